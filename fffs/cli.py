@@ -1,0 +1,207 @@
+"""The command line: what commands and options there are. What a command does is in ``fffs/commands``, imported when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+
+from fffs.errors import FffsError
+from fffs.version import __version__
+
+# The exit codes that are not an exception's (see fffs/errors.py for those).
+OK = 0
+UNEXPECTED = 1
+INTERRUPTED = 130
+
+EXIT_CODES = """exit codes:
+   0  all is well
+   1  something unexpected (a bug: please report it)
+   2  wrong usage
+   3  the source does not exist
+   4  the source is damaged in its structure, unfinished, or of an unknown format
+   5  records are damaged (verify names them)
+   6  the operating system could not read
+   7  the operating system could not write
+   8  a file changed while it was packed or read
+   9  no such record or path in the source
+  10  mounting or unmounting failed
+  11  this machine cannot run the engine correctly
+ 130  interrupted
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="fffs",
+        description="One file for millions of small ones: pack a folder, mount it, read it, verified.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"fffs {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_pack(commands)
+    _add_unpack(commands)
+    _add_mount(commands)
+    _add_umount(commands)
+    _add_ls(commands)
+    _add_cat(commands)
+    _add_info(commands)
+    _add_verify(commands)
+    return parser
+
+
+_Commands = argparse._SubParsersAction  # what add_subparsers returns has no public name
+
+
+def _command(commands: _Commands[argparse.ArgumentParser], name: str, text: str, example: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", nargs="+", metavar="SOURCE", help="a packed folder or record file, or a folder of parts")
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def _add_pack(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(commands, "pack", "pack a folder into one file", "fffs pack photos photos.ffr")
+    parser.add_argument("folder", metavar="FOLDER", help="the folder to pack")
+    parser.add_argument("output", metavar="OUTPUT", nargs="?", help="the file to write (default: the folder's name with .ffr, here)")
+    parser.add_argument("-j", "--jobs", type=_positive, help="how many files are copied at once")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
+
+
+def _add_unpack(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(commands, "unpack", "unpack a file into a new folder", "fffs unpack photos.ffr restored")
+    parser.add_argument("source", metavar="SOURCE", help="a packed folder or record file, or a folder of parts")
+    parser.add_argument("target", metavar="TARGET", help="the folder to make")
+    parser.add_argument("-j", "--jobs", type=_positive, help="how many files are written at once")
+    parser.add_argument("--special-bits", action="store_true", help="restore set-user-ID and set-group-ID bits of files")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
+
+
+def _add_mount(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        commands, "mount", "show a packed folder or record file as a read-only folder", "fffs mount photos.ffr /mnt/photos"
+    )
+    _add_sources(parser)
+    parser.add_argument("mountpoint", metavar="MOUNTPOINT", help="the folder to mount on; made when missing")
+    parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTIONS", help=_mount_options())
+    parser.add_argument("-f", "--foreground", action="store_true", help="stay in front and log to the terminal")
+    parser.add_argument("-d", "--debug", action="store_true", help="log every request (implies -f)")
+    parser.add_argument("--suffix", default="", help="an ending for the numbered names of a plain record file, as in .jpg")
+
+
+def _mount_options() -> str:
+    return "comma-separated: verify=on|off, allow_other, uid=N, gid=N, ro, ... (an unknown one is answered with the list)"
+
+
+def _add_umount(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(commands, "umount", "unmount, also what a dead daemon left", "fffs umount /mnt/photos")
+    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    parser.add_argument("-l", "--lazy", action="store_true", help="detach now, finish when the last file is closed")
+
+
+def _add_ls(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(commands, "ls", "list what is in a source", "fffs ls -l photos.ffr 2024/july")
+    parser.add_argument("source", metavar="SOURCE", help="a packed folder or record file, or a folder of parts")
+    parser.add_argument("path", metavar="PATH", nargs="*", help="a path in it (default: all of it)")
+    parser.add_argument("-l", "--long", action="store_true", help="mode, links, size, time and name")
+    parser.add_argument("-R", "--recursive", action="store_true", help="folders too, as paths")
+    _add_json(parser)
+
+
+def _add_cat(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(commands, "cat", "write files to standard output, verified", "fffs cat photos.ffr 2024/a.jpg > a.jpg")
+    parser.add_argument("source", metavar="SOURCE", help="a packed folder or record file, or a folder of parts")
+    parser.add_argument("path", metavar="PATH", nargs="+", help="a path in it, or with --record a number")
+    parser.add_argument("--record", action="store_true", help="PATH is a record number")
+
+
+def _add_info(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(commands, "info", "say what a source is", "fffs info photos.ffr")
+    _add_sources(parser)
+    _add_json(parser)
+
+
+def _add_verify(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(commands, "verify", "check every byte, and name what is bad", "fffs verify photos.ffr")
+    _add_sources(parser)
+    _add_json(parser)
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what is bad")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run a command line (without the program's name) and return its exit code. Prints errors as one line each."""
+    args = make_parser().parse_args(argv)
+    try:
+        return int(importlib.import_module(f"fffs.commands.{args.command}").run(args))
+    except FffsError as error:
+        complain(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return INTERRUPTED
+    except MemoryError as error:
+        complain(str(error) or "not enough memory")
+        return UNEXPECTED
+    except Exception as error:
+        logging.getLogger("fffs").debug("unexpected", exc_info=True)
+        complain(f"unexpected {type(error).__name__}: {error} (a bug: please report it)")
+        return UNEXPECTED
+
+
+def complain(text: str) -> None:
+    """Print one line about a problem to stderr; control characters of file names cannot make it more."""
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    print(f"fffs: {line}".encode(errors="backslashreplace").decode(), file=sys.stderr)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    complain(f"warning: {message}")
+
+
+def main() -> None:
+    """The ``fffs`` program."""
+    # Into a closed pipe (fffs ls | head) every tool dies silently.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    warnings.showwarning = _show_warning
+    logging.basicConfig(level=logging.WARNING, format="fffs: %(message)s")
+    sys.exit(run())
+
+
+def main_mount_helper() -> None:
+    """The ``mount.fffs`` program, which mount(8) calls for file systems of type fffs."""
+    warnings.showwarning = _show_warning
+    try:
+        from fffs.commands.mount import helper
+    except FffsError as error:
+        complain(str(error))
+        sys.exit(error.exit_code)
+    try:
+        sys.exit(helper(sys.argv[1:]))
+    except FffsError as error:
+        complain(str(error))
+        sys.exit(error.exit_code)

@@ -1,0 +1,43 @@
+"""``fffs cat``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+import numpy as np
+
+from fffs.cli import OK
+from fffs.errors import EntryNotFoundError, UsageError
+from fffs.layouts import Source, load_source
+
+CHUNK = 1 << 22
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write files to standard output. A record is verified before its first byte is written."""
+    with load_source([args.source]) as source:
+        records = [_record(source, path, args.record) for path in args.path]
+        buffer = np.empty(CHUNK, np.uint8)
+        for record in records:
+            start = 0
+            while got := source.store.read_range_into(record, start, buffer) or 0:
+                sys.stdout.buffer.write(buffer[:got].data)
+                start += got
+        sys.stdout.buffer.flush()
+    return OK
+
+
+def _record(source: Source, path: str, is_number: bool) -> int:
+    if is_number:
+        try:
+            return int(source.store.resolve([int(path)])[0])
+        except ValueError:
+            raise UsageError(f"{path}: not a record number") from None
+    node = source.tree.follow(os.fsencode(path))
+    if node is None:
+        raise EntryNotFoundError(f"{path!r}: no such file in {source.store.files[0].index.path}")
+    if not source.tree.is_file(node):
+        raise UsageError(f"{path}: a folder; name a file in it (fffs ls lists them)")
+    return source.tree.record(node)

@@ -1,0 +1,60 @@
+"""``fffs info``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import stat
+from typing import Any
+
+from fffs import engine
+from fffs.cli import OK
+from fffs.layouts import Source, load_source
+from fffs.layouts.packed import load as load_packed
+from fffs.progress import human
+
+LAYOUTS = {"packed": "packed folder", "union": "union of packed folders", "plain": "record file"}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Say what a source is."""
+    with load_source(args.source) as source:
+        facts = describe(source)
+    if args.json:
+        print(json.dumps(facts, indent=1))
+        return OK
+    for key, value in facts.items():
+        if isinstance(value, list):
+            value = ", ".join(map(str, value))
+        elif isinstance(value, bool):
+            value = "yes" if value else "no"
+        elif key.endswith("bytes"):
+            value = f"{value} ({human(value)})"
+        print(f"{key.replace('_', ' ') + ':':20}{value}")
+    return OK
+
+
+def describe(source: Source) -> dict[str, Any]:
+    """The facts about a source, by name."""
+    tree, files = source.tree, source.store.files
+    kinds = tree.mode & 0o170000
+    facts: dict[str, Any] = {
+        "sources": [file.index.path for file in files],
+        "format": "FFRecord",
+        "layout": LAYOUTS[source.layout],
+        "records": source.store.n,
+        "size_bytes": sum(file.index.file_size for file in files),
+        "checksums": "CRC-32 per record",
+        "engine": engine.name(),
+    }
+    if source.layout != "plain":
+        facts |= {
+            "files": int((kinds == stat.S_IFREG).sum()),
+            "folders": int((kinds == stat.S_IFDIR).sum()) - 1,
+            "symbolic_links": int((kinds == stat.S_IFLNK).sum()),
+            "modes_and_times": all(load_packed(file).lossless for file in files),
+            "block_checksums": sum(len(file.index.blocks.checksums) for file in files if file.index.blocks),
+        }
+    if any(file.index.truncated for file in files):
+        facts["truncated"] = True
+    return facts

@@ -1,0 +1,1 @@
+"""One module per file format: recognising it, loading its index, writing it."""

@@ -1,0 +1,58 @@
+"""Packed folders: the tree is the last record."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from fffs import packed_pickle, trailer
+from fffs.errors import ChecksumError, FormatError, MetadataError
+from fffs.store import RecordStore, SourceFile
+from fffs.tree import Tree
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A packed folder: its file (with the block checksums of the trailer, if any) and its tree."""
+
+    file: SourceFile
+    tree: Tree
+    lossless: bool  # has a trailer: modes, times and links are those of the folder
+
+
+def is_packed(file: SourceFile) -> bool:
+    """Whether the last record begins with the magic bytes of a packed folder."""
+    index, magic = file.index, packed_pickle.MAGIC
+    if len(index) == 0 or index.truncated or index.length(len(index) - 1) < len(magic):
+        return False
+    return os.pread(file.fd, len(magic), int(index.starts[-1])) == magic
+
+
+def load(file: SourceFile, check_data: bool = True) -> Packed:
+    """The tree of a packed folder: from the trailer, or for files that ffrecord wrote from the pickle.
+
+    Raises:
+        FormatError: it is no packed folder.
+        MetadataError: the tree is damaged or refused.
+
+    """
+    index = file.index
+    if not is_packed(file):
+        problem = "the file was cut: its tree is missing" if index.truncated else "not a packed folder (it has no tree)"
+        raise FormatError(f"{index.path}: {problem}")
+    found = trailer.load(file.fd, index)
+    if found is not None:
+        return Packed(SourceFile(file.fd, found[1]), found[0], lossless=True)
+    # The store must not close the file: it is borrowed for this one record.
+    borrowed = RecordStore([SourceFile(os.dup(file.fd), index)])
+    try:
+        data = borrowed.read_one(len(index) - 1, check_data)
+    except ChecksumError as error:
+        raise MetadataError(f"{index.path}: the tree of the packed folder is damaged; copy the file again") from error
+    finally:
+        borrowed.close()
+    mtime = os.fstat(file.fd).st_mtime_ns
+    tree = packed_pickle.decode(np.ascontiguousarray(data), len(index) - 1, index.path, mtime)
+    return Packed(file, tree, lossless=False)

@@ -1,0 +1,52 @@
+"""Plain record files: one file per record, named by its number."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import numpy as np
+
+from fffs.errors import UnsupportedError, UsageError
+from fffs.tree import NAME_MAX, Tree
+
+LEAST_DIGITS = 6
+
+
+def build(n: int, suffix: str, mtime: int, source: str) -> Tree:
+    """A tree of n files ``000000`` to n - 1 in the root, zero-padded to one width, each name ending in suffix.
+
+    Raises:
+        UsageError: the suffix cannot be part of a name.
+
+    """
+    ending = os.fsencode(suffix)
+    digits = max(LEAST_DIGITS, len(str(max(n - 1, 0))))
+    if b"/" in ending or b"\0" in ending or digits + len(ending) > NAME_MAX:
+        raise UsageError(f"--suffix {suffix!r}: must be part of a file name, without '/'")
+    width = digits + len(ending)
+    if n * width >= 2**32 - 1:
+        raise UnsupportedError(f"{source}: {n} records are more than one folder can show; mount the parts separately")
+    numbers = np.arange(n, dtype=np.int64)
+    names = np.empty((n, width), np.uint8)
+    for k in range(digits):
+        names[:, digits - 1 - k] = numbers // 10**k % 10 + ord("0")
+    names[:, digits:] = np.frombuffer(ending, np.uint8)
+    # Numbers of one width sort as their bytes do: the entries are in order already.
+    nodes = n + 1
+    mode = np.full(nodes, stat.S_IFREG | 0o644, np.uint16)
+    nlink, ref, count = np.ones(nodes, np.uint32), np.zeros(nodes, np.uint32), np.zeros(nodes, np.uint32)
+    mode[0], nlink[0], count[0] = stat.S_IFDIR | 0o755, 2, n
+    ref[1:] = numbers
+    return Tree(
+        mtime=np.full(nodes, mtime, np.int64),
+        nlink=nlink,
+        ref=ref,
+        count=count,
+        parent=np.zeros(nodes, np.uint32),
+        mode=mode,
+        name_offsets=np.arange(n + 1, dtype=np.uint32) * np.uint32(width),
+        entry_nodes=np.arange(1, n + 1, dtype=np.uint32),
+        names=names.reshape(-1),
+        targets=np.empty(0, np.uint8),
+    ).validate(n, source)

@@ -1,0 +1,197 @@
+/* The Linux AIO backend, by the raw system calls of linux/aio_abi.h: for kernels and sandboxes without io_uring.
+ *
+ * The kernel overlaps AIO reads only on files opened with O_DIRECT. On others io_submit reads on the spot, so the kernel is
+ * told ahead of time what comes next, and the reads it starts for that overlap instead. */
+#include "engine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Events of one context. All contexts of a machine share /proc/sys/fs/aio-max-nr, 65536 by default. */
+enum { DEPTH = 64 };
+
+/* Reads submitted at a time: on buffered files, how much is read before the next checksum. */
+enum { GROUP = 4 };
+
+/* How far ahead the kernel is told: enough for a deep queue, and not so much that it evicts what was told first. */
+enum { AHEAD_PIECES = 96, AHEAD_BYTES = 32 << 20 };
+
+/* System calls in a row that may be interrupted before the context is given up. */
+enum { STALL_LIMIT = 1000 };
+
+typedef struct {
+    fffs_context head; /* first: the pool knows only this */
+    aio_context_t id;  /* 0: destroyed */
+} aio;
+
+/* One batch on one context. */
+typedef struct {
+    aio *context;
+    fffs_flight flight;
+    uint32_t in_flight, stalls;
+    size_t told;         /* pieces the kernel knows of */
+    uint64_t told_bytes; /* of pieces told and not yet taken */
+    struct iocb blocks[DEPTH]; /* by slot */
+} voyage;
+
+/* ---------------------------------------------------------------- the context */
+
+static int open_context(fffs_context **context) {
+    aio *new = fffs_allocate(sizeof *new);
+    int32_t fault;
+    int failed = 0;
+
+    if (new == NULL)
+        return -ENOMEM;
+    new->id = 0;
+    if (fffs_fault(FFFS_FAULT_AIO_SETUP, &fault))
+        failed = fault < 0 ? fault : -EIO;
+    else if (syscall(SYS_io_setup, DEPTH, &new->id) != 0)
+        failed = -errno; /* EAGAIN: aio-max-nr is used up */
+    if (failed != 0) {
+        free(new);
+        return failed;
+    }
+    *context = &new->head;
+    return 0;
+}
+
+/* Waits for what is in flight, and cancels nothing that reads files. */
+static void destroy(aio *context) {
+    if (context->id != 0)
+        syscall(SYS_io_destroy, context->id);
+    context->id = 0;
+}
+
+static void close_context(fffs_context *context) {
+    destroy((aio *)context);
+    free(context);
+}
+
+/* A child inherits no AIO context, only the ring's pages, whose size is the kernel's business: they stay. */
+static void forget_context(fffs_context *context) { free(context); }
+
+/* ---------------------------------------------------------------- a batch */
+
+/* Lets the kernel start reads of the pieces to come. */
+static void tell_ahead(voyage *self) {
+    const fffs_flight *flight = &self->flight;
+
+    if (self->told < flight->next)
+        self->told = flight->next;
+    while (self->told < flight->count && self->told < flight->next + AHEAD_PIECES && self->told_bytes < AHEAD_BYTES) {
+        const fffs_piece *piece = flight->pieces[self->told++];
+
+        /* Advice: what it cannot do, the read does. */
+        (void)posix_fadvise(piece->fd, fffs_piece_offset(piece), piece->length - piece->done, POSIX_FADV_WILLNEED);
+        self->told_bytes += piece->length;
+    }
+}
+
+/* Fills control blocks for up to GROUP reads. */
+static int fill(voyage *self, struct iocb **group) {
+    int count = 0, slot;
+
+    tell_ahead(self);
+    while (count < GROUP && (slot = fffs_flight_next(&self->flight)) >= 0) {
+        const fffs_slot *next = &self->flight.slots[slot];
+        struct iocb *block = &self->blocks[slot];
+
+        memset(block, 0, sizeof *block);
+        block->aio_data = (uint64_t)slot;
+        block->aio_lio_opcode = IOCB_CMD_PREAD;
+        block->aio_fildes = (uint32_t)next->piece->fd;
+        block->aio_buf = (uint64_t)(uintptr_t)fffs_slot_data(next);
+        block->aio_nbytes = fffs_slot_size(next);
+        block->aio_offset = fffs_slot_offset(next);
+        self->told_bytes -= self->told_bytes < next->piece->length ? self->told_bytes : next->piece->length;
+        group[count++] = block;
+    }
+    return count;
+}
+
+static long call_submit(const voyage *self, struct iocb **group, int count) {
+    int32_t fault;
+    long result;
+
+    if (fffs_fault(FFFS_FAULT_AIO_SUBMIT, &fault))
+        return fault;
+    result = syscall(SYS_io_submit, self->context->id, (long)count, group);
+    return result < 0 ? -errno : result;
+}
+
+static long call_getevents(const voyage *self, bool wait, struct io_event *events) {
+    struct timespec at_once = {0, 0};
+    int32_t fault;
+    long result;
+
+    if (fffs_fault(FFFS_FAULT_AIO_WAIT, &fault))
+        return fault < 0 ? fault : 0;
+    result = syscall(SYS_io_getevents, self->context->id, wait ? 1L : 0L, (long)GROUP, events, wait ? NULL : &at_once);
+    return result < 0 ? -errno : result;
+}
+
+/* Submits a group. What the kernel does not accept is left to plain reads, which also find out why: an error of
+ * io_submit is one of the first block's file as often as one of the context. */
+static void submit(voyage *self, struct iocb **group, int count) {
+    int done = 0;
+
+    while (done < count) {
+        long accepted = call_submit(self, group + done, count - done);
+
+        if (accepted > 0) {
+            self->in_flight += (uint32_t)accepted;
+            done += (int)accepted;
+        } else {
+            fffs_flight_leave(&self->flight, (int)group[done++]->aio_data);
+        }
+    }
+}
+
+/* Handles the events that are there, and waits for one if wait is set. False: waiting does not work. */
+static bool reap(voyage *self, bool wait) {
+    struct io_event events[GROUP];
+    long result = call_getevents(self, wait, events);
+
+    if (result <= 0)
+        return result == 0 || (result == -EINTR && self->stalls++ < STALL_LIMIT);
+    self->stalls = 0;
+    for (long i = 0; i < result; i++) {
+        self->in_flight--;
+        fffs_flight_landed(&self->flight, (int)events[i].data,
+                           fffs_fault_completion(FFFS_FAULT_AIO_COMPLETE, events[i].res));
+    }
+    return true;
+}
+
+static bool run_context(fffs_context *context, fffs_piece **pieces, size_t count) {
+    struct iocb *group[GROUP];
+    voyage self = {.context = (aio *)context};
+    bool works = true;
+
+    fffs_flight_open(&self.flight, pieces, count, DEPTH);
+    for (;;) {
+        int filled = fill(&self, group);
+
+        if (filled > 0)
+            submit(&self, group, filled);
+        else if (self.in_flight == 0)
+            break;
+        works = self.in_flight == 0 || reap(&self, filled == 0);
+        if (!works)
+            break;
+    }
+    /* There may be reads in flight that cannot be waited for one by one. Their pieces stay pending, and are read again. */
+    if (self.in_flight > 0)
+        destroy(self.context);
+    fffs_flight_close(&self.flight);
+    return works;
+}
+
+const fffs_backend fffs_aio = {"aio", open_context, close_context, forget_context, run_context};

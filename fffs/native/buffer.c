@@ -1,0 +1,165 @@
+/* Pooled memory: large buffers that keep their pages, and so cost no page faults when they are taken again. */
+#include "engine.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+/* Idle memory above this goes back to the system, the longest unused first. Two batches of 128 MiB stay pooled. */
+#define IDLE_LIMIT ((uint64_t)256 << 20)
+#define PAGE ((size_t)4096)
+#define HUGE_PAGE ((size_t)2 << 20)
+#define SMALLEST_SHIFT 16 /* 64 KiB: malloc does well below that */
+#define LARGEST ((size_t)1 << 46)
+#define CLASSES (4 * (46 - SMALLEST_SHIFT) + 1)
+
+/* Header of a buffer, in the page before its data. Which of the two a buffer has tells a double give. */
+#define TAKEN UINT64_C(0x66666673206d656d)
+#define IDLE UINT64_C(0x66666673206f7574)
+
+typedef struct header {
+    uint64_t magic;
+    size_t size;  /* of the data: exactly its class's */
+    size_t index; /* of the class */
+    void *mapping;
+    size_t mapped;
+    struct header *below;         /* in the class's stack */
+    struct header *newer, *older; /* among all idle buffers */
+} header;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* Under lock: */
+static header *stacks[CLASSES]; /* last in, first out: the warmest pages first */
+static header *newest, *oldest;
+static uint64_t taken_bytes, idle_bytes;
+
+/* Class sizes: the powers of two from 64 KiB, and three steps between each two: a buffer wastes at most a fifth. */
+static size_t class_of(size_t size, size_t *class_size) {
+    size_t shift, step, steps;
+
+    if (size <= (size_t)1 << SMALLEST_SHIFT) {
+        *class_size = (size_t)1 << SMALLEST_SHIFT;
+        return 0;
+    }
+    shift = 63 - (size_t)__builtin_clzll(size - 1); /* 2^shift < size <= 2^(shift + 1) */
+    step = (size_t)1 << (shift - 2);
+    steps = (size - 1 - ((size_t)1 << shift)) / step + 1;
+    *class_size = ((size_t)1 << shift) + steps * step;
+    return 4 * (shift - SMALLEST_SHIFT) + steps;
+}
+
+/* A new mapping, its data aligned so that the kernel can use huge pages where they pay. NULL: no memory. */
+static header *map_buffer(size_t size, size_t index) {
+    size_t align = size >= HUGE_PAGE ? HUGE_PAGE : PAGE;
+    size_t mapped = size + align + (align > PAGE ? PAGE : 0);
+    uint8_t *mapping, *data;
+    int32_t fault;
+    header *new;
+
+    if (fffs_fault(FFFS_FAULT_MEMORY, &fault))
+        return NULL;
+    mapping = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping == MAP_FAILED)
+        return NULL;
+    data = (uint8_t *)(((uintptr_t)mapping + PAGE + align - 1) & ~(uintptr_t)(align - 1));
+    if (size >= HUGE_PAGE)
+        (void)madvise(data, size, MADV_HUGEPAGE); /* advice: kernels without huge pages refuse it */
+    new = (header *)(data - PAGE);
+    new->size = size;
+    new->index = index;
+    new->mapping = mapping;
+    new->mapped = mapped;
+    return new;
+}
+
+/* Takes an idle buffer out of the list of all. Under lock. */
+static void unlink_idle(header *idle) {
+    *(idle->newer != NULL ? &idle->newer->older : &newest) = idle->older;
+    *(idle->older != NULL ? &idle->older->newer : &oldest) = idle->newer;
+    idle_bytes -= idle->size;
+}
+
+void *fffs_buffer_take(size_t size) {
+    size_t class_size, index;
+    header *found;
+
+    if (size > LARGEST)
+        return NULL;
+    fffs_setup();
+    index = class_of(size, &class_size);
+    pthread_mutex_lock(&lock);
+    found = stacks[index];
+    if (found != NULL) {
+        stacks[index] = found->below;
+        unlink_idle(found);
+        taken_bytes += class_size;
+    }
+    pthread_mutex_unlock(&lock);
+    if (found == NULL) {
+        found = map_buffer(class_size, index);
+        if (found == NULL)
+            return NULL;
+        pthread_mutex_lock(&lock);
+        taken_bytes += class_size;
+        pthread_mutex_unlock(&lock);
+    }
+    found->magic = TAKEN;
+    return (uint8_t *)found + PAGE;
+}
+
+/* Takes the longest unused buffer out of the pool. Under lock; the pool is not empty. */
+static header *evict(void) {
+    header *victim = oldest, **place = &stacks[victim->index];
+
+    while (*place != victim) /* a class holds few buffers, and the victim is its last */
+        place = &(*place)->below;
+    *place = victim->below;
+    unlink_idle(victim);
+    return victim;
+}
+
+void fffs_buffer_give(void *buffer) {
+    header *given, *victims = NULL;
+
+    if (buffer == NULL)
+        return;
+    given = (header *)((uint8_t *)buffer - PAGE);
+    if (given->magic != TAKEN)
+        abort(); /* given twice, or overrun: either way somebody else's data is next */
+    pthread_mutex_lock(&lock);
+    given->magic = IDLE;
+    taken_bytes -= given->size;
+    idle_bytes += given->size;
+    given->below = stacks[given->index];
+    stacks[given->index] = given;
+    given->newer = NULL;
+    given->older = newest;
+    *(newest != NULL ? &newest->newer : &oldest) = given;
+    newest = given;
+    while (idle_bytes > IDLE_LIMIT) {
+        header *victim = evict();
+        victim->below = victims;
+        victims = victim;
+    }
+    pthread_mutex_unlock(&lock);
+    while (victims != NULL) {
+        header *victim = victims;
+        victims = victim->below;
+        munmap(victim->mapping, victim->mapped);
+    }
+}
+
+void fffs_buffer_usage(uint64_t *taken, uint64_t *idle) {
+    pthread_mutex_lock(&lock);
+    *taken = taken_bytes;
+    *idle = idle_bytes;
+    pthread_mutex_unlock(&lock);
+}
+
+/* A child has copies of all buffers, idle and taken ones, and may use and give them back as its own. */
+void fffs_buffer_before_fork(void) { pthread_mutex_lock(&lock); }
+
+void fffs_buffer_after_fork(bool child) {
+    (void)child; /* the thread that forked holds the lock on both sides */
+    pthread_mutex_unlock(&lock);
+}

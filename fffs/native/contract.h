@@ -1,0 +1,213 @@
+/* The whole C interface of fffs, read twice: by cffi (fffs/native/build.py), as the declarations Python calls
+ * through, and by the C sources (through fffs.h). So there is no preprocessor here, only declarations.
+ *
+ * Conventions
+ *   - Functions that can fail return 0 or -errno. Nothing sets errno for the caller.
+ *   - Memory passed in is the caller's and is used only until the call returns, unless a line says otherwise.
+ *   - Every function may be called from any thread, and after fork in parent and child.
+ *   - Offsets and lengths are bytes. Integers in files are little-endian, and so is every supported host.
+ */
+
+/* ---------------------------------------------------------------- checksums (crc.c) */
+
+/* Known-answer test of everything this file depends on: libdeflate 1.20 to 1.22 returned wrong CRCs in some
+ * builds. Call once when the library is loaded. 0, or -EILSEQ when this machine computes checksums wrongly. */
+int fffs_self_test(void);
+
+/* CRC-32 as zlib has it (polynomial 0xEDB88320, start with crc = 0), continued over size bytes. */
+uint32_t fffs_crc32(uint32_t crc, const void *data, size_t size);
+
+/* The CRC-32 of A followed by B, from the CRC-32 of each and the length of B. */
+uint32_t fffs_crc32_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b);
+
+/* ---------------------------------------------------------------- pooled memory (buffer.c) */
+
+/* A page-aligned buffer of at least size bytes with unspecified content (never another process's), from a pool
+ * that keeps returned buffers with their pages in place: a batch then costs no page faults. NULL when there is no
+ * memory. The caller owns it until it passes it to fffs_buffer_give, which accepts NULL. */
+void *fffs_buffer_take(size_t size);
+void fffs_buffer_give(void *buffer);
+
+/* Bytes held by callers, and bytes idle in the pool. */
+void fffs_buffer_usage(uint64_t *taken, uint64_t *idle);
+
+/* ---------------------------------------------------------------- batched, verified reads (engine.c) */
+
+/* How a record is checked. */
+enum { FFFS_CHECK_NONE = 0, FFFS_CHECK_CRC32 = 1 };
+
+/* A block of a record: the unit that is read in parallel, and that a packed folder stores checksums of. */
+enum { FFFS_BLOCK = 1048576 };
+
+/* One record, or one range of a file, to read. */
+typedef struct {
+    int64_t offset;    /* where in the file */
+    int64_t length;    /* how many bytes */
+    uint8_t *dest;     /* room for length bytes; NULL: the bytes are only checked and not kept */
+    int32_t fd;        /* open for reading until the call returns */
+    uint32_t check;    /* FFFS_CHECK_* */
+    uint32_t expected; /* the checksum that must come out */
+    uint32_t actual;   /* out: the checksum that came out, when everything could be read */
+    int32_t status;    /* out: 0; -EBADMSG: checksum differs; -ENODATA: the file ends too early; or -errno */
+    uint32_t reserved; /* padding, ignored */
+} fffs_request;
+
+/* Reads count requests, in any order and in parallel, and checks each one. When it returns, no I/O into any dest is
+ * in flight, whatever happened. 0: all are good. -EIO: at least one request's status is not 0; the others are good.
+ * Anything else (-ENOMEM): the batch could not be run, no status is meaningful. */
+int fffs_read_batch(fffs_request *requests, size_t count);
+
+/* Picks the backend for this process: "uring", "aio" or "pread". 0; -EINVAL for another name; -errno when the kernel or a
+ * sandbox refuses it, and then the backend stays as it was. The initial one is "pread". */
+int fffs_engine_select(const char *name);
+
+/* The selected backend's name: a constant. */
+const char *fffs_engine_name(void);
+
+/* How many threads may take part in a batch of hot data, the caller included; at least 1. */
+int fffs_engine_set_threads(int threads);
+int fffs_engine_threads(void);
+
+/* What the engine holds right now, for tests that look for leaks: I/O contexts (rings, AIO contexts) idle in
+ * the freelist, and helper threads alive. */
+void fffs_engine_usage(int32_t *contexts, int32_t *threads);
+
+/* ---------------------------------------------------------------- injected faults (fault.c) */
+
+/* System calls and completions of the engine that can be made to fail. */
+enum {
+    FFFS_FAULT_NONE = 0,
+    FFFS_FAULT_PREAD = 1,         /* pread and preadv2: result is -errno, or a short count */
+    FFFS_FAULT_URING_SETUP = 2,   /* io_uring_queue_init */
+    FFFS_FAULT_URING_SUBMIT = 3,  /* io_uring_submit, also with wait */
+    FFFS_FAULT_URING_COMPLETE = 4,/* the res of one completion */
+    FFFS_FAULT_URING_GET_SQE = 5, /* any result: the ring is full */
+    FFFS_FAULT_AIO_SETUP = 6,     /* io_setup */
+    FFFS_FAULT_AIO_SUBMIT = 7,    /* io_submit */
+    FFFS_FAULT_AIO_COMPLETE = 8,  /* the res of one event */
+    FFFS_FAULT_AIO_WAIT = 9,      /* io_getevents */
+    FFFS_FAULT_MEMORY = 10,       /* an allocation */
+    FFFS_FAULT_THREAD = 11        /* pthread_create */
+};
+
+/* Makes the nth operation (1 is the next one) of a kind give result instead of its own, and count - 1 more after it; kind
+ * FFFS_FAULT_NONE ends that. A non-negative result of a read cuts it to that many bytes (really read). For tests;
+ * costs one predictable branch per operation when unused. */
+void fffs_fault_set(int kind, int64_t nth, int64_t count, int32_t result);
+
+/* How many operations of the kind set last have been seen since fffs_fault_set. */
+int64_t fffs_fault_seen(void);
+
+/* ---------------------------------------------------------------- the tree of names (tree.c) */
+
+/* An immutable namespace as flat arrays, also the layout of a packed folder's trailer (FORMATS.md). Every array is
+ * borrowed and stays the caller's.
+ *
+ * Entries are names in directories; a directory's entries are contiguous and sorted by bytes. Nodes are what names
+ * lead to; node 0 is the root directory; a directory's node number is greater than its parent's. */
+typedef struct {
+    const int64_t *mtime;         /* [nodes] nanoseconds since 1970 */
+    const uint32_t *nlink;        /* [nodes] as stat(2) shows it */
+    const uint32_t *ref;          /* [nodes] file: its record; directory: its first entry; symlink: its target's offset */
+    const uint32_t *count;        /* [nodes] directory: how many entries; symlink: its target's length; file: 0 */
+    const uint32_t *parent;       /* [nodes] directory: the one above (the root: itself); others: 0 */
+    const uint16_t *mode;         /* [nodes] as stat(2) shows it, type included */
+    const uint32_t *name_offsets; /* [entries + 1] into names */
+    const uint32_t *entry_nodes;  /* [entries] */
+    const uint8_t *names;         /* [names_size] without separators */
+    const uint8_t *targets;       /* [targets_size] symlink targets */
+    uint64_t nodes;
+    uint64_t entries;
+    uint64_t names_size;
+    uint64_t targets_size;
+} fffs_tree;
+
+/* The limits of a tree: a name as in every Linux file system, a depth beyond which no path fits PATH_MAX. */
+enum { FFFS_NAME_MAX = 255, FFFS_DEPTH_MAX = 2048, FFFS_TARGET_MAX = 4095 };
+
+/* Checks everything that fffs_tree_lookup, and anyone who walks the arrays, relies on. files may name the records below
+ * records. 0; -ENOMEM; or -EINVAL, and then *why (never freed) says what is wrong and *where at which node or entry. */
+int fffs_tree_validate(const fffs_tree *tree, uint64_t records, const char **why, uint64_t *where);
+
+/* The node of name in directory node, by binary search. 0 and *found; -ENOENT; -ENOTDIR. The tree must be valid. */
+int fffs_tree_lookup(const fffs_tree *tree, uint32_t node, const uint8_t *name, size_t length, uint32_t *found);
+
+/* Orders entries that come in any order into the arrays of a tree.
+ *
+ * In: for each entry the node of its directory, its own node and its name; for each node whether it is a directory. Node 0 is
+ * the root. Out: rank[nodes], the node's number in the tree; entry_nodes, name_offsets and names in tree order.
+ * 0; -ENOMEM; -EINVAL when an entry's numbers are out of range or something hangs below no directory; -ELOOP when a directory
+ * has two names. Does not look for duplicate names: fffs_tree_validate does. */
+int fffs_tree_order(uint64_t entries, uint64_t nodes, const uint32_t *entry_parent, const uint32_t *entry_node,
+                    const uint32_t *in_name_offsets, const uint8_t *in_names, const uint8_t *is_directory,
+                    uint32_t *rank, uint32_t *entry_nodes, uint32_t *name_offsets, uint8_t *names);
+
+/* ---------------------------------------------------------------- packed folders written by ffrecord (packed_pickle.c) */
+
+/* What a packed folder's pickle holds. Call once with the pointers NULL to learn the sizes, then with room for them. */
+typedef struct {
+    uint32_t *entry_parent;   /* [entries] number of the dictionary this name is in; 0 is the root */
+    uint32_t *entry_child;    /* [entries] number of the dictionary it leads to, or 0 for a file */
+    int64_t *entry_record;    /* [entries] the file's record, or -1 */
+    uint32_t *name_offsets;   /* [entries + 1] */
+    uint8_t *names;           /* [names_size] as the file system has them: lone surrogates are bytes again */
+    uint64_t entries;         /* out */
+    uint64_t names_size;      /* out */
+    uint64_t directories;     /* out: dictionaries, the root included */
+    uint64_t consumed;        /* out: length of the pickle, STOP included */
+} fffs_packed_pickle;
+
+/* Decodes the pickle of nested OrderedDicts of names to record numbers, and nothing else: no object is built, no global but
+ * collections.OrderedDict is accepted, memory is bounded by a multiple of size. 0; -ENOMEM; or -EINVAL, and then *why (never
+ * freed) and *where (offset in data) say what was refused. */
+int fffs_packed_pickle_decode(const uint8_t *data, size_t size, fffs_packed_pickle *out, const char **why, uint64_t *where);
+
+/* ---------------------------------------------------------------- verified range reads (store.c) */
+
+/* One open file of a store with its index. The arrays and the descriptor stay the caller's and must outlive the store. */
+typedef struct {
+    const int64_t *starts;            /* [records] offset of each record */
+    const int64_t *ends;              /* [records] offset after it */
+    const uint32_t *checksums;        /* [records], or NULL when check is FFFS_CHECK_NONE */
+    const uint32_t *big_records;      /* [bigs] records that have block checksums, ascending */
+    const uint64_t *big_first_blocks; /* [bigs + 1] first block of each in block_checksums */
+    const uint32_t *block_checksums;  /* CRC-32 of each FFFS_BLOCK bytes of those records */
+    uint64_t records;
+    uint64_t bigs;
+    int32_t fd;
+    uint32_t check;
+} fffs_file;
+
+typedef struct fffs_store fffs_store;
+
+/* A store over files, whose records are numbered through. NULL without memory, or when a file cannot be stat'ed. Free it when
+ * no call on it is running; the descriptors are the caller's to close. A store may be used from any thread. */
+fffs_store *fffs_store_new(const fffs_file *files, size_t count);
+void fffs_store_free(fffs_store *store);
+
+/* How fffs_store_read may answer. */
+enum {
+    FFFS_READ_NOWAIT = 1,    /* -EAGAIN rather than wait for a disk or check a whole large record */
+    FFFS_READ_UNVERIFIED = 2 /* no checks: the bytes as they are in the file */
+};
+
+/* Reads up to length bytes of a record from start on into dest, and gives out only what was verified: the first touch of a
+ * record reads and checks all of it, or, where there are block checksums, of the blocks touched. A source file that
+ * changes is noticed, and its records are checked again.
+ * The number of bytes read (0 at or after the record's end); -EAGAIN; -EBADMSG: bad checksum; -ENODATA: the file ends inside the
+ * record; -ERANGE: no such record; -ESTALE: the file does not stop changing; or -errno. */
+int64_t fffs_store_read(fffs_store *store, uint64_t record, uint64_t start, uint64_t length, uint8_t *dest, int flags);
+
+/* 1 when all of the record has been verified and its file has not changed since it was last looked at, else 0. */
+int fffs_store_verified(fffs_store *store, uint64_t record);
+
+/* ---------------------------------------------------------------- copying with checksums (copy.c) */
+
+/* Copies length bytes from in_fd at in_offset to out_fd at out_offset through a bounded buffer, and gives their CRC-32; with
+ * block_crcs also that of each FFFS_BLOCK bytes ([ceil(length / FFFS_BLOCK)]). *failed_fd is the descriptor whose call failed.
+ * 0; -ENODATA when in_fd ends too early; or -errno. */
+int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int64_t length, uint32_t *crc,
+              uint32_t *block_crcs, int *failed_fd);
+
+/* Writes everything of the file system that fd is on to disk. 0 or -errno. */
+int fffs_syncfs(int fd);

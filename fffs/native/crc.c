@@ -1,0 +1,117 @@
+/* Checksums: CRC-32 through libdeflate, joining the CRCs of two neighbours, and a known-answer test of both. */
+#include "engine.h"
+
+#include <errno.h>
+#include <libdeflate.h>
+#include <pthread.h>
+
+/* zlib's polynomial with its bits reversed: bit 31 is the coefficient of x^0, bit 0 that of x^31, x^32 is implied. */
+#define POLYNOMIAL 0xEDB88320u
+#define X_TO_0 0x80000000u
+#define X_TO_8 0x00800000u
+
+uint32_t fffs_crc32(uint32_t crc, const void *data, size_t size) {
+    /* libdeflate takes a null pointer as "give me the initial value", whatever crc is. */
+    return data == NULL ? crc : libdeflate_crc32(crc, data, size);
+}
+
+/* Joining. A CRC is a remainder in GF(2)[x] modulo P. Appending n zero bytes to a message multiplies its remainder by
+ * x^(8n). zlib's CRC also starts from all ones and ends with an inversion, so crc(m) is linear in m up to a constant
+ * that depends on the length only; for A followed by B these constants cancel, and what is left is
+ *
+ *     crc(AB) = crc(A) * x^(8 * |B|)  +  crc(B)        (mod P; + is exclusive or)
+ *
+ * x^(8n) is the product of x^(8 * 2^k) over the bits k set in n. Those 64 factors are computed once; a whole FFFS_BLOCK
+ * is a single bit, so joining the blocks of a large record costs one multiplication each. */
+
+static uint32_t multiply(uint32_t a, uint32_t b) {
+    uint32_t product = 0;
+
+    for (; a != 0; a <<= 1) {
+        if (a & X_TO_0)
+            product ^= b;
+        /* b times x: the coefficient of x^31 leaves at bit 0, and x^32 = P - x^32 (mod P). */
+        b = (b >> 1) ^ (b & 1 ? POLYNOMIAL : 0);
+    }
+    return product;
+}
+
+static uint32_t zero_bytes[64]; /* [k] = x^(8 * 2^k) mod P */
+static pthread_once_t zero_bytes_once = PTHREAD_ONCE_INIT;
+
+static void compute_zero_bytes(void) {
+    uint32_t power = X_TO_8;
+
+    for (int k = 0; k < 64; k++) {
+        zero_bytes[k] = power;
+        power = multiply(power, power);
+    }
+}
+
+uint32_t fffs_crc32_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b) {
+    pthread_once(&zero_bytes_once, compute_zero_bytes);
+    for (int k = 0; length_b != 0; k++, length_b >>= 1)
+        if (length_b & 1)
+            crc_a = multiply(zero_bytes[k], crc_a);
+    return crc_a ^ crc_b;
+}
+
+/* The definition, bit by bit: shares nothing with what it checks. */
+static uint32_t crc32_by_definition(uint32_t crc, const uint8_t *data, size_t size) {
+    crc = ~crc;
+    for (size_t i = 0; i < size; i++) {
+        crc ^= data[i];
+        for (int bit = 0; bit < 8; bit++)
+            crc = (crc >> 1) ^ (crc & 1 ? POLYNOMIAL : 0);
+    }
+    return ~crc;
+}
+
+/* libdeflate picks an implementation by processor, and within it a path by length and alignment: so every length up
+ * to beyond its widest vector loop, at alternating alignments, each from a running reference. */
+static int test_short(const uint8_t *data) {
+    for (size_t align = 0; align < 16; align++) {
+        uint32_t running = 0;
+
+        for (size_t length = 0; length < 300; length++) {
+            if (length % 16 == align || length % 7 == 0 || length < 32) {
+                if (fffs_crc32(0, data + align, length) != running)
+                    return -EILSEQ;
+            }
+            running = crc32_by_definition(running, data + align + length, 1);
+        }
+    }
+    return 0;
+}
+
+int fffs_self_test(void) {
+    static const uint8_t digits[] = "123456789";
+    /* From crc32_by_definition over the sequence below, and confirmed with zlib. */
+    static const struct { size_t start, length; uint32_t crc; } long_runs[] = {
+        {0, 4096, 0x5B24A61Au}, {3, 8190, 0xCFAAF56Cu}, {1, 16000, 0xD4722EA4u},
+    };
+    uint8_t data[16384];
+    uint32_t state = 1;
+
+    for (size_t i = 0; i < sizeof data; i++) {
+        state = state * 1664525u + 1013904223u;
+        data[i] = (uint8_t)(state >> 24);
+    }
+    if (fffs_crc32(0, digits, 9) != 0xCBF43926u || crc32_by_definition(0, digits, 9) != 0xCBF43926u)
+        return -EILSEQ;
+    if (test_short(data) != 0)
+        return -EILSEQ;
+    for (size_t i = 0; i < sizeof long_runs / sizeof *long_runs; i++) {
+        const uint8_t *start = data + long_runs[i].start;
+        size_t length = long_runs[i].length, half = length / 2 + 5;
+        uint32_t head = fffs_crc32(0, start, half), tail = fffs_crc32(0, start + half, length - half);
+
+        if (fffs_crc32(0, start, length) != long_runs[i].crc)
+            return -EILSEQ;
+        if (fffs_crc32(head, start + half, length - half) != long_runs[i].crc)
+            return -EILSEQ;
+        if (fffs_crc32_combine(head, tail, length - half) != long_runs[i].crc)
+            return -EILSEQ;
+    }
+    return 0;
+}

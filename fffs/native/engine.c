@@ -1,0 +1,571 @@
+/* Batches: cuts requests into pieces, reads what is cached inline, hands the rest to a backend, judges the checksums. */
+#include "engine.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---------------------------------------------------------------- constants */
+
+/* What one thread reads before it checksums: it is then still in any second-level cache. */
+enum { HOT_CHUNK = 256 * 1024 };
+
+/* A thread takes about this much work at a time, and at most so many pieces: cheap for tiny records, and the last thread
+ * to finish is late by little. */
+enum { GROUP_BYTES = 96 * 1024, GROUP_PIECES = 32 };
+
+/* A batch smaller than this is done before a helper would have woken up. One read costs about as much as checking
+ * READ_BYTES bytes. */
+enum { ALONE_BYTES = 256 * 1024, READ_BYTES = 2048 };
+
+/* After so many misses in a row the batch is taken for cold: nothing more is tried inline. */
+enum { COLD_AFTER = 8 };
+
+/* Scratch buffers in flight at a time, of up to FFFS_BLOCK each. */
+enum { SCRATCH_LIMIT = 32 };
+
+/* How often in a row a system call may say "again" before that is taken for its answer. */
+enum { AGAIN_LIMIT = 1000 };
+
+/* Idle contexts kept: as many batches as may usefully run at a time. */
+enum { IDLE_CONTEXTS = 16 };
+
+/* Pieces of a batch that needs no allocation. */
+enum { FEW_PIECES = 16 };
+
+/* ---------------------------------------------------------------- pools of I/O contexts */
+
+typedef struct {
+    const fffs_backend *backend;
+    fffs_context *all, *idle;
+    int idle_count;
+} context_pool;
+
+static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
+static context_pool pools[] = {{&fffs_uring, NULL, NULL, 0}, {&fffs_aio, NULL, NULL, 0}}; /* under pools_lock */
+enum { POOLS = sizeof pools / sizeof *pools };
+
+/* The pool of the selected backend; NULL: pread. */
+static context_pool *_Atomic selected = NULL;
+
+/* Under pools_lock. */
+static void unlink_context(context_pool *pool, fffs_context *context) {
+    *(context->previous != NULL ? &context->previous->next : &pool->all) = context->next;
+    if (context->next != NULL)
+        context->next->previous = context->previous;
+}
+
+/* The caller owns the context until it is returned. 0 or -errno. */
+static int take_context(context_pool *pool, fffs_context **context) {
+    int failed = 0;
+
+    pthread_mutex_lock(&pools_lock);
+    *context = pool->idle;
+    if (*context != NULL) {
+        pool->idle = (*context)->next_idle;
+        pool->idle_count--;
+    } else {
+        /* Under the lock, so that a fork meets either no context or a listed one. */
+        failed = pool->backend->open(context);
+        if (failed == 0) {
+            (*context)->previous = NULL;
+            (*context)->next = pool->all;
+            if (pool->all != NULL)
+                pool->all->previous = *context;
+            pool->all = *context;
+        }
+    }
+    pthread_mutex_unlock(&pools_lock);
+    return failed;
+}
+
+static void return_context(context_pool *pool, fffs_context *context, bool usable) {
+    pthread_mutex_lock(&pools_lock);
+    if (usable && pool->idle_count < IDLE_CONTEXTS) {
+        context->next_idle = pool->idle;
+        pool->idle = context;
+        pool->idle_count++;
+        context = NULL;
+    } else {
+        unlink_context(pool, context);
+        pool->backend->close(context);
+    }
+    pthread_mutex_unlock(&pools_lock);
+}
+
+static void close_idle_contexts(context_pool *pool) {
+    pthread_mutex_lock(&pools_lock);
+    while (pool->idle != NULL) {
+        fffs_context *context = pool->idle;
+
+        pool->idle = context->next_idle;
+        unlink_context(pool, context);
+        pool->backend->close(context);
+    }
+    pool->idle_count = 0;
+    pthread_mutex_unlock(&pools_lock);
+}
+
+/* ---------------------------------------------------------------- set-up and fork */
+
+static void before_fork(void) {
+    fffs_threads_before_fork();
+    pthread_mutex_lock(&pools_lock);
+    fffs_buffer_before_fork();
+}
+
+static void after_fork_in_parent(void) {
+    fffs_buffer_after_fork(false);
+    pthread_mutex_unlock(&pools_lock);
+    fffs_threads_after_fork(false);
+}
+
+static void after_fork_in_child(void) {
+    fffs_buffer_after_fork(true);
+    for (context_pool *pool = pools; pool < pools + POOLS; pool++) {
+        /* Also those that are in the middle of a batch: that batch goes on in the parent only. */
+        while (pool->all != NULL) {
+            fffs_context *context = pool->all;
+
+            pool->all = context->next;
+            pool->backend->forget(context);
+        }
+        pool->idle = NULL;
+        pool->idle_count = 0;
+    }
+    pthread_mutex_unlock(&pools_lock);
+    fffs_threads_after_fork(true);
+}
+
+static void register_fork_handlers(void) {
+    (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+void fffs_setup(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, register_fork_handlers);
+}
+
+/* ---------------------------------------------------------------- choosing a backend */
+
+int fffs_engine_select(const char *name) {
+    context_pool *chosen = NULL;
+    fffs_context *context;
+
+    fffs_setup();
+    if (strcmp(name, "pread") != 0) {
+        for (context_pool *pool = pools; pool < pools + POOLS; pool++)
+            if (strcmp(name, pool->backend->name) == 0)
+                chosen = pool;
+        if (chosen == NULL)
+            return -EINVAL;
+        int failed = take_context(chosen, &context);
+        if (failed != 0)
+            return failed;
+        return_context(chosen, context, true);
+    }
+    atomic_store(&selected, chosen);
+    for (context_pool *pool = pools; pool < pools + POOLS; pool++)
+        if (pool != chosen)
+            close_idle_contexts(pool);
+    return 0;
+}
+
+const char *fffs_engine_name(void) {
+    context_pool *pool = atomic_load(&selected);
+
+    return pool != NULL ? pool->backend->name : "pread";
+}
+
+void fffs_engine_usage(int32_t *contexts, int32_t *threads) {
+    fffs_setup();
+    pthread_mutex_lock(&pools_lock);
+    *contexts = pools[0].idle_count + pools[1].idle_count;
+    pthread_mutex_unlock(&pools_lock);
+    *threads = fffs_threads_alive();
+}
+
+/* ---------------------------------------------------------------- pieces */
+
+bool fffs_error_is_backends(int64_t error) {
+    switch (error) {
+    case -EAGAIN:     /* would wait, or is busy */
+    case -EINTR:
+    case -EOPNOTSUPP: /* no RWF_NOWAIT on this file system; opcode unknown to this kernel */
+    case -ENOSYS:     /* forbidden, or not there */
+    case -EPERM:
+    case -EACCES:
+    case -EINVAL:     /* an older kernel's way to say the same */
+    case -ENOMEM:
+    case -ENOBUFS:
+    case -EBUSY:
+    case -ECANCELED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool fffs_piece_read(fffs_piece *piece, int64_t result, const uint8_t *data) {
+    if (result > 0) {
+        if (piece->checked)
+            piece->crc = fffs_crc32(piece->crc, data, (size_t)result);
+        piece->done += (uint32_t)result;
+        if (piece->done < piece->length)
+            return false;
+        piece->status = 0;
+    } else if (result == 0) {
+        piece->status = -ENODATA;
+    } else if (fffs_error_is_backends(result)) {
+        return false;
+    } else {
+        /* These two mean something else to our caller. A block device says ENODATA for a bad sector. */
+        piece->status = result == -ENODATA || result == -EBADMSG ? -EIO : (int32_t)result;
+    }
+    return true;
+}
+
+/* Where the next bytes of a piece go: its dest, or one scratch buffer per thread, taken when first wanted. */
+static uint8_t *piece_data(fffs_piece *piece, uint8_t **scratch) {
+    if (piece->dest != NULL)
+        return piece->dest + piece->done;
+    if (*scratch == NULL)
+        *scratch = fffs_buffer_take(FFFS_BLOCK);
+    return *scratch;
+}
+
+/* Reads a piece as far as the page cache has it. False: a read would have to wait. */
+static bool read_hot(fffs_piece *piece, uint8_t **scratch) {
+    for (;;) {
+        uint32_t size = piece->length - piece->done;
+        uint8_t *data = piece_data(piece, scratch);
+        int64_t result;
+
+        if (data == NULL)
+            return false;
+        result = fffs_pread_nowait(piece->fd, data, size < HOT_CHUNK ? size : HOT_CHUNK, fffs_piece_offset(piece));
+        if (fffs_piece_read(piece, result, data))
+            return true;
+        if (result <= 0)
+            return false;
+    }
+}
+
+/* Reads a piece to its end, waiting as long as it takes: what comes out is final. */
+static void read_plain(fffs_piece *piece, uint8_t **scratch) {
+    const struct timespec moment = {0, 100000};
+    int again = 0;
+
+    while (piece->status == FFFS_PENDING) {
+        uint8_t *data = piece_data(piece, scratch);
+        int64_t result;
+
+        if (data == NULL) {
+            piece->status = -ENOMEM;
+            return;
+        }
+        result = fffs_pread(piece->fd, data, piece->length - piece->done, fffs_piece_offset(piece));
+        if (fffs_piece_read(piece, result, data) || result > 0)
+            continue;
+        if ((result != -EINTR && result != -EAGAIN) || again++ == AGAIN_LIMIT)
+            piece->status = (int32_t)result;
+        else if (result == -EAGAIN)
+            nanosleep(&moment, NULL);
+    }
+}
+
+/* ---------------------------------------------------------------- reads in flight */
+
+void fffs_flight_open(fffs_flight *flight, fffs_piece **pieces, size_t count, uint32_t depth) {
+    flight->pieces = pieces;
+    flight->count = count;
+    flight->next = 0;
+    flight->depth = depth;
+    flight->free_count = depth;
+    flight->again_count = flight->scratch_count = flight->retries = 0;
+    for (uint32_t i = 0; i < depth; i++) {
+        flight->free[i] = (uint8_t)i;
+        flight->slots[i].piece = NULL;
+        flight->slots[i].scratch = NULL;
+    }
+}
+
+int fffs_flight_next(fffs_flight *flight) {
+    if (flight->again_count > 0)
+        return flight->again[--flight->again_count];
+    while (flight->free_count > 0 && flight->next < flight->count) {
+        fffs_piece *piece = flight->pieces[flight->next];
+        int slot = flight->free[flight->free_count - 1];
+
+        if (piece->dest == NULL) {
+            if (flight->scratch_count == SCRATCH_LIMIT)
+                return -1;
+            flight->slots[slot].scratch = fffs_buffer_take(piece->length);
+            if (flight->slots[slot].scratch == NULL) {
+                flight->next++; /* a plain read may find the memory */
+                continue;
+            }
+            flight->scratch_count++;
+        }
+        flight->slots[slot].piece = piece;
+        flight->free_count--;
+        flight->next++;
+        return slot;
+    }
+    return -1;
+}
+
+void fffs_flight_again(fffs_flight *flight, int slot) { flight->again[flight->again_count++] = (uint8_t)slot; }
+
+void fffs_flight_leave(fffs_flight *flight, int slot) {
+    if (flight->slots[slot].scratch != NULL) {
+        fffs_buffer_give(flight->slots[slot].scratch);
+        flight->slots[slot].scratch = NULL;
+        flight->scratch_count--;
+    }
+    flight->slots[slot].piece = NULL;
+    flight->free[flight->free_count++] = (uint8_t)slot;
+}
+
+void fffs_flight_landed(fffs_flight *flight, int slot, int64_t result) {
+    fffs_slot *landed = &flight->slots[slot];
+
+    if (fffs_piece_read(landed->piece, result, fffs_slot_data(landed)))
+        fffs_flight_leave(flight, slot);
+    else if (result > 0 || ((result == -EAGAIN || result == -EINTR) && flight->retries++ < AGAIN_LIMIT))
+        fffs_flight_again(flight, slot);
+    else
+        fffs_flight_leave(flight, slot);
+}
+
+void fffs_flight_close(fffs_flight *flight) {
+    for (uint32_t i = 0; i < flight->depth; i++)
+        fffs_buffer_give(flight->slots[i].scratch);
+}
+
+/* ---------------------------------------------------------------- batches */
+
+typedef struct {
+    fffs_job job; /* first: helpers get the batch from it */
+    fffs_request *requests;
+    size_t count;
+    fffs_piece *pieces;
+    size_t piece_count;
+    fffs_piece **misses; /* the pieces left for the cold phase; room for all */
+    uint64_t bytes;
+    size_t group; /* pieces that a thread takes at a time */
+    /* Shared by the threads: */
+    _Alignas(64) _Atomic size_t cursor;
+    _Alignas(64) _Atomic size_t miss_count;
+    _Atomic int misses_in_row;
+    fffs_piece few_pieces[FEW_PIECES];
+    fffs_piece *few_misses[FEW_PIECES];
+} batch;
+
+static bool is_valid(const fffs_request *request) {
+    return request->offset >= 0 && request->length >= 0 && request->offset <= INT64_MAX - request->length &&
+           request->check <= FFFS_CHECK_CRC32;
+}
+
+static uint64_t count_pieces(const fffs_request *request) {
+    if (!is_valid(request) || request->length <= FFFS_BLOCK)
+        return 1;
+    return ((uint64_t)request->length - 1) / FFFS_BLOCK + 1;
+}
+
+/* Writes the pieces of one request; at least one, finished from the start if there is nothing to read. */
+static fffs_piece *cut_request(const fffs_request *request, uint32_t number, fffs_piece *piece) {
+    uint64_t count = count_pieces(request);
+    int32_t status = !is_valid(request) ? -EINVAL : request->length == 0 ? 0 : FFFS_PENDING;
+
+    for (uint64_t i = 0; i < count; i++, piece++) {
+        int64_t start = (int64_t)i * FFFS_BLOCK, rest = request->length - start;
+
+        piece->dest = request->dest != NULL ? request->dest + start : NULL;
+        piece->offset = request->offset + start;
+        piece->length = status != FFFS_PENDING ? 0 : rest < FFFS_BLOCK ? (uint32_t)rest : FFFS_BLOCK;
+        piece->done = 0;
+        piece->crc = 0;
+        piece->fd = request->fd;
+        piece->status = status;
+        piece->request = number;
+        piece->checked = request->check == FFFS_CHECK_CRC32;
+    }
+    return piece;
+}
+
+static int open_batch(batch *self, fffs_request *requests, size_t count) {
+    uint64_t total = 0;
+    fffs_piece *piece;
+
+    if (count > UINT32_MAX)
+        return -EINVAL;
+    self->requests = requests;
+    self->count = count;
+    self->bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        total += count_pieces(&requests[i]); /* at most 2^32 times 2^43: no overflow that matters goes unseen */
+        if (total > UINT32_MAX)
+            return -ENOMEM;
+        self->bytes += is_valid(&requests[i]) ? (uint64_t)requests[i].length : 0;
+    }
+    self->piece_count = (size_t)total;
+    self->pieces = self->few_pieces;
+    self->misses = self->few_misses;
+    if (total > FEW_PIECES) {
+        self->pieces = fffs_allocate((size_t)total * (sizeof *self->pieces + sizeof *self->misses));
+        if (self->pieces == NULL)
+            return -ENOMEM;
+        self->misses = (fffs_piece **)(self->pieces + total);
+    }
+    piece = self->pieces;
+    for (size_t i = 0; i < count; i++)
+        piece = cut_request(&requests[i], (uint32_t)i, piece);
+    atomic_init(&self->cursor, 0);
+    atomic_init(&self->miss_count, 0);
+    atomic_init(&self->misses_in_row, 0);
+    return 0;
+}
+
+/* Joins the pieces of each request, judges it, and frees the batch. */
+static int close_batch(batch *self) {
+    const fffs_piece *piece = self->pieces, *end = self->pieces + self->piece_count;
+    int result = 0;
+
+    for (size_t i = 0; i < self->count; i++) {
+        fffs_request *request = &self->requests[i];
+
+        request->status = piece->status;
+        request->actual = piece->crc;
+        for (piece++; piece < end && piece->request == i; piece++) {
+            if (request->status == 0)
+                request->status = piece->status;
+            if (piece->checked)
+                request->actual = fffs_crc32_combine(request->actual, piece->crc, piece->length);
+        }
+        if (request->status != 0)
+            request->actual = 0;
+        else if (request->check == FFFS_CHECK_CRC32 && request->actual != request->expected)
+            request->status = -EBADMSG;
+        if (request->status != 0)
+            result = -EIO;
+    }
+    if (self->pieces != self->few_pieces)
+        free(self->pieces);
+    return result;
+}
+
+/* ---------------------------------------------------------------- the hot phase */
+
+/* Tries one piece, and notes a miss. */
+static void try_piece(batch *self, fffs_piece *piece, uint8_t **scratch) {
+    if (piece->status != FFFS_PENDING)
+        return;
+    if (atomic_load_explicit(&self->misses_in_row, memory_order_relaxed) < COLD_AFTER) {
+        if (read_hot(piece, scratch)) {
+            if (atomic_load_explicit(&self->misses_in_row, memory_order_relaxed) != 0)
+                atomic_store_explicit(&self->misses_in_row, 0, memory_order_relaxed);
+            return;
+        }
+        atomic_fetch_add_explicit(&self->misses_in_row, 1, memory_order_relaxed);
+    }
+    self->misses[atomic_fetch_add_explicit(&self->miss_count, 1, memory_order_relaxed)] = piece;
+}
+
+/* One thread's share of the hot phase. */
+static void share_hot(fffs_job *job) {
+    batch *self = (batch *)job;
+    uint8_t *scratch = NULL;
+
+    for (;;) {
+        size_t i = atomic_fetch_add_explicit(&self->cursor, self->group, memory_order_relaxed);
+        size_t end = i + self->group;
+
+        if (i >= self->piece_count)
+            break;
+        for (end = end < self->piece_count ? end : self->piece_count; i < end; i++)
+            try_piece(self, &self->pieces[i], &scratch);
+    }
+    fffs_buffer_give(scratch);
+}
+
+static void run_hot(batch *self) {
+    uint64_t work = self->bytes + (uint64_t)self->piece_count * READ_BYTES;
+    size_t group = (size_t)(GROUP_BYTES / (self->bytes / self->piece_count + 1)), groups;
+
+    self->group = group < 1 ? 1 : group > GROUP_PIECES ? GROUP_PIECES : group;
+    groups = (self->piece_count - 1) / self->group + 1;
+    self->job.run = share_hot;
+    self->job.kind = FFFS_HOT;
+    if (work / ALONE_BYTES < groups)
+        groups = (size_t)(work / ALONE_BYTES) + 1;
+    fffs_job_offer(&self->job, groups > FFFS_COLD_HELPERS ? FFFS_COLD_HELPERS : (int)groups - 1);
+    share_hot(&self->job);
+    fffs_job_retire(&self->job);
+}
+
+/* ---------------------------------------------------------------- the cold phase */
+
+static int compare_places(const void *a, const void *b) {
+    const fffs_piece *left = *(fffs_piece *const *)a, *right = *(fffs_piece *const *)b;
+
+    if (left->fd != right->fd)
+        return left->fd < right->fd ? -1 : 1;
+    return (left->offset > right->offset) - (left->offset < right->offset);
+}
+
+/* One thread's share of plain reads of misses. */
+static void share_plain(fffs_job *job) {
+    batch *self = (batch *)job;
+    size_t count = atomic_load_explicit(&self->miss_count, memory_order_relaxed), i;
+    uint8_t *scratch = NULL;
+
+    while ((i = atomic_fetch_add_explicit(&self->cursor, 1, memory_order_relaxed)) < count)
+        read_plain(self->misses[i], &scratch);
+    fffs_buffer_give(scratch);
+}
+
+static void run_plain(batch *self, size_t count) {
+    atomic_store(&self->miss_count, count);
+    atomic_store(&self->cursor, 0);
+    self->job.run = share_plain;
+    self->job.kind = FFFS_COLD;
+    fffs_job_offer(&self->job, count > FFFS_COLD_HELPERS ? FFFS_COLD_HELPERS : (int)count - 1);
+    share_plain(&self->job);
+    fffs_job_retire(&self->job);
+}
+
+static void run_cold(batch *self, size_t count) {
+    context_pool *pool = atomic_load(&selected);
+    fffs_context *context;
+    size_t left = 0;
+
+    qsort(self->misses, count, sizeof *self->misses, compare_places);
+    if (pool != NULL && count > 1 && take_context(pool, &context) == 0)
+        return_context(pool, context, pool->backend->run(context, self->misses, count));
+    for (size_t i = 0; i < count; i++)
+        if (self->misses[i]->status == FFFS_PENDING)
+            self->misses[left++] = self->misses[i];
+    if (left > 0)
+        run_plain(self, left);
+}
+
+int fffs_read_batch(fffs_request *requests, size_t count) {
+    batch self;
+    int failed;
+
+    fffs_setup();
+    if (count == 0)
+        return 0;
+    failed = open_batch(&self, requests, count);
+    if (failed != 0)
+        return failed;
+    run_hot(&self);
+    /* Helpers were joined through atomics: all they wrote is visible. */
+    if (atomic_load(&self.miss_count) > 0)
+        run_cold(&self, atomic_load(&self.miss_count));
+    return close_batch(&self);
+}

@@ -1,0 +1,180 @@
+/* What the engine's parts (engine.c, uring.c, aio.c, threads.c, buffer.c, fault.c) share and nothing else needs.
+ *
+ * A batch is cut into pieces of at most FFFS_BLOCK. First every piece is tried with reads that never wait (hot). What is
+ * not in the page cache is then left to the selected backend (cold), and what a backend leaves behind, for whatever
+ * reason, to plain blocking reads: so a broken backend is slow, not wrong. */
+#ifndef FFFS_ENGINE_H
+#define FFFS_ENGINE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "fffs.h"
+
+/* ---------------------------------------------------------------- set-up (engine.c) */
+
+/* Registers the fork handlers, once. Called by every entry point that takes a lock. Any thread. */
+void fffs_setup(void);
+
+/* ---------------------------------------------------------------- pieces of a batch (engine.c) */
+
+/* A piece's status until it is finished; no errno is positive. */
+enum { FFFS_PENDING = 1 };
+
+/* At most FFFS_BLOCK of one request. Owned by the batch. At any time at most one thread, or one I/O in flight, has it. */
+typedef struct {
+    uint8_t *dest;   /* room for length bytes, or NULL: the bytes are checked and dropped */
+    int64_t offset;  /* in the file */
+    uint32_t length;
+    uint32_t done;   /* bytes read so far; crc covers exactly these */
+    uint32_t crc;
+    int32_t fd;
+    int32_t status;  /* FFFS_PENDING, 0 or -errno */
+    uint32_t request;
+    uint32_t checked;
+} fffs_piece;
+
+/* Takes the result of one read of data (the bytes after piece->done): counts and checksums a positive one, finishes
+ * the piece at its end, at the end of the file and at an error of the file itself. True when the piece is finished;
+ * else it needs another read, or, after an error that may be the backend's, a plain one. The piece's owner. */
+bool fffs_piece_read(fffs_piece *piece, int64_t result, const uint8_t *data);
+
+static inline int64_t fffs_piece_offset(const fffs_piece *piece) { return piece->offset + piece->done; }
+
+/* True for errors that do not say anything about the file: a plain blocking read decides. -EAGAIN and -EINTR too. */
+bool fffs_error_is_backends(int64_t error);
+
+/* ---------------------------------------------------------------- reads in flight (engine.c) */
+
+/* Depth of a ring: more than any disk here needs, and small enough to be set up in tens of microseconds. */
+enum { FFFS_DEPTH = 128 };
+
+/* One read being prepared or in flight. */
+typedef struct {
+    fffs_piece *piece;
+    uint8_t *scratch; /* a pooled buffer of the slot's, where the piece has no dest */
+} fffs_slot;
+
+/* The cold pieces of one batch on their way through one I/O context. Owned and used by one thread. */
+typedef struct {
+    fffs_piece **pieces; /* sorted by file and offset; not owned */
+    size_t count, next;
+    uint32_t depth;          /* slots in use, at most FFFS_DEPTH */
+    uint32_t free_count, again_count, scratch_count, retries;
+    uint8_t free[FFFS_DEPTH]; /* slots nothing is in */
+    uint8_t again[FFFS_DEPTH]; /* slots whose piece needs another read */
+    fffs_slot slots[FFFS_DEPTH];
+} fffs_flight;
+
+void fffs_flight_open(fffs_flight *flight, fffs_piece **pieces, size_t count, uint32_t depth);
+
+/* A slot whose piece is to be read next (from fffs_slot_data, fffs_slot_size bytes), or -1 when there is none just now:
+ * then either something is in flight, or all is done. The slot is the caller's until one of the next three. */
+int fffs_flight_next(fffs_flight *flight);
+
+/* Nothing could be started for the slot: the next call of fffs_flight_next returns it again. */
+void fffs_flight_again(fffs_flight *flight, int slot);
+
+/* The read of a slot came back, with a count or -errno. */
+void fffs_flight_landed(fffs_flight *flight, int slot, int64_t result);
+
+/* The slot's piece stays pending, for a plain read. Nothing of it may be in flight. */
+void fffs_flight_leave(fffs_flight *flight, int slot);
+
+/* Gives back what the slots hold. Nothing may be in flight. */
+void fffs_flight_close(fffs_flight *flight);
+
+static inline uint8_t *fffs_slot_data(const fffs_slot *slot) {
+    return slot->scratch != NULL ? slot->scratch : slot->piece->dest + slot->piece->done;
+}
+static inline uint32_t fffs_slot_size(const fffs_slot *slot) { return slot->piece->length - slot->piece->done; }
+static inline int64_t fffs_slot_offset(const fffs_slot *slot) { return fffs_piece_offset(slot->piece); }
+
+/* ---------------------------------------------------------------- I/O contexts (engine.c) */
+
+/* A ring or an AIO context: the head of a backend's own structure. Checked out by one batch at a time. */
+typedef struct fffs_context {
+    struct fffs_context *next, *previous; /* among all of the pool, idle or not: a forked child must find them */
+    struct fffs_context *next_idle;
+} fffs_context;
+
+/* The asynchronous backends' interface: constants, and one pool per backend. */
+typedef struct {
+    const char *name;
+    int (*open)(fffs_context **context);  /* 0 or -errno; the caller owns the new context */
+    void (*close)(fffs_context *context); /* frees it; nothing is in flight */
+    /* After fork, in the child: frees what the child inherited of it and leaves the parent's alone. */
+    void (*forget)(fffs_context *context);
+    /* Reads the pieces, each until it is finished or left. When it returns nothing is in flight.
+     * False: the context is in an unknown state, and must be closed. */
+    bool (*run)(fffs_context *context, fffs_piece **pieces, size_t count);
+} fffs_backend;
+
+extern const fffs_backend fffs_uring, fffs_aio;
+
+/* ---------------------------------------------------------------- helper threads (threads.c) */
+
+/* What helpers are wanted for; each kind has a limit of its own on how many threads may work at it in this process. */
+enum { FFFS_HOT = 0, FFFS_COLD = 1 };
+
+/* Work that any number of threads may share; embedded in the caller's own structure, on its stack. */
+typedef struct fffs_job {
+    void (*run)(struct fffs_job *job); /* called at most once by each helper that joins; returns when no work is left */
+    struct fffs_job *next;
+    int kind, reserved, wanted; /* under the pool's lock */
+    _Atomic int active;         /* helpers inside run */
+} fffs_job;
+
+/* Publishes a job and wakes up to that many helpers, fewer where there are no more. Never waits. Any thread; the job
+ * must then be retired by the same caller. */
+void fffs_job_offer(fffs_job *job, int helpers);
+
+/* Withdraws the job, and waits for the helpers that had joined. Afterwards nobody looks at it. */
+void fffs_job_retire(fffs_job *job);
+
+/* The limit for FFFS_HOT (caller included) is fffs_engine_set_threads; this is helpers for FFFS_COLD. */
+enum { FFFS_COLD_HELPERS = 31 };
+
+/* Helper threads alive. */
+int fffs_threads_alive(void);
+
+/* Fork handlers of the parts, called by engine.c's in this order; the child's reset what only the parent has. */
+void fffs_threads_before_fork(void);
+void fffs_threads_after_fork(bool child);
+void fffs_buffer_before_fork(void);
+void fffs_buffer_after_fork(bool child);
+
+/* ---------------------------------------------------------------- injected faults (fault.c) */
+
+extern _Atomic int fffs_fault_kind;
+
+/* Counts an operation of the armed kind; true when it is one that must give *result. Any thread. */
+bool fffs_fault_strikes(int kind, int32_t *result);
+
+/* Called before each operation that can be made to fail. */
+static inline bool fffs_fault(int kind, int32_t *result) {
+    if (__builtin_expect(atomic_load_explicit(&fffs_fault_kind, memory_order_relaxed) != kind, 1))
+        return false;
+    return fffs_fault_strikes(kind, result);
+}
+
+/* The result of a read that was made, as an armed fault wants it: an error, or no more than so many bytes. */
+static inline int64_t fffs_fault_completion(int kind, int64_t result) {
+    int32_t wanted;
+
+    if (!fffs_fault(kind, &wanted))
+        return result;
+    return wanted < 0 || result > wanted ? wanted : result;
+}
+
+/* pread(2), and preadv2(2) with RWF_NOWAIT; -errno in the result. */
+int64_t fffs_pread(int fd, void *data, size_t size, int64_t offset);
+int64_t fffs_pread_nowait(int fd, void *data, size_t size, int64_t offset);
+
+/* malloc. The caller frees it with free. */
+void *fffs_allocate(size_t size);
+
+#endif

@@ -1,0 +1,468 @@
+/* Verified range reads: which bytes of a record may be given out, and what has to be checked first.
+ *
+ * A record's checksum covers all of it, but readers ask for ranges. So the first touch of a record reads and checks all of it
+ * (or, where the file has block checksums, the blocks touched), and remembers that; later ranges are plain reads.
+ *
+ * "Remembers" holds only while the file is the same. Each file has a generation, which starts at 1 and goes up whenever fstat
+ * shows a size or time other than before; what was verified is remembered as the generation in which it was. Every read is
+ * followed by an fstat: a writer's change of the time precedes its change of the data, so bytes read before an unchanged time
+ * are the bytes that were verified. (ctime is in it because mtime can be set back.) */
+#include "fffs.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+
+/* How often a read starts again because its file changed meanwhile, before it gives up. */
+#define CHANGES_MAX 8
+
+struct store_file {
+    fffs_file is;
+    uint64_t first;                 /* number in the store of its first record */
+    _Atomic uint32_t *verified;     /* [records] generation in which the record was verified, 0 never */
+    _Atomic uint32_t *block_verified; /* the same for each block of big records */
+    _Atomic uint32_t generation;
+    _Atomic int64_t seen[5]; /* what fstat showed in this generation: see look() */
+    int64_t size;            /* when it was opened */
+};
+
+/* A whole large record that some thread is checking: others that want it wait instead of reading it too. */
+struct check {
+    struct check *next;
+    uint64_t record;
+    unsigned epoch; /* the process that checks: a child of fork inherits the entry, but not the thread */
+};
+
+struct fffs_store {
+    struct store_file *files;
+    size_t count;
+    struct check *checks; /* guarded by the mutex */
+};
+
+/* One for all stores, so that fork can hold it: no child starts with a mutex that nobody will release. It guards the lists of
+ * checks and the moves to a new generation, never a read. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t checked = PTHREAD_COND_INITIALIZER;
+static unsigned epoch;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&mutex);
+}
+
+static void after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&mutex);
+}
+
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&mutex, NULL);
+    pthread_cond_init(&checked, NULL);
+    epoch++;
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+/* ---------------------------------------------------------------- the file's identity */
+
+static int look(int fd, int64_t seen[5])
+{
+    struct stat now;
+
+    if (fstat(fd, &now) != 0)
+        return -errno;
+    seen[0] = now.st_size;
+    seen[1] = now.st_mtim.tv_sec;
+    seen[2] = now.st_mtim.tv_nsec;
+    seen[3] = now.st_ctim.tv_sec;
+    seen[4] = now.st_ctim.tv_nsec;
+    return 0;
+}
+
+static bool same(struct store_file *file, const int64_t now[5])
+{
+    for (int i = 0; i < 5; i++)
+        if (atomic_load(&file->seen[i]) != now[i])
+            return false;
+    return true;
+}
+
+/* Whether the file is still what it was in generation; moves on to a new one when not. A move raises the generation before it
+ * stores what was seen, so whoever finds the new values there also finds the new generation. */
+static int still(struct store_file *file, uint32_t generation)
+{
+    int64_t now[5];
+    int status = look(file->is.fd, now);
+
+    if (status)
+        return status;
+    if (!same(file, now)) {
+        pthread_mutex_lock(&mutex);
+        if (!same(file, now)) {
+            atomic_fetch_add(&file->generation, 1);
+            for (int i = 0; i < 5; i++)
+                atomic_store(&file->seen[i], now[i]);
+        }
+        pthread_mutex_unlock(&mutex);
+    }
+    return atomic_load(&file->generation) == generation ? 0 : -ESTALE;
+}
+
+/* ---------------------------------------------------------------- life */
+
+static int init_file(struct store_file *file, const fffs_file *from, uint64_t first)
+{
+    uint64_t blocks = from->bigs ? from->big_first_blocks[from->bigs] : 0;
+
+    file->is = *from;
+    file->first = first;
+    atomic_init(&file->generation, 1);
+    /* calloc of a large array costs nothing until a page of it is touched. */
+    file->verified = calloc(from->records ? from->records : 1, sizeof *file->verified);
+    file->block_verified = calloc(blocks ? blocks : 1, sizeof *file->block_verified);
+    int64_t now[5];
+    if (!file->verified || !file->block_verified || look(from->fd, now) != 0)
+        return -ENOMEM;
+    file->size = now[0];
+    for (int i = 0; i < 5; i++)
+        atomic_init(&file->seen[i], now[i]);
+    return 0;
+}
+
+fffs_store *fffs_store_new(const fffs_file *files, size_t count)
+{
+    fffs_store *store = calloc(1, sizeof *store);
+    uint64_t first = 0;
+
+    if (!store)
+        return NULL;
+    pthread_once(&once, watch_forks);
+    store->files = calloc(count ? count : 1, sizeof *store->files);
+    if (!store->files) {
+        fffs_store_free(store);
+        return NULL;
+    }
+    for (size_t i = 0; i < count; i++) {
+        store->count = i + 1;
+        if (init_file(&store->files[i], &files[i], first) != 0) {
+            fffs_store_free(store);
+            return NULL;
+        }
+        first += files[i].records;
+    }
+    return store;
+}
+
+void fffs_store_free(fffs_store *store)
+{
+    if (!store)
+        return;
+    for (size_t i = 0; i < store->count; i++) {
+        free(store->files[i].verified);
+        free(store->files[i].block_verified);
+    }
+    free(store->files);
+    while (store->checks) { /* only a child of fork finds any */
+        struct check *left = store->checks;
+
+        store->checks = left->next;
+        free(left);
+    }
+    free(store);
+}
+
+/* ---------------------------------------------------------------- finding */
+
+static struct store_file *find_file(const fffs_store *store, uint64_t record)
+{
+    size_t low = 0, high = store->count;
+
+    while (low < high) { /* the last file whose first record is not above record */
+        size_t middle = low + (high - low) / 2;
+
+        if (store->files[middle].first <= record)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    /* Files without records share their successor's first number: step back over them. */
+    while (low > 0 && record - store->files[low - 1].first >= store->files[low - 1].is.records) {
+        if (store->files[low - 1].is.records)
+            return NULL;
+        low--;
+    }
+    return low > 0 ? &store->files[low - 1] : NULL;
+}
+
+/* The position of row among the file's big records, or -1. */
+static int64_t find_big(const fffs_file *file, uint64_t row)
+{
+    uint64_t low = 0, high = file->bigs;
+
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+
+        if (file->big_records[middle] == row)
+            return (int64_t)middle;
+        if (file->big_records[middle] < row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return -1;
+}
+
+/* ---------------------------------------------------------------- reading */
+
+/* All of length bytes, or an error. Nowait answers -EAGAIN for anything that is not in the page cache whole. */
+static int read_fully(int fd, int64_t offset, uint64_t length, uint8_t *dest, int flags)
+{
+    uint64_t done = 0;
+
+    while (done < length) {
+        struct iovec vector = {dest + done, length - done};
+        ssize_t got = preadv2(fd, &vector, 1, offset + (int64_t)done, flags & FFFS_READ_NOWAIT ? RWF_NOWAIT : 0);
+
+        if (got > 0) {
+            done += (uint64_t)got;
+            continue;
+        }
+        if (got == 0)
+            return -ENODATA;
+        if (errno == EINTR)
+            continue;
+        /* A file system that knows no RWF_NOWAIT says EOPNOTSUPP: as good as cold. */
+        return (flags & FFFS_READ_NOWAIT) && (errno == EAGAIN || errno == EOPNOTSUPP) ? -EAGAIN : -errno;
+    }
+    return 0;
+}
+
+/* Reads and checks a range that has a checksum of its own. dest NULL: only checks. */
+static int read_checked(const struct store_file *file, int64_t offset, uint64_t length, uint32_t expected, uint8_t *dest,
+                        int flags)
+{
+    if ((flags & FFFS_READ_NOWAIT) || (dest && length <= FFFS_BLOCK)) {
+        int status = read_fully(file->is.fd, offset, length, dest, flags);
+
+        if (status)
+            return status;
+        return fffs_crc32(0, dest, length) == expected ? 0 : -EBADMSG;
+    }
+    fffs_request request = {.offset = offset,
+                            .length = (int64_t)length,
+                            .dest = dest,
+                            .fd = file->is.fd,
+                            .check = FFFS_CHECK_CRC32,
+                            .expected = expected};
+    int status = fffs_read_batch(&request, 1);
+    return status == -EIO ? request.status : status;
+}
+
+/* ---------------------------------------------------------------- whole records */
+
+static struct check *begin_check(fffs_store *store, uint64_t record)
+{
+    struct check *mine = malloc(sizeof *mine);
+
+    if (!mine)
+        return NULL;
+    pthread_mutex_lock(&mutex);
+    for (struct check *other = store->checks; other;) {
+        if (other->record == record && other->epoch == epoch) {
+            pthread_cond_wait(&checked, &mutex);
+            other = store->checks;
+        } else {
+            other = other->next;
+        }
+    }
+    *mine = (struct check){store->checks, record, epoch};
+    store->checks = mine;
+    pthread_mutex_unlock(&mutex);
+    return mine;
+}
+
+static void end_check(fffs_store *store, struct check *mine)
+{
+    pthread_mutex_lock(&mutex);
+    for (struct check **link = &store->checks; *link; link = &(*link)->next) {
+        if (*link == mine) {
+            *link = mine->next;
+            break;
+        }
+    }
+    pthread_cond_broadcast(&checked);
+    pthread_mutex_unlock(&mutex);
+    free(mine);
+}
+
+/* Checks a record of more than a block, once for all who wait for it, keeping no more than scratch memory. */
+static int check_large(fffs_store *store, struct store_file *file, uint64_t row, uint32_t generation)
+{
+    struct check *mine = begin_check(store, file->first + row);
+    uint64_t length = (uint64_t)(file->is.ends[row] - file->is.starts[row]);
+    int status = 0;
+
+    if (!mine)
+        return -ENOMEM;
+    if (atomic_load(&file->verified[row]) != generation) {
+        status = read_checked(file, file->is.starts[row], length, file->is.checksums[row], NULL, 0);
+        if (!status)
+            status = still(file, generation);
+        if (!status)
+            atomic_store(&file->verified[row], generation);
+    }
+    end_check(store, mine);
+    return status;
+}
+
+/* Checks a record of at most a block while giving out a range of it. */
+static int read_small(struct store_file *file, uint64_t row, uint64_t start, uint64_t length, uint8_t *dest, int flags)
+{
+    int64_t offset = file->is.starts[row];
+    uint64_t whole = (uint64_t)(file->is.ends[row] - offset);
+
+    if (start == 0 && length == whole)
+        return read_checked(file, offset, whole, file->is.checksums[row], dest, flags);
+    uint8_t *scratch = fffs_buffer_take(whole);
+    if (!scratch)
+        return -ENOMEM;
+    int status = read_checked(file, offset, whole, file->is.checksums[row], scratch, flags);
+    if (!status)
+        memcpy(dest, scratch + start, length);
+    fffs_buffer_give(scratch);
+    return status;
+}
+
+/* ---------------------------------------------------------------- blocks of big records */
+
+/* One block of a big record: the part of it inside [start, start + length) goes to its place in dest. */
+static int read_block(struct store_file *file, uint64_t row, uint64_t big, uint64_t block, uint64_t start,
+                      uint64_t length, uint8_t *dest, int flags, uint32_t generation)
+{
+    uint64_t number = file->is.big_first_blocks[big] + block;
+    uint64_t record_length = (uint64_t)(file->is.ends[row] - file->is.starts[row]);
+    uint64_t begin = block * FFFS_BLOCK;
+    uint64_t size = record_length - begin < FFFS_BLOCK ? record_length - begin : FFFS_BLOCK;
+    uint64_t from = start > begin ? start : begin;
+    uint64_t to = start + length < begin + size ? start + length : begin + size;
+    int64_t offset = file->is.starts[row];
+
+    if (atomic_load(&file->block_verified[number]) == generation)
+        return read_fully(file->is.fd, offset + (int64_t)from, to - from, dest + (from - start), flags);
+    if (from == begin && to == begin + size)
+        return read_checked(file, offset + (int64_t)begin, size, file->is.block_checksums[number],
+                            dest + (from - start), flags);
+    uint8_t *scratch = fffs_buffer_take(size);
+    if (!scratch)
+        return -ENOMEM;
+    int status = read_checked(file, offset + (int64_t)begin, size, file->is.block_checksums[number], scratch, flags);
+    if (!status)
+        memcpy(dest + (from - start), scratch + (from - begin), to - from);
+    fffs_buffer_give(scratch);
+    return status;
+}
+
+static int read_blocks(struct store_file *file, uint64_t row, uint64_t big, uint64_t start,
+                       uint64_t length, uint8_t *dest, int flags, uint32_t generation)
+{
+    uint64_t first = start / FFFS_BLOCK, last = (start + length - 1) / FFFS_BLOCK;
+    int status = 0;
+
+    for (uint64_t block = first; !status && block <= last; block++)
+        status = read_block(file, row, big, block, start, length, dest, flags, generation);
+    if (!status)
+        status = still(file, generation);
+    for (uint64_t block = first; !status && block <= last; block++)
+        atomic_store(&file->block_verified[file->is.big_first_blocks[big] + block], generation);
+    return status;
+}
+
+/* ---------------------------------------------------------------- the way in */
+
+/* One attempt, in one generation of the file: -ESTALE when it changed meanwhile. length is at least 1 and inside. */
+static int read_range(fffs_store *store, struct store_file *file, uint64_t row, uint64_t start, uint64_t length,
+                      uint8_t *dest, int flags)
+{
+    uint32_t generation = atomic_load(&file->generation);
+    uint64_t whole = (uint64_t)(file->is.ends[row] - file->is.starts[row]);
+    int64_t big = whole > FFFS_BLOCK ? find_big(&file->is, row) : -1;
+    int status = 0;
+
+    if (big >= 0)
+        return read_blocks(file, row, (uint64_t)big, start, length, dest, flags, generation);
+    if (atomic_load(&file->verified[row]) != generation) {
+        if (whole <= FFFS_BLOCK) {
+            status = read_small(file, row, start, length, dest, flags);
+            if (!status)
+                status = still(file, generation);
+            if (!status)
+                atomic_store(&file->verified[row], generation);
+            return status;
+        }
+        if (flags & FFFS_READ_NOWAIT)
+            return -EAGAIN;
+        status = check_large(store, file, row, generation);
+    }
+    if (!status)
+        status = read_fully(file->is.fd, file->is.starts[row] + (int64_t)start, length, dest, flags);
+    return status ? status : still(file, generation);
+}
+
+/* A record without bytes has a checksum all the same, and nobody reads it: an entry of the table may be wrong. */
+static int check_empty(const struct store_file *file, uint64_t row)
+{
+    return file->is.check == FFFS_CHECK_NONE || file->is.checksums[row] == 0 ? 0 : -EBADMSG;
+}
+
+int64_t fffs_store_read(fffs_store *store, uint64_t record, uint64_t start, uint64_t length, uint8_t *dest, int flags)
+{
+    struct store_file *file = find_file(store, record);
+    int status = -ESTALE;
+
+    if (!file)
+        return -ERANGE;
+    uint64_t row = record - file->first;
+    uint64_t whole = (uint64_t)(file->is.ends[row] - file->is.starts[row]);
+    /* Lengths come from the file's own tables: none is believed before the file has shown to be that long. */
+    if (file->is.starts[row] > file->size || file->is.ends[row] > file->size)
+        return -ENODATA;
+    if (whole == 0 && !(flags & FFFS_READ_UNVERIFIED))
+        return check_empty(file, row);
+    if (start >= whole || length == 0)
+        return 0;
+    if (length > whole - start)
+        length = whole - start;
+    if ((flags & FFFS_READ_UNVERIFIED) || file->is.check == FFFS_CHECK_NONE)
+        status = read_fully(file->is.fd, file->is.starts[row] + (int64_t)start, length, dest, flags);
+    else
+        for (int tries = 0; status == -ESTALE && tries < CHANGES_MAX; tries++)
+            status = read_range(store, file, row, start, length, dest, flags);
+    return status ? status : (int64_t)length;
+}
+
+int fffs_store_verified(fffs_store *store, uint64_t record)
+{
+    struct store_file *file = find_file(store, record);
+
+    if (!file || file->is.check == FFFS_CHECK_NONE)
+        return 0;
+    uint64_t row = record - file->first;
+    uint32_t generation = atomic_load(&file->generation);
+    int64_t big = find_big(&file->is, row);
+    if (big < 0)
+        return file->is.ends[row] == file->is.starts[row] ? file->is.checksums[row] == 0
+                                                          : atomic_load(&file->verified[row]) == generation;
+    for (uint64_t b = file->is.big_first_blocks[big]; b < file->is.big_first_blocks[big + 1]; b++)
+        if (atomic_load(&file->block_verified[b]) != generation)
+            return 0;
+    return 1;
+}

@@ -1,0 +1,220 @@
+/* Helper threads: one pool per process, started when first wanted, that joins whichever batch offers work. */
+#include "engine.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <time.h>
+
+/* A thread that has nothing to do looks for work this long before it sleeps: waking it costs the next batch 30 to
+ * 60 microseconds on a virtual machine, as long as checking half a megabyte. Python needs less between two batches. */
+#define SPIN_NANOSECONDS 50000
+
+/* Enough for the deepest call chain many times over; the C library adds what thread-local storage needs. */
+#define STACK_SIZE ((size_t)1 << 20)
+
+#define MOST_THREADS 64
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t offered = PTHREAD_COND_INITIALIZER;  /* a job was added to open_jobs */
+static pthread_cond_t finished = PTHREAD_COND_INITIALIZER; /* a job's last helper has left it */
+/* Under lock: */
+static fffs_job *open_jobs;  /* those that want more helpers, oldest first */
+static int reserved[2];      /* helpers promised to jobs, by kind */
+static int alive, parked, spinning, retiring;
+/* Read without the lock, by spinning threads: how many jobs are open. */
+static _Atomic int open_count;
+
+static _Atomic int thread_limit;
+
+static int64_t now(void) {
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static inline void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+/* Spins until *value is zero (or, with want_zero false, is not), or for SPIN_NANOSECONDS. True: it has become so. */
+static bool spin_until(_Atomic int *value, bool want_zero) {
+    int64_t deadline = now() + SPIN_NANOSECONDS;
+
+    do {
+        for (int i = 0; i < 32; i++) {
+            if ((atomic_load_explicit(value, memory_order_acquire) == 0) == want_zero)
+                return true;
+            relax();
+        }
+    } while (now() < deadline);
+    return false;
+}
+
+/* Under lock. */
+static void close_job(fffs_job *job) {
+    fffs_job **place = &open_jobs;
+
+    while (*place != job)
+        place = &(*place)->next;
+    *place = job->next;
+    job->wanted = 0;
+    atomic_fetch_sub(&open_count, 1);
+}
+
+/* Under lock, which it lets go while it waits. */
+static void wait_for_job(void) {
+    bool found;
+
+    spinning++;
+    pthread_mutex_unlock(&lock);
+    found = spin_until(&open_count, false);
+    pthread_mutex_lock(&lock);
+    spinning--;
+    if (found)
+        return; /* or another has been faster, and the caller comes again */
+    parked++;
+    while (open_jobs == NULL)
+        pthread_cond_wait(&offered, &lock);
+    parked--;
+}
+
+static void *help(void *unused) {
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        fffs_job *job = open_jobs;
+
+        if (job == NULL) {
+            wait_for_job();
+            continue;
+        }
+        atomic_fetch_add(&job->active, 1);
+        if (--job->wanted == 0)
+            close_job(job);
+        pthread_mutex_unlock(&lock);
+        job->run(job);
+        pthread_mutex_lock(&lock);
+        /* From here on the job may be gone: who retires it may look at active without the lock. */
+        if (atomic_fetch_sub(&job->active, 1) == 1 && retiring > 0)
+            pthread_cond_broadcast(&finished);
+    }
+    return unused;
+}
+
+/* Under lock. False: the system gives no more threads just now, and those there are have to do. */
+static bool start_thread(void) {
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    pthread_t thread;
+    int32_t fault;
+    int failed;
+
+    if (fffs_fault(FFFS_FAULT_THREAD, &fault) || pthread_attr_init(&attributes) != 0)
+        return false;
+    (void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    (void)pthread_attr_setstacksize(&attributes, STACK_SIZE);
+    /* The process's signals are for the threads it knows of. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(&thread, &attributes, help, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    alive += failed ? 0 : 1;
+    return !failed;
+}
+
+void fffs_job_offer(fffs_job *job, int helpers) {
+    int limit = job->kind == FFFS_HOT ? fffs_engine_threads() - 1 : FFFS_COLD_HELPERS;
+    fffs_job **place = &open_jobs;
+
+    job->next = NULL;
+    job->reserved = job->wanted = 0;
+    atomic_init(&job->active, 0);
+    if (helpers <= 0 || limit <= 0)
+        return;
+    pthread_mutex_lock(&lock);
+    if (helpers > limit - reserved[job->kind])
+        helpers = limit - reserved[job->kind];
+    if (helpers > 0) {
+        reserved[job->kind] += helpers;
+        job->reserved = job->wanted = helpers;
+        while (*place != NULL)
+            place = &(*place)->next;
+        *place = job;
+        atomic_fetch_add(&open_count, 1);
+        while (alive < reserved[FFFS_HOT] + reserved[FFFS_COLD] && start_thread())
+            continue;
+        /* Spinning threads see open_count, or look again under the lock before they sleep. */
+        for (int i = spinning; i < helpers && i - spinning < parked; i++)
+            pthread_cond_signal(&offered);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void fffs_job_retire(fffs_job *job) {
+    if (job->reserved == 0)
+        return;
+    pthread_mutex_lock(&lock);
+    if (job->wanted > 0)
+        close_job(job);
+    reserved[job->kind] -= job->reserved; /* its helpers are at their last piece, and soon free */
+    pthread_mutex_unlock(&lock);
+    if (spin_until(&job->active, true))
+        return;
+    pthread_mutex_lock(&lock);
+    retiring++;
+    while (atomic_load(&job->active) != 0)
+        pthread_cond_wait(&finished, &lock);
+    retiring--;
+    pthread_mutex_unlock(&lock);
+}
+
+int fffs_engine_set_threads(int threads) {
+    if (threads < 1)
+        return -EINVAL;
+    atomic_store(&thread_limit, threads < MOST_THREADS ? threads : MOST_THREADS);
+    return 0;
+}
+
+int fffs_engine_threads(void) {
+    int threads = atomic_load_explicit(&thread_limit, memory_order_relaxed);
+    cpu_set_t cores;
+
+    if (threads == 0) {
+        /* Four saturate memory on most machines, and data loaders run several processes. */
+        threads = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+        threads = threads > 4 ? 4 : threads < 1 ? 1 : threads;
+        atomic_store(&thread_limit, threads);
+    }
+    return threads;
+}
+
+int fffs_threads_alive(void) {
+    int count;
+
+    pthread_mutex_lock(&lock);
+    count = alive;
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+void fffs_threads_before_fork(void) { pthread_mutex_lock(&lock); }
+
+void fffs_threads_after_fork(bool child) {
+    if (child) {
+        /* No helper and no other caller exists here, nor does their work. The conditions may remember waiters. */
+        open_jobs = NULL;
+        reserved[FFFS_HOT] = reserved[FFFS_COLD] = 0;
+        alive = parked = spinning = retiring = 0;
+        atomic_store(&open_count, 0);
+        pthread_cond_init(&offered, NULL);
+        pthread_cond_init(&finished, NULL);
+    }
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,292 @@
+/* The tree of names: ordering entries into its arrays, validating arrays that came from a file, looking names up. */
+#include "fffs.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define UNSET UINT32_MAX
+
+static int compare_bytes(const uint8_t *a, size_t length_a, const uint8_t *b, size_t length_b)
+{
+    size_t common = length_a < length_b ? length_a : length_b;
+    int order = common ? memcmp(a, b, common) : 0;
+
+    if (order)
+        return order;
+    return length_a < length_b ? -1 : length_a > length_b;
+}
+
+/* ---------------------------------------------------------------- ordering */
+
+struct naming {
+    const uint32_t *offsets;
+    const uint8_t *names;
+};
+
+static int compare_entries(const struct naming *by, uint32_t a, uint32_t b)
+{
+    return compare_bytes(by->names + by->offsets[a], by->offsets[a + 1] - by->offsets[a], by->names + by->offsets[b],
+                         by->offsets[b + 1] - by->offsets[b]);
+}
+
+static int compare_for_qsort(const void *a, const void *b, void *by)
+{
+    return compare_entries(by, *(const uint32_t *)a, *(const uint32_t *)b);
+}
+
+/* Sorts one directory's entries. They nearly always come sorted, and then one pass is all it costs. */
+static void sort_directory(uint32_t *rows, size_t count, const struct naming *by)
+{
+    for (size_t i = 1; i < count; i++) {
+        if (compare_entries(by, rows[i - 1], rows[i]) > 0) {
+            qsort_r(rows, count, sizeof *rows, compare_for_qsort, (void *)by);
+            return;
+        }
+    }
+}
+
+/* A counting sort of entries by directory: children[first[d]] to children[first[d + 1] - 1] are those of d. */
+static int group_by_directory(uint64_t entries, uint64_t nodes, const uint32_t *parent, const uint32_t *node,
+                              const uint8_t *is_directory, uint32_t *first, uint32_t *children)
+{
+    for (uint64_t i = 0; i < entries; i++) {
+        if (parent[i] >= nodes || node[i] >= nodes || node[i] == 0 || !is_directory[parent[i]])
+            return -EINVAL;
+        first[parent[i] + 1]++;
+    }
+    for (uint64_t d = 0; d < nodes; d++)
+        first[d + 1] += first[d];
+    for (uint64_t i = entries; i-- > 0;) /* backwards, taking each directory's slots from its end: stable */
+        children[--first[parent[i] + 1]] = (uint32_t)i;
+    /* Now first[d + 1] is where d begins: shift back. */
+    for (uint64_t d = 0; d < nodes; d++)
+        first[d] = first[d + 1];
+    first[nodes] = (uint32_t)entries;
+    return 0;
+}
+
+/* Walks the directories breadth first, numbering nodes as they are met; by_rank doubles as the queue. */
+static int number_nodes(uint64_t entries, uint64_t nodes, const uint32_t *entry_node, const struct naming *by,
+                        const uint8_t *is_directory, const uint32_t *first, uint32_t *children, uint32_t *by_rank,
+                        uint32_t *rank, uint32_t *entry_nodes, uint32_t *name_offsets, uint8_t *names)
+{
+    uint64_t emitted = 0, numbered = 1;
+    uint32_t used = 0;
+
+    memset(rank, 0xff, nodes * sizeof *rank);
+    rank[0] = 0;
+    by_rank[0] = 0;
+    for (uint64_t r = 0; r < numbered; r++) {
+        uint32_t d = by_rank[r];
+
+        if (!is_directory[d])
+            continue;
+        sort_directory(children + first[d], first[d + 1] - first[d], by);
+        for (uint32_t i = first[d]; i < first[d + 1]; i++) {
+            uint32_t row = children[i], node = entry_node[row];
+            uint32_t length = by->offsets[row + 1] - by->offsets[row];
+
+            if (rank[node] == UNSET) {
+                by_rank[numbered] = node;
+                rank[node] = (uint32_t)numbered++;
+            } else if (is_directory[node]) {
+                return -ELOOP;
+            }
+            entry_nodes[emitted] = rank[node];
+            name_offsets[emitted++] = used;
+            memcpy(names + used, by->names + by->offsets[row], length);
+            used += length;
+        }
+    }
+    name_offsets[emitted] = used;
+    return emitted == entries && numbered == nodes ? 0 : -EINVAL;
+}
+
+int fffs_tree_order(uint64_t entries, uint64_t nodes, const uint32_t *entry_parent, const uint32_t *entry_node,
+                    const uint32_t *in_name_offsets, const uint8_t *in_names, const uint8_t *is_directory,
+                    uint32_t *rank, uint32_t *entry_nodes, uint32_t *name_offsets, uint8_t *names)
+{
+    struct naming by = {in_name_offsets, in_names};
+    int status = -EINVAL;
+
+    if (nodes == 0 || nodes >= UNSET || entries >= UNSET || !is_directory[0])
+        return status;
+    uint32_t *first = calloc(nodes + 1, sizeof *first);
+    uint32_t *children = malloc((entries + 1) * sizeof *children);
+    uint32_t *by_rank = malloc(nodes * sizeof *by_rank);
+    if (!first || !children || !by_rank)
+        status = -ENOMEM;
+    else
+        status = group_by_directory(entries, nodes, entry_parent, entry_node, is_directory, first, children);
+    if (!status)
+        status = number_nodes(entries, nodes, entry_node, &by, is_directory, first, children, by_rank, rank,
+                              entry_nodes, name_offsets, names);
+    free(first);
+    free(children);
+    free(by_rank);
+    return status;
+}
+
+/* ---------------------------------------------------------------- validation */
+
+struct finding {
+    const char **why;
+    uint64_t *where;
+};
+
+static int refuse(struct finding found, const char *why, uint64_t where)
+{
+    *found.why = why;
+    *found.where = where;
+    return -EINVAL;
+}
+
+/* Names: offsets ascend and end with the array; each is 1 to 255 bytes, without '/' and NUL, and not "." or "..". */
+static int validate_names(const fffs_tree *t, struct finding found)
+{
+    if (t->name_offsets[0] != 0 || t->name_offsets[t->entries] != t->names_size)
+        return refuse(found, "the names do not fill their array", 0);
+    for (uint64_t i = 0; i < t->entries; i++) {
+        uint32_t start = t->name_offsets[i], end = t->name_offsets[i + 1];
+        const uint8_t *name = t->names + start;
+
+        if (end <= start)
+            return refuse(found, "a name is empty, or the names' offsets go backwards", i);
+        if (end - start > FFFS_NAME_MAX)
+            return refuse(found, "a name is longer than 255 bytes", i);
+        if (end > t->names_size)
+            return refuse(found, "a name lies outside its array", i);
+        if (name[0] == '.' && (end - start == 1 || (end - start == 2 && name[1] == '.')))
+            return refuse(found, "a name is '.' or '..'", i);
+    }
+    if (t->names_size && (memchr(t->names, '/', t->names_size) || memchr(t->names, 0, t->names_size)))
+        return refuse(found, "a name contains '/' or NUL", 0);
+    return 0;
+}
+
+/* Directories share out the entries in node order, so that none overlaps another, and their names strictly ascend. */
+static int validate_directory(const fffs_tree *t, uint64_t node, uint64_t *next, uint16_t *depth, struct finding found)
+{
+    uint32_t first = t->ref[node], count = t->count[node], subdirectories = 0;
+
+    if (first != *next || count > t->entries - *next)
+        return refuse(found, "the directories do not share out the entries", node);
+    *next += count;
+    for (uint32_t i = first; i < first + count; i++) {
+        uint32_t child = t->entry_nodes[i];
+
+        if (i > first && compare_bytes(t->names + t->name_offsets[i - 1], t->name_offsets[i] - t->name_offsets[i - 1],
+                                       t->names + t->name_offsets[i], t->name_offsets[i + 1] - t->name_offsets[i]) >= 0)
+            return refuse(found, "names in a directory are duplicated or not sorted", i);
+        if (!S_ISDIR(t->mode[child]))
+            continue;
+        /* A parent's number below its child's rules out cycles. */
+        if (t->parent[child] != node || child <= node)
+            return refuse(found, "a directory is not where its parent says", child);
+        if (depth[node] >= FFFS_DEPTH_MAX)
+            return refuse(found, "directories are nested too deeply", child);
+        depth[child] = (uint16_t)(depth[node] + 1);
+        subdirectories++;
+    }
+    if (t->nlink[node] != subdirectories + 2)
+        return refuse(found, "a directory's link count is wrong", node);
+    return 0;
+}
+
+static int validate_node(const fffs_tree *t, uint64_t node, uint64_t records, const uint32_t *seen, struct finding found)
+{
+    switch (t->mode[node] & S_IFMT) {
+    case S_IFDIR:
+        if (seen[node] != (node != 0))
+            return refuse(found, "a directory has no name or several", node);
+        return 0;
+    case S_IFREG:
+        if (t->ref[node] >= records)
+            return refuse(found, "a file names a record that is not there", node);
+        break;
+    case S_IFLNK:
+        if (t->count[node] == 0 || t->count[node] > FFFS_TARGET_MAX || t->ref[node] > t->targets_size ||
+            t->count[node] > t->targets_size - t->ref[node])
+            return refuse(found, "a symbolic link's target lies outside its array", node);
+        if (memchr(t->targets + t->ref[node], 0, t->count[node]))
+            return refuse(found, "a symbolic link's target contains NUL", node);
+        break;
+    default:
+        return refuse(found, "a node is neither file, directory nor symbolic link", node);
+    }
+    if (t->nlink[node] == 0 || t->nlink[node] != seen[node])
+        return refuse(found, "a link count is wrong", node);
+    return 0;
+}
+
+static int validate_structure(const fffs_tree *t, uint64_t records, uint32_t *seen, uint16_t *depth,
+                              struct finding found)
+{
+    uint64_t next = 0;
+    int status;
+
+    for (uint64_t i = 0; i < t->entries; i++) {
+        if (t->entry_nodes[i] >= t->nodes)
+            return refuse(found, "an entry leads to no node", i);
+        seen[t->entry_nodes[i]]++;
+    }
+    for (uint64_t node = 0; node < t->nodes; node++) {
+        status = validate_node(t, node, records, seen, found);
+        if (!status && S_ISDIR(t->mode[node]))
+            status = validate_directory(t, node, &next, depth, found);
+        if (status)
+            return status;
+    }
+    if (next != t->entries)
+        return refuse(found, "an entry belongs to no directory", next);
+    return 0;
+}
+
+int fffs_tree_validate(const fffs_tree *tree, uint64_t records, const char **why, uint64_t *where)
+{
+    struct finding found = {why, where};
+    int status;
+
+    /* Numbers are 32 bits wide, and UINT32_MAX is taken. */
+    if (tree->nodes >= UNSET || tree->entries >= UNSET || tree->names_size >= UNSET || tree->targets_size >= UNSET)
+        return refuse(found, "the tree is too large", 0);
+    if (tree->nodes == 0 || !S_ISDIR(tree->mode[0]) || tree->parent[0] != 0)
+        return refuse(found, "there is no root directory", 0);
+    if (tree->nodes > tree->entries + 1)
+        return refuse(found, "there are more nodes than names", 0);
+    status = validate_names(tree, found);
+    if (status)
+        return status;
+    uint32_t *seen = calloc(tree->nodes, sizeof *seen);
+    uint16_t *depth = calloc(tree->nodes, sizeof *depth);
+    status = seen && depth ? validate_structure(tree, records, seen, depth, found) : -ENOMEM;
+    free(seen);
+    free(depth);
+    return status;
+}
+
+/* ---------------------------------------------------------------- lookup */
+
+int fffs_tree_lookup(const fffs_tree *tree, uint32_t node, const uint8_t *name, size_t length, uint32_t *found)
+{
+    if (node >= tree->nodes || !S_ISDIR(tree->mode[node]))
+        return -ENOTDIR;
+    uint32_t low = tree->ref[node], high = low + tree->count[node];
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        uint32_t start = tree->name_offsets[middle];
+        int order = compare_bytes(tree->names + start, tree->name_offsets[middle + 1] - start, name, length);
+
+        if (order == 0) {
+            *found = tree->entry_nodes[middle];
+            return 0;
+        }
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return -ENOENT;
+}

@@ -1,0 +1,174 @@
+/* The io_uring backend: one ring per running batch, up to FFFS_DEPTH reads in flight, checksums as they complete. */
+#include "engine.h"
+
+#include <errno.h>
+#include <liburing.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* Completions handled before freed slots are filled again: the device's queue stays full while we checksum. */
+enum { BURST = 8 };
+
+/* System calls in a row that may fail with "again" or "interrupted" before the ring is given up. */
+enum { STALL_LIMIT = 1000 };
+
+typedef struct {
+    fffs_context head; /* first: the pool knows only this */
+    struct io_uring ring;
+} uring;
+
+/* One batch on one ring. */
+typedef struct {
+    struct io_uring *ring;
+    fffs_flight flight;
+    uint32_t in_flight;  /* accepted by the kernel, and their completions not yet seen */
+    uint32_t queued, stalls;
+    uint8_t queue[FFFS_DEPTH]; /* slots with a submission entry that the kernel has not accepted yet, in its order */
+} voyage;
+
+static void nap(void) {
+    const struct timespec moment = {0, 100000};
+
+    nanosleep(&moment, NULL);
+}
+
+/* ---------------------------------------------------------------- the context */
+
+/* Linux 5.6. Older kernels would answer each read with -EINVAL. */
+static bool can_read(struct io_uring *ring) {
+    struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
+    bool can = probe != NULL && io_uring_opcode_supported(probe, IORING_OP_READ);
+
+    io_uring_free_probe(probe);
+    return can;
+}
+
+static int open_ring(fffs_context **context) {
+    uring *new = fffs_allocate(sizeof *new);
+    int32_t fault;
+    int failed;
+
+    if (new == NULL)
+        return -ENOMEM;
+    if (fffs_fault(FFFS_FAULT_URING_SETUP, &fault)) {
+        failed = fault < 0 ? fault : -EIO;
+    } else {
+        /* Linux 5.19: completions need not interrupt us, since we enter the kernel to wait for them anyway. Threads take
+         * turns with a ring, so the flags for a single submitter do not fit. */
+        failed = io_uring_queue_init(FFFS_DEPTH, &new->ring, IORING_SETUP_COOP_TASKRUN);
+        if (failed == -EINVAL)
+            failed = io_uring_queue_init(FFFS_DEPTH, &new->ring, 0);
+    }
+    if (failed == 0 && !can_read(&new->ring)) {
+        io_uring_queue_exit(&new->ring);
+        failed = -EOPNOTSUPP;
+    }
+    if (failed != 0) {
+        free(new);
+        return failed;
+    }
+    *context = &new->head;
+    return 0;
+}
+
+/* In a forked child too: the ring belongs to the open file, and goes on as long as the parent has it open. The parent's
+ * reads were submitted by the parent's threads, and complete there. */
+static void close_ring(fffs_context *context) {
+    uring *closed = (uring *)context;
+
+    io_uring_queue_exit(&closed->ring);
+    free(closed);
+}
+
+/* ---------------------------------------------------------------- a batch */
+
+/* Writes submission entries for as many pieces as there is room for. */
+static void fill(voyage *self) {
+    int slot;
+
+    while ((slot = fffs_flight_next(&self->flight)) >= 0) {
+        const fffs_slot *next = &self->flight.slots[slot];
+        int32_t fault;
+        struct io_uring_sqe *entry =
+            fffs_fault(FFFS_FAULT_URING_GET_SQE, &fault) ? NULL : io_uring_get_sqe(self->ring);
+
+        if (entry == NULL) {
+            fffs_flight_again(&self->flight, slot);
+            return;
+        }
+        io_uring_prep_read(entry, next->piece->fd, fffs_slot_data(next), fffs_slot_size(next),
+                           (uint64_t)fffs_slot_offset(next));
+        io_uring_sqe_set_data64(entry, (uint64_t)slot);
+        self->queue[self->queued++] = (uint8_t)slot;
+    }
+}
+
+/* Submits what is queued, and waits for a completion if none is there. False: the ring does not work. */
+static bool submit(voyage *self) {
+    unsigned wanted = io_uring_cq_ready(self->ring) > 0 ? 0 : 1;
+    int32_t fault;
+    int result;
+
+    if (wanted == 0 && self->queued == 0)
+        return true;
+    result = fffs_fault(FFFS_FAULT_URING_SUBMIT, &fault) ? fault : io_uring_submit_and_wait(self->ring, wanted);
+    if (result >= 0) {
+        uint32_t accepted = (uint32_t)result < self->queued ? (uint32_t)result : self->queued;
+
+        self->queued -= accepted;
+        self->in_flight += accepted;
+        for (uint32_t i = 0; i < self->queued; i++)
+            self->queue[i] = self->queue[i + accepted];
+        self->stalls = accepted > 0 ? 0 : self->stalls;
+        return true;
+    }
+    if ((result != -EINTR && result != -EAGAIN && result != -EBUSY) || self->stalls++ == STALL_LIMIT)
+        return false;
+    if (result != -EINTR)
+        nap(); /* the kernel is short of memory for requests; completions free some */
+    return true;
+}
+
+/* Handles at most limit completions. */
+static void reap(voyage *self, uint32_t limit) {
+    struct io_uring_cqe *entry;
+
+    for (; limit > 0 && self->in_flight > 0 && io_uring_peek_cqe(self->ring, &entry) == 0; limit--) {
+        int slot = (int)io_uring_cqe_get_data64(entry);
+        int64_t result = fffs_fault_completion(FFFS_FAULT_URING_COMPLETE, entry->res);
+
+        io_uring_cqe_seen(self->ring, entry);
+        self->in_flight--;
+        self->stalls = 0;
+        fffs_flight_landed(&self->flight, slot, result);
+    }
+}
+
+static bool run_ring(fffs_context *context, fffs_piece **pieces, size_t count) {
+    voyage self = {.ring = &((uring *)context)->ring};
+    bool works = true;
+
+    fffs_flight_open(&self.flight, pieces, count, FFFS_DEPTH);
+    for (;;) {
+        fill(&self);
+        if (self.queued == 0 && self.in_flight == 0) {
+            /* Nothing moves: all is done, unless the ring had no room for a read though it is empty. */
+            works = self.flight.again_count == 0;
+            break;
+        }
+        works = submit(&self);
+        if (!works)
+            break;
+        reap(&self, BURST);
+    }
+    /* Entries the kernel has not accepted die with the ring. The others write into memory of our caller's until they
+     * complete, and no call is needed for that: they are only watched. */
+    while (self.in_flight > 0) {
+        nap();
+        reap(&self, FFFS_DEPTH);
+    }
+    fffs_flight_close(&self.flight);
+    return works;
+}
+
+const fffs_backend fffs_uring = {"uring", open_ring, close_ring, close_ring, run_ring};

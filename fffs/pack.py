@@ -1,0 +1,200 @@
+"""pack_folder: a folder into one FFRecord file, losslessly, in bounded memory."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fffs import engine, packed_pickle, trailer
+from fffs.atomic import AtomicFile
+from fffs.engine import BLOCK
+from fffs.errors import MetadataError, ReadError, SourceChangedError, UnsupportedError, UsageError, WriteError
+from fffs.formats.ffrecord import SUFFIX, encode_header, header_size
+from fffs.index import BlockChecksums
+from fffs.native import ffi, lib
+from fffs.scan import FileToPack, Scan, identity, scan_folder
+
+log = logging.getLogger("fffs.pack")
+
+Progress = Callable[[int, int], None]
+SLICE = 256  # files that a job takes at once
+
+
+class PackSummary(NamedTuple):
+    """What was packed."""
+
+    files: int
+    total_bytes: int
+
+
+def default_jobs() -> int:
+    """How many files are copied at once unless told otherwise."""
+    return min(len(os.sched_getaffinity(0)), 4)
+
+
+def pack_folder(
+    dirname: str | bytes | os.PathLike[Any],
+    fname: str | bytes | os.PathLike[Any],
+    verbose: bool = False,
+    *,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> PackSummary:
+    """Pack a folder into the file ``fname``, which appears complete or not at all.
+
+    Kept: names, contents, modes, modification times (ns), symbolic links, hard links, empty folders. Not kept: owners, access times,
+    extended attributes. FIFOs, sockets and devices are left out with a warning, and so is ``fname`` itself. The same folder gives
+    the same bytes, with any number of jobs. ffrecord reads the result (symbolic links to files as files, others not).
+
+    Args:
+        dirname: the folder.
+        fname: the file to write; its name must end in ``.ffr``.
+        verbose: print a line when done.
+        jobs: how many files are copied at once.
+        progress: called with (bytes done, bytes in all) from time to time, from any thread.
+        warn: called with a line for everything that is left out; the default logs it.
+
+    Returns:
+        How many files were packed (hard links count once), and their bytes.
+
+    Raises:
+        SourceNotFoundError, UsageError, ReadError: the folder, or something in it, cannot be read.
+        SourceChangedError: a file changed while it was packed; the message names it.
+        WriteError: the file cannot be written; an older one is as it was.
+
+    """
+    target = os.fsdecode(fname)
+    if not target.endswith(SUFFIX):
+        raise UsageError(f"{target}: the name of a packed folder must end in {SUFFIX}")
+    # The folder is scanned before the output is created, which may lie inside it and would change its time.
+    scan = scan_folder(os.fsencode(dirname), _existing(target), warn or log.warning)
+    with AtomicFile(target) as file:
+        _Packer(scan, file, os.fsdecode(dirname), progress).run(jobs or default_jobs())
+    if verbose:
+        print(f"{target}: {len(scan.files)} files, {scan.total_bytes} bytes")
+    return PackSummary(len(scan.files), scan.total_bytes)
+
+
+def _existing(target: str) -> set[tuple[int, int]]:
+    """The file that is about to be replaced, if any."""
+    try:
+        status = os.stat(target)
+    except OSError:
+        return set()
+    return {(status.st_dev, status.st_ino)}
+
+
+class _Packer:
+    """One packing: all offsets are known from the scan, so the files are copied in parallel, each to its place."""
+
+    def __init__(self, scan: Scan, file: AtomicFile, source: str, progress: Progress | None) -> None:
+        self.scan, self.file, self.source, self.progress = scan, file, source, progress
+        n = len(scan.files)
+        sizes = np.fromiter((f.size for f in scan.files), np.int64, n)
+        self.offsets = np.empty(n + 1, np.int64)  # the last one is the tree's
+        self.offsets[0] = header_size(n + 1)
+        np.cumsum(sizes, out=self.offsets[1:])
+        self.offsets[1:] += self.offsets[0]
+        self.checksums = np.zeros(n + 1, np.uint32)
+        self.big = np.flatnonzero(sizes > BLOCK)
+        counts = (sizes[self.big] + (BLOCK - 1)) // BLOCK
+        self.first_blocks = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
+        self.block_checksums = np.zeros(int(self.first_blocks[-1]), np.uint32)
+        self.done = 0
+
+    def run(self, jobs: int) -> None:
+        """Copy the files, append the tree, write the header, put the file in place."""
+        try:
+            tree = self.scan.builder.build(len(self.scan.files), self.source)
+        except MetadataError as error:
+            raise UnsupportedError(f"{self.source}: cannot be packed: {error}") from error
+        slices = [range(k, min(k + SLICE, len(self.scan.files))) for k in range(0, len(self.scan.files), SLICE)]
+        if jobs == 1 or len(slices) <= 1:
+            for part in slices:
+                self._copy_slice(part)
+        else:
+            self._copy_in_parallel(slices, jobs)
+        blocks = BlockChecksums(self.big.astype(np.uint32), self.first_blocks, self.block_checksums)
+        record = packed_pickle.encode(tree) + trailer.encode(tree, blocks)
+        self.checksums[-1] = engine.crc32(record)
+        self._write(record, int(self.offsets[-1]))
+        self._write(encode_header(self.checksums, self.offsets), 0)
+        self.file.commit()
+
+    def _copy_in_parallel(self, slices: list[range], jobs: int) -> None:
+        with ThreadPoolExecutor(jobs) as pool:
+            futures = [pool.submit(self._copy_slice, part) for part in slices]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _copy_slice(self, part: range) -> None:
+        done = 0
+        for k in part:
+            self._copy(k, self.scan.files[k])
+            done += self.scan.files[k].size
+            if done >= 16 * BLOCK or k == part[-1]:
+                self.done += done  # a lost update would only make the progress bar jump
+                done = 0
+                if self.progress:
+                    self.progress(self.done, self.scan.total_bytes)
+
+    def _copy(self, k: int, file: FileToPack) -> None:
+        try:
+            # O_NOFOLLOW, O_NONBLOCK: what was a file may have become a link or a FIFO.
+            fd = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP):
+                raise _changed(file) from None
+            raise ReadError(error.errno or errno.EIO, os.fsdecode(file.path)) from error
+        try:
+            if identity(os.fstat(fd)) != file.identity:
+                raise _changed(file)
+            self._copy_bytes(k, file, fd)
+            if identity(os.fstat(fd)) != file.identity:
+                raise _changed(file)
+        finally:
+            os.close(fd)
+
+    def _copy_bytes(self, k: int, file: FileToPack, fd: int) -> None:
+        crc, failed = ffi.new("uint32_t *"), ffi.new("int *")
+        blocks: Any = ffi.NULL
+        if file.size > BLOCK:
+            first = int(self.first_blocks[np.searchsorted(self.big, k)])
+            blocks = ffi.cast("uint32_t *", self.block_checksums.ctypes.data + 4 * first)
+        status = lib.fffs_copy(fd, 0, self.file.fd, int(self.offsets[k]), file.size, crc, blocks, failed)
+        if status == -errno.ENODATA:
+            raise _changed(file)
+        if status == -errno.ENOMEM:
+            raise MemoryError("not enough memory to copy a file")
+        if status != 0:
+            if failed[0] == self.file.fd:
+                raise WriteError(-status, self.file.path)
+            raise ReadError(-status, os.fsdecode(file.path))
+        self.checksums[k] = crc[0]
+
+    def _write(self, data: bytes | npt.NDArray[Any], offset: int) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                put = os.pwrite(self.file.fd, view[: 64 * BLOCK], offset)
+            except OSError as error:
+                raise WriteError(error.errno or errno.EIO, self.file.path) from error
+            view, offset = view[put:], offset + put
+
+
+def _changed(file: FileToPack) -> SourceChangedError:
+    return SourceChangedError(
+        f"{os.fsdecode(file.path)}: changed while the folder was packed; pack it when nobody writes to it"
+    )

@@ -1,0 +1,158 @@
+"""PackedFolder: a packed folder as names and bytes, without mounting it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any
+
+from fffs.errors import EntryNotFoundError, FormatError, UsageError
+from fffs.layouts import Source, load_source
+from fffs.reader import FileReader, PathLike
+from fffs.store import UInt8Array
+
+Name = str | bytes
+
+
+class PackedFolder:
+    """The files and folders of one packed folder, or of several as one (the first wins).
+
+    Paths are relative to the packed folder and normalised lexically (``./a``, ``a/``, ``a//b``); ``""`` and ``"."`` are the folder
+    itself; absolute paths and ``..`` never exist. Symbolic links are followed as long as they stay inside.
+
+    May be used from any thread, and after fork in parent and child. Can be pickled and copied: the copy opens the file anew.
+    """
+
+    def __init__(self, fname: PathLike | list[Any] | tuple[Any, ...], check_data: bool = True) -> None:
+        """fname: the packed file, or a folder or list of them. check_data: compare checksums at every read."""
+        self._sources = list(fname) if isinstance(fname, (list, tuple)) else [fname]
+        self._reader: FileReader | None = None
+        self.check_data = bool(check_data)
+        self._source: Source = load_source(self._sources, check_data=self.check_data)
+        if self._source.layout == "plain":
+            self._source.close()
+            raise FormatError(f"{self.fnames[0]}: not a packed folder (it has no tree)")
+
+    @property
+    def fnames(self) -> list[str]:
+        """The packed files."""
+        return [file.index.path for file in self._source.store.files]
+
+    @property
+    def reader(self) -> FileReader:
+        """A FileReader of the same files, opened when first asked for."""
+        if self._reader is None:
+            self._reader = FileReader(self.fnames, self.check_data)
+        return self._reader
+
+    # ------------------------------------------------------------ names
+
+    def _node(self, path: Name) -> int | None:
+        return self._source.tree.follow(os.fsencode(path))
+
+    def exists(self, path: Name) -> bool:
+        """Whether there is a file or folder at path."""
+        return self._node(path) is not None
+
+    def is_file(self, path: Name) -> bool:
+        """Whether there is a file at path."""
+        node = self._node(path)
+        return node is not None and self._source.tree.is_file(node)
+
+    def is_dir(self, path: Name) -> bool:
+        """Whether there is a folder at path."""
+        node = self._node(path)
+        return node is not None and self._source.tree.is_dir(node)
+
+    def num_files(self) -> int:
+        """How many records of files there are: hard links count once."""
+        return self._source.store.n - len(self._source.store.files)
+
+    def list(
+        self, path: Name | None = None, list_file: bool = True, list_dir: bool = True, recursive: bool = False
+    ) -> list[str]:
+        """The names in a folder.
+
+        Args:
+            path: the folder; None is the packed folder itself.
+            list_file: include files, also links to files.
+            list_dir: include folders, also links to folders.
+            recursive: descend into folders (not into links), each folder's name before what it holds.
+
+        Returns:
+            Paths relative to the listed folder, sorted by their bytes in each folder.
+
+        Raises:
+            EntryNotFoundError: it is not there. UsageError: it is no folder.
+
+        """
+        tree = self._source.tree
+        base = os.fsencode(path or "")
+        node = tree.follow(base)
+        if node is None:
+            raise _not_found(os.fsdecode(base), self.fnames[0])
+        if not tree.is_dir(node):
+            raise UsageError(f"{os.fsdecode(base)}: not a folder")
+        found = tree.walk(node) if recursive else tree.entries(node)
+        return [os.fsdecode(name) for name, mode in self._modes(base, found) if (list_dir if mode else list_file)]
+
+    def _modes(self, base: bytes, found: Iterable[tuple[bytes, int]]) -> Iterator[tuple[bytes, bool]]:
+        """(name, whether it is a folder) of what was found; links that lead nowhere are left out."""
+        tree = self._source.tree
+        for name, node in found:
+            target: int | None = node
+            if tree.is_symlink(node):
+                target = tree.follow(base + b"/" + name if base else name)
+            if target is not None:
+                yield name, stat.S_ISDIR(int(tree.mode[target]))
+
+    # ------------------------------------------------------------ bytes
+
+    def _record(self, path: Name) -> int:
+        node = self._node(path)
+        if node is None:
+            raise _not_found(os.fsdecode(path), self.fnames[0])
+        if not self._source.tree.is_file(node):
+            raise UsageError(f"{os.fsdecode(path)}: a folder, not a file")
+        return self._source.tree.record(node)
+
+    def read(self, paths: Name | Iterable[Name]) -> Any:
+        """Read files in one batch: a list of 1-D writable uint8 arrays in the order asked; a single path gives a single array.
+
+        Raises:
+            EntryNotFoundError, UsageError (a folder), ChecksumError, TruncatedError, ReadError, ClosedError.
+
+        """
+        if isinstance(paths, (str, bytes)):
+            return self.read_one(paths)
+        records = [self._record(path) for path in paths]
+        return self._source.store.read(records, self.check_data)
+
+    def read_one(self, path: Name) -> UInt8Array:
+        """Read one file as a 1-D writable uint8 array; raises what ``read`` raises."""
+        return self._source.store.read_one(self._record(path), self.check_data)
+
+    # ------------------------------------------------------------ life
+
+    def close(self) -> None:
+        """Close the files. May be called again."""
+        self._source.close()
+        if self._reader is not None:
+            self._reader.close()
+
+    def __enter__(self) -> PackedFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._sources, self.check_data)
+
+
+def _not_found(path: str, pack: str) -> EntryNotFoundError:
+    return EntryNotFoundError(f"{path!r}: no such file or folder in {pack}")

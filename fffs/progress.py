@@ -1,0 +1,70 @@
+"""A progress bar on stderr, when that is a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+
+INTERVAL = 0.1  # seconds between drawings
+
+
+class ProgressBar:
+    """Draws ``label [####    ] 45 % 1.2 GB 350 MB/s 4 s left``. May be called from any thread; a with-block erases it.
+
+    Where stderr is no terminal, nothing is ever written.
+    """
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._shown = sys.stderr.isatty()
+        self._begin = time.monotonic()
+        self._next = self._begin + INTERVAL  # what is done at once needs no bar
+        self._lock = threading.Lock()
+        self._drawn = False
+
+    def __call__(self, done: int, total: int) -> None:
+        """Bytes done, and bytes in all."""
+        if not self._shown or time.monotonic() < self._next or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._draw(done, total)
+            self._next = time.monotonic() + INTERVAL
+        finally:
+            self._lock.release()
+
+    def _draw(self, done: int, total: int) -> None:
+        elapsed = time.monotonic() - self._begin
+        rate = done / elapsed
+        part = min(done / total, 1.0) if total else 1.0
+        left = f"{(total - done) / rate:.0f} s left" if rate else ""
+        text = f"{part:4.0%} {human(done)} {human(rate)}/s {left}"
+        width = max(shutil.get_terminal_size().columns - len(self._label) - len(text) - 6, 0)
+        bar = f"[{'#' * int(width * part):{width}}] " if width >= 10 else ""
+        sys.stderr.write(f"\r\x1b[K{self._label} {bar}{text}")
+        sys.stderr.flush()
+        self._drawn = True
+
+    def close(self) -> None:
+        """Erase the bar."""
+        with self._lock:
+            self._shown = False
+            if self._drawn:
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def human(size: float) -> str:
+    """A number of bytes for people: ``1.2 GB``."""
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError("unreachable")

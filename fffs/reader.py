@@ -1,0 +1,149 @@
+"""FileReader: verified, batched reads of record files."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fffs.errors import ClosedError, SourceNotFoundError, UsageError
+from fffs.formats.ffrecord import SUFFIX, load_index
+from fffs.index import RecordIndex
+from fffs.store import Indices, RecordStore, SourceFile, UInt8Array, open_source
+
+PathLike = str | bytes | os.PathLike[Any]
+
+
+def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
+    """The record files that an argument means: a file, a folder (its ``*.ffr``, sorted, not recursive), or a list of both."""
+    names = list(fname) if isinstance(fname, (list, tuple)) else [fname]
+    files: list[str] = []
+    for name in names:
+        path = os.fsdecode(name)
+        if not os.path.isdir(path):
+            files.append(path)
+            continue
+        parts = sorted(entry for entry in os.listdir(path) if entry.endswith(SUFFIX) and not entry.startswith("."))
+        if not parts:
+            raise SourceNotFoundError(f"{path}: no {SUFFIX} files in this folder")
+        files += [os.path.join(path, part) for part in parts]
+    return files
+
+
+def open_files(paths: list[str], check_data: bool = True) -> list[SourceFile]:
+    """Open record files and load their indexes; all of them or none."""
+    opened: list[SourceFile] = []
+    try:
+        for path in paths:
+            fd, name = open_source(path)
+            try:
+                opened.append(SourceFile(fd, load_index(fd, name, check_data)))
+            except BaseException:
+                os.close(fd)
+                raise
+    except BaseException:
+        for source in opened:
+            os.close(source.fd)
+        raise
+    return opened
+
+
+class FileReader:
+    """Reads records by number from one file, a folder of parts, or a list of files, numbered through.
+
+    May be used from any thread, and after fork in parent and child. Can be pickled and copied: the copy opens the files anew.
+    """
+
+    def __init__(self, fname: PathLike | list[Any] | tuple[Any, ...], check_data: bool = True) -> None:
+        """fname: a path, a folder with ``*.ffr``, or a list of paths. check_data: compare checksums at every read."""
+        self._store: RecordStore | None = None
+        self.check_data = bool(check_data)
+        self.fnames = expand_sources(fname)
+        if not self.fnames:
+            raise UsageError("FileReader needs at least one file")
+        self._store = RecordStore(open_files(self.fnames, self.check_data))
+        self.n = self._store.n
+
+    @property
+    def store(self) -> RecordStore:
+        """The open files; raises ClosedError after ``close``."""
+        if self._store is None or self._store.closed:
+            raise ClosedError("FileReader has been closed.")
+        return self._store
+
+    def __len__(self) -> int:
+        return self.n
+
+    # ------------------------------------------------------------ reading
+
+    def read(self, indices: Indices) -> list[UInt8Array]:
+        """Read any number of records in one batch.
+
+        Args:
+            indices: list, tuple, range, set, generator or integer array of record numbers; negative ones count from the end.
+
+        Returns:
+            One 1-D writable uint8 array per index, in the order asked; duplicates are copies. They outlive the reader and share one
+            buffer: copy a record that is kept much longer than the rest of its batch.
+
+        Raises:
+            RecordIndexError, ChecksumError, TruncatedError, ReadError, ClosedError.
+
+        """
+        return self.store.read(indices, self.check_data)
+
+    def read_one(self, index: int) -> UInt8Array:
+        """Read one record as a 1-D writable uint8 array that outlives the reader; raises what ``read`` raises."""
+        return self.store.read_one(index, self.check_data)
+
+    def read_range(self, index: int, start: int, stop: int) -> UInt8Array:
+        """The bytes from start to stop of one record (both clipped to it), verified like everything else."""
+        return self.store.read_range(index, start, stop, check=self.check_data)
+
+    def validate(self) -> None:
+        """Check the index of each file again, as when it was opened; raises MetadataError."""
+        for source in self.store.files:
+            load_index(source.fd, source.index.path, check_data=True)
+
+    # ------------------------------------------------------------ the index
+
+    def _index(self, file_index: int) -> RecordIndex:
+        files = self.store.files
+        if not -len(files) <= file_index < len(files):
+            raise UsageError(f"there is no file {file_index}: this reader has {len(files)}")
+        return files[file_index].index
+
+    def get_offsets(self, file_index: int = 0) -> npt.NDArray[np.int64]:
+        """int64[n + 1]: where each record of a file begins, and the file's size."""
+        index = self._index(file_index)
+        return np.append(index.starts, index.file_size)
+
+    def get_checksums(self, file_index: int = 0) -> npt.NDArray[np.uint32]:
+        """uint32[n]: the CRC-32 of each record of a file."""
+        sums = self._index(file_index).checksums
+        return np.zeros(len(self._index(file_index)), np.uint32) if sums is None else sums.copy()
+
+    # ------------------------------------------------------------ life
+
+    def close(self) -> None:
+        """Close the files, once reads in other threads are done. May be called again."""
+        if self._store is not None:
+            self._store.close()
+
+    def __enter__(self) -> FileReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.fnames, self.check_data)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._store is None or self._store.closed else f"{self.n} records"
+        return f"<FileReader {self.fnames[0]!r}{'…' if len(self.fnames) > 1 else ''}: {state}>"

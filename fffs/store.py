@@ -1,0 +1,464 @@
+"""RecordStore: open files with their indexes, read by record number.
+
+Records of several files are numbered through. Whole records are read in batches and checked at every read; ranges of a record are
+checked at the first touch (see ``fffs/native/store.c``), which is what the mount needs.
+"""
+
+from __future__ import annotations
+
+import bisect
+import errno
+import os
+import stat
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fffs import engine
+from fffs.engine import CHECK_NONE
+from fffs.errors import (
+    ChecksumError,
+    ClosedError,
+    ReadError,
+    RecordIndexError,
+    SourceChangedError,
+    SourceNotFoundError,
+    TruncatedError,
+    UsageError,
+    WriteError,
+)
+from fffs.index import RecordIndex
+from fffs.native import ffi, lib
+
+UInt8Array = npt.NDArray[np.uint8]
+Int64Array = npt.NDArray[np.int64]
+Indices = Iterable[int] | npt.NDArray[np.integer[Any]]
+
+# Records in a batch begin at multiples of this, so that they can be viewed as any dtype.
+ALIGNMENT = 64
+# Below this, memory comes from malloc, which is faster than the pool and wastes none of its pages.
+POOLED = 128 * 1024
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """An open file and its index. Whoever takes it over closes ``fd``."""
+
+    fd: int
+    index: RecordIndex
+
+
+def open_source(path: str | bytes | os.PathLike[Any]) -> tuple[int, str]:
+    """Open a regular file for reading: its descriptor, the caller's to close, and its path as a str.
+
+    Raises:
+        SourceNotFoundError: it is not there.
+        UsageError: it is no regular file.
+        ReadError: it cannot be opened.
+
+    """
+    name = os.fsdecode(path)
+    try:
+        # O_NONBLOCK: opening a FIFO must not wait for a writer. It means nothing for a regular file.
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise SourceNotFoundError(f"{name}: no such file") from None
+    except OSError as error:
+        raise ReadError(error.errno or errno.EIO, name) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise UsageError(f"{name}: not a regular file")
+    return fd, name
+
+
+def room(size: int) -> UInt8Array:
+    """Writable uint8[size] with unspecified content, from the pool when that is worth it."""
+    return engine.take(size) if size >= POOLED else np.empty(size, np.uint8)
+
+
+class RecordStore:
+    """The records of open files, numbered through. Owns the files' descriptors.
+
+    May be used from any thread. A child of fork may go on using it. ``close`` from one thread while others read lets them finish
+    first. Cannot be pickled: the reader above it reopens the files.
+    """
+
+    def __init__(self, files: Sequence[SourceFile]) -> None:
+        self.files = tuple(files)
+        counts = [len(file.index) for file in self.files]
+        self._firsts = [0]
+        for count in counts:
+            self._firsts.append(self._firsts[-1] + count)
+        self.n = self._firsts[-1]
+        self._check = max((file.index.check for file in self.files), default=CHECK_NONE)
+        self._truncated = any(file.index.truncated for file in self.files)
+        self._first_records = np.array(self._firsts, np.int64)
+        self._fds = np.array([file.fd for file in self.files], np.int32)
+        self._checks = np.array([file.index.check for file in self.files], np.uint32)
+        self._join([file.index for file in self.files])
+        self._native: Any = None
+        self._keep: list[Any] = []
+        self._lock = threading.Lock()
+        self._users = 0
+        self._closing = False
+
+    def _join(self, indexes: list[RecordIndex]) -> None:
+        """One file's arrays serve as they are; those of several are joined so that a batch is a single gather."""
+        if len(indexes) == 1:
+            self._starts, self._ends = indexes[0].starts, indexes[0].ends
+            sums = indexes[0].checksums
+            self._checksums = np.zeros(self.n, np.uint32) if sums is None else sums
+            return
+        self._starts = np.concatenate([np.empty(0, np.int64), *(index.starts for index in indexes)])
+        self._ends = np.concatenate([np.empty(0, np.int64), *(index.ends for index in indexes)])
+        self._checksums = np.concatenate(
+            [
+                np.empty(0, np.uint32),
+                *(np.zeros(len(i), np.uint32) if i.checksums is None else i.checksums for i in indexes),
+            ]
+        )
+
+    # ------------------------------------------------------------ life
+
+    @contextmanager
+    def _use(self) -> Iterator[None]:
+        """Keep the files open meanwhile; the last user closes them when ``close`` was called in between."""
+        with self._lock:
+            if self._closing:
+                raise ClosedError("FileReader has been closed.")
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                last = self._closing and self._users == 0
+            if last:
+                self._close_files()
+
+    def close(self) -> None:
+        """Close the files, once nobody reads from them any more. May be called again."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            idle = self._users == 0
+        if idle:
+            self._close_files()
+
+    def _close_files(self) -> None:
+        lib.fffs_store_free(self._native or ffi.NULL)
+        self._native = None
+        self._keep.clear()
+        for file in self.files:
+            os.close(file.fd)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closing", True):
+            self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` has been called."""
+        return self._closing
+
+    # ------------------------------------------------------------ numbers
+
+    def locate(self, record: int) -> tuple[SourceFile, int]:
+        """The file a record is in, and its number there."""
+        if not 0 <= record < self.n:
+            raise RecordIndexError(f"there is no record {record}: the numbers go from 0 to {self.n - 1}")
+        k = bisect.bisect_right(self._firsts, record) - 1
+        return self.files[k], record - self._firsts[k]
+
+    def first_record(self, file: int) -> int:
+        """The number of a file's first record."""
+        return self._firsts[file]
+
+    def length(self, record: int) -> int:
+        """A record's length in bytes. ``record`` is not checked and counts from 0."""
+        return int(self._ends[record]) - int(self._starts[record])
+
+    def checksum(self, record: int) -> int | None:
+        """A record's stored checksum, or None when its format has none."""
+        file, row = self.locate(record)
+        return None if file.index.checksums is None else int(file.index.checksums[row])
+
+    def resolve(self, indices: Indices) -> Int64Array:
+        """Record numbers as int64[k]: negative ones counted from the end, all of them checked."""
+        if isinstance(indices, np.ndarray):
+            array = indices.reshape(-1)
+        else:
+            array = np.array(indices if isinstance(indices, (list, tuple, range)) else list(indices))
+            if array.size == 0:
+                return np.empty(0, np.int64)
+        if array.dtype.kind not in "iu" or array.ndim != 1:
+            raise UsageError(f"record numbers must be integers, not {array.dtype}")
+        numbers = array.astype(np.int64)
+        if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
+            raise RecordIndexError(f"there is no record {int(array.max())}: there are {self.n}")
+        negative = numbers < 0
+        if negative.any():
+            numbers[negative] += self.n
+        wrong = (numbers < 0) | (numbers >= self.n)
+        if wrong.any():
+            first = int(array[int(np.argmax(wrong))])
+            raise RecordIndexError(f"there is no record {first}: there are {self.n}, the numbers go from 0 to {self.n - 1}")
+        return numbers
+
+    # ------------------------------------------------------------ whole records
+
+    def read(self, indices: Indices, check: bool = True) -> list[UInt8Array]:
+        """Read records in one batch.
+
+        Args:
+            indices: any number of record numbers; each gets an array of its own, also when it is asked for twice.
+            check: compare the checksums.
+
+        Returns:
+            One 1-D writable uint8 array per index, in the order asked. They share one buffer, which lives until the last of them
+            is gone: copy a record that is to be kept much longer than its batch.
+
+        Raises:
+            RecordIndexError, ChecksumError, TruncatedError, ReadError, ClosedError. Nothing is returned then.
+
+        """
+        numbers = self.resolve(indices)
+        buffer, begins, lengths = self._read_batch(numbers, check)
+        ends = begins + lengths
+        return [buffer[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+
+    def _read_batch(self, numbers: Int64Array, check: bool) -> tuple[UInt8Array, Int64Array, Int64Array]:
+        starts = self._starts[numbers]
+        lengths = self._ends[numbers] - starts
+        if self._truncated:
+            self._refuse_truncated(numbers)
+        padded = (lengths + (ALIGNMENT - 1)) & -ALIGNMENT
+        ends = np.cumsum(padded)
+        begins = ends - padded
+        buffer = room(int(ends[-1]) if len(ends) else 0)
+        with self._use():
+            requests = self._requests(numbers, starts, lengths, check)
+            requests["dest"] = begins + buffer.ctypes.data
+            if not engine.read_batch(requests):
+                self._raise_first(numbers, requests)
+        return buffer, begins, lengths
+
+    def _requests(self, numbers: Int64Array, starts: Int64Array, lengths: Int64Array, check: bool) -> npt.NDArray[Any]:
+        requests = np.zeros(len(numbers), engine.REQUEST)
+        requests["offset"] = starts
+        requests["length"] = lengths
+        if len(self.files) == 1:
+            requests["fd"] = self._fds[0]
+            checks: Any = self._checks[0]
+        else:
+            rows = np.searchsorted(self._first_records, numbers, side="right") - 1
+            requests["fd"] = self._fds[rows]
+            checks = self._checks[rows]
+        if check:
+            requests["check"] = checks
+            requests["expected"] = self._checksums[numbers]
+        return requests
+
+    def read_one(self, record: int, check: bool = True) -> UInt8Array:
+        """Read one record: a 1-D writable uint8 array with memory of its own. Raises what ``read`` raises."""
+        number = record
+        if not 0 <= number < self.n:
+            number = int(self.resolve([record])[0])
+        if self._truncated:
+            self._refuse_truncated(np.array([number]))
+        offset, end = int(self._starts[number]), int(self._ends[number])
+        buffer = room(end - offset)
+        k = bisect.bisect_right(self._firsts, number) - 1
+        request = ffi.new("fffs_request *")
+        request.offset, request.length, request.fd = offset, end - offset, int(self._fds[k])
+        request.dest = ffi.cast("uint8_t *", buffer.ctypes.data)
+        if check:
+            request.check, request.expected = int(self._checks[k]), int(self._checksums[number])
+        with self._use():
+            status = lib.fffs_read_batch(request, 1)
+        if status == 0:
+            return buffer
+        if status != -errno.EIO:
+            raise MemoryError("not enough memory to read a record")
+        raise self._failure(number, request.status, request.expected, request.actual)
+
+    def verify(self, numbers: Int64Array) -> list[Exception]:
+        """Read and check records without keeping a byte; the failures, in the order of the numbers."""
+        failures: list[Exception] = []
+        if self._truncated:
+            fits = np.fromiter((self._fits(int(i)) for i in numbers), bool, len(numbers))
+            failures += [self._truncation(int(i)) for i in numbers[~fits]]
+            numbers = numbers[fits]
+        starts = self._starts[numbers]
+        with self._use():
+            requests = self._requests(numbers, starts, self._ends[numbers] - starts, check=True)
+            if engine.read_batch(requests):
+                return failures
+        for i in np.flatnonzero(requests["status"]):
+            row = requests[i]
+            failures.append(
+                self._failure(int(numbers[i]), int(row["status"]), int(row["expected"]), int(row["actual"]))
+            )
+        return failures
+
+    def copy_to(self, record: int, fd: int, path: str, check: bool = True) -> None:
+        """Write a record to the start of a file open as fd, through a bounded buffer, then compare its checksum.
+
+        path names the file in messages. Raises ChecksumError (and then the file holds the bad bytes: remove it), TruncatedError,
+        ReadError, WriteError, ClosedError.
+        """
+        if self._truncated and not self._fits(record):
+            raise self._truncation(record)
+        file, row = self.locate(record)
+        crc, failed = ffi.new("uint32_t *"), ffi.new("int *")
+        start, length = int(file.index.starts[row]), self.length(record)
+        with self._use():
+            status = lib.fffs_copy(file.fd, start, fd, 0, length, crc, ffi.NULL, failed)
+        if status == -errno.ENOMEM:
+            raise MemoryError("not enough memory to copy a record")
+        if status != 0 and failed[0] == fd:
+            raise WriteError(-status, path)
+        if status == 0 and check and file.index.checksums is not None and crc[0] != file.index.checksums[row]:
+            status = -errno.EBADMSG
+        if status != 0:
+            raise self._failure(record, status, self.checksum(record) or 0, int(crc[0]))
+
+    # ------------------------------------------------------------ failures
+
+    def _fits(self, record: int) -> bool:
+        file, row = self.locate(record)
+        return file.index.readable(row)
+
+    def _refuse_truncated(self, numbers: Int64Array) -> None:
+        """Before memory is claimed: in a file that was cut, lengths behind the cut are only claims."""
+        for number in numbers.tolist():
+            if not self._fits(number):
+                raise self._truncation(number)
+
+    def _truncation(self, number: int) -> TruncatedError:
+        file, row = self.locate(number)
+        return TruncatedError(
+            f"{file.index.path}: record {row} reaches past the end of the file; the file was cut, copy it again",
+            path=file.index.path,
+            record=row,
+            number=number,
+        )
+
+    def _raise_first(self, numbers: Int64Array, requests: npt.NDArray[Any]) -> None:
+        bad = int(np.flatnonzero(requests["status"])[0])
+        row = requests[bad]
+        raise self._failure(int(numbers[bad]), int(row["status"]), int(row["expected"]), int(row["actual"]))
+
+    def _failure(self, number: int, status: int, expected: int, actual: int) -> Exception:
+        """The exception for what the engine said about a record."""
+        file, row = self.locate(number)
+        path = file.index.path
+        if status == -errno.EBADMSG:
+            return ChecksumError(
+                f"{path}: record {row}: Sample {number}: checksum mismached! "
+                f"(expected {expected:#010x}, got {actual:#010x}) Its bytes are damaged; other records are unaffected",
+                path=path,
+                record=row,
+                number=number,
+                expected=expected,
+                actual=actual,
+            )
+        if status == -errno.ENODATA:
+            return self._truncation(number)
+        if status == -errno.ESTALE:
+            return SourceChangedError(f"{path}: the file keeps changing while it is read; open it when it is complete")
+        return ReadError(-status, path, f"record {row}")
+
+    # ------------------------------------------------------------ ranges
+
+    @property
+    def _ranges(self) -> Any:
+        """The C store, made when first needed: it remembers per record what was verified."""
+        if self._native is None:
+            with self._lock:
+                if self._native is None:
+                    self._native = self._make_native()
+        return self._native
+
+    def _make_native(self) -> Any:
+        files = ffi.new("fffs_file[]", max(len(self.files), 1))
+        for k, source in enumerate(self.files):
+            index, file = source.index, files[k]
+            arrays: dict[str, tuple[str, npt.NDArray[Any]]] = {
+                "starts": ("int64_t *", index.starts),
+                "ends": ("int64_t *", index.ends),
+            }
+            if index.checksums is not None:
+                arrays["checksums"] = ("uint32_t *", index.checksums)
+            if index.blocks is not None:
+                arrays["big_records"] = ("uint32_t *", index.blocks.records)
+                arrays["big_first_blocks"] = ("uint64_t *", index.blocks.first_blocks)
+                arrays["block_checksums"] = ("uint32_t *", index.blocks.checksums)
+                file.bigs = len(index.blocks.records)
+            for name, (kind, array) in arrays.items():
+                setattr(file, name, ffi.cast(kind, array.ctypes.data))
+                self._keep.append(array)
+            file.records, file.fd, file.check = len(index), source.fd, index.check
+        native = lib.fffs_store_new(files, len(self.files))
+        if native == ffi.NULL:
+            raise MemoryError("not enough memory for a record store")
+        return native
+
+    def read_range_into(
+        self, record: int, start: int, dest: UInt8Array, *, check: bool = True, wait: bool = True
+    ) -> int | None:
+        """Read a range of a record, as long as dest (uint8, contiguous, writable), giving out only verified bytes.
+
+        Args:
+            record: its number, from 0.
+            start: where in the record, in bytes.
+            dest: gets the bytes.
+            check: False gives out the bytes as they are in the file.
+            wait: False gives up instead of waiting for a disk, or of checking a large record.
+
+        Returns:
+            How many bytes were read: fewer than asked only at the record's end. None when it would have to wait.
+
+        Raises:
+            RecordIndexError, ChecksumError, TruncatedError, SourceChangedError, ReadError, ClosedError.
+
+        """
+        flags = (0 if check else lib.FFFS_READ_UNVERIFIED) | (0 if wait else lib.FFFS_READ_NOWAIT)
+        with self._use():
+            into = ffi.cast("uint8_t *", dest.ctypes.data)
+            got = int(lib.fffs_store_read(self._ranges, record, start, dest.size, into, flags))
+        if got >= 0:
+            return got
+        if got == -errno.EAGAIN and not wait:
+            return None
+        if got == -errno.ERANGE:
+            raise RecordIndexError(f"there is no record {record}: there are {self.n}")
+        if got == -errno.ENOMEM:
+            raise MemoryError("not enough memory to read a record")
+        # A range read does not say what checksum came out: reading the whole record again does.
+        again = self.verify(np.array([record])) if got == -errno.EBADMSG else []
+        raise again[0] if again else self._failure(record, got, self.checksum(record) or 0, 0)
+
+    def read_range(self, record: int, start: int, stop: int, *, check: bool = True) -> UInt8Array:
+        """The bytes of a record from start to stop (both clipped to it) as a new uint8 array; raises as above."""
+        number = int(self.resolve([record])[0])
+        if self._truncated:
+            self._refuse_truncated(np.array([number]))
+        length = self.length(number)
+        start, stop = min(max(start, 0), length), min(max(stop, 0), length)
+        dest = room(max(stop - start, 0))
+        got = self.read_range_into(number, start, dest, check=check)
+        return dest[: got or 0]
+
+    def verified(self, record: int) -> bool:
+        """Whether all of the record has been verified by range reads since the file last changed."""
+        with self._use():
+            return bool(lib.fffs_store_verified(self._ranges, record))
+
+

@@ -1,0 +1,210 @@
+"""Tree: an immutable namespace in flat arrays, which the mount, PackedFolder and the command line all read through.
+
+*Entries* are names in directories; a directory's entries are contiguous and sorted by bytes. *Nodes* are what names lead to:
+node 0 is the root directory, and hard links are several entries of one node. A lookup is a search, a listing a slice; nothing has
+to be remembered for the kernel and nothing forgotten.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fffs.errors import EntryNotFoundError, MetadataError
+from fffs.native import ffi, lib
+
+ROOT = 0
+NAME_MAX = int(lib.FFFS_NAME_MAX)
+DEPTH_MAX = int(lib.FFFS_DEPTH_MAX)
+LINKS_MAX = 40  # as many as Linux follows in one path
+
+UInt8Array = npt.NDArray[np.uint8]
+UInt16Array = npt.NDArray[np.uint16]
+UInt32Array = npt.NDArray[np.uint32]
+Int64Array = npt.NDArray[np.int64]
+
+# The arrays by name, with the dtype of each: what the C struct, the trailer and this class agree on.
+COLUMNS: dict[str, type[np.generic]] = {
+    "mtime": np.int64,
+    "nlink": np.uint32,
+    "ref": np.uint32,
+    "count": np.uint32,
+    "parent": np.uint32,
+    "mode": np.uint16,
+    "name_offsets": np.uint32,
+    "entry_nodes": np.uint32,
+    "names": np.uint8,
+    "targets": np.uint8,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """A namespace. Immutable; may be used from any thread and after fork. The arrays belong to it.
+
+    Per node: ``mtime`` (int64, nanoseconds since 1970), ``nlink``, ``mode`` (as stat has them, mode with the type), ``ref`` (file:
+    its record; directory: its first entry; symlink: where its target begins), ``count`` (directory: number of entries; symlink:
+    length of the target), ``parent`` (directory: the one above). Per entry: ``entry_nodes``, and ``name_offsets`` into ``names``.
+    """
+
+    mtime: Int64Array
+    nlink: UInt32Array
+    ref: UInt32Array
+    count: UInt32Array
+    parent: UInt32Array
+    mode: UInt16Array
+    name_offsets: UInt32Array
+    entry_nodes: UInt32Array
+    names: UInt8Array
+    targets: UInt8Array
+    native: Any = field(init=False, repr=False)
+    _names: memoryview = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        struct = ffi.new("fffs_tree *")
+        keep = []
+        for name, dtype in COLUMNS.items():
+            array = getattr(self, name)
+            if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
+                raise TypeError(f"{name} must be a contiguous 1-D array of {np.dtype(dtype)}")
+            # No ffi.from_buffer of the type: zero-length arrays have no address, and C looks at none then.
+            setattr(struct, name, ffi.cast(ffi.typeof(getattr(struct, name)), array.ctypes.data))
+            keep.append(array)
+        struct.nodes, struct.entries = len(self.mode), len(self.entry_nodes)
+        struct.names_size, struct.targets_size = len(self.names), len(self.targets)
+        object.__setattr__(self, "native", struct)
+        object.__setattr__(self, "_names", memoryview(self.names))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tree, tuple(getattr(self, name) for name in COLUMNS)
+
+    # ------------------------------------------------------------ checking
+
+    def validate(self, records: int, source: str) -> Tree:
+        """Raise MetadataError unless the arrays form a tree whose files name records below ``records``; returns itself."""
+        nodes, entries = len(self.mode), len(self.entry_nodes)
+        per_node = (self.mtime, self.nlink, self.ref, self.count, self.parent)
+        if any(len(array) != nodes for array in per_node) or len(self.name_offsets) != entries + 1:
+            raise MetadataError(f"{source}: the tree's arrays do not belong together; the file is damaged")
+        why, where = ffi.new("char **"), ffi.new("uint64_t *")
+        status = lib.fffs_tree_validate(self.native, records, why, where)
+        if status == 0:
+            return self
+        if why[0] == ffi.NULL:
+            raise MemoryError(f"{source}: not enough memory to check the tree")
+        raise MetadataError(f"{source}: the tree is damaged: {ffi.string(why[0]).decode()} (at {where[0]})")
+
+    # ------------------------------------------------------------ nodes
+
+    def is_dir(self, node: int) -> bool:
+        """Whether the node is a directory."""
+        return stat.S_ISDIR(int(self.mode[node]))
+
+    def is_file(self, node: int) -> bool:
+        """Whether the node is a regular file."""
+        return stat.S_ISREG(int(self.mode[node]))
+
+    def is_symlink(self, node: int) -> bool:
+        """Whether the node is a symbolic link."""
+        return stat.S_ISLNK(int(self.mode[node]))
+
+    def record(self, node: int) -> int:
+        """The record that holds a file's bytes."""
+        return int(self.ref[node])
+
+    def target(self, node: int) -> bytes:
+        """What a symbolic link says."""
+        start = int(self.ref[node])
+        return self.targets[start : start + int(self.count[node])].tobytes()
+
+    # ------------------------------------------------------------ names
+
+    def name(self, entry: int) -> bytes:
+        """The entry's name."""
+        return bytes(self._names[int(self.name_offsets[entry]) : int(self.name_offsets[entry + 1])])
+
+    def entries(self, node: int, start: int = 0) -> Iterator[tuple[bytes, int]]:
+        """(name, node) of a directory's entries in the order of their bytes, from position ``start`` on."""
+        first = int(self.ref[node])
+        low, high = first + start, first + int(self.count[node])
+        # In slices: a directory may have millions of entries and the caller may stop after the first few.
+        for begin in range(low, high, 1024):
+            end = min(begin + 1024, high)
+            offsets = self.name_offsets[begin : end + 1].tolist()
+            nodes = self.entry_nodes[begin:end].tolist()
+            for k, child in enumerate(nodes):
+                yield bytes(self._names[offsets[k] : offsets[k + 1]]), child
+
+    def lookup(self, node: int, name: bytes) -> int | None:
+        """The node that name leads to in a directory, or None. What is not a directory has no entries."""
+        found = ffi.new("uint32_t *")
+        status = lib.fffs_tree_lookup(self.native, node, ffi.from_buffer(name), len(name), found)
+        return int(found[0]) if status == 0 else None
+
+    def find(self, path: bytes) -> int:
+        """The node at a path relative to the root (``b""`` is the root itself), normalised lexically, links not followed.
+
+        Raises:
+            EntryNotFoundError: nothing is there. A path that begins with ``/`` or holds ``..`` is never there.
+
+        """
+        node: int | None = None if path.startswith(b"/") else ROOT
+        for part in path.split(b"/"):
+            if part not in (b"", b".") and node is not None:
+                node = self.lookup(node, part)
+        if node is None:
+            raise EntryNotFoundError(f"{os.fsdecode(path)!r}: no such file or folder in the pack")
+        return node
+
+    def follow(self, path: bytes) -> int | None:
+        """The node at a path with symbolic links followed, inside the tree; None when nothing is there.
+
+        Links that are absolute, leave the tree, or go round in circles lead nowhere.
+        """
+        # (part of a path, whether it comes from a link's target: only there may ".." stand)
+        todo = [(part, False) for part in reversed(path.split(b"/"))]
+        trail = [ROOT]
+        hops = 0
+        if path.startswith(b"/"):
+            return None
+        while todo:
+            part, from_link = todo.pop()
+            if part in (b"", b"."):
+                continue
+            if part == b"..":
+                if not from_link or len(trail) == 1 or not self.is_dir(trail[-1]):
+                    return None
+                trail.pop()
+                continue
+            node = self.lookup(trail[-1], part)
+            if node is None:
+                return None
+            if not self.is_symlink(node):
+                trail.append(node)
+                continue
+            target = self.target(node)
+            hops += 1
+            if target.startswith(b"/") or hops > LINKS_MAX:
+                return None
+            todo.extend((part, True) for part in reversed(target.split(b"/")))
+        return trail[-1]
+
+    def walk(self, node: int = ROOT) -> Iterator[tuple[bytes, int]]:
+        """(path relative to node, node) of everything below a directory, in pre-order, each directory's names by bytes."""
+        stack = [(b"", self.entries(node))]
+        while stack:
+            prefix, entries = stack[-1]
+            for name, child in entries:
+                path = prefix + name
+                yield path, child
+                if self.is_dir(child):
+                    stack.append((path + b"/", self.entries(child)))
+                    break
+            else:
+                stack.pop()

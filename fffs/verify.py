@@ -1,0 +1,112 @@
+"""verify: every byte of a source against its checksums."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fffs import packed_pickle
+from fffs.engine import BLOCK, crc32_combine
+from fffs.errors import ReadError, RecordError
+from fffs.layouts import Source
+from fffs.layouts.packed import load as load_packed
+from fffs.pack import Progress
+from fffs.store import SourceFile
+
+BATCH_RECORDS = 4096
+BATCH_BYTES = 256 * BLOCK
+
+
+@dataclass(frozen=True)
+class BadRecord:
+    """A record that is not what it should be. ``number`` counts through all files, ``record`` in its own."""
+
+    source: str
+    record: int
+    number: int
+    offset: int
+    name: str | None
+    problem: str
+
+
+def verify(source: Source, progress: Progress | None = None) -> list[BadRecord]:
+    """Read every record of a source, in bounded memory, and return those that are bad.
+
+    A packed folder's tree is checked too: ffrecord and fffs must see the same one, and block checksums must add up.
+    """
+    failures: list[Exception] = []
+    done = 0
+    total = sum(file.index.file_size for file in source.store.files)
+    for numbers, size in _batches(source):
+        failures += source.store.verify(numbers)
+        done += size
+        if progress:
+            progress(done, total)
+    bad = [_describe(source, error) for error in failures]
+    named = _names(source, {entry.number for entry in bad})
+    bad = [BadRecord(**{**vars(entry), "name": named.get(entry.number)}) for entry in bad]
+    numbers_of_bad = {entry.number for entry in bad}
+    for k, file in enumerate(source.store.files):
+        if source.layout != "plain" and source.store.first_record(k) + len(file.index) - 1 not in numbers_of_bad:
+            bad += _check_tree(source, k, file)
+    return sorted(bad, key=lambda entry: entry.number)
+
+
+def _batches(source: Source) -> Iterator[tuple[Any, int]]:
+    """(int64 record numbers in order, their bytes), each a few thousand records or a few hundred MiB."""
+    store = source.store
+    begin = size = 0
+    for number in range(store.n):
+        size += min(store.length(number), BATCH_BYTES)
+        if size >= BATCH_BYTES or number + 1 - begin >= BATCH_RECORDS or number + 1 == store.n:
+            yield np.arange(begin, number + 1), size
+            begin, size = number + 1, 0
+
+
+def _describe(source: Source, error: Exception) -> BadRecord:
+    if isinstance(error, RecordError):
+        file, row = source.store.locate(error.number)
+        return BadRecord(file.index.path, row, error.number, int(file.index.starts[row]), None, str(error))
+    if isinstance(error, ReadError):  # the disk, not the data: nothing more can be said about any record
+        raise error
+    raise error
+
+
+def _names(source: Source, numbers: set[int]) -> dict[int, str]:
+    """The path of each bad record, where it has one."""
+    if not numbers:
+        return {}
+    tree = source.tree
+    return {
+        tree.record(node): os.fsdecode(path)
+        for path, node in tree.walk()
+        if tree.is_file(node) and tree.record(node) in numbers
+    }
+
+
+def _check_tree(source: Source, k: int, file: SourceFile) -> Iterator[BadRecord]:
+    """What the checksum of the tree's record cannot tell: whether its parts agree."""
+    index, row = file.index, len(file.index) - 1
+    where = (index.path, row, source.store.first_record(k) + row, int(index.starts[row]), None)
+    packed = load_packed(file)
+    if not packed.lossless:
+        return
+    expected = packed_pickle.encode(packed.tree)
+    stored = source.store.read_range(where[2], 0, len(expected)).tobytes()
+    if stored != expected:
+        yield BadRecord(*where, "the tree that ffrecord sees differs from the one in the trailer")
+    blocks = index.blocks
+    for j in range(len(blocks.records) if blocks else 0):
+        assert blocks is not None and index.checksums is not None
+        record = int(blocks.records[j])
+        length, crc = index.length(record), 0
+        for b in range(int(blocks.first_blocks[j]), int(blocks.first_blocks[j + 1])):
+            size = min(BLOCK, length)
+            crc = crc32_combine(crc, int(blocks.checksums[b]), size)
+            length -= size
+        if crc != int(index.checksums[record]):
+            yield BadRecord(*where, f"the block checksums of record {record} do not add up to its checksum")

@@ -1,0 +1,138 @@
+"""FileWriter: writes an FFRecord file, record by record."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from fffs import engine
+from fffs.atomic import AtomicFile
+from fffs.errors import UsageError, WriteError, WriterError
+from fffs.formats.ffrecord import SUFFIX, encode_header, header_size
+
+
+class FileWriter:
+    """Writes ``n`` records to ``fname``, which appears, complete, when the last of them is written and ``close`` is called.
+
+    Leaving the with-block closes the file; leaving it by an exception forgets what was written. Until then nothing is visible
+    under ``fname``, and an older file there stays as it is. Not thread-safe; not to be used in a child of fork.
+
+    The bytes are those that HFAiLab/ffrecord writes for the same records.
+    """
+
+    def __init__(self, fname: str | bytes | os.PathLike[Any], n: int) -> None:
+        """fname: where the file will be; it must end in ``.ffr``. n: how many records it will have."""
+        self.fname = os.fsdecode(fname)
+        self.n = int(n)
+        self.count = 0
+        self.closed = False
+        if not self.fname.endswith(SUFFIX):
+            raise UsageError(f"{self.fname}: the name of a record file must end in {SUFFIX}")
+        if self.n < 0:
+            raise UsageError(f"{self.fname}: the number of records must not be negative, not {self.n}")
+        try:
+            self._checksums = np.zeros(self.n, np.uint32)
+            self._offsets = np.zeros(self.n, np.int64)
+        except (ValueError, MemoryError):
+            raise UsageError(f"{self.fname}: {self.n} records are more than memory can index") from None
+        self._position = header_size(self.n)
+        self._file = AtomicFile(self.fname)
+        self._stream = io.BufferedWriter(io.FileIO(self._file.fd, "wb", closefd=False), buffer_size=1 << 20)
+        self._guarded(lambda: self._stream.seek(self._position))
+
+    def _guarded(self, write: Any) -> None:
+        """Run a write; when it fails, the whole file is forgotten: a hole in the middle could not be told from data."""
+        try:
+            write()
+        except OSError as error:
+            self._discard()
+            raise WriteError(error.errno or errno.EIO, self.fname) from error
+
+    def write_one(self, buffer: Any) -> None:
+        """Append one record: the bytes of any C-contiguous buffer (bytes, bytearray, memoryview, ndarray of any dtype and shape).
+
+        Raises:
+            WriterError: n records were written already, or the writer is closed.
+            TypeError: it is no buffer, or not contiguous.
+            WriteError: the operating system could not write; nothing will appear under the name.
+
+        """
+        if self.closed:
+            raise WriterError(f"{self.fname}: the writer has been closed")
+        if self.count >= self.n:
+            raise WriterError(f"{self.fname}: all {self.n} records have been written; make the writer with a larger n")
+        data = as_bytes(buffer)
+        self._checksums[self.count] = engine.crc32(data)
+        self._offsets[self.count] = self._position
+        self._guarded(lambda: self._stream.write(data))
+        self._position += data.nbytes
+        self.count += 1
+
+    def close(self) -> None:
+        """Write the header and put the file in place. May be called again.
+
+        Raises:
+            WriterError: fewer than n records were written. Write the rest, then close again; or leave it.
+            WriteError: the operating system could not write; an older file is as it was.
+
+        """
+        if self.closed:
+            return
+        if self.count < self.n:
+            raise WriterError(
+                f"{self.fname}: {self.count} of {self.n} records have been written; write the rest before closing"
+            )
+
+        def finish() -> None:
+            self._stream.seek(0)
+            self._stream.write(encode_header(self._checksums, self._offsets))
+            self._stream.flush()
+
+        self._guarded(finish)
+        self.closed = True
+        self._file.commit()
+
+    def _discard(self) -> None:
+        self.closed = True
+        try:
+            self._stream.raw.close()
+        finally:
+            self._file.discard()
+
+    def __enter__(self) -> FileWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.closed:
+            return
+        if kind is not None:
+            self._discard()
+            return
+        try:
+            self.close()
+        except WriterError:
+            self._discard()
+            raise
+
+    def __del__(self) -> None:
+        # An unfinished file is forgotten; the interpreter must not be told to raise from here.
+        if hasattr(self, "_stream") and not self.closed:
+            self._discard()
+
+
+def as_bytes(buffer: Any) -> memoryview:
+    """A contiguous buffer's bytes, without a copy. Raises TypeError for anything else."""
+    try:
+        view = memoryview(buffer)
+    except TypeError:
+        raise TypeError(f"a record must be bytes, an array or another buffer, not {type(buffer).__name__}") from None
+    if not view.c_contiguous:
+        raise TypeError("a record must be C-contiguous; use numpy.ascontiguousarray")
+    return view.cast("B") if view.nbytes else memoryview(b"")

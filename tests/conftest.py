@@ -1,0 +1,75 @@
+"""What all tests share: the golden files, the rule for tests that mount, and reproducible runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+from golden_files import GOLDEN, Golden
+
+FUSE_DEVICE = Path("/dev/fuse")
+SKIPPED_FUSE_TESTS = pytest.StashKey[int]()
+
+# The same examples in every run: a failure here is a failure everywhere. Time limits would not be.
+hypothesis.settings.register_profile("fffs", derandomize=True, deadline=None, database=None, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fffs"))
+
+
+# ---------------------------------------------------------------- tests that mount
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip tests marked ``fuse`` where nothing can be mounted; in continuous integration that is an error."""
+    fuse_tests = [item for item in items if item.get_closest_marker("fuse")]
+    if not fuse_tests or FUSE_DEVICE.exists():
+        return
+    if os.environ.get("CI"):
+        raise pytest.UsageError(f"{len(fuse_tests)} tests mount for real, and CI has no {FUSE_DEVICE}")
+    for item in fuse_tests:
+        item.add_marker(pytest.mark.skip(reason=f"there is no {FUSE_DEVICE}"))
+    config.stash[SKIPPED_FUSE_TESTS] = len(fuse_tests)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Iterator[None]:
+    """Say last, after the list of skipped tests, that the mount was not tested."""
+    result = yield
+    if skipped := config.stash.get(SKIPPED_FUSE_TESTS, 0):
+        text = f"NOT TESTED: the mount. {skipped} tests were skipped because there is no {FUSE_DEVICE}."
+        terminalreporter.write_line(text, red=True, bold=True)
+    return result
+
+
+# ---------------------------------------------------------------- every test
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests neither use nor fill the user's cache folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+# ---------------------------------------------------------------- golden files
+
+
+@pytest.fixture(scope="session")
+def golden() -> Golden:
+    """Files that ffrecord wrote, with the manifest that describes them. Not to be written to."""
+    return GOLDEN
+
+
+@pytest.fixture
+def corrupted(tmp_path: Path) -> Callable[[str], Path]:
+    """``corrupted(id)`` writes a damaged variant of the manifest to a file of its own."""
+
+    def write(identity: str) -> Path:
+        path = tmp_path / f"{identity}.ffr"
+        path.write_bytes(GOLDEN.corrupt(identity))
+        return path
+
+    return write
