@@ -1,6 +1,7 @@
 """fffs: one file for millions of small ones. Verified batched reads of FFRecord files, packed folders, and a mount.
 
-Reading records: ``FileReader``. Writing them: ``FileWriter``. A folder in one file: ``pack_folder``, ``PackedFolder``, ``unpack``.
+Reading records: ``FileReader``. Writing them: ``FileWriter``. A folder in one file: ``pack_folder``,
+    ``PackedFolder``, ``unpack``.
 Mounting: ``fffs.mount`` (needs ``pip install 'fffs[mount]'``) or ``fffs mount`` on the command line.
 """
 

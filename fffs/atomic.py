@@ -6,24 +6,31 @@ is killed at any moment leaves the target as it was or complete.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
-import glob
 import os
+import re
 import secrets
 from types import TracebackType
 
 from fffs.errors import UsageError, WriteError
 
-# Leftovers of a writer that was killed are recognised by this name, and as nobody's by their lock: the writer holds one.
+# Leftovers of a writer that was killed are recognised by this name, and as nobody's by their lock: the writer holds
+# one.
 SUFFIX = ".fffs-tmp"
+
+
+def temporary_names(name: bytes) -> re.Pattern[bytes]:
+    """What the temporary files of a target called ``name`` are called. Long names must leave room for the rest."""
+    return re.compile(rb"\.%b\.[0-9a-f]{12}%b" % (re.escape(name[:200]), re.escape(SUFFIX.encode())), re.DOTALL)
 
 
 class AtomicFile:
     """A new file at ``path``; ``commit`` puts it there, ``discard`` (or an exception in the with-block) forgets it.
 
-    ``fd`` is open for reading and writing and belongs to this object. Not thread-safe, but ``fd`` may be written with pwrite from
-    several threads. After fork only the process that made it may commit or discard.
+    ``fd`` is open for reading and writing and belongs to this object. Not thread-safe, but ``fd`` may be written with
+    pwrite from several threads. After fork only the process that made it may commit or discard.
     """
 
     def __init__(self, path: str | bytes | os.PathLike[str]) -> None:
@@ -31,6 +38,8 @@ class AtomicFile:
         folder, name = os.path.split(self.path)
         if not name:
             raise UsageError(f"{self.path}: the name of a file is needed, not of a folder")
+        if os.path.isdir(self.path) and not os.path.islink(self.path):
+            raise WriteError(errno.EISDIR, self.path)
         self._folder = folder or "."
         _remove_leftovers(self._folder, name)
         # Long names must leave room for the rest; os.fsencode counts what the file system counts.
@@ -49,7 +58,7 @@ class AtomicFile:
             os.fchmod(self.fd, self._mode)
             os.fsync(self.fd)
             os.rename(self._temporary, self.path)
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
         except OSError as error:
             self.discard()
             raise WriteError(error.errno or errno.EIO, self.path) from error
@@ -60,10 +69,8 @@ class AtomicFile:
         if not self._open:
             return
         if os.getpid() == self._owner:
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temporary)
-            except FileNotFoundError:
-                pass
         self._close()
 
     def _close(self) -> None:
@@ -109,9 +116,12 @@ def _mode_of_new_files() -> int:
     return 0o644
 
 
-def _sync_folder(folder: str) -> None:
+def sync_folder(folder: str) -> None:
     """Make a rename durable. File systems that cannot sync a folder say EINVAL: nothing more can be done there."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        return  # we may write to it and not list it; the rename is done
     try:
         os.fsync(fd)
     except OSError as error:
@@ -123,10 +133,16 @@ def _sync_folder(folder: str) -> None:
 
 def _remove_leftovers(folder: str, name: str) -> None:
     """Remove what killed writers of the same target left: their locks are free."""
-    stem = os.fsdecode(os.fsencode(name)[:200])
-    for path in glob.glob(os.path.join(glob.escape(folder), f".{glob.escape(stem)}.*{SUFFIX}")):
+    ours = temporary_names(os.fsencode(name))
+    try:
+        found = [entry for entry in os.listdir(folder) if ours.fullmatch(os.fsencode(entry))]
+    except OSError:
+        return  # a folder that cannot be listed can be written to all the same
+    for entry in found:
+        path = os.path.join(folder, entry)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            # O_NONBLOCK: a FIFO of that name must not stop us.
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             continue
         try:

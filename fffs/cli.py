@@ -1,22 +1,27 @@
-"""The command line: what commands and options there are. What a command does is in ``fffs/commands``, imported when it runs."""
+"""The command line: its commands and options. What a command does is in ``fffs/commands``, imported when it runs."""
 
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import logging
+import os
 import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
-from fffs.errors import FffsError
+from fffs.errors import FffsError, UsageError, WriteError
 from fffs.version import __version__
 
 # The exit codes that are not an exception's (see fffs/errors.py for those).
 OK = 0
 UNEXPECTED = 1
 INTERRUPTED = 130
+
+WARNINGS_MAX = 20  # lines of one kind
 
 EXIT_CODES = """exit codes:
    0  all is well
@@ -35,9 +40,17 @@ EXIT_CODES = """exit codes:
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as everything here does."""
+
+    def error(self, message: str) -> NoReturn:
+        complain(f"{message} (see {self.prog} --help)")
+        sys.exit(UsageError.exit_code)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="fffs",
         description="One file for millions of small ones: pack a folder, mount it, read it, verified.",
         epilog=EXIT_CODES,
@@ -59,7 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
 _Commands = argparse._SubParsersAction  # what add_subparsers returns has no public name
 
 
-def _command(commands: _Commands[argparse.ArgumentParser], name: str, text: str, example: str) -> argparse.ArgumentParser:
+def _command(commands: _Commands[_Parser], name: str, text: str, example: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         name,
         help=text,
@@ -71,53 +84,66 @@ def _command(commands: _Commands[argparse.ArgumentParser], name: str, text: str,
 
 
 def _add_sources(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", nargs="+", metavar="SOURCE", help="a packed folder or record file, or a folder of parts")
+    parser.add_argument(
+        "source", nargs="+", metavar="SOURCE", help="a packed folder or record file, or a folder of parts"
+    )
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def _add_pack(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_pack(commands: _Commands[_Parser]) -> None:
     parser = _command(commands, "pack", "pack a folder into one file", "fffs pack photos photos.ffr")
     parser.add_argument("folder", metavar="FOLDER", help="the folder to pack")
-    parser.add_argument("output", metavar="OUTPUT", nargs="?", help="the file to write (default: the folder's name with .ffr, here)")
+    parser.add_argument(
+        "output", metavar="OUTPUT", nargs="?", help="the file to write (default: the folder's name with .ffr, here)"
+    )
     parser.add_argument("-j", "--jobs", type=_positive, help="how many files are copied at once")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 
 
-def _add_unpack(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_unpack(commands: _Commands[_Parser]) -> None:
     parser = _command(commands, "unpack", "unpack a file into a new folder", "fffs unpack photos.ffr restored")
     parser.add_argument("source", metavar="SOURCE", help="a packed folder or record file, or a folder of parts")
     parser.add_argument("target", metavar="TARGET", help="the folder to make")
     parser.add_argument("-j", "--jobs", type=_positive, help="how many files are written at once")
-    parser.add_argument("--special-bits", action="store_true", help="restore set-user-ID and set-group-ID bits of files")
+    parser.add_argument(
+        "--special-bits", action="store_true", help="restore set-user-ID and set-group-ID bits of files"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 
 
-def _add_mount(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_mount(commands: _Commands[_Parser]) -> None:
     parser = _command(
-        commands, "mount", "show a packed folder or record file as a read-only folder", "fffs mount photos.ffr /mnt/photos"
+        commands,
+        "mount",
+        "show a packed folder or record file as a read-only folder",
+        "fffs mount photos.ffr /mnt/photos",
     )
     _add_sources(parser)
     parser.add_argument("mountpoint", metavar="MOUNTPOINT", help="the folder to mount on; made when missing")
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTIONS", help=_mount_options())
     parser.add_argument("-f", "--foreground", action="store_true", help="stay in front and log to the terminal")
     parser.add_argument("-d", "--debug", action="store_true", help="log every request (implies -f)")
-    parser.add_argument("--suffix", default="", help="an ending for the numbered names of a plain record file, as in .jpg")
+    parser.add_argument(
+        "--suffix", default="", help="an ending for the numbered names of a plain record file, as in .jpg"
+    )
 
 
 def _mount_options() -> str:
-    return "comma-separated: verify=on|off, allow_other, uid=N, gid=N, ro, ... (an unknown one is answered with the list)"
+    return (
+        "comma-separated: verify=on|off, allow_other, uid=N, gid=N, ro, ... (an unknown one is answered with the list)"
+    )
 
 
-def _add_umount(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_umount(commands: _Commands[_Parser]) -> None:
     parser = _command(commands, "umount", "unmount, also what a dead daemon left", "fffs umount /mnt/photos")
     parser.add_argument("mountpoint", metavar="MOUNTPOINT")
     parser.add_argument("-l", "--lazy", action="store_true", help="detach now, finish when the last file is closed")
 
 
-def _add_ls(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_ls(commands: _Commands[_Parser]) -> None:
     parser = _command(commands, "ls", "list what is in a source", "fffs ls -l photos.ffr 2024/july")
     parser.add_argument("source", metavar="SOURCE", help="a packed folder or record file, or a folder of parts")
     parser.add_argument("path", metavar="PATH", nargs="*", help="a path in it (default: all of it)")
@@ -126,20 +152,22 @@ def _add_ls(commands: _Commands[argparse.ArgumentParser]) -> None:
     _add_json(parser)
 
 
-def _add_cat(commands: _Commands[argparse.ArgumentParser]) -> None:
-    parser = _command(commands, "cat", "write files to standard output, verified", "fffs cat photos.ffr 2024/a.jpg > a.jpg")
+def _add_cat(commands: _Commands[_Parser]) -> None:
+    parser = _command(
+        commands, "cat", "write files to standard output, verified", "fffs cat photos.ffr 2024/a.jpg > a.jpg"
+    )
     parser.add_argument("source", metavar="SOURCE", help="a packed folder or record file, or a folder of parts")
     parser.add_argument("path", metavar="PATH", nargs="+", help="a path in it, or with --record a number")
     parser.add_argument("--record", action="store_true", help="PATH is a record number")
 
 
-def _add_info(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_info(commands: _Commands[_Parser]) -> None:
     parser = _command(commands, "info", "say what a source is", "fffs info photos.ffr")
     _add_sources(parser)
     _add_json(parser)
 
 
-def _add_verify(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_verify(commands: _Commands[_Parser]) -> None:
     parser = _command(commands, "verify", "check every byte, and name what is bad", "fffs verify photos.ffr")
     _add_sources(parser)
     _add_json(parser)
@@ -147,17 +175,18 @@ def _add_verify(commands: _Commands[argparse.ArgumentParser]) -> None:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
 
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run a command line (without the program's name) and return its exit code. Prints errors as one line each."""
     args = make_parser().parse_args(argv)
     try:
-        return int(importlib.import_module(f"fffs.commands.{args.command}").run(args))
+        code = int(importlib.import_module(f"fffs.commands.{args.command}").run(args))
+        put(b"", flush=True)
+        return code
     except FffsError as error:
         complain(str(error))
         return error.exit_code
@@ -173,10 +202,52 @@ def run(argv: Sequence[str] | None = None) -> int:
         return UNEXPECTED
 
 
-def complain(text: str) -> None:
-    """Print one line about a problem to stderr; control characters of file names cannot make it more."""
+# ---------------------------------------------------------------- output
+
+
+def printable(text: str) -> str:
+    """The text in one line: what a file is called must neither end it nor command the terminal."""
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    print(f"fffs: {line}".encode(errors="backslashreplace").decode(), file=sys.stderr)
+    return line.encode(errors="backslashreplace").decode()
+
+
+def put(data: bytes | memoryview, flush: bool = False) -> None:
+    """Write bytes to standard output. Raises WriteError."""
+    if sys.stdout is None:  # it was closed when the program began
+        if data:
+            raise WriteError(errno.EBADF, "standard output")
+        return
+    try:
+        sys.stdout.buffer.write(data)
+        if flush:
+            sys.stdout.flush()
+    except OSError as error:
+        # What is still in the buffer would fail again when the interpreter ends.
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        raise WriteError(error.errno or errno.EIO, "standard output") from error
+
+
+def say(text: str) -> None:
+    """Print one line to standard output."""
+    put(printable(text).encode() + b"\n")
+
+
+def complain(text: str) -> None:
+    """Print one line about a problem to stderr."""
+    if sys.stderr is None:
+        return
+    # A progress bar may stand there.
+    erase = "\r\x1b[K" if sys.stderr.isatty() else ""
+    print(f"{erase}fffs: {printable(text)}", file=sys.stderr)
+
+
+def warn(lines: Sequence[str]) -> None:
+    """Print warnings to stderr; of very many only the first."""
+    for line in lines[:WARNINGS_MAX]:
+        complain(f"warning: {line}")
+    if len(lines) > WARNINGS_MAX:
+        complain(f"warning: ... and {len(lines) - WARNINGS_MAX} more of these")
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def checkFsAlign(path: str | bytes | os.PathLike[Any]) -> bool:  # noqa: N802 - ffrecord's name
-    """Whether a path is on a file system that asks for aligned reads. Always False: the engine never needs alignment."""
+    """Whether a path is on a file system that asks for aligned reads. Never: the engine needs no alignment."""
     os.stat(path)
     return False
 
@@ -17,8 +17,8 @@ def checkFsAlign(path: str | bytes | os.PathLike[Any]) -> bool:  # noqa: N802 - 
 def install_as_ffrecord() -> None:
     """Make ``import ffrecord`` and its submodules give this package, in this process.
 
-    Call it before anything imports ffrecord. Unpickling of objects that name ``ffrecord.fileio.FileReader`` works then, too.
-    ``ffrecord.torch`` is there when torch is installed.
+    Call it before anything imports ffrecord. Unpickling of objects that name ``ffrecord.fileio.FileReader`` works
+    then, too. ``ffrecord.torch`` is there when torch is installed.
     """
     import fffs
 

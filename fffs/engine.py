@@ -5,7 +5,8 @@ plain reads) is chosen once, when this module is imported; which one it is chang
 
 Environment:
     FFFS_ENGINE: ``uring``, ``aio`` or ``pread``: try only this one (plain reads where the system refuses it).
-    FFFS_THREADS: how many threads may work on a batch of cached data, the caller included; default: one per core, at most 4.
+    FFFS_THREADS: how many threads may work on a batch of cached data, the caller included. Default: one per core,
+        at most four.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def select(name: str | None = None) -> str:
 
     Args:
         name: one of ``NAMES``; None: what FFFS_ENGINE names, or else the first of ``NAMES`` that this system allows. A
-            named one that the system refuses is replaced by ``pread``; the ``fffs.engine`` logger has the reason (debug).
+            named one that the system refuses is replaced by ``pread``. The ``fffs.engine`` logger has the reason, at
+            level debug.
 
     Raises:
         UsageError: there is no backend of that name.

@@ -1,7 +1,7 @@
 """RecordIndex: where each record of one file lies, and how it is checked.
 
-The only place where numbers that came from a file become trusted: everything behind it (store, engine, mount) takes offsets and
-lengths from a RecordIndex that ``validate`` has passed, and from nowhere else.
+The only place where numbers that came from a file become trusted: everything behind it (store, engine, mount) takes
+offsets and lengths from a RecordIndex that ``validate`` has passed, and from nowhere else.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class BlockChecksums:
 class RecordIndex:
     """Where the records of one file lie. Immutable; may be shared between threads and inherited over fork.
 
-    ``starts`` and ``ends`` are int64[n] file offsets in bytes, ``checksums`` is uint32[n] or None, ``check`` says how they are
-    computed (``fffs.engine.CHECK_*``), ``file_size`` is the file's size when the index was loaded.
+    ``starts`` and ``ends`` are int64[n] file offsets in bytes, ``checksums`` is uint32[n] or None, ``check`` says how
+    they are computed (``fffs.engine.CHECK_*``), ``file_size`` is the file's size when the index was loaded.
     """
 
     path: str
@@ -55,8 +55,8 @@ class RecordIndex:
     def validate(self) -> RecordIndex:
         """Raise MetadataError unless every number is usable; returns itself.
 
-        Records that reach past the end of the file are no error of the index: the file was cut, and the records before the
-        cut are fine. ``truncated`` is set then, and whoever reads asks ``readable`` first.
+        Records that reach past the end of the file are no error of the index: the file was cut, and the records
+        before the cut are fine. ``truncated`` is set then, and whoever reads asks ``readable`` first.
         """
         n = len(self)
         if n and (int(self.starts[0]) < 0 or not bool((self.ends >= self.starts).all())):
@@ -83,6 +83,8 @@ class RecordIndex:
         if len(records) and (int(records[-1]) >= len(self) or not bool((np.diff(records) > 0).all())):
             raise MetadataError(problem)
         lengths = self.ends[records] - self.starts[records]
+        if not bool((lengths > BLOCK).all()):
+            raise MetadataError(problem)
         counts = (lengths + (BLOCK - 1)) // BLOCK
         expected = np.concatenate([[0], np.cumsum(counts)])
         if not np.array_equal(blocks.first_blocks, expected.astype(np.uint64)) or expected[-1] != len(blocks.checksums):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -19,12 +20,13 @@ from fffs.errors import MetadataError, ReadError, SourceChangedError, Unsupporte
 from fffs.formats.ffrecord import SUFFIX, encode_header, header_size
 from fffs.index import BlockChecksums
 from fffs.native import ffi, lib
-from fffs.scan import FileToPack, Scan, identity, scan_folder
+from fffs.scan import FileToPack, Output, Scan, identity, scan_folder
 
 log = logging.getLogger("fffs.pack")
 
 Progress = Callable[[int, int], None]
 SLICE = 256  # files that a job takes at once
+PIECE = 16 * BLOCK  # of a file, between two looks at whether to go on
 
 
 class PackSummary(NamedTuple):
@@ -50,9 +52,11 @@ def pack_folder(
 ) -> PackSummary:
     """Pack a folder into the file ``fname``, which appears complete or not at all.
 
-    Kept: names, contents, modes, modification times (ns), symbolic links, hard links, empty folders. Not kept: owners, access times,
-    extended attributes. FIFOs, sockets and devices are left out with a warning, and so is ``fname`` itself. The same folder gives
-    the same bytes, with any number of jobs. ffrecord reads the result (symbolic links to files as files, others not).
+    Kept: names, contents, modes, modification times (ns), symbolic links, hard links, empty folders. Not kept:
+        owners, access times,
+    extended attributes. FIFOs, sockets and devices are left out with a warning, and so is ``fname`` itself. The same
+    folder gives the same bytes, with any number of jobs. ffrecord reads the result (symbolic links to files as files,
+    others not).
 
     Args:
         dirname: the folder.
@@ -74,22 +78,17 @@ def pack_folder(
     target = os.fsdecode(fname)
     if not target.endswith(SUFFIX):
         raise UsageError(f"{target}: the name of a packed folder must end in {SUFFIX}")
+    try:
+        output = Output(os.fsencode(target))
+    except OSError as error:
+        raise WriteError(error.errno or errno.EIO, target) from error
     # The folder is scanned before the output is created, which may lie inside it and would change its time.
-    scan = scan_folder(os.fsencode(dirname), _existing(target), warn or log.warning)
+    scan = scan_folder(os.fsencode(dirname), output, warn or log.warning)
     with AtomicFile(target) as file:
         _Packer(scan, file, os.fsdecode(dirname), progress).run(jobs or default_jobs())
     if verbose:
         print(f"{target}: {len(scan.files)} files, {scan.total_bytes} bytes")
     return PackSummary(len(scan.files), scan.total_bytes)
-
-
-def _existing(target: str) -> set[tuple[int, int]]:
-    """The file that is about to be replaced, if any."""
-    try:
-        status = os.stat(target)
-    except OSError:
-        return set()
-    return {(status.st_dev, status.st_ino)}
 
 
 class _Packer:
@@ -109,6 +108,8 @@ class _Packer:
         self.first_blocks = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
         self.block_checksums = np.zeros(int(self.first_blocks[-1]), np.uint32)
         self.done = 0
+        self.stopped = False
+        self.lock = threading.Lock()
 
     def run(self, jobs: int) -> None:
         """Copy the files, append the tree, write the header, put the file in place."""
@@ -136,26 +137,33 @@ class _Packer:
                 for future in futures:
                     future.result()
             except BaseException:
+                self.stopped = True
                 pool.shutdown(cancel_futures=True)
                 raise
 
     def _copy_slice(self, part: range) -> None:
-        done = 0
-        for k in part:
-            self._copy(k, self.scan.files[k])
-            done += self.scan.files[k].size
-            if done >= 16 * BLOCK or k == part[-1]:
-                self.done += done  # a lost update would only make the progress bar jump
-                done = 0
-                if self.progress:
-                    self.progress(self.done, self.scan.total_bytes)
+        try:
+            for k in part:
+                if self.stopped:
+                    return
+                self._copy(k, self.scan.files[k])
+        except BaseException:
+            self.stopped = True  # the other jobs need not finish
+            raise
+
+    def _count(self, size: int) -> None:
+        with self.lock:
+            self.done += size
+            done = self.done
+        if self.progress:
+            self.progress(done, self.scan.total_bytes)
 
     def _copy(self, k: int, file: FileToPack) -> None:
         try:
-            # O_NOFOLLOW, O_NONBLOCK: what was a file may have become a link or a FIFO.
+            # O_NOFOLLOW, O_NONBLOCK: what was a file may have become a link or a FIFO (or a socket: ENXIO).
             fd = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ELOOP):
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
                 raise _changed(file) from None
             raise ReadError(error.errno or errno.EIO, os.fsdecode(file.path)) from error
         try:
@@ -168,21 +176,32 @@ class _Packer:
             os.close(fd)
 
     def _copy_bytes(self, k: int, file: FileToPack, fd: int) -> None:
+        """Copy a file in pieces, so that an interrupt, or the failure of another job, does not wait for all of it."""
         crc, failed = ffi.new("uint32_t *"), ffi.new("int *")
-        blocks: Any = ffi.NULL
-        if file.size > BLOCK:
-            first = int(self.first_blocks[np.searchsorted(self.big, k)])
-            blocks = ffi.cast("uint32_t *", self.block_checksums.ctypes.data + 4 * first)
-        status = lib.fffs_copy(fd, 0, self.file.fd, int(self.offsets[k]), file.size, crc, blocks, failed)
-        if status == -errno.ENODATA:
-            raise _changed(file)
-        if status == -errno.ENOMEM:
-            raise MemoryError("not enough memory to copy a file")
-        if status != 0:
-            if failed[0] == self.file.fd:
-                raise WriteError(-status, self.file.path)
-            raise ReadError(-status, os.fsdecode(file.path))
-        self.checksums[k] = crc[0]
+        first = int(self.first_blocks[np.searchsorted(self.big, k)]) if file.size > BLOCK else None
+        whole = 0
+        for start in range(0, file.size, PIECE):
+            if self.stopped:
+                return
+            length = min(PIECE, file.size - start)
+            blocks: Any = ffi.NULL
+            if first is not None:
+                blocks = ffi.cast("uint32_t *", self.block_checksums.ctypes.data) + first + start // BLOCK
+            at = int(self.offsets[k]) + start
+            status = lib.fffs_copy(fd, start, self.file.fd, at, length, crc, blocks, failed)
+            if status != 0:
+                raise self._failure(-status, file, failed[0] == self.file.fd)
+            whole = engine.crc32_combine(whole, crc[0], length) if start else crc[0]
+            self._count(length)
+        self.checksums[k] = whole
+
+    def _failure(self, code: int, file: FileToPack, writing: bool) -> Exception:
+        """The exception for a copy that ended with -code."""
+        if code == errno.ENODATA:
+            return _changed(file)
+        if code == errno.ENOMEM:
+            return MemoryError("not enough memory to copy a file")
+        return WriteError(code, self.file.path) if writing else ReadError(code, os.fsdecode(file.path))
 
     def _write(self, data: bytes | npt.NDArray[Any], offset: int) -> None:
         view = memoryview(data)

@@ -8,21 +8,25 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
-from fffs.errors import EntryNotFoundError, FormatError, UsageError
+import numpy as np
+
+from fffs.errors import ClosedError, EntryNotFoundError, FormatError, MetadataError, UsageError
 from fffs.layouts import Source, load_source
 from fffs.reader import FileReader, PathLike
 from fffs.store import UInt8Array
 
-Name = str | bytes
+Name = str | bytes | os.PathLike[Any]
 
 
 class PackedFolder:
     """The files and folders of one packed folder, or of several as one (the first wins).
 
-    Paths are relative to the packed folder and normalised lexically (``./a``, ``a/``, ``a//b``); ``""`` and ``"."`` are the folder
-    itself; absolute paths and ``..`` never exist. Symbolic links are followed as long as they stay inside.
+    Paths are relative to the packed folder and normalised lexically (``./a``, ``a/``, ``a//b``); ``""`` and ``"."``
+    are the folder itself; absolute paths and ``..`` never exist. Symbolic links are followed as long as they stay
+    inside.
 
-    May be used from any thread, and after fork in parent and child. Can be pickled and copied: the copy opens the file anew.
+    May be used from any thread, and after fork in parent and child. Can be pickled and copied: the copy opens the
+    file anew.
     """
 
     def __init__(self, fname: PathLike | list[Any] | tuple[Any, ...], check_data: bool = True) -> None:
@@ -32,8 +36,17 @@ class PackedFolder:
         self.check_data = bool(check_data)
         self._source: Source = load_source(self._sources, check_data=self.check_data)
         if self._source.layout == "plain":
-            self._source.close()
-            raise FormatError(f"{self.fnames[0]}: not a packed folder (it has no tree)")
+            with self._source:
+                self._refuse_plain()
+
+    def _refuse_plain(self) -> None:
+        """There is no tree: because there never was one, or because its first bytes are damaged?"""
+        store = self._source.store
+        if store.n and store.verify(np.array([store.n - 1])):
+            raise MetadataError(
+                f"{self.fnames[0]}: the last record, where the tree should be, is damaged; copy it again"
+            )
+        raise FormatError(f"{self.fnames[0]}: not a packed folder (it has no tree)")
 
     @property
     def fnames(self) -> list[str]:
@@ -43,6 +56,8 @@ class PackedFolder:
     @property
     def reader(self) -> FileReader:
         """A FileReader of the same files, opened when first asked for."""
+        if self._source.store.closed:
+            raise ClosedError("PackedFolder has been closed.")
         if self._reader is None:
             self._reader = FileReader(self.fnames, self.check_data)
         return self._reader
@@ -119,13 +134,14 @@ class PackedFolder:
         return self._source.tree.record(node)
 
     def read(self, paths: Name | Iterable[Name]) -> Any:
-        """Read files in one batch: a list of 1-D writable uint8 arrays in the order asked; a single path gives a single array.
+        """Read files in one batch: a list of 1-D writable uint8 arrays in the order asked; a single path gives a
+        single array.
 
         Raises:
             EntryNotFoundError, UsageError (a folder), ChecksumError, TruncatedError, ReadError, ClosedError.
 
         """
-        if isinstance(paths, (str, bytes)):
+        if isinstance(paths, (str, bytes, os.PathLike)):
             return self.read_one(paths)
         records = [self._record(path) for path in paths]
         return self._source.store.read(records, self.check_data)

@@ -1,7 +1,9 @@
-"""The tree of a packed folder as ffrecord knows it: a pickle of nested OrderedDicts, read and written without ``pickle``.
+"""The tree of a packed folder as ffrecord knows it: a pickle of nested OrderedDicts, read and written without
+``pickle``.
 
-Reading never builds an object (see ``fffs/native/packed_pickle.c``). Writing emits opcodes itself, because what ``pickle.dumps`` gives
-depends on the Python version and on which equal strings are one object: the same folder must give the same bytes.
+Reading never builds an object (see ``fffs/native/packed_pickle.c``). Writing emits opcodes itself, because what
+``pickle.dumps`` gives depends on the Python version and on which equal strings are one object: the same folder must
+give the same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ MARK, SETITEMS, STOP = b"(", b"u", b"."
 def decode(data: npt.NDArray[np.uint8], records: int, source: str, mtime: int) -> Tree:
     """The Tree in the last record of a packed folder (uint8, magic bytes included).
 
-    records: how many records files may name. mtime (nanoseconds) is given to everything, and so are the usual modes: ffrecord keeps
+    records: how many records files may name. mtime (nanoseconds) is given to everything, and so are the usual modes:
+        ffrecord keeps
     neither.
 
     Raises:
@@ -43,7 +46,7 @@ def decode(data: npt.NDArray[np.uint8], records: int, source: str, mtime: int) -
     out = ffi.new("fffs_packed_pickle *")
     _run(pickle, out, source)
     entries, directories = int(out.entries), int(out.directories)
-    arrays = {
+    arrays: dict[str, npt.NDArray[Any]] = {
         "entry_parent": np.empty(entries, np.uint32),
         "entry_child": np.empty(entries, np.uint32),
         "entry_record": np.empty(entries, np.int64),
@@ -89,7 +92,9 @@ def _run(pickle: npt.NDArray[np.uint8], out: object, source: str) -> None:
     if status == -12:
         raise MemoryError(f"{source}: not enough memory to read the tree")
     reason = ffi.string(why[0]).decode()
-    raise MetadataError(f"{source}: the tree of the packed folder is refused: {reason} (at byte {where[0]} of the pickle)")
+    raise MetadataError(
+        f"{source}: the tree of the packed folder is refused: {reason} (at byte {where[0]} of the pickle)"
+    )
 
 
 # ---------------------------------------------------------------- writing
@@ -98,8 +103,8 @@ def _run(pickle: npt.NDArray[np.uint8], out: object, source: str) -> None:
 def encode(tree: Tree) -> bytes:
     """The tree as ffrecord expects it, magic bytes included.
 
-    ffrecord knows files and folders. A symbolic link to a file inside the tree appears as that file's record; other links are
-    left out.
+    ffrecord knows files and folders. A symbolic link to a file inside the tree appears as that file's record; other
+    links are left out.
     """
     out = bytearray(MAGIC + PROTOCOL + CONSTRUCTOR + NEW)
     open_folders = [_items(tree, ROOT, b"")]

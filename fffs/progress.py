@@ -8,6 +8,7 @@ import threading
 import time
 
 INTERVAL = 0.1  # seconds between drawings
+LABEL_MAX = 32  # characters; the rest of the line is for the bar
 
 
 class ProgressBar:
@@ -17,8 +18,8 @@ class ProgressBar:
     """
 
     def __init__(self, label: str) -> None:
-        self._label = label
-        self._shown = sys.stderr.isatty()
+        self._label = label if len(label) <= LABEL_MAX else label[: LABEL_MAX - 1] + "…"
+        self._shown = sys.stderr is not None and sys.stderr.isatty()
         self._begin = time.monotonic()
         self._next = self._begin + INTERVAL  # what is done at once needs no bar
         self._lock = threading.Lock()
@@ -68,3 +69,8 @@ def human(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     raise AssertionError("unreachable")
+
+
+def plural(count: int, what: str) -> str:
+    """A count for people: ``1 file``, ``2 files``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from types import TracebackType
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fffs.errors import ClosedError, SourceNotFoundError, UsageError
+from fffs.errors import ClosedError, ReadError, SourceNotFoundError, UsageError
 from fffs.formats.ffrecord import SUFFIX, load_index
 from fffs.index import RecordIndex
 from fffs.store import Indices, RecordStore, SourceFile, UInt8Array, open_source
@@ -18,7 +19,7 @@ PathLike = str | bytes | os.PathLike[Any]
 
 
 def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
-    """The record files that an argument means: a file, a folder (its ``*.ffr``, sorted, not recursive), or a list of both."""
+    """The files that an argument means: a file, a folder (its ``*.ffr``, sorted, not recursive), or a list of both."""
     names = list(fname) if isinstance(fname, (list, tuple)) else [fname]
     files: list[str] = []
     for name in names:
@@ -26,7 +27,11 @@ def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
         if not os.path.isdir(path):
             files.append(path)
             continue
-        parts = sorted(entry for entry in os.listdir(path) if entry.endswith(SUFFIX) and not entry.startswith("."))
+        try:
+            entries = os.listdir(path)
+        except OSError as error:
+            raise ReadError(error.errno or errno.EIO, path) from error
+        parts = sorted(entry for entry in entries if entry.endswith(SUFFIX) and not entry.startswith("."))
         if not parts:
             raise SourceNotFoundError(f"{path}: no {SUFFIX} files in this folder")
         files += [os.path.join(path, part) for part in parts]
@@ -54,7 +59,8 @@ def open_files(paths: list[str], check_data: bool = True) -> list[SourceFile]:
 class FileReader:
     """Reads records by number from one file, a folder of parts, or a list of files, numbered through.
 
-    May be used from any thread, and after fork in parent and child. Can be pickled and copied: the copy opens the files anew.
+    May be used from any thread, and after fork in parent and child. Can be pickled and copied: the copy opens the
+    files anew.
     """
 
     def __init__(self, fname: PathLike | list[Any] | tuple[Any, ...], check_data: bool = True) -> None:
@@ -83,10 +89,12 @@ class FileReader:
         """Read any number of records in one batch.
 
         Args:
-            indices: list, tuple, range, set, generator or integer array of record numbers; negative ones count from the end.
+            indices: list, tuple, range, set, generator or integer array of record numbers; negative ones count from
+                the end.
 
         Returns:
-            One 1-D writable uint8 array per index, in the order asked; duplicates are copies. They outlive the reader and share one
+            One 1-D writable uint8 array per index, in the order asked; duplicates are copies. They outlive the reader
+            and share one
             buffer: copy a record that is kept much longer than the rest of its batch.
 
         Raises:
@@ -105,8 +113,10 @@ class FileReader:
 
     def validate(self) -> None:
         """Check the index of each file again, as when it was opened; raises MetadataError."""
-        for source in self.store.files:
-            load_index(source.fd, source.index.path, check_data=True)
+        store = self.store
+        with store.use():
+            for source in store.files:
+                load_index(source.fd, source.index.path, check_data=True)
 
     # ------------------------------------------------------------ the index
 

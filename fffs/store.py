@@ -1,17 +1,18 @@
 """RecordStore: open files with their indexes, read by record number.
 
-Records of several files are numbered through. Whole records are read in batches and checked at every read; ranges of a record are
-checked at the first touch (see ``fffs/native/store.c``), which is what the mount needs.
+Records of several files are numbered through. Whole records are read in batches and checked at every read; ranges of
+a record are checked at the first touch (see ``fffs/native/store.c``), which is what the mount needs.
 """
 
 from __future__ import annotations
 
 import bisect
 import errno
+import operator
 import os
 import stat
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,8 @@ Indices = Iterable[int] | npt.NDArray[np.integer[Any]]
 ALIGNMENT = 64
 # Below this, memory comes from malloc, which is faster than the pool and wastes none of its pages.
 POOLED = 128 * 1024
+# How much of a record is copied between two looks at whether to go on.
+PIECE = 16 * engine.BLOCK
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,8 @@ def room(size: int) -> UInt8Array:
 class RecordStore:
     """The records of open files, numbered through. Owns the files' descriptors.
 
-    May be used from any thread. A child of fork may go on using it. ``close`` from one thread while others read lets them finish
-    first. Cannot be pickled: the reader above it reopens the files.
+    May be used from any thread. A child of fork may go on using it. ``close`` from one thread while others read lets
+    them finish first. Cannot be pickled: the reader above it reopens the files.
     """
 
     def __init__(self, files: Sequence[SourceFile]) -> None:
@@ -126,7 +129,7 @@ class RecordStore:
     # ------------------------------------------------------------ life
 
     @contextmanager
-    def _use(self) -> Iterator[None]:
+    def use(self) -> Iterator[None]:
         """Keep the files open meanwhile; the last user closes them when ``close`` was called in between."""
         with self._lock:
             if self._closing:
@@ -191,12 +194,21 @@ class RecordStore:
 
     def resolve(self, indices: Indices) -> Int64Array:
         """Record numbers as int64[k]: negative ones counted from the end, all of them checked."""
+        if isinstance(indices, (str, bytes, bytearray)):
+            raise UsageError(f"record numbers must be integers, not {type(indices).__name__}")
         if isinstance(indices, np.ndarray):
             array = indices.reshape(-1)
-        else:
-            array = np.array(indices if isinstance(indices, (list, tuple, range)) else list(indices))
             if array.size == 0:
                 return np.empty(0, np.int64)
+        else:
+            items = indices if isinstance(indices, (list, tuple, range)) else list(indices)
+            array = np.array(items)
+            if array.size == 0:
+                return np.empty(0, np.int64)
+            if array.dtype.kind in "fO":  # what numpy makes of integers that 64 bits cannot hold
+                for item in items:
+                    if isinstance(item, int) and not -(2**63) <= item < 2**63:
+                        raise RecordIndexError(f"there is no record {item}: there are {self.n}")
         if array.dtype.kind not in "iu" or array.ndim != 1:
             raise UsageError(f"record numbers must be integers, not {array.dtype}")
         numbers = array.astype(np.int64)
@@ -208,7 +220,9 @@ class RecordStore:
         wrong = (numbers < 0) | (numbers >= self.n)
         if wrong.any():
             first = int(array[int(np.argmax(wrong))])
-            raise RecordIndexError(f"there is no record {first}: there are {self.n}, the numbers go from 0 to {self.n - 1}")
+            raise RecordIndexError(
+                f"there is no record {first}: there are {self.n}, the numbers go from 0 to {self.n - 1}"
+            )
         return numbers
 
     # ------------------------------------------------------------ whole records
@@ -221,8 +235,8 @@ class RecordStore:
             check: compare the checksums.
 
         Returns:
-            One 1-D writable uint8 array per index, in the order asked. They share one buffer, which lives until the last of them
-            is gone: copy a record that is to be kept much longer than its batch.
+            One 1-D writable uint8 array per index, in the order asked. They share one buffer, which lives until the
+            last of them is gone: copy a record that is to be kept much longer than its batch.
 
         Raises:
             RecordIndexError, ChecksumError, TruncatedError, ReadError, ClosedError. Nothing is returned then.
@@ -242,7 +256,7 @@ class RecordStore:
         ends = np.cumsum(padded)
         begins = ends - padded
         buffer = room(int(ends[-1]) if len(ends) else 0)
-        with self._use():
+        with self.use():
             requests = self._requests(numbers, starts, lengths, check)
             requests["dest"] = begins + buffer.ctypes.data
             if not engine.read_batch(requests):
@@ -267,9 +281,9 @@ class RecordStore:
 
     def read_one(self, record: int, check: bool = True) -> UInt8Array:
         """Read one record: a 1-D writable uint8 array with memory of its own. Raises what ``read`` raises."""
-        number = record
+        number = operator.index(record)
         if not 0 <= number < self.n:
-            number = int(self.resolve([record])[0])
+            number = int(self.resolve([number])[0])
         if self._truncated:
             self._refuse_truncated(np.array([number]))
         offset, end = int(self._starts[number]), int(self._ends[number])
@@ -280,7 +294,7 @@ class RecordStore:
         request.dest = ffi.cast("uint8_t *", buffer.ctypes.data)
         if check:
             request.check, request.expected = int(self._checks[k]), int(self._checksums[number])
-        with self._use():
+        with self.use():
             status = lib.fffs_read_batch(request, 1)
         if status == 0:
             return buffer
@@ -288,46 +302,51 @@ class RecordStore:
             raise MemoryError("not enough memory to read a record")
         raise self._failure(number, request.status, request.expected, request.actual)
 
-    def verify(self, numbers: Int64Array) -> list[Exception]:
-        """Read and check records without keeping a byte; the failures, in the order of the numbers."""
-        failures: list[Exception] = []
+    def verify(self, numbers: Int64Array) -> list[tuple[int, Exception]]:
+        """Read and check records without keeping a byte; the failures, each with its record's number."""
+        failures: list[tuple[int, Exception]] = []
         if self._truncated:
             fits = np.fromiter((self._fits(int(i)) for i in numbers), bool, len(numbers))
-            failures += [self._truncation(int(i)) for i in numbers[~fits]]
+            failures += [(int(i), self._truncation(int(i))) for i in numbers[~fits]]
             numbers = numbers[fits]
         starts = self._starts[numbers]
-        with self._use():
+        with self.use():
             requests = self._requests(numbers, starts, self._ends[numbers] - starts, check=True)
             if engine.read_batch(requests):
                 return failures
         for i in np.flatnonzero(requests["status"]):
-            row = requests[i]
-            failures.append(
-                self._failure(int(numbers[i]), int(row["status"]), int(row["expected"]), int(row["actual"]))
-            )
+            number, row = int(numbers[i]), requests[i]
+            failure = self._failure(number, int(row["status"]), int(row["expected"]), int(row["actual"]))
+            failures.append((number, failure))
         return failures
 
-    def copy_to(self, record: int, fd: int, path: str, check: bool = True) -> None:
+    def copy_to(self, record: int, fd: int, path: str, count: Callable[[int], None] | None = None) -> None:
         """Write a record to the start of a file open as fd, through a bounded buffer, then compare its checksum.
 
-        path names the file in messages. Raises ChecksumError (and then the file holds the bad bytes: remove it), TruncatedError,
-        ReadError, WriteError, ClosedError.
+        path names the file in messages. count is called with the number of bytes of each piece; what it raises ends
+        the copying. Raises ChecksumError (and then the file holds the bad bytes: remove it), TruncatedError, ReadError,
+        WriteError, ClosedError.
         """
         if self._truncated and not self._fits(record):
             raise self._truncation(record)
         file, row = self.locate(record)
         crc, failed = ffi.new("uint32_t *"), ffi.new("int *")
         start, length = int(file.index.starts[row]), self.length(record)
-        with self._use():
-            status = lib.fffs_copy(file.fd, start, fd, 0, length, crc, ffi.NULL, failed)
-        if status == -errno.ENOMEM:
-            raise MemoryError("not enough memory to copy a record")
-        if status != 0 and failed[0] == fd:
-            raise WriteError(-status, path)
-        if status == 0 and check and file.index.checksums is not None and crc[0] != file.index.checksums[row]:
-            status = -errno.EBADMSG
-        if status != 0:
-            raise self._failure(record, status, self.checksum(record) or 0, int(crc[0]))
+        whole = done = 0
+        with self.use():
+            while done < length:
+                size = min(length - done, PIECE)
+                status = lib.fffs_copy(file.fd, start + done, fd, done, size, crc, ffi.NULL, failed)
+                if status == -errno.ENOMEM:
+                    raise MemoryError("not enough memory to copy a record")
+                if status != 0:
+                    raise WriteError(-status, path) if failed[0] == fd else self._failure(record, status, 0, 0)
+                whole = engine.crc32_combine(whole, crc[0], size) if done else crc[0]
+                done += size
+                if count:
+                    count(size)
+        if file.index.checksums is not None and whole != file.index.checksums[row]:
+            raise self._failure(record, -errno.EBADMSG, int(file.index.checksums[row]), whole)
 
     # ------------------------------------------------------------ failures
 
@@ -430,7 +449,7 @@ class RecordStore:
 
         """
         flags = (0 if check else lib.FFFS_READ_UNVERIFIED) | (0 if wait else lib.FFFS_READ_NOWAIT)
-        with self._use():
+        with self.use():
             into = ffi.cast("uint8_t *", dest.ctypes.data)
             got = int(lib.fffs_store_read(self._ranges, record, start, dest.size, into, flags))
         if got >= 0:
@@ -443,7 +462,7 @@ class RecordStore:
             raise MemoryError("not enough memory to read a record")
         # A range read does not say what checksum came out: reading the whole record again does.
         again = self.verify(np.array([record])) if got == -errno.EBADMSG else []
-        raise again[0] if again else self._failure(record, got, self.checksum(record) or 0, 0)
+        raise again[0][1] if again else self._failure(record, got, self.checksum(record) or 0, 0)
 
     def read_range(self, record: int, start: int, stop: int, *, check: bool = True) -> UInt8Array:
         """The bytes of a record from start to stop (both clipped to it) as a new uint8 array; raises as above."""
@@ -458,7 +477,5 @@ class RecordStore:
 
     def verified(self, record: int) -> bool:
         """Whether all of the record has been verified by range reads since the file last changed."""
-        with self._use():
+        with self.use():
             return bool(lib.fffs_store_verified(self._ranges, record))
-
-

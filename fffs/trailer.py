@@ -1,8 +1,8 @@
 """The trailer of a packed folder: a Tree and block checksums as they are used in memory, at the end of the last record.
 
-``pickle.loads`` ignores what follows its STOP, so ffrecord reads such a file unchanged; we open it without parsing anything per
-file. No section has an offset of its own: all sizes follow from the counts in the footer, so sections cannot overlap or lie outside.
-FORMATS.md has it byte by byte.
+``pickle.loads`` ignores what follows its STOP, so ffrecord reads such a file unchanged; we open it without parsing
+anything per file. No section has an offset of its own: all sizes follow from the counts in the footer, so sections
+cannot overlap or lie outside. FORMATS.md has it byte by byte.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from fffs.tree import COLUMNS, Tree
 
 MAGIC = b"fffsTREE"
 VERSION = 1
-# magic, version, flags, body size, entries, nodes, names size, targets size, big records, blocks, CRC of the body, CRC of the footer
+# magic, version, flags, body size, entries, nodes, names size, targets size, big records, blocks, CRC of the body,
+# CRC of the footer
 FOOTER = struct.Struct("<8sII7QII")
 COUNTS = ("entries", "nodes", "names", "targets", "bigs", "blocks")
 
@@ -49,7 +50,7 @@ SECTIONS = (
 
 
 def _layout(counts: dict[str, int]) -> tuple[list[tuple[_Section, int, int]], int]:
-    """(section, offset in the body, length in items) of each section, and the body's size. Sections begin at multiples of 8."""
+    """(section, offset in the body, length in items) of each, and the body's size. Sections begin at multiples of 8."""
     at = 0
     places = []
     for section in SECTIONS:
@@ -92,7 +93,8 @@ def encode(tree: Tree, blocks: BlockChecksums) -> bytes:
 
 
 def load(fd: int, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
-    """The Tree at the end of a packed folder, validated, and its index with the block checksums; None when there is no trailer.
+    """The Tree at the end of a packed folder, validated, and its index with the block checksums; None when there is
+    no trailer.
 
     fd stays the caller's. The tree may name all records but the last, which holds the tree itself.
 
@@ -122,7 +124,7 @@ def load(fd: int, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
         for section, at, length in places
     }
     blocks = BlockChecksums(arrays.pop("big_records"), arrays.pop("big_first_blocks"), arrays.pop("block_checksums"))
-    tree = Tree(**arrays).validate(len(index) - 1, path)  # type: ignore[arg-type]
+    tree = Tree(**arrays).validate(len(index) - 1, path)
     return tree, replace(index, blocks=blocks).validate()
 
 

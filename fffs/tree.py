@@ -1,7 +1,8 @@
 """Tree: an immutable namespace in flat arrays, which the mount, PackedFolder and the command line all read through.
 
-*Entries* are names in directories; a directory's entries are contiguous and sorted by bytes. *Nodes* are what names lead to:
-node 0 is the root directory, and hard links are several entries of one node. A lookup is a search, a listing a slice; nothing has
+*Entries* are names in directories; a directory's entries are contiguous and sorted by bytes. *Nodes* are what names
+lead to: node 0 is the root directory, and hard links are several entries of one node. A lookup is a search, a listing
+    a slice; nothing has
 to be remembered for the kernel and nothing forgotten.
 """
 
@@ -21,8 +22,9 @@ from fffs.native import ffi, lib
 
 ROOT = 0
 NAME_MAX = int(lib.FFFS_NAME_MAX)
-DEPTH_MAX = int(lib.FFFS_DEPTH_MAX)
+PATH_MAX = int(lib.FFFS_PATH_MAX)
 LINKS_MAX = 40  # as many as Linux follows in one path
+STEPS_MAX = 2 * PATH_MAX  # as many names as are looked up for one path, those of links included
 
 UInt8Array = npt.NDArray[np.uint8]
 UInt16Array = npt.NDArray[np.uint16]
@@ -48,9 +50,11 @@ COLUMNS: dict[str, type[np.generic]] = {
 class Tree:
     """A namespace. Immutable; may be used from any thread and after fork. The arrays belong to it.
 
-    Per node: ``mtime`` (int64, nanoseconds since 1970), ``nlink``, ``mode`` (as stat has them, mode with the type), ``ref`` (file:
-    its record; directory: its first entry; symlink: where its target begins), ``count`` (directory: number of entries; symlink:
-    length of the target), ``parent`` (directory: the one above). Per entry: ``entry_nodes``, and ``name_offsets`` into ``names``.
+    Per node: ``mtime`` (int64, nanoseconds since 1970), ``nlink``, ``mode`` (as stat has them, mode with the type),
+        ``ref`` (file:
+    its record; directory: its first entry; symlink: where its target begins), ``count`` (directory: number of
+    entries; symlink: length of the target), ``parent`` (directory: the one above). Per entry: ``entry_nodes``, and
+    ``name_offsets`` into ``names``.
     """
 
     mtime: Int64Array
@@ -87,7 +91,7 @@ class Tree:
     # ------------------------------------------------------------ checking
 
     def validate(self, records: int, source: str) -> Tree:
-        """Raise MetadataError unless the arrays form a tree whose files name records below ``records``; returns itself."""
+        """Raise MetadataError unless this is a tree whose files name records below ``records``; returns itself."""
         nodes, entries = len(self.mode), len(self.entry_nodes)
         per_node = (self.mtime, self.nlink, self.ref, self.count, self.parent)
         if any(len(array) != nodes for array in per_node) or len(self.name_offsets) != entries + 1:
@@ -148,7 +152,8 @@ class Tree:
         return int(found[0]) if status == 0 else None
 
     def find(self, path: bytes) -> int:
-        """The node at a path relative to the root (``b""`` is the root itself), normalised lexically, links not followed.
+        """The node at a path relative to the root (``b""`` is the root itself), normalised lexically, links not
+        followed.
 
         Raises:
             EntryNotFoundError: nothing is there. A path that begins with ``/`` or holds ``..`` is never there.
@@ -170,11 +175,12 @@ class Tree:
         # (part of a path, whether it comes from a link's target: only there may ".." stand)
         todo = [(part, False) for part in reversed(path.split(b"/"))]
         trail = [ROOT]
-        hops = 0
+        hops = steps = 0
         if path.startswith(b"/"):
             return None
-        while todo:
+        while todo and steps < STEPS_MAX:
             part, from_link = todo.pop()
+            steps += 1
             if part in (b"", b"."):
                 continue
             if part == b"..":
@@ -193,10 +199,10 @@ class Tree:
             if target.startswith(b"/") or hops > LINKS_MAX:
                 return None
             todo.extend((part, True) for part in reversed(target.split(b"/")))
-        return trail[-1]
+        return None if todo else trail[-1]
 
     def walk(self, node: int = ROOT) -> Iterator[tuple[bytes, int]]:
-        """(path relative to node, node) of everything below a directory, in pre-order, each directory's names by bytes."""
+        """(path relative to node, node) of all below a directory, in pre-order, each directory's names by bytes."""
         stack = [(b"", self.entries(node))]
         while stack:
             prefix, entries = stack[-1]

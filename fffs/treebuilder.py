@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from array import array
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ DIRECTORY = stat.S_IFDIR | 0o755
 FILE = stat.S_IFREG | 0o644
 SYMLINK = stat.S_IFLNK | 0o777
 
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]
 
 
 class TreeBuilder:
@@ -105,7 +106,8 @@ def build_tree(
 ) -> Tree:
     """The Tree of entries and nodes in any order.
 
-    Per entry: ``parents`` and ``nodes`` (uint32) and ``name_offsets`` (one more) into ``names``. Per node: ``mode``, ``mtime``, ``ref``
+    Per entry: ``parents`` and ``nodes`` (uint32) and ``name_offsets`` (one more) into ``names``. Per node: ``mode``,
+        ``mtime``, ``ref``
     (file: its record; symlink: where its target begins), ``count`` (symlink: its target's length). Node 0 is the root.
 
     Raises:
@@ -115,7 +117,9 @@ def build_tree(
     """
     n_entries, n_nodes = len(parents), len(mode)
     if max(n_entries, n_nodes, int(name_offsets[-1]), len(targets)) >= 2**32 - 1:
-        raise UnsupportedError(f"{source}: more names than a tree can hold (4 GiB of names); split it into several packs")
+        raise UnsupportedError(
+            f"{source}: more names than a tree can hold (4 GiB of names); split it into several packs"
+        )
     is_directory = (mode & 0o170000) == stat.S_IFDIR
     rank = np.empty(n_nodes, np.uint32)
     entry_nodes = np.empty(n_entries, np.uint32)

@@ -1,23 +1,25 @@
 """unpack: a packed folder back into a real one.
 
-It is built under a temporary name beside the target and renamed when complete. Nothing is ever written outside: the tree holds no name
-with ``/`` and no ``..``, every folder is made here, and nothing is below a symbolic link.
+It is built under a temporary name beside the target and renamed when complete. Nothing is ever written outside: the
+tree holds no name with ``/`` and no ``..``, every folder is made here, and nothing is below a symbolic link.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import glob
+import fcntl
 import logging
 import os
 import secrets
 import shutil
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
+from fffs.atomic import SUFFIX, sync_folder, temporary_names
 from fffs.errors import ReadError, UsageError, WriteError
 from fffs.layouts import Source
 from fffs.native import lib
@@ -26,7 +28,6 @@ from fffs.tree import ROOT
 
 log = logging.getLogger("fffs.unpack")
 
-SUFFIX = ".fffs-tmp"
 SPECIAL = stat.S_ISUID | stat.S_ISGID
 SLICE = 256
 
@@ -45,8 +46,8 @@ def unpack(
     Args:
         source: what ``fffs.layouts.load_source`` gave; it stays the caller's.
         target: the folder to make.
-        special_bits: give files their set-user-ID and set-group-ID bits; otherwise they are left out with a warning, because whoever
-            made the pack would choose what runs with the rights of whoever unpacks it.
+        special_bits: give files their set-user-ID and set-group-ID bits; otherwise they are left out with a warning,
+            because whoever made the pack would choose what runs with the rights of whoever unpacks it.
         jobs: how many files are written at once.
         progress: called with (bytes done, bytes in all) from time to time, from any thread.
         warn: called with a line for what is not restored; the default logs it.
@@ -57,50 +58,127 @@ def unpack(
         WriteError: the target cannot be written.
 
     """
-    path = os.fsencode(target).rstrip(b"/") or b"/"
-    if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
-        raise UsageError(f"{os.fsdecode(path)}: already exists; unpack into a new or an empty folder")
-    with _temporary_folder(path) as temporary:
-        _Unpacker(source, temporary, special_bits, progress, warn or log.warning).run(jobs or default_jobs())
+    name = os.fsdecode(target)
+    path = _check_target(name)
+    with _temporary_folder(path, name) as temporary:
+        _Unpacker(source, temporary, name, special_bits, progress, warn or log.warning).run(jobs or default_jobs())
         try:
             os.rename(temporary, path)
+            sync_folder(os.fsdecode(os.path.dirname(path)))
         except OSError as error:
-            raise WriteError(error.errno or errno.EIO, os.fsdecode(path)) from error
+            raise WriteError(error.errno or errno.EIO, name) from error
 
 
-@contextmanager
-def _temporary_folder(target: bytes) -> Iterator[bytes]:
+def _check_target(name: str) -> bytes:
+    """The target's absolute path; UsageError when nothing can be unpacked there."""
+    path = os.path.realpath(os.fsencode(name))
+    try:
+        if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
+            raise UsageError(f"{name}: already exists; unpack into a new or an empty folder")
+    except OSError as error:
+        raise WriteError(error.errno or errno.EIO, name) from error
+    # The target is replaced in one step, which these two cannot be: one belongs to another file system, and whoever is
+    # in the other would find himself in a folder that is gone.
+    if os.path.ismount(path) or (os.path.isdir(path) and os.path.samefile(path, b".")):
+        raise UsageError(f"{name}: a mount point or the current folder cannot be replaced; unpack into a folder in it")
+    return path
+
+
+def _lock(folder: bytes, flags: int) -> int | None:
+    """A descriptor of the folder that holds its lock, or None when another has it or the folder is gone."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, flags)
+        if os.fstat(fd).st_nlink > 0:
+            return fd
+    except BlockingIOError:
+        pass
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return None
+
+
+def _create_locked(parent: bytes, name: bytes) -> tuple[bytes, int]:
+    """A new folder whose lock this process holds, so that it is nobody's leftover: its path and descriptor."""
+    while True:
+        path = os.path.join(parent, b".%b.%b%b" % (name[:200], secrets.token_hex(6).encode(), SUFFIX.encode()))
+        os.mkdir(path, 0o700)
+        try:
+            fd = _lock(path, fcntl.LOCK_EX)
+        except FileNotFoundError:
+            continue  # another took it for a leftover before it was locked
+        if fd is not None:
+            return path, fd
+
+
+def _remove_leftovers(parent: bytes, name: bytes) -> None:
+    """Remove what killed processes left that unpacked into the same target: their locks are free."""
+    ours = temporary_names(name)
+    found: list[bytes] = []
+    with contextlib.suppress(OSError):  # a folder that cannot be listed can be written to all the same
+        found = [os.path.join(parent, entry) for entry in os.listdir(parent) if ours.fullmatch(entry)]
+    for path in found:
+        with contextlib.suppress(OSError):
+            fd = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fd is not None:
+                _remove(path)
+                os.close(fd)
+
+
+def _remove(folder: bytes) -> None:
+    """Remove a folder with all that is in it, also what its modes would keep us from removing."""
+    with contextlib.suppress(OSError):
+        os.chmod(folder, 0o700)
+    for path, folders, _ in os.walk(folder):
+        for name in folders:
+            below = os.path.join(path, name)
+            if not os.path.islink(below):
+                with contextlib.suppress(OSError):
+                    os.chmod(below, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _temporary_folder(target: bytes, target_name: str) -> Iterator[bytes]:
     """A new folder beside the target, removed unless it was renamed away. Leftovers of the dead are removed first."""
     parent, name = os.path.split(target)
-    stem = b"." + name[:200] + b"."
-    for left in glob.glob(os.path.join(glob.escape(parent), glob.escape(stem) + b"*" + SUFFIX.encode())):
-        pid = left[: -len(SUFFIX)].rsplit(b"-", 1)[-1]
-        if pid.isdigit() and not os.path.exists(b"/proc/" + pid):
-            shutil.rmtree(left, ignore_errors=True)
-    unique = f"{secrets.token_hex(6)}-{os.getpid()}{SUFFIX}".encode()
-    temporary = os.path.join(parent, stem + unique)
     try:
-        os.mkdir(temporary, 0o700)
+        _remove_leftovers(parent, name)
+        temporary, fd = _create_locked(parent, name)
     except OSError as error:
-        raise WriteError(error.errno or errno.EIO, os.fsdecode(target)) from error
+        raise WriteError(error.errno or errno.EIO, target_name) from error
     try:
         yield temporary
     finally:
         if os.path.lexists(temporary):
-            shutil.rmtree(temporary, ignore_errors=True)
+            _remove(temporary)
+        os.close(fd)
+
+
+class _Stopped(Exception):  # noqa: N818 - no error: a job ends early, because another one failed or a signal came
+    pass
 
 
 class _Unpacker:
-    """One unpacking: folders first, then files in parallel, then links, then the folders' modes and times from below."""
+    """One unpacking: folders, then files in parallel, then links, then the folders' modes and times from below."""
 
     def __init__(
-        self, source: Source, folder: bytes, special_bits: bool, progress: Progress | None, warn: Callable[[str], None]
+        self,
+        source: Source,
+        folder: bytes,
+        target: str,
+        special_bits: bool,
+        progress: Progress | None,
+        warn: Callable[[str], None],
     ) -> None:
         self.source, self.tree, self.store = source, source.tree, source.store
-        self.folder, self.progress, self.warn = folder, progress, warn
+        self.folder, self.target, self.progress, self.warn = folder, target, progress, warn
         self.kept_bits = 0o7777 if special_bits else 0o7777 & ~SPECIAL
-        self.stripped = 0
         self.total = self.done = 0
+        self.stopped = False
+        self.lock = threading.Lock()
 
     def run(self, jobs: int) -> None:
         """Restore everything below the folder."""
@@ -127,9 +205,16 @@ class _Unpacker:
         except OSError as error:
             if isinstance(error, (ReadError, WriteError)):
                 raise
-            raise WriteError(error.errno or errno.EIO, os.fsdecode(error.filename or self.folder)) from error
-        if self.stripped:
-            self.warn(f"{self.stripped} files lost their set-user-ID or set-group-ID bit (--special-bits keeps them)")
+            path = os.fsencode(error.filename or self.folder).removeprefix(self.folder)
+            raise WriteError(error.errno or errno.EIO, self._name(path)) from error
+        stripped = sum(bool(int(self.tree.mode[node]) & SPECIAL & ~self.kept_bits) for node in files)
+        if stripped:
+            which = "1 file" if stripped == 1 else f"{stripped} files"
+            self.warn(f"{which} unpacked without set-user-ID or set-group-ID bits (--special-bits restores them)")
+
+    def _name(self, path: bytes) -> str:
+        """A path below the temporary folder as the user knows it."""
+        return os.path.join(self.target, os.fsdecode(path.lstrip(b"/"))) if path else self.target
 
     def _write_files(self, files: list[tuple[int, bytes]], jobs: int) -> None:
         slices = [files[k : k + SLICE] for k in range(0, len(files), SLICE)]
@@ -139,23 +224,37 @@ class _Unpacker:
                 for future in futures:
                     future.result()
             except BaseException:
+                self.stopped = True
                 pool.shutdown(cancel_futures=True)
                 raise
 
     def _write_slice(self, files: list[tuple[int, bytes]]) -> None:
-        for node, path in files:
-            self._write_file(node, os.path.join(self.folder, path))
-            self.done += self.store.length(self.tree.record(node))
-            if self.progress:
-                self.progress(self.done, self.total)
+        try:
+            for node, path in files:
+                if self.stopped:
+                    return
+                self._write_file(node, path)
+        except _Stopped:
+            return
+        except BaseException:
+            self.stopped = True  # the other jobs need not finish
+            raise
+
+    def _count(self, size: int) -> None:
+        if self.stopped:
+            raise _Stopped
+        with self.lock:
+            self.done += size
+            done = self.done
+        if self.progress:
+            self.progress(done, self.total)
 
     def _write_file(self, node: int, path: bytes) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        full = os.path.join(self.folder, path)
+        fd = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            self.store.copy_to(self.tree.record(node), fd, os.fsdecode(path))
-            mode = int(self.tree.mode[node])
-            self.stripped += bool(mode & SPECIAL & ~self.kept_bits)
-            os.fchmod(fd, mode & self.kept_bits)
+            self.store.copy_to(self.tree.record(node), fd, self._name(path), self._count)
+            os.fchmod(fd, int(self.tree.mode[node]) & self.kept_bits)
             os.utime(fd, ns=(int(self.tree.mtime[node]), int(self.tree.mtime[node])))
         finally:
             os.close(fd)
@@ -185,5 +284,3 @@ class _Unpacker:
             os.close(fd)
         if status != 0:
             raise OSError(-status, os.strerror(-status), self.folder)
-
-

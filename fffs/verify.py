@@ -11,7 +11,7 @@ import numpy as np
 
 from fffs import packed_pickle
 from fffs.engine import BLOCK, crc32_combine
-from fffs.errors import ReadError, RecordError
+from fffs.errors import ChecksumError, ReadError, TruncatedError
 from fffs.layouts import Source
 from fffs.layouts.packed import load as load_packed
 from fffs.pack import Progress
@@ -38,7 +38,7 @@ def verify(source: Source, progress: Progress | None = None) -> list[BadRecord]:
 
     A packed folder's tree is checked too: ffrecord and fffs must see the same one, and block checksums must add up.
     """
-    failures: list[Exception] = []
+    failures: list[tuple[int, Exception]] = []
     done = 0
     total = sum(file.index.file_size for file in source.store.files)
     for numbers, size in _batches(source):
@@ -46,9 +46,8 @@ def verify(source: Source, progress: Progress | None = None) -> list[BadRecord]:
         done += size
         if progress:
             progress(done, total)
-    bad = [_describe(source, error) for error in failures]
-    named = _names(source, {entry.number for entry in bad})
-    bad = [BadRecord(**{**vars(entry), "name": named.get(entry.number)}) for entry in bad]
+    names = _names(source, {number for number, _ in failures})
+    bad = [_describe(source, number, names.get(number), error) for number, error in failures]
     numbers_of_bad = {entry.number for entry in bad}
     for k, file in enumerate(source.store.files):
         if source.layout != "plain" and source.store.first_record(k) + len(file.index) - 1 not in numbers_of_bad:
@@ -67,25 +66,29 @@ def _batches(source: Source) -> Iterator[tuple[Any, int]]:
             begin, size = number + 1, 0
 
 
-def _describe(source: Source, error: Exception) -> BadRecord:
-    if isinstance(error, RecordError):
-        file, row = source.store.locate(error.number)
-        return BadRecord(file.index.path, row, error.number, int(file.index.starts[row]), None, str(error))
-    if isinstance(error, ReadError):  # the disk, not the data: nothing more can be said about any record
+def _describe(source: Source, number: int, name: str | None, error: Exception) -> BadRecord:
+    if isinstance(error, ChecksumError):
+        problem = f"checksum mismatch (expected {error.expected:#010x}, got {error.actual:#010x})"
+    elif isinstance(error, TruncatedError):
+        problem = "the file ends before the record does"
+    elif isinstance(error, ReadError):
+        problem = f"cannot be read: {error.strerror}"
+    else:
         raise error
-    raise error
+    file, row = source.store.locate(number)
+    return BadRecord(file.index.path, row, number, int(file.index.starts[row]), name, problem)
 
 
 def _names(source: Source, numbers: set[int]) -> dict[int, str]:
-    """The path of each bad record, where it has one."""
+    """The path of each bad record, where it has one; the first of several."""
+    names: dict[int, str] = {}
     if not numbers:
-        return {}
+        return names
     tree = source.tree
-    return {
-        tree.record(node): os.fsdecode(path)
-        for path, node in tree.walk()
-        if tree.is_file(node) and tree.record(node) in numbers
-    }
+    for path, node in tree.walk():
+        if tree.is_file(node) and tree.record(node) in numbers:
+            names.setdefault(tree.record(node), os.fsdecode(path))
+    return names
 
 
 def _check_tree(source: Source, k: int, file: SourceFile) -> Iterator[BadRecord]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import operator
 import os
 from types import TracebackType
 from typing import Any
@@ -17,10 +18,11 @@ from fffs.formats.ffrecord import SUFFIX, encode_header, header_size
 
 
 class FileWriter:
-    """Writes ``n`` records to ``fname``, which appears, complete, when the last of them is written and ``close`` is called.
+    """Writes ``n`` records to ``fname``, which appears, complete, when the last of them is written and ``close`` is
+    called.
 
-    Leaving the with-block closes the file; leaving it by an exception forgets what was written. Until then nothing is visible
-    under ``fname``, and an older file there stays as it is. Not thread-safe; not to be used in a child of fork.
+    Leaving the with-block closes the file; leaving it by an exception forgets what was written. Until then nothing is
+    visible under ``fname``, and an older file there stays as it is. Not thread-safe; not to be used in a child of fork.
 
     The bytes are those that HFAiLab/ffrecord writes for the same records.
     """
@@ -28,7 +30,7 @@ class FileWriter:
     def __init__(self, fname: str | bytes | os.PathLike[Any], n: int) -> None:
         """fname: where the file will be; it must end in ``.ffr``. n: how many records it will have."""
         self.fname = os.fsdecode(fname)
-        self.n = int(n)
+        self.n = operator.index(n)
         self.count = 0
         self.closed = False
         if not self.fname.endswith(SUFFIX):
@@ -54,7 +56,8 @@ class FileWriter:
             raise WriteError(error.errno or errno.EIO, self.fname) from error
 
     def write_one(self, buffer: Any) -> None:
-        """Append one record: the bytes of any C-contiguous buffer (bytes, bytearray, memoryview, ndarray of any dtype and shape).
+        """Append one record: the bytes of any C-contiguous buffer (bytes, bytearray, memoryview, ndarray of any dtype
+        and shape).
 
         Raises:
             WriterError: n records were written already, or the writer is closed.
@@ -129,6 +132,13 @@ class FileWriter:
 
 def as_bytes(buffer: Any) -> memoryview:
     """A contiguous buffer's bytes, without a copy. Raises TypeError for anything else."""
+    if isinstance(buffer, np.ndarray):
+        if buffer.dtype.hasobject:
+            raise TypeError("a record must be bytes: an array of objects holds addresses, not contents")
+        if not buffer.flags.c_contiguous:
+            raise TypeError("a record must be C-contiguous; use numpy.ascontiguousarray")
+        # Not memoryview(buffer): dates and other dtypes have no buffer format.
+        buffer = buffer.reshape(-1).view(np.uint8) if buffer.nbytes else b""
     try:
         view = memoryview(buffer)
     except TypeError:

@@ -861,3 +861,42 @@ def test_anything_else_is_refused_and_not_counted(tmp_path: Path, kind: str) -> 
         assert writer.count == 0
         writer.write_one(b"good")
     assert written(tmp_path / "a.ffr") == [b"good"]
+
+
+# ---------------------------------------------------------------- under ffrecord's name
+
+
+def test_code_written_for_ffrecord_finds_everything_it_imports() -> None:
+    code = """
+        import fffs
+        fffs.install_as_ffrecord()
+        import ffrecord, ffrecord.fileio, ffrecord.package
+        from ffrecord import FileReader, FileWriter, PackedFolder, checkFsAlign, pack_folder, __version__
+        assert ffrecord.fileio.FileReader is FileReader is fffs.FileReader
+        assert ffrecord.fileio.FileWriter is FileWriter is fffs.FileWriter
+        assert ffrecord.package.PackedFolder is PackedFolder is fffs.PackedFolder
+        assert ffrecord.package.pack_folder is pack_folder is fffs.pack_folder
+    """
+    result = run_python(code)
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
+def test_nothing_stands_in_for_ffrecord_unasked() -> None:
+    result = run_python("import fffs, sys; sys.exit('ffrecord' in sys.modules)")
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
+def test_a_pickle_that_names_ffrecords_reader_opens_as_ours() -> None:
+    code = """
+        import pickle, sys
+        import fffs
+        fffs.install_as_ffrecord()
+        reader = pickle.loads(b"cffrecord.fileio\\nFileReader\\n(V" + sys.argv[1].encode() + b"\\nI01\\ntR.")
+        assert type(reader) is fffs.FileReader and reader.n == 100
+    """
+    result = run_python(code, MIXED)
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
+def test_no_file_system_asks_for_alignment(tmp_path: Path) -> None:
+    assert fffs.checkFsAlign(str(tmp_path)) is False

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 
 import numpy as np
 
-from fffs.cli import OK
+from fffs.cli import OK, put
 from fffs.errors import EntryNotFoundError, UsageError
 from fffs.layouts import Source, load_source
 
@@ -21,11 +20,13 @@ def run(args: argparse.Namespace) -> int:
         records = [_record(source, path, args.record) for path in args.path]
         buffer = np.empty(CHUNK, np.uint8)
         for record in records:
+            # A large record with block checksums would be given out block by block, up to the first bad one.
+            for _, failure in source.store.verify(np.array([record])) if source.store.length(record) > CHUNK else []:
+                raise failure
             start = 0
             while got := source.store.read_range_into(record, start, buffer) or 0:
-                sys.stdout.buffer.write(buffer[:got].data)
+                put(buffer[:got].data)
                 start += got
-        sys.stdout.buffer.flush()
     return OK
 
 

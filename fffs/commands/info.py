@@ -8,7 +8,7 @@ import stat
 from typing import Any
 
 from fffs import engine
-from fffs.cli import OK
+from fffs.cli import OK, put, say, warn
 from fffs.layouts import Source, load_source
 from fffs.layouts.packed import load as load_packed
 from fffs.progress import human
@@ -19,19 +19,22 @@ LAYOUTS = {"packed": "packed folder", "union": "union of packed folders", "plain
 def run(args: argparse.Namespace) -> int:
     """Say what a source is."""
     with load_source(args.source) as source:
+        warn(source.warnings)
         facts = describe(source)
     if args.json:
-        print(json.dumps(facts, indent=1))
+        put(json.dumps(facts, indent=1).encode() + b"\n")
         return OK
     for key, value in facts.items():
-        if isinstance(value, list):
-            value = ", ".join(map(str, value))
-        elif isinstance(value, bool):
-            value = "yes" if value else "no"
-        elif key.endswith("bytes"):
-            value = f"{value} ({human(value)})"
-        print(f"{key.replace('_', ' ') + ':':20}{value}")
+        say(f"{key.replace('_', ' ') + ':':20}{_readable(key, value)}")
     return OK
+
+
+def _readable(key: str, value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value} ({human(value)})" if key.endswith("bytes") else str(value)
 
 
 def describe(source: Source) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from fffs.cli import OK
+from fffs.cli import OK, printable, put, warn
 from fffs.layouts import Source, load_source
 
 TYPES = {stat.S_IFDIR: "dir", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
@@ -20,33 +20,55 @@ TYPES = {stat.S_IFDIR: "dir", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 def run(args: argparse.Namespace) -> int:
     """List names, in the order of their bytes."""
     with load_source([args.source]) as source:
-        found = (item for path in args.path or [""] for item in _find(source, os.fsencode(path), args.recursive))
+        warn(source.warnings)
+        folders = [_resolve(source, os.fsencode(path)) for path in args.path or [""]]
         if args.json:
-            json.dump([_describe(source, path, node) for path, node in found], sys.stdout, indent=1)
-            print()
-            return OK
-        out = sys.stdout.buffer
-        readable = sys.stdout.isatty()
-        for path, node in found:
-            line = _long(source, node) if args.long else b""
-            out.write(line + (_printable(path) if readable else path))
-            if args.long and source.tree.is_symlink(node):
-                target = source.tree.target(node)
-                out.write(b" -> " + (_printable(target) if readable else target))
-            out.write(b"\n")
-        out.flush()
+            _print_json(source, folders, args.recursive)
+        else:
+            _print(source, folders, args.recursive, args.long)
     return OK
 
 
-def _find(source: Source, path: bytes, recursive: bool) -> Iterator[tuple[bytes, int]]:
-    """What is to be shown for a path: a file itself, a folder's entries relative to it."""
-    node = source.tree.find(path)
+def _resolve(source: Source, path: bytes) -> tuple[bytes, int]:
+    """A path without its ornaments, and its node. Links on the way are followed, and one to a folder is, as in ls(1)."""
+    tree = source.tree
+    plain = b"/".join(part for part in path.split(b"/") if part not in (b"", b"."))
+    node = None if path.startswith(b"/") else tree.follow(plain)
+    if node is not None and tree.is_dir(node):
+        return plain, node
+    folder, _, name = plain.rpartition(b"/")
+    parent = None if path.startswith(b"/") else tree.follow(folder)
+    node = None if parent is None else tree.lookup(parent, name)
+    return plain, tree.find(path) if node is None else node
+
+
+def _entries(source: Source, path: bytes, node: int, recursive: bool) -> Iterator[tuple[bytes, int]]:
+    """What is to be shown for a path, with names relative to it: a folder's entries, or itself."""
     if not source.tree.is_dir(node):
-        yield path, node
-    elif recursive:
-        yield from source.tree.walk(node)
-    else:
-        yield from source.tree.entries(node)
+        return iter([(path, node)])
+    return source.tree.walk(node) if recursive else source.tree.entries(node)
+
+
+def _print_json(source: Source, folders: list[tuple[bytes, int]], recursive: bool) -> None:
+    """One array. Written as it is made: a tree may have millions of names."""
+    before = b"[\n "
+    for path, node in folders:
+        prefix = path + b"/" if path and source.tree.is_dir(node) else b""
+        for name, child in _entries(source, path, node, recursive):
+            put(before + json.dumps(_describe(source, prefix + name, child)).encode())
+            before = b",\n "
+    put(b"\n]\n" if before.startswith(b",") else b"[]\n")
+
+
+def _print(source: Source, folders: list[tuple[bytes, int]], recursive: bool, long: bool) -> None:
+    # To a terminal, names are shown so that they cannot command it; to a file or a pipe, as they are.
+    show = _printable if sys.stdout is not None and sys.stdout.isatty() else bytes
+    for k, (path, node) in enumerate(folders):
+        if len(folders) > 1 and source.tree.is_dir(node):
+            put((b"\n" if k else b"") + show(path or b".") + b":\n")
+        for name, child in _entries(source, path, node, recursive):
+            target = b" -> " + show(source.tree.target(child)) if long and source.tree.is_symlink(child) else b""
+            put((_long(source, child) if long else b"") + show(name) + target + b"\n")
 
 
 def _size(source: Source, node: int) -> int:
@@ -62,9 +84,7 @@ def _long(source: Source, node: int) -> bytes:
 
 
 def _printable(name: bytes) -> bytes:
-    """A name that cannot move the cursor of a terminal: control characters escaped."""
-    text = name.decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text).encode()
+    return printable(name.decode("utf-8", "backslashreplace")).encode()
 
 
 def _describe(source: Source, path: bytes, node: int) -> dict[str, Any]:

@@ -30,6 +30,11 @@ def run(args: argparse.Namespace) -> int:
     )
 
 
+def unmount(mountpoint: str, lazy: bool) -> None:
+    """Unmount, also what a dead daemon left."""
+    _mount.umount(mountpoint, lazy=lazy)
+
+
 def helper(argv: Sequence[str]) -> int:
     """Mount as mount(8) asks for it: ``SOURCE DIR [-sfnv] [-o OPTIONS]``."""
     return _mount.helper(list(argv))

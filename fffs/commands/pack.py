@@ -6,21 +6,21 @@ import argparse
 import os
 import time
 
-from fffs.cli import OK, complain
+from fffs.cli import OK, complain, printable, say
 from fffs.pack import pack_folder
-from fffs.progress import ProgressBar, human
+from fffs.progress import ProgressBar, human, plural
 
 
 def run(args: argparse.Namespace) -> int:
     """Pack a folder."""
     output = args.output or os.path.basename(os.path.abspath(args.folder)) + ".ffr"
     begin = time.monotonic()
-    with ProgressBar(f"packing {args.folder}") as bar:
+    with ProgressBar(printable(f"packing {args.folder}")) as bar:
         summary = pack_folder(
             args.folder, output, jobs=args.jobs, progress=bar, warn=lambda line: complain(f"warning: {line}")
         )
     if not args.quiet:
         seconds = max(time.monotonic() - begin, 1e-9)
         rate = human(summary.total_bytes / seconds)
-        print(f"{output}: {summary.files} files, {human(summary.total_bytes)} in {seconds:.1f} s ({rate}/s)")
+        say(f"{output}: {plural(summary.files, 'file')}, {human(summary.total_bytes)} in {seconds:.1f} s ({rate}/s)")
     return OK

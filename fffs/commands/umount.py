@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from fffs.cli import OK
-from fffs.commands.mount import _mount
+from fffs.commands.mount import unmount
 
 
 def run(args: argparse.Namespace) -> int:
     """Unmount."""
-    _mount.umount(args.mountpoint, lazy=args.lazy)
+    unmount(args.mountpoint, args.lazy)
     return OK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fffs.cli import OK, complain
+from fffs.cli import OK, complain, printable, say, warn
 from fffs.layouts import load_source
 from fffs.progress import ProgressBar
 from fffs.unpack import unpack
@@ -12,7 +12,8 @@ from fffs.unpack import unpack
 
 def run(args: argparse.Namespace) -> int:
     """Unpack a source."""
-    with load_source([args.source]) as source, ProgressBar(f"unpacking {args.source}") as bar:
+    with load_source([args.source]) as source, ProgressBar(printable(f"unpacking {args.source}")) as bar:
+        warn(source.warnings)
         unpack(
             source,
             args.target,
@@ -23,5 +24,5 @@ def run(args: argparse.Namespace) -> int:
         )
         count = len(source.tree.mode) - 1
     if not args.quiet:
-        print(f"{args.target}: {count} files and folders, all verified")
+        say(f"{args.target}: {count} files and folders, all verified")
     return OK

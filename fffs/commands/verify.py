@@ -5,35 +5,52 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import replace
 
-from fffs.cli import OK, complain
-from fffs.errors import RecordError
-from fffs.layouts import load_source
-from fffs.progress import ProgressBar, human
+from fffs.cli import OK, complain, printable, put, say
+from fffs.errors import FormatError, RecordError
+from fffs.layouts import Source, load_records, load_source
+from fffs.progress import ProgressBar, human, plural
 from fffs.verify import BadRecord, verify
 
 
 def run(args: argparse.Namespace) -> int:
     """Check every byte; the exit code says whether all is well."""
     begin = time.monotonic()
-    with load_source(args.source) as source:
-        with ProgressBar(f"verifying {args.source[0]}") as bar:
+    source, refusal = _load(args.source)
+    with source:
+        with ProgressBar(printable(f"verifying {args.source[0]}")) as bar:
             bad = verify(source, bar)
         records, size = source.store.n, sum(file.index.file_size for file in source.store.files)
+    if refusal and not bad:
+        raise refusal
+    if refusal:  # the numbers that plain records have for names mean nothing here
+        bad = [replace(entry, name=None) for entry in bad]
     if args.json:
-        print(json.dumps({"records": records, "bytes": size, "bad": [vars(entry) for entry in bad]}, indent=1))
+        facts = {"records": records, "bytes": size, "bad": [vars(entry) for entry in bad]}
+        put(json.dumps(facts, indent=1).encode() + b"\n")
     else:
         for entry in bad:
-            print(_line(entry))
+            say(_line(entry))
         if not args.quiet and not bad:
             seconds = max(time.monotonic() - begin, 1e-9)
-            print(f"ok: {records} records, {human(size)} in {seconds:.1f} s ({human(size / seconds)}/s)")
+            say(f"ok: {plural(records, 'record')}, {human(size)} in {seconds:.1f} s ({human(size / seconds)}/s)")
     if not bad:
         return OK
-    complain(f"{len(bad)} of {records} records are bad; copy the file again, or restore it from a backup")
+    count = len({entry.number for entry in bad})
+    are = "is" if count == 1 else "are"
+    complain(f"{count} of {plural(records, 'record')} {are} bad; copy the file again, or restore it from a backup")
     return RecordError.exit_code
 
 
+def _load(paths: list[str]) -> tuple[Source, FormatError | None]:
+    """The source; where its tree of names is damaged, its records alone, and why."""
+    try:
+        return load_source(paths), None
+    except FormatError as refusal:
+        return load_records(paths), refusal
+
+
 def _line(entry: BadRecord) -> str:
-    name = "" if entry.name is None else f" {ascii(entry.name)}"
+    name = "" if entry.name is None else f" {entry.name!a}"
     return f"{entry.source}: record {entry.record}{name} at offset {entry.offset}: {entry.problem}"

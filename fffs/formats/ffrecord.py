@@ -1,7 +1,7 @@
 """The FFRecord file format: recognising it, loading its index.
 
-Format (all little-endian, HFAiLab/ffrecord): u32 CRC-32 of the metadata; i64 N; u32[N] CRC-32 of each record; i64[N] absolute
-offsets; then the records, contiguous and in order. See FORMATS.md.
+Format (all little-endian, HFAiLab/ffrecord): u32 CRC-32 of the metadata; i64 N; u32[N] CRC-32 of each record; i64[N]
+absolute offsets; then the records, contiguous and in order. See FORMATS.md.
 """
 
 from __future__ import annotations
@@ -72,11 +72,17 @@ def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
     _read_into(fd, head, 0, path)
     stored_crc, n = HEADER.unpack(head.tobytes())
     if stored_crc == 0 and n == 0 and size > HEADER.size:
-        raise UnfinishedFileError(f"{path}: the header is empty: its writer was stopped before it finished; write it again")
+        raise UnfinishedFileError(
+            f"{path}: the header is empty: its writer was stopped before it finished; write it again"
+        )
     # Before anything is allocated: the tables of n records must fit into the file.
     if n < 0 or n > (size - HEADER.size) // 12:
         raise MetadataError(
-            f"{path}: the header promises {n} records, more than {size} bytes can hold; damaged, or not an FFRecord file"
+            f"{path}: the header promises {n} records, more than its {size} bytes hold; damaged, or no FFRecord file"
+        )
+    if n == 0 and size > HEADER.size:
+        raise MetadataError(
+            f"{path}: a file of no records, followed by {size - HEADER.size} bytes; damaged, or no FFRecord file"
         )
     checksums = np.empty(n, np.uint32)
     # One array for starts and ends: record i ends where i + 1 begins, the last one at the end of the file.

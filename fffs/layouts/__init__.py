@@ -1,13 +1,13 @@
 """Layouts: what tree of names a source is shown as. ``load_source`` opens any source with its tree.
 
-One module per kind: ``packed`` (the tree stored in a packed folder), ``plain`` (one numbered file per record), ``union`` (several
-packed folders as one).
+One module per kind: ``packed`` (the tree stored in a packed folder), ``plain`` (one numbered file per record),
+``union`` (several packed folders as one).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,28 +44,44 @@ class Source:
 def load_source(paths: Sequence[str | bytes | os.PathLike[Any]], suffix: str = "", check_data: bool = True) -> Source:
     """Open record files, or folders of them, as one tree.
 
-    One packed folder shows its tree; several show their union, in which the first wins. Plain record files show one file per
-    record, numbered through; ``suffix`` is added to each name.
+    One packed folder shows its tree; several show their union, in which the first wins. Plain record files show one
+    file per record, numbered through; ``suffix`` is added to each name.
 
     Raises:
         UsageError: packed and plain files are mixed, or a suffix is given for packed ones.
         FormatError, SourceNotFoundError, ReadError: a file cannot be opened.
 
     """
+    return _load(paths, lambda files: _load_any(files, suffix, check_data), check_data)
+
+
+def load_records(paths: Sequence[str | bytes | os.PathLike[Any]]) -> Source:
+    """Open record files, or folders of them, as numbered files, whatever names they hold: those may be damaged.
+
+    Raises:
+        FormatError, SourceNotFoundError, ReadError: a file cannot be opened.
+
+    """
+    return _load(paths, lambda files: _load_plain(files, ""))
+
+
+def _load(
+    paths: Sequence[str | bytes | os.PathLike[Any]],
+    layout: Callable[[list[SourceFile]], _Loaded],
+    check_data: bool = True,
+) -> Source:
     names = expand_sources([os.fsdecode(path) for path in paths])
     if not names:
         raise SourceNotFoundError("nothing to open")
     files = open_files(names, check_data)
     try:
-        source = _load_packed(files, check_data) if _all_packed(files) else _load_plain(files, suffix)
-        if suffix and source.layout != "plain":
-            raise UsageError(f"{names[0]}: a packed folder has names of its own; leave --suffix out")
+        loaded = layout(files)
     except BaseException:
         for file in files:
             os.close(file.fd)
         raise
     # The last step: from here on the store owns the descriptors.
-    return Source(source.tree, RecordStore(source.files), source.layout, source.warnings)
+    return Source(loaded.tree, RecordStore(loaded.files), loaded.layout, loaded.warnings)
 
 
 @dataclass(frozen=True)
@@ -76,6 +92,14 @@ class _Loaded:
     tree: Tree
     layout: str
     warnings: tuple[str, ...] = ()
+
+
+def _load_any(files: list[SourceFile], suffix: str, check_data: bool) -> _Loaded:
+    if not _all_packed(files):
+        return _load_plain(files, suffix)
+    if suffix:
+        raise UsageError(f"{files[0].index.path}: a packed folder has names of its own; leave --suffix out")
+    return _load_packed(files, check_data)
 
 
 def _all_packed(files: list[SourceFile]) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 
 import numpy as np
 
 from fffs import packed_pickle, trailer
-from fffs.errors import ChecksumError, FormatError, MetadataError
+from fffs.errors import ChecksumError, FormatError, MetadataError, ReadError
 from fffs.store import RecordStore, SourceFile
 from fffs.tree import Tree
 
@@ -27,7 +28,10 @@ def is_packed(file: SourceFile) -> bool:
     index, magic = file.index, packed_pickle.MAGIC
     if len(index) == 0 or index.truncated or index.length(len(index) - 1) < len(magic):
         return False
-    return os.pread(file.fd, len(magic), int(index.starts[-1])) == magic
+    try:
+        return os.pread(file.fd, len(magic), int(index.starts[-1])) == magic
+    except OSError as error:
+        raise ReadError(error.errno or errno.EIO, index.path) from error
 
 
 def load(file: SourceFile, check_data: bool = True) -> Packed:

@@ -12,7 +12,8 @@ def merge(trees: list[Tree], counts: list[int]) -> tuple[Tree, list[tuple[bytes,
     """The union of trees, the k-th of which names records of a file with counts[k] of them.
 
     Returns:
-        The tree, whose record numbers go through all files, and (path, number of the tree) of every name that an earlier tree hides.
+        The tree, whose record numbers go through all files, and (path, number of the tree) of every name that an
+        earlier tree hides.
 
     """
     firsts = [0, *accumulate(counts)]

@@ -57,8 +57,8 @@ typedef struct {
  * Anything else (-ENOMEM): the batch could not be run, no status is meaningful. */
 int fffs_read_batch(fffs_request *requests, size_t count);
 
-/* Picks the backend for this process: "uring", "aio" or "pread". 0; -EINVAL for another name; -errno when the kernel or a
- * sandbox refuses it, and then the backend stays as it was. The initial one is "pread". */
+/* Picks the backend for this process: "uring", "aio" or "pread". 0; -EINVAL for another name; -errno when the kernel
+ * or a sandbox refuses it, and then the backend stays as it was. The initial one is "pread". */
 int fffs_engine_select(const char *name);
 
 /* The selected backend's name: a constant. */
@@ -90,8 +90,8 @@ enum {
     FFFS_FAULT_THREAD = 11        /* pthread_create */
 };
 
-/* Makes the nth operation (1 is the next one) of a kind give result instead of its own, and count - 1 more after it; kind
- * FFFS_FAULT_NONE ends that. A non-negative result of a read cuts it to that many bytes (really read). For tests;
+/* Makes the nth operation (1 is the next one) of a kind give result instead of its own, and count - 1 more after it;
+ * kind FFFS_FAULT_NONE ends that. A non-negative result of a read cuts it to that many bytes (really read). For tests;
  * costs one predictable branch per operation when unused. */
 void fffs_fault_set(int kind, int64_t nth, int64_t count, int32_t result);
 
@@ -122,8 +122,9 @@ typedef struct {
     uint64_t targets_size;
 } fffs_tree;
 
-/* The limits of a tree: a name as in every Linux file system, a depth beyond which no path fits PATH_MAX. */
-enum { FFFS_NAME_MAX = 255, FFFS_DEPTH_MAX = 2048, FFFS_TARGET_MAX = 4095 };
+/* The limits of a tree, in bytes: those of Linux for a name, for a path (here from the root on; so no directory is more than
+ * 2048 deep) and for what a symbolic link says. */
+enum { FFFS_NAME_MAX = 255, FFFS_PATH_MAX = 4095, FFFS_TARGET_MAX = 4095 };
 
 /* Checks everything that fffs_tree_lookup, and anyone who walks the arrays, relies on. files may name the records below
  * records. 0; -ENOMEM; or -EINVAL, and then *why (never freed) says what is wrong and *where at which node or entry. */
@@ -134,15 +135,16 @@ int fffs_tree_lookup(const fffs_tree *tree, uint32_t node, const uint8_t *name, 
 
 /* Orders entries that come in any order into the arrays of a tree.
  *
- * In: for each entry the node of its directory, its own node and its name; for each node whether it is a directory. Node 0 is
- * the root. Out: rank[nodes], the node's number in the tree; entry_nodes, name_offsets and names in tree order.
- * 0; -ENOMEM; -EINVAL when an entry's numbers are out of range or something hangs below no directory; -ELOOP when a directory
- * has two names. Does not look for duplicate names: fffs_tree_validate does. */
+ * In: for each entry the node of its directory, its own node and its name; for each node whether it is a directory.
+ * Node 0 is the root. Out: rank[nodes], the node's number in the tree; entry_nodes, name_offsets and names in tree
+ * order. 0; -ENOMEM; -EINVAL when an entry's numbers are out of range or something hangs below no directory; -ELOOP
+ * when a directory has two names. Does not look for duplicate names: fffs_tree_validate does. */
 int fffs_tree_order(uint64_t entries, uint64_t nodes, const uint32_t *entry_parent, const uint32_t *entry_node,
                     const uint32_t *in_name_offsets, const uint8_t *in_names, const uint8_t *is_directory,
                     uint32_t *rank, uint32_t *entry_nodes, uint32_t *name_offsets, uint8_t *names);
 
-/* ---------------------------------------------------------------- packed folders written by ffrecord (packed_pickle.c) */
+/* ---------------------------------------------------------------- packed folders written by ffrecord
+ * (packed_pickle.c) */
 
 /* What a packed folder's pickle holds. Call once with the pointers NULL to learn the sizes, then with room for them. */
 typedef struct {
@@ -157,14 +159,15 @@ typedef struct {
     uint64_t consumed;        /* out: length of the pickle, STOP included */
 } fffs_packed_pickle;
 
-/* Decodes the pickle of nested OrderedDicts of names to record numbers, and nothing else: no object is built, no global but
- * collections.OrderedDict is accepted, memory is bounded by a multiple of size. 0; -ENOMEM; or -EINVAL, and then *why (never
- * freed) and *where (offset in data) say what was refused. */
+/* Decodes the pickle of nested OrderedDicts of names to record numbers, and nothing else: no object is built, no
+ * global but collections.OrderedDict is accepted, memory is bounded by a multiple of size. 0; -ENOMEM; or -EINVAL,
+ * and then *why (never freed) and *where (offset in data) say what was refused. */
 int fffs_packed_pickle_decode(const uint8_t *data, size_t size, fffs_packed_pickle *out, const char **why, uint64_t *where);
 
 /* ---------------------------------------------------------------- verified range reads (store.c) */
 
-/* One open file of a store with its index. The arrays and the descriptor stay the caller's and must outlive the store. */
+/* One open file of a store with its index. The arrays and the descriptor stay the caller's and must outlive the
+ * store. */
 typedef struct {
     const int64_t *starts;            /* [records] offset of each record */
     const int64_t *ends;              /* [records] offset after it */
@@ -180,8 +183,8 @@ typedef struct {
 
 typedef struct fffs_store fffs_store;
 
-/* A store over files, whose records are numbered through. NULL without memory, or when a file cannot be stat'ed. Free it when
- * no call on it is running; the descriptors are the caller's to close. A store may be used from any thread. */
+/* A store over files, whose records are numbered through. NULL without memory, or when a file cannot be stat'ed. Free
+ * it when no call on it is running; the descriptors are the caller's to close. A store may be used from any thread. */
 fffs_store *fffs_store_new(const fffs_file *files, size_t count);
 void fffs_store_free(fffs_store *store);
 
@@ -191,21 +194,27 @@ enum {
     FFFS_READ_UNVERIFIED = 2 /* no checks: the bytes as they are in the file */
 };
 
-/* Reads up to length bytes of a record from start on into dest, and gives out only what was verified: the first touch of a
- * record reads and checks all of it, or, where there are block checksums, of the blocks touched. A source file that
- * changes is noticed, and its records are checked again.
- * The number of bytes read (0 at or after the record's end); -EAGAIN; -EBADMSG: bad checksum; -ENODATA: the file ends inside the
- * record; -ERANGE: no such record; -ESTALE: the file does not stop changing; or -errno. */
+/* Reads up to length bytes of a record from start on into dest, and gives out only what was verified: the first touch
+ * of a record reads and checks all of it, or, where there are block checksums, of the blocks touched. A source file
+ * that changes is noticed, and its records are checked again.
+ * The number of bytes read (0 at or after the record's end); -EAGAIN; -EBADMSG: bad checksum; -ENODATA: the file ends
+ * inside the record; -ERANGE: no such record; -ESTALE: the file does not stop changing; or -errno. */
 int64_t fffs_store_read(fffs_store *store, uint64_t record, uint64_t start, uint64_t length, uint8_t *dest, int flags);
+
+/* How many records there are in all files. */
+uint64_t fffs_store_records(const fffs_store *store);
+
+/* A record's length as the index claims it, or -ERANGE. */
+int64_t fffs_store_length(const fffs_store *store, uint64_t record);
 
 /* 1 when all of the record has been verified and its file has not changed since it was last looked at, else 0. */
 int fffs_store_verified(fffs_store *store, uint64_t record);
 
 /* ---------------------------------------------------------------- copying with checksums (copy.c) */
 
-/* Copies length bytes from in_fd at in_offset to out_fd at out_offset through a bounded buffer, and gives their CRC-32; with
- * block_crcs also that of each FFFS_BLOCK bytes ([ceil(length / FFFS_BLOCK)]). *failed_fd is the descriptor whose call failed.
- * 0; -ENODATA when in_fd ends too early; or -errno. */
+/* Copies length bytes from in_fd at in_offset to out_fd at out_offset through a bounded buffer, and gives their
+ * CRC-32; with block_crcs also that of each FFFS_BLOCK bytes ([ceil(length / FFFS_BLOCK)]). *failed_fd is the
+ * descriptor whose call failed. 0; -ENODATA when in_fd ends too early; or -errno. */
 int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int64_t length, uint32_t *crc,
               uint32_t *block_crcs, int *failed_fd);
 

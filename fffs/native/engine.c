@@ -2,6 +2,7 @@
 #include "engine.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,9 @@ enum { ALONE_BYTES = 256 * 1024, READ_BYTES = 2048 };
 
 /* After so many misses in a row the batch is taken for cold: nothing more is tried inline. */
 enum { COLD_AFTER = 8 };
+
+/* A plain read has waited for the device if it takes this long beside its bytes. */
+enum { SLOW_NANOSECONDS = 50000 };
 
 /* Scratch buffers in flight at a time, of up to FFFS_BLOCK each. */
 enum { SCRATCH_LIMIT = 32 };
@@ -237,20 +241,21 @@ static uint8_t *piece_data(fffs_piece *piece, uint8_t **scratch) {
     return *scratch;
 }
 
-/* Reads a piece as far as the page cache has it. False: a read would have to wait. */
-static bool read_hot(fffs_piece *piece, uint8_t **scratch) {
+/* Reads a piece as far as the page cache has it. 0 when it is finished, -EOPNOTSUPP when its file system cannot tell what
+ * is cached, -EAGAIN when a read would have to wait, or plain reads must decide for another reason. */
+static int read_hot(fffs_piece *piece, uint8_t **scratch) {
     for (;;) {
         uint32_t size = piece->length - piece->done;
         uint8_t *data = piece_data(piece, scratch);
         int64_t result;
 
         if (data == NULL)
-            return false;
+            return -EAGAIN;
         result = fffs_pread_nowait(piece->fd, data, size < HOT_CHUNK ? size : HOT_CHUNK, fffs_piece_offset(piece));
         if (fffs_piece_read(piece, result, data))
-            return true;
+            return 0;
         if (result <= 0)
-            return false;
+            return result == -EOPNOTSUPP ? -EOPNOTSUPP : -EAGAIN;
     }
 }
 
@@ -349,20 +354,24 @@ void fffs_flight_close(fffs_flight *flight) {
 /* ---------------------------------------------------------------- batches */
 
 typedef struct {
-    fffs_job job; /* first: helpers get the batch from it */
     fffs_request *requests;
     size_t count;
     fffs_piece *pieces;
     size_t piece_count;
-    fffs_piece **misses; /* the pieces left for the cold phase; room for all */
+    /* What the hot phase leaves, room for all: pieces that would wait from the front, and from the back those on file
+     * systems that do not tell. */
+    fffs_piece **left;
+    fffs_piece **plain; /* those to be read plainly */
+    size_t plain_count;
     uint64_t bytes;
     size_t group; /* pieces that a thread takes at a time */
     /* Shared by the threads: */
     _Alignas(64) _Atomic size_t cursor;
     _Alignas(64) _Atomic size_t miss_count;
+    _Atomic size_t blind_count;
     _Atomic int misses_in_row;
     fffs_piece few_pieces[FEW_PIECES];
-    fffs_piece *few_misses[FEW_PIECES];
+    fffs_piece *few_left[FEW_PIECES];
 } batch;
 
 static bool is_valid(const fffs_request *request) {
@@ -414,18 +423,19 @@ static int open_batch(batch *self, fffs_request *requests, size_t count) {
     }
     self->piece_count = (size_t)total;
     self->pieces = self->few_pieces;
-    self->misses = self->few_misses;
+    self->left = self->few_left;
     if (total > FEW_PIECES) {
-        self->pieces = fffs_allocate((size_t)total * (sizeof *self->pieces + sizeof *self->misses));
+        self->pieces = fffs_allocate((size_t)total * (sizeof *self->pieces + sizeof *self->left));
         if (self->pieces == NULL)
             return -ENOMEM;
-        self->misses = (fffs_piece **)(self->pieces + total);
+        self->left = (fffs_piece **)(self->pieces + total);
     }
     piece = self->pieces;
     for (size_t i = 0; i < count; i++)
         piece = cut_request(&requests[i], (uint32_t)i, piece);
     atomic_init(&self->cursor, 0);
     atomic_init(&self->miss_count, 0);
+    atomic_init(&self->blind_count, 0);
     atomic_init(&self->misses_in_row, 0);
     return 0;
 }
@@ -458,53 +468,134 @@ static int close_batch(batch *self) {
     return result;
 }
 
+/* ---------------------------------------------------------------- sharing the work */
+
+/* How many helpers are worth waking for so many pieces of the batch, taken self->group at a time, when none has to wait. */
+static int useful_helpers(const batch *self, size_t count) {
+    uint64_t work = (self->bytes / self->piece_count + READ_BYTES) * count / ALONE_BYTES;
+    size_t groups = (count - 1) / self->group;
+
+    work = work > groups ? groups : work;
+    return work > INT_MAX ? INT_MAX : (int)work;
+}
+
+/* Takes the next group of count pieces: from *begin to *end. False: none is left. */
+static bool take_group(batch *self, size_t count, size_t *begin, size_t *end) {
+    *begin = atomic_fetch_add_explicit(&self->cursor, self->group, memory_order_relaxed);
+    *end = *begin + self->group < count ? *begin + self->group : count;
+    return *begin < count;
+}
+
 /* ---------------------------------------------------------------- the hot phase */
 
-/* Tries one piece, and notes a miss. */
+/* Tries one piece, and notes what it left. */
 static void try_piece(batch *self, fffs_piece *piece, uint8_t **scratch) {
+    int result = -EAGAIN;
+
     if (piece->status != FFFS_PENDING)
         return;
-    if (atomic_load_explicit(&self->misses_in_row, memory_order_relaxed) < COLD_AFTER) {
-        if (read_hot(piece, scratch)) {
-            if (atomic_load_explicit(&self->misses_in_row, memory_order_relaxed) != 0)
-                atomic_store_explicit(&self->misses_in_row, 0, memory_order_relaxed);
-            return;
-        }
+    if (atomic_load_explicit(&self->misses_in_row, memory_order_relaxed) < COLD_AFTER)
+        result = read_hot(piece, scratch);
+    if (result == -EOPNOTSUPP) {
+        size_t number = atomic_fetch_add_explicit(&self->blind_count, 1, memory_order_relaxed);
+        self->left[self->piece_count - 1 - number] = piece;
+    } else if (result != 0) {
         atomic_fetch_add_explicit(&self->misses_in_row, 1, memory_order_relaxed);
+        self->left[atomic_fetch_add_explicit(&self->miss_count, 1, memory_order_relaxed)] = piece;
+    } else if (atomic_load_explicit(&self->misses_in_row, memory_order_relaxed) != 0) {
+        atomic_store_explicit(&self->misses_in_row, 0, memory_order_relaxed);
     }
-    self->misses[atomic_fetch_add_explicit(&self->miss_count, 1, memory_order_relaxed)] = piece;
 }
 
 /* One thread's share of the hot phase. */
-static void share_hot(fffs_job *job) {
-    batch *self = (batch *)job;
+static void share_hot(void *work) {
+    batch *self = work;
     uint8_t *scratch = NULL;
+    size_t i, end;
 
-    for (;;) {
-        size_t i = atomic_fetch_add_explicit(&self->cursor, self->group, memory_order_relaxed);
-        size_t end = i + self->group;
-
-        if (i >= self->piece_count)
-            break;
-        for (end = end < self->piece_count ? end : self->piece_count; i < end; i++)
+    while (take_group(self, self->piece_count, &i, &end))
+        for (; i < end; i++)
             try_piece(self, &self->pieces[i], &scratch);
-    }
     fffs_buffer_give(scratch);
 }
 
 static void run_hot(batch *self) {
-    uint64_t work = self->bytes + (uint64_t)self->piece_count * READ_BYTES;
-    size_t group = (size_t)(GROUP_BYTES / (self->bytes / self->piece_count + 1)), groups;
+    size_t group = (size_t)(GROUP_BYTES / (self->bytes / self->piece_count + 1));
+    fffs_job job;
 
     self->group = group < 1 ? 1 : group > GROUP_PIECES ? GROUP_PIECES : group;
-    groups = (self->piece_count - 1) / self->group + 1;
-    self->job.run = share_hot;
-    self->job.kind = FFFS_HOT;
-    if (work / ALONE_BYTES < groups)
-        groups = (size_t)(work / ALONE_BYTES) + 1;
-    fffs_job_offer(&self->job, groups > FFFS_COLD_HELPERS ? FFFS_COLD_HELPERS : (int)groups - 1);
-    share_hot(&self->job);
-    fffs_job_retire(&self->job);
+    fffs_job_offer(&job, FFFS_HOT, share_hot, self, useful_helpers(self, self->piece_count));
+    share_hot(self);
+    fffs_job_retire(&job);
+}
+
+/* ---------------------------------------------------------------- plain reads */
+
+/* One thread's share. */
+static void share_plain(void *work) {
+    batch *self = work;
+    uint8_t *scratch = NULL;
+    size_t i, end;
+
+    while (take_group(self, self->plain_count, &i, &end))
+        for (; i < end; i++)
+            read_plain(self->plain[i], &scratch);
+    fffs_buffer_give(scratch);
+}
+
+/* The caller's share as long as no read waits. What takes longer than copying and checking at 4 GB/s has waited: then the
+ * rest is for as many threads as make a deep queue. */
+static bool share_until_slow(batch *self) {
+    uint8_t *scratch = NULL;
+    bool slow = false;
+    size_t i, end;
+
+    while (!slow && take_group(self, self->plain_count, &i, &end)) {
+        for (; i < end; i++) {
+            int64_t start = fffs_now();
+
+            read_plain(self->plain[i], &scratch);
+            slow |= fffs_now() - start > SLOW_NANOSECONDS + self->plain[i]->length / 4;
+        }
+    }
+    fffs_buffer_give(scratch);
+    return slow;
+}
+
+static int queue_helpers(size_t count) {
+    return count > FFFS_COLD_HELPERS ? FFFS_COLD_HELPERS : (int)count - 1;
+}
+
+/* Pieces known to wait: a queue as deep as there are threads, at once. */
+static void run_misses(batch *self) {
+    fffs_job job;
+
+    self->group = 1;
+    fffs_job_offer(&job, FFFS_COLD, share_plain, self, queue_helpers(self->plain_count));
+    share_plain(self);
+    fffs_job_retire(&job);
+}
+
+/* Pieces that may be cached or not. */
+static void run_blind(batch *self) {
+    fffs_job hot, cold;
+
+    fffs_job_offer(&hot, FFFS_HOT, share_plain, self, useful_helpers(self, self->plain_count));
+    if (share_until_slow(self)) {
+        fffs_job_offer(&cold, FFFS_COLD, share_plain, self, queue_helpers(self->plain_count));
+        share_plain(self);
+        fffs_job_retire(&cold);
+    }
+    fffs_job_retire(&hot);
+}
+
+static void run_plain(batch *self, fffs_piece **pieces, size_t count, void (*run)(batch *)) {
+    if (count == 0)
+        return;
+    self->plain = pieces;
+    self->plain_count = count;
+    atomic_store(&self->cursor, 0);
+    run(self);
 }
 
 /* ---------------------------------------------------------------- the cold phase */
@@ -517,40 +608,30 @@ static int compare_places(const void *a, const void *b) {
     return (left->offset > right->offset) - (left->offset < right->offset);
 }
 
-/* One thread's share of plain reads of misses. */
-static void share_plain(fffs_job *job) {
-    batch *self = (batch *)job;
-    size_t count = atomic_load_explicit(&self->miss_count, memory_order_relaxed), i;
-    uint8_t *scratch = NULL;
-
-    while ((i = atomic_fetch_add_explicit(&self->cursor, 1, memory_order_relaxed)) < count)
-        read_plain(self->misses[i], &scratch);
-    fffs_buffer_give(scratch);
-}
-
-static void run_plain(batch *self, size_t count) {
-    atomic_store(&self->miss_count, count);
-    atomic_store(&self->cursor, 0);
-    self->job.run = share_plain;
-    self->job.kind = FFFS_COLD;
-    fffs_job_offer(&self->job, count > FFFS_COLD_HELPERS ? FFFS_COLD_HELPERS : (int)count - 1);
-    share_plain(&self->job);
-    fffs_job_retire(&self->job);
-}
-
-static void run_cold(batch *self, size_t count) {
+/* Reads pieces through the selected backend. Returns how many it left, which are then the first. */
+static size_t run_backend(fffs_piece **pieces, size_t count) {
     context_pool *pool = atomic_load(&selected);
     fffs_context *context;
     size_t left = 0;
 
-    qsort(self->misses, count, sizeof *self->misses, compare_places);
-    if (pool != NULL && count > 1 && take_context(pool, &context) == 0)
-        return_context(pool, context, pool->backend->run(context, self->misses, count));
+    if (pool == NULL || count < 2 || take_context(pool, &context) != 0)
+        return count;
+    return_context(pool, context, pool->backend->run(context, pieces, count));
     for (size_t i = 0; i < count; i++)
-        if (self->misses[i]->status == FFFS_PENDING)
-            self->misses[left++] = self->misses[i];
-    if (left > 0)
-        run_plain(self, left);
+        if (pieces[i]->status == FFFS_PENDING)
+            pieces[left++] = pieces[i];
+    return left;
+}
+
+/* What the hot phase left. On file systems without RWF_NOWAIT (overlayfs, tmpfs and FUSE at least) the ring's and AIO's reads
+ * would go through a worker thread or block, cached or not: plain reads were up to twice as fast there. */
+static void run_cold(batch *self) {
+    size_t misses = atomic_load(&self->miss_count), blind = atomic_load(&self->blind_count);
+    fffs_piece **blind_pieces = self->left + self->piece_count - blind;
+
+    run_plain(self, blind_pieces, blind, run_blind);
+    qsort(self->left, misses, sizeof *self->left, compare_places);
+    run_plain(self, self->left, run_backend(self->left, misses), run_misses);
 }
 
 int fffs_read_batch(fffs_request *requests, size_t count) {
@@ -564,8 +645,6 @@ int fffs_read_batch(fffs_request *requests, size_t count) {
     if (failed != 0)
         return failed;
     run_hot(&self);
-    /* Helpers were joined through atomics: all they wrote is visible. */
-    if (atomic_load(&self.miss_count) > 0)
-        run_cold(&self, atomic_load(&self.miss_count));
+    run_cold(&self); /* helpers were joined through atomics: all that they wrote can be seen */
     return close_batch(&self);
 }

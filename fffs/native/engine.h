@@ -120,23 +120,27 @@ extern const fffs_backend fffs_uring, fffs_aio;
 /* What helpers are wanted for; each kind has a limit of its own on how many threads may work at it in this process. */
 enum { FFFS_HOT = 0, FFFS_COLD = 1 };
 
-/* Work that any number of threads may share; embedded in the caller's own structure, on its stack. */
+/* Work that any number of threads may share. On its caller's stack. */
 typedef struct fffs_job {
-    void (*run)(struct fffs_job *job); /* called at most once by each helper that joins; returns when no work is left */
+    void (*run)(void *work); /* called at most once by each helper that joins; returns when no work is left */
+    void *work;              /* the caller's */
     struct fffs_job *next;
     int kind, reserved, wanted; /* under the pool's lock */
     _Atomic int active;         /* helpers inside run */
 } fffs_job;
 
-/* Publishes a job and wakes up to that many helpers, fewer where there are no more. Never waits. Any thread; the job
- * must then be retired by the same caller. */
-void fffs_job_offer(fffs_job *job, int helpers);
+/* Publishes a job and wakes up to that many helpers, fewer where there are no more, or none. Never waits. Any thread; the
+ * same thread must retire the job. */
+void fffs_job_offer(fffs_job *job, int kind, void (*run)(void *work), void *work, int helpers);
 
 /* Withdraws the job, and waits for the helpers that had joined. Afterwards nobody looks at it. */
 void fffs_job_retire(fffs_job *job);
 
 /* The limit for FFFS_HOT (caller included) is fffs_engine_set_threads; this is helpers for FFFS_COLD. */
 enum { FFFS_COLD_HELPERS = 31 };
+
+/* Nanoseconds on a clock that only goes forward. */
+int64_t fffs_now(void);
 
 /* Helper threads alive. */
 int fffs_threads_alive(void);

@@ -10,6 +10,7 @@
  * Bounds, each against a known attack:
  *   - the memo takes only the next index (what the pickler does), so that no index can claim memory;
  *   - the stack and the memo grow by one item per opcode at most, so by a multiple of the input;
+ *   - all names together are at most a few times as long as the pickle;
  *   - a dictionary cannot be fetched from the memo, so none has two places, and none contains itself;
  *   - nothing recurses: depth costs stack items, not C stack (and the tree's own limit refuses what is too deep). */
 #include "fffs.h"
@@ -17,6 +18,10 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* What all names together may have: this many bytes, or this many times the pickle's size. */
+#define NAMES_LEAST ((uint64_t)1 << 20)
+#define NAMES_FACTOR 8
 
 enum kind { MARK, STRING, INTEGER, DICTIONARY, CONSTRUCTOR, EMPTY_TUPLE };
 
@@ -159,6 +164,9 @@ static int set_item(struct machine *m, struct item dictionary, struct item key, 
     int length = encode_name(m, m->data + key.value, key.length, name);
     if (length < 0)
         return -1;
+    /* A name may be used again from the memo at the cost of two bytes, which must not claim a hundred times as many. */
+    if (out->names_size > NAMES_LEAST && out->names_size > NAMES_FACTOR * m->size)
+        return refuse(m, "its names are out of proportion to its size");
     if (out->entries >= UINT32_MAX - 1 || out->names_size + (uint64_t)length >= UINT32_MAX)
         return refuse(m, "there are too many names");
     if (out->names) {

@@ -466,3 +466,15 @@ int fffs_store_verified(fffs_store *store, uint64_t record)
             return 0;
     return 1;
 }
+
+uint64_t fffs_store_records(const fffs_store *store)
+{
+    return store->count ? store->files[store->count - 1].first + store->files[store->count - 1].is.records : 0;
+}
+
+int64_t fffs_store_length(const fffs_store *store, uint64_t record)
+{
+    const struct store_file *file = find_file(store, record);
+
+    return file ? file->is.ends[record - file->first] - file->is.starts[record - file->first] : -ERANGE;
+}

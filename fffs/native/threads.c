@@ -28,7 +28,7 @@ static _Atomic int open_count;
 
 static _Atomic int thread_limit;
 
-static int64_t now(void) {
+int64_t fffs_now(void) {
     struct timespec time;
 
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -45,7 +45,7 @@ static inline void relax(void) {
 
 /* Spins until *value is zero (or, with want_zero false, is not), or for SPIN_NANOSECONDS. True: it has become so. */
 static bool spin_until(_Atomic int *value, bool want_zero) {
-    int64_t deadline = now() + SPIN_NANOSECONDS;
+    int64_t deadline = fffs_now() + SPIN_NANOSECONDS;
 
     do {
         for (int i = 0; i < 32; i++) {
@@ -53,7 +53,7 @@ static bool spin_until(_Atomic int *value, bool want_zero) {
                 return true;
             relax();
         }
-    } while (now() < deadline);
+    } while (fffs_now() < deadline);
     return false;
 }
 
@@ -98,7 +98,7 @@ static void *help(void *unused) {
         if (--job->wanted == 0)
             close_job(job);
         pthread_mutex_unlock(&lock);
-        job->run(job);
+        job->run(job->work);
         pthread_mutex_lock(&lock);
         /* From here on the job may be gone: who retires it may look at active without the lock. */
         if (atomic_fetch_sub(&job->active, 1) == 1 && retiring > 0)
@@ -129,20 +129,18 @@ static bool start_thread(void) {
     return !failed;
 }
 
-void fffs_job_offer(fffs_job *job, int helpers) {
-    int limit = job->kind == FFFS_HOT ? fffs_engine_threads() - 1 : FFFS_COLD_HELPERS;
+void fffs_job_offer(fffs_job *job, int kind, void (*run)(void *work), void *work, int helpers) {
+    int limit = kind == FFFS_HOT ? fffs_engine_threads() - 1 : FFFS_COLD_HELPERS;
     fffs_job **place = &open_jobs;
 
-    job->next = NULL;
-    job->reserved = job->wanted = 0;
-    atomic_init(&job->active, 0);
+    *job = (fffs_job){.run = run, .work = work, .kind = kind};
     if (helpers <= 0 || limit <= 0)
         return;
     pthread_mutex_lock(&lock);
-    if (helpers > limit - reserved[job->kind])
-        helpers = limit - reserved[job->kind];
+    if (helpers > limit - reserved[kind])
+        helpers = limit - reserved[kind];
     if (helpers > 0) {
-        reserved[job->kind] += helpers;
+        reserved[kind] += helpers;
         job->reserved = job->wanted = helpers;
         while (*place != NULL)
             place = &(*place)->next;

@@ -166,8 +166,9 @@ static int validate_names(const fffs_tree *t, struct finding found)
     return 0;
 }
 
-/* Directories share out the entries in node order, so that none overlaps another, and their names strictly ascend. */
-static int validate_directory(const fffs_tree *t, uint64_t node, uint64_t *next, uint16_t *depth, struct finding found)
+/* Directories share out the entries in node order, so that none overlaps another, and their names strictly ascend. path
+ * has for each directory the length of what comes before a name in it. */
+static int validate_directory(const fffs_tree *t, uint64_t node, uint64_t *next, uint16_t *path, struct finding found)
 {
     uint32_t first = t->ref[node], count = t->count[node], subdirectories = 0;
 
@@ -180,14 +181,17 @@ static int validate_directory(const fffs_tree *t, uint64_t node, uint64_t *next,
         if (i > first && compare_bytes(t->names + t->name_offsets[i - 1], t->name_offsets[i] - t->name_offsets[i - 1],
                                        t->names + t->name_offsets[i], t->name_offsets[i + 1] - t->name_offsets[i]) >= 0)
             return refuse(found, "names in a directory are duplicated or not sorted", i);
+        /* path[node] counts the '/' that follows the directory's own name. */
+        uint32_t length = path[node] + t->name_offsets[i + 1] - t->name_offsets[i];
+
+        if (length > FFFS_PATH_MAX)
+            return refuse(found, "a path is longer than 4095 bytes", i);
         if (!S_ISDIR(t->mode[child]))
             continue;
         /* A parent's number below its child's rules out cycles. */
         if (t->parent[child] != node || child <= node)
             return refuse(found, "a directory is not where its parent says", child);
-        if (depth[node] >= FFFS_DEPTH_MAX)
-            return refuse(found, "directories are nested too deeply", child);
-        depth[child] = (uint16_t)(depth[node] + 1);
+        path[child] = (uint16_t)(length + 1);
         subdirectories++;
     }
     if (t->nlink[node] != subdirectories + 2)
@@ -221,7 +225,7 @@ static int validate_node(const fffs_tree *t, uint64_t node, uint64_t records, co
     return 0;
 }
 
-static int validate_structure(const fffs_tree *t, uint64_t records, uint32_t *seen, uint16_t *depth,
+static int validate_structure(const fffs_tree *t, uint64_t records, uint32_t *seen, uint16_t *path,
                               struct finding found)
 {
     uint64_t next = 0;
@@ -235,7 +239,7 @@ static int validate_structure(const fffs_tree *t, uint64_t records, uint32_t *se
     for (uint64_t node = 0; node < t->nodes; node++) {
         status = validate_node(t, node, records, seen, found);
         if (!status && S_ISDIR(t->mode[node]))
-            status = validate_directory(t, node, &next, depth, found);
+            status = validate_directory(t, node, &next, path, found);
         if (status)
             return status;
     }
@@ -260,10 +264,10 @@ int fffs_tree_validate(const fffs_tree *tree, uint64_t records, const char **why
     if (status)
         return status;
     uint32_t *seen = calloc(tree->nodes, sizeof *seen);
-    uint16_t *depth = calloc(tree->nodes, sizeof *depth);
-    status = seen && depth ? validate_structure(tree, records, seen, depth, found) : -ENOMEM;
+    uint16_t *path = calloc(tree->nodes, sizeof *path);
+    status = seen && path ? validate_structure(tree, records, seen, path, found) : -ENOMEM;
     free(seen);
-    free(depth);
+    free(path);
     return status;
 }
 

@@ -1,0 +1,69 @@
+"""The daemon's process: ``python -m fffs.mount JOB``, started by ``fffs.mount.background`` only."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from fffs.errors import FffsError, MountError
+from fffs.mount.background import report
+from fffs.mount.job import Job
+from fffs.mount.log import DaemonLog
+
+
+class _Daemon:
+    """What remains to be done when the mount is ready, or when it failed."""
+
+    def __init__(self, fd: int, detach: bool) -> None:
+        self._fd, self._detach = fd, detach
+        self._reported = False
+        self._log: DaemonLog | None = None
+
+    def run(self, job: Job, lifeline: int | None) -> int:
+        try:
+            self._log = DaemonLog(job.options.log, job.debug, quiet=not job.debug)
+            from fffs.mount.session import serve
+
+            serve(job, self.ready, lifeline)
+        except FffsError as error:
+            self.report(error)
+            return error.exit_code
+        except Exception as error:
+            self.report(MountError(f"{job.mountpoint}: unexpected {type(error).__name__}: {error}"))
+            raise
+        return 0
+
+    def ready(self) -> None:
+        """The mount answers: leave the terminal, if that is wanted, and then say so."""
+        if self._detach and self._log:
+            # Not before: until now, Ctrl-C on the terminal reaches this process too.
+            os.setsid()
+            self._log.leave_terminal()
+        self.report(None)
+
+    def report(self, error: BaseException | None) -> None:
+        if not self._reported:
+            self._reported = True
+            report(self._fd, error)
+
+
+def main() -> int:
+    """Run the daemon."""
+    parser = argparse.ArgumentParser(prog="python -m fffs.mount")
+    parser.add_argument("job")
+    parser.add_argument("--report", type=int, required=True)
+    parser.add_argument("--lifeline", type=int)
+    parser.add_argument("--detach", action="store_true")
+    args = parser.parse_args()
+    os.set_inheritable(args.report, False)
+    with open("/proc/self/comm", "w", encoding="ascii") as comm:
+        comm.write("fffs")  # the name that ps(1) and top(1) show
+    return _Daemon(args.report, args.detach).run(Job.decode(args.job), args.lifeline)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (KeyboardInterrupt, BrokenPipeError):
+        sys.exit(130)

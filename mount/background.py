@@ -1,0 +1,96 @@
+"""A daemon in a process of its own, and its report: ready, or the exception that kept it from starting.
+
+It is a new process, not a fork of this one: that works whatever threads the caller has, and the daemon starts with none.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import warnings
+
+from fffs.errors import MountError
+from fffs.mount.job import Job
+
+
+def start(job: Job) -> None:
+    """Start a daemon that outlives this process; returns when the mount answers.
+
+    Raises:
+        FffsError: what the daemon raised.
+
+    """
+    process = spawn(job, "--detach")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # it runs on, and that is the purpose
+        del process
+
+
+def spawn(job: Job, *arguments: str, lifeline: bool = False) -> subprocess.Popen[bytes]:
+    """Start a daemon, wait until its mount answers, and return its process.
+
+    Args:
+        job: what to mount where.
+        arguments: further ones for ``python -m fffs.mount``.
+        lifeline: its stdin becomes a pipe, and the daemon unmounts when that is closed; it is in a session of its own.
+
+    Raises:
+        FffsError: what the daemon raised; it is gone then.
+
+    """
+    ours, its = os.pipe()
+    command = [sys.executable, "-m", "fffs.mount", job.encode(), f"--report={its}", *arguments]
+    with open(ours, "rb") as report:
+        try:
+            process = subprocess.Popen(
+                command + (["--lifeline=0"] if lifeline else []),
+                stdin=subprocess.PIPE if lifeline else subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                env=_environment(),
+                pass_fds=(its,),
+                start_new_session=lifeline,
+            )
+        finally:
+            os.close(its)
+        try:
+            message = report.read()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    if message and (error := pickle.loads(message)) is None:
+        return process
+    code = process.wait()
+    if message:
+        raise error
+    raise MountError(f"{job.mountpoint}: not mounted: the daemon ended {_how(code)} before it was ready")
+
+
+def _environment() -> dict[str, str]:
+    """The daemon finds its modules where this process does, and not in the folder it happens to start in."""
+    path = [os.path.abspath(entry) for entry in sys.path if entry]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
+
+
+def _how(code: int) -> str:
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+
+
+def report(fd: int, error: BaseException | None) -> None:
+    """The daemon's side: say that it is ready (None), or why not. Closes fd.
+
+    Raises:
+        BrokenPipeError: nobody waits any more.
+
+    """
+    # Pickled, so that the exception arrives with its type and attributes. Both ends are this program.
+    try:
+        data = pickle.dumps(error)
+    except Exception:
+        data = pickle.dumps(MountError(f"{type(error).__name__}: {error}"))
+    with open(fd, "wb") as pipe:
+        pipe.write(data)

@@ -1,0 +1,71 @@
+"""The first message of a connection, FUSE_INIT, with limits in its answer that pyfuse3 has no way to set.
+
+libfuse is given one end of a socket pair for its device. The kernel's request goes in at the other end, the answer comes out, is
+edited and sent to the kernel, and then the device takes the place of the socket. See <linux/fuse.h> for the structures.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+import pyfuse3
+import trio
+
+# struct fuse_out_header: length, error, unique. In struct fuse_init_out after it: max_background, congestion_threshold.
+_HEADER = struct.Struct("<IiQ")
+_LIMITS = struct.Struct("<HH")
+_LIMITS_AT = _HEADER.size + 16
+# The kernel refuses a smaller buffer.
+_LARGEST = 1 << 16
+
+# Reads that the kernel lets wait for an answer at a time, for all files together. Its default of 12 would let 12 reads from a disk
+# that does not answer keep all others from even being asked for. Above the threshold it reads no longer ahead.
+MAX_BACKGROUND = 1024
+CONGESTION = 768
+
+
+class Device:
+    """The kernel's end of a mount. Owns the descriptor given to it."""
+
+    def __init__(self, fuse: int) -> None:
+        self._fuse = fuse
+        self._ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.number = its.detach()
+        """What libfuse is given as ``/dev/fd/N``; it closes it."""
+
+    async def connect(self) -> None:
+        """Exchange the first messages. Afterwards ``number`` is the device.
+
+        Raises:
+            OSError: the kernel ended the connection: it was unmounted already.
+
+        """
+        with self._ours as ours:
+            ours.send(os.read(self._fuse, _LARGEST))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(pyfuse3.main)
+                await trio.lowlevel.wait_readable(ours)
+                nursery.cancel_scope.cancel()
+            # Nothing waits for the socket any more: an event loop would not notice that the number means another file.
+            os.write(self._fuse, _edited(ours.recv(_LARGEST)))
+        os.dup2(self._fuse, self.number, inheritable=False)
+        self.close()
+
+    def close(self) -> None:
+        """Close what libfuse does not. May be called again."""
+        self._ours.close()
+        if self._fuse >= 0:
+            os.close(self._fuse)
+            self._fuse = -1
+
+
+def _edited(answer: bytes) -> bytes:
+    """The answer to FUSE_INIT with our limits."""
+    length, error, _ = _HEADER.unpack_from(answer)
+    if error or length < _LIMITS_AT + _LIMITS.size:
+        return answer
+    edited = bytearray(answer)
+    _LIMITS.pack_into(edited, _LIMITS_AT, MAX_BACKGROUND, CONGESTION)
+    return bytes(edited)

@@ -1,0 +1,52 @@
+"""``mount.fffs``: what mount(8) calls for ``mount -t fffs``, and systemd and /etc/fstab through it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import NoReturn
+
+from fffs.errors import UsageError
+from fffs.mount import background
+from fffs.mount.job import make_job
+from fffs.mount.options import parse
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"mount.fffs: {message}")
+
+
+def helper(argv: Sequence[str]) -> int:
+    """Mount in the background, as ``SOURCE DIR [-sfnv] [-o OPTIONS]`` asks for (see "External helpers" in mount(8)).
+
+    ``rw``, which mount(8) adds unless told otherwise, means nothing here.
+
+    Raises:
+        FffsError: nothing is mounted.
+
+    """
+    parser = _Parser(prog="mount.fffs", description="Mount as mount(8) asks for it.")
+    parser.add_argument("source")
+    parser.add_argument("mountpoint", metavar="dir")
+    parser.add_argument("-s", dest="sloppy", action="store_true", help="ignore unknown options")
+    parser.add_argument("-f", dest="fake", action="store_true", help="do everything but mounting")
+    parser.add_argument("-n", action="store_true", help="ignored")
+    parser.add_argument("-v", action="store_true", help="ignored")
+    parser.add_argument("-t", metavar="type", help="ignored")
+    parser.add_argument("-o", dest="options", action="append", default=[])
+    args = parser.parse_args(list(argv))
+    wanted = [option for argument in args.options for option in argument.split(",") if option != "rw"]
+    options = parse([option for option in wanted if _known(option)] if args.sloppy else wanted)
+    job = make_job(args.source, args.mountpoint, options)
+    if not args.fake:
+        background.start(job)
+    return 0
+
+
+def _known(option: str) -> bool:
+    try:
+        parse([option])
+    except UsageError:
+        return False
+    return True

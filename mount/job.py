@@ -1,0 +1,56 @@
+"""What a daemon is told to do: sources, mount point, options."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from fffs.mount.mounts import canonical
+from fffs.mount.options import MountOptions
+
+Path = str | bytes | os.PathLike[Any]
+
+# mount(2) takes a page at most, and nobody reads more in a listing of mounts.
+LONGEST_NAME = 1000
+
+
+@dataclass(frozen=True)
+class Job:
+    """Immutable. All paths are absolute: a daemon has no working folder."""
+
+    sources: tuple[str, ...]
+    mountpoint: str
+    options: MountOptions
+    debug: bool = False
+
+    @property
+    def name(self) -> str:
+        """What mount(8) and findmnt(8) show as the source: one that can be mounted again if there is only one."""
+        name = ":".join(self.sources)
+        if len(self.sources) == 1 or len(name) < LONGEST_NAME:
+            return name
+        return f"{self.sources[0]}:...({len(self.sources)} sources)"
+
+    def encode(self) -> str:
+        """As one argument of a command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> Job:
+        """The inverse of encode."""
+        fields = json.loads(text)
+        options = MountOptions(**fields.pop("options"))
+        return cls(tuple(fields.pop("sources")), options=options, **fields)
+
+
+def make_job(
+    sources: Path | Sequence[Path], mountpoint: Path, options: MountOptions, suffix: str = "", debug: bool = False
+) -> Job:
+    """A job from what a user gives: one source or several, relative paths too."""
+    paths = list(sources) if isinstance(sources, (list, tuple)) else [sources]
+    if suffix:
+        options = replace(options, suffix=suffix)
+    return Job(tuple(os.path.abspath(os.fsdecode(path)) for path in paths), canonical(mountpoint), options, debug)

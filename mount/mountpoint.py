@@ -1,0 +1,78 @@
+"""The folder that is mounted on: checked before, made when missing, and then removed afterwards."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from fffs.errors import DeadMountError, MountError
+from fffs.mount.mounts import mount_at
+
+
+class MountPoint:
+    """A folder to mount on, and what was made for it. Not thread-safe.
+
+    Raises:
+        DeadMountError: what is mounted there has lost its daemon.
+        MountError: it cannot be mounted on, with the reason.
+
+    """
+
+    def __init__(self, path: str, nonempty: bool = False) -> None:
+        """path: as ``mounts.canonical`` gives it. nonempty: its content may be hidden."""
+        self.path = path
+        self._made: list[str] = []
+        refuse_mounted(path)
+        try:
+            names = os.listdir(path)
+        except FileNotFoundError:
+            self._make()
+            return
+        except NotADirectoryError:
+            raise MountError(f"{path}: cannot mount on it: not a folder") from None
+        except OSError as error:
+            raise MountError(f"{path}: cannot mount on it: {error.strerror}") from None
+        if names and not nonempty:
+            raise MountError(f"{path}: not empty; mount on an empty folder, or hide its content with -o nonempty")
+
+    def _make(self) -> None:
+        missing = [self.path]
+        while not os.path.lexists(os.path.dirname(missing[-1])):
+            missing.append(os.path.dirname(missing[-1]))
+        for path in reversed(missing):
+            try:
+                os.mkdir(path)
+            except OSError as error:
+                self.remove()
+                raise MountError(f"{path}: cannot make the mount point: {error.strerror}") from None
+            self._made.append(path)
+
+    def remove(self) -> None:
+        """Remove the folders that were made here, unless something is in them by now."""
+        try:
+            while self._made:
+                os.rmdir(self._made.pop())
+        except OSError:
+            self._made.clear()
+
+
+def refuse_mounted(path: str) -> None:
+    """Raise if an fffs mount is at this path already."""
+    mount = mount_at(path)
+    if mount is None:
+        return
+    if is_dead(path):
+        raise DeadMountError(
+            f"{path}: the daemon of this mount is gone ({os.strerror(errno.ENOTCONN)}); clean up with: fffs umount {path}"
+        )
+    if mount.ours:
+        raise MountError(f"{path}: {mount.source} is mounted there; unmount it first: fffs umount {path}")
+
+
+def is_dead(path: str) -> bool:
+    """Whether a FUSE daemon that served this mount point is gone."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    return False

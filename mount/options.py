@@ -1,0 +1,129 @@
+"""Mount options in mount(8) style: ``-o allow_other,uid=1000``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fffs.errors import UsageError
+
+
+@dataclass(frozen=True)
+class MountOptions:
+    """How to mount. Immutable; ``dataclasses.asdict`` and back is what crosses to the daemon.
+
+    Attributes:
+        verify: give out only bytes whose checksum was compared.
+        allow_other: users other than the one who mounts may look inside.
+        uid, gid: who owns everything; None: who mounts.
+        umask: permission bits taken away from every mode.
+        ro: always true.
+        noexec: nothing in the mount can be run as a program.
+        nonempty: mount over a folder that is not empty.
+        suffix: ending of the numbered names of a plain record file.
+        log: file that the daemon's log is appended to; empty: the system's log.
+
+    """
+
+    verify: bool = True
+    allow_other: bool = False
+    uid: int | None = None
+    gid: int | None = None
+    umask: int = 0
+    ro: bool = True
+    noexec: bool = False
+    nonempty: bool = False
+    suffix: str = ""
+    log: str = ""
+
+
+# What fstab and mount(8) pass along, and what is so anyway: nosuid and nodev always hold, and reading changes no time.
+IGNORED = frozenset(
+    "defaults auto noauto user users nouser owner group nofail _netdev async sync dirsync mand nomand silent loud "
+    "atime noatime diratime nodiratime relatime norelatime strictatime nostrictatime lazytime nolazytime "
+    "nosuid nodev exec suid dev default_permissions iversion noiversion".split()
+)
+IGNORED_PREFIXES = ("x-", "X-", "comment=", "user=", "uhelper=", "helper=")
+
+
+def parse(options: Iterable[str]) -> MountOptions:
+    """The options of any number of ``-o`` arguments, each of them comma-separated; later ones win.
+
+    Raises:
+        UsageError: an option is unknown, has a wrong value, or cannot be granted.
+
+    """
+    result = MountOptions()
+    for option in (part for argument in options for part in argument.split(",") if part):
+        if option in IGNORED or option.startswith(IGNORED_PREFIXES):
+            continue
+        name, equals, value = option.partition("=")
+        if name in REFUSED:
+            raise UsageError(f"-o {name}: {REFUSED[name]}")
+        if name in FLAGS and not equals:
+            result = replace(result, **{name: True})
+        elif name in VALUES and equals:
+            result = replace(result, **{name: VALUES[name](name, value)})
+        elif name in FLAGS or name in VALUES:
+            raise UsageError(f"-o {option}: write it as {name if name in FLAGS else name + '=...'}")
+        else:
+            raise UsageError(f"-o {name}: no such option; there are {', '.join(known())}")
+    return result
+
+
+def known() -> list[str]:
+    """The options that mean something, as an error or a help text shows them."""
+    forms = {"verify": "verify=on|off", "umask": "umask=OCTAL", "suffix": "suffix=TEXT", "log": "log=FILE"}
+    return [*sorted(FLAGS), *(forms.get(name, f"{name}=N") for name in VALUES)]
+
+
+def _switch(name: str, value: str) -> bool:
+    if value not in ("on", "off"):
+        raise UsageError(f"-o {name}={value}: must be on or off")
+    return value == "on"
+
+
+def _number(name: str, value: str) -> int:
+    # 2**32 - 1 means "no user" to the kernel.
+    if not value.isascii() or not value.isdigit() or int(value) >= 2**32 - 1:
+        raise UsageError(f"-o {name}={value}: must be a number, as `id` shows it")
+    return int(value)
+
+
+def _bits(name: str, value: str) -> int:
+    try:
+        bits = int(value, 8)
+    except ValueError:
+        bits = -1
+    if not 0 <= bits <= 0o777:
+        raise UsageError(f"-o {name}={value}: must be octal, from 0 to 777")
+    return bits
+
+
+def _text(_name: str, value: str) -> str:
+    return value
+
+
+def _path(name: str, value: str) -> str:
+    if not value:
+        raise UsageError(f"-o {name}=: must be a file")
+    return os.path.abspath(value)
+
+
+FLAGS = ("allow_other", "ro", "noexec", "nonempty")
+VALUES: dict[str, Callable[[str, str], Any]] = {
+    "verify": _switch,
+    "uid": _number,
+    "gid": _number,
+    "umask": _bits,
+    "suffix": _text,
+    "log": _path,
+}
+REFUSED = {
+    "rw": "a mount of record files is always read-only; leave it out, and change the folder that was packed",
+    "remount": "the options of a mount cannot be changed; unmount it and mount it again",
+    "auto_unmount": "after a crash it would leave an empty folder that looks fine; `fffs umount` cleans up instead",
+    "allow_root": "use allow_other",
+}

@@ -1,0 +1,73 @@
+"""A mount for the length of a ``with`` statement."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from fffs.errors import MountError, UsageError
+from fffs.mount import kernel
+from fffs.mount.background import spawn
+from fffs.mount.job import Job, Path, make_job
+from fffs.mount.mounts import mount_at
+from fffs.mount.options import MountOptions
+
+STOP_SECONDS = 30.0
+
+
+@contextmanager
+def mounted(source: Path | Sequence[Path], mountpoint: Path | None = None, **options: Any) -> Iterator[str]:
+    """Mount, give the path, and unmount at the end: lazily if something is still open.
+
+    May be used from any thread, any number of times at once: each mount has a daemon of its own, which also unmounts when this
+    process dies.
+
+    Args:
+        source: a packed folder or record file, a folder of parts, or several of these.
+        mountpoint: where; made when missing, and removed then. None: a new temporary folder.
+        options: as in ``MountOptions``: ``verify=False``, ``suffix=".jpg"``, ...
+
+    Raises:
+        FffsError: it cannot be mounted; or, at the end, the daemon did not live to see it.
+
+    """
+    try:
+        mount_options = MountOptions(**options)
+    except TypeError:
+        raise UsageError(f"mounted() has no option {', '.join(options)}; see fffs.mount.MountOptions") from None
+    if mountpoint is None:
+        with tempfile.TemporaryDirectory(prefix="fffs-") as folder:
+            yield from _while_mounted(make_job(source, folder, mount_options))
+    else:
+        yield from _while_mounted(make_job(source, mountpoint, mount_options))
+
+
+def _while_mounted(job: Job) -> Iterator[str]:
+    process = spawn(job, lifeline=True)
+    try:
+        yield job.mountpoint
+    except BaseException:
+        with suppress(MountError):
+            _end(process, job.mountpoint)
+        raise
+    _end(process, job.mountpoint)
+
+
+def _end(process: subprocess.Popen[bytes], path: str) -> None:
+    """End the daemon, and clean up after it if it cannot do that itself."""
+    process.terminate()
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        code = process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        code = process.wait()
+    mount = mount_at(path)
+    if mount and mount.ours and code != 0:
+        kernel.detach(path, lazy=True)
+    if code != 0:
+        raise MountError(f"{path}: the daemon of this mount did not end well (exit code {code})")

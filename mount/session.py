@@ -1,0 +1,176 @@
+"""One mount from beginning to end: open the sources, mount, serve, unmount. Runs in the main thread of its process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from fffs.errors import FffsError, MountError
+from fffs.layouts import Source, load_source
+from fffs.mount import kernel
+from fffs.mount.job import Job
+from fffs.mount.mountpoint import MountPoint
+from fffs.mount.mounts import mount_at
+
+try:
+    import pyfuse3
+    import trio
+
+    from fffs.mount.handshake import Device
+    from fffs.mount.operations import Operations
+except ModuleNotFoundError as error:
+    raise MountError(
+        f"mounting needs pyfuse3 and trio, and {error.name} is missing: pip install 'fffs[mount]' "
+        "(Debian, Ubuntu: apt-get install fuse3 libfuse3-dev pkg-config; Fedora: dnf install fuse3 fuse3-devel)"
+    ) from error
+
+_log = logging.getLogger("fffs.mount")
+
+# A request that waits for a disk occupies one of pyfuse3's tasks; were there no more, the others would wait with it.
+TASKS = 100_000
+# How long open files are served after a lazy unmount by a signal.
+GRACE = 1.0
+WARNINGS_SHOWN = 10
+
+
+def serve(job: Job, ready: Callable[[], None] = lambda: None, lifeline: int | None = None) -> None:
+    """Mount and serve until the file system is unmounted, or a signal (SIGTERM, SIGINT, SIGHUP) ends it.
+
+    Must run in the main thread, once per process: pyfuse3's session is global. Changes the process's signal handlers.
+
+    Args:
+        job: what to mount where.
+        ready: called once the mount answers.
+        lifeline: a descriptor that becomes readable, or ends, when the mount is to end.
+
+    Raises:
+        FffsError: nothing is mounted then.
+
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    with _terminable(), load_source(job.sources, job.options.suffix, job.options.verify) as source:
+        for line in source.warnings[:WARNINGS_SHOWN]:
+            _log.warning("%s", line)
+        if len(source.warnings) > WARNINGS_SHOWN:
+            _log.warning("and %d more of these", len(source.warnings) - WARNINGS_SHOWN)
+        point = MountPoint(job.mountpoint, job.options.nonempty)
+        try:
+            _Session(job, source, point, ready, lifeline).run()
+        finally:
+            point.remove()
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM as an exception, so that what was made is removed, also before and after the event loop handles it."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Session:
+    """What the tasks of the event loop share."""
+
+    def __init__(
+        self, job: Job, source: Source, point: MountPoint, ready: Callable[[], None], lifeline: int | None
+    ) -> None:
+        self._job, self._point, self._ready, self._lifeline = job, point, ready, lifeline
+        self._operations = Operations(source, job.options)
+        self._device = ""
+        self._detached = False
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        job = self._job
+        fd = kernel.attach(kernel.Request(job.mountpoint, job.name, job.options.allow_other, job.options.noexec))
+        mount = mount_at(job.mountpoint)
+        self._device = mount.device if mount else ""
+        self._connection = Device(fd)
+        try:
+            # libfuse serves a descriptor that it is given this way, and mounts and unmounts nothing.
+            pyfuse3.init(self._operations, f"/dev/fd/{self._connection.number}", set())
+            trio.run(self._main)
+        finally:
+            if not self._detached:
+                self._detach(lazy=True)
+            pyfuse3.close(unmount=False)
+            self._connection.close()
+        self._finish()
+        if self._error:
+            raise self._error
+
+    def _finish(self) -> None:
+        summary = self._operations.failures.summary()
+        if summary:
+            _log.warning("%s: %s", self._job.mountpoint, summary)
+        _log.info("%s: unmounted", self._job.mountpoint)
+
+    async def _main(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_signals, nursery)
+            if self._lifeline is not None:
+                nursery.start_soon(self._watch_lifeline, self._lifeline)
+            await self._connection.connect()
+            nursery.start_soon(self._announce)
+            await pyfuse3.main(max_tasks=TASKS)
+            nursery.cancel_scope.cancel()
+
+    # ------------------------------------------------------------ tasks
+
+    async def _announce(self) -> None:
+        """Ask the kernel about the root, which asks us: when the answer comes, the mount works."""
+        path = self._job.mountpoint
+        try:
+            await trio.to_thread.run_sync(os.stat, path, abandon_on_cancel=True)
+            _log.info("%s: mounted %s", path, self._job.name)
+            self._ready()
+        except OSError as error:
+            self._error = error if isinstance(error, FffsError) else MountError(f"{path}: {error.strerror}")
+            await self._stop()
+
+    async def _watch_signals(self, nursery: trio.Nursery) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async for number in signals:
+                if self._detached:  # and yet still here: a disk does not answer, and somebody is out of patience
+                    self._point.remove()
+                    os._exit(128 + number)
+                _log.info("%s: %s", self._job.mountpoint, signal.Signals(number).name)
+                nursery.start_soon(self._stop)
+
+    async def _watch_lifeline(self, fd: int) -> None:
+        await trio.lowlevel.wait_readable(fd)
+        await self._stop()
+
+    # ------------------------------------------------------------ the end
+
+    async def _stop(self) -> None:
+        """Unmount, lazily if need be. pyfuse3's loop answers what it has begun, and ends."""
+        try:
+            await trio.to_thread.run_sync(self._detach, False)
+        except kernel.BusyError:
+            _log.info("%s: in use, unmounting lazily", self._job.mountpoint)
+            await trio.to_thread.run_sync(self._detach, True)
+            await trio.sleep(GRACE)  # cut short when pyfuse3's loop ends: the last file was closed
+        pyfuse3.terminate()
+
+    def _detach(self, lazy: bool) -> None:
+        """Unmount, if what is mounted there is still ours: anybody may have unmounted it."""
+        mount = mount_at(self._job.mountpoint)
+        if mount and mount.device == self._device:
+            try:
+                kernel.detach(self._job.mountpoint, lazy=lazy)
+            except kernel.BusyError:
+                raise
+            except MountError as error:
+                _log.error("%s", error)
+        self._detached = True

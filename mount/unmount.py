@@ -1,0 +1,91 @@
+"""Unmounting from outside: ``fffs umount``. Also what a dead daemon left."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import queue
+import select
+import threading
+from typing import Any
+
+from fffs.errors import MountError
+from fffs.mount import kernel
+from fffs.mount.mounts import canonical, mount_at
+
+_log = logging.getLogger("fffs.mount")
+
+# A daemon that is stopped or stuck does not say who it is; unmounting does not depend on it.
+ASK_SECONDS = 5.0
+EXIT_SECONDS = 10.0
+DAEMON = "user.fffs.daemon"
+
+
+def umount(mountpoint: str | bytes | os.PathLike[Any], lazy: bool = False) -> None:
+    """Unmount, and wait until the daemon is gone: its files are closed then, and a mount point that it made is removed.
+
+    Args:
+        mountpoint: where; the daemon may be dead.
+        lazy: if it is in use, detach it at once, and do not wait: the daemon ends when the last file in it is closed.
+
+    Raises:
+        MountError: nothing is mounted there, or not by fffs, or it is in use.
+
+    """
+    path = canonical(mountpoint)
+    mount = mount_at(path)
+    if mount is None:
+        raise MountError(f"{path}: " + ("nothing is mounted there" if os.path.lexists(path) else "no such folder"))
+    if not mount.ours:
+        raise MountError(f"{path}: not a mount of fffs but of type {mount.type}; use umount(8)")
+    try:
+        daemon = _daemon(path)
+    except ConnectionError:
+        kernel.detach(path, lazy=True)  # dead: nobody can use what is still open
+        return
+    try:
+        kernel.detach(path)
+        if daemon is not None and not _wait(daemon):
+            # A mount namespace of its own (a container started meanwhile, `unshare --mount`) holds a copy of the mount.
+            _log.warning("%s: unmounted, but its daemon still serves it somewhere else, as in a container", path)
+    except kernel.BusyError:
+        if not lazy:
+            raise MountError(
+                f"{path}: in use; close what is open in it (fuser -vm {path} lists it), or: fffs umount --lazy {path}"
+            ) from None
+        kernel.detach(path, lazy=True)
+    finally:
+        if daemon is not None:
+            os.close(daemon)
+
+
+def _daemon(path: str) -> int | None:
+    """A pidfd of the process that serves a mount, None if that cannot be found out. ConnectionError: it is gone."""
+    answers: queue.SimpleQueue[bytes | OSError] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(os.getxattr(path, DAEMON))
+        except OSError as error:
+            answers.put(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        answer = answers.get(timeout=ASK_SECONDS)
+        if isinstance(answer, OSError):
+            if answer.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+                raise ConnectionError from answer
+            return None
+        pid, namespace = map(int, answer.split())
+        if os.stat("/proc/self/ns/pid").st_ino != namespace:
+            return None  # the number means somebody else here
+        return os.pidfd_open(pid)
+    except (queue.Empty, ProcessLookupError, PermissionError, ValueError):
+        return None
+
+
+def _wait(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)  # readable once the process has ended
+    return bool(poll.poll(EXIT_SECONDS * 1000))
