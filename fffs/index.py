@@ -6,7 +6,7 @@ offsets and lengths from a RecordIndex that ``validate`` has passed, and from no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from fffs.errors import MetadataError
 Int64Array = npt.NDArray[np.int64]
 UInt32Array = npt.NDArray[np.uint32]
 UInt64Array = npt.NDArray[np.uint64]
+
+STEP = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +61,12 @@ class RecordIndex:
         before the cut are fine. ``truncated`` is set then, and whoever reads asks ``readable`` first.
         """
         n = len(self)
-        if n and (int(self.starts[0]) < 0 or not bool((self.ends >= self.starts).all())):
-            bad = int(np.argmin(self.ends >= self.starts))
+        bad = 0 if n and int(self.starts[0]) < 0 else _first_below(self.ends, self.starts)
+        if bad is not None:
             raise MetadataError(f"{self.path}: record {bad} ends before it begins; the file's index is damaged")
-        if n > 1 and not bool((self.starts[1:] >= self.ends[:-1]).all()):
-            bad = int(np.argmin(self.starts[1:] >= self.ends[:-1])) + 1
-            raise MetadataError(f"{self.path}: record {bad} overlaps the one before; the file's index is damaged")
+        bad = _first_below(self.starts[1:], self.ends[:-1])
+        if bad is not None:
+            raise MetadataError(f"{self.path}: record {bad + 1} overlaps the one before; the file's index is damaged")
         if (self.checksums is None) != (self.check == CHECK_NONE) or (
             self.checksums is not None and len(self.checksums) != n
         ):
@@ -73,6 +75,13 @@ class RecordIndex:
         if self.blocks is not None:
             self._validate_blocks(self.blocks)
         return self
+
+    def with_blocks(self, blocks: BlockChecksums) -> RecordIndex:
+        """The same index, which is valid, with block checksums; raises MetadataError when they do not belong to it."""
+        index = replace(self, blocks=blocks)
+        object.__setattr__(index, "truncated", self.truncated)
+        index._validate_blocks(blocks)
+        return index
 
     def _validate_blocks(self, blocks: BlockChecksums) -> None:
         """The table must name each large record once, with as many blocks as it has."""
@@ -97,3 +106,12 @@ class RecordIndex:
     def readable(self, row: int) -> bool:
         """Whether the file is long enough to hold the record."""
         return int(self.starts[row]) <= self.file_size and int(self.ends[row]) <= self.file_size
+
+
+def _first_below(numbers: Int64Array, bounds: Int64Array) -> int | None:
+    """The first k with numbers[k] < bounds[k], or None. In steps: temporaries of millions of items cost page faults."""
+    for k in range(0, len(numbers), STEP):
+        good = numbers[k : k + STEP] >= bounds[k : k + STEP]
+        if not good.all():
+            return k + int(np.argmin(good))
+    return None

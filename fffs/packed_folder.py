@@ -43,9 +43,7 @@ class PackedFolder:
         """There is no tree: because there never was one, or because its first bytes are damaged?"""
         store = self._source.store
         if store.n and store.verify(np.array([store.n - 1])):
-            raise MetadataError(
-                f"{self.fnames[0]}: the last record, where the tree should be, is damaged; copy it again"
-            )
+            raise MetadataError(f"{self.fnames[0]}: the last record, where the tree should be, is damaged")
         raise FormatError(f"{self.fnames[0]}: not a packed folder (it has no tree)")
 
     @property

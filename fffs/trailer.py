@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -125,7 +125,7 @@ def load(fd: int, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
     }
     blocks = BlockChecksums(arrays.pop("big_records"), arrays.pop("big_first_blocks"), arrays.pop("block_checksums"))
     tree = Tree(**arrays).validate(len(index) - 1, path)
-    return tree, replace(index, blocks=blocks).validate()
+    return tree, index.with_blocks(blocks)
 
 
 def _read(fd: int, offset: int, size: int, path: str, crc: int | None = None) -> npt.NDArray[np.uint8]:

@@ -64,19 +64,21 @@ def unpack(
         _Unpacker(source, temporary, name, special_bits, progress, warn or log.warning).run(jobs or default_jobs())
         try:
             os.rename(temporary, path)
-            sync_folder(os.fsdecode(os.path.dirname(path)))
+            sync_folder(os.fsdecode(os.path.dirname(path)) or ".")
         except OSError as error:
             raise WriteError(error.errno or errno.EIO, name) from error
 
 
 def _check_target(name: str) -> bytes:
-    """The target's absolute path; UsageError when nothing can be unpacked there."""
-    path = os.path.realpath(os.fsencode(name))
+    """The path to give to what is unpacked; UsageError when that cannot be."""
+    path = os.fsencode(name).rstrip(b"/") or b"/"
     try:
         if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
             raise UsageError(f"{name}: already exists; unpack into a new or an empty folder")
     except OSError as error:
         raise WriteError(error.errno or errno.EIO, name) from error
+    if os.path.islink(path) or os.path.basename(path) in (b".", b".."):
+        path = os.path.realpath(path)
     # The target is replaced in one step, which these two cannot be: one belongs to another file system, and whoever is
     # in the other would find himself in a folder that is gone.
     if os.path.ismount(path) or (os.path.isdir(path) and os.path.samefile(path, b".")):
@@ -118,7 +120,7 @@ def _remove_leftovers(parent: bytes, name: bytes) -> None:
     ours = temporary_names(name)
     found: list[bytes] = []
     with contextlib.suppress(OSError):  # a folder that cannot be listed can be written to all the same
-        found = [os.path.join(parent, entry) for entry in os.listdir(parent) if ours.fullmatch(entry)]
+        found = [os.path.join(parent, entry) for entry in os.listdir(parent or b".") if ours.fullmatch(entry)]
     for path in found:
         with contextlib.suppress(OSError):
             fd = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)

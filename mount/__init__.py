@@ -1,7 +1,7 @@
 """The mount: packed folders and record files as a read-only file system, through pyfuse3.
 
-``mounted`` for Python programs; ``mount`` and ``umount`` as on the command line. pyfuse3 and libfuse are needed only where something
-is really mounted, in the daemon's process.
+``mounted`` for Python programs; ``mount`` and ``umount`` as on the command line. pyfuse3 and libfuse are needed only
+where something is really mounted, in the daemon's process.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def mount(
         mountpoint: where; made when missing, and removed after unmounting then.
         options: see ``MountOptions``.
         suffix: ending of the numbered names of a plain record file; the same as ``options.suffix``.
-        foreground: serve in this process, and return when it is unmounted; only in the main thread, and once per process. Otherwise
-            a daemon serves, and this returns when the mount answers.
+        foreground: serve in this process, and return when it is unmounted; only in the main thread, and once per
+            process. Otherwise a daemon serves, and this returns when the mount answers.
         debug: log every request.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What stat(2), getxattr(2) and statfs(2) show: from the tree, the store and the mount options to pyfuse3's structures."""
+"""What stat(2), getxattr(2) and statfs(2) show: pyfuse3's structures from the tree, the store and the mount options."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A daemon in a process of its own, and its report: ready, or the exception that kept it from starting.
 
-It is a new process, not a fork of this one: that works whatever threads the caller has, and the daemon starts with none.
+It is a new process, not a fork of this one: that works whatever threads the caller has, and the daemon starts with
+none.
 """
 
 from __future__ import annotations
@@ -60,14 +61,14 @@ def spawn(job: Job, *arguments: str, lifeline: bool = False) -> subprocess.Popen
             message = report.read()
         except BaseException:
             process.terminate()
-            process.wait()
+            process.communicate()
             raise
     if message and (error := pickle.loads(message)) is None:
         return process
-    code = process.wait()
+    process.communicate()  # closes its stdin, too
     if message:
         raise error
-    raise MountError(f"{job.mountpoint}: not mounted: the daemon ended {_how(code)} before it was ready")
+    raise MountError(f"{job.mountpoint}: not mounted: the daemon ended {_how(process.returncode)} before it was ready")
 
 
 def _environment() -> dict[str, str]:

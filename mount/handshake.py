@@ -1,7 +1,8 @@
 """The first message of a connection, FUSE_INIT, with limits in its answer that pyfuse3 has no way to set.
 
-libfuse is given one end of a socket pair for its device. The kernel's request goes in at the other end, the answer comes out, is
-edited and sent to the kernel, and then the device takes the place of the socket. See <linux/fuse.h> for the structures.
+libfuse is given one end of a socket pair for its device. The kernel's request goes in at the other end, the answer
+comes out, is edited and sent to the kernel, and then the device takes the place of the socket. See <linux/fuse.h> for
+the structures.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ _LIMITS_AT = _HEADER.size + 16
 # The kernel refuses a smaller buffer.
 _LARGEST = 1 << 16
 
-# Reads that the kernel lets wait for an answer at a time, for all files together. Its default of 12 would let 12 reads from a disk
-# that does not answer keep all others from even being asked for. Above the threshold it reads no longer ahead.
+# Reads that the kernel lets wait for an answer at a time, for all files together. Its default of 12 would let 12 reads
+# from a disk that does not answer keep all others from even being asked for. Above the threshold it reads no longer
+# ahead.
 MAX_BACKGROUND = 1024
 CONGESTION = 768
 

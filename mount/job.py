@@ -50,7 +50,7 @@ def make_job(
     sources: Path | Sequence[Path], mountpoint: Path, options: MountOptions, suffix: str = "", debug: bool = False
 ) -> Job:
     """A job from what a user gives: one source or several, relative paths too."""
-    paths = list(sources) if isinstance(sources, (list, tuple)) else [sources]
+    paths = [sources] if isinstance(sources, (str, bytes, os.PathLike)) else list(sources)
     if suffix:
         options = replace(options, suffix=suffix)
     return Job(tuple(os.path.abspath(os.fsdecode(path)) for path in paths), canonical(mountpoint), options, debug)

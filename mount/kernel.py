@@ -1,7 +1,7 @@
 """Mounting and unmounting: the system calls where they are allowed, and fusermount3, which may do it for a user.
 
-We mount ourselves and hand libfuse the descriptor, because libfuse prints its reasons instead of returning them, and as an
-ordinary user insists on opening ``/dev/fuse`` although only fusermount3 needs to.
+We mount ourselves and hand libfuse the descriptor: libfuse prints its reasons instead of returning them, and what it is
+given can be something else at first (see ``fffs.mount.handshake``).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def attach(request: Request) -> int:
 def _attach_as_root(request: Request) -> int:
     try:
         fd = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
-    except (FileNotFoundError, OSError) as error:
+    except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
             raise MountError(
                 f"{DEVICE}: {os.strerror(error.errno)}; load it (modprobe fuse), or start the container with "

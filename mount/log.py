@@ -67,5 +67,3 @@ class _Gone(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not (record.name.startswith("pyfuse3") and record.getMessage().endswith(os.strerror(2)))
-
-

@@ -63,7 +63,8 @@ def refuse_mounted(path: str) -> None:
         return
     if is_dead(path):
         raise DeadMountError(
-            f"{path}: the daemon of this mount is gone ({os.strerror(errno.ENOTCONN)}); clean up with: fffs umount {path}"
+            f"{path}: the daemon of this mount is gone ({os.strerror(errno.ENOTCONN)}); "
+            f"clean up with: fffs umount {path}"
         )
     if mount.ours:
         raise MountError(f"{path}: {mount.source} is mounted there; unmount it first: fffs umount {path}")
@@ -72,7 +73,7 @@ def refuse_mounted(path: str) -> None:
 def is_dead(path: str) -> bool:
     """Whether a FUSE daemon that served this mount point is gone."""
     try:
-        os.stat(path)
+        os.statvfs(path)  # unlike those of stat, its answers are never the kernel's own
     except OSError as error:
         return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     return False

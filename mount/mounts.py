@@ -1,4 +1,4 @@
-"""What is mounted where: ``/proc/self/mountinfo``, which is read without touching any of the file systems."""
+"""What is mounted where: ``/proc/thread-self/mountinfo``, which is read without touching any of the file systems."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Mount:
 def mount_at(path: str) -> Mount | None:
     """The mount whose mount point is exactly this absolute path, the topmost one if there are several."""
     found = None
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+    with open("/proc/thread-self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
             mount = _parse(line)
             if mount.path == path:
@@ -50,7 +50,7 @@ def _unescape(text: str) -> str:
 def canonical(mountpoint: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str:
     """A mount point as mountinfo spells it: absolute, links resolved.
 
-    The last component is looked at only when nothing is mounted there: a lookup of a dead or stuck mount fails or hangs.
+    The last component is looked at only when nothing is mounted there: looking at a dead or stuck mount fails or hangs.
     """
     path = os.path.abspath(os.fsdecode(mountpoint))
     parent, name = os.path.split(path)

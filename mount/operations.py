@@ -1,4 +1,7 @@
-"""pyfuse3's operations over a Tree and a RecordStore: translation only. An inode is a node plus one, and so is a file handle."""
+"""pyfuse3's operations over a Tree and a RecordStore: translation only.
+
+An inode is a node plus one, and so is a file handle.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from fffs.tree import NAME_MAX
 
 _log = logging.getLogger("fffs.mount")
 
-# Reads of one source file that may wait for its disk at a time: a file on a stalled disk keeps no thread from the others.
+# Reads of one source file that may wait for its disk at a time: a file on a stalled disk leaves threads for the others.
 WAITING_READS = 32
 # The largest read the kernel sends: 256 pages, unless an administrator raised fs.fuse.max_pages_limit.
 LARGEST_READ = 1 << 20
@@ -32,7 +35,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
 
 def _answered(method: _Method) -> _Method:
-    """What is not a FUSEError would end pyfuse3's main loop, and with it the mount: it becomes EIO and a traceback in the log."""
+    """Any exception but a FUSEError would end pyfuse3's main loop: it becomes EIO, and a traceback in the log."""
 
     @functools.wraps(method)
     async def answer(*args: Any) -> Any:
@@ -67,7 +70,7 @@ class Operations(pyfuse3.Operations):
 
     @_answered
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        """The node a name leads to. ``.`` and ``..`` are asked for by NFS servers, which remember nothing but inodes."""
+        """The node a name leads to. NFS servers, which remember nothing but inodes, ask for ``.`` and ``..``, too."""
         node: int | None = parent_inode - 1
         if name == b"..":
             node = int(self._tree.parent[parent_inode - 1])
@@ -89,7 +92,7 @@ class Operations(pyfuse3.Operations):
 
     @_answered
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        """``.`` is at offset 0, ``..`` at 1, the k-th name at k + 2, always. What is reported with each is the offset after it."""
+        """``.`` is at offset 0, ``..`` at 1, the k-th name at k + 2, always. With each goes the offset after it."""
         tree, entry, reply = self._tree, self._attributes.entry, pyfuse3.readdir_reply
         node = fh - 1
         if start_id < 1 and not reply(token, b".", entry(node), 1):
@@ -156,7 +159,7 @@ class Operations(pyfuse3.Operations):
 
     async def _read(self, record: int, start: int, size: int) -> npt.NDArray[np.uint8]:
         read = functools.partial(self._store.read_range_into, record, start, check=self._check)
-        # One buffer serves all reads that do not wait: pyfuse3 copies it to the kernel before the loop runs anything else.
+        # One buffer serves all reads that do not wait: pyfuse3 has passed it on before the loop runs anything else.
         dest = self._buffer[:size] if size <= LARGEST_READ else np.empty(size, np.uint8)
         # A record that failed is read again in full to say why: not here, where everybody waits for it.
         got = None if record in self.failures.records else read(dest=dest, wait=False)

@@ -40,11 +40,12 @@ class MountOptions:
 
 
 # What fstab and mount(8) pass along, and what is so anyway: nosuid and nodev always hold, and reading changes no time.
-IGNORED = frozenset(
+_IGNORED = (
     "defaults auto noauto user users nouser owner group nofail _netdev async sync dirsync mand nomand silent loud "
     "atime noatime diratime nodiratime relatime norelatime strictatime nostrictatime lazytime nolazytime "
-    "nosuid nodev exec suid dev default_permissions iversion noiversion".split()
+    "nosuid nodev exec suid dev default_permissions iversion noiversion"
 )
+IGNORED = frozenset(_IGNORED.split())
 IGNORED_PREFIXES = ("x-", "X-", "comment=", "user=", "uhelper=", "helper=")
 
 
@@ -63,13 +64,14 @@ def parse(options: Iterable[str]) -> MountOptions:
         if name in REFUSED:
             raise UsageError(f"-o {name}: {REFUSED[name]}")
         if name in FLAGS and not equals:
-            result = replace(result, **{name: True})
+            changed: dict[str, Any] = {name: True}
         elif name in VALUES and equals:
-            result = replace(result, **{name: VALUES[name](name, value)})
+            changed = {name: VALUES[name](name, value)}
         elif name in FLAGS or name in VALUES:
             raise UsageError(f"-o {option}: write it as {name if name in FLAGS else name + '=...'}")
         else:
             raise UsageError(f"-o {name}: no such option; there are {', '.join(known())}")
+        result = replace(result, **changed)
     return result
 
 

@@ -22,8 +22,8 @@ STOP_SECONDS = 30.0
 def mounted(source: Path | Sequence[Path], mountpoint: Path | None = None, **options: Any) -> Iterator[str]:
     """Mount, give the path, and unmount at the end: lazily if something is still open.
 
-    May be used from any thread, any number of times at once: each mount has a daemon of its own, which also unmounts when this
-    process dies.
+    May be used from any thread, any number of times at once: each mount has a daemon of its own, which also unmounts
+    when this process dies.
 
     Args:
         source: a packed folder or record file, a folder of parts, or several of these.

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 from fffs.errors import FffsError, MountError
 from fffs.layouts import Source, load_source
@@ -34,6 +35,7 @@ _log = logging.getLogger("fffs.mount")
 TASKS = 100_000
 # How long open files are served after a lazy unmount by a signal.
 GRACE = 1.0
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WARNINGS_SHOWN = 10
 
 
@@ -52,30 +54,36 @@ def serve(job: Job, ready: Callable[[], None] = lambda: None, lifeline: int | No
 
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    with _terminable(), load_source(job.sources, job.options.suffix, job.options.verify) as source:
+    with _signals(_leave), load_source(job.sources, job.options.suffix, job.options.verify) as source:
         for line in source.warnings[:WARNINGS_SHOWN]:
             _log.warning("%s", line)
         if len(source.warnings) > WARNINGS_SHOWN:
             _log.warning("and %d more of these", len(source.warnings) - WARNINGS_SHOWN)
         point = MountPoint(job.mountpoint, job.options.nonempty)
+        session = _Session(job, source, point, ready, lifeline)
         try:
-            _Session(job, source, point, ready, lifeline).run()
+            # From here on no signal handler raises: it might hit the event loop, or pyfuse3's C code, anywhere.
+            with _signals(session.ask_to_stop):
+                session.run()
         finally:
-            point.remove()
+            with _signals(signal.SIG_IGN):
+                point.remove()
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM as an exception, so that what was made is removed, also before and after the event loop handles it."""
-
-    def leave(number: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
+def _signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
+    """Handle what ends a daemon this way for a while."""
+    before = {number: signal.signal(number, handler) for number in SIGNALS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    """While nothing is mounted: an exception, so that what was opened is closed."""
+    raise SystemExit(128 + number)
 
 
 class _Session:
@@ -87,6 +95,7 @@ class _Session:
         self._job, self._point, self._ready, self._lifeline = job, point, ready, lifeline
         self._operations = Operations(source, job.options)
         self._device = ""
+        self._asked = False
         self._detached = False
         self._error: Exception | None = None
 
@@ -108,6 +117,10 @@ class _Session:
         self._finish()
         if self._error:
             raise self._error
+
+    def ask_to_stop(self, _number: int, _frame: FrameType | None) -> None:
+        """For a signal that came before or after ``_watch_signals`` was there."""
+        self._asked = True
 
     def _finish(self) -> None:
         summary = self._operations.failures.summary()
@@ -139,7 +152,9 @@ class _Session:
             await self._stop()
 
     async def _watch_signals(self, nursery: trio.Nursery) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        with trio.open_signal_receiver(*SIGNALS) as signals:
+            if self._asked:
+                nursery.start_soon(self._stop)
             async for number in signals:
                 if self._detached:  # and yet still here: a disk does not answer, and somebody is out of patience
                     self._point.remove()

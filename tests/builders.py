@@ -1,7 +1,7 @@
 """Makes files to attack fffs with, and looks at folders for comparison.
 
-Nothing here uses fffs: bytes are laid out by the letter of the formats, and every checksum is computed again, so that only what a
-test changed is wrong.
+Nothing here uses fffs: bytes are laid out by the letter of the formats, and every checksum is computed again, so that
+only what a test changed is wrong.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ Snapshot = dict[bytes, tuple[Any, ...]]
 
 
 def snapshot(folder: str | bytes | os.PathLike[Any]) -> Snapshot:
-    """Everything that a packed folder keeps: path -> type and mode, time, content or target, and the names it shares."""
+    """Everything that a packed folder keeps: path -> mode, time, content or target, and all its names."""
     root = os.fsencode(folder)
     found: dict[bytes, os.stat_result] = {b"": os.stat(root)}
     stack = [b""]
@@ -240,7 +240,7 @@ def differences(a: Snapshot, b: Snapshot) -> dict[bytes, tuple[Any, Any]]:
 
 @contextlib.contextmanager
 def as_nobody(folder: Path) -> Iterator[None]:
-    """Run as a user without rights in a folder that belongs to it, which is the current one meanwhile: use relative paths.
+    """Run as a user without rights in a folder of its own, which is the current one meanwhile: use relative paths.
 
     Where the tests do not run as root, they have no special rights anyway.
     """

@@ -6,6 +6,7 @@ absolute offsets; then the records, contiguous and in order. See FORMATS.md.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import warnings
@@ -16,6 +17,7 @@ from fffs import engine
 from fffs.engine import CHECK_CRC32
 from fffs.errors import MetadataError, ReadError, UnfinishedFileError
 from fffs.index import RecordIndex
+from fffs.store import room
 
 HEADER = struct.Struct("<Iq")
 SUFFIX = ".ffr"
@@ -37,20 +39,6 @@ def encode_header(checksums: np.ndarray, offsets: np.ndarray) -> bytes:
     return struct.pack("<I", engine.crc32(body)) + body
 
 
-def _read_into(fd: int, array: np.ndarray, offset: int, path: str) -> None:
-    """Fill array from the file at offset."""
-    view = memoryview(array).cast("B") if array.size else memoryview(b"")
-    done = 0
-    while done < len(view):
-        try:
-            got = os.preadv(fd, [view[done:]], offset + done)
-        except OSError as error:
-            raise ReadError(error.errno or 5, path, "the header") from error
-        if got == 0:
-            raise MetadataError(f"{path}: the file ends inside its header; it was cut, copy it again")
-        done += got
-
-
 def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
     """Load and validate the index of the FFRecord file open as fd, which stays the caller's.
 
@@ -66,11 +54,13 @@ def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
 
     """
     size = os.fstat(fd).st_size
-    if size < HEADER.size:
-        raise MetadataError(f"{path}: too short for an FFRecord file ({size} bytes); was it written completely?")
-    head = np.empty(HEADER.size, np.uint8)
-    _read_into(fd, head, 0, path)
-    stored_crc, n = HEADER.unpack(head.tobytes())
+    try:
+        head = os.pread(fd, HEADER.size, 0)
+    except OSError as error:
+        raise ReadError(error.errno or errno.EIO, path, "the header") from error
+    if len(head) < HEADER.size:
+        raise MetadataError(f"{path}: too short for an FFRecord file ({len(head)} bytes); was it written completely?")
+    stored_crc, n = HEADER.unpack(head)
     if stored_crc == 0 and n == 0 and size > HEADER.size:
         raise UnfinishedFileError(
             f"{path}: the header is empty: its writer was stopped before it finished; write it again"
@@ -81,16 +71,14 @@ def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
             f"{path}: the header promises {n} records, more than its {size} bytes hold; damaged, or no FFRecord file"
         )
     if n == 0 and size > HEADER.size:
-        raise MetadataError(
-            f"{path}: a file of no records, followed by {size - HEADER.size} bytes; damaged, or no FFRecord file"
+        raise MetadataError(f"{path}: {size - HEADER.size} bytes follow a header of no records; the file is damaged")
+    if stored_crc == 0:
+        warnings.warn(
+            f"{path}: the metadata has no checksum (an old writer, or damage); offsets are used as they are",
+            LegacyFileWarning,
+            stacklevel=2,
         )
-    checksums = np.empty(n, np.uint32)
-    # One array for starts and ends: record i ends where i + 1 begins, the last one at the end of the file.
-    bounds = np.empty(n + 1, np.int64)
-    _read_into(fd, checksums, HEADER.size, path)
-    _read_into(fd, bounds[:n], HEADER.size + 4 * n, path)
-    if check_data or stored_crc == 0:
-        _check_metadata(stored_crc, head, checksums, bounds[:n], path)
+    checksums, bounds = _read_tables(fd, n, path, stored_crc if check_data and stored_crc else None)
     # A file cut inside the data: the last record has no end. Its start stands in for it, and readable() says no.
     bounds[n] = max(size, int(bounds[n - 1]) if n else 0)
     if n and int(bounds[0]) < header_size(n):
@@ -98,17 +86,30 @@ def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
     return RecordIndex(path, bounds[:-1], bounds[1:], checksums, CHECK_CRC32, size).validate()
 
 
-def _check_metadata(stored: int, head: np.ndarray, checksums: np.ndarray, offsets: np.ndarray, path: str) -> None:
-    if stored == 0:
-        warnings.warn(
-            f"{path}: the metadata has no checksum (an old writer, or damage); offsets are used as they are",
-            LegacyFileWarning,
-            stacklevel=2,
-        )
-        return
-    actual = engine.crc32(offsets, engine.crc32(checksums, engine.crc32(head[4:])))
-    if actual != stored:
-        raise MetadataError(
-            f"{path}: checksum of metadata mismached! (expected {stored:#010x}, got {actual:#010x}) "
-            "The file is damaged, or not an FFRecord file"
-        )
+def _read_tables(fd: int, n: int, path: str, crc: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """The tables of n records, compared with the metadata's checksum unless it is None: uint32[n] and int64[n + 1].
+
+    The last offset is not in the file: it is the caller's to set.
+    """
+    # The checksum covers N and the tables, so they are read as one record: by the engine, in parallel.
+    covered = header_size(n) - 4
+    # Views must be aligned: in memory the offsets begin at a multiple of 8.
+    begin = 4 * (n % 2)
+    buffer = room(begin + covered + 8)
+    request = np.zeros(1, engine.REQUEST)
+    request["offset"], request["length"], request["fd"] = 4, covered, fd
+    request["dest"] = buffer.ctypes.data + begin
+    if crc is not None:
+        request["check"], request["expected"] = CHECK_CRC32, crc
+    if not engine.read_batch(request):
+        status = -int(request["status"][0])
+        if status == errno.EBADMSG:
+            raise MetadataError(
+                f"{path}: checksum of metadata mismached! (expected {crc:#010x}, got {int(request['actual'][0]):#010x}) "
+                "The file is damaged, or not an FFRecord file"
+            )
+        if status == errno.ENODATA:
+            raise MetadataError(f"{path}: the file ends inside its header; it was cut, copy it again")
+        raise ReadError(status, path, "the header")
+    tables = buffer[begin + 8 :]
+    return tables[: 4 * n].view(np.uint32), tables[4 * n : 12 * n + 8].view(np.int64)

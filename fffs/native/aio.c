@@ -1,7 +1,7 @@
 /* The Linux AIO backend, by the raw system calls of linux/aio_abi.h: for kernels and sandboxes without io_uring.
  *
- * The kernel overlaps AIO reads only on files opened with O_DIRECT. On others io_submit reads on the spot, so the kernel is
- * told ahead of time what comes next, and the reads it starts for that overlap instead. */
+ * The kernel overlaps AIO reads only on files opened with O_DIRECT. On others io_submit reads on the spot, so the
+ * kernel is told ahead of time what comes next, and the reads it starts for that overlap instead. */
 #include "engine.h"
 
 #include <errno.h>
@@ -187,7 +187,7 @@ static bool run_context(fffs_context *context, fffs_piece **pieces, size_t count
         if (!works)
             break;
     }
-    /* There may be reads in flight that cannot be waited for one by one. Their pieces stay pending, and are read again. */
+    /* Reads in flight that cannot be waited for one by one. Their pieces stay pending, and are read again. */
     if (self.in_flight > 0)
         destroy(self.context);
     fffs_flight_close(&self.flight);

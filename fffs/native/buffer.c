@@ -11,6 +11,7 @@
 #define HUGE_PAGE ((size_t)2 << 20)
 #define SMALLEST_SHIFT 16 /* 64 KiB: malloc does well below that */
 #define LARGEST ((size_t)1 << 46)
+#define NEAR 2
 #define CLASSES (4 * (46 - SMALLEST_SHIFT) + 1)
 
 /* Header of a buffer, in the page before its data. Which of the two a buffer has tells a double give. */
@@ -33,7 +34,7 @@ static header *stacks[CLASSES]; /* last in, first out: the warmest pages first *
 static header *newest, *oldest;
 static uint64_t taken_bytes, idle_bytes;
 
-/* Class sizes: the powers of two from 64 KiB, and three steps between each two: a buffer wastes at most a fifth. */
+/* Class sizes: the powers of two from 64 KiB, and three steps between each two. */
 static size_t class_of(size_t size, size_t *class_size) {
     size_t shift, step, steps;
 
@@ -79,6 +80,23 @@ static void unlink_idle(header *idle) {
     idle_bytes -= idle->size;
 }
 
+/* The last buffer given to the class or to one of the NEAR next larger ones: batches of about the same size then share
+ * one buffer, wherever their sizes lie between two classes. NULL: none. */
+static header *take_idle(size_t index) {
+    header *found = NULL;
+
+    pthread_mutex_lock(&lock);
+    for (size_t i = index; found == NULL && i <= index + NEAR && i < CLASSES; i++)
+        found = stacks[i];
+    if (found != NULL) {
+        stacks[found->index] = found->below;
+        unlink_idle(found);
+        taken_bytes += found->size;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 void *fffs_buffer_take(size_t size) {
     size_t class_size, index;
     header *found;
@@ -87,14 +105,7 @@ void *fffs_buffer_take(size_t size) {
         return NULL;
     fffs_setup();
     index = class_of(size, &class_size);
-    pthread_mutex_lock(&lock);
-    found = stacks[index];
-    if (found != NULL) {
-        stacks[index] = found->below;
-        unlink_idle(found);
-        taken_bytes += class_size;
-    }
-    pthread_mutex_unlock(&lock);
+    found = take_idle(index);
     if (found == NULL) {
         found = map_buffer(class_size, index);
         if (found == NULL)

@@ -1,7 +1,7 @@
 /* What the engine's parts (engine.c, uring.c, aio.c, threads.c, buffer.c, fault.c) share and nothing else needs.
  *
- * A batch is cut into pieces of at most FFFS_BLOCK. First every piece is tried with reads that never wait (hot). What is
- * not in the page cache is then left to the selected backend (cold), and what a backend leaves behind, for whatever
+ * A batch is cut into pieces of at most FFFS_BLOCK. First every piece is tried with reads that never wait (hot). What
+ * is not in the page cache is then left to the selected backend (cold), and what a backend leaves behind, for whatever
  * reason, to plain blocking reads: so a broken backend is slow, not wrong. */
 #ifndef FFFS_ENGINE_H
 #define FFFS_ENGINE_H
@@ -24,7 +24,7 @@ void fffs_setup(void);
 /* A piece's status until it is finished; no errno is positive. */
 enum { FFFS_PENDING = 1 };
 
-/* At most FFFS_BLOCK of one request. Owned by the batch. At any time at most one thread, or one I/O in flight, has it. */
+/* At most FFFS_BLOCK of one request. Owned by the batch; at any time one thread or one I/O in flight has it, or none. */
 typedef struct {
     uint8_t *dest;   /* room for length bytes, or NULL: the bytes are checked and dropped */
     int64_t offset;  /* in the file */
@@ -44,9 +44,6 @@ bool fffs_piece_read(fffs_piece *piece, int64_t result, const uint8_t *data);
 
 static inline int64_t fffs_piece_offset(const fffs_piece *piece) { return piece->offset + piece->done; }
 
-/* True for errors that do not say anything about the file: a plain blocking read decides. -EAGAIN and -EINTR too. */
-bool fffs_error_is_backends(int64_t error);
-
 /* ---------------------------------------------------------------- reads in flight (engine.c) */
 
 /* Depth of a ring: more than any disk here needs, and small enough to be set up in tens of microseconds. */
@@ -63,7 +60,7 @@ typedef struct {
     fffs_piece **pieces; /* sorted by file and offset; not owned */
     size_t count, next;
     uint32_t depth;          /* slots in use, at most FFFS_DEPTH */
-    uint32_t free_count, again_count, scratch_count, retries;
+    uint32_t free_count, again_count, scratch_count;
     uint8_t free[FFFS_DEPTH]; /* slots nothing is in */
     uint8_t again[FFFS_DEPTH]; /* slots whose piece needs another read */
     fffs_slot slots[FFFS_DEPTH];
@@ -81,7 +78,7 @@ void fffs_flight_again(fffs_flight *flight, int slot);
 /* The read of a slot came back, with a count or -errno. */
 void fffs_flight_landed(fffs_flight *flight, int slot, int64_t result);
 
-/* The slot's piece stays pending, for a plain read. Nothing of it may be in flight. */
+/* The slot is free again; its piece, if not finished, stays pending for a plain read. Nothing of it is in flight. */
 void fffs_flight_leave(fffs_flight *flight, int slot);
 
 /* Gives back what the slots hold. Nothing may be in flight. */
@@ -129,8 +126,8 @@ typedef struct fffs_job {
     _Atomic int active;         /* helpers inside run */
 } fffs_job;
 
-/* Publishes a job and wakes up to that many helpers, fewer where there are no more, or none. Never waits. Any thread; the
- * same thread must retire the job. */
+/* Publishes a job and wakes up to that many helpers, fewer where there are no more, or none. Never waits. Any thread;
+ * the same thread must retire the job. */
 void fffs_job_offer(fffs_job *job, int kind, void (*run)(void *work), void *work, int helpers);
 
 /* Withdraws the job, and waits for the helpers that had joined. Afterwards nobody looks at it. */

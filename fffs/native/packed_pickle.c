@@ -40,7 +40,8 @@ struct items {
 struct machine {
     const uint8_t *data;
     size_t size;
-    size_t next; /* position in data */
+    size_t next;  /* position in data */
+    size_t frame; /* where the frame that next is in ends, or 0 */
     struct items stack;
     struct items memo;
     fffs_packed_pickle *out;
@@ -315,13 +316,19 @@ static int reduce(struct machine *m)
     return push(m, &m->stack, (struct item){DICTIONARY, 0, (int64_t)m->out->directories++});
 }
 
-static int skip_frame(struct machine *m)
+/* Frames are for readers of streams, and mean nothing here. But whoever reads by them must see the same opcodes. */
+static int begin_frame(struct machine *m)
 {
     uint64_t length;
 
     if (take_number(m, 8, &length) != 0)
         return -1;
-    return length > m->size - m->next ? refuse(m, "it ends too early") : 0;
+    if (length > m->size - m->next)
+        return refuse(m, "it ends too early");
+    if (m->frame)
+        return refuse(m, "its frames overlap");
+    m->frame = length ? m->next + length : 0;
+    return 0;
 }
 
 /* ---------------------------------------------------------------- the machine */
@@ -334,7 +341,7 @@ static int step(struct machine *m)
     switch (m->data[m->next++]) {
     case 0x80: /* PROTO */
         return take_number(m, 1, &version) ? -1 : version > 5 ? refuse(m, "its protocol is unknown") : 0;
-    case 0x95: return skip_frame(m);
+    case 0x95: return begin_frame(m);
     case '(': return push(m, &m->stack, (struct item){MARK, 0, 0});
     case ')': return push(m, &m->stack, (struct item){EMPTY_TUPLE, 0, 0});
     case 'c': return put_global(m);
@@ -367,7 +374,11 @@ static int run(struct machine *m)
     while (result == 0) {
         if (m->next >= m->size)
             return refuse(m, "it ends too early");
+        if (m->next == m->frame)
+            m->frame = 0;
         result = step(m);
+        if (result >= 0 && m->frame && m->next > m->frame)
+            return refuse(m, "its frames overlap");
     }
     if (result < 0 || pop(m, DICTIONARY, &root) != 0)
         return -1;

@@ -6,6 +6,11 @@
 #include <stdlib.h>
 #include <time.h>
 
+/* Headers before liburing 2.2 lack it; the kernel says if it is known. */
+#ifndef IORING_SETUP_COOP_TASKRUN
+#define IORING_SETUP_COOP_TASKRUN (1U << 8)
+#endif
+
 /* Completions handled before freed slots are filled again: the device's queue stays full while we checksum. */
 enum { BURST = 8 };
 
@@ -21,9 +26,9 @@ typedef struct {
 typedef struct {
     struct io_uring *ring;
     fffs_flight flight;
-    uint32_t in_flight;  /* accepted by the kernel, and their completions not yet seen */
-    uint32_t queued, stalls;
-    uint8_t queue[FFFS_DEPTH]; /* slots with a submission entry that the kernel has not accepted yet, in its order */
+    uint32_t queued;    /* submission entries that the kernel has not accepted yet */
+    uint32_t in_flight; /* accepted, and their completions not yet seen */
+    uint32_t stalls;    /* system calls that said "again" since something moved */
 } voyage;
 
 static void nap(void) {
@@ -53,8 +58,8 @@ static int open_ring(fffs_context **context) {
     if (fffs_fault(FFFS_FAULT_URING_SETUP, &fault)) {
         failed = fault < 0 ? fault : -EIO;
     } else {
-        /* Linux 5.19: completions need not interrupt us, since we enter the kernel to wait for them anyway. Threads take
-         * turns with a ring, so the flags for a single submitter do not fit. */
+        /* Linux 5.19: completions need not interrupt us, since we enter the kernel to wait for them anyway. Threads
+         * take turns with a ring, so the flags for a single submitter do not fit. */
         failed = io_uring_queue_init(FFFS_DEPTH, &new->ring, IORING_SETUP_COOP_TASKRUN);
         if (failed == -EINVAL)
             failed = io_uring_queue_init(FFFS_DEPTH, &new->ring, 0);
@@ -98,8 +103,8 @@ static void fill(voyage *self) {
         }
         io_uring_prep_read(entry, next->piece->fd, fffs_slot_data(next), fffs_slot_size(next),
                            (uint64_t)fffs_slot_offset(next));
-        io_uring_sqe_set_data64(entry, (uint64_t)slot);
-        self->queue[self->queued++] = (uint8_t)slot;
+        entry->user_data = (uint64_t)slot;
+        self->queued++;
     }
 }
 
@@ -117,8 +122,6 @@ static bool submit(voyage *self) {
 
         self->queued -= accepted;
         self->in_flight += accepted;
-        for (uint32_t i = 0; i < self->queued; i++)
-            self->queue[i] = self->queue[i + accepted];
         self->stalls = accepted > 0 ? 0 : self->stalls;
         return true;
     }
@@ -134,7 +137,7 @@ static void reap(voyage *self, uint32_t limit) {
     struct io_uring_cqe *entry;
 
     for (; limit > 0 && self->in_flight > 0 && io_uring_peek_cqe(self->ring, &entry) == 0; limit--) {
-        int slot = (int)io_uring_cqe_get_data64(entry);
+        int slot = (int)entry->user_data;
         int64_t result = fffs_fault_completion(FFFS_FAULT_URING_COMPLETE, entry->res);
 
         io_uring_cqe_seen(self->ring, entry);

@@ -1,0 +1,236 @@
+"""Real mounts for tests: each is undone whatever the test does, and what its daemon complained about fails the test."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ctypes.util
+import dataclasses
+import os
+import re
+import select
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import fffs.mount
+from fffs.mount import MountOptions
+from fffs.mount.mounts import mount_at
+
+TROUBLE = re.compile(r" (WARNING|ERROR|CRITICAL) |Traceback")
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def mounts_below(folder: Path) -> list[str]:
+    """The mount points below a folder, innermost last."""
+    lines = Path("/proc/thread-self/mountinfo").read_text().splitlines()
+    points = [re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), line.split(" ")[4]) for line in lines]
+    return [point for point in points if point.startswith(f"{folder}/")]
+
+
+def detach_all(folder: Path) -> None:
+    """Lazily unmount everything below a folder."""
+    for point in reversed(mounts_below(folder)):
+        libc.umount2(os.fsencode(point), 2)
+
+
+def wait_until(condition: Any, seconds: float = 20.0) -> None:
+    """Wait for something another process is about to do."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+class Daemon:
+    """A daemon that serves a mount."""
+
+    def __init__(self, path: Path, log: Path) -> None:
+        self.path, self.log_file = path, log
+        self.pid = int(os.getxattr(path, "user.fffs.daemon").split()[0])
+        self._pidfd = os.pidfd_open(self.pid)
+        self._expected: list[str] = []
+
+    def expect(self, pattern: str) -> None:
+        """Lines of the log that match are no failure."""
+        self._expected.append(pattern)
+
+    def trouble(self) -> list[str]:
+        """The lines of the log that complain of something."""
+        return [line for line in self.log().splitlines() if TROUBLE.search(line)]
+
+    def log(self) -> str:
+        return self.log_file.read_text(errors="surrogateescape")
+
+    def unexpected(self) -> list[str]:
+        return [line for line in self.trouble() if not any(re.search(p, line) for p in self._expected)]
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    def wait(self, seconds: float = 20.0) -> bool:
+        """Wait until the process is gone."""
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def threads(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/task"))
+
+    def forget(self) -> None:
+        """End it if it is still there; it must not need to be killed."""
+        stuck = ""
+        if not self.wait(0):
+            self.kill(signal.SIGTERM)
+            if not self.wait():
+                stuck = subprocess.getoutput(f"head -v /proc/{self.pid}/task/*/stack; ls -l /proc/{self.pid}/fd")
+                self.kill()
+                self.wait()
+        os.close(self._pidfd)
+        assert not stuck, f"the daemon did not end:\n{stuck}\n{self.log()}"
+
+
+class Mounts:
+    """The mounts of one test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.daemons: list[Daemon] = []
+
+    def __call__(self, *sources: Path, at: Path | None = None, suffix: str = "", **options: Any) -> Path:
+        """Mount in the background, with a log; the path."""
+        number = len(self.daemons)
+        path = at or self.folder / f"mnt{number}"
+        log = self.folder / f"daemon{number}.log"
+        wanted = dataclasses.replace(MountOptions(log=str(log)), **options)
+        assert fffs.mount.mount(list(sources), path, options=wanted, suffix=suffix) == 0
+        self.daemons.append(Daemon(path, log))
+        return path
+
+    @property
+    def daemon(self) -> Daemon:
+        """The one mounted last."""
+        return self.daemons[-1]
+
+    def end(self) -> None:
+        detach_all(self.folder)
+        for daemon in self.daemons:
+            daemon.forget()
+        unexpected = [line for daemon in self.daemons for line in daemon.unexpected()]
+        assert not unexpected, "the daemon complained:\n" + "\n".join(unexpected)
+
+
+def run_fffs(*arguments: Any, code: int = 0, **options: Any) -> str:
+    """Run the command line; what it wrote to stderr. It must end with that exit code."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fffs", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stderr
+
+
+def is_mounted(path: Path) -> bool:
+    return mount_at(str(path)) is not None
+
+
+@contextlib.contextmanager
+def gone_afterwards(file: IO[Any]) -> Iterator[None]:
+    """An open file whose mount ends meanwhile: close(2) may say so, if it is the first one and asks the daemon."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            file.close()
+
+
+def in_namespace(work: Callable[[Path], None]) -> None:
+    """Run in a thread with a mount namespace of its own, in which everybody may open /dev/fuse.
+
+    ``work`` gets a folder that everybody can reach. Programs started by the thread are in its namespace, too.
+    """
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with tempfile.TemporaryDirectory(prefix="fffs-test-", ignore_cleanup_errors=True) as name:
+                os.chmod(name, 0o777)
+                device = Path(name, "device")
+                assert libc.unshare(0x00020000) == 0, os.strerror(ctypes.get_errno())  # CLONE_NEWNS
+                subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+                os.mknod(device, 0o666 | stat.S_IFCHR, os.stat("/dev/fuse").st_rdev)
+                os.chmod(device, 0o666)
+                subprocess.run(["mount", "--bind", device, "/dev/fuse"], check=True)
+                try:
+                    work(Path(name))
+                finally:
+                    detach_all(Path(name))
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+
+
+# ---------------------------------------------------------------- looking at trees
+
+
+def describe(folder: Path) -> dict[bytes, tuple[Any, ...]]:
+    """Everything a packed folder keeps, by relative path."""
+    root = os.fsencode(folder)
+    return {path[len(root) :]: _describe(path) for path in [root, *_walk(root)]}
+
+
+def _walk(folder: bytes) -> Iterator[bytes]:
+    for entry in os.scandir(folder):
+        yield entry.path
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(entry.path)
+
+
+def _describe(path: bytes) -> tuple[Any, ...]:
+    status = os.lstat(path)
+    content: Any = None
+    if stat.S_ISREG(status.st_mode):
+        content = Path(os.fsdecode(path)).read_bytes()
+        assert len(content) == status.st_size
+    elif stat.S_ISLNK(status.st_mode):
+        content = os.readlink(path)
+        # Modes of symbolic links mean nothing to Linux and are the same everywhere.
+    else:
+        content = sorted(os.listdir(path))
+    return status.st_mode, status.st_mtime_ns, status.st_nlink, content
+
+
+def list_from(fd: int, offset: int, size: int = 32768) -> list[tuple[bytes, int, int]]:
+    """(name, inode, offset after it) of a directory from an offset on: one getdents64(2) after a seek."""
+    os.lseek(fd, offset, os.SEEK_SET)
+    buffer = ctypes.create_string_buffer(size)
+    length = libc.getdents64(fd, buffer, size)
+    assert length >= 0, os.strerror(ctypes.get_errno())
+    entries, at = [], 0
+    while at < length:
+        inode, after, record = struct.unpack_from("<QqH", buffer.raw, at)
+        name = buffer.raw[at + 19 : at + record].split(b"\0", 1)[0]
+        entries.append((name, inode, after))
+        at += record
+    return entries

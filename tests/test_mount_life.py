@@ -1,0 +1,533 @@
+"""The life of a mount: begun, ended in every way, and nothing left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from mounting import (
+    Daemon,
+    Mounts,
+    detach_all,
+    gone_afterwards,
+    in_namespace,
+    is_mounted,
+    mounts_below,
+    run_fffs,
+    wait_until,
+)
+
+import fffs
+from fffs.errors import DeadMountError, FormatError, MountError, SourceNotFoundError, UsageError
+from fffs.mount import mounted, umount
+from fffs.mount.mounts import mount_at
+
+pytestmark = pytest.mark.fuse
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> Iterator[Mounts]:
+    mounts = Mounts(tmp_path)
+    yield mounts
+    mounts.end()
+    assert not mounts_below(tmp_path)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A packed folder with one small file."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("content")
+    fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr")
+    return tmp_path / "p.ffr"
+
+
+# ---------------------------------------------------------------- mounting
+
+
+def test_the_mount_answers_when_the_command_returns(source: Path, tmp_path: Path, mounts: Mounts) -> None:
+    assert run_fffs("mount", source, tmp_path / "m", "-o", f"log={tmp_path}/log") == ""
+    assert (tmp_path / "m" / "file").read_text() == "content"
+    mounts.daemons.append(Daemon(tmp_path / "m", tmp_path / "log"))
+    assert run_fffs("umount", tmp_path / "m") == ""
+    assert mounts.daemon.wait(0), "umount returns when the daemon is gone"
+    assert not (tmp_path / "m").exists()
+
+
+def test_what_the_tables_of_mounts_show(source: Path, mounts: Mounts) -> None:
+    path = mounts(source)
+    columns = subprocess.check_output(["findmnt", "-nro", "SOURCE,FSTYPE,OPTIONS", path], text=True).split()
+    assert columns[:2] == [str(source), "fuse.fffs"]
+    assert {"ro", "nosuid", "nodev", "default_permissions"} <= set(columns[2].split(","))
+
+
+def test_relative_paths(source: Path, tmp_path: Path, mounts: Mounts) -> None:
+    run_fffs("mount", "p.ffr", "rel/m", "-o", "log=rel.log", cwd=tmp_path)
+    mounts.daemons.append(Daemon(tmp_path / "rel" / "m", tmp_path / "rel.log"))
+    assert os.getxattr(tmp_path / "rel" / "m", "user.fffs.source") == os.fsencode(source)
+    run_fffs("umount", "rel/m", cwd=tmp_path)
+    assert not (tmp_path / "rel").exists()
+
+
+def test_mount_points_that_were_made_are_removed_and_others_kept(source: Path, tmp_path: Path, mounts: Mounts) -> None:
+    (tmp_path / "there").mkdir()
+    for path in (tmp_path / "there", tmp_path / "not" / "yet" / "there"):
+        umount(mounts(source, at=path))
+    assert (tmp_path / "there").is_dir()
+    assert not (tmp_path / "not").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["with space", "tab\tand\nnewline", "back\\slash", "comma,equals=", "\udcff\udcfe", "ü"]
+)
+def test_strange_names(name: str, source: Path, tmp_path: Path, mounts: Mounts) -> None:
+    (tmp_path / name).mkdir()
+    strange = source.rename(tmp_path / name / f"{name}.ffr")
+    path = mounts(strange, at=tmp_path / name / "mount")
+    found = mount_at(str(path))
+    assert found is not None and found.source == str(strange)
+    assert (path / "file").read_text() == "content"
+    umount(path)
+    assert mounts.daemon.wait(0)
+
+
+def test_through_a_symbolic_link(source: Path, tmp_path: Path, mounts: Mounts) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    run_fffs("mount", source, tmp_path / "link", "-o", f"log={tmp_path}/log")
+    mounts.daemons.append(Daemon(tmp_path / "real", tmp_path / "log"))
+    umount(tmp_path / "link")
+    assert not is_mounted(tmp_path / "real")
+
+
+def test_a_folder_that_is_not_empty(source: Path, tmp_path: Path, mounts: Mounts) -> None:
+    with pytest.raises(MountError, match=r"not empty.*nonempty"):
+        mounts(source, at=tmp_path / "folder")
+    path = mounts(source, at=tmp_path / "folder", nonempty=True)
+    assert mounts.daemon.pid != os.getpid()
+    umount(path)
+    assert (path / "file").read_text() == "content"
+
+
+def test_what_cannot_be_mounted_on(source: Path, tmp_path: Path, mounts: Mounts) -> None:
+    (tmp_path / "a file").touch()
+    with pytest.raises(MountError, match="not a folder"):
+        mounts(source, at=tmp_path / "a file")
+    with pytest.raises(MountError, match="not a folder"):
+        mounts(source, at=tmp_path / "a file" / "below")
+    with pytest.raises(MountError, match="cannot make the mount point"):
+        mounts(source, at=Path("/proc/fffs"))
+    path = mounts(source)
+    with pytest.raises(MountError, match=r"p\.ffr is mounted there; unmount it first"):
+        mounts(source, at=path)
+
+
+@pytest.mark.parametrize("arguments", [[], ["-f"]], ids=["background", "foreground"])
+def test_a_source_that_cannot_be_mounted(arguments: list[str], tmp_path: Path, source: Path) -> None:
+    (tmp_path / "garbage").write_bytes(os.urandom(5000))
+    (tmp_path / "zeros").write_bytes(bytes(5000))
+    cases = {"nothing": SourceNotFoundError, "garbage": FormatError, "zeros": FormatError}
+    for name, error in cases.items():
+        text = run_fffs("mount", *arguments, tmp_path / name, tmp_path / "a" / "m", code=error.exit_code)
+        assert text.count("\n") == 1 and str(tmp_path / name) in text
+    text = run_fffs("mount", *arguments, "--suffix", ".x", source, tmp_path / "a" / "m", code=UsageError.exit_code)
+    assert "--suffix" in text
+    assert not (tmp_path / "a").exists() and not mounts_below(tmp_path)
+
+
+def test_a_log_that_cannot_be_written(source: Path, tmp_path: Path) -> None:
+    text = run_fffs("mount", source, tmp_path / "m", "-o", f"log={tmp_path}/no/log", code=7)
+    assert text.count("\n") == 1 and "no/log" in text
+
+
+def test_what_mount_8_calls(source: Path, tmp_path: Path, mounts: Mounts) -> None:
+    (tmp_path / "m").mkdir()
+    options = f"rw,noatime,user=me,x-thing,log={tmp_path}/log"
+    assert fffs.mount.helper([str(source), str(tmp_path / "m"), "-n", "-o", options]) == 0
+    mounts.daemons.append(Daemon(tmp_path / "m", tmp_path / "log"))
+    assert (tmp_path / "m" / "file").read_text() == "content"
+
+
+# ---------------------------------------------------------------- unmounting
+
+
+@pytest.mark.parametrize("tool", [["umount"], ["fusermount3", "-u"]])
+def test_other_tools_unmount_too(tool: list[str], source: Path, mounts: Mounts) -> None:
+    path = mounts(source)
+    subprocess.run([*tool, path], check=True)
+    assert mounts.daemon.wait()
+    wait_until(lambda: not path.exists())
+
+
+def test_unmounting_what_is_in_use(source: Path, mounts: Mounts) -> None:
+    path = mounts(source)
+    with (path / "file").open() as file:
+        text = run_fffs("umount", path, code=MountError.exit_code)
+        assert f"fffs umount --lazy {path}" in text and text.count("\n") == 1
+        assert is_mounted(path)
+        umount(path, lazy=True)
+        assert not is_mounted(path)
+        assert file.read() == "content", "what is open stays readable"
+        assert not mounts.daemon.wait(0.1)
+    assert mounts.daemon.wait()
+    assert not path.exists()
+
+
+def test_unmounting_lazily_what_is_not_in_use(source: Path, mounts: Mounts) -> None:
+    path = mounts(source)
+    umount(path, lazy=True)
+    assert mounts.daemon.wait(0)
+
+
+def test_unmounting_what_is_not_mounted(tmp_path: Path) -> None:
+    with pytest.raises(MountError, match="nothing is mounted"):
+        umount(tmp_path)
+    with pytest.raises(MountError, match="no such folder"):
+        umount(tmp_path / "nothing")
+    with pytest.raises(MountError, match="not a mount of fffs"):
+        umount("/proc")
+
+
+@as_root
+def test_unmounting_when_the_daemon_does_not_answer(
+    source: Path, mounts: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fffs.mount.unmount.ASK_SECONDS", 0.2)
+    path = mounts(source)
+    mounts.daemon.kill(signal.SIGSTOP)
+    try:
+        umount(path, lazy=True)
+        assert not is_mounted(path)
+    finally:
+        mounts.daemon.kill(signal.SIGCONT)
+    assert mounts.daemon.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_unmounts(number: int, source: Path, mounts: Mounts) -> None:
+    path = mounts(source)
+    mounts.daemon.kill(number)
+    assert mounts.daemon.wait()
+    assert not is_mounted(path) and not path.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_unmounts_in_the_foreground_with_files_open(number: int, source: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    command = [sys.executable, "-m", "fffs", "mount", "-f", source, path]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: is_mounted(path))
+        with (path / "file").open() as file, gone_afterwards(file):
+            assert file.read() == "content"
+            process.send_signal(number)
+            text = process.communicate(timeout=20)[1]
+        assert process.returncode == 0
+        assert not is_mounted(path) and not path.exists()
+        assert f"fffs: {path}: mounted {source}" in text and f"fffs: {path}: unmounted" in text
+    finally:
+        detach_all(tmp_path)
+        process.kill()
+        process.wait()
+
+
+def test_signals_in_quick_succession(source: Path, mounts: Mounts) -> None:
+    path = mounts(source)
+    for _ in range(5):
+        mounts.daemon.kill(signal.SIGTERM)
+        mounts.daemon.kill(signal.SIGINT)
+    assert mounts.daemon.wait()
+    assert not is_mounted(path)
+
+
+def test_a_killed_daemon_is_recognised_and_cleaned_up(source: Path, mounts: Mounts) -> None:
+    path = mounts(source)
+    with (path / "file").open("rb", 0) as file, gone_afterwards(file):
+        mounts.daemon.kill()
+        assert mounts.daemon.wait()
+        with pytest.raises(OSError) as caught:
+            os.listdir(path)
+        assert caught.value.errno == errno.ENOTCONN, "and not an empty folder that looks fine"
+        with pytest.raises(DeadMountError, match=f"fffs umount {path}"):
+            mounts(source, at=path)
+        text = run_fffs("mount", "-f", source, path, code=DeadMountError.exit_code)
+        assert text.count("\n") == 1 and f"fffs umount {path}" in text
+        assert run_fffs("umount", path) == ""  # although a file is open in it
+        assert file.fileno() >= 0
+    assert os.listdir(path) == []
+    assert (mounts(source, at=path) / "file").read_text() == "content"
+
+
+def test_mounted_over_by_somebody_else(source: Path, tmp_path: Path, mounts: Mounts) -> None:
+    """What the daemon unmounts at its end must be its own mount."""
+    path = mounts(source)
+    first = mounts.daemon
+    os.rename(source, tmp_path / "q.ffr")
+    umount(path)
+    assert first.wait(0)
+    mounts(tmp_path / "q.ffr", at=path)
+    first.kill(signal.SIGTERM)
+    assert is_mounted(path)
+
+
+# ---------------------------------------------------------------- ordinary users
+
+USER = """
+import os, sys
+from fffs.mount import MountOptions
+from fffs.mount.job import make_job
+from fffs.mount.log import DaemonLog
+from fffs.mount.session import serve
+from fffs.mount import umount
+
+what, source, mountpoint, allow_other = sys.argv[1:]
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+try:
+    if what == "umount":
+        umount(mountpoint)
+    else:
+        DaemonLog()
+        serve(make_job(source, mountpoint, MountOptions(allow_other=allow_other == "yes")))
+except Exception as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder that everybody can reach, which pytest's are not."""
+    with tempfile.TemporaryDirectory(prefix="fffs-test-", ignore_cleanup_errors=True) as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+        detach_all(Path(name))
+
+
+def as_nobody(*command: object) -> subprocess.CompletedProcess[str]:
+    arguments = [str(part) for part in command]
+    return subprocess.run(
+        arguments, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True, check=False, timeout=20
+    )
+
+
+class UserDaemon:
+    """``serve`` in a process of user nobody. Root starts it: the interpreter may lie where nobody cannot reach it."""
+
+    def __init__(self, source: Path, path: Path, allow_other: str = "no") -> None:
+        self.source, self.path = source, path
+        self.process = self._start("mount", allow_other)
+
+    def _start(self, what: str, allow_other: str = "no") -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", USER, what, str(self.source), str(self.path), allow_other]
+        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> UserDaemon:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def mounted(self) -> bool:
+        assert self.process.poll() is None, self.process.communicate()[1]
+        return is_mounted(self.path)
+
+    def umount(self) -> str:
+        return self._start("umount").communicate(timeout=20)[1]
+
+
+def copy_of(source: Path, folder: Path, name: str) -> Path:
+    (folder / name).write_bytes(source.read_bytes())
+    (folder / name).chmod(0o644)
+    return folder / name
+
+
+@as_root
+def test_an_ordinary_user_mounts_and_unmounts(source: Path) -> None:
+    def work(folder: Path) -> None:
+        public = copy_of(source, folder, "a, strange \\ name.ffr")
+        with UserDaemon(public, folder / "m") as daemon:
+            wait_until(daemon.mounted)
+            assert as_nobody("cat", daemon.path / "file").stdout == "content"
+            assert as_nobody("stat", "-c", "%u %g", daemon.path / "file").stdout.split() == [str(NOBODY)] * 2
+            with pytest.raises(PermissionError):  # not even root, without allow_other
+                os.listdir(daemon.path)
+            mount = mount_at(str(daemon.path))
+            assert mount is not None and (mount.type, mount.source) == ("fuse.fffs", str(public))
+            assert daemon.umount() == ""
+            assert daemon.process.wait(20) == 0
+            assert not daemon.path.exists()
+
+    in_namespace(work)
+
+
+@as_root
+def test_the_daemon_of_a_user_unmounts_lazily_on_a_signal(source: Path) -> None:
+    def work(folder: Path) -> None:
+        with UserDaemon(copy_of(source, folder, "p.ffr"), folder / "m") as daemon:
+            wait_until(daemon.mounted)
+            command = ["sh", "-c", f"exec 3<{daemon.path}/file; echo; exec sleep 100"]
+            holder = subprocess.Popen(command, user=NOBODY, group=NOBODY, extra_groups=[], stdout=subprocess.PIPE)
+            try:
+                assert holder.stdout is not None
+                holder.stdout.readline()
+                assert "in use" in daemon.umount()
+                daemon.process.terminate()
+                assert daemon.process.wait(20) == 0
+                assert not daemon.path.exists()
+            finally:
+                holder.kill()
+                holder.communicate()
+
+    in_namespace(work)
+
+
+@as_root
+def test_allow_other_for_a_user_needs_fuse_conf(source: Path) -> None:
+    conf = Path("/etc/fuse.conf")
+    if conf.exists() and any(line.strip() == "user_allow_other" for line in conf.read_text().splitlines()):
+        pytest.skip("/etc/fuse.conf allows it")
+
+    def work(folder: Path) -> None:
+        with UserDaemon(copy_of(source, folder, "p.ffr"), folder / "m", "yes") as daemon:
+            text = daemon.process.communicate(timeout=20)[1]
+            assert daemon.process.returncode == 1
+            assert "MountError" in text and "user_allow_other" in text
+            assert not daemon.path.exists()
+
+    in_namespace(work)
+
+
+@as_root
+@pytest.mark.parametrize("allow_other", [True, False])
+def test_allow_other(allow_other: bool, source: Path, shared_folder: Path, mounts: Mounts) -> None:
+    path = mounts(source, at=shared_folder / "m", allow_other=allow_other)
+    found = as_nobody("cat", path / "file")
+    assert (found.stdout == "content") == allow_other
+    assert ("Permission denied" in found.stderr) != allow_other
+    umount(path)
+
+
+@as_root
+def test_modes_hold_for_other_users(tmp_path: Path, shared_folder: Path, mounts: Mounts) -> None:
+    (tmp_path / "folder").mkdir()
+    for name, mode in (("public", 0o644), ("private", 0o600)):
+        (tmp_path / "folder" / name).write_text(name)
+        (tmp_path / "folder" / name).chmod(mode)
+    fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr")
+    path = mounts(tmp_path / "p.ffr", at=shared_folder / "m", allow_other=True)
+    assert as_nobody("cat", path / "public").stdout == "public"
+    assert "Permission denied" in as_nobody("cat", path / "private").stderr
+    assert stat.S_IMODE(os.stat(path / "private").st_mode) == 0o600
+
+
+# ---------------------------------------------------------------- the context manager
+
+
+def test_mounted_for_the_length_of_a_with(source: Path, tmp_path: Path) -> None:
+    with mounted(source) as path, mounted(str(source), tmp_path / "m") as second:
+        assert Path(path, "file").read_text() == Path(second, "file").read_text() == "content"
+        assert second == str(tmp_path / "m")
+    assert not os.path.exists(path) and not os.path.exists(second)
+
+
+def test_mounted_takes_options_and_lists(source: Path, tmp_path: Path) -> None:
+    with fffs.FileWriter(tmp_path / "r.ffr", 1) as writer:
+        writer.write_one(b"plain")
+    with mounted([tmp_path / "r.ffr", tmp_path / "r.ffr"], suffix=".bin", uid=77) as path:
+        assert sorted(os.listdir(path)) == ["000000.bin", "000001.bin"]
+        assert os.stat(path).st_uid == 77
+
+
+def test_mounted_raises_what_the_daemon_raised(tmp_path: Path) -> None:
+    (tmp_path / "garbage").write_bytes(b"x" * 100)
+    with pytest.raises(SourceNotFoundError, match="nothing"), mounted(tmp_path / "nothing"):
+        pytest.fail("nothing was mounted")
+    with pytest.raises(FormatError, match="garbage"), mounted(tmp_path / "garbage", tmp_path / "m"):
+        pytest.fail("nothing was mounted")
+    assert not (tmp_path / "m").exists()
+
+
+def test_mounted_unmounts_after_an_exception_with_files_open(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyError), mounted(source, tmp_path / "m") as path:
+        fd = os.open(Path(path, "file"), os.O_RDONLY)
+        raise KeyError("in the body")
+    assert not is_mounted(tmp_path / "m")
+    with suppress(OSError):
+        os.close(fd)
+
+
+def test_mounted_when_the_daemon_is_killed_meanwhile(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(MountError, match="did not end well"), mounted(source, tmp_path / "m") as path:
+        os.kill(int(os.getxattr(path, "user.fffs.daemon").split()[0]), signal.SIGKILL)
+    assert not is_mounted(tmp_path / "m")
+    assert os.listdir(tmp_path / "m") == []
+
+
+def test_mounted_leaves_nothing_in_this_process(source: Path) -> None:
+    with mounted(source):
+        pass
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for _ in range(3):
+        with mounted(source):
+            pass
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+
+
+def test_mounted_in_many_threads(source: Path) -> None:
+    found: list[str] = []
+
+    def work() -> None:
+        with mounted(source) as path:
+            found.append(Path(path, "file").read_text())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == ["content"] * 4
+
+
+def test_the_mount_of_a_process_that_died_is_unmounted(source: Path, tmp_path: Path) -> None:
+    code = (
+        "import os, sys\nfrom fffs.mount import mounted\n"
+        "with mounted(sys.argv[1], sys.argv[2]) as path:\n    assert os.listdir(path)\n    os._exit(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, source, tmp_path / "m"], check=False)
+    assert done.returncode == 3
+    wait_until(lambda: not (tmp_path / "m").exists())
+
+
+def test_the_daemon_does_not_import_from_the_working_folder(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "trap").mkdir()
+    (tmp_path / "trap" / "trio.py").write_text("raise SystemExit('imported from the working folder')")
+    (tmp_path / "trap" / "fffs.py").write_text("raise SystemExit('imported from the working folder')")
+    code = "import os, sys; from fffs.mount import mounted; os.chdir(sys.argv[2])\nwith mounted(sys.argv[1]): pass"
+    subprocess.run([sys.executable, "-c", code, source, tmp_path / "trap"], check=True)
+
+
+def test_an_answer_can_be_lost_without_complaint(source: Path, mounts: Mounts) -> None:
+    """Readers that are killed leave requests behind that nobody wants answered."""
+    path = mounts(source)
+    for _ in range(20):
+        process = subprocess.Popen(
+            ["sh", "-c", f"while :; do ls -l {path}; cat {path}/file; done"], stdout=subprocess.DEVNULL
+        )
+        process.kill()
+        process.wait()
+    assert (path / "file").read_text() == "content"

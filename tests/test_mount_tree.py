@@ -1,0 +1,374 @@
+"""The mounted tree is the source folder: names, types, contents, modes, times, links; and nothing can be changed."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from golden_files import Golden, sha256
+from mounting import Mounts, describe, libc, list_from
+
+import fffs
+
+pytestmark = pytest.mark.fuse
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="compares with a bind mount, which only root can make")
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> Iterator[Mounts]:
+    mounts = Mounts(tmp_path)
+    yield mounts
+    mounts.end()
+
+
+def make_folder(folder: Path) -> Path:
+    """A folder with everything a packed folder keeps."""
+    (folder / "sub" / "deeper" / "deepest").mkdir(parents=True)
+    (folder / "empty folder").mkdir()
+    (folder / "empty").touch()
+    (folder / "a").write_bytes(b"the first file\n")
+    (folder / "sub" / "page").write_bytes(bytes(range(256)) * 16)
+    (folder / "sub" / "large").write_bytes(os.urandom(3 * 1024 * 1024 + 17))
+    (folder / "sub" / "one block").write_bytes(os.urandom(1024 * 1024))
+    (folder / "sub" / "deeper" / "script").write_bytes(b"#!/bin/sh\necho ran\n")
+    (folder / "sub" / "deeper" / "script").chmod(0o755)
+    (folder / "private").write_bytes(b"secret")
+    (folder / "private").chmod(0o600)
+    (folder / "link").symlink_to("sub/page")
+    (folder / "sub" / "up").symlink_to("../a")
+    (folder / "dangling").symlink_to("/nowhere/at/all")
+    (folder / "sub" / "folder link").symlink_to("deeper")
+    os.link(folder / "a", folder / "sub" / "a again")
+    with open(os.fsencode(folder) + b"/not utf-8 \xff\xfe", "wb") as file:
+        file.write(b"bytes")
+    (folder / ("n" * 255)).write_bytes(b"long name")
+    (folder / "sub" / "deeper").chmod(0o1777)
+    times = [1, 2**31 + 5, 1_700_000_000_123_456_789, 999_999_999, -1, -1_500_000_000_500_000_000]
+    for k, path in enumerate(sorted(folder.rglob("*"))):
+        os.utime(path, ns=(0, times[k % len(times)]), follow_symlinks=False)
+    os.utime(folder, ns=(0, 1_234_567_890_123_456_789))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("source") / "folder")
+
+
+@pytest.fixture(scope="module")
+def packed(folder: Path) -> Path:
+    fffs.pack_folder(folder, folder.parent / "packed.ffr")
+    return folder.parent / "packed.ffr"
+
+
+@pytest.fixture(scope="module")
+def mounted(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder, packed and mounted, for all tests that change nothing about the mount."""
+    mounts = Mounts(tmp_path_factory.mktemp("mounts"))
+    yield mounts(packed)
+    mounts.end()
+
+
+# ---------------------------------------------------------------- what is there
+
+
+def test_everything_a_pack_keeps_is_shown(folder: Path, mounted: Path) -> None:
+    assert describe(mounted) == describe(folder)
+
+
+def test_ordinary_tools_find_no_difference(folder: Path, mounted: Path) -> None:
+    subprocess.run(["diff", "-r", "--no-dereference", folder, mounted], check=True)
+    listing = ["find", ".", "-printf", "%p %y %m %n %T@ %l\n"]
+    ours, theirs = (subprocess.check_output(listing, cwd=where).splitlines() for where in (mounted, folder))
+    assert sorted(ours) == sorted(theirs)
+
+
+@pytest.mark.parametrize("name", ["tree.ffr", "tree-proto3.ffr", "byte-names.ffr", "deep.ffr", "empty.ffr"])
+def test_packs_written_by_ffrecord(name: str, golden: Golden, mounts: Mounts) -> None:
+    path = golden.path(f"packed/{name}")
+    mounted = os.fsencode(mounts(path))
+    expected = fffs.PackedFolder(path)
+    found = {}
+    for where, _, names in os.walk(mounted):
+        for file in names:
+            full = os.path.join(where, file)
+            found[full[len(mounted) + 1 :]] = sha256(Path(os.fsdecode(full)).read_bytes())
+    entry = golden.files[f"packed/{name}"]
+    assert len(found) == entry["n"] - 1
+    assert found == {inner: sha256(bytes(expected.read_one(inner))) for inner in found}
+
+
+def test_plain_records_are_numbered_files(golden: Golden, mounts: Mounts) -> None:
+    mounted = mounts(golden.path("mixed-100.ffr"), suffix=".bin")
+    records = golden.raw("mixed-100.ffr").records
+    assert sorted(os.listdir(mounted)) == [f"{i:06}.bin" for i in range(100)]
+    assert all((mounted / f"{i:06}.bin").read_bytes() == records[i] for i in range(100))
+
+
+def test_a_folder_of_parts_is_numbered_through(golden: Golden, mounts: Mounts) -> None:
+    parts = sorted(golden.path("parts").glob("*.ffr"))
+    expected = [record for part in parts for record in golden.raw(f"parts/{part.name}").records]
+    mounted = mounts(golden.path("parts"))
+    names = sorted(os.listdir(mounted))
+    assert [(mounted / name).read_bytes() for name in names] == expected
+    source = {os.getxattr(mounted / name, "user.fffs.source") for name in names}
+    assert source == {os.fsencode(part) for part in parts}
+
+
+def test_in_a_union_the_first_wins_and_the_daemon_warns(tmp_path: Path, mounts: Mounts) -> None:
+    for k, names in enumerate((["both", "first/x"], ["both", "second/y", "first/z"])):
+        for name in names:
+            path = tmp_path / f"f{k}" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{name} of {k}")
+        fffs.pack_folder(tmp_path / f"f{k}", tmp_path / f"{k}.ffr")
+    mounted = mounts(tmp_path / "0.ffr", tmp_path / "1.ffr")
+    mounts.daemon.expect("both: also in .*1.ffr, which is hidden")
+    assert len(mounts.daemon.trouble()) == 1
+    content = {str(path.relative_to(mounted)): path.read_text() for path in mounted.rglob("*") if path.is_file()}
+    assert content == {
+        "both": "both of 0",
+        "first/x": "first/x of 0",
+        "second/y": "second/y of 1",
+        "first/z": "first/z of 1",
+    }
+    with fffs.FileReader(tmp_path / "1.ffr") as reader:  # numbers count within the file
+        assert bytes(reader.read_one(int(os.getxattr(mounted / "second/y", "user.fffs.record")))) == b"second/y of 1"
+    assert os.getxattr(mounted, "user.fffs.source").split(b"\n") == [os.fsencode(tmp_path / f"{k}.ffr") for k in (0, 1)]
+
+
+# ---------------------------------------------------------------- directories
+
+
+def test_a_listing_can_begin_at_every_offset(tmp_path: Path, mounts: Mounts) -> None:
+    (tmp_path / "folder").mkdir()
+    names = [f"{k:03}".encode() + b"x" * (k % 200) for k in range(700)]
+    for name in names:
+        (tmp_path / "folder" / os.fsdecode(name)).touch()
+    fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr")
+    fd = os.open(mounts(tmp_path / "p.ffr"), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        entries, offset = [], 0
+        while part := list_from(fd, offset):
+            entries += part
+            offset = part[-1][2]
+        assert [name for name, _, _ in entries] == [b".", b"..", *names]
+        for k in [*range(0, len(entries), 7), len(entries) - 1, 3, 0]:  # also backwards
+            assert [name for name, _, _ in list_from(fd, entries[k][2])][:5] == [
+                name for name, _, _ in entries[k + 1 : k + 6]
+            ]
+        # A buffer for just one entry gives the same.
+        assert [list_from(fd, after, 300)[0][0] for _, _, after in entries[:50]] == [b"..", *names[:49]]
+        assert list_from(fd, offset + 1000) == []
+        assert len({inode for _, inode, _ in entries[2:]}) == 700
+    finally:
+        os.close(fd)
+
+
+def test_inodes_of_a_listing_are_those_of_stat(mounted: Path) -> None:
+    for where, folders, files in os.walk(mounted):
+        listed = {entry.name: entry.inode() for entry in os.scandir(where)}
+        assert listed == {name: os.lstat(os.path.join(where, name)).st_ino for name in folders + files}
+    assert os.stat(mounted / "a").st_ino == os.stat(mounted / "sub" / "a again").st_ino
+
+
+def test_two_listings_at_once_do_not_disturb_each_other(mounted: Path) -> None:
+    with os.scandir(mounted) as first, os.scandir(mounted) as second:
+        ours = [(next(first).name, next(second).name) for _ in os.listdir(mounted)]
+    assert [a for a, _ in ours] == [b for _, b in ours] == [entry.name for entry in os.scandir(mounted)]
+
+
+def test_names_that_are_not_there(mounted: Path) -> None:
+    for name in ("nothing", "a/b", "A", "n" * 254, ".a"):
+        for _ in range(2):  # the second answer is the kernel's own
+            assert not os.path.lexists(mounted / name)
+    with pytest.raises(NotADirectoryError):
+        os.stat(mounted / "a" / "b")
+    with pytest.raises(OSError, match="too long"):
+        os.stat(mounted / ("n" * 256))
+
+
+# ---------------------------------------------------------------- stat, statfs, extended attributes
+
+
+def test_sizes_owners_and_blocks(mounted: Path) -> None:
+    large = os.stat(mounted / "sub" / "large")
+    assert (large.st_size, large.st_blocks) == (3 * 1024 * 1024 + 17, 6145)
+    assert (large.st_uid, large.st_gid) == (os.getuid(), os.getgid())
+    assert large.st_atime_ns == large.st_mtime_ns == large.st_ctime_ns
+    assert os.lstat(mounted / "link").st_size == len("sub/page")
+    assert os.stat(mounted).st_ino == 1
+
+
+def test_owner_and_modes_can_be_set(packed: Path, mounts: Mounts) -> None:
+    mounted = mounts(packed, uid=1234, gid=5678, umask=0o077)
+    status = os.stat(mounted / "sub")
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 5678, 0o700)
+    assert stat.S_IMODE(os.stat(mounted / "sub" / "deeper" / "script").st_mode) == 0o700
+
+
+def test_statfs_shows_a_full_file_system(mounted: Path, packed: Path) -> None:
+    found = os.statvfs(mounted)
+    assert (found.f_bsize, found.f_frsize, found.f_namemax) == (4096, 4096, 255)
+    assert (found.f_bfree, found.f_bavail, found.f_ffree) == (0, 0, 0)
+    assert found.f_blocks == -(-packed.stat().st_size // 4096)
+    assert found.f_files == 1 + sum(len(a) + len(b) for _, a, b in os.walk(mounted)) - 1  # one is a hard link
+    assert found.f_flag & os.ST_RDONLY and found.f_flag & os.ST_NOSUID
+
+
+def test_extended_attributes_of_a_file(mounted: Path, packed: Path) -> None:
+    path = mounted / "sub" / "large"
+    assert sorted(os.listxattr(path)) == [f"user.fffs.{name}" for name in ("crc32", "record", "source", "verified")]
+    record = int(os.getxattr(path, "user.fffs.record"))
+    content = path.read_bytes()
+    with fffs.FileReader(packed) as reader:
+        assert bytes(reader.read_one(record)) == content
+        assert int(os.getxattr(path, "user.fffs.crc32"), 16) == reader.get_checksums()[record]
+    assert len(os.getxattr(path, "user.fffs.crc32")) == 8
+    assert os.getxattr(path, "user.fffs.source") == os.fsencode(packed)
+
+
+def test_verified_says_what_was_checked(packed: Path, mounts: Mounts) -> None:
+    mounted = mounts(packed)
+    page, large = mounted / "sub" / "page", mounted / "sub" / "large"
+    assert os.getxattr(page, "user.fffs.verified") == b"no"
+    page.read_bytes()
+    assert os.getxattr(page, "user.fffs.verified") == b"yes"
+    with large.open("rb", 0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        file.read(100)
+    assert os.getxattr(large, "user.fffs.verified") == b"no"  # block by block, and not all were touched
+    large.read_bytes()
+    assert os.getxattr(large, "user.fffs.verified") == b"yes"
+
+
+def test_extended_attributes_that_are_not_there(mounted: Path) -> None:
+    assert os.listxattr(mounted) == ["user.fffs.source"]
+    assert os.listxattr(mounted / "sub") == []
+    assert os.listxattr(mounted / "link", follow_symlinks=False) == []
+    for path, name in [
+        ("a", "user.other"),
+        ("sub", "user.fffs.crc32"),
+        ("a", "security.capability"),
+        ("", "user.fffs.crc32"),
+    ]:
+        with pytest.raises(OSError) as caught:
+            os.getxattr(mounted / path, name)
+        assert caught.value.errno == errno.ENODATA
+
+
+def test_files_without_checksums_say_so(golden: Golden, mounts: Mounts) -> None:
+    mounted = mounts(golden.path("mixed-100.ffr"), verify=False)
+    (mounted / "000001").read_bytes()
+    assert os.getxattr(mounted / "000001", "user.fffs.verified") == b"no"
+
+
+# ---------------------------------------------------------------- nothing can be changed
+
+
+def changes(root: Path) -> dict[str, Callable[[], object]]:
+    """Every system call that would change something, on every kind of node and on names that are not there."""
+    calls: dict[str, Callable[[], object]] = {}
+    nodes = {
+        "file": "a",
+        "folder": "sub",
+        "empty": "empty folder",
+        "link": "link",
+        "dangling": "dangling",
+        "none": "new",
+    }
+    for kind, name in nodes.items():
+        path = root / name
+        calls |= {
+            f"{verb} {kind}": lambda call=call, path=path: call(path)  # type: ignore[misc]
+            for verb, call in {
+                "open w": lambda p: os.open(p, os.O_WRONLY),
+                "open rw": lambda p: os.open(p, os.O_RDWR),
+                "truncate on open": lambda p: os.open(p, os.O_RDONLY | os.O_TRUNC),
+                "append": lambda p: os.open(p, os.O_WRONLY | os.O_APPEND),
+                "create": lambda p: os.open(p, os.O_WRONLY | os.O_CREAT),
+                "create new": lambda p: os.open(p, os.O_WRONLY | os.O_CREAT | os.O_EXCL),
+                "tmpfile": lambda p: os.open(p, os.O_WRONLY | os.O_TMPFILE),
+                "truncate": lambda p: os.truncate(p, 0),
+                "chmod": lambda p: os.chmod(p, 0o777),
+                "chown": lambda p: os.chown(p, 0, 0),
+                "lchown": lambda p: os.lchown(p, 0, 0),
+                "utime": lambda p: os.utime(p),
+                "lutime": lambda p: os.utime(p, follow_symlinks=False),
+                "unlink": os.unlink,
+                "rmdir": os.rmdir,
+                "mkdir": os.mkdir,
+                "mkfifo": os.mkfifo,
+                "mknod": lambda p: os.mknod(p, 0o600 | stat.S_IFREG),
+                "symlink": lambda p: os.symlink("x", p),
+                "link to": lambda p: os.link(root / "sub" / "page", p),
+                "link from": lambda p: os.link(p, root / "other", follow_symlinks=False),
+                "rename to": lambda p: os.rename(root / "private", p),
+                "rename from": lambda p: os.rename(p, root / "other"),
+                "setxattr": lambda p: os.setxattr(p, "user.x", b"x"),
+                "lsetxattr": lambda p: os.setxattr(p, "user.x", b"x", follow_symlinks=False),
+                "replace xattr": lambda p: os.setxattr(p, "user.fffs.crc32", b"x", os.XATTR_REPLACE),
+                "removexattr": lambda p: os.removexattr(p, "user.fffs.crc32"),
+                "access w": lambda p: libc_access(p, os.W_OK),
+                "access r": lambda p: libc_access(p, os.R_OK),
+                "access x": lambda p: libc_access(p, os.X_OK),
+            }.items()
+        }
+    return calls
+
+
+def libc_access(path: Path, mode: int) -> None:
+    if libc.access(os.fsencode(path), mode):
+        raise OSError(ctypes.get_errno(), "access")
+
+
+def outcome(call: Callable[[], object]) -> str:
+    try:
+        result = call()
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    if isinstance(result, int) and not isinstance(result, bool):
+        os.close(result)
+    return "done"
+
+
+@as_root
+def test_changes_fail_as_on_any_read_only_file_system(folder: Path, mounted: Path) -> None:
+    subprocess.run(["mount", "--bind", folder, folder], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
+        expected = {name: outcome(call) for name, call in changes(folder).items()}
+    finally:
+        subprocess.run(["umount", folder], check=True)
+    found = {name: outcome(call) for name, call in changes(mounted).items()}
+    assert found == expected
+    assert {"EROFS", "EEXIST", "ENOENT", "done"} <= set(found.values())
+    assert describe(mounted) == describe(folder)
+
+
+@as_root
+def test_changes_fail_even_when_somebody_remounts_it_writable(folder: Path, packed: Path, mounts: Mounts) -> None:
+    mounted = mounts(packed)
+    before = describe(folder)
+    subprocess.run(["mount", "-i", "-o", "remount,rw", mounted], check=True)
+    reading = ("access",)
+    results = {name: outcome(call) for name, call in changes(mounted).items() if not name.startswith(reading)}
+    assert "done" not in results.values()
+    # What does not exist, or is of the wrong kind, may be refused for that; what remains must be for being read-only.
+    refused = {name for name, result in results.items() if result == "EROFS"}
+    assert refused >= {"unlink file", "mkdir none", "chmod folder", "setxattr file", "create none", "open rw file"}
+    assert refused >= {"rename from file", "link from file", "symlink none", "rmdir empty", "truncate on open file"}
+    assert describe(mounted) == before
+
+
+def test_programs_can_be_run_unless_noexec(mounted: Path, packed: Path, mounts: Mounts) -> None:
+    assert subprocess.check_output([mounted / "sub/deeper/script"]) == b"ran\n"
+    with pytest.raises(PermissionError):
+        subprocess.check_output([mounts(packed, noexec=True) / "sub/deeper/script"])
