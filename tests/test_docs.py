@@ -1,0 +1,33 @@
+"""The documents speak of what is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def defined_tests() -> set[str]:
+    return {
+        name for file in (ROOT / "tests").glob("test_*.py") for name in re.findall(r"def (test_\w+)", file.read_text())
+    }
+
+
+def test_every_test_that_semantics_names_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "SEMANTICS.md").read_text()))
+    assert len(named) > 30
+    assert named <= defined_tests()
+
+
+def test_every_file_that_a_document_names_exists() -> None:
+    for document in ("README.md", "ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md"):
+        for target in re.findall(r"\]\(([\w./]+)\)", (ROOT / document).read_text()):
+            assert (ROOT / target).exists(), f"{document}: {target}"
+
+
+def test_architecture_names_every_module() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for module in [*(ROOT / "fffs").glob("*.py"), *(ROOT / "fffs" / "native").glob("*.c")]:
+        if module.name not in ("__init__.py", "__main__.py", "version.py", "_native.c"):
+            assert module.name in text, module.name
