@@ -182,7 +182,10 @@ def _positive(text: str) -> int:
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run a command line (without the program's name) and return its exit code. Prints errors as one line each."""
-    args = make_parser().parse_args(argv)
+    args, unknown = make_parser().parse_known_args(argv)
+    if unknown:
+        complain(f"unrecognized arguments: {' '.join(unknown)} (see fffs {args.command} --help)")
+        return UsageError.exit_code
     try:
         code = int(importlib.import_module(f"fffs.commands.{args.command}").run(args))
         put(b"", flush=True)
@@ -200,6 +203,16 @@ def run(argv: Sequence[str] | None = None) -> int:
         logging.getLogger("fffs").debug("unexpected", exc_info=True)
         complain(f"unexpected {type(error).__name__}: {error} (a bug: please report it)")
         return UNEXPECTED
+
+
+def interrupt_once() -> None:
+    """From now on the first Ctrl-C ends the work, and further ones do not disturb the cleaning up."""
+
+    def interrupt(*_: object) -> NoReturn:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
 
 
 # ---------------------------------------------------------------- output

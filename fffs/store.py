@@ -397,7 +397,7 @@ class RecordStore:
     # ------------------------------------------------------------ ranges
 
     @property
-    def _ranges(self) -> Any:
+    def native(self) -> Any:
         """The C store, made when first needed: it remembers per record what was verified."""
         if self._native is None:
             with self._lock:
@@ -451,11 +451,11 @@ class RecordStore:
         flags = (0 if check else lib.FFFS_READ_UNVERIFIED) | (0 if wait else lib.FFFS_READ_NOWAIT)
         with self.use():
             into = ffi.cast("uint8_t *", dest.ctypes.data)
-            got = int(lib.fffs_store_read(self._ranges, record, start, dest.size, into, flags))
+            got = int(lib.fffs_store_read(self.native, record, start, dest.size, into, flags))
         if got >= 0:
             return got
-        if got == -errno.EAGAIN and not wait:
-            return None
+        if not wait and got in (-errno.EAGAIN, -errno.EBADMSG):
+            return None  # to say what is wrong with a record, all of it is read again
         if got == -errno.ERANGE:
             raise RecordIndexError(f"there is no record {record}: there are {self.n}")
         if got == -errno.ENOMEM:
@@ -478,4 +478,4 @@ class RecordStore:
     def verified(self, record: int) -> bool:
         """Whether all of the record has been verified by range reads since the file last changed."""
         with self.use():
-            return bool(lib.fffs_store_verified(self._ranges, record))
+            return bool(lib.fffs_store_verified(self.native, record))

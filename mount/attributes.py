@@ -16,9 +16,10 @@ BLOCK_SIZE = 4096
 # The tree never changes: the kernel may keep what it was told as long as it has memory.
 FOREVER = 365 * 86400.0
 
-CRC32, RECORD, SOURCE, VERIFIED = (b"user.fffs." + name for name in (b"crc32", b"record", b"source", b"verified"))
+PREFIX = b"user.fffs."
+CRC32, RECORD, SOURCE, VERIFIED = (PREFIX + name for name in (b"crc32", b"record", b"source", b"verified"))
 # Of the root, not listed: what `fffs umount` waits for. The process id, and the namespace in which it is one.
-DAEMON = b"user.fffs.daemon"
+DAEMON = PREFIX + b"daemon"
 
 
 class Attributes:
@@ -87,7 +88,8 @@ class Attributes:
         """One of them."""
         if node == ROOT and name == DAEMON:
             return daemon_identity()
-        if name not in self.names(node):
+        # ls(1) asks every file for attributes of others, as for access control lists.
+        if not name.startswith(PREFIX) or name not in self.names(node):
             raise pyfuse3.FUSEError(errno.ENODATA)
         if node == ROOT:
             return b"\n".join(_absolute(file.index.path) for file in self._store.files)

@@ -55,12 +55,13 @@ class Device:
         os.dup2(self._fuse, self.number, inheritable=False)
         self.close()
 
-    def close(self) -> None:
-        """Close what libfuse does not. May be called again."""
+    def close(self) -> bool:
+        """Close what libfuse does not. May be called again. True: nothing is left running."""
         self._ours.close()
         if self._fuse >= 0:
             os.close(self._fuse)
             self._fuse = -1
+        return True
 
 
 def _edited(answer: bytes) -> bytes:

@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fffs.errors import MountError
@@ -97,6 +98,15 @@ def _attach_as_user(request: Request) -> int:
         raise MountError(f"{request.mountpoint}: cannot mount: {result or 'fusermount3 gave no descriptor'}")
     os.set_inheritable(fds[0], False)
     return fds[0]
+
+
+def read_ahead(device: str, kibibytes: int) -> None:
+    """Let the kernel read large files in large pieces, where we may: as root. ``device`` is major:minor of the mount.
+
+    Only after FUSE_INIT, whose answer may lower it but not raise it.
+    """
+    with suppress(OSError), open(f"/sys/class/bdi/{device}/read_ahead_kb", "w", encoding="ascii") as setting:
+        setting.write(str(kibibytes))
 
 
 def detach(mountpoint: str, *, lazy: bool = False) -> None:

@@ -161,8 +161,7 @@ class Operations(pyfuse3.Operations):
         read = functools.partial(self._store.read_range_into, record, start, check=self._check)
         # One buffer serves all reads that do not wait: pyfuse3 has passed it on before the loop runs anything else.
         dest = self._buffer[:size] if size <= LARGEST_READ else np.empty(size, np.uint8)
-        # A record that failed is read again in full to say why: not here, where everybody waits for it.
-        got = None if record in self.failures.records else read(dest=dest, wait=False)
+        got = read(dest=dest, wait=False)
         if got is None:
             dest = np.empty(size, np.uint8)
             limiter = self._limiters[self._store.locate(record)[0].fd]

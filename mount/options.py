@@ -23,6 +23,10 @@ class MountOptions:
         noexec: nothing in the mount can be run as a program.
         nonempty: mount over a folder that is not empty.
         suffix: ending of the numbered names of a plain record file.
+        fastpath: native threads answer what is asked for most.
+        threads: how many of them; 0: as many as there are processors.
+        readahead: how far the kernel may read ahead of a program, in KiB; its own 128 make many small requests of a large
+            file, and 1024 is the most of one request.
         log: file that the daemon's log is appended to; empty: the system's log.
 
     """
@@ -36,6 +40,9 @@ class MountOptions:
     noexec: bool = False
     nonempty: bool = False
     suffix: str = ""
+    fastpath: bool = False
+    threads: int = 0
+    readahead: int = 1024
     log: str = ""
 
 
@@ -77,7 +84,14 @@ def parse(options: Iterable[str]) -> MountOptions:
 
 def known() -> list[str]:
     """The options that mean something, as an error or a help text shows them."""
-    forms = {"verify": "verify=on|off", "umask": "umask=OCTAL", "suffix": "suffix=TEXT", "log": "log=FILE"}
+    forms = {
+        "verify": "verify=on|off",
+        "fastpath": "fastpath=on|off",
+        "readahead": "readahead=KIB",
+        "umask": "umask=OCTAL",
+        "suffix": "suffix=TEXT",
+        "log": "log=FILE",
+    }
     return [*sorted(FLAGS), *(forms.get(name, f"{name}=N") for name in VALUES)]
 
 
@@ -117,6 +131,9 @@ def _path(name: str, value: str) -> str:
 FLAGS = ("allow_other", "ro", "noexec", "nonempty")
 VALUES: dict[str, Callable[[str, str], Any]] = {
     "verify": _switch,
+    "fastpath": _switch,
+    "threads": _number,
+    "readahead": _number,
     "uid": _number,
     "gid": _number,
     "umask": _bits,

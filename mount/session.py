@@ -21,6 +21,7 @@ try:
     import pyfuse3
     import trio
 
+    from fffs.mount.fastpath import FastPath
     from fffs.mount.handshake import Device
     from fffs.mount.operations import Operations
 except ModuleNotFoundError as error:
@@ -93,6 +94,7 @@ class _Session:
         self, job: Job, source: Source, point: MountPoint, ready: Callable[[], None], lifeline: int | None
     ) -> None:
         self._job, self._point, self._ready, self._lifeline = job, point, ready, lifeline
+        self._source = source
         self._operations = Operations(source, job.options)
         self._device = ""
         self._asked = False
@@ -104,7 +106,7 @@ class _Session:
         fd = kernel.attach(kernel.Request(job.mountpoint, job.name, job.options.allow_other, job.options.noexec))
         mount = mount_at(job.mountpoint)
         self._device = mount.device if mount else ""
-        self._connection = Device(fd)
+        self._connection = FastPath(fd, self._source, job.options) if job.options.fastpath else Device(fd)
         try:
             # libfuse serves a descriptor that it is given this way, and mounts and unmounts nothing.
             pyfuse3.init(self._operations, f"/dev/fd/{self._connection.number}", set())
@@ -113,7 +115,9 @@ class _Session:
             if not self._detached:
                 self._detach(lazy=True)
             pyfuse3.close(unmount=False)
-            self._connection.close()
+            if not self._connection.close():
+                self._point.remove()
+                os._exit(0)
         self._finish()
         if self._error:
             raise self._error
@@ -134,6 +138,8 @@ class _Session:
             if self._lifeline is not None:
                 nursery.start_soon(self._watch_lifeline, self._lifeline)
             await self._connection.connect()
+            if isinstance(self._connection, FastPath):
+                nursery.start_soon(self._connection.watch, self._operations.failures)
             nursery.start_soon(self._announce)
             await pyfuse3.main(max_tasks=TASKS)
             nursery.cancel_scope.cancel()
@@ -145,6 +151,7 @@ class _Session:
         path = self._job.mountpoint
         try:
             await trio.to_thread.run_sync(os.stat, path, abandon_on_cancel=True)
+            kernel.read_ahead(self._device, self._job.options.readahead)
             _log.info("%s: mounted %s", path, self._job.name)
             self._ready()
         except OSError as error:

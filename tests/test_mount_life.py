@@ -74,6 +74,16 @@ def test_what_the_tables_of_mounts_show(source: Path, mounts: Mounts) -> None:
     assert {"ro", "nosuid", "nodev", "default_permissions"} <= set(columns[2].split(","))
 
 
+@as_root
+def test_large_files_are_read_ahead_in_large_pieces(source: Path, mounts: Mounts) -> None:
+    mount = mount_at(str(mounts(source)))
+    assert mount is not None
+    setting = Path(f"/sys/class/bdi/{mount.device}/read_ahead_kb")
+    if not os.access(setting, os.W_OK):
+        pytest.skip("/sys is read-only here")
+    assert int(setting.read_text()) == 1024
+
+
 def test_relative_paths(source: Path, tmp_path: Path, mounts: Mounts) -> None:
     run_fffs("mount", "p.ffr", "rel/m", "-o", "log=rel.log", cwd=tmp_path)
     mounts.daemons.append(Daemon(tmp_path / "rel" / "m", tmp_path / "rel.log"))

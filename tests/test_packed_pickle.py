@@ -81,7 +81,7 @@ NAMES = st.one_of(
     st.sampled_from(["a", "b", "é", "\udcff", "\u00e9" * 127, "x" * 255, "...", "\n"]),
 ).filter(lambda name: name not in (".", "..") and "/" not in name and "\0" not in name)
 VALUES = st.one_of(st.sampled_from([0, 1, 255, 256, 999]), st.integers(0, RECORDS - 1))
-TREES = st.recursive(
+TREES: st.SearchStrategy[Any] = st.recursive(
     st.builds(OrderedDict, st.dictionaries(NAMES, VALUES, max_size=5)),
     lambda below: st.builds(OrderedDict, st.dictionaries(NAMES, st.one_of(VALUES, below), max_size=5)),
     max_leaves=12,
@@ -92,7 +92,7 @@ TREES = st.recursive(
 @settings(max_examples=150)
 def test_whatever_a_pickler_writes_is_read(tree: OrderedDict[str, Any], protocol: int, in_python: bool) -> None:
     stream = io.BytesIO()
-    pickler = pickle._Pickler if in_python else pickle.Pickler  # type: ignore[attr-defined]
+    pickler = pickle._Pickler if in_python else pickle.Pickler
     pickler(stream, protocol).dump(tree)
     # The unpickler makes dictionaries anew, so that none is shared.
     assert decode(stream.getvalue()) == expected(unpickle(stream.getvalue()))

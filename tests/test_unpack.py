@@ -112,7 +112,7 @@ def test_links_that_point_outside_are_made_and_nothing_is_written_through_them(t
     (outside / "file").write_bytes(b"precious")
     folder = tmp_path / "f"
     (folder / "sub").mkdir(parents=True)
-    for name, target in {"a": outside, "b": outside / "file", "c": "../../outside/file", "sub/d": outside}.items():
+    for name, target in [("a", outside), ("b", outside / "file"), ("c", Path("../outside/file")), ("sub/d", outside)]:
         (folder / name).symlink_to(target)
         os.link(folder / name, folder / f"{name}-again", follow_symlinks=False)
     (folder / "e").write_bytes(b"harmless")

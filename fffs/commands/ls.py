@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _resolve(source: Source, path: bytes) -> tuple[bytes, int]:
-    """A path without its ornaments, and its node. Links on the way are followed, and one to a folder is, as in ls(1)."""
+    """A path without its ornaments, and its node. Links on the way are followed, and links to folders, as in ls(1)."""
     tree = source.tree
     plain = b"/".join(part for part in path.split(b"/") if part not in (b"", b"."))
     node = None if path.startswith(b"/") else tree.follow(plain)

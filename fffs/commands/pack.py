@@ -6,13 +6,14 @@ import argparse
 import os
 import time
 
-from fffs.cli import OK, complain, printable, say
+from fffs.cli import OK, complain, interrupt_once, printable, say
 from fffs.pack import pack_folder
 from fffs.progress import ProgressBar, human, plural
 
 
 def run(args: argparse.Namespace) -> int:
     """Pack a folder."""
+    interrupt_once()
     output = args.output or os.path.basename(os.path.abspath(args.folder)) + ".ffr"
     begin = time.monotonic()
     with ProgressBar(printable(f"packing {args.folder}")) as bar:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fffs.cli import OK, complain, printable, say, warn
+from fffs.cli import OK, complain, interrupt_once, printable, say, warn
 from fffs.layouts import load_source
 from fffs.progress import ProgressBar
 from fffs.unpack import unpack
@@ -12,6 +12,7 @@ from fffs.unpack import unpack
 
 def run(args: argparse.Namespace) -> int:
     """Unpack a source."""
+    interrupt_once()
     with load_source([args.source]) as source, ProgressBar(printable(f"unpacking {args.source}")) as bar:
         warn(source.warnings)
         unpack(

@@ -122,8 +122,8 @@ typedef struct {
     uint64_t targets_size;
 } fffs_tree;
 
-/* The limits of a tree, in bytes: those of Linux for a name, for a path (here from the root on; so no directory is more than
- * 2048 deep) and for what a symbolic link says. */
+/* The limits of a tree, in bytes: those of Linux for a name, for a path (here from the root on; so no directory is
+ * more than 2048 deep) and for what a symbolic link says. */
 enum { FFFS_NAME_MAX = 255, FFFS_PATH_MAX = 4095, FFFS_TARGET_MAX = 4095 };
 
 /* Checks everything that fffs_tree_lookup, and anyone who walks the arrays, relies on. files may name the records below
@@ -220,3 +220,65 @@ int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int6
 
 /* Writes everything of the file system that fd is on to disk. 0 or -errno. */
 int fffs_syncfs(int fd);
+
+/* ---------------------------------------------------------------- the kernel fast path (fastpath.c, fastpath_ops.c) */
+
+/* Threads that stand between the kernel and a FUSE library, and answer the few hot requests themselves. */
+typedef struct fffs_fastpath fffs_fastpath;
+
+/* What a mount shows, beside its tree. */
+typedef struct {
+    int32_t fuse_fd;        /* the connection to the kernel */
+    int32_t library_fd;     /* our end of a SOCK_SEQPACKET pair, at whose other end the FUSE library serves */
+    int32_t threads;        /* how many answer from memory; at least 1 */
+    int32_t cold_threads;   /* how many may wait for the disk at a time; at least 1 */
+    uint32_t uid, gid;      /* the owner of everything */
+    uint32_t mode_mask;     /* permission bits to leave out */
+    uint32_t timeout;       /* seconds for which the kernel may remember names and attributes */
+    uint32_t max_readahead; /* bytes */
+    int32_t verify;         /* 0: FFFS_READ_UNVERIFIED */
+} fffs_fastpath_config;
+
+/* Requests by kind, as fffs_fastpath_stats counts them. */
+enum {
+    FFFS_FAST_LOOKUP, FFFS_FAST_GETATTR, FFFS_FAST_READ, FFFS_FAST_READDIR, FFFS_FAST_READLINK, FFFS_FAST_FORGET,
+    FFFS_FAST_OTHER, FFFS_FAST_FORWARDED, FFFS_FAST_KINDS
+};
+
+/* Latencies are counted in powers of two: bucket b has those from 2^b nanoseconds to twice that. */
+enum { FFFS_FAST_BUCKETS = 40 };
+
+typedef struct {
+    uint64_t requests[8];          /* by FFFS_FAST_* */
+    uint64_t read_bytes;
+    uint64_t read_errors;
+    uint64_t cold_reads;           /* that had to wait for the disk, or for a whole large record */
+    uint64_t read_latency[40];     /* reads by latency */
+} fffs_fastpath_stats_t;
+
+/* Starts the threads. tree and store stay the caller's and must outlive the fast path; so must both descriptors,
+ * which it never closes. *fastpath is the caller's until fffs_fastpath_stop. 0 or -errno. Not to be used after fork. */
+int fffs_fastpath_start(const fffs_fastpath_config *config, const fffs_tree *tree, fffs_store *store,
+                        fffs_fastpath **fastpath);
+
+/* Ends the threads and frees everything. Waits at most seconds for threads that wait for a disk: 0, or -EBUSY when
+ * some still do, and then nothing is freed (the process must end). */
+int fffs_fastpath_stop(fffs_fastpath *fastpath, double seconds);
+
+/* A descriptor (the fast path's) that is readable when fffs_fastpath_next_bad has something, or the kernel has
+ * unmounted. */
+int fffs_fastpath_event_fd(const fffs_fastpath *fastpath);
+
+/* The next record that could not be given out, once per record: 1, with its number and -errno; 0 when there is none. */
+int fffs_fastpath_next_bad(fffs_fastpath *fastpath, uint64_t *record, int32_t *status);
+
+/* 1 when the kernel has ended the connection: nothing more will come. */
+int fffs_fastpath_ended(const fffs_fastpath *fastpath);
+
+/* Counters since the start, summed over the threads. */
+void fffs_fastpath_stats(const fffs_fastpath *fastpath, fffs_fastpath_stats_t *stats);
+
+/* Answers one message from the kernel as a thread would, for tests: the reply goes to reply (of room bytes). The
+ * length of the reply; 0 when no reply is due; -EREMOTE when the message is the library's; -EAGAIN when it must wait.
+ * Any bytes are safe. */
+int64_t fffs_fastpath_answer(fffs_fastpath *fastpath, const uint8_t *message, size_t length, uint8_t *reply, size_t room);

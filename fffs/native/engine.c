@@ -499,7 +499,7 @@ typedef struct {
 } hot_worker;
 
 /* pread takes a tenth less time than preadv2 for tiny reads. After TRUST_AFTER hits in a row tiny pieces are expected
- * to be cached; every TRUST_CHECK, the clock tells if they were not: then the thread asks again, for all of the batch. */
+ * to be cached; every TRUST_CHECK, the clock tells if they were not: then the thread asks again, to the end. */
 static bool is_trusted(hot_worker *self, const fffs_piece *piece) {
     if (self->hits < TRUST_AFTER || piece->length > TRUST_BYTES)
         return false;

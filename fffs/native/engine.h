@@ -24,7 +24,7 @@ void fffs_setup(void);
 /* A piece's status until it is finished; no errno is positive. */
 enum { FFFS_PENDING = 1 };
 
-/* At most FFFS_BLOCK of one request. Owned by the batch; at any time one thread or one I/O in flight has it, or none. */
+/* At most FFFS_BLOCK of one request. Owned by the batch; at any time one thread or one I/O in flight has it. */
 typedef struct {
     uint8_t *dest;   /* room for length bytes, or NULL: the bytes are checked and dropped */
     int64_t offset;  /* in the file */

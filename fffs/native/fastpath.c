@@ -1,0 +1,491 @@
+/* The fast path's threads: they stand between the kernel and the FUSE library, answer what they can and forward the rest.
+ *
+ *     kernel ──fuse_fd──► hot threads ──┬─► answered from memory and page cache, reply to fuse_fd
+ *                                       ├─► queue ──► cold threads, which may wait for the disk, reply to fuse_fd
+ *                                       └─► library_fd ──► the library ──► library_fd ──► relay thread ──► fuse_fd
+ *
+ * Facts about the kernel that this depends on (fs/fuse/dev.c):
+ *   - one read returns one whole message, one write must hold one whole reply; both are safe from any thread;
+ *   - a read blocks until there is a message, and gives ENODEV once the file system is unmounted or the connection aborted;
+ *   - a reply to a request that nobody waits for any more gives ENOENT: not an error;
+ *   - a read buffer must hold the largest WRITE; INIT's answer says how large that is, and ours says 4096. */
+#include "fastpath.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The largest message a read-only file system gets: FUSE_MIN_READ_BUFFER, and what the kernel demands before INIT's answer. */
+enum { MESSAGE_ROOM = 160 * 1024 };
+
+/* Replies of the library: a listing or attribute, not contents. */
+enum { LIBRARY_ROOM = 1100 * 1024 };
+
+/* Bad records that wait to be logged: more at once are counted, not named. */
+enum { BAD_ROOM = 256 };
+
+/* A signal that nobody handles otherwise wakes threads from a read of the kernel's descriptor. */
+#define WAKE_SIGNAL (SIGRTMIN + 3)
+
+struct counters {
+    _Alignas(64) _Atomic uint64_t requests[FFFS_FAST_KINDS];
+    _Atomic uint64_t read_bytes, read_errors, cold_reads;
+    _Atomic uint64_t read_latency[FFFS_FAST_BUCKETS];
+};
+
+struct worker {
+    struct fffs_fastpath *owner;
+    pthread_t thread;
+    struct counters counters;
+    _Atomic bool running;
+};
+
+/* A read that must wait. */
+struct cold_read {
+    struct cold_read *next;
+    uint64_t began; /* nanoseconds */
+    size_t length;
+    uint8_t message[sizeof(struct fuse_in_header) + sizeof(struct fuse_read_in)];
+};
+
+struct bad_record {
+    uint64_t record;
+    int32_t status;
+};
+
+struct fffs_fastpath {
+    fffs_fast_view view;
+    struct worker *workers; /* hot, then the relay, then cold ones */
+    int hot, cold;          /* how many of each may run */
+    int event_fd;
+    _Atomic bool stopping, ended;
+    _Atomic uint64_t init_unique, init_flags;
+
+    pthread_mutex_t mutex; /* guards the rest */
+    pthread_cond_t more_cold;
+    struct cold_read *first_cold, **last_cold;
+    int cold_started, cold_idle;
+    struct bad_record bad[BAD_ROOM];
+    int bad_count;
+    uint8_t *reported; /* a bit per record that was reported */
+};
+
+static uint64_t now(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static void count(_Atomic uint64_t *counter, uint64_t by)
+{
+    atomic_fetch_add_explicit(counter, by, memory_order_relaxed);
+}
+
+static void signal_event(struct fffs_fastpath *path)
+{
+    uint64_t one = 1;
+    ssize_t put = write(path->event_fd, &one, sizeof one);
+
+    (void)put; /* full means that it is readable already */
+}
+
+/* ---------------------------------------------------------------- bad records */
+
+static void report_bad(struct fffs_fastpath *path, uint64_t record, int32_t status)
+{
+    pthread_mutex_lock(&path->mutex);
+    uint8_t bit = (uint8_t)(1u << (record & 7));
+    bool first = !(path->reported[record >> 3] & bit);
+    if (first && path->bad_count < BAD_ROOM) {
+        path->reported[record >> 3] |= bit;
+        path->bad[path->bad_count++] = (struct bad_record){record, status};
+    }
+    pthread_mutex_unlock(&path->mutex);
+    if (first)
+        signal_event(path);
+}
+
+int fffs_fastpath_next_bad(fffs_fastpath *path, uint64_t *record, int32_t *status)
+{
+    uint64_t ignored;
+    ssize_t got = read(path->event_fd, &ignored, sizeof ignored); /* non-blocking: clears it */
+    int found = 0;
+
+    (void)got;
+    pthread_mutex_lock(&path->mutex);
+    if (path->bad_count > 0) {
+        *record = path->bad[0].record;
+        *status = path->bad[0].status;
+        memmove(path->bad, path->bad + 1, (size_t)--path->bad_count * sizeof *path->bad);
+        found = 1;
+    }
+    pthread_mutex_unlock(&path->mutex);
+    return found;
+}
+
+/* ---------------------------------------------------------------- answering */
+
+static void count_answer(struct worker *worker, const fffs_fast_answer *answer, uint64_t began)
+{
+    struct counters *counters = &worker->counters;
+
+    count(&counters->requests[answer->kind], 1);
+    if (answer->kind != FFFS_FAST_READ)
+        return;
+    uint64_t took = (now() - began) | 1;
+    int bucket = 63 - __builtin_clzll(took);
+    count(&counters->read_latency[bucket < FFFS_FAST_BUCKETS ? bucket : FFFS_FAST_BUCKETS - 1], 1);
+    if (answer->status)
+        count(&counters->read_errors, 1);
+    else
+        count(&counters->read_bytes, (uint64_t)answer->length - sizeof(struct fuse_out_header));
+}
+
+static void send_reply(struct worker *worker, const uint8_t *reply, const fffs_fast_answer *answer, uint64_t began)
+{
+    struct fffs_fastpath *path = worker->owner;
+
+    count_answer(worker, answer, began);
+    if (answer->length > 0) {
+        ssize_t put = write(path->view.config.fuse_fd, reply, (size_t)answer->length);
+
+        (void)put; /* ENOENT: nobody waits for it any more; ENODEV: unmounted, as the next read will say */
+    }
+    if (answer->status)
+        report_bad(path, answer->record, answer->status);
+}
+
+/* Hands a message to the library. It must not be lost: whoever sent it waits for an answer. */
+static void forward(struct worker *worker, const uint8_t *message, size_t length)
+{
+    struct fffs_fastpath *path = worker->owner;
+    struct fuse_in_header header;
+
+    count(&worker->counters.requests[FFFS_FAST_FORWARDED], 1);
+    if (length < sizeof header)
+        return;
+    memcpy(&header, message, sizeof header);
+    if (header.opcode == FUSE_INIT && length >= sizeof header + sizeof(struct fuse_init_in)) {
+        struct fuse_init_in in;
+
+        memcpy(&in, message + sizeof header, sizeof in);
+        atomic_store(&path->init_flags, in.flags);
+        atomic_store(&path->init_unique, header.unique);
+    }
+    while (send(path->view.config.library_fd, message, length, MSG_NOSIGNAL) < 0) {
+        if (errno == EINTR && !atomic_load(&path->stopping))
+            continue;
+        /* The library is gone: say so to whoever waits. */
+        struct fuse_out_header reply = {.len = sizeof reply, .error = -EIO, .unique = header.unique};
+        ssize_t put = write(path->view.config.fuse_fd, &reply, sizeof reply);
+
+        (void)put;
+        return;
+    }
+}
+
+/* ---------------------------------------------------------------- cold reads */
+
+static void *run_cold(void *argument);
+
+/* Queues a read for the cold threads, starting another one when all are busy. */
+static int queue_cold(struct fffs_fastpath *path, const uint8_t *message, size_t length, uint64_t began)
+{
+    struct cold_read *read = malloc(sizeof *read);
+
+    if (!read || length > sizeof read->message) {
+        free(read);
+        return -ENOMEM;
+    }
+    *read = (struct cold_read){.began = began, .length = length};
+    memcpy(read->message, message, length);
+    pthread_mutex_lock(&path->mutex);
+    *path->last_cold = read;
+    path->last_cold = &read->next;
+    if (path->cold_idle == 0 && path->cold_started < path->cold) {
+        struct worker *worker = &path->workers[path->hot + 1 + path->cold_started];
+
+        atomic_store(&worker->running, true);
+        if (pthread_create(&worker->thread, NULL, run_cold, worker) == 0)
+            path->cold_started++;
+        else
+            atomic_store(&worker->running, false);
+    }
+    int started = path->cold_started;
+    pthread_cond_signal(&path->more_cold);
+    pthread_mutex_unlock(&path->mutex);
+    return started ? 0 : -EAGAIN; /* queued, but nobody will come: the caller does it */
+}
+
+static struct cold_read *next_cold(struct fffs_fastpath *path, bool wait)
+{
+    pthread_mutex_lock(&path->mutex);
+    while (wait && !path->first_cold && !atomic_load(&path->stopping)) {
+        path->cold_idle++;
+        pthread_cond_wait(&path->more_cold, &path->mutex);
+        path->cold_idle--;
+    }
+    struct cold_read *read = path->first_cold;
+    if (read) {
+        path->first_cold = read->next;
+        if (!path->first_cold)
+            path->last_cold = &path->first_cold;
+    }
+    pthread_mutex_unlock(&path->mutex);
+    return read;
+}
+
+static void answer_cold(struct worker *worker, struct cold_read *read, uint8_t *reply)
+{
+    struct fffs_fastpath *path = worker->owner;
+    fffs_fast_answer answer = fffs_fast_answer_request(&path->view, read->message, read->length, reply, true);
+
+    count(&worker->counters.cold_reads, 1);
+    send_reply(worker, reply, &answer, read->began);
+    free(read);
+}
+
+static void *run_cold(void *argument)
+{
+    struct worker *worker = argument;
+    uint8_t *reply = fffs_buffer_take(FFFS_REPLY_ROOM);
+    struct cold_read *read;
+
+    while (reply && (read = next_cold(worker->owner, true)))
+        answer_cold(worker, read, reply);
+    fffs_buffer_give(reply);
+    atomic_store(&worker->running, false);
+    return NULL;
+}
+
+/* ---------------------------------------------------------------- threads */
+
+/* One message: answered, queued or forwarded. */
+static void handle(struct worker *worker, const uint8_t *message, size_t length, uint8_t *reply)
+{
+    struct fffs_fastpath *path = worker->owner;
+    uint64_t began = now();
+    fffs_fast_answer answer = fffs_fast_answer_request(&path->view, message, length, reply, false);
+
+    if (answer.length == -EREMOTE) {
+        forward(worker, message, length);
+        return;
+    }
+    if (answer.length != -EAGAIN) {
+        send_reply(worker, reply, &answer, began);
+        return;
+    }
+    int status = queue_cold(path, message, length, began);
+    struct cold_read *read;
+    if (status == -ENOMEM) {
+        answer = fffs_fast_answer_request(&path->view, message, length, reply, true);
+        send_reply(worker, reply, &answer, began);
+    } else if (status == -EAGAIN && (read = next_cold(path, false))) {
+        answer_cold(worker, read, reply);
+    }
+}
+
+static void *run_hot(void *argument)
+{
+    struct worker *worker = argument;
+    struct fffs_fastpath *path = worker->owner;
+    uint8_t *message = fffs_buffer_take(MESSAGE_ROOM), *reply = fffs_buffer_take(FFFS_REPLY_ROOM);
+
+    while (message && reply && !atomic_load(&path->stopping)) {
+        ssize_t got = read(path->view.config.fuse_fd, message, MESSAGE_ROOM);
+
+        if (got > 0)
+            handle(worker, message, (size_t)got, reply);
+        else if (got == 0 || (errno != EINTR && errno != EAGAIN && errno != ENOENT)) /* ENOENT: taken back meanwhile */
+            break;
+    }
+    fffs_buffer_give(message);
+    fffs_buffer_give(reply);
+    if (!atomic_load(&path->stopping)) {
+        /* Unmounted. Whoever watches tells the library: the end of a socket means nothing to it. */
+        atomic_store(&path->ended, true);
+        signal_event(path);
+    }
+    atomic_store(&worker->running, false);
+    return NULL;
+}
+
+/* Carries the library's replies to the kernel. */
+static void *run_relay(void *argument)
+{
+    struct worker *worker = argument;
+    struct fffs_fastpath *path = worker->owner;
+    uint8_t *reply = fffs_buffer_take(LIBRARY_ROOM);
+
+    while (reply && !atomic_load(&path->stopping)) {
+        ssize_t got = recv(path->view.config.library_fd, reply, LIBRARY_ROOM, 0);
+        struct fuse_out_header header;
+
+        if (got == 0 || (got < 0 && errno != EINTR))
+            break;
+        if (got < (ssize_t)sizeof header)
+            continue;
+        memcpy(&header, reply, sizeof header);
+        uint64_t unique = header.unique;
+        if (unique != 0 && atomic_compare_exchange_strong(&path->init_unique, &unique, 0))
+            fffs_fast_edit_init(&path->view.config, atomic_load(&path->init_flags), reply, (size_t)got);
+        ssize_t put = write(path->view.config.fuse_fd, reply, (size_t)got);
+        (void)put;
+    }
+    fffs_buffer_give(reply);
+    atomic_store(&worker->running, false);
+    return NULL;
+}
+
+static void wake(int signal)
+{
+    (void)signal;
+}
+
+/* ---------------------------------------------------------------- life */
+
+static void free_path(struct fffs_fastpath *path)
+{
+    struct cold_read *read;
+
+    while ((read = next_cold(path, false)))
+        free(read);
+    if (path->event_fd >= 0)
+        close(path->event_fd);
+    pthread_cond_destroy(&path->more_cold);
+    pthread_mutex_destroy(&path->mutex);
+    free(path->workers);
+    free(path->reported);
+    free(path);
+}
+
+static struct fffs_fastpath *make_path(const fffs_fastpath_config *config, const fffs_tree *tree, fffs_store *store)
+{
+    struct fffs_fastpath *path = calloc(1, sizeof *path);
+
+    if (!path)
+        return NULL;
+    path->view = (fffs_fast_view){*config, tree, store};
+    path->hot = config->threads;
+    path->cold = config->cold_threads;
+    path->last_cold = &path->first_cold;
+    pthread_mutex_init(&path->mutex, NULL);
+    pthread_cond_init(&path->more_cold, NULL);
+    path->workers = aligned_alloc(_Alignof(struct worker), (size_t)(path->hot + 1 + path->cold) * sizeof *path->workers);
+    path->reported = calloc((size_t)(fffs_store_records(store) / 8 + 1), 1);
+    path->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (!path->workers || !path->reported || path->event_fd < 0) {
+        free_path(path);
+        return NULL;
+    }
+    memset(path->workers, 0, (size_t)(path->hot + 1 + path->cold) * sizeof *path->workers);
+    for (int i = 0; i < path->hot + 1 + path->cold; i++)
+        path->workers[i].owner = path;
+    return path;
+}
+
+int fffs_fastpath_start(const fffs_fastpath_config *config, const fffs_tree *tree, fffs_store *store,
+                        fffs_fastpath **fastpath)
+{
+    struct sigaction action = {.sa_handler = wake}; /* without SA_RESTART: a read returns EINTR */
+    struct fffs_fastpath *path;
+    int status = 0;
+
+    if (config->threads < 1 || config->cold_threads < 1)
+        return -EINVAL;
+    path = make_path(config, tree, store);
+    if (!path)
+        return -ENOMEM;
+    sigaction(WAKE_SIGNAL, &action, NULL);
+    for (int i = 0; !status && i <= path->hot; i++) {
+        struct worker *worker = &path->workers[i];
+
+        atomic_store(&worker->running, true);
+        status = -pthread_create(&worker->thread, NULL, i < path->hot ? run_hot : run_relay, worker);
+        if (status)
+            atomic_store(&worker->running, false);
+    }
+    *fastpath = path;
+    if (status)
+        fffs_fastpath_stop(path, 1.0);
+    return status;
+}
+
+/* Wakes whoever still runs, once: a thread may be between its look at stopping and its read, so this is repeated. */
+static bool wake_all(struct fffs_fastpath *path)
+{
+    bool any = false;
+
+    pthread_mutex_lock(&path->mutex);
+    pthread_cond_broadcast(&path->more_cold);
+    int count = path->hot + 1 + path->cold_started;
+    pthread_mutex_unlock(&path->mutex);
+    for (int i = 0; i < count; i++) {
+        if (atomic_load(&path->workers[i].running)) {
+            pthread_kill(path->workers[i].thread, WAKE_SIGNAL);
+            any = true;
+        }
+    }
+    return any;
+}
+
+int fffs_fastpath_stop(fffs_fastpath *path, double seconds)
+{
+    const struct timespec moment = {0, 2000000};
+    uint64_t deadline = now() + (uint64_t)(seconds * 1e9);
+
+    atomic_store(&path->stopping, true);
+    shutdown(path->view.config.library_fd, SHUT_RDWR);
+    while (wake_all(path)) {
+        if (now() > deadline)
+            return -EBUSY;
+        nanosleep(&moment, NULL);
+    }
+    for (int i = 0; i < path->hot + 1 + path->cold_started; i++)
+        if (path->workers[i].thread) /* not one that could not be started */
+            pthread_join(path->workers[i].thread, NULL);
+    free_path(path);
+    return 0;
+}
+
+int fffs_fastpath_event_fd(const fffs_fastpath *path)
+{
+    return path->event_fd;
+}
+
+int fffs_fastpath_ended(const fffs_fastpath *path)
+{
+    return atomic_load(&path->ended);
+}
+
+void fffs_fastpath_stats(const fffs_fastpath *path, fffs_fastpath_stats_t *stats)
+{
+    memset(stats, 0, sizeof *stats);
+    for (int i = 0; i < path->hot + 1 + path->cold; i++) {
+        const struct counters *from = &path->workers[i].counters;
+
+        for (int k = 0; k < FFFS_FAST_KINDS; k++)
+            stats->requests[k] += atomic_load_explicit(&from->requests[k], memory_order_relaxed);
+        for (int b = 0; b < FFFS_FAST_BUCKETS; b++)
+            stats->read_latency[b] += atomic_load_explicit(&from->read_latency[b], memory_order_relaxed);
+        stats->read_bytes += atomic_load_explicit(&from->read_bytes, memory_order_relaxed);
+        stats->read_errors += atomic_load_explicit(&from->read_errors, memory_order_relaxed);
+        stats->cold_reads += atomic_load_explicit(&from->cold_reads, memory_order_relaxed);
+    }
+}
+
+int64_t fffs_fastpath_answer(fffs_fastpath *path, const uint8_t *message, size_t length, uint8_t *reply, size_t room)
+{
+    if (room < FFFS_REPLY_ROOM)
+        return -EINVAL;
+    return fffs_fast_answer_request(&path->view, message, length, reply, true).length;
+}

@@ -1,0 +1,35 @@
+/* What the two halves of the fast path share: fastpath_ops.c answers requests, fastpath.c moves messages. */
+#ifndef FFFS_FASTPATH_H
+#define FFFS_FASTPATH_H
+
+#include "fffs.h"
+
+#include <linux/fuse.h>
+
+/* The largest READ the kernel is told it may send, and room for its answer. */
+enum { FFFS_READ_MAX = 1048576, FFFS_REPLY_ROOM = FFFS_READ_MAX + sizeof(struct fuse_out_header) };
+
+/* What answering needs: all of it constant while threads run. */
+typedef struct {
+    fffs_fastpath_config config;
+    const fffs_tree *tree;
+    fffs_store *store;
+} fffs_fast_view;
+
+/* What became of a request. */
+typedef struct {
+    int64_t length;  /* bytes of the reply; 0: none is due; -EREMOTE: the library's; -EAGAIN: would have to wait */
+    int kind;        /* FFFS_FAST_* */
+    int32_t status;  /* a read's failure as -errno, for the log, or 0 */
+    uint64_t record; /* of a read */
+} fffs_fast_answer;
+
+/* Answers the message (length bytes, unaligned content allowed, nothing about it believed) into reply, which has
+ * FFFS_REPLY_ROOM bytes and 8-byte alignment. wait: reads may wait. Thread-safe. */
+fffs_fast_answer fffs_fast_answer_request(const fffs_fast_view *view, const uint8_t *message, size_t length,
+                                          uint8_t *reply, bool wait);
+
+/* Edits the library's answer to INIT for what the fast path does: larger reads, no OPEN, no OPENDIR, cached links. */
+void fffs_fast_edit_init(const fffs_fastpath_config *config, uint64_t kernel_flags, uint8_t *reply, size_t length);
+
+#endif

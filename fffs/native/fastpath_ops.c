@@ -1,0 +1,313 @@
+/* Answers to the kernel's hot requests, from the Tree's arrays and the store: pure functions of a message.
+ *
+ * What is answered here must mean what the FUSE library's operations mean by it; everything unknown, malformed or rare goes to
+ * them. The message format is the kernel's, include/uapi/linux/fuse.h. */
+#include "fastpath.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Inode 1 is the root, node 0. */
+#define INODE(node) ((uint64_t)(node) + 1)
+
+struct request {
+    struct fuse_in_header header;
+    const uint8_t *body; /* after the header */
+    size_t length;       /* of the body */
+};
+
+/* ---------------------------------------------------------------- replies */
+
+static fffs_fast_answer reply_with(uint8_t *reply, const struct request *request, int kind, size_t length)
+{
+    struct fuse_out_header header = {
+        .len = (uint32_t)(sizeof header + length), .error = 0, .unique = request->header.unique};
+
+    memcpy(reply, &header, sizeof header);
+    return (fffs_fast_answer){.length = header.len, .kind = kind};
+}
+
+static fffs_fast_answer reply_error(uint8_t *reply, const struct request *request, int kind, int error)
+{
+    struct fuse_out_header header = {.len = sizeof header, .error = error, .unique = request->header.unique};
+
+    memcpy(reply, &header, sizeof header);
+    return (fffs_fast_answer){.length = sizeof header, .kind = kind};
+}
+
+static fffs_fast_answer forward(void)
+{
+    return (fffs_fast_answer){.length = -EREMOTE, .kind = FFFS_FAST_FORWARDED};
+}
+
+static fffs_fast_answer no_reply(int kind)
+{
+    return (fffs_fast_answer){.length = 0, .kind = kind};
+}
+
+/* ---------------------------------------------------------------- attributes */
+
+static uint64_t node_size(const fffs_fast_view *view, uint32_t node)
+{
+    const fffs_tree *tree = view->tree;
+
+    if (S_ISREG(tree->mode[node]))
+        return (uint64_t)fffs_store_length(view->store, tree->ref[node]);
+    return S_ISLNK(tree->mode[node]) ? tree->count[node] : 4096;
+}
+
+static void fill_attributes(const fffs_fast_view *view, uint32_t node, struct fuse_attr *attr)
+{
+    const fffs_tree *tree = view->tree;
+    int64_t mtime = tree->mtime[node], seconds = mtime / 1000000000;
+
+    memset(attr, 0, sizeof *attr);
+    if (mtime % 1000000000 < 0) /* before 1970: towards minus infinity */
+        seconds--;
+    attr->ino = INODE(node);
+    attr->size = node_size(view, node);
+    attr->blocks = (attr->size + 511) / 512;
+    attr->atime = attr->mtime = attr->ctime = (uint64_t)seconds;
+    attr->atimensec = attr->mtimensec = attr->ctimensec = (uint32_t)(mtime - seconds * 1000000000);
+    attr->mode = S_ISLNK(tree->mode[node]) ? tree->mode[node] : tree->mode[node] & ~view->config.mode_mask;
+    attr->nlink = tree->nlink[node];
+    attr->uid = view->config.uid;
+    attr->gid = view->config.gid;
+    attr->blksize = 4096;
+}
+
+static void fill_entry(const fffs_fast_view *view, uint32_t node, struct fuse_entry_out *entry)
+{
+    memset(entry, 0, sizeof *entry);
+    entry->nodeid = INODE(node);
+    entry->entry_valid = entry->attr_valid = view->config.timeout;
+    fill_attributes(view, node, &entry->attr);
+}
+
+/* The node of a request, or -1 when the kernel names one that never was. */
+static int64_t request_node(const fffs_fast_view *view, const struct request *request)
+{
+    uint64_t inode = request->header.nodeid;
+
+    return inode >= 1 && inode <= view->tree->nodes ? (int64_t)(inode - 1) : -1;
+}
+
+/* ---------------------------------------------------------------- names */
+
+static fffs_fast_answer answer_lookup(const fffs_fast_view *view, const struct request *request, uint32_t node,
+                                      uint8_t *reply)
+{
+    struct fuse_entry_out entry;
+    const uint8_t *end = memchr(request->body, 0, request->length);
+    uint32_t found;
+
+    if (!end || end == request->body)
+        return forward();
+    size_t length = (size_t)(end - request->body);
+    /* "." and ".." are looked up only for NFS. */
+    if (request->body[0] == '.' && (length == 1 || (length == 2 && request->body[1] == '.')))
+        return forward();
+    if (length > FFFS_NAME_MAX)
+        return reply_error(reply, request, FFFS_FAST_LOOKUP, -ENAMETOOLONG);
+    int status = fffs_tree_lookup(view->tree, node, request->body, length, &found);
+    if (status == -ENOTDIR)
+        return reply_error(reply, request, FFFS_FAST_LOOKUP, status);
+    if (status == 0) {
+        fill_entry(view, found, &entry);
+    } else { /* inode 0 with a time: the kernel may remember that there is nothing */
+        memset(&entry, 0, sizeof entry);
+        entry.entry_valid = view->config.timeout;
+    }
+    memcpy(reply + sizeof(struct fuse_out_header), &entry, sizeof entry);
+    return reply_with(reply, request, FFFS_FAST_LOOKUP, sizeof entry);
+}
+
+static fffs_fast_answer answer_getattr(const fffs_fast_view *view, const struct request *request, uint32_t node,
+                                       uint8_t *reply)
+{
+    struct fuse_attr_out out = {.attr_valid = view->config.timeout};
+
+    fill_attributes(view, node, &out.attr);
+    memcpy(reply + sizeof(struct fuse_out_header), &out, sizeof out);
+    return reply_with(reply, request, FFFS_FAST_GETATTR, sizeof out);
+}
+
+static fffs_fast_answer answer_readlink(const fffs_fast_view *view, const struct request *request, uint32_t node,
+                                        uint8_t *reply)
+{
+    const fffs_tree *tree = view->tree;
+
+    if (!S_ISLNK(tree->mode[node]))
+        return reply_error(reply, request, FFFS_FAST_READLINK, -EINVAL);
+    memcpy(reply + sizeof(struct fuse_out_header), tree->targets + tree->ref[node], tree->count[node]);
+    return reply_with(reply, request, FFFS_FAST_READLINK, tree->count[node]);
+}
+
+/* ---------------------------------------------------------------- directories */
+
+/* One entry of a listing with its attributes; 0 when there is no room for it. */
+static size_t put_entry(const fffs_fast_view *view, uint8_t *at, size_t room, uint32_t node, const uint8_t *name,
+                        uint32_t length, uint64_t next, bool plus, bool known)
+{
+    struct fuse_direntplus entry;
+    size_t head = plus ? FUSE_NAME_OFFSET_DIRENTPLUS : FUSE_NAME_OFFSET;
+    size_t size = FUSE_DIRENT_ALIGN(head + length);
+
+    if (size > room)
+        return 0;
+    memset(&entry, 0, sizeof entry);
+    if (plus && known) /* inode 0 for "." and "..": no reference is counted for them */
+        fill_entry(view, node, &entry.entry_out);
+    entry.dirent.ino = INODE(node);
+    entry.dirent.off = next;
+    entry.dirent.namelen = length;
+    entry.dirent.type = (uint32_t)(view->tree->mode[node] & S_IFMT) >> 12;
+    memset(at, 0, size);
+    if (plus)
+        memcpy(at, &entry, head);
+    else
+        memcpy(at, &entry.dirent, head);
+    memcpy(at + head, name, length);
+    return size;
+}
+
+/* A part of a listing. Offsets: 1 is after ".", 2 after "..", k + 3 after the directory's entry k. */
+static fffs_fast_answer answer_readdir(const fffs_fast_view *view, const struct request *request, uint32_t node,
+                                       uint8_t *reply, bool plus)
+{
+    const fffs_tree *tree = view->tree;
+    struct fuse_read_in in;
+    size_t used = 0, put;
+
+    if (request->length < sizeof in)
+        return forward();
+    memcpy(&in, request->body, sizeof in);
+    if (!S_ISDIR(tree->mode[node]))
+        return reply_error(reply, request, FFFS_FAST_READDIR, -ENOTDIR);
+    uint8_t *body = reply + sizeof(struct fuse_out_header);
+    size_t room = in.size < FFFS_READ_MAX ? in.size : FFFS_READ_MAX;
+    uint64_t offset = in.offset, count = tree->count[node];
+
+    for (; offset < count + 2; offset++, used += put) {
+        const uint8_t *name = (const uint8_t *)"..";
+        uint32_t length = (uint32_t)offset + 1, child = offset == 0 ? node : tree->parent[node];
+
+        if (offset >= 2) {
+            uint32_t entry = tree->ref[node] + (uint32_t)(offset - 2);
+
+            name = tree->names + tree->name_offsets[entry];
+            length = tree->name_offsets[entry + 1] - tree->name_offsets[entry];
+            child = tree->entry_nodes[entry];
+        }
+        put = put_entry(view, body + used, room - used, child, name, length, offset + 1, plus, offset >= 2);
+        if (put == 0)
+            break;
+    }
+    return reply_with(reply, request, FFFS_FAST_READDIR, used);
+}
+
+/* ---------------------------------------------------------------- contents */
+
+static fffs_fast_answer answer_read(const fffs_fast_view *view, const struct request *request, uint32_t node,
+                                    uint8_t *reply, bool wait)
+{
+    const fffs_tree *tree = view->tree;
+    struct fuse_read_in in;
+    int flags = (wait ? 0 : FFFS_READ_NOWAIT) | (view->config.verify ? 0 : FFFS_READ_UNVERIFIED);
+
+    if (request->length < sizeof in)
+        return forward();
+    memcpy(&in, request->body, sizeof in);
+    if (!S_ISREG(tree->mode[node]))
+        return reply_error(reply, request, FFFS_FAST_READ, S_ISDIR(tree->mode[node]) ? -EISDIR : -EINVAL);
+    uint64_t size = in.size < FFFS_READ_MAX ? in.size : FFFS_READ_MAX;
+    int64_t got = fffs_store_read(view->store, tree->ref[node], in.offset, size,
+                                  reply + sizeof(struct fuse_out_header), flags);
+    fffs_fast_answer answer;
+    if (got == -EAGAIN && !wait)
+        answer = (fffs_fast_answer){.length = -EAGAIN, .kind = FFFS_FAST_READ};
+    else if (got < 0) {
+        answer = reply_error(reply, request, FFFS_FAST_READ, -EIO);
+        answer.status = (int32_t)got;
+    } else
+        answer = reply_with(reply, request, FFFS_FAST_READ, (size_t)got);
+    answer.record = tree->ref[node];
+    return answer;
+}
+
+/* ---------------------------------------------------------------- the way in */
+
+/* Extended attributes that are not ours do not exist: ls and cp ask for several of each file. */
+static fffs_fast_answer answer_getxattr(const struct request *request, uint8_t *reply)
+{
+    static const char ours[] = "user.fffs.";
+    size_t head = sizeof(struct fuse_getxattr_in);
+
+    if (request->length < head + sizeof ours || memcmp(request->body + head, ours, sizeof ours - 1) == 0)
+        return forward();
+    return reply_error(reply, request, FFFS_FAST_OTHER, -ENODATA);
+}
+
+fffs_fast_answer fffs_fast_answer_request(const fffs_fast_view *view, const uint8_t *message, size_t length,
+                                          uint8_t *reply, bool wait)
+{
+    struct request request;
+
+    if (length < sizeof request.header)
+        return forward();
+    memcpy(&request.header, message, sizeof request.header);
+    if (request.header.len != length)
+        return forward();
+    request.body = message + sizeof request.header;
+    request.length = length - sizeof request.header;
+    switch (request.header.opcode) {
+    case FUSE_FORGET:
+    case FUSE_BATCH_FORGET: /* inodes are nodes: nothing was remembered, nothing is forgotten */
+    case FUSE_INTERRUPT:    /* the answer is on its way */
+        return no_reply(FFFS_FAST_FORGET);
+    default:
+        break;
+    }
+    int64_t node = request_node(view, &request);
+    if (node < 0)
+        return forward();
+    switch (request.header.opcode) {
+    case FUSE_LOOKUP: return answer_lookup(view, &request, (uint32_t)node, reply);
+    case FUSE_GETATTR: return answer_getattr(view, &request, (uint32_t)node, reply);
+    case FUSE_READLINK: return answer_readlink(view, &request, (uint32_t)node, reply);
+    case FUSE_READ: return answer_read(view, &request, (uint32_t)node, reply, wait);
+    case FUSE_READDIR: return answer_readdir(view, &request, (uint32_t)node, reply, false);
+    case FUSE_READDIRPLUS: return answer_readdir(view, &request, (uint32_t)node, reply, true);
+    case FUSE_GETXATTR: return answer_getxattr(&request, reply);
+    /* ENOSYS means "never ask again, and keep what is cached": what makes re-reads as fast as a file system in the kernel. */
+    case FUSE_OPEN:
+    case FUSE_OPENDIR:
+    case FUSE_FLUSH: return reply_error(reply, &request, FFFS_FAST_OTHER, -ENOSYS);
+    default: return forward();
+    }
+}
+
+void fffs_fast_edit_init(const fffs_fastpath_config *config, uint64_t kernel_flags, uint8_t *reply, size_t length)
+{
+    const uint32_t wanted = FUSE_ASYNC_READ | FUSE_PARALLEL_DIROPS | FUSE_CACHE_SYMLINKS | FUSE_NO_OPEN_SUPPORT |
+                            FUSE_NO_OPENDIR_SUPPORT | FUSE_MAX_PAGES | FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO |
+                            FUSE_EXPLICIT_INVAL_DATA;
+    struct fuse_out_header header;
+    struct fuse_init_out out;
+
+    if (length < sizeof header + sizeof out)
+        return;
+    memcpy(&header, reply, sizeof header);
+    memcpy(&out, reply + sizeof header, sizeof out);
+    if (header.error != 0)
+        return;
+    out.flags |= wanted & (uint32_t)kernel_flags;
+    out.max_readahead = config->max_readahead;
+    out.max_pages = FFFS_READ_MAX / 4096;
+    out.max_background = 64;
+    out.congestion_threshold = 48;
+    /* The smallest that the kernel takes: it wants every read of its messages to have room for a write. */
+    out.max_write = 4096;
+    memcpy(reply + sizeof header, &out, sizeof out);
+}
