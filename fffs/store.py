@@ -12,8 +12,7 @@ import operator
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +78,30 @@ def open_source(path: str | bytes | os.PathLike[Any]) -> tuple[int, str]:
     return fd, name
 
 
+def _cut(buffer: UInt8Array, begins: Int64Array, lengths: Int64Array) -> list[UInt8Array]:
+    """The records of a batch as views of its buffer, where they lie one after the other."""
+    if len(lengths) and (lengths == lengths[0]).all() and lengths[0]:
+        # Rows of a matrix take half as long as slices, which for records of 1 KiB is a tenth of all reading.
+        return list(buffer.reshape(len(lengths), -1)[:, : lengths[0]])
+    ends = begins + lengths
+    return [buffer[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+
+
+class _Use:
+    """The with-block of ``RecordStore.use``. Entered for each read: a generator would take three times as long."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: RecordStore) -> None:
+        self._store = store
+
+    def __enter__(self) -> None:
+        self._store.begin_use()
+
+    def __exit__(self, *_: object) -> None:
+        self._store.end_use()
+
+
 def room(size: int) -> UInt8Array:
     """Writable uint8[size] with unspecified content, from the pool when that is worth it."""
     return engine.take(size) if size >= POOLED else np.empty(size, np.uint8)
@@ -128,21 +151,24 @@ class RecordStore:
 
     # ------------------------------------------------------------ life
 
-    @contextmanager
-    def use(self) -> Iterator[None]:
-        """Keep the files open meanwhile; the last user closes them when ``close`` was called in between."""
+    def use(self) -> _Use:
+        """Keep the files open in a with-block; the last user closes them when ``close`` was called in between."""
+        return _Use(self)
+
+    def begin_use(self) -> None:
+        """What entering ``use`` does."""
         with self._lock:
             if self._closing:
                 raise ClosedError("FileReader has been closed.")
             self._users += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                last = self._closing and self._users == 0
-            if last:
-                self._close_files()
+
+    def end_use(self) -> None:
+        """What leaving ``use`` does."""
+        with self._lock:
+            self._users -= 1
+            last = self._closing and self._users == 0
+        if last:
+            self._close_files()
 
     def close(self) -> None:
         """Close the files, once nobody reads from them any more. May be called again."""
@@ -212,6 +238,9 @@ class RecordStore:
         if array.dtype.kind not in "iu" or array.ndim != 1:
             raise UsageError(f"record numbers must be integers, not {array.dtype}")
         numbers = array.astype(np.int64)
+        # Seen as unsigned, negative numbers are the largest: one look shows that all are fine, as nearly always.
+        if int(numbers.view(np.uint64).max()) < self.n:
+            return numbers
         if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
             raise RecordIndexError(f"there is no record {int(array.max())}: there are {self.n}")
         negative = numbers < 0
@@ -243,9 +272,7 @@ class RecordStore:
 
         """
         numbers = self.resolve(indices)
-        buffer, begins, lengths = self._read_batch(numbers, check)
-        ends = begins + lengths
-        return [buffer[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+        return _cut(*self._read_batch(numbers, check))
 
     def _read_batch(self, numbers: Int64Array, check: bool) -> tuple[UInt8Array, Int64Array, Int64Array]:
         starts = self._starts[numbers]
@@ -290,8 +317,8 @@ class RecordStore:
         buffer = room(end - offset)
         k = bisect.bisect_right(self._firsts, number) - 1
         request = ffi.new("fffs_request *")
-        request.offset, request.length, request.fd = offset, end - offset, int(self._fds[k])
-        request.dest = ffi.cast("uint8_t *", buffer.ctypes.data)
+        request.offset, request.length, request.fd = offset, end - offset, self.files[k].fd
+        request.dest = ffi.from_buffer("uint8_t[]", buffer)
         if check:
             request.check, request.expected = int(self._checks[k]), int(self._checksums[number])
         with self.use():

@@ -14,7 +14,7 @@ from fffs.engine import BLOCK, crc32_combine
 from fffs.errors import ChecksumError, ReadError, TruncatedError
 from fffs.layouts import Source
 from fffs.layouts.packed import load as load_packed
-from fffs.pack import Progress
+from fffs.packing import Progress
 from fffs.store import SourceFile
 
 BATCH_RECORDS = 4096

@@ -87,7 +87,7 @@ class FastPath:
     def _reason(self, record: int, status: int) -> Exception:
         """The exception that says what is wrong: reading the record again in full tells."""
         again = self._source.store.verify(np.array([record]))
-        return again[0] if again else ReadError(-status, self._source.store.locate(record)[0].index.path)
+        return again[0][1] if again else ReadError(-status, self._source.store.locate(record)[0].index.path)
 
     def stats(self) -> dict[str, Any]:
         """Counters since the mount; latencies in powers of two of a nanosecond."""

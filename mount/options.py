@@ -25,8 +25,8 @@ class MountOptions:
         suffix: ending of the numbered names of a plain record file.
         fastpath: native threads answer what is asked for most.
         threads: how many of them; 0: as many as there are processors.
-        readahead: how far the kernel may read ahead of a program, in KiB; its own 128 make many small requests of a large
-            file, and 1024 is the most of one request.
+        readahead: how far the kernel may read ahead of a program, in KiB. Its own 128 make many small requests of a
+            large file; 1024 is the most of one request.
         log: file that the daemon's log is appended to; empty: the system's log.
 
     """

@@ -7,7 +7,7 @@ import os
 import time
 
 from fffs.cli import OK, complain, interrupt_once, printable, say
-from fffs.pack import pack_folder
+from fffs.packing import pack_folder
 from fffs.progress import ProgressBar, human, plural
 
 

@@ -7,7 +7,7 @@ import argparse
 from fffs.cli import OK, complain, interrupt_once, printable, say, warn
 from fffs.layouts import load_source
 from fffs.progress import ProgressBar
-from fffs.unpack import unpack
+from fffs.unpacking import unpack
 
 
 def run(args: argparse.Namespace) -> int:

@@ -104,8 +104,9 @@ def _read_tables(fd: int, n: int, path: str, crc: int | None) -> tuple[np.ndarra
     if not engine.read_batch(request):
         status = -int(request["status"][0])
         if status == errno.EBADMSG:
+            actual = int(request["actual"][0])
             raise MetadataError(
-                f"{path}: checksum of metadata mismached! (expected {crc:#010x}, got {int(request['actual'][0]):#010x}) "
+                f"{path}: checksum of metadata mismached! (expected {crc:#010x}, got {actual:#010x}) "
                 "The file is damaged, or not an FFRecord file"
             )
         if status == errno.ENODATA:

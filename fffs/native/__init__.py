@@ -1,7 +1,7 @@
 """The compiled engine: ``ffi`` and ``lib`` as cffi gives them, checked once when loaded.
 
-Everything that calls ``lib`` is in ``fffs.engine``, ``fffs.store``, ``fffs.tree``, ``fffs.packed_tree``, ``fffs.pack``
-and ``fffs.unpack``; nothing else needs to know that there is C.
+Few modules call ``lib``: ``fffs.engine``, ``store``, ``tree``, ``treebuilder``, ``packed_pickle``, ``packing``,
+``unpacking`` and ``fffs.mount.fastpath``. Nothing else needs to know that there is C.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from fffs.atomic import SUFFIX, sync_folder, temporary_names
 from fffs.errors import ReadError, UsageError, WriteError
 from fffs.layouts import Source
 from fffs.native import lib
-from fffs.pack import Progress, default_jobs
+from fffs.packing import Progress, default_jobs
 from fffs.tree import ROOT
 
 log = logging.getLogger("fffs.unpack")
