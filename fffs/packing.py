@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +17,12 @@ from fffs.engine import BLOCK
 from fffs.errors import MetadataError, ReadError, SourceChangedError, UnsupportedError, UsageError, WriteError
 from fffs.formats.ffrecord import SUFFIX, encode_header, header_size
 from fffs.index import BlockChecksums
+from fffs.jobs import Jobs, Progress, default_jobs
 from fffs.native import ffi, lib
 from fffs.scan import FileToPack, Output, Scan, identity, scan_folder
 
 log = logging.getLogger("fffs.pack")
 
-Progress = Callable[[int, int], None]
-SLICE = 256  # files that a job takes at once
 PIECE = 16 * BLOCK  # of a file, between two looks at whether to go on
 
 
@@ -34,11 +31,6 @@ class PackSummary(NamedTuple):
 
     files: int
     total_bytes: int
-
-
-def default_jobs() -> int:
-    """How many files are copied at once unless told otherwise."""
-    return min(len(os.sched_getaffinity(0)), 4)
 
 
 def pack_folder(
@@ -95,7 +87,7 @@ class _Packer:
     """One packing: all offsets are known from the scan, so the files are copied in parallel, each to its place."""
 
     def __init__(self, scan: Scan, file: AtomicFile, source: str, progress: Progress | None) -> None:
-        self.scan, self.file, self.source, self.progress = scan, file, source, progress
+        self.scan, self.file, self.source = scan, file, source
         n = len(scan.files)
         sizes = np.fromiter((f.size for f in scan.files), np.int64, n)
         self.offsets = np.empty(n + 1, np.int64)  # the last one is the tree's
@@ -107,9 +99,7 @@ class _Packer:
         counts = (sizes[self.big] + (BLOCK - 1)) // BLOCK
         self.first_blocks = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
         self.block_checksums = np.zeros(int(self.first_blocks[-1]), np.uint32)
-        self.done = 0
-        self.stopped = False
-        self.lock = threading.Lock()
+        self.jobs = Jobs(scan.total_bytes, progress)
 
     def run(self, jobs: int) -> None:
         """Copy the files, append the tree, write the header, put the file in place."""
@@ -117,12 +107,7 @@ class _Packer:
             tree = self.scan.builder.build(len(self.scan.files), self.source)
         except MetadataError as error:
             raise UnsupportedError(f"{self.source}: cannot be packed: {error}") from error
-        slices = [range(k, min(k + SLICE, len(self.scan.files))) for k in range(0, len(self.scan.files), SLICE)]
-        if jobs == 1 or len(slices) <= 1:
-            for part in slices:
-                self._copy_slice(part)
-        else:
-            self._copy_in_parallel(slices, jobs)
+        self.jobs.run(self._copy, range(len(self.scan.files)), jobs)
         blocks = BlockChecksums(self.big.astype(np.uint32), self.first_blocks, self.block_checksums)
         record = packed_pickle.encode(tree) + trailer.encode(tree, blocks)
         self.checksums[-1] = engine.crc32(record)
@@ -130,35 +115,8 @@ class _Packer:
         self._write(encode_header(self.checksums, self.offsets), 0)
         self.file.commit()
 
-    def _copy_in_parallel(self, slices: list[range], jobs: int) -> None:
-        with ThreadPoolExecutor(jobs) as pool:
-            futures = [pool.submit(self._copy_slice, part) for part in slices]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                self.stopped = True
-                pool.shutdown(cancel_futures=True)
-                raise
-
-    def _copy_slice(self, part: range) -> None:
-        try:
-            for k in part:
-                if self.stopped:
-                    return
-                self._copy(k, self.scan.files[k])
-        except BaseException:
-            self.stopped = True  # the other jobs need not finish
-            raise
-
-    def _count(self, size: int) -> None:
-        with self.lock:
-            self.done += size
-            done = self.done
-        if self.progress:
-            self.progress(done, self.scan.total_bytes)
-
-    def _copy(self, k: int, file: FileToPack) -> None:
+    def _copy(self, k: int) -> None:
+        file = self.scan.files[k]
         try:
             # O_NOFOLLOW, O_NONBLOCK: what was a file may have become a link or a FIFO (or a socket: ENXIO).
             fd = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -181,8 +139,6 @@ class _Packer:
         first = int(self.first_blocks[np.searchsorted(self.big, k)]) if file.size > BLOCK else None
         whole = 0
         for start in range(0, file.size, PIECE):
-            if self.stopped:
-                return
             length = min(PIECE, file.size - start)
             blocks: Any = ffi.NULL
             if first is not None:
@@ -192,7 +148,7 @@ class _Packer:
             if status != 0:
                 raise self._failure(-status, file, failed[0] == self.file.fd)
             whole = engine.crc32_combine(whole, crc[0], length) if start else crc[0]
-            self._count(length)
+            self.jobs.count(length)
         self.checksums[k] = whole
 
     def _failure(self, code: int, file: FileToPack, writing: bool) -> Exception:

@@ -14,22 +14,19 @@ import os
 import secrets
 import shutil
 import stat
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fffs.atomic import SUFFIX, sync_folder, temporary_names
 from fffs.errors import ReadError, UsageError, WriteError
+from fffs.jobs import Jobs, Progress, default_jobs
 from fffs.layouts import Source
 from fffs.native import lib
-from fffs.packing import Progress, default_jobs
 from fffs.tree import ROOT
 
 log = logging.getLogger("fffs.unpack")
 
 SPECIAL = stat.S_ISUID | stat.S_ISGID
-SLICE = 256
 
 
 def unpack(
@@ -159,10 +156,6 @@ def _temporary_folder(target: bytes, target_name: str) -> Iterator[bytes]:
         os.close(fd)
 
 
-class _Stopped(Exception):  # noqa: N818 - no error: a job ends early, because another one failed or a signal came
-    pass
-
-
 class _Unpacker:
     """One unpacking: folders, then files in parallel, then links, then the folders' modes and times from below."""
 
@@ -176,11 +169,9 @@ class _Unpacker:
         warn: Callable[[str], None],
     ) -> None:
         self.source, self.tree, self.store = source, source.tree, source.store
-        self.folder, self.target, self.progress, self.warn = folder, target, progress, warn
+        self.folder, self.target, self.warn = folder, target, warn
         self.kept_bits = 0o7777 if special_bits else 0o7777 & ~SPECIAL
-        self.total = self.done = 0
-        self.stopped = False
-        self.lock = threading.Lock()
+        self.progress = progress
 
     def run(self, jobs: int) -> None:
         """Restore everything below the folder."""
@@ -196,8 +187,9 @@ class _Unpacker:
                     files[node] = path
                 else:
                     links.append((path, node))
-            self.total = sum(self.store.length(self.tree.record(node)) for node in files)
-            self._write_files(list(files.items()), jobs)
+            total = sum(self.store.length(self.tree.record(node)) for node in files)
+            self.jobs = Jobs(total, self.progress)
+            self.jobs.run(self._write_file, list(files.items()), jobs)
             self._make_links(links, files)
             for path, node in reversed(folders):
                 full = os.path.join(self.folder, path) if path else self.folder
@@ -218,44 +210,12 @@ class _Unpacker:
         """A path below the temporary folder as the user knows it."""
         return os.path.join(self.target, os.fsdecode(path.lstrip(b"/"))) if path else self.target
 
-    def _write_files(self, files: list[tuple[int, bytes]], jobs: int) -> None:
-        slices = [files[k : k + SLICE] for k in range(0, len(files), SLICE)]
-        with ThreadPoolExecutor(jobs) as pool:
-            futures = [pool.submit(self._write_slice, part) for part in slices]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                self.stopped = True
-                pool.shutdown(cancel_futures=True)
-                raise
-
-    def _write_slice(self, files: list[tuple[int, bytes]]) -> None:
-        try:
-            for node, path in files:
-                if self.stopped:
-                    return
-                self._write_file(node, path)
-        except _Stopped:
-            return
-        except BaseException:
-            self.stopped = True  # the other jobs need not finish
-            raise
-
-    def _count(self, size: int) -> None:
-        if self.stopped:
-            raise _Stopped
-        with self.lock:
-            self.done += size
-            done = self.done
-        if self.progress:
-            self.progress(done, self.total)
-
-    def _write_file(self, node: int, path: bytes) -> None:
+    def _write_file(self, file: tuple[int, bytes]) -> None:
+        node, path = file
         full = os.path.join(self.folder, path)
         fd = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            self.store.copy_to(self.tree.record(node), fd, self._name(path), self._count)
+            self.store.copy_to(self.tree.record(node), fd, self._name(path), self.jobs.count)
             os.fchmod(fd, int(self.tree.mode[node]) & self.kept_bits)
             os.utime(fd, ns=(int(self.tree.mtime[node]), int(self.tree.mtime[node])))
         finally:

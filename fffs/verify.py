@@ -12,9 +12,9 @@ import numpy as np
 from fffs import packed_pickle
 from fffs.engine import BLOCK, crc32_combine
 from fffs.errors import ChecksumError, ReadError, TruncatedError
+from fffs.jobs import Progress
 from fffs.layouts import Source
 from fffs.layouts.packed import load as load_packed
-from fffs.packing import Progress
 from fffs.store import SourceFile
 
 BATCH_RECORDS = 4096

@@ -98,7 +98,9 @@ class _Session:
         self._operations = Operations(source, job.options)
         self._device = ""
         self._asked = False
+        self._stopping = False
         self._detached = False
+        self._overdue = False
         self._error: Exception | None = None
 
     def run(self) -> None:
@@ -163,7 +165,7 @@ class _Session:
             if self._asked:
                 nursery.start_soon(self._stop)
             async for number in signals:
-                if self._detached:  # and yet still here: a disk does not answer, and somebody is out of patience
+                if self._overdue:  # a disk does not answer, and somebody is out of patience
                     self._point.remove()
                     os._exit(128 + number)
                 _log.info("%s: %s", self._job.mountpoint, signal.Signals(number).name)
@@ -176,14 +178,19 @@ class _Session:
     # ------------------------------------------------------------ the end
 
     async def _stop(self) -> None:
-        """Unmount, lazily if need be. pyfuse3's loop answers what it has begun, and ends."""
+        """Unmount, lazily if need be. pyfuse3's loop answers what it has begun and ends, and with it this task."""
+        if self._stopping:
+            return
+        self._stopping = True
         try:
             await trio.to_thread.run_sync(self._detach, False)
         except kernel.BusyError:
             _log.info("%s: in use, unmounting lazily", self._job.mountpoint)
             await trio.to_thread.run_sync(self._detach, True)
-            await trio.sleep(GRACE)  # cut short when pyfuse3's loop ends: the last file was closed
+            await trio.sleep(GRACE)
         pyfuse3.terminate()
+        await trio.sleep(GRACE)
+        self._overdue = True
 
     def _detach(self, lazy: bool) -> None:
         """Unmount, if what is mounted there is still ours: anybody may have unmounted it."""
