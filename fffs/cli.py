@@ -281,11 +281,9 @@ def main_mount_helper() -> None:
     warnings.showwarning = _show_warning
     try:
         from fffs.commands.mount import helper
-    except FffsError as error:
-        complain(str(error))
-        sys.exit(error.exit_code)
-    try:
+
         sys.exit(helper(sys.argv[1:]))
     except FffsError as error:
         complain(str(error))
-        sys.exit(error.exit_code)
+        # mount(8) has codes of its own: 1 for wrong usage, 32 for a mount that failed; others it takes for riddles.
+        sys.exit(1 if isinstance(error, UsageError) else 32)

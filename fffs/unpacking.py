@@ -57,8 +57,8 @@ def unpack(
     """
     name = os.fsdecode(target)
     path = _check_target(name)
-    with _temporary_folder(path, name) as temporary:
-        _Unpacker(source, temporary, name, special_bits, progress, warn or log.warning).run(jobs or default_jobs())
+    with _temporary_folder(path, name) as (temporary, fd):
+        _Unpacker(source, temporary, name, special_bits, progress, warn or log.warning).run(jobs or default_jobs(), fd)
         try:
             os.rename(temporary, path)
             sync_folder(os.fsdecode(os.path.dirname(path)) or ".")
@@ -140,8 +140,11 @@ def _remove(folder: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _temporary_folder(target: bytes, target_name: str) -> Iterator[bytes]:
-    """A new folder beside the target, removed unless it was renamed away. Leftovers of the dead are removed first."""
+def _temporary_folder(target: bytes, target_name: str) -> Iterator[tuple[bytes, int]]:
+    """A new folder beside the target, its path and a descriptor, removed unless it was renamed away.
+
+    Leftovers of the dead are removed first.
+    """
     parent, name = os.path.split(target)
     try:
         _remove_leftovers(parent, name)
@@ -149,7 +152,7 @@ def _temporary_folder(target: bytes, target_name: str) -> Iterator[bytes]:
     except OSError as error:
         raise WriteError(error.errno or errno.EIO, target_name) from error
     try:
-        yield temporary
+        yield temporary, fd
     finally:
         if os.path.lexists(temporary):
             _remove(temporary)
@@ -173,8 +176,8 @@ class _Unpacker:
         self.kept_bits = 0o7777 if special_bits else 0o7777 & ~SPECIAL
         self.progress = progress
 
-    def run(self, jobs: int) -> None:
-        """Restore everything below the folder."""
+    def run(self, jobs: int, fd: int) -> None:
+        """Restore everything below the folder, which is open as fd: in the end its mode may not let us in any more."""
         folders: list[tuple[bytes, int]] = [(b"", ROOT)]
         files: dict[int, bytes] = {}  # node -> its first path
         links: list[tuple[bytes, int]] = []
@@ -195,7 +198,10 @@ class _Unpacker:
                 full = os.path.join(self.folder, path) if path else self.folder
                 os.chmod(full, int(self.tree.mode[node]) & 0o7777)
                 self._set_time(full, node)
-            self._sync()
+            # Everything to disk before the rename: one call for the file system instead of one per file.
+            status = lib.fffs_syncfs(fd)
+            if status != 0:
+                raise OSError(-status, os.strerror(-status), self.folder)
         except OSError as error:
             if isinstance(error, (ReadError, WriteError)):
                 raise
@@ -236,13 +242,3 @@ class _Unpacker:
     def _set_time(self, path: bytes, node: int) -> None:
         mtime = int(self.tree.mtime[node])
         os.utime(path, ns=(mtime, mtime), follow_symlinks=False)
-
-    def _sync(self) -> None:
-        """Everything to disk before the rename: one call for the file system instead of one per file."""
-        fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            status = lib.fffs_syncfs(fd)
-        finally:
-            os.close(fd)
-        if status != 0:
-            raise OSError(-status, os.strerror(-status), self.folder)

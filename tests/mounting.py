@@ -105,8 +105,8 @@ class Daemon:
 class Mounts:
     """The mounts of one test."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, fastpath: bool = False) -> None:
+        self.folder, self.fastpath = folder, fastpath
         self.daemons: list[Daemon] = []
 
     def __call__(self, *sources: Path, at: Path | None = None, suffix: str = "", **options: Any) -> Path:
@@ -114,7 +114,7 @@ class Mounts:
         number = len(self.daemons)
         path = at or self.folder / f"mnt{number}"
         log = self.folder / f"daemon{number}.log"
-        wanted = dataclasses.replace(MountOptions(log=str(log)), **options)
+        wanted = dataclasses.replace(MountOptions(log=str(log), fastpath=self.fastpath), **options)
         assert fffs.mount.mount(list(sources), path, options=wanted, suffix=suffix) == 0
         self.daemons.append(Daemon(path, log))
         return path

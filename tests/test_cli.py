@@ -292,6 +292,14 @@ def test_real_failures_have_their_codes_and_name_their_file(tmp_path: Path, pack
     )
 
 
+@pytest.mark.parametrize("command", [["ls"], ["pack"], ["verify", "--json"]], ids=" ".join)
+def test_a_wrong_setting_in_the_environment_is_wrong_usage(pack: Path, command: list[str]) -> None:
+    for name, value in {"FFFS_ENGINE": "bogus", "FFFS_THREADS": "-1"}.items():
+        result = spawn(*command, pack, env={name: value})
+        assert (result.code, result.out) == (2, b"")
+        assert re.fullmatch(rf"fffs: {name}[^\n]*'{value}'[^\n]*\n", result.err)
+
+
 def test_what_may_not_be_read_has_its_code(tmp_path: Path, pack: Path) -> None:
     room = tmp_path / "room"
     room.mkdir()

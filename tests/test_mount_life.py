@@ -38,9 +38,9 @@ NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
 
-@pytest.fixture
-def mounts(tmp_path: Path) -> Iterator[Mounts]:
-    mounts = Mounts(tmp_path)
+@pytest.fixture(params=[False, True], ids=["pyfuse3", "fastpath"])
+def mounts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mounts]:
+    mounts = Mounts(tmp_path, fastpath=request.param)
     yield mounts
     mounts.end()
     assert not mounts_below(tmp_path)

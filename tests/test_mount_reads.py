@@ -24,9 +24,9 @@ pytestmark = pytest.mark.fuse
 MIB = 1024 * 1024
 
 
-@pytest.fixture
-def mounts(tmp_path: Path) -> Iterator[Mounts]:
-    mounts = Mounts(tmp_path)
+@pytest.fixture(params=[False, True], ids=["pyfuse3", "fastpath"])
+def mounts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mounts]:
+    mounts = Mounts(tmp_path, fastpath=request.param)
     yield mounts
     mounts.end()
 
@@ -122,7 +122,7 @@ def test_the_log_names_the_path_of_a_bad_file(tmp_path: Path, mounts: Mounts) ->
     mounts.daemon.expect(r" ERROR x/y/bad: .*checksum")
     mounts.daemon.expect(r"1 records")
     assert read_or_eio(mounted / "x/y/bad") is None
-    assert len(mounts.daemon.trouble()) == 1
+    wait_until(lambda: len(mounts.daemon.trouble()) == 1)
 
 
 def test_without_verification_damage_is_given_out(tmp_path: Path, mounts: Mounts) -> None:
@@ -150,7 +150,7 @@ def test_a_damaged_block_leaves_the_others_of_a_large_file_readable(tmp_path: Pa
         assert caught.value.errno == errno.EIO
     os.close(fd)
     assert (mounted / "small").read_bytes() == b"sibling"
-    assert len(mounts.daemon.trouble()) == 1
+    wait_until(lambda: len(mounts.daemon.trouble()) == 1)
 
 
 @pytest.mark.parametrize("identity", ["record-crc", "data-first-byte", "data-last-byte", "data-other-record"])
@@ -339,7 +339,7 @@ serve(make_job(source, mountpoint, MountOptions(log=log)))
 
 @pytest.fixture
 def faulty(tmp_path: Path, mounts: Mounts) -> Iterator[Path]:
-    """A mount of 300 records: reading the second one is a bug, from the third on they wait until ``gate`` exists."""
+    """A mount without fast path of 300 records: reading the second one is a bug, from the third on they wait until ``gate`` exists."""
     source = write_records(tmp_path / "r.ffr", [some_bytes(k, 9000) for k in range(300)])
     path, log = tmp_path / "faulty", tmp_path / "faulty.log"
     command = [sys.executable, "-c", FAULTY, source, path, log, tmp_path / "gate"]
@@ -352,6 +352,7 @@ def faulty(tmp_path: Path, mounts: Mounts) -> Iterator[Path]:
     assert process.wait(20) == 0
 
 
+@pytest.mark.parametrize("mounts", [False], indirect=True, ids=["pyfuse3"])
 def test_reads_from_a_stalled_disk_keep_nobody_else_waiting(faulty: Path, tmp_path: Path) -> None:
     assert (faulty / "000000").read_bytes() == some_bytes(0, 9000)
     with ThreadPoolExecutor(250) as pool:  # more than there are threads, tasks and background requests by default
@@ -367,6 +368,7 @@ def test_reads_from_a_stalled_disk_keep_nobody_else_waiting(faulty: Path, tmp_pa
         assert [future.result(60) for future in stalled] == [some_bytes(k, 9000) for k in range(2, 252)]
 
 
+@pytest.mark.parametrize("mounts", [False], indirect=True, ids=["pyfuse3"])
 def test_a_bug_is_an_error_of_one_read_and_a_traceback_in_the_log(faulty: Path, mounts: Mounts) -> None:
     mounts.daemon.expect("unexpected error in read|Traceback")
     for _ in range(3):
@@ -376,6 +378,7 @@ def test_a_bug_is_an_error_of_one_read_and_a_traceback_in_the_log(faulty: Path, 
     assert re.search(r"KeyError: 'a bug'", log) and "Traceback" in log
 
 
+@pytest.mark.parametrize("mounts", [False], indirect=True, ids=["pyfuse3"])
 def test_a_read_under_way_is_answered_although_the_daemon_was_told_to_end(
     faulty: Path, tmp_path: Path, mounts: Mounts
 ) -> None:

@@ -40,6 +40,7 @@ def make_base() -> bytes:
         (folder / "big").write_bytes(stretched(BIG, 1))
         (folder / "bigger").write_bytes(stretched(BIG + MIB, 2))
         (folder / "empty").mkdir()
+        (folder / "zero").touch()
         for path in [folder, *folder.rglob("*")]:
             os.utime(path, ns=(10**18, 10**18), follow_symlinks=False)
         fffs.pack_folder(folder, f"{room}/pack.ffr")
@@ -141,7 +142,7 @@ def test_the_base_is_good(tmp_path: Path) -> None:
     found = open_and_look(tmp_path / "pack.ffr")
     assert found[b"dir/inner/deep"] == b"deep"
     assert found[b"link"] == b"dir/one"
-    assert len(found) == 11
+    assert len(found) == 12
 
 
 LIES: dict[str, tuple[Callable[[Lies], object], str]] = {
@@ -267,6 +268,18 @@ LIES: dict[str, tuple[Callable[[Lies], object], str]] = {
     ),
     "a block table names a record twice": (lambda t: t.arrays["big_records"].__setitem__(1, 0), "block checksums"),
     "a block table names a small record": (lambda t: t.arrays["big_records"].__setitem__(1, 4), "block checksums"),
+    "a block table has a small record's block": (
+        lambda t: t.arrays.update(
+            big_records=[0, 1, 4], big_first_blocks=[0, 3, 7, 8], block_checksums=np.resize(t.arrays["block_checksums"], 8)
+        ),
+        "block checksums",
+    ),
+    "a block table has an empty record's blocks": (
+        lambda t: t.arrays.update(
+            big_records=[0, 1, RECORDS - 1], big_first_blocks=[0, 3, 7, 7], block_checksums=t.arrays["block_checksums"]
+        ),
+        "block checksums",
+    ),
     "blocks begin later": (lambda t: t.arrays["big_first_blocks"].__setitem__(0, 1), "block checksums"),
     "blocks are shared": (lambda t: t.arrays["big_first_blocks"].__setitem__(1, 2), "block checksums"),
     "blocks are nowhere": (lambda t: t.arrays["big_first_blocks"].__setitem__(-1, 2**63), "block checksums"),

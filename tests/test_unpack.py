@@ -407,6 +407,19 @@ def test_the_umask_changes_nothing(pack: Path) -> None:
     assert differences(snapshot(pack.parent / "target"), snapshot(pack.parent.parent / "source")) == {}
 
 
+def test_folders_that_may_not_be_entered_are_restored_with_what_is_in_them(tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    (folder / "a" / "b" / "c").mkdir(parents=True)
+    (folder / "a" / "b" / "file").write_bytes(b"x")
+    for path in (folder / "a" / "b" / "c", folder / "a" / "b", folder / "a", folder):
+        path.chmod(0)
+    fffs.pack_folder(folder, tmp_path / "pack.ffr")
+    (tmp_path / "room").mkdir()
+    with load_source([tmp_path / "pack.ffr"]) as source, as_nobody(tmp_path / "room"):
+        fffs.unpack(source, "target")
+    assert differences(snapshot(tmp_path / "room" / "target"), snapshot(folder)) == {}
+
+
 @pytest.mark.parametrize("name", GOLDEN.of_kind("packed"))
 def test_what_ffrecord_packed_unpacks_with_the_usual_modes(tmp_path: Path, name: str) -> None:
     unpack(GOLDEN.path(name), tmp_path / "target")

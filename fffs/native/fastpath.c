@@ -25,6 +25,15 @@
 /* The largest message a read-only file system gets: FUSE_MIN_READ_BUFFER, and what the kernel demands before INIT's answer. */
 enum { MESSAGE_ROOM = 160 * 1024 };
 
+/* A reply's header ends where a page does: the kernel copies what follows page by page, and fastest between whole ones. A
+ * thread that answers all the time has its buffer in a huge page, which the kernel need not look up piece by piece. */
+enum {
+    REPLY_START = 4096 - sizeof(struct fuse_out_header),
+    REPLY_BUFFER = REPLY_START + FFFS_REPLY_ROOM,
+    HOT_REPLY_BUFFER = 2 * 1024 * 1024
+};
+_Static_assert((int)HOT_REPLY_BUFFER >= (int)REPLY_BUFFER, "a huge page holds the largest reply");
+
 /* Replies of the library: a listing or attribute, not contents. */
 enum { LIBRARY_ROOM = 1100 * 1024 };
 
@@ -257,12 +266,12 @@ static void answer_cold(struct worker *worker, struct cold_read *read, uint8_t *
 static void *run_cold(void *argument)
 {
     struct worker *worker = argument;
-    uint8_t *reply = fffs_buffer_take(FFFS_REPLY_ROOM);
+    uint8_t *buffer = fffs_buffer_take(REPLY_BUFFER);
     struct cold_read *read;
 
-    while (reply && (read = next_cold(worker->owner, true)))
-        answer_cold(worker, read, reply);
-    fffs_buffer_give(reply);
+    while (buffer && (read = next_cold(worker->owner, true)))
+        answer_cold(worker, read, buffer + REPLY_START);
+    fffs_buffer_give(buffer);
     atomic_store(&worker->running, false);
     return NULL;
 }
@@ -298,18 +307,18 @@ static void *run_hot(void *argument)
 {
     struct worker *worker = argument;
     struct fffs_fastpath *path = worker->owner;
-    uint8_t *message = fffs_buffer_take(MESSAGE_ROOM), *reply = fffs_buffer_take(FFFS_REPLY_ROOM);
+    uint8_t *message = fffs_buffer_take(MESSAGE_ROOM), *buffer = fffs_buffer_take(HOT_REPLY_BUFFER);
 
-    while (message && reply && !atomic_load(&path->stopping)) {
+    while (message && buffer && !atomic_load(&path->stopping)) {
         ssize_t got = read(path->view.config.fuse_fd, message, MESSAGE_ROOM);
 
         if (got > 0)
-            handle(worker, message, (size_t)got, reply);
+            handle(worker, message, (size_t)got, buffer + REPLY_START);
         else if (got == 0 || (errno != EINTR && errno != EAGAIN && errno != ENOENT)) /* ENOENT: taken back meanwhile */
             break;
     }
     fffs_buffer_give(message);
-    fffs_buffer_give(reply);
+    fffs_buffer_give(buffer);
     if (!atomic_load(&path->stopping)) {
         /* Unmounted. Whoever watches tells the library: the end of a socket means nothing to it. */
         atomic_store(&path->ended, true);

@@ -303,6 +303,8 @@ void fffs_fast_edit_init(const fffs_fastpath_config *config, uint64_t kernel_fla
     if (header.error != 0)
         return;
     out.flags |= wanted & (uint32_t)kernel_flags;
+    /* Without OPEN, the kernel would take a file for truncated that nobody refused to truncate: let it ask by SETATTR. */
+    out.flags &= ~(uint32_t)FUSE_ATOMIC_O_TRUNC;
     out.max_readahead = config->max_readahead;
     out.max_pages = FFFS_READ_MAX / 4096;
     out.max_background = 64;
