@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import importlib
 import logging
@@ -36,7 +37,7 @@ EXIT_CODES = """exit codes:
    9  no such record or path in the source
   10  mounting or unmounting failed
   11  this machine cannot run the engine correctly
- 130  interrupted
+ 130  interrupted (143 and 129: ended by SIGTERM or SIGHUP)
 """
 
 
@@ -206,13 +207,19 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def interrupt_once() -> None:
-    """From now on the first Ctrl-C ends the work, and further ones do not disturb the cleaning up."""
+    """From now on the first signal to end the work ends it, and further ones do not disturb the cleaning up."""
+    # What is ignored already stays so: that is what nohup does with SIGHUP.
+    ends = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
 
-    def interrupt(*_: object) -> NoReturn:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        raise KeyboardInterrupt
+    def interrupt(number: int, _frame: object) -> NoReturn:
+        for end in ends:
+            signal.signal(end, signal.SIG_IGN)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        sys.exit(128 + number)
 
-    signal.signal(signal.SIGINT, interrupt)
+    for end in ends:
+        signal.signal(end, interrupt)
 
 
 # ---------------------------------------------------------------- output
@@ -252,7 +259,8 @@ def complain(text: str) -> None:
         return
     # A progress bar may stand there.
     erase = "\r\x1b[K" if sys.stderr.isatty() else ""
-    print(f"{erase}fffs: {printable(text)}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # nothing can be said about an stderr that cannot be written
+        print(f"{erase}fffs: {printable(text)}", file=sys.stderr)
 
 
 def warn(lines: Sequence[str]) -> None:

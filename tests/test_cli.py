@@ -146,7 +146,7 @@ def test_help_of_each_command_shows_an_example(command: str) -> None:
     assert f"example:\n  fffs {command} ".encode() in result.out
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if "mount" not in command])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_the_example_of_each_command_is_accepted(command: str) -> None:
     (parsers,) = [action for action in cli.make_parser()._actions if isinstance(action, argparse._SubParsersAction)]
     assert list(parsers.choices) == COMMANDS
@@ -449,7 +449,17 @@ def test_ctrl_c_leaves_nothing_and_says_so_in_one_line(tmp_path: Path, command: 
     assert sorted(os.listdir(tmp_path)) == ["in", "in.ffr"]
 
 
-def test_ctrl_c_does_not_wait_for_the_end_of_a_large_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "message"),
+    [
+        (signal.SIGINT, 130, b"fffs: interrupted\n"),
+        (signal.SIGTERM, 143, b""),
+        (signal.SIGHUP, 129, b""),
+    ],
+)
+def test_a_signal_does_not_wait_for_the_end_of_a_large_file_and_leaves_nothing(
+    tmp_path: Path, number: signal.Signals, code: int, message: bytes
+) -> None:
     (tmp_path / "in").mkdir()
     with (tmp_path / "in" / "holes").open("wb") as file:
         file.truncate(1 << 38)  # minutes of work
@@ -462,12 +472,29 @@ def test_ctrl_c_does_not_wait_for_the_end_of_a_large_file(tmp_path: Path) -> Non
             assert process.poll() is None
             assert time.monotonic() < deadline
             os.sched_yield()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, err = process.communicate(timeout=30)
     finally:
         process.kill()
-    assert (process.returncode, err) == (130, b"fffs: interrupted\n")
+    assert (process.returncode, err) == (code, message)
     assert os.listdir(tmp_path) == ["in"]
+
+
+def test_nohup_keeps_working(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "file").write_bytes(b"x")
+    code = """
+        import os, signal
+        from fffs import cli
+        from fffs.progress import ProgressBar
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        ProgressBar.__call__ = lambda *_: os.kill(os.getpid(), signal.SIGHUP)
+        cli.main()
+    """
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), "pack", "-q", "in", "out.ffr"], cwd=tmp_path, check=True
+    )
+    assert sorted(os.listdir(tmp_path)) == ["in", "out.ffr"]
 
 
 # ---------------------------------------------------------------- ls
@@ -734,6 +761,12 @@ def test_a_closed_stderr_changes_nothing(pack: Path) -> None:
         result = run(*args, stderr=-1)
         assert result.code == code
         assert (result.out != b"") == (code == 0)
+
+
+def test_an_stderr_that_cannot_be_written_changes_no_exit_code(pack: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        assert run("ls", "nowhere", stderr=full.fileno()).code == 3
+        assert run("ls", "--frobnicate", stderr=full.fileno()).code == 2
 
 
 def in_terminal(*args: str | Path, cwd: Path | None = None, slow: str = "") -> tuple[int, str]:

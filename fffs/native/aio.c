@@ -35,14 +35,15 @@ typedef struct {
     aio *context;
     fffs_flight flight;
     uint32_t in_flight, stalls;
-    size_t told;         /* pieces the kernel knows of */
-    uint64_t told_bytes; /* of pieces told and not yet taken */
+    size_t told;               /* pieces the kernel knows of */
+    uint64_t told_bytes;       /* of pieces told and not yet taken */
     struct iocb blocks[DEPTH]; /* by slot */
 } voyage;
 
 /* ---------------------------------------------------------------- the context */
 
-static int open_context(fffs_context **context) {
+static int open_context(fffs_context **context)
+{
     aio *new = fffs_allocate(sizeof *new);
     int32_t fault;
     int failed = 0;
@@ -63,24 +64,30 @@ static int open_context(fffs_context **context) {
 }
 
 /* Waits for what is in flight, and cancels nothing that reads files. */
-static void destroy(aio *context) {
+static void destroy(aio *context)
+{
     if (context->id != 0)
         syscall(SYS_io_destroy, context->id);
     context->id = 0;
 }
 
-static void close_context(fffs_context *context) {
+static void close_context(fffs_context *context)
+{
     destroy((aio *)context);
     free(context);
 }
 
 /* A child inherits no AIO context, only the ring's pages, whose size is the kernel's business: they stay. */
-static void forget_context(fffs_context *context) { free(context); }
+static void forget_context(fffs_context *context)
+{
+    free(context);
+}
 
 /* ---------------------------------------------------------------- a batch */
 
 /* Lets the kernel start reads of the pieces to come. */
-static void tell_ahead(voyage *self) {
+static void tell_ahead(voyage *self)
+{
     const fffs_flight *flight = &self->flight;
 
     if (self->told < flight->next)
@@ -95,7 +102,8 @@ static void tell_ahead(voyage *self) {
 }
 
 /* Fills control blocks for up to GROUP reads. */
-static int fill(voyage *self, struct iocb **group) {
+static int fill(voyage *self, struct iocb **group)
+{
     int count = 0, slot;
 
     tell_ahead(self);
@@ -116,7 +124,8 @@ static int fill(voyage *self, struct iocb **group) {
     return count;
 }
 
-static long call_submit(const voyage *self, struct iocb **group, int count) {
+static long call_submit(const voyage *self, struct iocb **group, int count)
+{
     int32_t fault;
     long result;
 
@@ -126,20 +135,23 @@ static long call_submit(const voyage *self, struct iocb **group, int count) {
     return result < 0 ? -errno : result;
 }
 
-static long call_getevents(const voyage *self, bool wait, struct io_event *events) {
+static long call_getevents(const voyage *self, bool wait, struct io_event *events)
+{
     struct timespec at_once = {0, 0};
     int32_t fault;
     long result;
 
     if (fffs_fault(FFFS_FAULT_AIO_WAIT, &fault))
         return fault < 0 ? fault : 0;
-    result = syscall(SYS_io_getevents, self->context->id, wait ? 1L : 0L, (long)GROUP, events, wait ? NULL : &at_once);
+    result =
+        syscall(SYS_io_getevents, self->context->id, wait ? 1L : 0L, (long)GROUP, events, wait ? NULL : &at_once);
     return result < 0 ? -errno : result;
 }
 
 /* Submits a group. What the kernel does not accept is left to plain reads, which also find out why: an error of
  * io_submit is one of the first block's file as often as one of the context. */
-static void submit(voyage *self, struct iocb **group, int count) {
+static void submit(voyage *self, struct iocb **group, int count)
+{
     int done = 0;
 
     while (done < count) {
@@ -155,7 +167,8 @@ static void submit(voyage *self, struct iocb **group, int count) {
 }
 
 /* Handles the events that are there, and waits for one if wait is set. False: waiting does not work. */
-static bool reap(voyage *self, bool wait) {
+static bool reap(voyage *self, bool wait)
+{
     struct io_event events[GROUP];
     long result = call_getevents(self, wait, events);
 
@@ -170,7 +183,8 @@ static bool reap(voyage *self, bool wait) {
     return true;
 }
 
-static bool run_context(fffs_context *context, fffs_piece **pieces, size_t count) {
+static bool run_context(fffs_context *context, fffs_piece **pieces, size_t count)
+{
     struct iocb *group[GROUP];
     voyage self = {.context = (aio *)context};
     bool works = true;

@@ -35,7 +35,8 @@ static header *newest, *oldest;
 static uint64_t taken_bytes, idle_bytes;
 
 /* Class sizes: the powers of two from 64 KiB, and three steps between each two. */
-static size_t class_of(size_t size, size_t *class_size) {
+static size_t class_of(size_t size, size_t *class_size)
+{
     size_t shift, step, steps;
 
     if (size <= (size_t)1 << SMALLEST_SHIFT) {
@@ -50,7 +51,8 @@ static size_t class_of(size_t size, size_t *class_size) {
 }
 
 /* A new mapping, its data aligned so that the kernel can use huge pages where they pay. NULL: no memory. */
-static header *map_buffer(size_t size, size_t index) {
+static header *map_buffer(size_t size, size_t index)
+{
     size_t align = size >= HUGE_PAGE ? HUGE_PAGE : PAGE;
     size_t mapped = size + align + (align > PAGE ? PAGE : 0);
     uint8_t *mapping, *data;
@@ -74,15 +76,17 @@ static header *map_buffer(size_t size, size_t index) {
 }
 
 /* Takes an idle buffer out of the list of all. Under lock. */
-static void unlink_idle(header *idle) {
+static void unlink_idle(header *idle)
+{
     *(idle->newer != NULL ? &idle->newer->older : &newest) = idle->older;
     *(idle->older != NULL ? &idle->older->newer : &oldest) = idle->newer;
     idle_bytes -= idle->size;
 }
 
-/* The last buffer given to the class or to one of the NEAR next larger ones: batches of about the same size then share
- * one buffer, wherever their sizes lie between two classes. NULL: none. */
-static header *take_idle(size_t index) {
+/* The last buffer given to the class or to one of the NEAR next larger ones: batches of about the same size then
+ * share one buffer, wherever their sizes lie between two classes. NULL: none. */
+static header *take_idle(size_t index)
+{
     header *found = NULL;
 
     pthread_mutex_lock(&lock);
@@ -97,7 +101,8 @@ static header *take_idle(size_t index) {
     return found;
 }
 
-void *fffs_buffer_take(size_t size) {
+void *fffs_buffer_take(size_t size)
+{
     size_t class_size, index;
     header *found;
 
@@ -119,7 +124,8 @@ void *fffs_buffer_take(size_t size) {
 }
 
 /* Takes the longest unused buffer out of the pool. Under lock; the pool is not empty. */
-static header *evict(void) {
+static header *evict(void)
+{
     header *victim = oldest, **place = &stacks[victim->index];
 
     while (*place != victim) /* a class holds few buffers, and the victim is its last */
@@ -129,7 +135,8 @@ static header *evict(void) {
     return victim;
 }
 
-void fffs_buffer_give(void *buffer) {
+void fffs_buffer_give(void *buffer)
+{
     header *given, *victims = NULL;
 
     if (buffer == NULL)
@@ -160,7 +167,8 @@ void fffs_buffer_give(void *buffer) {
     }
 }
 
-void fffs_buffer_usage(uint64_t *taken, uint64_t *idle) {
+void fffs_buffer_usage(uint64_t *taken, uint64_t *idle)
+{
     pthread_mutex_lock(&lock);
     *taken = taken_bytes;
     *idle = idle_bytes;
@@ -168,9 +176,13 @@ void fffs_buffer_usage(uint64_t *taken, uint64_t *idle) {
 }
 
 /* A child has copies of all buffers, idle and taken ones, and may use and give them back as its own. */
-void fffs_buffer_before_fork(void) { pthread_mutex_lock(&lock); }
+void fffs_buffer_before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
 
-void fffs_buffer_after_fork(bool child) {
+void fffs_buffer_after_fork(bool child)
+{
     (void)child; /* the thread that forked holds the lock on both sides */
     pthread_mutex_unlock(&lock);
 }

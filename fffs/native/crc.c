@@ -10,7 +10,8 @@
 #define X_TO_0 0x80000000u
 #define X_TO_8 0x00800000u
 
-uint32_t fffs_crc32(uint32_t crc, const void *data, size_t size) {
+uint32_t fffs_crc32(uint32_t crc, const void *data, size_t size)
+{
     /* libdeflate takes a null pointer as "give me the initial value", whatever crc is. */
     return data == NULL ? crc : libdeflate_crc32(crc, data, size);
 }
@@ -21,10 +22,11 @@ uint32_t fffs_crc32(uint32_t crc, const void *data, size_t size) {
  *
  *     crc(AB) = crc(A) * x^(8 * |B|)  +  crc(B)        (mod P; + is exclusive or)
  *
- * x^(8n) is the product of x^(8 * 2^k) over the bits k set in n. Those 64 factors are computed once; a whole FFFS_BLOCK
- * is a single bit, so joining the blocks of a large record costs one multiplication each. */
+ * x^(8n) is the product of x^(8 * 2^k) over the bits k set in n. Those 64 factors are computed once; a whole
+ * FFFS_BLOCK is a single bit, so joining the blocks of a large record costs one multiplication each. */
 
-static uint32_t multiply(uint32_t a, uint32_t b) {
+static uint32_t multiply(uint32_t a, uint32_t b)
+{
     uint32_t product = 0;
 
     for (; a != 0; a <<= 1) {
@@ -39,7 +41,8 @@ static uint32_t multiply(uint32_t a, uint32_t b) {
 static uint32_t zero_bytes[64]; /* [k] = x^(8 * 2^k) mod P */
 static pthread_once_t zero_bytes_once = PTHREAD_ONCE_INIT;
 
-static void compute_zero_bytes(void) {
+static void compute_zero_bytes(void)
+{
     uint32_t power = X_TO_8;
 
     for (int k = 0; k < 64; k++) {
@@ -48,7 +51,8 @@ static void compute_zero_bytes(void) {
     }
 }
 
-uint32_t fffs_crc32_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b) {
+uint32_t fffs_crc32_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b)
+{
     pthread_once(&zero_bytes_once, compute_zero_bytes);
     for (int k = 0; length_b != 0; k++, length_b >>= 1)
         if (length_b & 1)
@@ -57,7 +61,8 @@ uint32_t fffs_crc32_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b) {
 }
 
 /* The definition, bit by bit: shares nothing with what it checks. */
-static uint32_t crc32_by_definition(uint32_t crc, const uint8_t *data, size_t size) {
+static uint32_t crc32_by_definition(uint32_t crc, const uint8_t *data, size_t size)
+{
     crc = ~crc;
     for (size_t i = 0; i < size; i++) {
         crc ^= data[i];
@@ -69,7 +74,8 @@ static uint32_t crc32_by_definition(uint32_t crc, const uint8_t *data, size_t si
 
 /* libdeflate picks an implementation by processor, and within it a path by length and alignment: so every length up
  * to beyond its widest vector loop, at alternating alignments, each from a running reference. */
-static int test_short(const uint8_t *data) {
+static int test_short(const uint8_t *data)
+{
     for (size_t align = 0; align < 16; align++) {
         uint32_t running = 0;
 
@@ -84,11 +90,17 @@ static int test_short(const uint8_t *data) {
     return 0;
 }
 
-int fffs_self_test(void) {
+int fffs_self_test(void)
+{
     static const uint8_t digits[] = "123456789";
     /* From crc32_by_definition over the sequence below, and confirmed with zlib. */
-    static const struct { size_t start, length; uint32_t crc; } long_runs[] = {
-        {0, 4096, 0x5B24A61Au}, {3, 8190, 0xCFAAF56Cu}, {1, 16000, 0xD4722EA4u},
+    static const struct {
+        size_t start, length;
+        uint32_t crc;
+    } long_runs[] = {
+        {0, 4096, 0x5B24A61Au},
+        {3, 8190, 0xCFAAF56Cu},
+        {1, 16000, 0xD4722EA4u},
     };
     uint8_t data[16384];
     uint32_t state = 1;

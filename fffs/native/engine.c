@@ -58,14 +58,16 @@ enum { POOLS = sizeof pools / sizeof *pools };
 static context_pool *_Atomic selected = NULL;
 
 /* Under pools_lock. */
-static void unlink_context(context_pool *pool, fffs_context *context) {
+static void unlink_context(context_pool *pool, fffs_context *context)
+{
     *(context->previous != NULL ? &context->previous->next : &pool->all) = context->next;
     if (context->next != NULL)
         context->next->previous = context->previous;
 }
 
 /* The caller owns the context until it is returned. 0 or -errno. */
-static int take_context(context_pool *pool, fffs_context **context) {
+static int take_context(context_pool *pool, fffs_context **context)
+{
     int failed = 0;
 
     pthread_mutex_lock(&pools_lock);
@@ -88,7 +90,8 @@ static int take_context(context_pool *pool, fffs_context **context) {
     return failed;
 }
 
-static void return_context(context_pool *pool, fffs_context *context, bool usable) {
+static void return_context(context_pool *pool, fffs_context *context, bool usable)
+{
     pthread_mutex_lock(&pools_lock);
     if (usable && pool->idle_count < IDLE_CONTEXTS) {
         context->next_idle = pool->idle;
@@ -102,7 +105,8 @@ static void return_context(context_pool *pool, fffs_context *context, bool usabl
     pthread_mutex_unlock(&pools_lock);
 }
 
-static void close_idle_contexts(context_pool *pool) {
+static void close_idle_contexts(context_pool *pool)
+{
     pthread_mutex_lock(&pools_lock);
     while (pool->idle != NULL) {
         fffs_context *context = pool->idle;
@@ -117,19 +121,22 @@ static void close_idle_contexts(context_pool *pool) {
 
 /* ---------------------------------------------------------------- set-up and fork */
 
-static void before_fork(void) {
+static void before_fork(void)
+{
     fffs_threads_before_fork();
     pthread_mutex_lock(&pools_lock);
     fffs_buffer_before_fork();
 }
 
-static void after_fork_in_parent(void) {
+static void after_fork_in_parent(void)
+{
     fffs_buffer_after_fork(false);
     pthread_mutex_unlock(&pools_lock);
     fffs_threads_after_fork(false);
 }
 
-static void after_fork_in_child(void) {
+static void after_fork_in_child(void)
+{
     fffs_buffer_after_fork(true);
     for (context_pool *pool = pools; pool < pools + POOLS; pool++) {
         /* Also those that are in the middle of a batch: that batch goes on in the parent only. */
@@ -146,11 +153,13 @@ static void after_fork_in_child(void) {
     fffs_threads_after_fork(true);
 }
 
-static void register_fork_handlers(void) {
+static void register_fork_handlers(void)
+{
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-void fffs_setup(void) {
+void fffs_setup(void)
+{
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
     pthread_once(&once, register_fork_handlers);
@@ -158,7 +167,8 @@ void fffs_setup(void) {
 
 /* ---------------------------------------------------------------- choosing a backend */
 
-int fffs_engine_select(const char *name) {
+int fffs_engine_select(const char *name)
+{
     context_pool *chosen = NULL;
     fffs_context *context;
 
@@ -181,13 +191,15 @@ int fffs_engine_select(const char *name) {
     return 0;
 }
 
-const char *fffs_engine_name(void) {
+const char *fffs_engine_name(void)
+{
     context_pool *pool = atomic_load(&selected);
 
     return pool != NULL ? pool->backend->name : "pread";
 }
 
-void fffs_engine_usage(int32_t *contexts, int32_t *threads) {
+void fffs_engine_usage(int32_t *contexts, int32_t *threads)
+{
     fffs_setup();
     pthread_mutex_lock(&pools_lock);
     *contexts = pools[0].idle_count + pools[1].idle_count;
@@ -198,26 +210,26 @@ void fffs_engine_usage(int32_t *contexts, int32_t *threads) {
 /* ---------------------------------------------------------------- pieces */
 
 /* Errors that say nothing about the file, or may not: a plain blocking read decides. */
-static bool is_backends_error(int64_t error) {
+static bool is_backends_error(int64_t error)
+{
     switch (error) {
-    case -EAGAIN:     /* would wait, or is busy */
+    case -EAGAIN: /* would wait, or is busy */
     case -EINTR:
     case -EOPNOTSUPP: /* no RWF_NOWAIT on this file system; opcode unknown to this kernel */
     case -ENOSYS:     /* forbidden, or not there */
     case -EPERM:
     case -EACCES:
-    case -EINVAL:     /* an older kernel's way to say the same */
+    case -EINVAL: /* an older kernel's way to say the same */
     case -ENOMEM:
     case -ENOBUFS:
     case -EBUSY:
-    case -ECANCELED:
-        return true;
-    default:
-        return false;
+    case -ECANCELED: return true;
+    default: return false;
     }
 }
 
-bool fffs_piece_read(fffs_piece *piece, int64_t result, const uint8_t *data) {
+bool fffs_piece_read(fffs_piece *piece, int64_t result, const uint8_t *data)
+{
     if (result > 0) {
         if (piece->checked)
             piece->crc = fffs_crc32(piece->crc, data, (size_t)result);
@@ -237,7 +249,8 @@ bool fffs_piece_read(fffs_piece *piece, int64_t result, const uint8_t *data) {
 }
 
 /* Where the next bytes of a piece go: its dest, or one scratch buffer per thread, taken when first wanted. */
-static uint8_t *piece_data(fffs_piece *piece, uint8_t **scratch) {
+static uint8_t *piece_data(fffs_piece *piece, uint8_t **scratch)
+{
     if (piece->dest != NULL)
         return piece->dest + piece->done;
     if (*scratch == NULL)
@@ -245,10 +258,11 @@ static uint8_t *piece_data(fffs_piece *piece, uint8_t **scratch) {
     return *scratch;
 }
 
-/* Reads a piece as far as the page cache has it, or, with wait set, to its end. 0 when it is finished, -EOPNOTSUPP when
- * its file system cannot tell what is cached, -EAGAIN when a read would have to wait, or plain reads must decide for
- * another reason. */
-static int read_hot(fffs_piece *piece, uint8_t **scratch, bool wait) {
+/* Reads a piece as far as the page cache has it, or, with wait set, to its end. 0 when it is finished, -EOPNOTSUPP
+ * when its file system cannot tell what is cached, -EAGAIN when a read would have to wait, or plain reads must decide
+ * for another reason. */
+static int read_hot(fffs_piece *piece, uint8_t **scratch, bool wait)
+{
     for (;;) {
         uint32_t rest = piece->length - piece->done, size = rest < HOT_CHUNK ? rest : HOT_CHUNK;
         uint8_t *data = piece_data(piece, scratch);
@@ -265,7 +279,8 @@ static int read_hot(fffs_piece *piece, uint8_t **scratch, bool wait) {
 }
 
 /* Reads a piece to its end, waiting as long as it takes: what comes out is final. */
-static void read_plain(fffs_piece *piece, uint8_t **scratch) {
+static void read_plain(fffs_piece *piece, uint8_t **scratch)
+{
     const struct timespec moment = {0, 100000};
     int again = 0;
 
@@ -289,7 +304,8 @@ static void read_plain(fffs_piece *piece, uint8_t **scratch) {
 
 /* ---------------------------------------------------------------- reads in flight */
 
-void fffs_flight_open(fffs_flight *flight, fffs_piece **pieces, size_t count, uint32_t depth) {
+void fffs_flight_open(fffs_flight *flight, fffs_piece **pieces, size_t count, uint32_t depth)
+{
     flight->pieces = pieces;
     flight->count = count;
     flight->next = 0;
@@ -303,7 +319,8 @@ void fffs_flight_open(fffs_flight *flight, fffs_piece **pieces, size_t count, ui
     }
 }
 
-int fffs_flight_next(fffs_flight *flight) {
+int fffs_flight_next(fffs_flight *flight)
+{
     if (flight->again_count > 0)
         return flight->again[--flight->again_count];
     while (flight->free_count > 0 && flight->next < flight->count) {
@@ -328,9 +345,13 @@ int fffs_flight_next(fffs_flight *flight) {
     return -1;
 }
 
-void fffs_flight_again(fffs_flight *flight, int slot) { flight->again[flight->again_count++] = (uint8_t)slot; }
+void fffs_flight_again(fffs_flight *flight, int slot)
+{
+    flight->again[flight->again_count++] = (uint8_t)slot;
+}
 
-void fffs_flight_leave(fffs_flight *flight, int slot) {
+void fffs_flight_leave(fffs_flight *flight, int slot)
+{
     if (flight->slots[slot].scratch != NULL) {
         fffs_buffer_give(flight->slots[slot].scratch);
         flight->slots[slot].scratch = NULL;
@@ -340,7 +361,8 @@ void fffs_flight_leave(fffs_flight *flight, int slot) {
     flight->free[flight->free_count++] = (uint8_t)slot;
 }
 
-void fffs_flight_landed(fffs_flight *flight, int slot, int64_t result) {
+void fffs_flight_landed(fffs_flight *flight, int slot, int64_t result)
+{
     fffs_slot *landed = &flight->slots[slot];
 
     if (fffs_piece_read(landed->piece, result, fffs_slot_data(landed)) || result <= 0)
@@ -349,7 +371,8 @@ void fffs_flight_landed(fffs_flight *flight, int slot, int64_t result) {
         fffs_flight_again(flight, slot);
 }
 
-void fffs_flight_close(fffs_flight *flight) {
+void fffs_flight_close(fffs_flight *flight)
+{
     for (uint32_t i = 0; i < flight->depth; i++)
         fffs_buffer_give(flight->slots[i].scratch);
 }
@@ -377,19 +400,22 @@ typedef struct {
     fffs_piece *few_left[FEW_PIECES];
 } batch;
 
-static bool is_valid(const fffs_request *request) {
+static bool is_valid(const fffs_request *request)
+{
     return request->offset >= 0 && request->length >= 0 && request->offset <= INT64_MAX - request->length &&
            request->check <= FFFS_CHECK_CRC32;
 }
 
-static uint64_t count_pieces(const fffs_request *request) {
+static uint64_t count_pieces(const fffs_request *request)
+{
     if (!is_valid(request) || request->length <= FFFS_BLOCK)
         return 1;
     return ((uint64_t)request->length - 1) / FFFS_BLOCK + 1;
 }
 
 /* Writes the pieces of one request; at least one, finished from the start if there is nothing to read. */
-static fffs_piece *cut_request(const fffs_request *request, uint32_t number, fffs_piece *piece) {
+static fffs_piece *cut_request(const fffs_request *request, uint32_t number, fffs_piece *piece)
+{
     uint64_t count = count_pieces(request);
     int32_t status = !is_valid(request) ? -EINVAL : request->length == 0 ? 0 : FFFS_PENDING;
 
@@ -409,7 +435,8 @@ static fffs_piece *cut_request(const fffs_request *request, uint32_t number, fff
     return piece;
 }
 
-static int open_batch(batch *self, fffs_request *requests, size_t count) {
+static int open_batch(batch *self, fffs_request *requests, size_t count)
+{
     uint64_t total = 0;
     fffs_piece *piece;
 
@@ -444,7 +471,8 @@ static int open_batch(batch *self, fffs_request *requests, size_t count) {
 }
 
 /* Joins the pieces of each request, judges it, and frees the batch. */
-static int close_batch(batch *self) {
+static int close_batch(batch *self)
+{
     const fffs_piece *piece = self->pieces, *end = self->pieces + self->piece_count;
     int result = 0;
 
@@ -474,7 +502,8 @@ static int close_batch(batch *self) {
 /* ---------------------------------------------------------------- sharing the work */
 
 /* How many helpers are worth waking for so many pieces, taken self->group at a time, when none has to wait. */
-static int useful_helpers(const batch *self, size_t count) {
+static int useful_helpers(const batch *self, size_t count)
+{
     uint64_t work = (self->bytes / self->piece_count + READ_BYTES) * count / ALONE_BYTES;
     size_t groups = (count - 1) / self->group;
 
@@ -483,7 +512,8 @@ static int useful_helpers(const batch *self, size_t count) {
 }
 
 /* Takes the next group of count pieces: from *begin to *end. False: none is left. */
-static bool take_group(batch *self, size_t count, size_t *begin, size_t *end) {
+static bool take_group(batch *self, size_t count, size_t *begin, size_t *end)
+{
     *begin = atomic_fetch_add_explicit(&self->cursor, self->group, memory_order_relaxed);
     *end = *begin + self->group < count ? *begin + self->group : count;
     return *begin < count;
@@ -500,7 +530,8 @@ typedef struct {
 
 /* pread takes a tenth less time than preadv2 for tiny reads. After TRUST_AFTER hits in a row tiny pieces are expected
  * to be cached; every TRUST_CHECK, the clock tells if they were not: then the thread asks again, to the end. */
-static bool is_trusted(hot_worker *self, const fffs_piece *piece) {
+static bool is_trusted(hot_worker *self, const fffs_piece *piece)
+{
     if (self->hits < TRUST_AFTER || piece->length > TRUST_BYTES)
         return false;
     if (self->hits % TRUST_CHECK == 0) {
@@ -516,7 +547,8 @@ static bool is_trusted(hot_worker *self, const fffs_piece *piece) {
 }
 
 /* Tries one piece, and notes what it left. */
-static void try_piece(batch *self, fffs_piece *piece, hot_worker *worker) {
+static void try_piece(batch *self, fffs_piece *piece, hot_worker *worker)
+{
     int result = -EAGAIN;
 
     if (piece->status != FFFS_PENDING)
@@ -538,7 +570,8 @@ static void try_piece(batch *self, fffs_piece *piece, hot_worker *worker) {
 }
 
 /* One thread's share of the hot phase. */
-static void share_hot(void *work) {
+static void share_hot(void *work)
+{
     hot_worker worker = {NULL, 0, 0};
     batch *self = work;
     size_t i, end;
@@ -549,7 +582,8 @@ static void share_hot(void *work) {
     fffs_buffer_give(worker.scratch);
 }
 
-static void run_hot(batch *self) {
+static void run_hot(batch *self)
+{
     size_t group = (size_t)(GROUP_BYTES / (self->bytes / self->piece_count + 1));
     fffs_job job;
 
@@ -562,7 +596,8 @@ static void run_hot(batch *self) {
 /* ---------------------------------------------------------------- plain reads */
 
 /* One thread's share. */
-static void share_plain(void *work) {
+static void share_plain(void *work)
+{
     batch *self = work;
     uint8_t *scratch = NULL;
     size_t i, end;
@@ -575,7 +610,8 @@ static void share_plain(void *work) {
 
 /* The caller's share as long as no read waits. True: one took longer than copying and checking at 4 GB/s, so the rest
  * is for as many threads as make a deep queue. */
-static bool share_until_slow(batch *self) {
+static bool share_until_slow(batch *self)
+{
     uint8_t *scratch = NULL;
     bool slow = false;
     size_t i, end;
@@ -592,12 +628,14 @@ static bool share_until_slow(batch *self) {
     return slow;
 }
 
-static int queue_helpers(size_t count) {
+static int queue_helpers(size_t count)
+{
     return count > FFFS_COLD_HELPERS ? FFFS_COLD_HELPERS : (int)count - 1;
 }
 
 /* Pieces known to wait: a queue as deep as there are threads, at once. */
-static void run_misses(batch *self) {
+static void run_misses(batch *self)
+{
     fffs_job job;
 
     self->group = 1;
@@ -607,7 +645,8 @@ static void run_misses(batch *self) {
 }
 
 /* Pieces that may be cached or not. */
-static void run_blind(batch *self) {
+static void run_blind(batch *self)
+{
     fffs_job hot, cold;
 
     fffs_job_offer(&hot, FFFS_HOT, share_plain, self, useful_helpers(self, self->plain_count));
@@ -619,7 +658,8 @@ static void run_blind(batch *self) {
     fffs_job_retire(&hot);
 }
 
-static void run_plain(batch *self, fffs_piece **pieces, size_t count, void (*run)(batch *)) {
+static void run_plain(batch *self, fffs_piece **pieces, size_t count, void (*run)(batch *))
+{
     if (count == 0)
         return;
     self->plain = pieces;
@@ -630,7 +670,8 @@ static void run_plain(batch *self, fffs_piece **pieces, size_t count, void (*run
 
 /* ---------------------------------------------------------------- the cold phase */
 
-static int compare_places(const void *a, const void *b) {
+static int compare_places(const void *a, const void *b)
+{
     const fffs_piece *left = *(fffs_piece *const *)a, *right = *(fffs_piece *const *)b;
 
     if (left->fd != right->fd)
@@ -639,7 +680,8 @@ static int compare_places(const void *a, const void *b) {
 }
 
 /* Reads pieces through the selected backend. Returns how many it left, which are then the first. */
-static size_t run_backend(fffs_piece **pieces, size_t count) {
+static size_t run_backend(fffs_piece **pieces, size_t count)
+{
     context_pool *pool = atomic_load(&selected);
     fffs_context *context;
     size_t left = 0;
@@ -653,9 +695,10 @@ static size_t run_backend(fffs_piece **pieces, size_t count) {
     return left;
 }
 
-/* What the hot phase left. On file systems without RWF_NOWAIT (overlayfs and tmpfs, for instance) a ring's reads all go
- * through worker threads of the kernel, cached or not: there plain reads were up to twice as fast. */
-static void run_cold(batch *self) {
+/* What the hot phase left. On file systems without RWF_NOWAIT (overlayfs and tmpfs, for instance) a ring's reads all
+ * go through worker threads of the kernel, cached or not: there plain reads were up to twice as fast. */
+static void run_cold(batch *self)
+{
     size_t misses = atomic_load(&self->miss_count), blind = atomic_load(&self->blind_count);
     fffs_piece **blind_pieces = self->left + self->piece_count - blind;
 
@@ -664,7 +707,8 @@ static void run_cold(batch *self) {
     run_plain(self, self->left, run_backend(self->left, misses), run_misses);
 }
 
-int fffs_read_batch(fffs_request *requests, size_t count) {
+int fffs_read_batch(fffs_request *requests, size_t count)
+{
     batch self;
     int failed;
 

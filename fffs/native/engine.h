@@ -1,8 +1,8 @@
 /* What the engine's parts (engine.c, uring.c, aio.c, threads.c, buffer.c, fault.c) share and nothing else needs.
  *
  * A batch is cut into pieces of at most FFFS_BLOCK. First every piece is tried with reads that never wait (hot). What
- * is not in the page cache is then left to the selected backend (cold), and what a backend leaves behind, for whatever
- * reason, to plain blocking reads: so a broken backend is slow, not wrong. */
+ * is not in the page cache is then left to the selected backend (cold), and what a backend leaves behind, for
+ * whatever reason, to plain blocking reads: so a broken backend is slow, not wrong. */
 #ifndef FFFS_ENGINE_H
 #define FFFS_ENGINE_H
 
@@ -26,13 +26,13 @@ enum { FFFS_PENDING = 1 };
 
 /* At most FFFS_BLOCK of one request. Owned by the batch; at any time one thread or one I/O in flight has it. */
 typedef struct {
-    uint8_t *dest;   /* room for length bytes, or NULL: the bytes are checked and dropped */
-    int64_t offset;  /* in the file */
+    uint8_t *dest;  /* room for length bytes, or NULL: the bytes are checked and dropped */
+    int64_t offset; /* in the file */
     uint32_t length;
-    uint32_t done;   /* bytes read so far; crc covers exactly these */
+    uint32_t done; /* bytes read so far; crc covers exactly these */
     uint32_t crc;
     int32_t fd;
-    int32_t status;  /* FFFS_PENDING, 0 or -errno */
+    int32_t status; /* FFFS_PENDING, 0 or -errno */
     uint32_t request;
     uint32_t checked;
 } fffs_piece;
@@ -42,7 +42,10 @@ typedef struct {
  * else it needs another read, or, after an error that may be the backend's, a plain one. The piece's owner. */
 bool fffs_piece_read(fffs_piece *piece, int64_t result, const uint8_t *data);
 
-static inline int64_t fffs_piece_offset(const fffs_piece *piece) { return piece->offset + piece->done; }
+static inline int64_t fffs_piece_offset(const fffs_piece *piece)
+{
+    return piece->offset + piece->done;
+}
 
 /* ---------------------------------------------------------------- reads in flight (engine.c) */
 
@@ -59,17 +62,17 @@ typedef struct {
 typedef struct {
     fffs_piece **pieces; /* sorted by file and offset; not owned */
     size_t count, next;
-    uint32_t depth;          /* slots in use, at most FFFS_DEPTH */
+    uint32_t depth; /* slots in use, at most FFFS_DEPTH */
     uint32_t free_count, again_count, scratch_count;
-    uint8_t free[FFFS_DEPTH]; /* slots nothing is in */
+    uint8_t free[FFFS_DEPTH];  /* slots nothing is in */
     uint8_t again[FFFS_DEPTH]; /* slots whose piece needs another read */
     fffs_slot slots[FFFS_DEPTH];
 } fffs_flight;
 
 void fffs_flight_open(fffs_flight *flight, fffs_piece **pieces, size_t count, uint32_t depth);
 
-/* A slot whose piece is to be read next (from fffs_slot_data, fffs_slot_size bytes), or -1 when there is none just now:
- * then either something is in flight, or all is done. The slot is the caller's until one of the next three. */
+/* A slot whose piece is to be read next (from fffs_slot_data, fffs_slot_size bytes), or -1 when there is none just
+ * now: then either something is in flight, or all is done. The slot is the caller's until one of the next three. */
 int fffs_flight_next(fffs_flight *flight);
 
 /* Nothing could be started for the slot: the next call of fffs_flight_next returns it again. */
@@ -84,11 +87,18 @@ void fffs_flight_leave(fffs_flight *flight, int slot);
 /* Gives back what the slots hold. Nothing may be in flight. */
 void fffs_flight_close(fffs_flight *flight);
 
-static inline uint8_t *fffs_slot_data(const fffs_slot *slot) {
+static inline uint8_t *fffs_slot_data(const fffs_slot *slot)
+{
     return slot->scratch != NULL ? slot->scratch : slot->piece->dest + slot->piece->done;
 }
-static inline uint32_t fffs_slot_size(const fffs_slot *slot) { return slot->piece->length - slot->piece->done; }
-static inline int64_t fffs_slot_offset(const fffs_slot *slot) { return fffs_piece_offset(slot->piece); }
+static inline uint32_t fffs_slot_size(const fffs_slot *slot)
+{
+    return slot->piece->length - slot->piece->done;
+}
+static inline int64_t fffs_slot_offset(const fffs_slot *slot)
+{
+    return fffs_piece_offset(slot->piece);
+}
 
 /* ---------------------------------------------------------------- I/O contexts (engine.c) */
 
@@ -114,7 +124,8 @@ extern const fffs_backend fffs_uring, fffs_aio;
 
 /* ---------------------------------------------------------------- helper threads (threads.c) */
 
-/* What helpers are wanted for; each kind has a limit of its own on how many threads may work at it in this process. */
+/* What helpers are wanted for; each kind has a limit of its own on how many threads may work at it in this process.
+ */
 enum { FFFS_HOT = 0, FFFS_COLD = 1 };
 
 /* Work that any number of threads may share. On its caller's stack. */
@@ -156,14 +167,16 @@ extern _Atomic int fffs_fault_kind;
 bool fffs_fault_strikes(int kind, int32_t *result);
 
 /* Called before each operation that can be made to fail. */
-static inline bool fffs_fault(int kind, int32_t *result) {
+static inline bool fffs_fault(int kind, int32_t *result)
+{
     if (__builtin_expect(atomic_load_explicit(&fffs_fault_kind, memory_order_relaxed) != kind, 1))
         return false;
     return fffs_fault_strikes(kind, result);
 }
 
 /* The result of a read that was made, as an armed fault wants it: an error, or no more than so many bytes. */
-static inline int64_t fffs_fault_completion(int kind, int64_t result) {
+static inline int64_t fffs_fault_completion(int kind, int64_t result)
+{
     int32_t wanted;
 
     if (!fffs_fault(kind, &wanted))

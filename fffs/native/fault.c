@@ -11,7 +11,8 @@ _Atomic int fffs_fault_kind = FFFS_FAULT_NONE;
 static _Atomic int64_t first, length, seen;
 static _Atomic int32_t outcome;
 
-void fffs_fault_set(int kind, int64_t nth, int64_t count, int32_t result) {
+void fffs_fault_set(int kind, int64_t nth, int64_t count, int32_t result)
+{
     /* Disarmed while it changes, so that no operation sees half of the old and half of the new. What was seen stays
      * readable after FFFS_FAULT_NONE. */
     atomic_store(&fffs_fault_kind, FFFS_FAULT_NONE);
@@ -24,9 +25,13 @@ void fffs_fault_set(int kind, int64_t nth, int64_t count, int32_t result) {
     atomic_store(&fffs_fault_kind, kind);
 }
 
-int64_t fffs_fault_seen(void) { return atomic_load(&seen); }
+int64_t fffs_fault_seen(void)
+{
+    return atomic_load(&seen);
+}
 
-bool fffs_fault_strikes(int kind, int32_t *result) {
+bool fffs_fault_strikes(int kind, int32_t *result)
+{
     int64_t number;
 
     if (atomic_load(&fffs_fault_kind) != kind)
@@ -37,7 +42,8 @@ bool fffs_fault_strikes(int kind, int32_t *result) {
 }
 
 /* An error, or less room: what is then read is really read. */
-static int32_t strike_read(size_t *size) {
+static int32_t strike_read(size_t *size)
+{
     int32_t result;
 
     if (!fffs_fault(FFFS_FAULT_PREAD, &result))
@@ -49,7 +55,8 @@ static int32_t strike_read(size_t *size) {
     return 0;
 }
 
-int64_t fffs_pread(int fd, void *data, size_t size, int64_t offset) {
+int64_t fffs_pread(int fd, void *data, size_t size, int64_t offset)
+{
     int32_t fault = strike_read(&size);
     ssize_t result;
 
@@ -59,7 +66,8 @@ int64_t fffs_pread(int fd, void *data, size_t size, int64_t offset) {
     return result < 0 ? -errno : result;
 }
 
-int64_t fffs_pread_nowait(int fd, void *data, size_t size, int64_t offset) {
+int64_t fffs_pread_nowait(int fd, void *data, size_t size, int64_t offset)
+{
     int32_t fault = strike_read(&size);
     struct iovec target = {data, size};
     ssize_t result;
@@ -71,7 +79,8 @@ int64_t fffs_pread_nowait(int fd, void *data, size_t size, int64_t offset) {
     return result < 0 ? -errno : result;
 }
 
-void *fffs_allocate(size_t size) {
+void *fffs_allocate(size_t size)
+{
     int32_t result;
 
     return fffs_fault(FFFS_FAULT_MEMORY, &result) ? NULL : malloc(size);

@@ -1,7 +1,8 @@
 /* The tree of a packed folder that ffrecord wrote: a pickle, decoded without building any object.
  *
- * A pickle is a program for a stack machine, and running an unknown one is running unknown code. This machine knows just the
- * opcodes that CPython's pickler emits (protocols 2 to 5) for nested OrderedDicts of str to int, and refuses all others:
+ * A pickle is a program for a stack machine, and running an unknown one is running unknown code. This machine knows
+ * just the opcodes that CPython's pickler emits (protocols 2 to 5) for nested OrderedDicts of str to int, and refuses
+ * all others:
  *
  *     value  = int | dict
  *     dict   = OrderedDict () REDUCE, then any number of  key value SETITEM  |  MARK (key value)* SETITEMS
@@ -102,7 +103,12 @@ static int take_number(struct machine *m, size_t width, uint64_t *number)
 static size_t sequence_length(const uint8_t *text, size_t left)
 {
     static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t length = text[0] < 0x80 ? 1 : text[0] < 0xc0 ? 0 : text[0] < 0xe0 ? 2 : text[0] < 0xf0 ? 3 : text[0] < 0xf8 ? 4 : 0;
+    size_t length = text[0] < 0x80   ? 1
+                    : text[0] < 0xc0 ? 0
+                    : text[0] < 0xe0 ? 2
+                    : text[0] < 0xf0 ? 3
+                    : text[0] < 0xf8 ? 4
+                                     : 0;
 
     if (length == 0 || length > left)
         return 0;
@@ -115,8 +121,8 @@ static size_t sequence_length(const uint8_t *text, size_t left)
     return code >= least[length] && code <= 0x10ffff ? length : 0;
 }
 
-/* Turns a str as pickled into the bytes the file system has, as os.fsencode does: U+DC80 to U+DCFF each stand for one byte that
- * is not valid UTF-8. name has room for length bytes. Gives the length, or -1. */
+/* Turns a str as pickled into the bytes the file system has, as os.fsencode does: U+DC80 to U+DCFF each stand for one
+ * byte that is not valid UTF-8. name has room for length bytes. Gives the length, or -1. */
 static int encode_name(struct machine *m, const uint8_t *text, size_t length, uint8_t *name)
 {
     size_t put = 0;
@@ -165,7 +171,8 @@ static int set_item(struct machine *m, struct item dictionary, struct item key, 
     int length = encode_name(m, m->data + key.value, key.length, name);
     if (length < 0)
         return -1;
-    /* A name may be used again from the memo at the cost of two bytes, which must not claim a hundred times as many. */
+    /* A name may be used again from the memo at the cost of two bytes, which must not claim a hundred times as many.
+     */
     if (out->names_size > NAMES_LEAST && out->names_size > NAMES_FACTOR * m->size)
         return refuse(m, "its names are out of proportion to its size");
     if (out->entries >= UINT32_MAX - 1 || out->names_size + (uint64_t)length >= UINT32_MAX)
@@ -391,7 +398,8 @@ static int run(struct machine *m)
     return 0;
 }
 
-int fffs_packed_pickle_decode(const uint8_t *data, size_t size, fffs_packed_pickle *out, const char **why, uint64_t *where)
+int fffs_packed_pickle_decode(const uint8_t *data, size_t size, fffs_packed_pickle *out, const char **why,
+                              uint64_t *where)
 {
     struct machine m = {.data = data, .size = size, .out = out};
 

@@ -1,12 +1,13 @@
 /* Verified range reads: which bytes of a record may be given out, and what has to be checked first.
  *
- * A record's checksum covers all of it, but readers ask for ranges. So the first touch of a record reads and checks all of it
- * (or, where the file has block checksums, the blocks touched), and remembers that; later ranges are plain reads.
+ * A record's checksum covers all of it, but readers ask for ranges. So the first touch of a record reads and checks
+ * all of it (or, where the file has block checksums, the blocks touched), and remembers that; later ranges are plain
+ * reads.
  *
- * "Remembers" holds only while the file is the same. Each file has a generation, which starts at 1 and goes up whenever fstat
- * shows a size or time other than before; what was verified is remembered as the generation in which it was. Every read is
- * followed by an fstat: a writer's change of the time precedes its change of the data, so bytes read before an unchanged time
- * are the bytes that were verified. (ctime is in it because mtime can be set back.) */
+ * "Remembers" holds only while the file is the same. Each file has a generation, which starts at 1 and goes up
+ * whenever fstat shows a size or time other than before; what was verified is remembered as the generation in which
+ * it was. Every read is followed by an fstat: a writer's change of the time precedes its change of the data, so bytes
+ * read before an unchanged time are the bytes that were verified. (ctime is in it because mtime can be set back.) */
 #include "fffs.h"
 
 #include <errno.h>
@@ -22,8 +23,8 @@
 
 struct store_file {
     fffs_file is;
-    uint64_t first;                 /* number in the store of its first record */
-    _Atomic uint32_t *verified;     /* [records] generation in which the record was verified, 0 never */
+    uint64_t first;                   /* number in the store of its first record */
+    _Atomic uint32_t *verified;       /* [records] generation in which the record was verified, 0 never */
     _Atomic uint32_t *block_verified; /* the same for each block of big records */
     _Atomic uint32_t generation;
     _Atomic int64_t seen[5]; /* what fstat showed in this generation: see look() */
@@ -43,8 +44,8 @@ struct fffs_store {
     struct check *checks; /* guarded by the mutex */
 };
 
-/* One for all stores, so that fork can hold it: no child starts with a mutex that nobody will release. It guards the lists of
- * checks and the moves to a new generation, never a read. */
+/* One for all stores, so that fork can hold it: no child starts with a mutex that nobody will release. It guards the
+ * lists of checks and the moves to a new generation, never a read. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t checked = PTHREAD_COND_INITIALIZER;
 static unsigned epoch;
@@ -96,8 +97,8 @@ static bool same(struct store_file *file, const int64_t now[5])
     return true;
 }
 
-/* Whether the file is still what it was in generation; moves on to a new one when not. A move raises the generation before it
- * stores what was seen, so whoever finds the new values there also finds the new generation. */
+/* Whether the file is still what it was in generation; moves on to a new one when not. A move raises the generation
+ * before it stores what was seen, so whoever finds the new values there also finds the new generation. */
 static int still(struct store_file *file, uint32_t generation)
 {
     int64_t now[5];
@@ -247,8 +248,8 @@ static int read_fully(int fd, int64_t offset, uint64_t length, uint8_t *dest, in
 }
 
 /* Reads and checks a range that has a checksum of its own. dest NULL: only checks. */
-static int read_checked(const struct store_file *file, int64_t offset, uint64_t length, uint32_t expected, uint8_t *dest,
-                        int flags)
+static int read_checked(const struct store_file *file, int64_t offset, uint64_t length, uint32_t expected,
+                        uint8_t *dest, int flags)
 {
     if ((flags & FFFS_READ_NOWAIT) || (dest && length <= FFFS_BLOCK)) {
         int status = read_fully(file->is.fd, offset, length, dest, flags);
@@ -325,7 +326,8 @@ static int check_large(fffs_store *store, struct store_file *file, uint64_t row,
 }
 
 /* Checks a record of at most a block while giving out a range of it. */
-static int read_small(struct store_file *file, uint64_t row, uint64_t start, uint64_t length, uint8_t *dest, int flags)
+static int read_small(struct store_file *file, uint64_t row, uint64_t start, uint64_t length, uint8_t *dest,
+                      int flags)
 {
     int64_t offset = file->is.starts[row];
     uint64_t whole = (uint64_t)(file->is.ends[row] - offset);
@@ -371,8 +373,8 @@ static int read_block(struct store_file *file, uint64_t row, uint64_t big, uint6
     return status;
 }
 
-static int read_blocks(struct store_file *file, uint64_t row, uint64_t big, uint64_t start,
-                       uint64_t length, uint8_t *dest, int flags, uint32_t generation)
+static int read_blocks(struct store_file *file, uint64_t row, uint64_t big, uint64_t start, uint64_t length,
+                       uint8_t *dest, int flags, uint32_t generation)
 {
     uint64_t first = start / FFFS_BLOCK, last = (start + length - 1) / FFFS_BLOCK;
     int status = 0;

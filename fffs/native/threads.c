@@ -8,7 +8,8 @@
 #include <time.h>
 
 /* A thread that has nothing to do looks for work this long before it sleeps: waking it costs the next batch 30 to
- * 60 microseconds on a virtual machine, as long as checking half a megabyte. Python needs less between two batches. */
+ * 60 microseconds on a virtual machine, as long as checking half a megabyte. Python needs less between two batches.
+ */
 #define SPIN_NANOSECONDS 50000
 
 /* Enough for the deepest call chain many times over; the C library adds what thread-local storage needs. */
@@ -20,22 +21,24 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t offered = PTHREAD_COND_INITIALIZER;  /* a job was added to open_jobs */
 static pthread_cond_t finished = PTHREAD_COND_INITIALIZER; /* a job's last helper has left it */
 /* Under lock: */
-static fffs_job *open_jobs;  /* those that want more helpers, oldest first */
-static int reserved[2];      /* helpers promised to jobs, by kind */
+static fffs_job *open_jobs; /* those that want more helpers, oldest first */
+static int reserved[2];     /* helpers promised to jobs, by kind */
 static int alive, parked, spinning, retiring;
 /* Read without the lock, by spinning threads: how many jobs are open. */
 static _Atomic int open_count;
 
 static _Atomic int thread_limit;
 
-int64_t fffs_now(void) {
+int64_t fffs_now(void)
+{
     struct timespec time;
 
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-static inline void relax(void) {
+static inline void relax(void)
+{
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -44,7 +47,8 @@ static inline void relax(void) {
 }
 
 /* Spins until *value is zero (or, with want_zero false, is not), or for SPIN_NANOSECONDS. True: it has become so. */
-static bool spin_until(_Atomic int *value, bool want_zero) {
+static bool spin_until(_Atomic int *value, bool want_zero)
+{
     int64_t deadline = fffs_now() + SPIN_NANOSECONDS;
 
     do {
@@ -58,7 +62,8 @@ static bool spin_until(_Atomic int *value, bool want_zero) {
 }
 
 /* Under lock. */
-static void close_job(fffs_job *job) {
+static void close_job(fffs_job *job)
+{
     fffs_job **place = &open_jobs;
 
     while (*place != job)
@@ -69,7 +74,8 @@ static void close_job(fffs_job *job) {
 }
 
 /* Under lock, which it lets go while it waits. */
-static void wait_for_job(void) {
+static void wait_for_job(void)
+{
     bool found;
 
     spinning++;
@@ -85,7 +91,8 @@ static void wait_for_job(void) {
     parked--;
 }
 
-static void *help(void *unused) {
+static void *help(void *unused)
+{
     pthread_mutex_lock(&lock);
     for (;;) {
         fffs_job *job = open_jobs;
@@ -108,7 +115,8 @@ static void *help(void *unused) {
 }
 
 /* Under lock. False: the system gives no more threads just now, and those there are have to do. */
-static bool start_thread(void) {
+static bool start_thread(void)
+{
     pthread_attr_t attributes;
     sigset_t all, before;
     pthread_t thread;
@@ -129,7 +137,8 @@ static bool start_thread(void) {
     return !failed;
 }
 
-void fffs_job_offer(fffs_job *job, int kind, void (*run)(void *work), void *work, int helpers) {
+void fffs_job_offer(fffs_job *job, int kind, void (*run)(void *work), void *work, int helpers)
+{
     int limit = kind == FFFS_HOT ? fffs_engine_threads() - 1 : FFFS_COLD_HELPERS;
     fffs_job **place = &open_jobs;
 
@@ -155,7 +164,8 @@ void fffs_job_offer(fffs_job *job, int kind, void (*run)(void *work), void *work
     pthread_mutex_unlock(&lock);
 }
 
-void fffs_job_retire(fffs_job *job) {
+void fffs_job_retire(fffs_job *job)
+{
     if (job->reserved == 0)
         return;
     pthread_mutex_lock(&lock);
@@ -173,14 +183,16 @@ void fffs_job_retire(fffs_job *job) {
     pthread_mutex_unlock(&lock);
 }
 
-int fffs_engine_set_threads(int threads) {
+int fffs_engine_set_threads(int threads)
+{
     if (threads < 1)
         return -EINVAL;
     atomic_store(&thread_limit, threads < MOST_THREADS ? threads : MOST_THREADS);
     return 0;
 }
 
-int fffs_engine_threads(void) {
+int fffs_engine_threads(void)
+{
     int threads = atomic_load_explicit(&thread_limit, memory_order_relaxed);
     cpu_set_t cores;
 
@@ -193,7 +205,8 @@ int fffs_engine_threads(void) {
     return threads;
 }
 
-int fffs_threads_alive(void) {
+int fffs_threads_alive(void)
+{
     int count;
 
     pthread_mutex_lock(&lock);
@@ -202,9 +215,13 @@ int fffs_threads_alive(void) {
     return count;
 }
 
-void fffs_threads_before_fork(void) { pthread_mutex_lock(&lock); }
+void fffs_threads_before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
 
-void fffs_threads_after_fork(bool child) {
+void fffs_threads_after_fork(bool child)
+{
     if (child) {
         /* No helper and no other caller exists here, nor does their work. The conditions may remember waiters. */
         open_jobs = NULL;

@@ -167,8 +167,8 @@ static int validate_names(const fffs_tree *t, struct finding found)
     return 0;
 }
 
-/* Directories share out the entries in node order, so that none overlaps another, and their names strictly ascend. path
- * has for each directory the length of what comes before a name in it. */
+/* Directories share out the entries in node order, so that none overlaps another, and their names strictly ascend.
+ * path has for each directory the length of what comes before a name in it. */
 static int validate_directory(const fffs_tree *t, uint64_t node, uint64_t *next, uint16_t *path, struct finding found)
 {
     uint32_t first = t->ref[node], count = t->count[node], subdirectories = 0;
@@ -179,8 +179,9 @@ static int validate_directory(const fffs_tree *t, uint64_t node, uint64_t *next,
     for (uint32_t i = first; i < first + count; i++) {
         uint32_t child = t->entry_nodes[i];
 
-        if (i > first && compare_bytes(t->names + t->name_offsets[i - 1], t->name_offsets[i] - t->name_offsets[i - 1],
-                                       t->names + t->name_offsets[i], t->name_offsets[i + 1] - t->name_offsets[i]) >= 0)
+        if (i > first &&
+            compare_bytes(t->names + t->name_offsets[i - 1], t->name_offsets[i] - t->name_offsets[i - 1],
+                          t->names + t->name_offsets[i], t->name_offsets[i + 1] - t->name_offsets[i]) >= 0)
             return refuse(found, "names in a directory are duplicated or not sorted", i);
         /* path[node] counts the '/' that follows the directory's own name. */
         uint32_t length = path[node] + t->name_offsets[i + 1] - t->name_offsets[i];
@@ -206,7 +207,8 @@ static uint32_t count_names(const uint32_t *seen, uint64_t node)
     return seen ? seen[node] : node != 0;
 }
 
-static int validate_node(const fffs_tree *t, uint64_t node, uint64_t records, const uint32_t *seen, struct finding found)
+static int validate_node(const fffs_tree *t, uint64_t node, uint64_t records, const uint32_t *seen,
+                         struct finding found)
 {
     switch (t->mode[node] & S_IFMT) {
     case S_IFDIR:
@@ -224,8 +226,7 @@ static int validate_node(const fffs_tree *t, uint64_t node, uint64_t records, co
         if (memchr(t->targets + t->ref[node], 0, t->count[node]))
             return refuse(found, "a symbolic link's target contains NUL", node);
         break;
-    default:
-        return refuse(found, "a node is neither file, directory nor symbolic link", node);
+    default: return refuse(found, "a node is neither file, directory nor symbolic link", node);
     }
     if (t->nlink[node] == 0 || t->nlink[node] != count_names(seen, node))
         return refuse(found, "a link count is wrong", node);
@@ -235,8 +236,8 @@ static int validate_node(const fffs_tree *t, uint64_t node, uint64_t records, co
 /* Nodes that are looked at together: few, so that a directory among files costs little. */
 enum { RUN = 128 };
 
-/* Whether the nodes from begin to end are all files, good ones, where each has one name and so needs one link. Nearly all
- * are, and this takes no branch for each. */
+/* Whether the nodes from begin to end are all files, good ones, where each has one name and so needs one link. Nearly
+ * all are, and this takes no branch for each. */
 static bool are_plain_files(const fffs_tree *t, uint64_t begin, uint64_t end, uint64_t records)
 {
     uint32_t last = records < UINT32_MAX ? (uint32_t)records : UINT32_MAX, others = 0;

@@ -31,7 +31,8 @@ typedef struct {
     uint32_t stalls;    /* system calls that said "again" since something moved */
 } voyage;
 
-static void nap(void) {
+static void nap(void)
+{
     const struct timespec moment = {0, 100000};
 
     nanosleep(&moment, NULL);
@@ -40,7 +41,8 @@ static void nap(void) {
 /* ---------------------------------------------------------------- the context */
 
 /* Linux 5.6. Older kernels would answer each read with -EINVAL. */
-static bool can_read(struct io_uring *ring) {
+static bool can_read(struct io_uring *ring)
+{
     struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
     bool can = probe != NULL && io_uring_opcode_supported(probe, IORING_OP_READ);
 
@@ -48,7 +50,8 @@ static bool can_read(struct io_uring *ring) {
     return can;
 }
 
-static int open_ring(fffs_context **context) {
+static int open_ring(fffs_context **context)
+{
     uring *new = fffs_allocate(sizeof *new);
     int32_t fault;
     int failed;
@@ -76,9 +79,10 @@ static int open_ring(fffs_context **context) {
     return 0;
 }
 
-/* In a forked child too: the ring belongs to the open file, and goes on as long as the parent has it open. The parent's
- * reads were submitted by the parent's threads, and complete there. */
-static void close_ring(fffs_context *context) {
+/* In a forked child too: the ring belongs to the open file, and goes on as long as the parent has it open. The
+ * parent's reads were submitted by the parent's threads, and complete there. */
+static void close_ring(fffs_context *context)
+{
     uring *closed = (uring *)context;
 
     io_uring_queue_exit(&closed->ring);
@@ -88,7 +92,8 @@ static void close_ring(fffs_context *context) {
 /* ---------------------------------------------------------------- a batch */
 
 /* Writes submission entries for as many pieces as there is room for. */
-static void fill(voyage *self) {
+static void fill(voyage *self)
+{
     int slot;
 
     while ((slot = fffs_flight_next(&self->flight)) >= 0) {
@@ -109,7 +114,8 @@ static void fill(voyage *self) {
 }
 
 /* Submits what is queued, and waits for a completion if none is there. False: the ring does not work. */
-static bool submit(voyage *self) {
+static bool submit(voyage *self)
+{
     unsigned wanted = io_uring_cq_ready(self->ring) > 0 ? 0 : 1;
     int32_t fault;
     int result;
@@ -133,7 +139,8 @@ static bool submit(voyage *self) {
 }
 
 /* Handles at most limit completions. */
-static void reap(voyage *self, uint32_t limit) {
+static void reap(voyage *self, uint32_t limit)
+{
     struct io_uring_cqe *entry;
 
     for (; limit > 0 && self->in_flight > 0 && io_uring_peek_cqe(self->ring, &entry) == 0; limit--) {
@@ -147,7 +154,8 @@ static void reap(voyage *self, uint32_t limit) {
     }
 }
 
-static bool run_ring(fffs_context *context, fffs_piece **pieces, size_t count) {
+static bool run_ring(fffs_context *context, fffs_piece **pieces, size_t count)
+{
     voyage self = {.ring = &((uring *)context)->ring};
     bool works = true;
 
