@@ -339,7 +339,7 @@ serve(make_job(source, mountpoint, MountOptions(log=log)))
 
 @pytest.fixture
 def faulty(tmp_path: Path, mounts: Mounts) -> Iterator[Path]:
-    """A mount without fast path: reading the second record is a bug, from the third on they wait until ``gate`` exists."""
+    """A mount without fast path: the second record is a bug, from the third on reads wait until ``gate`` exists."""
     source = write_records(tmp_path / "r.ffr", [some_bytes(k, 9000) for k in range(300)])
     path, log = tmp_path / "faulty", tmp_path / "faulty.log"
     command = [sys.executable, "-c", FAULTY, source, path, log, tmp_path / "gate"]
