@@ -1,0 +1,71 @@
+"""Measures fffs against what this machine can do. Run it through scripts/bench, which sets everything up."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+import chart
+import cold
+import file_systems
+import mounts
+import opening
+import packing
+import reading
+from figures import Report, write_json
+
+MEASURES = {"read": reading.run, "cold": cold.run, "open": opening.run, "pack": packing.run, "mount": mounts.run}
+
+DESCRIPTION = """measures:
+  read   verified batches from the page cache, against a C loop of pread and CRC-32
+  cold   verified batches from the disk, against fio with io_uring
+  open   opening and mounting a packed folder of 1,000,000 files
+  pack   packing 10,000 files, against tar followed by sync
+  mount  the mounted folder, against squashfs, EROFS and others; as root; 16 GB of images are made once and kept
+  all    all of them
+
+Ratios are medians of pairs measured one right after the other, single times the best of several. The test
+data, 4 GB, is made once and kept.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description="Measure fffs against what this machine can do.",
+        epilog=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("measure", nargs="+", choices=[*MEASURES, "all"], metavar="MEASURE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers and what the machine is")
+    parser.add_argument(
+        "--quick", action="store_true", help="less data and fewer rounds: figures are rough, goals may be missed"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw what mount measured: FILE.svg, FILE.png")
+    parser.add_argument("--install", action="store_true", help="first install what mount compares with, as root")
+    parser.add_argument(
+        "--scratch",
+        type=Path,
+        metavar="DIR",
+        default=Path(tempfile.gettempdir(), f"fffs-bench-{os.getuid()}"),
+        help="where test data is kept (default: %(default)s); the disk it is on is what is measured",
+    )
+    args = parser.parse_args()
+    args.scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if args.install:
+        file_systems.install(args.scratch)
+    report = Report()
+    for name, run in MEASURES.items():
+        if name in args.measure or "all" in args.measure:
+            run(report, args.scratch, args.quick)
+    document = report.finish(args.scratch)
+    if args.json:
+        write_json(document, args.json)
+    if args.plot:
+        chart.draw(report.figures, args.plot)
+
+
+if __name__ == "__main__":
+    main()

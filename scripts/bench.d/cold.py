@@ -1,0 +1,95 @@
+"""``cold``: batches from the disk, with the page cache dropped for the file, against fio with io_uring."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+from pathlib import Path
+
+import data
+import numpy as np
+import page_cache
+from figures import Figure, Report, progress, seconds
+
+from fffs import FileReader, engine
+
+BATCH = 128
+
+
+def _ours(path: Path, backend: str) -> float:
+    """MB/s of reading each record once, in random order."""
+    engine.select(backend)
+    with FileReader(path) as reader:
+        order = np.random.default_rng(3).permutation(reader.n)
+        batches = [order[k : k + BATCH].tolist() for k in range(0, reader.n, BATCH)]
+        page_cache.drop(path)
+        before = page_cache.bytes_from_disk()
+
+        def read() -> None:
+            for batch in batches:
+                reader.read(batch)
+
+        time = seconds(read)
+    size = path.stat().st_size
+    if page_cache.bytes_from_disk() - before < 0.9 * size:
+        raise RuntimeError(f"{path}: it was not cold")
+    return size / 1e6 / time
+
+
+def _fio(path: Path, direct: int) -> float:
+    """MB/s of fio reading each block once, in random order."""
+    page_cache.drop(path)
+    size = path.stat().st_size
+    result = subprocess.run(
+        [
+            "fio",
+            "--name=floor",
+            f"--filename={path}",
+            "--ioengine=io_uring",
+            "--iodepth=64",
+            "--rw=randread",
+            "--bs=112k",
+            f"--size={size // data.MEAN * data.MEAN}",
+            f"--direct={direct}",
+            "--invalidate=1",
+            "--readonly",
+            "--thread",
+            "--randseed=3",
+            "--output-format=json",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # Older versions write warnings before the document.
+    job = json.loads(result.stdout[result.stdout.index("{") :])["jobs"][0]["read"]
+    return float(job["io_bytes"] / 1e3 / job["runtime"])
+
+
+def run(report: Report, scratch: Path, quick: bool) -> None:
+    path = data.large_records(scratch, 2_000 if quick else 10_000)
+    if shutil.which("fio") is None:
+        report.skip("cold", "fio is not installed (apt-get install fio)")
+        return
+    default = engine.name()
+    backends = [name for name in engine.NAMES if engine.select(name) == name]
+    rates: dict[str, list[float]] = {name: [] for name in [*backends, "buffered", "direct"]}
+    rounds = 3 if quick else 9
+    for k in range(rounds):
+        progress(f"reading from the disk: round {k + 1} of {rounds}")
+        for name in backends:
+            rates[name].append(_ours(path, name))
+        rates["buffered"].append(_fio(path, 0))
+        rates["direct"].append(_fio(path, 1))
+    progress("")
+    engine.select(default)
+    for name in backends:
+        for kind in ("buffered", "direct"):
+            ours, theirs = statistics.median(rates[name]), statistics.median(rates[kind])
+            ratio = statistics.median(a / b for a, b in zip(rates[name], rates[kind], strict=True))
+            what = f"112 KiB, batches of {BATCH}, {name} / fio {kind}"
+            # The goal is for what users get without asking.
+            goal = 0.95 if name == default else None
+            report.add(Figure("cold", what, ours, "MB/s", theirs, f"fio, {kind}", ratio, goal))

@@ -1,0 +1,117 @@
+"""The files that are measured: made once, kept in the scratch folder, and the same everywhere (the seeds are fixed)."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from figures import progress
+
+import fffs
+from fffs import packed_pickle, trailer
+from fffs.index import BlockChecksums
+from fffs.treebuilder import TreeBuilder
+
+MEAN = 112 * 1024
+FOLDER_FILES = 1000  # files in each folder of the packed folder
+
+
+def _kept(path: Path, make: Callable[[Path], None]) -> Path:
+    """The file or folder at path, made under another name first, so that what is there is complete."""
+    if not path.exists():
+        unfinished = path.with_name(f"unfinished-{path.name}")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        make(unfinished)
+        unfinished.rename(path)
+        os.sync()  # or writing it back would be measured with what comes next
+        progress("")
+    return path
+
+
+def photo_sizes(count: int) -> np.ndarray:
+    """Sizes as those of photos are: log-normal, 112 KiB on average."""
+    sizes = np.random.default_rng(112).lognormal(0, 0.5, count)
+    return (sizes * (MEAN / sizes.mean())).astype(np.int64)
+
+
+def _contents(sizes: np.ndarray, what: str) -> Iterator[memoryview]:
+    """A record of each size, cut from random bytes."""
+    generator = np.random.default_rng(7)
+    source = memoryview(generator.bytes((64 << 20) + int(sizes.max())))
+    starts = generator.integers(0, 64 << 20, len(sizes))
+    for k, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+        if k % 1000 == 0:
+            progress(f"making {what}: {k:,} of {len(sizes):,}")
+        yield source[start : start + size]
+
+
+def _records(path: Path, sizes: np.ndarray) -> None:
+    with fffs.FileWriter(path, len(sizes)) as writer:
+        for content in _contents(sizes, path.name.removeprefix("unfinished-")):
+            writer.write_one(content)
+
+
+def large_records(scratch: Path, count: int) -> Path:
+    """A record file of ``count`` records of 112 KiB on average."""
+    return _kept(scratch / f"large-{count}.ffr", lambda path: _records(path, photo_sizes(count)))
+
+
+def small_records(scratch: Path, count: int) -> Path:
+    """A record file of ``count`` records of 1 KiB."""
+    return _kept(scratch / f"small-{count}.ffr", lambda path: _records(path, np.full(count, 1024)))
+
+
+def photo_folder(scratch: Path, count: int) -> Path:
+    """A folder of ``count`` files of 112 KiB on average, 100 to a subfolder."""
+
+    def make(folder: Path) -> None:
+        for k, content in enumerate(_contents(photo_sizes(count), "folder")):
+            subfolder = folder / f"{k // 100:04}"
+            if k % 100 == 0:
+                subfolder.mkdir(parents=True)
+            (subfolder / f"{k:06}.jpg").write_bytes(content)
+
+    return _kept(scratch / f"folder-{count}", make)
+
+
+def _names(count: int) -> list[tuple[str, list[str]]]:
+    folders = range(count // FOLDER_FILES)
+    return [(f"{k:04}", [f"{i:08}.txt" for i in range(k * FOLDER_FILES, (k + 1) * FOLDER_FILES)]) for k in folders]
+
+
+def _our_tree(count: int) -> bytes:
+    builder = TreeBuilder()
+    for folder, names in _names(count):
+        node = builder.add_directory(0, folder.encode())
+        for name in names:
+            builder.add_file(node, name.encode(), int(name[:8]))
+    tree = builder.build(count, "generated")
+    blocks = BlockChecksums(np.empty(0, np.uint32), np.zeros(1, np.uint64), np.empty(0, np.uint32))
+    return packed_pickle.encode(tree) + trailer.encode(tree, blocks)
+
+
+def _ffrecords_tree(count: int) -> bytes:
+    tree = OrderedDict(
+        (folder, OrderedDict((name, int(name[:8])) for name in names)) for folder, names in _names(count)
+    )
+    return packed_pickle.MAGIC + pickle.dumps(tree, protocol=4)
+
+
+def packed_folder(scratch: Path, count: int, with_trailer: bool) -> Path:
+    """A packed folder of ``count`` files of 16 to 64 bytes: with a trailer, or as ffrecord writes it."""
+
+    def make(path: Path) -> None:
+        sizes = np.random.default_rng(16).integers(16, 65, count)
+        with fffs.FileWriter(path, count + 1) as writer:
+            for content in _contents(sizes, path.name.removeprefix("unfinished-")):
+                writer.write_one(content)
+            progress(f"making {path.name.removeprefix('unfinished-')}: the tree of names")
+            writer.write_one(_our_tree(count) if with_trailer else _ffrecords_tree(count))
+
+    name = "packed" if with_trailer else "packed-by-ffrecord"
+    return _kept(scratch / f"{name}-{count}.ffr", make)
