@@ -387,6 +387,11 @@ def test_pack_writes_here_by_default(folder: Path, tmp_path: Path) -> None:
     assert (folder / "photos.ffr").exists()
 
 
+def test_a_folder_without_a_name_needs_an_output(tmp_path: Path) -> None:
+    assert fails(2, "pack", "/", cwd=tmp_path).startswith("/: has no name")
+    assert os.listdir(tmp_path) == []
+
+
 def test_what_is_packed_unpacks(pack: Path, folder: Path) -> None:
     result = run("unpack", pack, "copy", cwd=pack.parent)
     assert result == (0, b"copy: 7 files and folders, all verified\n", "")
@@ -423,16 +428,24 @@ def test_a_full_disk_is_an_error_that_names_the_output(tmp_path: Path, folder: P
 @pytest.mark.parametrize("command", ["pack", "unpack"])
 @pytest.mark.parametrize("jobs", ["1", "4"])
 def test_ctrl_c_leaves_nothing_and_says_so_in_one_line(tmp_path: Path, command: str, jobs: str) -> None:
-    """The process interrupts itself as soon as there is progress: what Ctrl-C does, at a certain moment."""
+    """The process interrupts itself as soon as there is progress, and again and again while it cleans up."""
     (tmp_path / "in").mkdir()
     for i in range(600):
         (tmp_path / "in" / f"{i}").write_bytes(b"x")
     fffs.pack_folder(tmp_path / "in", tmp_path / "in.ffr")
     code = """
-        import os, signal, sys
+        import os, shutil, signal
         from fffs import cli
         from fffs.progress import ProgressBar
-        ProgressBar.__call__ = lambda *_: os.kill(os.getpid(), signal.SIGINT)  # again and again
+
+        def interrupting(function):
+            def interrupt(*args, **options):
+                os.kill(os.getpid(), signal.SIGINT)
+                return function(*args, **options)
+            return interrupt
+
+        ProgressBar.__call__ = interrupting(lambda *_: None)
+        os.unlink, shutil.rmtree = interrupting(os.unlink), interrupting(shutil.rmtree)
         cli.main()
     """
     args = [
@@ -463,7 +476,13 @@ def test_a_signal_does_not_wait_for_the_end_of_a_large_file_and_leaves_nothing(
     (tmp_path / "in").mkdir()
     with (tmp_path / "in" / "holes").open("wb") as file:
         file.truncate(1 << 38)  # minutes of work
-    process = subprocess.Popen([*FFFS, "pack", "in", "out.ffr"], cwd=tmp_path, stderr=subprocess.PIPE)
+    # Whoever runs the tests may ignore the signal (nohup), and children inherit that.
+    process = subprocess.Popen(
+        [*FFFS, "pack", "in", "out.ffr"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    )
     try:
         deadline = time.monotonic() + 30
         while not any(

@@ -7,6 +7,7 @@ import os
 import time
 
 from fffs.cli import OK, complain, interrupt_once, printable, say
+from fffs.errors import UsageError
 from fffs.packing import pack_folder
 from fffs.progress import ProgressBar, human, plural
 
@@ -14,7 +15,10 @@ from fffs.progress import ProgressBar, human, plural
 def run(args: argparse.Namespace) -> int:
     """Pack a folder."""
     interrupt_once()
-    output = args.output or os.path.basename(os.path.abspath(args.folder)) + ".ffr"
+    name = os.path.basename(os.path.abspath(args.folder))
+    if not args.output and not name:
+        raise UsageError(f"{args.folder}: has no name to call the output by; name the output, too")
+    output = args.output or f"{name}.ffr"
     begin = time.monotonic()
     with ProgressBar(printable(f"packing {args.folder}")) as bar:
         summary = pack_folder(

@@ -1,0 +1,16 @@
+"""Fuzzes the header of record files: accepted is what the format's definition accepts, with the same numbers.
+
+Input: one byte (1: compare the metadata's checksum; 2: it is made right first), then the file.
+"""
+
+from __future__ import annotations
+
+from fuzz import packs, surface
+from fuzz.cursor import Cursor
+
+
+def one_input(data: bytes) -> None:
+    """Run the target on one input."""
+    cursor = Cursor(data)
+    mode, file = cursor.take(1), cursor.rest()
+    surface.check_index(packs.with_checksums(file) if mode & 2 else file, checked=bool(mode & 1))

@@ -1,0 +1,190 @@
+"""Writes what fuzzing begins with, made from the golden files: python -m fuzz.seeds TARGET FOLDER."""
+
+from __future__ import annotations
+
+import random
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from builders import DTYPES, MAGIC, PROTO, Pack, Trailer, dictionary, number, text, whole
+from golden_files import GOLDEN
+
+from fuzz import fuzz_trailer, make_bad, packs
+
+LARGEST = 20_000  # golden files above this would only be slow
+
+Seeds = Iterator[tuple[str, bytes]]
+
+
+def golden_files() -> Seeds:
+    """The golden files that are small."""
+    for name in GOLDEN.of_kind("records", "packed"):
+        data = GOLDEN.bytes(name)
+        if len(data) <= LARGEST:
+            yield name.replace("/", "-"), data
+
+
+def golden_packs() -> Iterator[tuple[str, Pack]]:
+    """The golden packed folders, and others laid out like them."""
+    for name in GOLDEN.of_kind("packed"):
+        yield name.replace("/", "-"), Pack.parse(GOLDEN.bytes(name))
+    yield "small", packs.pack(packs.small())
+    yield "chain", packs.pack(packs.chain(40, b"nested folder"))
+    yield "flat", packs.pack(packs.flat_files(30))
+
+
+def folder_of(pickle: bytes) -> packs.Folder:
+    """The tree of record numbers that a pickle holds."""
+    root: packs.Folder = {}
+    for path, record in sorted(packs.unpickled(pickle).items()):
+        *above, name = path.split(b"/")
+        here = root
+        for part in above:
+            here = here[part]
+        here[name] = {} if record is None else record
+    return root
+
+
+def trailer_of(pack: Pack) -> Trailer:
+    """A pack's trailer, or the one it would have."""
+    return pack.trailer or packs.trailer(folder_of(pack.pickle), pack.records)
+
+
+def header() -> Seeds:
+    for name, data in golden_files():
+        for mode in (0, 1, 3):
+            yield f"{name}-{mode}", bytes([mode]) + data
+    for made in (make_bad.headers_refused(), make_bad.offsets_refused(), make_bad.records_reported()):
+        for name, data in made:
+            yield name, b"\x01" + data
+
+
+def packed() -> Seeds:
+    for name, data in golden_files():
+        yield f"{name}-checked", b"\x01" + data
+        yield f"{name}-mended", b"\x03" + data
+    for name, pack in golden_packs():
+        lossless = Pack(pack.records, pack.pickle, trailer_of(pack)).build()
+        if len(lossless) <= LARGEST:
+            yield f"{name}-lossless", b"\x07" + lossless
+            yield f"{name}-unchecked", b"\x00" + lossless
+    for made in (make_bad.records_reported(), make_bad.trees_reported(), make_bad.packed_refused()):
+        for name, data in made:
+            if "storm" not in name:  # slow
+                yield name, b"\x01" + data
+
+
+def pickle() -> Seeds:
+    for name, pack in golden_packs():
+        yield name, pack.pickle
+    yield "setitem", whole(dictionary()[:-2] + text("name") + number(3) + b"s")
+    memoised = (
+        b"\x8c\x0bcollections\x94\x8c\x0bOrderedDict\x94\x93\x94)R\x94(\x8c\x01a\x94K\x01\x8c\x01b\x94h\x02)R\x94"
+    )
+    yield "protocol-4", PROTO + memoised + b"(h\x04M\x00\x01h\x05\x8a\x01\x7fuu."
+    # What must be refused, and lies next to what must not.
+    for name, value in make_bad.hostile_values():
+        yield f"value-{name}", make_bad.one(value)
+    for name, data in make_bad.hostile_names():
+        yield f"name-{name}", make_bad.named(data)
+    for name, data in make_bad.structures():
+        yield f"structure-{name}", data
+    yield "framed", PROTO + b"\x95" + struct.pack("<Q", len(memoised) + 2) + memoised + b"u."
+
+
+def tree() -> Seeds:
+    for name, pack in golden_packs():
+        trailer = trailer_of(pack)
+        yield f"{name}-arrays", b"\x00" + tree_arrays(trailer, len(pack.records))
+        if len(trailer.arrays["mode"]) < 256:
+            yield f"{name}-entries", b"\x01" + tree_entries(trailer, 1)
+        yield f"{name}-wide", b"\x02" + tree_entries(trailer, 2)
+    for length in (4095, 4096):
+        pack = packs.pack(packs.long_path(length))
+        assert pack.trailer is not None
+        yield f"path-of-{length}", b"\x00" + tree_arrays(pack.trailer, 1)
+        yield f"path-of-{length}-entries", b"\x01" + tree_entries(pack.trailer, 1)
+    for above in ([1], [2, 1], [3, 1, 2]):
+        pack = make_bad.circle(above)
+        assert pack.trailer is not None
+        yield f"circle-of-{len(above)}", b"\x00" + tree_arrays(pack.trailer, 1)
+    for name, change in make_bad.trailer_changes():
+        pack = packs.pack(packs.small())
+        assert pack.trailer is not None
+        change(pack.trailer)
+        if not pack.trailer.counts and pack.trailer.size is None:
+            yield f"change-{name}", b"\x00" + tree_arrays(pack.trailer, len(pack.records))
+
+
+def tree_arrays(trailer: Trailer, records: int) -> bytes:
+    """The arrays as tests/fuzz/c/tree.c takes them."""
+    counts = trailer.true_counts()
+    sizes = (counts["nodes"], counts["entries"], counts["names"], counts["targets"], records)
+    columns = list(DTYPES)[: list(DTYPES).index("targets") + 1]
+    return struct.pack("<5H", *sizes) + b"".join(trailer.arrays[name].tobytes() for name in columns)
+
+
+def tree_entries(trailer: Trailer, width: int) -> bytes:
+    """The entries as tests/fuzz/c/tree.c takes them, last ones first."""
+    arrays = {name: array.tolist() for name, array in trailer.arrays.items()}
+    kinds = {0o040000: 0, 0o100000: 1, 0o120000: 2}
+    out = len(arrays["mode"]).to_bytes(width, "little") + len(arrays["entry_nodes"]).to_bytes(width, "little")
+    out += bytes([len(arrays["targets"])]) + bytes(arrays["targets"])
+    for node, mode in enumerate(arrays["mode"]):
+        kind = kinds[mode & 0o170000]
+        out += bytes([kind, *([arrays["ref"][node] & 255] * (kind > 0)), *([arrays["count"][node]] * (kind > 1))])
+    names = b""
+    for directory, mode in enumerate(arrays["mode"]):
+        if kinds[mode & 0o170000] != 0:
+            continue
+        first = arrays["ref"][directory]
+        for entry in reversed(range(first, first + arrays["count"][directory])):
+            out += directory.to_bytes(width, "little") + arrays["entry_nodes"][entry].to_bytes(width, "little")
+            name = bytes(arrays["names"][arrays["name_offsets"][entry] : arrays["name_offsets"][entry + 1]])
+            names += bytes([len(name)]) + name
+    return out + names
+
+
+def store() -> Seeds:
+    none = b"\x00"  # a file without records
+    whole_block, two_blocks = b"\x80\x04", b"\x86"
+    read, damage, cut, mend, ask = 4, 0, 1, 2, 3
+    everything = bytes([196, 0, 0]) + bytes([240, 0, 0, 48]) + b"\x00"
+    three = b"\x03" + b"\x00\x7f" + b"\x00\x86" + b"\x08\x86"  # 127 bytes, two blocks, two blocks with a table
+    for flags in range(4):
+        reads = b"".join(bytes([read | k << 3, 5, 240, 0, 0, 16, flags]) for k in range(3))
+        yield f"reads-{flags}", three + none + none + reads * 2
+        yield f"damaged-{flags}", three + none + none + bytes([damage, 9, 0, 16, 1]) + reads + bytes([mend]) + reads
+        yield f"cut-{flags}", three + none + none + reads + bytes([cut, 0, 0, 20]) + reads + bytes([ask | 8]) + reads
+    yield "files", three + three + none + b"".join(bytes([read | k << 3]) + everything for k in range(7))
+    yield "unchecked", b"\x82\x00" + whole_block[:1] + b"\x00" + two_blocks + none + none + bytes([read]) + everything
+    chance = random.Random(20240611)
+    for k in range(20):
+        yield f"random-{k}", chance.randbytes(30 + 10 * k)
+
+
+def trailer() -> Seeds:
+    chance = random.Random(20240612)
+    for base in range(len(fuzz_trailer.BASES)):
+        yield f"base-{base}", bytes([base])
+        for what in range(32):
+            yield f"base-{base}-edit-{what}", bytes([base, what]) + chance.randbytes(8)
+
+
+TARGETS: dict[str, Callable[[], Seeds]] = {
+    "pickle": pickle,
+    "tree": tree,
+    "store": store,
+    "header": header,
+    "packed": packed,
+    "trailer": trailer,
+}
+assert MAGIC == b"piouhjgbr"
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[2])
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed, data in TARGETS[sys.argv[1]]():
+        (folder / seed).write_bytes(data)
