@@ -21,7 +21,8 @@ from fffs.tree import ROOT, Tree
 from fffs.treebuilder import DIRECTORY, FILE, build_tree
 
 MAGIC = b"piouhjgbr"
-PROTOCOL = b"\x80\x02"
+PROTO = b"\x80"  # every pickle begins with it, since protocol 2
+PROTOCOL = PROTO + b"\x02"
 CONSTRUCTOR = b"ccollections\nOrderedDict\nq\x00"  # memoised as 0 ...
 AGAIN = b"h\x00"  # ... and fetched from there
 NEW = b")R"

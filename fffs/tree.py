@@ -22,9 +22,6 @@ from fffs.native import ffi, lib
 
 ROOT = 0
 NAME_MAX = int(lib.FFFS_NAME_MAX)
-PATH_MAX = int(lib.FFFS_PATH_MAX)
-LINKS_MAX = 40  # as many as Linux follows in one path
-STEPS_MAX = 2 * PATH_MAX  # as many names as are looked up for one path, those of links included
 
 UInt8Array = npt.NDArray[np.uint8]
 UInt16Array = npt.NDArray[np.uint16]
@@ -170,36 +167,11 @@ class Tree:
     def follow(self, path: bytes) -> int | None:
         """The node at a path with symbolic links followed, inside the tree; None when nothing is there.
 
-        Links that are absolute, leave the tree, or go round in circles lead nowhere.
+        Links that are absolute, leave the tree, go round in circles, or have very long targets lead nowhere.
         """
-        # (part of a path, whether it comes from a link's target: only there may ".." stand)
-        todo = [(part, False) for part in reversed(path.split(b"/"))]
-        trail = [ROOT]
-        hops = steps = 0
-        if path.startswith(b"/"):
-            return None
-        while todo and steps < STEPS_MAX:
-            part, from_link = todo.pop()
-            steps += 1
-            if part in (b"", b"."):
-                continue
-            if part == b"..":
-                if not from_link or len(trail) == 1 or not self.is_dir(trail[-1]):
-                    return None
-                trail.pop()
-                continue
-            node = self.lookup(trail[-1], part)
-            if node is None:
-                return None
-            if not self.is_symlink(node):
-                trail.append(node)
-                continue
-            target = self.target(node)
-            hops += 1
-            if target.startswith(b"/") or hops > LINKS_MAX:
-                return None
-            todo.extend((part, True) for part in reversed(target.split(b"/")))
-        return None if todo else trail[-1]
+        found = ffi.new("uint32_t *")
+        status = lib.fffs_tree_follow(self.native, ffi.from_buffer(path), len(path), found)
+        return int(found[0]) if status == 0 else None
 
     def walk(self, node: int = ROOT) -> Iterator[tuple[bytes, int]]:
         """(path relative to node, node) of all below a directory, in pre-order, each directory's names by bytes."""

@@ -60,8 +60,7 @@ def check_outcome(outcome: dict[str, Any] | None, kind: str) -> None:
 
 
 # What is known to be wrong, and why.
-SLOW_LINKS = "following symbolic links costs up to 8190 lookups each, and links may share one long target"
-KNOWN = {"reported/links-storm-of-300.ffr": SLOW_LINKS, "reported/links-storm-of-3000.ffr": SLOW_LINKS}
+KNOWN: dict[str, str] = {}
 
 
 def marked(name: str) -> Any:
@@ -102,7 +101,7 @@ SPARSE = {
     "as-many-records-as-fit-no-checksum": struct.pack("<Iq", 0, (TIB - 12) // 12),
     "tree-of-zeros": sparse_tree(),
 }
-KNOWN_SPARSE = {"as-many-records-as-fit", "as-many-records-as-fit-no-checksum", "tree-of-zeros"}
+KNOWN_SPARSE: set[str] = set()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import (
+    MAGIC,
     MIB,
     NEW,
     ORDERED_DICT,
@@ -564,6 +565,45 @@ def test_a_large_file_full_of_holes_is_opened_without_reading_it(path: Path) -> 
         assert source.store.length(1) == (1 << 40) - 36
         assert source.store.read_range(1, 0, 0).tobytes() == b""
     assert time.process_time() - begin < 1
+
+
+SPARSE: dict[str, tuple[bytes, str]] = {
+    "records as many as fit": (struct.pack("<Iq", 1, (1 << 40) // 12 - 1), "do not ascend"),
+    "records as many as fit, no checksum": (struct.pack("<Iq", 0, (1 << 40) // 12 - 1), "do not ascend"),
+    "a tree of zeros": (header([0], [24]) + MAGIC, "does not begin as a pickle does"),
+}
+
+
+@pytest.mark.parametrize("kind", SPARSE)
+@pytest.mark.filterwarnings("ignore::fffs.LegacyFileWarning")
+def test_what_a_file_of_holes_promises_is_refused_before_it_is_believed(path: Path, kind: str) -> None:
+    with path.open("wb") as file:
+        file.write(SPARSE[kind][0])
+        try:
+            file.truncate(1 << 40)
+        except OSError:
+            pytest.skip("no file of a terabyte can be made here")
+    begin = time.process_time()
+    with pytest.raises(MetadataError, match=SPARSE[kind][1]):
+        load_source([path])
+    assert time.process_time() - begin < 1
+
+
+@pytest.mark.parametrize("wrong", [None, 0, 3_000_000, 5_999_999])
+def test_the_tables_of_very_many_records_are_looked_through_and_read(path: Path, wrong: int | None) -> None:
+    n = 6_000_000
+    offsets = np.full(n, 12 + 12 * n, np.int64)
+    if wrong is not None:
+        offsets[wrong] = 0
+    body = struct.pack("<q", n) + bytes(4 * n) + offsets.tobytes()
+    path.write_bytes(struct.pack("<I", zlib.crc32(body)) + body)
+    if wrong is None:
+        with fffs.FileReader(path) as reader:
+            assert reader.n == n
+            assert len(reader.read([0, n - 1])) == 2
+    else:
+        with pytest.raises(MetadataError, match="offsets of its 6000000 records do not ascend"):
+            fffs.FileReader(path)
 
 
 def test_a_large_record_is_verified_and_unpacked_in_little_memory(path: Path) -> None:

@@ -22,6 +22,9 @@ from fffs.store import room
 HEADER = struct.Struct("<Iq")
 SUFFIX = ".ffr"
 
+LARGE = 64 << 20  # bytes of tables that are not read before they were looked through ...
+PIECE = 8 << 20  # ... so many at a time
+
 
 class LegacyFileWarning(UserWarning):
     """The file was written by a version of ffrecord that stored no checksum of the metadata."""
@@ -86,6 +89,24 @@ def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
     return RecordIndex(path, bounds[:-1], bounds[1:], checksums, CHECK_CRC32, size).validate()
 
 
+def _check_large_tables(fd: int, n: int, path: str) -> None:
+    """Look through the offsets of very many records before memory is claimed for them.
+
+    A file can be mostly holes and have any size. Holes read as zeros, and offsets do not go back to zero.
+    """
+    piece = np.empty(PIECE // 8, np.int64)
+    last = header_size(n)
+    for begin in range(0, n, len(piece)):
+        part = piece[: n - begin]
+        try:
+            got = os.preadv(fd, [part.data], 12 + 4 * n + 8 * begin)
+        except OSError as error:
+            raise ReadError(error.errno or errno.EIO, path, "the header") from error
+        if got != part.nbytes or int(part[0]) < last or not bool((part[1:] >= part[:-1]).all()):
+            raise MetadataError(f"{path}: the offsets of its {n} records do not ascend; the file's index is damaged")
+        last = int(part[-1])
+
+
 def _read_tables(fd: int, n: int, path: str, crc: int | None) -> tuple[np.ndarray, np.ndarray]:
     """The tables of n records, compared with the metadata's checksum unless it is None: uint32[n] and int64[n + 1].
 
@@ -93,6 +114,8 @@ def _read_tables(fd: int, n: int, path: str, crc: int | None) -> tuple[np.ndarra
     """
     # The checksum covers N and the tables, so they are read as one record: by the engine, in parallel.
     covered = header_size(n) - 4
+    if covered > LARGE:
+        _check_large_tables(fd, n, path)
     # Views must be aligned: in memory the offsets begin at a multiple of 8.
     begin = 4 * (n % 2)
     buffer = room(begin + covered + 8)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fffs import packed_pickle, trailer
-from fffs.errors import ChecksumError, FormatError, MetadataError, ReadError
+from fffs.errors import ChecksumError, FormatError, MetadataError, ReadError, UnsupportedError
 from fffs.store import RecordStore, SourceFile
 from fffs.tree import Tree
 
@@ -28,10 +28,15 @@ def is_packed(file: SourceFile) -> bool:
     index, magic = file.index, packed_pickle.MAGIC
     if len(index) == 0 or index.truncated or index.length(len(index) - 1) < len(magic):
         return False
+    return _read(file, 0, len(magic)) == magic
+
+
+def _read(file: SourceFile, start: int, size: int) -> bytes:
+    """A few bytes of the last record, unverified."""
     try:
-        return os.pread(file.fd, len(magic), int(index.starts[-1])) == magic
+        return os.pread(file.fd, size, int(file.index.starts[-1]) + start)
     except OSError as error:
-        raise ReadError(error.errno or errno.EIO, index.path) from error
+        raise ReadError(error.errno or errno.EIO, file.index.path) from error
 
 
 def load(file: SourceFile, check_data: bool = True) -> Packed:
@@ -49,12 +54,19 @@ def load(file: SourceFile, check_data: bool = True) -> Packed:
     found = trailer.load(file.fd, index)
     if found is not None:
         return Packed(SourceFile(file.fd, found[1]), found[0], lossless=True)
+    # Before memory is claimed for all of it: in a file that is mostly holes, a record can be of any size.
+    if _read(file, len(packed_pickle.MAGIC), 1) != packed_pickle.PROTO:
+        raise MetadataError(
+            f"{index.path}: the tree of the packed folder is damaged: it does not begin as a pickle does"
+        )
     # The store must not close the file: it is borrowed for this one record.
     borrowed = RecordStore([SourceFile(os.dup(file.fd), index)])
     try:
         data = borrowed.read_one(len(index) - 1, check_data)
     except ChecksumError as error:
         raise MetadataError(f"{index.path}: the tree of the packed folder is damaged; copy the file again") from error
+    except MemoryError as error:
+        raise UnsupportedError(f"{index.path}: the tree of the packed folder is larger than memory") from error
     finally:
         borrowed.close()
     mtime = os.fstat(file.fd).st_mtime_ns

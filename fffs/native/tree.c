@@ -395,3 +395,68 @@ int fffs_tree_lookup(const fffs_tree *tree, uint32_t node, const uint8_t *name, 
     }
     return -ENOENT;
 }
+
+/* A path, or the target of a link, of which a part has been followed. */
+struct way {
+    const uint8_t *rest;
+    size_t length;
+    bool done;
+};
+
+/* The next part up to a '/', or the end. As with a split at each '/', "a/" has two parts, and "" one. */
+static size_t next_part(struct way *way, const uint8_t **part)
+{
+    const uint8_t *slash = way->length ? memchr(way->rest, '/', way->length) : NULL;
+    size_t length = slash ? (size_t)(slash - way->rest) : way->length;
+
+    *part = way->rest;
+    way->done = !slash;
+    way->rest += length + (slash != NULL);
+    way->length -= length + (slash != NULL);
+    return length;
+}
+
+int fffs_tree_follow(const fffs_tree *tree, const uint8_t *path, size_t length, uint32_t *found)
+{
+    /* The last one is where we are; no path of a valid tree is longer than FFFS_PATH_MAX, so none is deeper than this. */
+    uint32_t trail[FFFS_PATH_MAX / 2 + 2] = {0};
+    struct way ways[FFFS_LINKS_MAX + 1] = {{path, length, false}};
+    size_t depth = 0, way = 0, links = 0, steps = 0;
+
+    if (length && path[0] == '/')
+        return -ENOENT;
+    for (;;) {
+        const uint8_t *part;
+        uint32_t node;
+
+        while (ways[way].done && way > 0)
+            way--;
+        if (ways[way].done)
+            break;
+        if (steps++ == FFFS_STEPS_MAX)
+            return -ELOOP;
+        size_t size = next_part(&ways[way], &part);
+        if (size == 0 || (size == 1 && part[0] == '.'))
+            continue;
+        if (size == 2 && part[0] == '.' && part[1] == '.') {
+            if (way == 0 || depth == 0 || !S_ISDIR(tree->mode[trail[depth]]))
+                return -ENOENT;
+            depth--;
+            continue;
+        }
+        if (fffs_tree_lookup(tree, trail[depth], part, size, &node) != 0)
+            return -ENOENT;
+        if (!S_ISLNK(tree->mode[node])) {
+            trail[++depth] = node;
+            continue;
+        }
+        const uint8_t *target = tree->targets + tree->ref[node];
+        if (target[0] == '/')
+            return -ENOENT;
+        if (++links > FFFS_LINKS_MAX)
+            return -ELOOP;
+        ways[++way] = (struct way){target, tree->count[node], false};
+    }
+    *found = trail[depth];
+    return 0;
+}
