@@ -272,9 +272,10 @@ class RecordStore:
 
         """
         numbers = self.resolve(indices)
-        return _cut(*self._read_batch(numbers, check))
-
-    def _read_batch(self, numbers: Int64Array, check: bool) -> tuple[UInt8Array, Int64Array, Int64Array]:
+        if len(numbers) == 0:
+            self.use().__enter__()
+            self.end_use()
+            return []
         starts = self._starts[numbers]
         lengths = self._ends[numbers] - starts
         if self._truncated:
@@ -282,13 +283,16 @@ class RecordStore:
         padded = (lengths + (ALIGNMENT - 1)) & -ALIGNMENT
         ends = np.cumsum(padded)
         begins = ends - padded
-        buffer = room(int(ends[-1]) if len(ends) else 0)
+        size = int(ends[-1])
+        lib.fffs_engine_expect(len(numbers), size)
+        buffer = room(size)
+        records = _cut(buffer, begins, lengths)
         with self.use():
             requests = self._requests(numbers, starts, lengths, check)
             requests["dest"] = begins + buffer.ctypes.data
             if not engine.read_batch(requests):
                 self._raise_first(numbers, requests)
-        return buffer, begins, lengths
+        return records
 
     def _requests(self, numbers: Int64Array, starts: Int64Array, lengths: Int64Array, check: bool) -> npt.NDArray[Any]:
         requests = np.zeros(len(numbers), engine.REQUEST)

@@ -24,6 +24,7 @@ typedef struct header {
     size_t index; /* of the class */
     void *mapping;
     size_t mapped;
+    uint64_t given;               /* when it came back: the count of gives until then */
     struct header *below;         /* in the class's stack */
     struct header *newer, *older; /* among all idle buffers */
 } header;
@@ -32,7 +33,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* Under lock: */
 static header *stacks[CLASSES]; /* last in, first out: the warmest pages first */
 static header *newest, *oldest;
-static uint64_t taken_bytes, idle_bytes;
+static uint64_t taken_bytes, idle_bytes, gives;
 
 /* Class sizes: the powers of two from 64 KiB, and three steps between each two. */
 static size_t class_of(size_t size, size_t *class_size)
@@ -83,15 +84,17 @@ static void unlink_idle(header *idle)
     idle_bytes -= idle->size;
 }
 
-/* The last buffer given to the class or to one of the NEAR next larger ones: batches of about the same size then
- * share one buffer, wherever their sizes lie between two classes. NULL: none. */
+/* The last buffer given to the class or to any of the NEAR next larger ones: batches of about the same size then
+ * share one buffer, which stays in the processor's cache, wherever their sizes lie between two classes. NULL: none.
+ */
 static header *take_idle(size_t index)
 {
     header *found = NULL;
 
     pthread_mutex_lock(&lock);
-    for (size_t i = index; found == NULL && i <= index + NEAR && i < CLASSES; i++)
-        found = stacks[i];
+    for (size_t i = index; i <= index + NEAR && i < CLASSES; i++)
+        if (stacks[i] != NULL && (found == NULL || stacks[i]->given > found->given))
+            found = stacks[i];
     if (found != NULL) {
         stacks[found->index] = found->below;
         unlink_idle(found);
@@ -146,6 +149,7 @@ void fffs_buffer_give(void *buffer)
         abort(); /* given twice, or overrun: either way somebody else's data is next */
     pthread_mutex_lock(&lock);
     given->magic = IDLE;
+    given->given = ++gives;
     taken_bytes -= given->size;
     idle_bytes += given->size;
     given->below = stacks[given->index];

@@ -57,6 +57,10 @@ typedef struct {
  * Anything else (-ENOMEM): the batch could not be run, no status is meaningful. */
 int fffs_read_batch(fffs_request *requests, size_t count);
 
+/* Says that a batch of so many requests and bytes follows at once: helper threads that sleep wake up meanwhile. Only a
+ * hint; nothing has to follow. */
+void fffs_engine_expect(size_t count, uint64_t bytes);
+
 /* Picks the backend for this process: "uring", "aio" or "pread". 0; -EINVAL for another name; -errno when the kernel
  * or a sandbox refuses it, and then the backend stays as it was. The initial one is "pread". */
 int fffs_engine_select(const char *name);

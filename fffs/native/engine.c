@@ -501,11 +501,18 @@ static int close_batch(batch *self)
 
 /* ---------------------------------------------------------------- sharing the work */
 
-/* How many helpers are worth waking for so many pieces, taken self->group at a time, when none has to wait. */
-static int useful_helpers(const batch *self, size_t count)
+/* How many pieces of a batch a thread takes at a time. */
+static size_t group_of(size_t pieces, uint64_t bytes)
 {
-    uint64_t work = (self->bytes / self->piece_count + READ_BYTES) * count / ALONE_BYTES;
-    size_t groups = (count - 1) / self->group;
+    size_t group = (size_t)(GROUP_BYTES / (bytes / pieces + 1));
+
+    return group < 1 ? 1 : group > GROUP_PIECES ? GROUP_PIECES : group;
+}
+
+int fffs_useful_helpers(size_t pieces, uint64_t bytes)
+{
+    uint64_t work = (bytes + pieces * READ_BYTES) / ALONE_BYTES;
+    uint64_t groups = pieces > 0 ? (pieces - 1) / group_of(pieces, bytes) : 0;
 
     work = work > groups ? groups : work;
     return work > INT_MAX ? INT_MAX : (int)work;
@@ -584,11 +591,10 @@ static void share_hot(void *work)
 
 static void run_hot(batch *self)
 {
-    size_t group = (size_t)(GROUP_BYTES / (self->bytes / self->piece_count + 1));
     fffs_job job;
 
-    self->group = group < 1 ? 1 : group > GROUP_PIECES ? GROUP_PIECES : group;
-    fffs_job_offer(&job, FFFS_HOT, share_hot, self, useful_helpers(self, self->piece_count));
+    self->group = group_of(self->piece_count, self->bytes);
+    fffs_job_offer(&job, FFFS_HOT, share_hot, self, fffs_useful_helpers(self->piece_count, self->bytes));
     share_hot(self);
     fffs_job_retire(&job);
 }
@@ -649,7 +655,9 @@ static void run_blind(batch *self)
 {
     fffs_job hot, cold;
 
-    fffs_job_offer(&hot, FFFS_HOT, share_plain, self, useful_helpers(self, self->plain_count));
+    uint64_t bytes = self->bytes / self->piece_count * self->plain_count;
+
+    fffs_job_offer(&hot, FFFS_HOT, share_plain, self, fffs_useful_helpers(self->plain_count, bytes));
     if (share_until_slow(self)) {
         fffs_job_offer(&cold, FFFS_COLD, share_plain, self, queue_helpers(self->plain_count));
         share_plain(self);

@@ -137,6 +137,9 @@ typedef struct fffs_job {
     _Atomic int active;         /* helpers inside run */
 } fffs_job;
 
+/* How many helpers are worth waking for so many cached pieces and bytes. */
+int fffs_useful_helpers(size_t pieces, uint64_t bytes);
+
 /* Publishes a job and wakes up to that many helpers, fewer where there are no more, or none. Never waits. Any thread;
  * the same thread must retire the job. */
 void fffs_job_offer(fffs_job *job, int kind, void (*run)(void *work), void *work, int helpers);

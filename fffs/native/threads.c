@@ -12,6 +12,9 @@
  */
 #define SPIN_NANOSECONDS 50000
 
+/* A batch that was announced comes within this, unless its thread has lost the processor. */
+#define EXPECT_NANOSECONDS 300000
+
 /* Enough for the deepest call chain many times over; the C library adds what thread-local storage needs. */
 #define STACK_SIZE ((size_t)1 << 20)
 
@@ -26,6 +29,9 @@ static int reserved[2];     /* helpers promised to jobs, by kind */
 static int alive, parked, spinning, retiring;
 /* Read without the lock, by spinning threads: how many jobs are open. */
 static _Atomic int open_count;
+
+/* Until when a batch that was announced is to be awaited without sleeping. */
+static _Atomic int64_t expected_until;
 
 static _Atomic int thread_limit;
 
@@ -49,7 +55,7 @@ static inline void relax(void)
 /* Spins until *value is zero (or, with want_zero false, is not), or for SPIN_NANOSECONDS. True: it has become so. */
 static bool spin_until(_Atomic int *value, bool want_zero)
 {
-    int64_t deadline = fffs_now() + SPIN_NANOSECONDS;
+    int64_t now = fffs_now(), deadline = now + SPIN_NANOSECONDS;
 
     do {
         for (int i = 0; i < 32; i++) {
@@ -57,7 +63,8 @@ static bool spin_until(_Atomic int *value, bool want_zero)
                 return true;
             relax();
         }
-    } while (fffs_now() < deadline);
+        now = fffs_now();
+    } while (now < deadline || now < atomic_load_explicit(&expected_until, memory_order_relaxed));
     return false;
 }
 
@@ -86,7 +93,7 @@ static void wait_for_job(void)
     if (found)
         return; /* or another has been faster, and the caller comes again */
     parked++;
-    while (open_jobs == NULL)
+    while (open_jobs == NULL && fffs_now() >= atomic_load(&expected_until))
         pthread_cond_wait(&offered, &lock);
     parked--;
 }
@@ -143,6 +150,7 @@ void fffs_job_offer(fffs_job *job, int kind, void (*run)(void *work), void *work
     fffs_job **place = &open_jobs;
 
     *job = (fffs_job){.run = run, .work = work, .kind = kind};
+    atomic_store(&expected_until, 0);
     if (helpers <= 0 || limit <= 0)
         return;
     pthread_mutex_lock(&lock);
@@ -161,6 +169,21 @@ void fffs_job_offer(fffs_job *job, int kind, void (*run)(void *work), void *work
         for (int i = spinning; i < helpers && i - spinning < parked; i++)
             pthread_cond_signal(&offered);
     }
+    pthread_mutex_unlock(&lock);
+}
+
+void fffs_engine_expect(size_t count, uint64_t bytes)
+{
+    int helpers = fffs_useful_helpers(count, bytes);
+
+    if (helpers > fffs_engine_threads() - 1)
+        helpers = fffs_engine_threads() - 1;
+    if (helpers <= 0)
+        return;
+    atomic_store(&expected_until, fffs_now() + EXPECT_NANOSECONDS);
+    pthread_mutex_lock(&lock);
+    for (int i = spinning; i < helpers && i - spinning < parked; i++)
+        pthread_cond_signal(&offered);
     pthread_mutex_unlock(&lock);
 }
 
