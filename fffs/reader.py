@@ -71,6 +71,7 @@ class FileReader:
         if not self.fnames:
             raise UsageError("FileReader needs at least one file")
         self._store = RecordStore(open_files(self.fnames, self.check_data))
+        self._store.expect_random_reads()
         self.n = self._store.n
 
     @property

@@ -788,6 +788,16 @@ def test_faults_are_seen(backend: str, source: Source) -> None:
         assert seen() > 0, kind
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """A single thread, so that a batch has a single ring."""
+    before = lib.fffs_engine_threads()
+    lib.fffs_engine_set_threads(1)
+    yield
+    lib.fffs_engine_set_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_setup_fails_in_a_batch(source: Source) -> None:
     """A context that can no longer be opened when a batch wants it."""
     before = engine.name()
@@ -815,6 +825,7 @@ def test_setup_fails_in_a_batch(source: Source) -> None:
     engine.select(before)
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_a_full_ring_is_not_kept(source: Source) -> None:
     before = engine.name()
     if engine.select("uring") != "uring":

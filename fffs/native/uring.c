@@ -1,4 +1,4 @@
-/* The io_uring backend: one ring per running batch, up to FFFS_DEPTH reads in flight, checksums as they complete. */
+/* The io_uring backend: one ring per slice of a batch, up to FFFS_DEPTH reads in flight, checksums as they complete. */
 #include "engine.h"
 
 #include <errno.h>
@@ -159,7 +159,7 @@ static bool run_ring(fffs_context *context, fffs_piece **pieces, size_t count)
     voyage self = {.ring = &((uring *)context)->ring};
     bool works = true;
 
-    fffs_flight_open(&self.flight, pieces, count, FFFS_DEPTH);
+    fffs_flight_open(&self.flight, pieces, count, 64);
     for (;;) {
         fill(&self);
         if (self.queued == 0 && self.in_flight == 0) {
