@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fffs.asynchronous import in_thread
 from fffs.errors import ClosedError, ReadError, SourceNotFoundError, UsageError
+from fffs.files import SourceFile, open_source
 from fffs.formats.ffrecord import SUFFIX, load_index
 from fffs.index import RecordIndex
-from fffs.store import Indices, RecordStore, SourceFile, UInt8Array, open_source
+from fffs.numbers import Indices
+from fffs.store import RecordStore, UInt8Array
+from fffs.views import writable_bytes
 
 PathLike = str | bytes | os.PathLike[Any]
 
@@ -103,6 +107,50 @@ class FileReader:
 
         """
         return self.store.read(indices, self.check_data)
+
+    def read_joined(self, indices: Indices) -> tuple[UInt8Array, npt.NDArray[np.int64]]:
+        """Read records in one batch, one after another in one buffer: what a batch of tensors wants.
+
+        Returns:
+            The buffer (1-D, uint8, writable, the caller's) and int64[k + 1]: record i of the batch is
+            ``buffer[offsets[i]:offsets[i + 1]]``.
+
+        Raises:
+            What ``read`` raises.
+
+        """
+        return self.store.read_joined(indices, self.check_data)
+
+    def read_into(self, indices: Indices, out: Any) -> npt.NDArray[np.int64]:
+        """Read records in one batch, one after another into the beginning of the caller's memory.
+
+        Args:
+            indices: as for ``read``.
+            out: writable and contiguous, of any type and shape: an array, a bytearray, a memoryview, shared memory, a
+                torch tensor on the CPU (also a pinned one). Nobody else may use it meanwhile.
+
+        Returns:
+            int64[k + 1]: the bytes of record i of the batch are those from offsets[i] to offsets[i + 1]. What is
+            behind the last is untouched.
+
+        Raises:
+            UsageError: out is too small, read-only or not contiguous; and what ``read`` raises: then out's content is
+            unspecified.
+
+        """
+        return self.store.read_into(indices, writable_bytes(out), self.check_data)
+
+    def lengths(self, indices: Indices) -> npt.NDArray[np.int64]:
+        """How long records are, in bytes: int64[k]; nothing is read."""
+        return self.store.lengths(indices)
+
+    async def read_async(self, indices: Indices) -> list[UInt8Array]:
+        """``read`` for tasks of trio or asyncio: others run meanwhile. When it is cancelled, the batch is dropped."""
+        return await in_thread(self.read, indices)
+
+    async def read_joined_async(self, indices: Indices) -> tuple[UInt8Array, npt.NDArray[np.int64]]:
+        """``read_joined`` for tasks of trio or asyncio."""
+        return await in_thread(self.read_joined, indices)
 
     def read_one(self, index: int) -> UInt8Array:
         """Read one record as a 1-D writable uint8 array that outlives the reader; raises what ``read`` raises."""

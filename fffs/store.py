@@ -10,10 +10,8 @@ import bisect
 import errno
 import operator
 import os
-import stat
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,17 +25,17 @@ from fffs.errors import (
     ReadError,
     RecordIndexError,
     SourceChangedError,
-    SourceNotFoundError,
     TruncatedError,
     UsageError,
     WriteError,
 )
+from fffs.files import SourceFile
 from fffs.index import RecordIndex
 from fffs.native import ffi, lib
+from fffs.native_store import make_native_store
+from fffs.numbers import Indices, Int64Array, resolve
 
 UInt8Array = npt.NDArray[np.uint8]
-Int64Array = npt.NDArray[np.int64]
-Indices = Iterable[int] | npt.NDArray[np.integer[Any]]
 
 # Records in a batch begin at multiples of this, so that they can be viewed as any dtype.
 ALIGNMENT = 64
@@ -47,37 +45,6 @@ POOLED = 128 * 1024
 PIECE = 16 * engine.BLOCK
 
 
-@dataclass(frozen=True)
-class SourceFile:
-    """An open file and its index. Whoever takes it over closes ``fd``."""
-
-    fd: int
-    index: RecordIndex
-
-
-def open_source(path: str | bytes | os.PathLike[Any]) -> tuple[int, str]:
-    """Open a regular file for reading: its descriptor, the caller's to close, and its path as a str.
-
-    Raises:
-        SourceNotFoundError: it is not there.
-        UsageError: it is no regular file.
-        ReadError: it cannot be opened.
-
-    """
-    name = os.fsdecode(path)
-    try:
-        # O_NONBLOCK: opening a FIFO must not wait for a writer. It means nothing for a regular file.
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise SourceNotFoundError(f"{name}: no such file") from None
-    except OSError as error:
-        raise ReadError(error.errno or errno.EIO, name) from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise UsageError(f"{name}: not a regular file")
-    return fd, name
-
-
 def _cut(buffer: UInt8Array, begins: Int64Array, lengths: Int64Array) -> list[UInt8Array]:
     """The records of a batch as views of its buffer, where they lie one after the other."""
     if len(lengths) and (lengths == lengths[0]).all() and lengths[0]:
@@ -85,6 +52,13 @@ def _cut(buffer: UInt8Array, begins: Int64Array, lengths: Int64Array) -> list[UI
         return list(buffer.reshape(len(lengths), -1)[:, : lengths[0]])
     ends = begins + lengths
     return [buffer[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+
+
+def _offsets(lengths: Int64Array) -> Int64Array:
+    """Where records begin and end that lie one after another: int64[k + 1]."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
 
 
 class _Use:
@@ -227,42 +201,6 @@ class RecordStore:
         file, row = self.locate(record)
         return None if file.index.checksums is None else int(file.index.checksums[row])
 
-    def resolve(self, indices: Indices) -> Int64Array:
-        """Record numbers as int64[k]: negative ones counted from the end, all of them checked."""
-        if isinstance(indices, (str, bytes, bytearray)):
-            raise UsageError(f"record numbers must be integers, not {type(indices).__name__}")
-        if isinstance(indices, np.ndarray):
-            array = indices.reshape(-1)
-            if array.size == 0:
-                return np.empty(0, np.int64)
-        else:
-            items = indices if isinstance(indices, (list, tuple, range)) else list(indices)
-            array = np.array(items)
-            if array.size == 0:
-                return np.empty(0, np.int64)
-            if array.dtype.kind in "fO":  # what numpy makes of integers that 64 bits cannot hold
-                for item in items:
-                    if isinstance(item, int) and not -(2**63) <= item < 2**63:
-                        raise RecordIndexError(f"there is no record {item}: there are {self.n}")
-        if array.dtype.kind not in "iu" or array.ndim != 1:
-            raise UsageError(f"record numbers must be integers, not {array.dtype}")
-        numbers = array.astype(np.int64)
-        # Seen as unsigned, negative numbers are the largest: one look shows that all are fine, as nearly always.
-        if int(numbers.view(np.uint64).max()) < self.n:
-            return numbers
-        if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
-            raise RecordIndexError(f"there is no record {int(array.max())}: there are {self.n}")
-        negative = numbers < 0
-        if negative.any():
-            numbers[negative] += self.n
-        wrong = (numbers < 0) | (numbers >= self.n)
-        if wrong.any():
-            first = int(array[int(np.argmax(wrong))])
-            raise RecordIndexError(
-                f"there is no record {first}: there are {self.n}, the numbers go from 0 to {self.n - 1}"
-            )
-        return numbers
-
     # ------------------------------------------------------------ whole records
 
     def read(self, indices: Indices, check: bool = True) -> list[UInt8Array]:
@@ -280,28 +218,72 @@ class RecordStore:
             RecordIndexError, ChecksumError, TruncatedError, ReadError, ClosedError. Nothing is returned then.
 
         """
-        numbers = self.resolve(indices)
-        if len(numbers) == 0:
-            self.use().__enter__()
-            self.end_use()
-            return []
-        starts = self._starts[numbers]
-        lengths = self._ends[numbers] - starts
-        if self._truncated:
-            self._refuse_truncated(numbers)
+        numbers, lengths = self._lengths(indices)
         padded = (lengths + (ALIGNMENT - 1)) & -ALIGNMENT
         ends = np.cumsum(padded)
         begins = ends - padded
-        size = int(ends[-1])
-        lib.fffs_engine_expect(len(numbers), size)
-        buffer = room(size)
+        buffer = self._room(numbers, ends)
+        # Before the read, while helper threads are waking up for it.
         records = _cut(buffer, begins, lengths)
-        with self.use():
-            requests = self._requests(numbers, starts, lengths, check)
-            requests["dest"] = begins + buffer.ctypes.data
-            if not engine.read_batch(requests):
-                self._raise_first(numbers, requests)
+        self._fill(numbers, lengths, buffer, begins, check)
         return records
+
+    def read_joined(self, indices: Indices, check: bool = True) -> tuple[UInt8Array, Int64Array]:
+        """Read records in one batch, as ``read``, one after another into one buffer.
+
+        Returns:
+            The buffer, a 1-D writable uint8 array, and int64[k + 1]: record i is ``buffer[offsets[i]:offsets[i + 1]]``.
+
+        """
+        numbers, lengths = self._lengths(indices)
+        offsets = _offsets(lengths)
+        buffer = self._room(numbers, offsets)
+        self._fill(numbers, lengths, buffer, offsets[:-1], check)
+        return buffer, offsets
+
+    def read_into(self, indices: Indices, out: UInt8Array, check: bool = True) -> Int64Array:
+        """Read records in one batch, as ``read``, one after another into the beginning of out (1-D, writable).
+
+        Returns:
+            int64[k + 1]: record i is ``out[offsets[i]:offsets[i + 1]]``. What is behind the last is untouched; when
+            this raises, out's content is unspecified.
+
+        Raises:
+            UsageError: out is too small; nothing was read.
+
+        """
+        numbers, lengths = self._lengths(indices)
+        offsets = _offsets(lengths)
+        if offsets[-1] > out.size:
+            raise UsageError(f"the records have {offsets[-1]} bytes together, but there is room for {out.size} only")
+        self._fill(numbers, lengths, out, offsets[:-1], check)
+        return offsets
+
+    def lengths(self, indices: Indices) -> Int64Array:
+        """How long records are, in bytes: int64[k]."""
+        return self._lengths(indices)[1]
+
+    def _lengths(self, indices: Indices) -> tuple[Int64Array, Int64Array]:
+        numbers = resolve(indices, self.n)
+        if self._truncated:
+            self._refuse_truncated(numbers)
+        return numbers, self._ends[numbers] - self._starts[numbers]
+
+    def _room(self, numbers: Int64Array, ends: Int64Array) -> UInt8Array:
+        """Memory for a batch whose last record ends at the last of ends; helper threads begin to wake up."""
+        size = int(ends[-1]) if len(ends) else 0
+        lib.fffs_engine_expect(len(numbers), size)
+        return room(size)
+
+    def _fill(
+        self, numbers: Int64Array, lengths: Int64Array, buffer: UInt8Array, begins: Int64Array, check: bool
+    ) -> None:
+        """Read records to where they begin in a buffer; raises for the first that is bad."""
+        with self.use():
+            requests = self._requests(numbers, self._starts[numbers], lengths, check)
+            requests["dest"] = begins + buffer.ctypes.data
+            if len(numbers) and not engine.read_batch(requests):
+                self._raise_first(numbers, requests)
 
     def _requests(self, numbers: Int64Array, starts: Int64Array, lengths: Int64Array, check: bool) -> npt.NDArray[Any]:
         requests = np.zeros(len(numbers), engine.REQUEST)
@@ -323,7 +305,7 @@ class RecordStore:
         """Read one record: a 1-D writable uint8 array with memory of its own. Raises what ``read`` raises."""
         number = operator.index(record)
         if not 0 <= number < self.n:
-            number = int(self.resolve([number])[0])
+            number = int(resolve([number], self.n)[0])
         if self._truncated:
             self._refuse_truncated(np.array([number]))
         offset, end = int(self._starts[number]), int(self._ends[number])
@@ -442,32 +424,8 @@ class RecordStore:
         if self._native is None:
             with self._lock:
                 if self._native is None:
-                    self._native = self._make_native()
+                    self._native, self._keep = make_native_store(self.files)
         return self._native
-
-    def _make_native(self) -> Any:
-        files = ffi.new("fffs_file[]", max(len(self.files), 1))
-        for k, source in enumerate(self.files):
-            index, file = source.index, files[k]
-            arrays: dict[str, tuple[str, npt.NDArray[Any]]] = {
-                "starts": ("int64_t *", index.starts),
-                "ends": ("int64_t *", index.ends),
-            }
-            if index.checksums is not None:
-                arrays["checksums"] = ("uint32_t *", index.checksums)
-            if index.blocks is not None:
-                arrays["big_records"] = ("uint32_t *", index.blocks.records)
-                arrays["big_first_blocks"] = ("uint64_t *", index.blocks.first_blocks)
-                arrays["block_checksums"] = ("uint32_t *", index.blocks.checksums)
-                file.bigs = len(index.blocks.records)
-            for name, (kind, array) in arrays.items():
-                setattr(file, name, ffi.cast(kind, array.ctypes.data))
-                self._keep.append(array)
-            file.records, file.fd, file.check = len(index), source.fd, index.check
-        native = lib.fffs_store_new(files, len(self.files))
-        if native == ffi.NULL:
-            raise MemoryError("not enough memory for a record store")
-        return native
 
     def read_range_into(
         self, record: int, start: int, dest: UInt8Array, *, check: bool = True, wait: bool = True
@@ -506,7 +464,7 @@ class RecordStore:
 
     def read_range(self, record: int, start: int, stop: int, *, check: bool = True) -> UInt8Array:
         """The bytes of a record from start to stop (both clipped to it) as a new uint8 array; raises as above."""
-        number = int(self.resolve([record])[0])
+        number = int(resolve([record], self.n)[0])
         if self._truncated:
             self._refuse_truncated(np.array([number]))
         length = self.length(number)

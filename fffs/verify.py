@@ -12,10 +12,10 @@ import numpy as np
 from fffs import packed_pickle
 from fffs.engine import BLOCK, crc32_combine
 from fffs.errors import ChecksumError, ReadError, TruncatedError
+from fffs.files import SourceFile
 from fffs.jobs import Progress
 from fffs.layouts import Source
 from fffs.layouts.packed import load as load_packed
-from fffs.store import SourceFile
 
 BATCH_RECORDS = 4096
 BATCH_BYTES = 256 * BLOCK

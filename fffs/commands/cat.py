@@ -10,6 +10,7 @@ import numpy as np
 from fffs.cli import OK, put
 from fffs.errors import EntryNotFoundError, UsageError
 from fffs.layouts import Source, load_source
+from fffs.numbers import resolve
 
 CHUNK = 1 << 22
 
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 def _record(source: Source, path: str, is_number: bool) -> int:
     if is_number:
         try:
-            return int(source.store.resolve([int(path)])[0])
+            return int(resolve([int(path)], source.store.n)[0])
         except ValueError:
             raise UsageError(f"{path}: not a record number") from None
     node = source.tree.follow(os.fsencode(path))

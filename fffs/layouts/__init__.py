@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fffs.errors import SourceNotFoundError, UsageError
+from fffs.files import SourceFile
 from fffs.layouts import packed, plain, union
 from fffs.reader import expand_sources, open_files
-from fffs.store import RecordStore, SourceFile
+from fffs.store import RecordStore
 from fffs.tree import Tree
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from fffs import packed_pickle, trailer
 from fffs.errors import ChecksumError, FormatError, MetadataError, ReadError, UnsupportedError
-from fffs.store import RecordStore, SourceFile
+from fffs.files import SourceFile
+from fffs.store import RecordStore
 from fffs.tree import Tree
 
 

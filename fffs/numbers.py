@@ -1,0 +1,69 @@
+"""Record numbers: what callers may ask for, checked and counted from the start."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fffs.errors import RecordIndexError, UsageError
+
+Int64Array = npt.NDArray[np.int64]
+Indices = Iterable[int] | npt.NDArray[np.integer[Any]]
+
+
+def resolve(indices: Indices, count: int) -> Int64Array:
+    """Record numbers as int64[k], each from 0 to count - 1.
+
+    Args:
+        indices: any iterable of integers, or an integer array of any shape; negative ones count from the end.
+        count: how many records there are.
+
+    Raises:
+        UsageError: something else than integers.
+        RecordIndexError: a number without a record.
+
+    """
+    numbers, asked = _as_integers(indices)
+    # Seen as unsigned, negative numbers are the largest: one look shows that all are fine, as nearly always.
+    if len(numbers) == 0 or int(numbers.view(np.uint64).max()) < count:
+        return numbers
+    if asked.dtype == np.uint64 and int(asked.max()) >= 2**63:
+        raise RecordIndexError(f"there is no record {int(asked.max())}: there are {count}")
+    numbers = np.where(numbers < 0, numbers + count, numbers)
+    wrong = (numbers < 0) | (numbers >= count)
+    if wrong.any():
+        first = int(asked[int(np.argmax(wrong))])
+        raise RecordIndexError(f"there is no record {first}: there are {count}, the numbers go from 0 to {count - 1}")
+    return numbers
+
+
+def _as_integers(indices: Indices) -> tuple[Int64Array, npt.NDArray[Any]]:
+    """The indices as int64[k], and as they were asked for."""
+    if isinstance(indices, (str, bytes, bytearray)):
+        raise UsageError(f"record numbers must be integers, not {type(indices).__name__}")
+    if isinstance(indices, np.ndarray):
+        asked = indices.reshape(-1)
+    else:
+        items = indices if isinstance(indices, (list, tuple, range)) else list(indices)
+        try:
+            # Half the time of np.array, which looks at everything twice. It takes True for 1, and so does np.array,
+            # unless all are bool.
+            if items and not isinstance(items[0], (bool, np.bool_)):
+                numbers = np.frombuffer(array("q", items), np.int64)
+                return numbers, numbers
+        except (TypeError, OverflowError):
+            pass  # what is wrong is said below
+        asked = np.array(items)
+        if asked.dtype.kind in "fO":  # what numpy makes of integers that 64 bits cannot hold
+            for item in items:
+                if isinstance(item, int) and not -(2**63) <= item < 2**63:
+                    raise RecordIndexError(f"there is no record {item}: there are fewer")
+    if asked.size == 0:
+        return np.empty(0, np.int64), asked
+    if asked.dtype.kind not in "iu" or asked.ndim != 1:
+        raise UsageError(f"record numbers must be integers, not {asked.dtype}")
+    return asked.astype(np.int64), asked

@@ -1,0 +1,164 @@
+"""The forms a batch can have: a list of arrays, one joined buffer, the caller's memory, an await."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import mmap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from fffs import FileReader, FileWriter
+from fffs.errors import ChecksumError, RecordIndexError, UsageError
+
+CONTENTS = [bytes([i]) * size for i, size in enumerate([10, 0, 1, 5000, 64, 200_000, 3])]
+BATCHES = [[], [0], [1], [1, 1], [3, 0, 3, -1], list(range(len(CONTENTS))), [6, 5, 4, 3, 2, 1, 0] * 20]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    target = tmp_path / "records.ffr"
+    with FileWriter(target, len(CONTENTS)) as writer:
+        for content in CONTENTS:
+            writer.write_one(content)
+    return target
+
+
+@pytest.fixture
+def reader(path: Path) -> Iterator[FileReader]:
+    with FileReader(path) as reader:
+        yield reader
+
+
+def expected(batch: list[int]) -> list[bytes]:
+    return [CONTENTS[i] for i in batch]
+
+
+def parts(data: np.ndarray, offsets: np.ndarray) -> list[bytes]:
+    assert data.dtype == np.uint8 and data.ndim == 1
+    assert offsets.dtype == np.int64 and offsets[0] == 0
+    return [data[a:b].tobytes() for a, b in itertools.pairwise(offsets.tolist())]
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=len)
+def test_all_forms_have_the_same_bytes(reader: FileReader, batch: list[int]) -> None:
+    wanted = expected(batch)
+    assert [array.tobytes() for array in reader.read(batch)] == wanted
+    data, offsets = reader.read_joined(batch)
+    assert parts(data, offsets) == wanted and len(data) == offsets[-1]
+    out = np.full(len(data) + 5, 0xEE, np.uint8)
+    assert np.array_equal(reader.read_into(batch, out), offsets)
+    assert parts(out, offsets) == wanted
+    assert out[len(data) :].tobytes() == b"\xee" * 5, "touched what is behind the last record"
+    assert reader.lengths(batch).tolist() == [len(content) for content in wanted]
+
+
+def test_into_anything_that_is_writable_memory(reader: FileReader) -> None:
+    wanted = b"".join(expected([3, 0]))
+    with mmap.mmap(-1, 8192) as mapping:
+        for out in (bytearray(5010), memoryview(bytearray(5010)), mapping, np.zeros((3, 1670), np.int8), np.zeros(700)):
+            reader.read_into([3, 0], out)
+            assert bytes(memoryview(out).cast("B"))[:5010] == wanted
+            del out
+
+
+class Shared:
+    """What a tensor looks like to us."""
+
+    def __init__(self) -> None:
+        self.memory = np.zeros(100, np.uint8)
+
+    def numpy(self) -> np.ndarray:
+        return self.memory
+
+
+def test_into_a_tensor(reader: FileReader) -> None:
+    tensor = Shared()
+    reader.read_into([0], tensor)
+    assert tensor.memory.tobytes() == CONTENTS[0] + bytes(90)
+
+
+READ_ONLY = np.zeros(100, np.uint8)
+READ_ONLY.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    ("out", "why"),
+    [
+        (b"x" * 100, "read-only"),
+        (READ_ONLY, "read-only"),
+        (np.zeros(200, np.uint8)[::2], "not contiguous"),
+        ([0] * 100, "list"),
+        (None, "NoneType"),
+        (bytearray(9), "10 bytes together"),
+        (bytearray(), "10 bytes together"),
+    ],
+)
+def test_into_what_cannot_take_it(reader: FileReader, out: object, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        reader.read_into([0], out)
+
+
+def test_bad_numbers_and_bad_records(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[data.index(CONTENTS[3]) + 77] ^= 1
+    path.write_bytes(data)
+    with FileReader(path) as reader:
+        for read in (reader.read_joined, lambda batch: reader.read_into(batch, bytearray(10_000))):
+            with pytest.raises(ChecksumError, match="record 3"):
+                read([0, 3])
+            with pytest.raises(RecordIndexError):
+                read([0, len(CONTENTS)])
+            with pytest.raises(UsageError):
+                read([0.5])
+        assert parts(*reader.read_joined([0, 2])) == expected([0, 2])
+    with FileReader(path, check_data=False) as reader:
+        assert parts(*reader.read_joined([3])) != expected([3])
+
+
+def test_awaited_by_trio(reader: FileReader) -> None:
+    async def main() -> None:
+        assert parts(*await reader.read_joined_async([5, 0])) == expected([5, 0])
+        async with trio.open_nursery() as nursery:
+            for batch in BATCHES:
+                nursery.start_soon(check, batch)
+
+    async def check(batch: list[int]) -> None:
+        assert [array.tobytes() for array in await reader.read_async(batch)] == expected(batch)
+
+    trio.run(main)
+
+
+def test_awaited_by_asyncio(reader: FileReader) -> None:
+    async def main() -> None:
+        results = await asyncio.gather(*(reader.read_async(batch) for batch in BATCHES))
+        assert [[array.tobytes() for array in result] for result in results] == [expected(batch) for batch in BATCHES]
+        with pytest.raises(RecordIndexError):
+            await reader.read_joined_async([len(CONTENTS)])
+
+    asyncio.run(main())
+
+
+def test_awaiting_does_not_block_the_loop(reader: FileReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    other_ran = threading.Event()
+    read = reader.read
+
+    def slow(batch: list[int]) -> list[np.ndarray]:
+        assert other_ran.wait(10), "the loop stood still during a read"
+        return read(batch)
+
+    monkeypatch.setattr(reader, "read", slow)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reader.read_async, [0])
+            await trio.testing.wait_all_tasks_blocked()
+            other_ran.set()
+
+    trio.run(main)
