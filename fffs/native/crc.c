@@ -1,4 +1,5 @@
-/* Checksums: CRC-32 through libdeflate, joining the CRCs of two neighbours, and a known-answer test of both. */
+/* Checksums: CRC-32 through libdeflate or wider registers, joining the CRCs of two neighbours, and a known-answer
+ * test of both. */
 #include "engine.h"
 
 #include <errno.h>
@@ -8,10 +9,18 @@
 /* zlib's polynomial with its bits reversed: bit 31 is the coefficient of x^0, bit 0 that of x^31, x^32 is implied. */
 #define POLYNOMIAL 0xEDB88320u
 #define X_TO_0 0x80000000u
+#define X_TO_1 0x40000000u
 #define X_TO_8 0x00800000u
+
+/* Below this the wide registers are not worth filling. */
+enum { WIDE_SIZE = 512 };
+
+static bool wide; /* set by fffs_self_test, before there are threads */
 
 uint32_t fffs_crc32(uint32_t crc, const void *data, size_t size)
 {
+    if (wide && size >= WIDE_SIZE)
+        return fffs_crc32_wide(crc, data, size);
     /* libdeflate takes a null pointer as "give me the initial value", whatever crc is. */
     return data == NULL ? crc : libdeflate_crc32(crc, data, size);
 }
@@ -36,6 +45,15 @@ static uint32_t multiply(uint32_t a, uint32_t b)
         b = (b >> 1) ^ (b & 1 ? POLYNOMIAL : 0);
     }
     return product;
+}
+
+uint32_t fffs_crc32_power(unsigned n)
+{
+    uint32_t power = X_TO_0;
+
+    while (n-- > 0)
+        power = multiply(X_TO_1, power);
+    return power;
 }
 
 static uint32_t zero_bytes[64]; /* [k] = x^(8 * 2^k) mod P */
@@ -90,6 +108,19 @@ static int test_short(const uint8_t *data)
     return 0;
 }
 
+/* Every number of bytes over whole strides, registers and none, at every alignment, against libdeflate. */
+static bool is_wide_right(const uint8_t *data, size_t size)
+{
+    for (size_t length = WIDE_SIZE, align = 0; length + 64 <= size; length += length < 1024 ? 1 : 251, align++) {
+        const uint8_t *start = data + align % 64;
+        uint32_t before = (uint32_t)align * 0x9E3779B9u;
+
+        if (fffs_crc32_wide(before, start, length) != libdeflate_crc32(before, start, length))
+            return false;
+    }
+    return true;
+}
+
 int fffs_self_test(void)
 {
     static const uint8_t digits[] = "123456789";
@@ -109,6 +140,7 @@ int fffs_self_test(void)
         state = state * 1664525u + 1013904223u;
         data[i] = (uint8_t)(state >> 24);
     }
+    wide = fffs_crc32_wide_setup() && is_wide_right(data, sizeof data);
     if (fffs_crc32(0, digits, 9) != 0xCBF43926u || crc32_by_definition(0, digits, 9) != 0xCBF43926u)
         return -EILSEQ;
     if (test_short(data) != 0)

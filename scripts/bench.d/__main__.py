@@ -13,13 +13,22 @@ import file_systems
 import mounts
 import opening
 import packing
+import peers
 import reading
 from figures import Report, write_json
 
-MEASURES = {"read": reading.run, "cold": cold.run, "open": opening.run, "pack": packing.run, "mount": mounts.run}
+MEASURES = {
+    "read": reading.run,
+    "peers": peers.run,
+    "cold": cold.run,
+    "open": opening.run,
+    "pack": packing.run,
+    "mount": mounts.run,
+}
 
 DESCRIPTION = """measures:
   read   verified batches from the page cache, against a C loop of pread and CRC-32
+  peers  verified batches, against other libraries that keep records
   cold   verified batches from the disk, against fio with io_uring
   open   opening and mounting a packed folder of 1,000,000 files
   pack   packing 10,000 files, against tar followed by sync

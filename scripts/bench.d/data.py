@@ -21,7 +21,7 @@ MEAN = 112 * 1024
 FOLDER_FILES = 1000  # files in each folder of the packed folder
 
 
-def _kept(path: Path, make: Callable[[Path], None]) -> Path:
+def kept(path: Path, make: Callable[[Path], None]) -> Path:
     """The file or folder at path, made under another name first, so that what is there is complete."""
     if not path.exists():
         unfinished = path.with_name(f"unfinished-{path.name}")
@@ -58,12 +58,12 @@ def _records(path: Path, sizes: np.ndarray) -> None:
 
 def large_records(scratch: Path, count: int) -> Path:
     """A record file of ``count`` records of 112 KiB on average."""
-    return _kept(scratch / f"large-{count}.ffr", lambda path: _records(path, photo_sizes(count)))
+    return kept(scratch / f"large-{count}.ffr", lambda path: _records(path, photo_sizes(count)))
 
 
 def small_records(scratch: Path, count: int) -> Path:
     """A record file of ``count`` records of 1 KiB."""
-    return _kept(scratch / f"small-{count}.ffr", lambda path: _records(path, np.full(count, 1024)))
+    return kept(scratch / f"small-{count}.ffr", lambda path: _records(path, np.full(count, 1024)))
 
 
 def photo_folder(scratch: Path, count: int) -> Path:
@@ -76,7 +76,7 @@ def photo_folder(scratch: Path, count: int) -> Path:
                 subfolder.mkdir(parents=True)
             (subfolder / f"{k:06}.jpg").write_bytes(content)
 
-    return _kept(scratch / f"folder-{count}", make)
+    return kept(scratch / f"folder-{count}", make)
 
 
 def _names(count: int) -> list[tuple[str, list[str]]]:
@@ -114,4 +114,4 @@ def packed_folder(scratch: Path, count: int, with_trailer: bool) -> Path:
             writer.write_one(_our_tree(count) if with_trailer else _ffrecords_tree(count))
 
     name = "packed" if with_trailer else "packed-by-ffrecord"
-    return _kept(scratch / f"{name}-{count}.ffr", make)
+    return kept(scratch / f"{name}-{count}.ffr", make)

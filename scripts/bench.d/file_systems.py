@@ -96,7 +96,7 @@ def make_folder(scratch: Path, count: int, large: int) -> Path:
             for _ in range(0, large, 1 << 24):
                 file.write(generator.bytes(1 << 24))
 
-    data._kept(folder / LARGE, make)
+    data.kept(folder / LARGE, make)
     return folder
 
 
@@ -141,7 +141,7 @@ class _Image:
 
     def made(self) -> Path:
         progress(f"making {self.path.name}")
-        return data._kept(self.path, lambda path: _run(*self.before, str(path), *self.after))
+        return data.kept(self.path, lambda path: _run(*self.before, str(path), *self.after))
 
 
 def bytes_from_disk(path: Path) -> int:
