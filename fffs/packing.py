@@ -15,11 +15,12 @@ from fffs import engine, packed_pickle, trailer
 from fffs.atomic import AtomicFile
 from fffs.engine import BLOCK
 from fffs.errors import MetadataError, ReadError, SourceChangedError, UnsupportedError, UsageError, WriteError
+from fffs.folders import close
 from fffs.formats.ffrecord import SUFFIX, encode_header, header_size
 from fffs.index import BlockChecksums
 from fffs.jobs import Jobs, Progress, default_jobs
 from fffs.native import ffi, lib
-from fffs.scan import FileToPack, Output, Scan, identity, scan_folder
+from fffs.scan import FileToPack, Output, Scan, SourceFolder, identity, open_source, scan_folder
 
 log = logging.getLogger("fffs.pack")
 
@@ -75,9 +76,10 @@ def pack_folder(
     except OSError as error:
         raise WriteError(error.errno or errno.EIO, target) from error
     # The folder is scanned before the output is created, which may lie inside it and would change its time.
-    scan = scan_folder(os.fsencode(dirname), output, warn or log.warning)
-    with AtomicFile(target) as file:
-        _Packer(scan, file, os.fsdecode(dirname), progress).run(jobs or default_jobs())
+    with open_source(os.fsencode(dirname)) as source:
+        scan = scan_folder(source, output, warn or log.warning)
+        with AtomicFile(target) as file:
+            _Packer(scan, file, source, progress).run(jobs or default_jobs())
     if verbose:
         print(f"{target}: {len(scan.files)} files, {scan.total_bytes} bytes")
     return PackSummary(len(scan.files), scan.total_bytes)
@@ -86,7 +88,7 @@ def pack_folder(
 class _Packer:
     """One packing: all offsets are known from the scan, so the files are copied in parallel, each to its place."""
 
-    def __init__(self, scan: Scan, file: AtomicFile, source: str, progress: Progress | None) -> None:
+    def __init__(self, scan: Scan, file: AtomicFile, source: SourceFolder, progress: Progress | None) -> None:
         self.scan, self.file, self.source = scan, file, source
         n = len(scan.files)
         sizes = np.fromiter((f.size for f in scan.files), np.int64, n)
@@ -104,9 +106,9 @@ class _Packer:
     def run(self, jobs: int) -> None:
         """Copy the files, append the tree, write the header, put the file in place."""
         try:
-            tree = self.scan.builder.build(len(self.scan.files), self.source)
+            tree = self.scan.builder.build(len(self.scan.files), self.source.shown(b""))
         except MetadataError as error:
-            raise UnsupportedError(f"{self.source}: cannot be packed: {error}") from error
+            raise UnsupportedError(f"{self.source.shown(b'')}: cannot be packed: {error}") from error
         self.jobs.run(self._copy, range(len(self.scan.files)), jobs)
         blocks = BlockChecksums(self.big.astype(np.uint32), self.first_blocks, self.block_checksums)
         record = packed_pickle.encode(tree) + trailer.encode(tree, blocks)
@@ -117,21 +119,23 @@ class _Packer:
 
     def _copy(self, k: int) -> None:
         file = self.scan.files[k]
+        folder, name = os.path.split(file.path)
         try:
             # O_NOFOLLOW, O_NONBLOCK: what was a file may have become a link or a FIFO (or a socket: ENXIO).
-            fd = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with self.source.ways.at(folder) as dir_fd:
+                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
-                raise _changed(file) from None
-            raise ReadError(error.errno or errno.EIO, os.fsdecode(file.path)) from error
+                raise self._changed(file) from None
+            raise ReadError(error.errno or errno.EIO, self.source.shown(file.path)) from error
         try:
             if identity(os.fstat(fd)) != file.identity:
-                raise _changed(file)
+                raise self._changed(file)
             self._copy_bytes(k, file, fd)
             if identity(os.fstat(fd)) != file.identity:
-                raise _changed(file)
+                raise self._changed(file)
         finally:
-            os.close(fd)
+            close(fd)
 
     def _copy_bytes(self, k: int, file: FileToPack, fd: int) -> None:
         """Copy a file in pieces, so that an interrupt, or the failure of another job, does not wait for all of it."""
@@ -154,10 +158,10 @@ class _Packer:
     def _failure(self, code: int, file: FileToPack, writing: bool) -> Exception:
         """The exception for a copy that ended with -code."""
         if code == errno.ENODATA:
-            return _changed(file)
+            return self._changed(file)
         if code == errno.ENOMEM:
             return MemoryError("not enough memory to copy a file")
-        return WriteError(code, self.file.path) if writing else ReadError(code, os.fsdecode(file.path))
+        return WriteError(code, self.file.path) if writing else ReadError(code, self.source.shown(file.path))
 
     def _write(self, data: bytes | npt.NDArray[Any], offset: int) -> None:
         view = memoryview(data)
@@ -166,10 +170,11 @@ class _Packer:
                 put = os.pwrite(self.file.fd, view[: 64 * BLOCK], offset)
             except OSError as error:
                 raise WriteError(error.errno or errno.EIO, self.file.path) from error
+            if not put:
+                raise WriteError(errno.EIO, self.file.path)
             view, offset = view[put:], offset + put
 
-
-def _changed(file: FileToPack) -> SourceChangedError:
-    return SourceChangedError(
-        f"{os.fsdecode(file.path)}: changed while the folder was packed; pack it when nobody writes to it"
-    )
+    def _changed(self, file: FileToPack) -> SourceChangedError:
+        return SourceChangedError(
+            f"{self.source.shown(file.path)}: changed while the folder was packed; pack it when nobody writes to it"
+        )

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from fffs.atomic import temporary_names
-from fffs.errors import ReadError, SourceChangedError, SourceNotFoundError, UsageError
+from fffs.errors import ReadError, SourceChangedError, SourceNotFoundError, UnsupportedError, UsageError
+from fffs.folders import Way, Ways, close
+from fffs.native import lib
 from fffs.treebuilder import TreeBuilder
 
 KINDS = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+PATH_MAX = int(lib.FFFS_PATH_MAX)
 # What the time of a node can be, in nanoseconds since 1970.
 MTIME_MIN, MTIME_MAX = -(2**63), 2**63 - 1
 
@@ -21,7 +25,7 @@ MTIME_MIN, MTIME_MAX = -(2**63), 2**63 - 1
 class FileToPack:
     """A regular file as it was when the folder was scanned; packing it later notices when it is another."""
 
-    path: bytes
+    path: bytes  # from the folder that is packed
     size: int
     identity: tuple[int, int, int, int]  # device, inode, size, mtime in nanoseconds
 
@@ -65,112 +69,158 @@ class Scan:
     total_bytes: int = 0
 
 
-def scan_folder(folder: bytes, output: Output | None, warn: Callable[[str], None]) -> Scan:
-    """Scan a folder depth first, each folder's names by their bytes: the order of the records.
+@dataclass(frozen=True)
+class SourceFolder:
+    """The folder that is packed, held open: everything in it is reached from here, whatever is renamed meanwhile."""
 
-    Args:
-        folder: its path.
-        output: left out silently where it lies inside.
-        warn: gets a line for everything that cannot be packed as it is.
+    path: bytes
+    fd: int
+    ways: Ways
+
+    def shown(self, path: bytes) -> str:
+        """What something in it is called in messages."""
+        return os.fsdecode(os.path.join(self.path, path) if path else self.path)
+
+
+@contextlib.contextmanager
+def open_source(folder: bytes) -> Iterator[SourceFolder]:
+    """The folder that is to be packed, for as long as the block lasts.
 
     Raises:
         SourceNotFoundError, UsageError: it is not there, or no folder.
-        ReadError: something in it cannot be read.
-        SourceChangedError: something vanished meanwhile.
+        ReadError: it cannot be read.
 
     """
     try:
-        status = os.stat(folder)
+        if not stat.S_ISDIR(os.stat(folder).st_mode):
+            raise UsageError(f"{os.fsdecode(folder)}: not a folder")
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise SourceNotFoundError(f"{os.fsdecode(folder)}: no such folder") from None
     except OSError as error:
         raise ReadError(error.errno or errno.EIO, os.fsdecode(folder)) from error
-    if not stat.S_ISDIR(status.st_mode):
-        raise UsageError(f"{os.fsdecode(folder)}: not a folder")
-    scan = Scan(TreeBuilder(_mode(status), _mtime(status, folder, warn)))
-    linked: dict[tuple[int, int], int] = {}  # (device, inode) of files with several names -> node
-    stack = [(0, iter(_children(folder, status, output)))]
-    while stack:
-        parent, children = stack[-1]
-        for entry in children:
-            status = _status(entry)
-            if stat.S_ISDIR(status.st_mode):
-                mtime = _mtime(status, entry.path, warn)
-                node = scan.builder.add_directory(parent, entry.name, _mode(status), mtime)
-                stack.append((node, iter(_children(entry.path, status, output))))
-                break
-            _add(scan, linked, parent, entry, status, warn)
+    ways = Ways(fd)
+    try:
+        yield SourceFolder(folder, fd, ways)
+    finally:
+        ways.close()
+        close(fd)
+
+
+def scan_folder(source: SourceFolder, output: Output | None, warn: Callable[[str], None]) -> Scan:
+    """Scan a folder depth first, each folder's names by their bytes: the order of the records.
+
+    Args:
+        source: the folder.
+        output: left out silently where it lies inside.
+        warn: gets a line for everything that cannot be packed as it is.
+
+    Raises:
+        ReadError: something in it cannot be read.
+        SourceChangedError: something vanished meanwhile, or a folder became something else.
+
+    """
+    with Way(source.fd) as way:
+        return _Scanner(source, output, warn, way).run()
+
+
+class _Scanner:
+    """One scan."""
+
+    def __init__(self, source: SourceFolder, output: Output | None, warn: Callable[[str], None], way: Way) -> None:
+        self.source, self.output, self.warn, self.way = source, output, warn, way
+        self.linked: dict[tuple[int, int], int] = {}  # (device, inode) of files with several names -> node
+
+    def run(self) -> Scan:
+        """Scan everything. A folder is what is open, never what a name leads to."""
+        status = os.fstat(self.source.fd)
+        self.scan = Scan(TreeBuilder(_mode(status), self._mtime(status, b"")))
+        stack = [(0, b"", iter(self._names(b"", status, self.source.fd)))]
+        while stack:
+            parent, folder, names = stack[-1]
+            fd = self._open(folder, None)
+            for name in names:
+                path = os.path.join(folder, name)
+                if len(path) > PATH_MAX:
+                    raise UnsupportedError(f"{self.source.shown(path)}: its path is longer than {PATH_MAX} bytes")
+                status = self._status(path, name, fd)
+                if stat.S_ISDIR(status.st_mode):
+                    below = self._open(path, name)
+                    status = os.fstat(below)
+                    node = self.scan.builder.add_directory(parent, name, _mode(status), self._mtime(status, path))
+                    stack.append((node, path, iter(self._names(path, status, below))))
+                    break
+                self._add(parent, path, name, status, fd)
+            else:
+                stack.pop()
+                if stack:
+                    self.way.leave()
+        return self.scan
+
+    def _open(self, path: bytes, name: bytes | None) -> int:
+        """The folder of that name where we are, or the one where we are."""
+        try:
+            return self.way.fd if name is None else self.way.enter(name)
+        except OSError as error:
+            raise self._failure(error, path) from error
+
+    def _names(self, path: bytes, status: os.stat_result, fd: int) -> list[bytes]:
+        inside = self.output if self.output and self.output.is_in(status) else None
+        try:
+            found = map(os.fsencode, os.listdir(fd))
+            return sorted(name for name in found if not (inside and inside.is_named(name)))
+        except OSError as error:
+            raise self._failure(error, path) from error
+
+    def _status(self, path: bytes, name: bytes, fd: int) -> os.stat_result:
+        try:
+            return os.stat(name, dir_fd=fd, follow_symlinks=False)
+        except OSError as error:
+            raise self._failure(error, path) from error
+
+    def _failure(self, error: OSError, path: bytes) -> Exception:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return self._vanished(path)
+        return ReadError(error.errno or errno.EIO, self.source.shown(path))
+
+    def _vanished(self, path: bytes) -> SourceChangedError:
+        return SourceChangedError(
+            f"{self.source.shown(path)}: vanished while the folder was packed; pack it when nobody changes it"
+        )
+
+    def _mtime(self, status: os.stat_result, path: bytes) -> int:
+        """The time of modification, in as many nanoseconds as 64 bits can count."""
+        mtime = min(max(status.st_mtime_ns, MTIME_MIN), MTIME_MAX)
+        if mtime != status.st_mtime_ns:
+            shown = self.source.shown(path)
+            self.warn(f"{shown}: its time is not in the years 1678 to 2262; the nearest that is was packed")
+        return mtime
+
+    def _add(self, parent: int, path: bytes, name: bytes, status: os.stat_result, fd: int) -> None:
+        """Add what is no folder: a file, a further name of a file, a symbolic link; or warn."""
+        kind = stat.S_IFMT(status.st_mode)
+        key = _place(status)
+        scan = self.scan
+        if kind in KINDS:
+            self.warn(f"{self.source.shown(path)}: a {KINDS[kind]}, left out")
+            return
+        if key in self.linked:
+            scan.builder.add_link(parent, name, self.linked[key])
+            return
+        mtime = self._mtime(status, path)
+        if kind == stat.S_IFLNK:
+            try:
+                target = os.readlink(name, dir_fd=fd)
+            except OSError:
+                raise self._vanished(path) from None
+            node = scan.builder.add_symlink(parent, name, target, _mode(status), mtime)
         else:
-            stack.pop()
-    return scan
+            node = scan.builder.add_file(parent, name, len(scan.files), _mode(status), mtime)
+            scan.files.append(FileToPack(path, status.st_size, identity(status)))
+            scan.total_bytes += status.st_size
+        if status.st_nlink > 1:
+            self.linked[key] = node
 
 
 def _mode(status: os.stat_result) -> int:
     return status.st_mode & 0o177777
-
-
-def _mtime(status: os.stat_result, path: bytes, warn: Callable[[str], None]) -> int:
-    """The time of modification, in as many nanoseconds as 64 bits can count."""
-    mtime = min(max(status.st_mtime_ns, MTIME_MIN), MTIME_MAX)
-    if mtime != status.st_mtime_ns:
-        warn(f"{os.fsdecode(path)}: its time is not in the years 1678 to 2262; the nearest that is was packed")
-    return mtime
-
-
-def _children(path: bytes, status: os.stat_result, output: Output | None) -> list[os.DirEntry[bytes]]:
-    inside = output if output and output.is_in(status) else None
-    try:
-        with os.scandir(path) as entries:
-            found = [entry for entry in entries if not (inside and inside.is_named(entry.name))]
-        return sorted(found, key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
-        raise _vanished(path) from None
-    except OSError as error:
-        raise ReadError(error.errno or errno.EIO, os.fsdecode(path)) from error
-
-
-def _status(entry: os.DirEntry[bytes]) -> os.stat_result:
-    try:
-        return entry.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        raise _vanished(entry.path) from None
-    except OSError as error:
-        raise ReadError(error.errno or errno.EIO, os.fsdecode(entry.path)) from error
-
-
-def _vanished(path: bytes) -> SourceChangedError:
-    return SourceChangedError(
-        f"{os.fsdecode(path)}: vanished while the folder was packed; pack it when nobody changes it"
-    )
-
-
-def _add(
-    scan: Scan,
-    linked: dict[tuple[int, int], int],
-    parent: int,
-    entry: os.DirEntry[bytes],
-    status: os.stat_result,
-    warn: Callable[[str], None],
-) -> None:
-    """Add what is no folder: a file, a further name of a file, a symbolic link; or warn."""
-    kind = stat.S_IFMT(status.st_mode)
-    key = _place(status)
-    if kind in KINDS:
-        warn(f"{os.fsdecode(entry.path)}: a {KINDS[kind]}, left out")
-        return
-    if key in linked:
-        scan.builder.add_link(parent, entry.name, linked[key])
-        return
-    mtime = _mtime(status, entry.path, warn)
-    if kind == stat.S_IFLNK:
-        try:
-            target = os.readlink(entry.path)
-        except OSError:
-            raise _vanished(entry.path) from None
-        node = scan.builder.add_symlink(parent, entry.name, target, _mode(status), mtime)
-    else:
-        node = scan.builder.add_file(parent, entry.name, len(scan.files), _mode(status), mtime)
-        scan.files.append(FileToPack(entry.path, status.st_size, identity(status)))
-        scan.total_bytes += status.st_size
-    if status.st_nlink > 1:
-        linked[key] = node

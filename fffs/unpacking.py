@@ -1,32 +1,34 @@
 """unpack: a packed folder back into a real one.
 
 It is built under a temporary name beside the target and renamed when complete. Nothing is ever written outside: the
-tree holds no name with ``/`` and no ``..``, every folder is made here, and nothing is below a symbolic link.
+tree holds no name with ``/`` and no ``..``, and every step is taken by descriptors from the new folder on, through
+folders only, never through a symbolic link (``fffs.folders``), also while somebody exchanges them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
-import secrets
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fffs.atomic import SUFFIX, sync_folder, temporary_names
-from fffs.errors import ReadError, UsageError, WriteError
+import numpy as np
+
+from fffs.atomic import AtomicFolder
+from fffs.errors import ReadError, UnsupportedError, UsageError, WriteError
+from fffs.folders import Ways
 from fffs.jobs import Jobs, Progress, default_jobs
 from fffs.layouts import Source
-from fffs.native import lib
+from fffs.progress import human, plural
 from fffs.tree import ROOT
 
 log = logging.getLogger("fffs.unpack")
 
 SPECIAL = stat.S_ISUID | stat.S_ISGID
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def unpack(
@@ -43,27 +45,25 @@ def unpack(
     Args:
         source: what ``fffs.layouts.load_source`` gave; it stays the caller's.
         target: the folder to make.
-        special_bits: give files their set-user-ID and set-group-ID bits; otherwise they are left out with a warning,
-            because whoever made the pack would choose what runs with the rights of whoever unpacks it.
+        special_bits: restore set-user-ID and set-group-ID bits, and the sticky bits of files; otherwise they are left
+            out with a warning, because whoever made the pack would choose what runs with the rights of whoever unpacks
+            it. The sticky bits of folders only take rights away, and always stay.
         jobs: how many files are written at once.
         progress: called with (bytes done, bytes in all) from time to time, from any thread.
         warn: called with a line for what is not restored; the default logs it.
 
     Raises:
         UsageError: the target is there and not empty.
+        UnsupportedError: files share records, and would be more bytes than the source has.
         ChecksumError, TruncatedError, ReadError: a record is bad; nothing is left at the target.
         WriteError: the target cannot be written.
 
     """
     name = os.fsdecode(target)
     path = _check_target(name)
-    with _temporary_folder(path, name) as (temporary, fd):
-        _Unpacker(source, temporary, name, special_bits, progress, warn or log.warning).run(jobs or default_jobs(), fd)
-        try:
-            os.rename(temporary, path)
-            sync_folder(os.fsdecode(os.path.dirname(path)) or ".")
-        except OSError as error:
-            raise WriteError(error.errno or errno.EIO, name) from error
+    _refuse_multiplied(source)
+    with AtomicFolder(path, name) as folder:
+        _Unpacker(source, folder, special_bits, progress, warn or log.warning).run(jobs or default_jobs())
 
 
 def _check_target(name: str) -> bytes:
@@ -83,80 +83,22 @@ def _check_target(name: str) -> bytes:
     return path
 
 
-def _lock(folder: bytes, flags: int) -> int | None:
-    """A descriptor of the folder that holds its lock, or None when another has it or the folder is gone."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(fd, flags)
-        if os.fstat(fd).st_nlink > 0:
-            return fd
-    except BlockingIOError:
-        pass
-    except BaseException:
-        os.close(fd)
-        raise
-    os.close(fd)
-    return None
-
-
-def _create_locked(parent: bytes, name: bytes) -> tuple[bytes, int]:
-    """A new folder whose lock this process holds, so that it is nobody's leftover: its path and descriptor."""
-    while True:
-        path = os.path.join(parent, b".%b.%b%b" % (name[:200], secrets.token_hex(6).encode(), SUFFIX.encode()))
-        os.mkdir(path, 0o700)
-        try:
-            fd = _lock(path, fcntl.LOCK_EX)
-        except FileNotFoundError:
-            continue  # another took it for a leftover before it was locked
-        if fd is not None:
-            return path, fd
-
-
-def _remove_leftovers(parent: bytes, name: bytes) -> None:
-    """Remove what killed processes left that unpacked into the same target: their locks are free."""
-    ours = temporary_names(name)
-    found: list[bytes] = []
-    with contextlib.suppress(OSError):  # a folder that cannot be listed can be written to all the same
-        found = [os.path.join(parent, entry) for entry in os.listdir(parent or b".") if ours.fullmatch(entry)]
-    for path in found:
-        with contextlib.suppress(OSError):
-            fd = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if fd is not None:
-                _remove(path)
-                os.close(fd)
-
-
-def _remove(folder: bytes) -> None:
-    """Remove a folder with all that is in it, also what its modes would keep us from removing."""
-    with contextlib.suppress(OSError):
-        os.chmod(folder, 0o700)
-    for path, folders, _ in os.walk(folder):
-        for name in folders:
-            below = os.path.join(path, name)
-            if not os.path.islink(below):
-                with contextlib.suppress(OSError):
-                    os.chmod(below, 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _temporary_folder(target: bytes, target_name: str) -> Iterator[tuple[bytes, int]]:
-    """A new folder beside the target, its path and a descriptor, removed unless it was renamed away.
-
-    Leftovers of the dead are removed first.
+def _refuse_multiplied(source: Source) -> None:
+    """Refuse what would become more bytes than it has: hard links are one file, but different files may name one
+    record, and a small source could fill any disk. Symbolic links may share what they say.
     """
-    parent, name = os.path.split(target)
-    try:
-        _remove_leftovers(parent, name)
-        temporary, fd = _create_locked(parent, name)
-    except OSError as error:
-        raise WriteError(error.errno or errno.EIO, target_name) from error
-    try:
-        yield temporary, fd
-    finally:
-        if os.path.lexists(temporary):
-            _remove(temporary)
-        os.close(fd)
+    tree, store = source.tree, source.store
+    kinds = tree.mode & 0o170000
+    records, counts = np.unique(tree.ref[kinds == stat.S_IFREG], return_counts=True)
+    targets = int(tree.count[kinds == stat.S_IFLNK].sum(dtype=np.int64))
+    if targets <= len(tree.targets) and (counts == 1).all():
+        return
+    total = targets + sum(store.length(int(k)) * int(n) for k, n in zip(records, counts, strict=True))
+    if total > sum(file.index.file_size for file in store.files):
+        raise UnsupportedError(
+            f"{store.files[0].index.path}: will not be unpacked: its files share records, and would take "
+            f"{human(total)}, more than it has; mount it and copy what is needed"
+        )
 
 
 class _Unpacker:
@@ -165,80 +107,109 @@ class _Unpacker:
     def __init__(
         self,
         source: Source,
-        folder: bytes,
-        target: str,
+        folder: AtomicFolder,
         special_bits: bool,
         progress: Progress | None,
         warn: Callable[[str], None],
     ) -> None:
         self.source, self.tree, self.store = source, source.tree, source.store
-        self.folder, self.target, self.warn = folder, target, warn
-        self.kept_bits = 0o7777 if special_bits else 0o7777 & ~SPECIAL
-        self.progress = progress
+        self.folder, self.warn = folder, warn
+        self.special_bits, self.progress = special_bits, progress
+        self.ways = Ways(folder.fd, force=True)  # a umask may forbid us to enter what we made
 
-    def run(self, jobs: int, fd: int) -> None:
-        """Restore everything below the folder, which is open as fd: in the end its mode may not let us in any more."""
-        folders: list[tuple[bytes, int]] = [(b"", ROOT)]
-        files: dict[int, bytes] = {}  # node -> its first path
-        links: list[tuple[bytes, int]] = []
+    def run(self, jobs: int) -> None:
+        """Restore everything below the folder, and put it in place."""
         try:
-            for path, node in self.tree.walk():
-                if self.tree.is_dir(node):
-                    os.mkdir(os.path.join(self.folder, path), 0o700)
-                    folders.append((path, node))
-                elif self.tree.is_file(node) and node not in files:
-                    files[node] = path
-                else:
-                    links.append((path, node))
-            total = sum(self.store.length(self.tree.record(node)) for node in files)
-            self.jobs = Jobs(total, self.progress)
+            folders, files, links = self._make_folders()
+            self.jobs = Jobs(sum(self.store.length(self.tree.record(node)) for node in files), self.progress)
             self.jobs.run(self._write_file, list(files.items()), jobs)
             self._make_links(links, files)
             for path, node in reversed(folders):
-                full = os.path.join(self.folder, path) if path else self.folder
-                os.chmod(full, int(self.tree.mode[node]) & 0o7777)
-                self._set_time(full, node)
-            # Everything to disk before the rename: one call for the file system instead of one per file.
-            status = lib.fffs_syncfs(fd)
-            if status != 0:
-                raise OSError(-status, os.strerror(-status), self.folder)
-        except OSError as error:
-            if isinstance(error, (ReadError, WriteError)):
-                raise
-            path = os.fsencode(error.filename or self.folder).removeprefix(self.folder)
-            raise WriteError(error.errno or errno.EIO, self._name(path)) from error
-        stripped = sum(bool(int(self.tree.mode[node]) & SPECIAL & ~self.kept_bits) for node in files)
-        if stripped:
-            which = "1 file" if stripped == 1 else f"{stripped} files"
-            self.warn(f"{which} unpacked without set-user-ID or set-group-ID bits (--special-bits restores them)")
+                with self._naming(path), self.ways.at(path) as fd:
+                    os.fchmod(fd, self._mode(node))
+                    self._set_time(fd, node)
+        finally:
+            self.ways.close()
+        self.folder.commit(self._mode(ROOT), int(self.tree.mtime[ROOT]))
+        self._warn_of_bits(list(files), [ROOT, *(node for _, node in folders)])
 
-    def _name(self, path: bytes) -> str:
-        """A path below the temporary folder as the user knows it."""
-        return os.path.join(self.target, os.fsdecode(path.lstrip(b"/"))) if path else self.target
+    def _make_folders(self) -> tuple[list[tuple[bytes, int]], dict[int, bytes], list[tuple[bytes, int]]]:
+        """Make the folders. Returns them in pre-order, the files' nodes with their first paths, and all other names."""
+        folders: list[tuple[bytes, int]] = []
+        files: dict[int, bytes] = {}
+        links: list[tuple[bytes, int]] = []
+        for path, node in self.tree.walk():
+            if self.tree.is_dir(node):
+                parent, name = os.path.split(path)
+                with self._naming(path), self.ways.at(parent) as fd:
+                    os.mkdir(name, 0o700, dir_fd=fd)
+                folders.append((path, node))
+            elif self.tree.is_file(node) and node not in files:
+                files[node] = path
+            else:
+                links.append((path, node))
+        return folders, files, links
+
+    @contextlib.contextmanager
+    def _naming(self, path: bytes) -> Iterator[None]:
+        """Make OSErrors name what was to be written."""
+        try:
+            yield
+        except (ReadError, WriteError):
+            raise
+        except OSError as error:
+            raise WriteError(error.errno or errno.EIO, self._shown(path)) from error
+
+    def _shown(self, path: bytes) -> str:
+        """A path below the folder as the user knows it."""
+        return os.path.join(self.folder.shown, os.fsdecode(path))
 
     def _write_file(self, file: tuple[int, bytes]) -> None:
         node, path = file
-        full = os.path.join(self.folder, path)
-        fd = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            self.store.copy_to(self.tree.record(node), fd, self._name(path), self.jobs.count)
-            os.fchmod(fd, int(self.tree.mode[node]) & self.kept_bits)
-            os.utime(fd, ns=(int(self.tree.mtime[node]), int(self.tree.mtime[node])))
-        finally:
-            os.close(fd)
+        folder, name = os.path.split(path)
+        with self._naming(path):
+            with self.ways.at(folder) as dir_fd:
+                fd = os.open(name, NEW_FILE, 0o600, dir_fd=dir_fd)
+            try:
+                self.store.copy_to(self.tree.record(node), fd, self._shown(path), self.jobs.count)
+                os.fchmod(fd, self._mode(node))
+                self._set_time(fd, node)
+            finally:
+                os.close(fd)
 
     def _make_links(self, links: list[tuple[bytes, int]], files: dict[int, bytes]) -> None:
         """Hard links to the files just written, and symbolic links (which may have several names too)."""
         first = dict(files)
         for path, node in links:
-            full = os.path.join(self.folder, path)
-            if node in first:
-                os.link(os.path.join(self.folder, first[node]), full, follow_symlinks=False)
-                continue
-            os.symlink(self.tree.target(node), full)
-            self._set_time(full, node)
-            first[node] = path
+            folder, name = os.path.split(path)
+            with self._naming(path), self.ways.at(folder) as fd:
+                if node in first:
+                    there, old = os.path.split(first[node])
+                    with self.ways.at(there) as old_fd:
+                        os.link(old, name, src_dir_fd=old_fd, dst_dir_fd=fd, follow_symlinks=False)
+                    continue
+                os.symlink(self.tree.target(node), name, dir_fd=fd)
+                mtime = int(self.tree.mtime[node])
+                os.utime(name, ns=(mtime, mtime), dir_fd=fd, follow_symlinks=False)
+                first[node] = path
 
-    def _set_time(self, path: bytes, node: int) -> None:
+    def _mode(self, node: int) -> int:
+        mode = int(self.tree.mode[node])
+        if self.special_bits:
+            return mode & 0o7777
+        return mode & (0o1777 if stat.S_ISDIR(mode) else 0o777)
+
+    def _set_time(self, fd: int, node: int) -> None:
         mtime = int(self.tree.mtime[node])
-        os.utime(path, ns=(mtime, mtime), follow_symlinks=False)
+        os.utime(fd, ns=(mtime, mtime))
+
+    def _warn_of_bits(self, files: list[int], folders: list[int]) -> None:
+        if self.special_bits:
+            return
+        counts = [sum(bool(int(self.tree.mode[node]) & SPECIAL) for node in nodes) for nodes in (files, folders)]
+        which = [plural(count, what) for count, what in zip(counts, ("file", "folder"), strict=True) if count]
+        if which:
+            self.warn(
+                f"{' and '.join(which)} unpacked without set-user-ID or set-group-ID bits "
+                "(--special-bits restores them)"
+            )

@@ -48,12 +48,16 @@ class FileWriter:
         self._guarded(lambda: self._stream.seek(self._position))
 
     def _guarded(self, write: Any) -> None:
-        """Run a write; when it fails, the whole file is forgotten: a hole in the middle could not be told from data."""
+        """Run a write; when it fails or is interrupted, the whole file is forgotten: nobody could say how much of a
+        record is in it.
+        """
         try:
             write()
-        except OSError as error:
+        except BaseException as error:
             self._discard()
-            raise WriteError(error.errno or errno.EIO, self.fname) from error
+            if isinstance(error, OSError):
+                raise WriteError(error.errno or errno.EIO, self.fname) from error
+            raise
 
     def write_one(self, buffer: Any) -> None:
         """Append one record: the bytes of any C-contiguous buffer (bytes, bytearray, memoryview, ndarray of any dtype

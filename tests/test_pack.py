@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import unicodedata
 import zlib
 from collections.abc import Callable
@@ -43,9 +44,11 @@ from fffs.errors import (
     ReadError,
     SourceChangedError,
     SourceNotFoundError,
+    UnsupportedError,
     UsageError,
     WriteError,
 )
+from fffs.folders import remove_content
 from fffs.layouts import Source, load_source
 
 # Hundreds of small trees: on a disk most of the time would go into waiting for it.
@@ -474,7 +477,7 @@ def test_a_path_too_long_for_the_system_is_an_error_and_no_lost_file(
         os.mkdir("d" * 250)
         os.chdir("d" * 250)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ReadError, match="File name too long"):
+    with pytest.raises(UnsupportedError, match="its path is longer than 4095 bytes"):
         fffs.pack_folder("folder", "pack.ffr")
     assert os.listdir(tmp_path) == ["folder"]
 
@@ -615,25 +618,155 @@ def test_a_folder_that_vanishes_after_its_name_was_read_is_named(room: Path) -> 
     assert_as_before(room)
 
 
+def before_opening(monkeypatch: pytest.MonkeyPatch, wanted: bytes, action: Callable[[], object]) -> None:
+    """Do something once, when something of that name is about to be opened."""
+    original, todo = os.open, [action]
+
+    def act_and_open(path: Any, *arguments: Any, **options: Any) -> int:
+        if path == wanted and todo:
+            todo.pop()()
+        return original(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", act_and_open)
+
+
 @pytest.mark.parametrize("becomes", ["nothing", "a file"])
 def test_a_folder_that_vanishes_before_it_is_listed_is_named(
     room: Path, monkeypatch: pytest.MonkeyPatch, becomes: str
 ) -> None:
-    scandir = os.scandir
+    def vanish() -> None:
+        (room / "f" / "sub" / "victim").unlink()
+        (room / "f" / "sub").rmdir()
+        if becomes == "a file":
+            (room / "f" / "sub").touch()
 
-    def vanish(path: Any) -> Any:
-        if os.fsencode(path).endswith(b"/sub"):
-            (room / "f" / "sub" / "victim").unlink()
-            (room / "f" / "sub").rmdir()
-            if becomes == "a file":
-                (room / "f" / "sub").touch()
-        return scandir(path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "scandir", vanish)
-        with pytest.raises(SourceChangedError, match="f/sub: vanished"):
-            fffs.pack_folder(room / "f", room / "pack.ffr")
+    before_opening(monkeypatch, b"sub", vanish)
+    with pytest.raises(SourceChangedError, match="f/sub: vanished"):
+        fffs.pack_folder(room / "f", room / "pack.ffr")
     assert_as_before(room)
+
+
+# ---------------------------------------------------------------- folders exchanged for links
+
+
+def exchange(folder: Path, outside: Path) -> None:
+    """Put a symbolic link to elsewhere in the place of a folder."""
+    folder.rename(folder.with_name("aside"))
+    folder.symlink_to(outside)
+
+
+def test_a_folder_exchanged_for_a_link_before_it_is_listed_is_not_followed(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_opening(monkeypatch, b"sub", lambda: exchange(room / "f" / "sub", Path("/etc")))
+    with pytest.raises(SourceChangedError, match="f/sub: vanished"):
+        fffs.pack_folder(room / "f", room / "pack.ffr")
+    assert_as_before(room)
+
+
+def test_a_folder_exchanged_for_another_has_the_mode_of_the_one_that_was_listed(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def another() -> None:
+        (room / "f" / "sub").rename(room / "f" / "aside")
+        (room / "f" / "sub").mkdir()
+        (room / "f" / "sub" / "new").touch()
+        (room / "f" / "sub").chmod(0o710)
+
+    before_opening(monkeypatch, b"sub", another)
+    fffs.pack_folder(room / "f", room / "pack.ffr")
+    with load_source([room / "pack.ffr"]) as source:
+        assert stat.S_IMODE(int(source.tree.mode[source.tree.find(b"sub")])) == 0o710
+        source.tree.find(b"sub/new")
+
+
+def test_a_folder_exchanged_for_a_link_before_its_files_are_copied_is_not_followed(room: Path) -> None:
+    """Not even to the same files: where they are is not in the folder any more."""
+
+    def move_out() -> None:
+        (room / "f" / "sub").rename(room / "elsewhere")
+        (room / "f" / "sub").symlink_to(room / "elsewhere")
+
+    with pytest.raises(SourceChangedError, match="f/sub/victim: changed"):
+        fffs.pack_folder(room / "f", room / "pack.ffr", jobs=1, progress=once(move_out))
+
+
+def test_a_file_exchanged_for_a_link_to_it_is_not_followed(room: Path) -> None:
+    def move_out() -> None:
+        (room / "f" / "sub" / "victim").rename(room / "elsewhere")
+        (room / "f" / "sub" / "victim").symlink_to(room / "elsewhere")
+
+    with pytest.raises(SourceChangedError, match="f/sub/victim: changed"):
+        fffs.pack_folder(room / "f", room / "pack.ffr", jobs=1, progress=once(move_out))
+
+
+def test_a_folder_that_is_renamed_as_a_whole_is_packed_as_it_was_opened(room: Path) -> None:
+    def move() -> None:
+        (room / "f").rename(room / "g")
+        (room / "f").symlink_to("/etc")
+
+    fffs.pack_folder(room / "f", room / "pack.ffr", jobs=1, progress=once(move))
+    assert names_in(room / "pack.ffr") == ["a", "sub", "sub/victim"]
+
+
+def test_nothing_from_outside_is_packed_while_an_adversary_exchanges_folders(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "f", tmp_path / "outside"
+    for part in (folder / "sub", outside):
+        part.mkdir(parents=True)
+        for i in range(20):
+            (part / f"{i}").write_bytes(b"secret" if part == outside else b"inside")
+    ended = threading.Event()
+
+    def adversary() -> None:
+        while not ended.is_set():
+            exchange(folder / "sub", outside)
+            (folder / "sub").unlink()
+            (folder / "aside").rename(folder / "sub")
+
+    thread = threading.Thread(target=adversary)
+    thread.start()
+    outcomes = set()
+    try:
+        for _ in range(60):
+            try:
+                fffs.pack_folder(folder, tmp_path / "pack.ffr", jobs=1)
+            except SourceChangedError:
+                outcomes.add("refused")
+                continue
+            outcomes.add("packed")
+            assert b"secret" not in (tmp_path / "pack.ffr").read_bytes()
+    finally:
+        ended.set()
+        thread.join()
+    assert outcomes
+
+
+def test_a_folder_far_deeper_than_descriptors_reach_comes_back() -> None:
+    """One folder in the next, 1200 deep, and beside each a sibling, while a process may open 128 files."""
+    code = """
+        import os, resource, sys, fffs
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+        os.chdir("folder")
+        for _ in range(1200):
+            os.mkdir("d")
+            os.mkdir("e")
+            open("e/file", "w").close()
+            os.chdir("d")
+        os.chdir(sys.argv[1])
+        fffs.pack_folder("folder", "pack.ffr", jobs=2)
+        with fffs.load_source(["pack.ffr"]) as source:
+            fffs.unpack(source, "copy", jobs=2)
+        fffs.pack_folder("copy", "again.ffr", jobs=2)
+    """
+    with tempfile.TemporaryDirectory(dir=FAST) as room:
+        Path(room, "folder").mkdir()
+        subprocess.run([sys.executable, "-c", textwrap.dedent(code), room], check=True, cwd=room)
+        assert Path(room, "again.ffr").read_bytes() == Path(room, "pack.ffr").read_bytes()
+        for name in ("folder", "copy"):  # deeper than what shutil can remove
+            fd = os.open(f"{room}/{name}", os.O_RDONLY)
+            remove_content(fd)
+            assert os.listdir(fd) == []
+            os.close(fd)
 
 
 def test_an_interrupt_leaves_nothing_behind(room: Path) -> None:

@@ -9,6 +9,8 @@ static int write_fully(int fd, int64_t offset, const uint8_t *data, size_t lengt
     while (length > 0) {
         ssize_t put = pwrite(fd, data, length, offset);
 
+        if (put == 0)
+            return -EIO;
         if (put < 0 && errno != EINTR)
             return -errno;
         if (put > 0) {

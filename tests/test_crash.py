@@ -1,0 +1,376 @@
+"""Writers are all or nothing: killed at any system call, with any of them failing, and on disks of any size."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import differences, small_disk, snapshot
+from tracing import Call, Prepared, prepared
+
+import fffs
+from fffs.errors import WriterError
+
+FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+# Without it a call is taken once for what it does to what; with it, every time that it occurs.
+ALL = bool(os.environ.get("FFFS_ALL_CRASHES"))
+
+WRITERS = ("write", "pack", "unpack")
+TEMPORARY = r"\.%s\.[0-9a-f]{12}\.fffs-tmp"
+# What changes a file or a folder; the rename is looked at by itself.
+CHANGES = ("write", "pwrite64", "ftruncate", "fallocate", "fchmod", "utimensat", "mkdirat", "linkat", "symlinkat")
+CLEANERS = ("unlink", "unlinkat", "rmdir")
+# Calls for which ENOSPC is no answer that a file system would give.
+NEVER_FULL = ("flock", *CLEANERS)
+HARMLESS = r"close|openat(?!.*O_CREAT)"
+IN_PLACE = "complete and in place"
+
+
+class Room:
+    """A folder that a writer writes to, and in it a living writer's temporary file and a dead one's."""
+
+    def __init__(self, process: Prepared, folder: Path, kind: str, old: bool) -> None:
+        self.process, self.folder, self.kind = process, folder / "room", kind
+        self.name = "out" if kind == "unpack" else "out.ffr"
+        self.target = self.folder / self.name
+        self.command = {
+            "write": ["write", self.target],
+            "pack": ["pack", "-q", folder / "f", self.target],
+            "unpack": ["unpack", "-q", folder / "p.ffr", self.target],
+        }[kind]
+        self.old = old
+        self.living, self.dead = (f".{self.name}.{letter * 12}.fffs-tmp" for letter in "ad")
+        self.folder.mkdir()
+        self._temporary(self.living)
+        self._lock = os.open(self.folder / self.living, os.O_RDONLY)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.reset()
+        self.before = state(self.target)
+        assert process.run(*self.command).code == 0
+        self.after = state(self.target)
+        assert self.after not in (None, self.before)
+        self.reset()
+
+    def close(self) -> None:
+        os.close(self._lock)
+        clean(self.folder)
+
+    def _temporary(self, name: str) -> None:
+        path = self.folder / name
+        if self.kind != "unpack":
+            path.write_bytes(b"half of it")
+            return
+        (path / "sub" / "sub").mkdir(parents=True)
+        (path / "sub" / "sub" / "file").write_bytes(b"half of it")
+        (path / "sub" / "sub").chmod(0)
+
+    def reset(self) -> None:
+        """Everything as before the first run."""
+        for name in os.listdir(self.folder):
+            if name != self.living:
+                clean(self.folder / name)
+        if self.old:
+            self.target.mkdir() if self.kind == "unpack" else self.target.write_bytes(b"older")
+            os.utime(self.target, ns=(1, 1))
+        self._temporary(self.dead)
+
+    def leftovers(self) -> set[str]:
+        """What is beside it, apart from the living writer's; every name is of the documented form."""
+        names = set(os.listdir(self.folder)) - {self.name}
+        assert self.living in names
+        for name in names:
+            assert re.fullmatch(TEMPORARY % re.escape(self.name), name)
+        return names - {self.living}
+
+    def assert_next_run_succeeds(self) -> None:
+        """And removes what is left; not what the living writer has."""
+        if self.kind == "unpack" and state(self.target) == self.after:
+            clean(self.target)  # it is never replaced
+        outcome = self.process.run(*self.command)
+        assert (outcome.code, outcome.stderr) == (0, "")
+        assert state(self.target) == self.after
+        assert self.leftovers() == set()
+
+    def calls(self) -> list[Call]:
+        """The calls of an undisturbed run that are to be disturbed."""
+        outcome = self.process.trace(*self.command)
+        assert (outcome.code, outcome.stderr) == (0, "")
+        assert state(self.target) == self.after
+        # Not those of standard streams, nor the end of reading.
+        own = [call for call in outcome.calls if not re.match(r"[012]<|\d+<[^>]*/p\.ffr>$", call.arguments)]
+        last = {call.site: call for call in own}
+        return own if ALL else [call for call in own if last[call.site] is call]
+
+    def killing_calls(self) -> list[Call]:
+        """Those before which the writer is killed: before one that changes nothing is after the one before it."""
+        calls = self.calls()
+        return calls if ALL else [call for call in calls if not re.match(HARMLESS, call.site)] + calls[-1:]
+
+
+def state(path: Path) -> Any:
+    """What is there: nothing, bytes, or a folder with all that is in it."""
+    if path.is_dir():
+        return snapshot(path)
+    return path.read_bytes() if path.exists() else None
+
+
+def clean(path: Path) -> None:
+    subprocess.run(["rm", "-rf", path], check=True)
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
+    with prepared(tmp_path_factory.mktemp("tracing")) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def workplace(process: Prepared) -> Iterator[Path]:
+    """A folder to pack, and its pack."""
+    with tempfile.TemporaryDirectory(dir=FAST) as name:
+        folder = Path(name, "f")
+        (folder / "sub" / "empty").mkdir(parents=True)
+        (folder / "a").write_bytes(b"first")
+        (folder / "hard").hardlink_to(folder / "a")
+        (folder / "sub" / "large").write_bytes(bytes(range(256)) * 5000)
+        (folder / "sub" / "link").symlink_to("../a")
+        (folder / "sub").chmod(0o750)
+        assert process.run("pack", "-q", folder, Path(name, "p.ffr")).code == 0
+        yield Path(name)
+
+
+@pytest.fixture(params=WRITERS)
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@contextlib.contextmanager
+def room_for(process: Prepared, workplace: Path, kind: str, old: bool) -> Iterator[Room]:
+    room = Room(process, workplace, kind, old)
+    try:
+        yield room
+    finally:
+        room.close()
+
+
+# ---------------------------------------------------------------- killed
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new(
+    process: Prepared, workplace: Path, kind: str, old: bool
+) -> None:
+    with room_for(process, workplace, kind, old) as room:
+        seen = set()
+        for call in room.killing_calls():
+            room.reset()
+            outcome = process.trace(*room.command, inject=f"{call.name}:signal=KILL:when={call.number}")
+            assert outcome.code == -9, call
+            found = state(room.target)
+            assert found in (room.before, room.after), call
+            seen.add(found == room.after)
+            assert len(room.leftovers() - {room.dead}) <= (found == room.before), call
+            room.assert_next_run_succeeds()
+        assert seen == {False, True}
+
+
+# ---------------------------------------------------------------- failing
+
+
+@pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
+def test_a_writer_of_which_any_call_fails_names_the_file_and_leaves_the_old(
+    process: Prepared, workplace: Path, kind: str, error: str
+) -> None:
+    words = {"EIO": "Input/output error", "ENOSPC": "No space left on device"}[error]
+    with room_for(process, workplace, kind, old=True) as room:
+        codes = set()
+        for call in room.calls():
+            if error == "ENOSPC" and (call.name in NEVER_FULL or re.match(HARMLESS, call.site)):
+                continue
+            room.reset()
+            outcome = process.trace(*room.command, inject=f"{call.name}:error={error}:when={call.number}")
+            codes.add(outcome.code)
+            assert outcome.code in (0, 6, 7), (call, outcome.stderr)
+            left = room.leftovers() - {room.dead}
+            assert not left or call.name in CLEANERS, call
+            if outcome.code == 0:  # the call did not matter: a leftover's, or a descriptor's that was only read
+                assert (state(room.target), outcome.stderr) == (room.after, ""), call
+            else:
+                assert re.fullmatch(rf"fffs: {workplace}/[^:]*: cannot [^\n]*{words}\n", outcome.stderr), outcome.stderr
+                assert state(room.target) == (room.after if IN_PLACE in outcome.stderr else room.before), call
+            room.assert_next_run_succeeds()
+        assert 7 in codes
+
+
+def test_a_folder_that_cannot_be_synced_is_said_to_have_the_new_in_it(
+    process: Prepared, workplace: Path, kind: str
+) -> None:
+    with room_for(process, workplace, kind, old=True) as room:
+        last = [call for call in room.calls() if call.name == "fsync"][-1]
+        room.reset()
+        outcome = process.trace(*room.command, inject=f"fsync:error=EIO:when={last.number}")
+        assert outcome.code == 7
+        assert IN_PLACE in outcome.stderr
+        assert state(room.target) == room.after
+        room.reset()
+        assert process.trace(*room.command, inject=f"fsync:error=EINVAL:when={last.number}").code == 0, "some have none"
+
+
+# ---------------------------------------------------------------- the order of things
+
+
+def test_what_was_written_is_synced_before_the_rename_and_the_folder_after_it(
+    process: Prepared, workplace: Path, kind: str
+) -> None:
+    with room_for(process, workplace, kind, old=True) as room:
+        clean(room.folder / room.dead)
+        calls = process.trace(*room.command).calls
+        ours = re.compile(
+            rf"{re.escape(str(room.folder))}/\.{re.escape(room.name)}\.(?!a{{12}})[0-9a-f]{{12}}\.fffs-tmp"
+        )
+        (rename,) = [k for k, call in enumerate(calls) if call.name.startswith("rename")]
+        changes = [k for k, call in enumerate(calls) if call.name in CHANGES and ours.search(call.arguments)]
+        writes = [k for k in changes if calls[k].name in ("write", "pwrite64")]
+        assert len(writes) >= 3
+        syncs = [k for k, call in enumerate(calls) if call.name == "fsync" and ours.search(call.arguments)]
+        assert len(syncs) == 1
+        assert syncs[0] < rename
+        if kind == "unpack":
+            (everything,) = [k for k, call in enumerate(calls) if call.name == "syncfs"]
+            # What comes between is the mode and the time of the folder itself.
+            assert [calls[k].name for k in changes if k > everything] == ["fchmod", "utimensat"]
+            assert max(changes) < syncs[0]
+        else:
+            assert max(changes) < syncs[0]
+        after = [call for call in calls[rename + 1 :] if call.name not in ("openat", "close")]
+        assert [(call.name, re.sub(r"^\d+", "", call.arguments)) for call in after[:1]] == [
+            ("fsync", f"<{room.folder}>")
+        ]
+        assert all(call.name == "write" and re.match("[12]<", call.arguments) for call in after[1:])
+
+
+CHANGES = [
+    "write",
+    "pwrite64",
+    "ftruncate",
+    "fallocate",
+    "fchmod",
+    "fchmodat",
+    "utimensat",
+    "mkdirat",
+    "linkat",
+    "symlinkat",
+]  # of files; the rename is looked at by itself
+
+
+def test_files_and_folders_are_made_for_their_user_alone(process: Prepared, workplace: Path, kind: str) -> None:
+    """Not made for all and then closed to others, who could have opened them meanwhile."""
+    with room_for(process, workplace, kind, old=True) as room:
+        calls = process.trace(*room.command).calls
+    modes = [call.arguments[-4:] for call in calls if call.name.startswith("mkdir")]
+    assert modes == (["0700"] * 3 if kind == "unpack" else [])
+    made = [call.arguments for call in calls if call.name == "openat" and "O_CREAT" in call.arguments]
+    assert len(made) == (2 if kind == "unpack" else 1)
+    for arguments in made:
+        assert re.search(r"O_CREAT\|O_EXCL\|O_NOFOLLOW.*, 0600$", arguments)
+
+
+# ---------------------------------------------------------------- full
+
+
+def test_a_disk_of_any_size_takes_all_or_nothing(process: Prepared, workplace: Path, kind: str, tmp_path: Path) -> None:
+    """From one page to as many as are needed."""
+    with room_for(process, workplace, kind, old=False) as room, small_disk(tmp_path / "disk", 1 << 30) as disk:
+        target = disk / room.name
+        command = [target if part == room.target else part for part in room.command]
+        failed = 0
+        for pages in (*range(1, 12), *range(300, 400)):
+            subprocess.run(["mount", "-o", f"remount,size={pages * 4096}", disk], check=True)
+            outcome = process.run(*command)
+            if outcome.code == 0:
+                break
+            failed += 1
+            assert outcome.code == 7
+            assert re.fullmatch(rf"fffs: {disk}/[^:]*: cannot write: No space left on device\n", outcome.stderr)
+            assert os.listdir(disk) == []
+        assert failed > 11
+        assert state(target) == room.after
+        assert os.listdir(disk) == [room.name]
+
+
+def test_a_disk_of_any_number_of_files_takes_all_or_nothing(process: Prepared, workplace: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1 << 30) as disk:
+        codes = []
+        for files in range(1, 10):
+            subprocess.run(["mount", "-o", f"remount,nr_inodes={files}", disk], check=True)
+            outcome = process.run("unpack", "-q", workplace / "p.ffr", disk / "out")
+            codes.append(outcome.code)
+            if outcome.code == 7:
+                assert re.fullmatch(rf"fffs: {disk}/out[^:]*: cannot write: No space left on device\n", outcome.stderr)
+                assert os.listdir(disk) == []
+        assert differences(snapshot(disk / "out"), snapshot(workplace / "f")) == {}
+        assert sorted(set(codes)) == [0, 2, 7], "2: at last it is there already"
+
+
+def test_files_of_any_largest_size_are_complete_or_an_error(process: Prepared, workplace: Path, kind: str) -> None:
+    """A write that meets the limit is cut short, and only the next one fails."""
+    with room_for(process, workplace, kind, old=False) as room:
+        largest = 256 * 5000 if kind == "unpack" else len(room.after)
+        for limit in (0, 1, 47, 100, largest // 2, largest - 1):
+            room.reset()
+            outcome = process.run(*room.command, limit=limit)
+            assert outcome.code == 7, limit
+            assert re.fullmatch(rf"fffs: {room.folder}/out[^:]*: cannot write: File too large\n", outcome.stderr)
+            assert state(room.target) is None
+            assert room.leftovers() == set()
+        room.reset()
+        assert process.run(*room.command, limit=largest).code == 0
+        assert state(room.target) == room.after
+
+
+# ---------------------------------------------------------------- interrupted
+
+
+class _Interrupted(io.BufferedWriter):
+    """Writes half a record, and then somebody presses Ctrl-C."""
+
+    def write(self, data: Any) -> int:
+        super().write(data[:3])
+        raise KeyboardInterrupt
+
+
+def test_a_record_that_was_interrupted_ends_the_file(tmp_path: Path) -> None:
+    """Nobody could say how much of it is there: what follows would be in the wrong place."""
+    (tmp_path / "out.ffr").write_bytes(b"older")
+    writer = fffs.FileWriter(tmp_path / "out.ffr", 2)
+    writer.write_one(b"first")
+    original = writer._stream
+    original.flush()
+    writer._stream = _Interrupted(original.raw)
+    with pytest.raises(KeyboardInterrupt):
+        writer.write_one(b"second")
+    assert writer.closed
+    with pytest.raises(WriterError):
+        writer.write_one(b"second")
+    writer.close()
+    assert os.listdir(tmp_path) == ["out.ffr"]
+    assert (tmp_path / "out.ffr").read_bytes() == b"older"
+
+
+def test_a_new_working_folder_does_not_lead_a_writer_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with fffs.FileWriter("out.ffr", 1) as writer:
+        os.chdir("other")
+        writer.write_one(b"record")
+    assert os.listdir() == []
+    assert sorted(os.listdir(tmp_path)) == ["other", "out.ffr"]
