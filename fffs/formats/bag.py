@@ -1,0 +1,193 @@
+"""The Bag file format: recognising it, loading its index, encoding its table of offsets.
+
+A Bag is a list of byte strings, one after another, and a table of where each ends: in the same file (``v1``, ``v2``) or
+in one beside it (``v3``). It has no magic number, no version and no checksum. See FORMATS.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from array import array
+
+import numpy as np
+
+from fffs import engine
+from fffs.engine import CHECK_NONE
+from fffs.errors import MetadataError, ReadError, UnfinishedFileError, UsageError
+from fffs.files import open_source
+from fffs.index import STEP, Int64Array, RecordIndex
+from fffs.store import room
+
+SUFFIX = ".bag"
+COMPRESSED = ".bagz"
+LAYOUTS = ("v1", "v2", "v3")
+"""v1: n + 1 offsets behind the records, the first is 0. v2: n ends behind the records. v3: n ends in another file."""
+
+OFFSET = struct.Struct("<Q")
+HOLES = 64 << 20  # bytes of a table that may lie in holes of a sparse file
+
+
+def recognise(head: bytes, size: int, path: str) -> bool:
+    """Whether the file is a Bag, to judge by its name: its content can be anything."""
+    name = os.path.basename(path)
+    return name.endswith((SUFFIX, COMPRESSED)) and not name.startswith("limits.")
+
+
+def sidecars(path: str) -> tuple[str, ...]:
+    """The files that may hold the table of a Bag in layout v3."""
+    folder, name = os.path.split(path)
+    limits = os.path.join(folder, f"limits.{name}")
+    return (path.removesuffix(SUFFIX) + ".idx", limits) if name.endswith(SUFFIX) else (limits,)
+
+
+def encode_table(ends: array[int]) -> bytes:
+    """The table of layout v1 for records that end at ends (an array of type "Q")."""
+    return bytes(8) + np.array(ends, "<u8").tobytes()
+
+
+def load_index(fd: int, path: str, check_data: bool = True, layout: str | None = None) -> RecordIndex:
+    """Load and validate the index of the Bag open as fd, which stays the caller's.
+
+    Args:
+        fd: the open file.
+        path: its path; the table of layout v3 is looked for beside it.
+        check_data: for the signature that all formats share; there are no checksums.
+        layout: one of ``LAYOUTS``, for files that look like another. Without it: v3 when there is a file with a table
+            beside this one, else v1 when the table begins with 0, else v2.
+
+    Raises:
+        MetadataError: the table contradicts itself or the file's size.
+        UnfinishedFileError: layout v1 was asked for, and the file is empty.
+        ReadError: the operating system could not read.
+
+    """
+    return load(fd, path, layout)[0]
+
+
+def load(fd: int, path: str, layout: str | None = None) -> tuple[RecordIndex, str]:
+    """``load_index``, and the layout that was found."""
+    if layout is not None and layout not in LAYOUTS:
+        raise UsageError(f"{path}: there is no layout {layout!r}: it must be one of {', '.join(LAYOUTS)}")
+    if layout in (None, "v3"):
+        for table in sidecars(path):
+            if os.path.exists(table):
+                return _load_sidecar(fd, path, table), "v3"
+    if layout == "v3":
+        raise MetadataError(f"{path}: there is no {' or '.join(sidecars(path))} with its table; copy that too")
+    layout = layout or tail_layout(fd, path)
+    return _load_tail(fd, path, layout), layout
+
+
+def tail_layout(fd: int, path: str) -> str:
+    """The layout, v1 or v2, of a Bag whose table is at its end. A v2 Bag that begins with an empty record passes for
+    v1: nothing in the file tells them apart. Compressed ones are always v2.
+    """
+    size = os.fstat(fd).st_size
+    if size == 0 or path.endswith(COMPRESSED):
+        return "v2"
+    return "v1" if _offset_at(fd, path, _table_begin(fd, path, size)) == 0 else "v2"
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _load_tail(fd: int, path: str, layout: str) -> RecordIndex:
+    size = os.fstat(fd).st_size
+    if size == 0 and layout == "v1":
+        raise UnfinishedFileError(f"{path}: the file is empty: its writer was stopped before it finished")
+    begin = _table_begin(fd, path, size) if size else 0
+    bounds = _read_bounds(fd, path, path, begin, (size - begin) // 8, lead=layout == "v2")
+    if int(bounds[0]) != 0:
+        raise MetadataError(f"{path}: record 0 does not begin at byte 0 (table entry at byte {begin}); it is damaged")
+    if int(bounds[-1]) != begin:
+        raise MetadataError(f"{path}: the file changed while it was opened")
+    return RecordIndex(path, bounds[:-1], bounds[1:], None, CHECK_NONE, size).validate()
+
+
+def _load_sidecar(fd: int, path: str, table: str) -> RecordIndex:
+    other, table = open_source(table)
+    try:
+        # An interrupted append leaves part of an entry, or records without one: neither is counted.
+        bounds = _read_bounds(other, path, table, 0, os.fstat(other).st_size // 8, lead=True)
+    finally:
+        os.close(other)
+    # After the table: who appends writes the records first.
+    return RecordIndex(path, bounds[:-1], bounds[1:], None, CHECK_NONE, os.fstat(fd).st_size).validate()
+
+
+def _table_begin(fd: int, path: str, size: int) -> int:
+    """Where the table at the end of a file begins: its last entry, the end of the last record, says it."""
+    if size < OFFSET.size:
+        raise MetadataError(f"{path}: too short for a Bag ({size} bytes); was it written completely?")
+    begin = _offset_at(fd, path, size - OFFSET.size)
+    if begin > size - OFFSET.size or (size - begin) % OFFSET.size:
+        raise MetadataError(
+            f"{path}: no table at its end (byte {size - OFFSET.size} names byte {begin} as its begin): the file was "
+            "cut, its writer was stopped before it finished, or it is no Bag"
+        )
+    return begin
+
+
+def _offset_at(fd: int, path: str, position: int) -> int:
+    try:
+        data = os.pread(fd, OFFSET.size, position)
+    except OSError as error:
+        raise ReadError(error.errno or errno.EIO, path, f"the table at byte {position}") from error
+    if len(data) != OFFSET.size:
+        raise MetadataError(f"{path}: the file ends inside its table, at byte {position + len(data)}")
+    return int(OFFSET.unpack(data)[0])
+
+
+def _read_bounds(fd: int, path: str, table: str, begin: int, entries: int, lead: bool) -> Int64Array:
+    """The table's entries, which never decrease, as int64. lead: with a 0 before them.
+
+    fd and table are the file that holds the table, path the one that holds the records.
+    """
+    _refuse_holes(fd, table, begin, 8 * entries)
+    first = 8 if lead else 0
+    buffer = room(first + 8 * entries)
+    buffer[:first] = 0
+    if entries:
+        request = np.zeros(1, engine.REQUEST)
+        request["offset"], request["length"], request["fd"] = begin, 8 * entries, fd
+        request["dest"] = buffer.ctypes.data + first
+        if not engine.read_batch(request):
+            status = -int(request["status"][0])
+            if status == errno.ENODATA:
+                raise MetadataError(f"{table}: the file ends inside its table; it was cut, copy it again")
+            raise ReadError(status, table, "the table")
+    bounds = buffer.view("<i8")
+    for k in range(0, len(bounds) - 1, STEP):
+        part = bounds[k : k + STEP + 1]
+        good = part[1:] >= part[:-1]
+        if not good.all():
+            bad = k + int(np.argmin(good))
+            end = int(bounds[bad + 1 : bad + 2].view("<u8")[0])
+            raise MetadataError(
+                f"{path}: record {bad} begins at byte {int(bounds[bad])} and ends at byte {end} "
+                f"(table entry at byte {begin + 8 * (bad + 1) - first} of {table}); the table is damaged"
+            )
+    return bounds
+
+
+def _refuse_holes(fd: int, table: str, begin: int, size: int) -> None:
+    """Raise MetadataError for a table of which much was never written, before memory is claimed for it.
+
+    A sparse file can have any size, and zeros are good entries: of empty records.
+    """
+    if size <= HOLES:
+        return
+    position, end, holes = begin, begin + size, 0
+    while position < end and holes <= HOLES:
+        try:
+            data = min(os.lseek(fd, position, os.SEEK_DATA), end)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # a file system that does not know its holes
+                return
+            data = end
+        holes += data - position
+        position = os.lseek(fd, data, os.SEEK_HOLE) if data < end else end
+    if holes > HOLES:
+        raise MetadataError(f"{table}: most of its table of {size} bytes was never written; the file is damaged")

@@ -1,0 +1,27 @@
+"""Data sets and Bags of danijar's granular (all three generations) and DeepMind's bagz, read in batches by the engine.
+
+``BagReader``, ``BagWriter``: one list of byte strings. ``DatasetReader``, ``DatasetWriter`` and their sharded
+counterparts: a folder with one Bag per key. ``encoders``, ``decoders``: the supplied codecs (``fffs.granular.codecs``).
+"""
+
+from __future__ import annotations
+
+from fffs.granular.bag_reader import BagReader
+from fffs.granular.bag_writer import BagWriter
+from fffs.granular.codecs import decoders, decoders_0_6, encoders, encoders_0_6
+from fffs.granular.reader import DatasetReader, ShardedDatasetReader
+from fffs.granular.sharded_writer import ShardedDatasetWriter
+from fffs.granular.writer import DatasetWriter
+
+__all__ = [
+    "BagReader",
+    "BagWriter",
+    "DatasetReader",
+    "DatasetWriter",
+    "ShardedDatasetReader",
+    "ShardedDatasetWriter",
+    "decoders",
+    "decoders_0_6",
+    "encoders",
+    "encoders_0_6",
+]

@@ -1,0 +1,155 @@
+"""BagReader: the records of one Bag or bagz file, by number, in batches."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, overload
+
+import numpy as np
+
+from fffs.errors import ClosedError, RecordError, UsageError
+from fffs.files import SourceFile, open_source
+from fffs.formats.bag import COMPRESSED, load
+from fffs.granular.zstd import Decompressor
+from fffs.numbers import Indices
+from fffs.store import RecordStore, UInt8Array
+
+LIMIT = 1 << 30
+
+
+def open_bag(path: str, layout: str | None = None) -> tuple[SourceFile, str]:
+    """Open a Bag: the file with its index, the caller's to close, and the layout that was found."""
+    fd, name = open_source(path)
+    try:
+        index, found = load(fd, name, layout)
+    except BaseException:
+        os.close(fd)
+        raise
+    return SourceFile(fd, index), found
+
+
+def size_of(source: SourceFile, layout: str) -> int:
+    """Bytes of a Bag with its table."""
+    return source.index.file_size + (8 * len(source.index) if layout == "v3" else 0)
+
+
+def clip(wanted: range, count: int) -> range:
+    """The part of a range that lies between 0 and count, without counting through the rest."""
+    if wanted.step < 0:
+        return clip(wanted[::-1], count)[::-1]
+    start = wanted.start if wanted.start >= 0 else wanted.start % wanted.step
+    return range(start, max(start, min(wanted.stop, count)), wanted.step)
+
+
+class BagReader:
+    """The records of a Bag (``.bag`` of any generation) or a bagz file (``.bag``, ``.bagz``).
+
+    ``reader[3]`` is bytes, ``reader[2:9]``, ``reader[range(2, 9)]`` (both clipped) and ``reader[[5, 1, 5]]`` are lists
+    of bytes, read in one batch. May be used from any thread and after fork; can be pickled and copied: the copy opens
+    the file anew.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], layout: str | None = None, limit: int = LIMIT) -> None:
+        """path: the file. layout: "v1", "v2" or "v3" for a file that looks like another (see ``fffs.formats.bag``).
+        limit: the largest record of a ``.bagz``, in bytes when decompressed.
+        """
+        self.path = os.fsdecode(path)
+        self._arguments = (self.path, layout, limit)
+        self._decompress: Callable[[Any], bytes] | None = None
+        if self.path.endswith(COMPRESSED):
+            self._decompress = Decompressor(limit)
+        source, self.layout = open_bag(self.path, layout)
+        self._store = RecordStore([source])
+        self._store.expect_random_reads()
+        self.size = size_of(source, self.layout)
+        """Bytes of the file, with those of its table where that is a file of its own."""
+
+    @property
+    def store(self) -> RecordStore:
+        """The open file, its records as they are stored; raises ClosedError after ``close``."""
+        if self._store.closed:
+            raise ClosedError(f"{self.path}: the reader has been closed")
+        return self._store
+
+    def __len__(self) -> int:
+        return self._store.n
+
+    # ------------------------------------------------------------ reading
+
+    def read(self, indices: Indices) -> list[UInt8Array]:
+        """Read records in one batch: one 1-D uint8 array per index, in the order asked.
+
+        They share one buffer (those of a ``.bagz`` do not, and are read-only); see ``fffs.FileReader.read``.
+
+        Raises:
+            RecordIndexError, RecordError, ReadError, ClosedError.
+
+        """
+        if self._decompress is None:
+            return self.store.read(indices, check=False)
+        return [np.frombuffer(data, np.uint8) for data in self._contents(indices)]
+
+    def _contents(self, indices: Indices) -> list[bytes]:
+        # Two passes over the indices: of a generator, only one would be left.
+        numbers = indices if isinstance(indices, np.ndarray) else list(indices)
+        stored = self.store.read(numbers, check=False)
+        if self._decompress is None:
+            return [data.tobytes() for data in stored]
+        return [self._content(int(number), data) for number, data in zip(np.ravel(numbers), stored, strict=True)]
+
+    def _content(self, number: int, data: UInt8Array) -> bytes:
+        assert self._decompress is not None
+        try:
+            return self._decompress(data)
+        except ValueError as error:
+            number %= len(self)
+            raise RecordError(
+                f"{self.path}: record {number} (at byte {int(self._store.files[0].index.starts[number])}): {error}",
+                path=self.path,
+                record=number,
+                number=number,
+            ) from None
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice | range | list[int] | np.ndarray) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice | range | list[int] | np.ndarray) -> bytes | list[bytes]:
+        if isinstance(index, slice):
+            return self._contents(range(len(self))[index])
+        if isinstance(index, range):
+            return self._contents(clip(index, len(self)))
+        if isinstance(index, (list, tuple, np.ndarray)):
+            return self._contents(index)
+        try:
+            number = operator.index(index)
+        except TypeError:
+            raise UsageError(f"records are asked for by integers, not {type(index).__name__}") from None
+        data = self.store.read_one(number, check=False)
+        return data.tobytes() if self._decompress is None else self._content(number, data)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self[k] for k in range(len(self)))
+
+    # ------------------------------------------------------------ life
+
+    def close(self) -> None:
+        """Close the file, once reads in other threads are done. May be called again."""
+        self._store.close()
+
+    def __enter__(self) -> BagReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._arguments
+
+    def __repr__(self) -> str:
+        return f"<BagReader {self.path!r}: {'closed' if self._store.closed else f'{len(self)} records'}>"

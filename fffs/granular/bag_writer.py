@@ -1,0 +1,166 @@
+"""BagWriter: writes a Bag, record by record."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any
+
+from fffs.atomic import AtomicFile
+from fffs.errors import UsageError, WriterError
+from fffs.formats.bag import SUFFIX, sidecars
+from fffs.granular.streams import AppendedBag, RecordStream
+from fffs.writer import as_bytes
+
+
+class _NewBag:
+    """A Bag in layout v1, which appears when it is complete."""
+
+    def __init__(self, path: str) -> None:
+        if not path.endswith(SUFFIX):
+            raise UsageError(f"{path}: the name of a Bag must end in {SUFFIX}")
+        for table in sidecars(path):
+            if os.path.lexists(table):
+                raise UsageError(f"{path}: remove {table} first: readers would take it for the table of the new Bag")
+        self._file = AtomicFile(path)
+        self._stream = RecordStream(self._file.fd, path)
+        self.append, self.flush = self._stream.append, self._stream.drain
+
+    def __len__(self) -> int:
+        return len(self._stream.ends)
+
+    @property
+    def size(self) -> int:
+        return self._stream.size
+
+    def finish(self) -> None:
+        self._stream.finish()
+        self._file.commit()
+
+    def discard(self) -> None:
+        self._file.discard()
+
+
+class _GrownBag:
+    """A Bag in layout v3, to which records are added."""
+
+    def __init__(self, path: str) -> None:
+        self._bag = AppendedBag(path)
+        self._bag.begin(self._bag.found)
+        self.append = self._bag.append
+
+    def __len__(self) -> int:
+        return len(self._bag)
+
+    @property
+    def size(self) -> int:
+        return self._bag.size
+
+    def flush(self) -> None:
+        self._bag.write_records()
+        self._bag.write_table()
+        self._bag.keep()
+
+    def finish(self) -> None:
+        self.flush()
+        self._bag.close()
+
+    def discard(self) -> None:
+        self._bag.rollback()
+        self._bag.close()
+
+
+class BagWriter:
+    """Writes records to a Bag.
+
+    layout="v1" (granular 0.6.0 to 0.19.0, byte for byte): one file, which appears when the writer is closed; an older
+    one stays as it is until then. layout="v3" (granular from 0.22): ``X.bag`` with ``X.idx``, appended to when they are
+    there; what was flushed stays, whatever happens.
+
+    Leaving the with-block by an exception forgets everything (v3: what was not flushed). Not thread-safe; not to be
+    used in a child of fork.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], layout: str = "v1") -> None:
+        self.path = os.fsdecode(path)
+        self.closed = True
+        if layout not in ("v1", "v3"):
+            raise UsageError(f"{self.path}: layout {layout!r} cannot be written, only v1 and v3")
+        self.layout = layout
+        self._bag: _NewBag | _GrownBag = _NewBag(self.path) if layout == "v1" else _GrownBag(self.path)
+        self._owner = os.getpid()
+        self.closed = False
+
+    def append(self, record: Any, flush: bool = False) -> int:
+        """Add a record: the bytes of any C-contiguous buffer. Returns its number.
+
+        Raises:
+            TypeError: it is no buffer.
+            WriterError: the writer is closed.
+            WriteError: the operating system could not write; the writer is closed, see the class for what stays.
+
+        """
+        self._need_open()
+        data = as_bytes(record)
+        try:
+            self._bag.append(data)
+        except BaseException:
+            self._discard()
+            raise
+        if flush:
+            self.flush()
+        return len(self._bag) - 1
+
+    def flush(self) -> None:
+        """v3: make what was appended so far permanent and visible. v1: give it to the operating system."""
+        self._need_open()
+        try:
+            self._bag.flush()
+        except BaseException:
+            self._discard()
+            raise
+
+    def close(self) -> None:
+        """Write the rest and put the file in place. May be called again. Raises WriteError."""
+        if self.closed:
+            return
+        try:
+            self._bag.finish()
+        except BaseException:
+            self._discard()
+            raise
+        self.closed = True
+
+    def _need_open(self) -> None:
+        if self.closed:
+            raise WriterError(f"{self.path}: the writer has been closed")
+
+    def _discard(self) -> None:
+        self.closed = True
+        if os.getpid() == self._owner:
+            self._bag.discard()
+
+    def __len__(self) -> int:
+        """How many records the Bag will have."""
+        return len(self._bag)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the Bag with its table, if it were closed now."""
+        return self._bag.size
+
+    def __enter__(self) -> BagWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif not self.closed:
+            self._discard()
+
+    def __del__(self) -> None:
+        # What was not closed is forgotten; the interpreter must not be told to raise from here.
+        if not getattr(self, "closed", True):
+            self._discard()

@@ -1,0 +1,244 @@
+"""The supplied codecs: values to the bytes of a blob and back, as the versions of granular wrote them.
+
+``encoders`` and ``decoders`` know the types of all versions. One name has two meanings: ``int`` without a size is
+signed since 0.8; ``encoders_0_6`` and ``decoders_0_6`` take it for unsigned, as 0.6.0 did. A codec is called with the
+value or blob, and with the arguments of the type as strings: for ``int(8)`` with ``"8"``. To add to them::
+
+    decoders = fffs.granular.decoders | {"mp4": my_decoder}
+
+A decoder says that a blob is not of its type with a ValueError; readers add which one it was.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fffs.granular.messages import pack, unpack
+from fffs.granular.optional import library
+
+Codec = Callable[..., Any]
+
+LARGEST_IMAGE = 1 << 30
+"""Bytes of pixels: what decoding one image may claim."""
+
+_DTYPE = re.compile(r"[<>=|]?[a-zA-Z]+[0-9]*(\[[a-zA-Z]+\])?")
+
+# ---------------------------------------------------------------- texts and numbers
+
+
+def encode_bytes(value: Any) -> bytes:
+    """``bytes``: as they are."""
+    return bytes(memoryview(value))
+
+
+def decode_bytes(blob: bytes) -> bytes:
+    """``bytes``: as they are."""
+    return blob
+
+
+def encode_utf8(value: str) -> bytes:
+    """``utf8``: text."""
+    return value.encode()
+
+
+def decode_utf8(blob: bytes) -> str:
+    """``utf8``: text."""
+    return blob.decode()
+
+
+def encode_int(value: int, size: str | None = None) -> bytes:
+    """``int(size)``: unsigned, little-endian. ``int``: signed, in as few bytes as it needs, at least one."""
+    if size is not None:
+        return encode_unsigned(value, size)
+    value = int(value)
+    return value.to_bytes((value if value >= 0 else ~value).bit_length() // 8 + 1, "little", signed=True)
+
+
+def decode_int(blob: bytes, size: str | None = None) -> int:
+    """``int(size)``: unsigned, little-endian, of that size. ``int``: signed."""
+    return int.from_bytes(blob, "little", signed=True) if size is None else decode_unsigned(blob, size)
+
+
+def encode_unsigned(value: int, size: str | None = None) -> bytes:
+    """``int`` of 0.6.0: unsigned, little-endian, in as few bytes as it needs, 0 in none."""
+    value = int(value)
+    return value.to_bytes((value.bit_length() + 7) // 8 if size is None else int(size), "little")
+
+
+def decode_unsigned(blob: bytes, size: str | None = None) -> int:
+    """``int`` of 0.6.0: unsigned, little-endian."""
+    if size is not None and len(blob) != int(size):
+        raise ValueError(f"an integer of {len(blob)} bytes, instead of {size}")
+    return int.from_bytes(blob, "little")
+
+
+def _fixed(form: str) -> tuple[Codec, Codec]:
+    packer = struct.Struct(form)
+
+    def encode(value: int) -> bytes:
+        try:
+            return packer.pack(value)
+        except struct.error as error:
+            raise ValueError(f"{value!r:.60}: {error}") from None
+
+    def decode(blob: bytes) -> int:
+        if len(blob) != packer.size:
+            raise ValueError(f"an integer of {len(blob)} bytes, instead of {packer.size}")
+        return int(packer.unpack(blob)[0])
+
+    return encode, decode
+
+
+encode_i64, decode_i64 = _fixed("<q")
+encode_u64, decode_u64 = _fixed("<Q")
+
+# ---------------------------------------------------------------- arrays
+
+
+def as_array(name: Any, shape: Any, data: Any) -> np.ndarray:
+    """Read-only view of bytes as an array; raises ValueError unless they are exactly one."""
+    if not isinstance(name, str) or not isinstance(data, bytes) or not isinstance(shape, (list, tuple)):
+        raise ValueError("no array: a dtype, a shape and bytes are needed")
+    if not all(type(length) is int and length >= 0 for length in shape) or len(shape) > 32:
+        raise ValueError(f"an array of shape {shape!r:.60}")
+    try:
+        dtype = np.dtype(name) if _DTYPE.fullmatch(name) else None
+    except (TypeError, ValueError):
+        dtype = None
+    if dtype is None or dtype.hasobject or dtype.itemsize == 0:
+        raise ValueError(f"an array of dtype {name!r:.60}")
+    if math.prod(shape) * dtype.itemsize != len(data):
+        raise ValueError(f"{len(data)} bytes for an array of {dtype} and shape {shape!r:.60}")
+    return np.frombuffer(data, dtype).reshape(shape) if data else np.empty(shape, dtype)
+
+
+def encode_array(value: Any, *arguments: str) -> bytes:
+    """``array(dtype,dims...)``: the bytes of such an array. ``array``: with its dtype and shape (needs msgpack)."""
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        raise ValueError("an array of objects has no bytes of its own")
+    if not arguments:
+        return pack((array.dtype.str, array.shape, array.tobytes()))
+    dtype, shape = np.dtype(arguments[0]), tuple(int(length) for length in arguments[1:])
+    if array.dtype != dtype or array.shape != shape:
+        raise ValueError(f"an array of {array.dtype} and shape {array.shape}, instead of {dtype} and {shape}")
+    return array.tobytes()
+
+
+def decode_array(blob: bytes, *arguments: str) -> np.ndarray:
+    """``array(dtype,dims...)``: raw bytes. ``array``: with its dtype and shape (needs msgpack). Both are read-only."""
+    if arguments:
+        return as_array(arguments[0], [int(length) for length in arguments[1:]], blob)
+    parts = unpack(blob)
+    if not isinstance(parts, list) or len(parts) != 3:
+        raise ValueError("no array: a dtype, a shape and bytes are needed")
+    return as_array(*parts)
+
+
+# ---------------------------------------------------------------- structures
+
+
+def encode_msgpack(value: Any) -> bytes:
+    """``msgpack``: a structure of lists, dictionaries, numbers, texts and bytes."""
+    return pack(value)
+
+
+def decode_msgpack(blob: bytes) -> Any:
+    """``msgpack``: a structure of lists, dictionaries, numbers, texts and bytes."""
+    return unpack(blob)
+
+
+def _embed(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return ["_", value.dtype.str, value.shape, value.tobytes()]
+    raise TypeError(f"a tree cannot hold {type(value).__name__}")
+
+
+def _extract(items: list[Any]) -> Any:
+    """The array that a list stands for, or the list."""
+    if len(items) != 4 or not isinstance(items[0], str) or items[0] != "_":
+        return items
+    if not (isinstance(items[1], str) and isinstance(items[2], list) and isinstance(items[3], bytes)):
+        return items
+    return as_array(*items[1:])
+
+
+def encode_tree(value: Any) -> bytes:
+    """``tree``: a structure as of ``msgpack`` that may hold arrays, each as ``["_", dtype, shape, bytes]``."""
+    return pack(value, _embed)
+
+
+def decode_tree(blob: bytes) -> Any:
+    """``tree``: a structure that may hold arrays, which are read-only."""
+    return unpack(blob, _extract)
+
+
+# ---------------------------------------------------------------- images
+
+
+def _image(kind: str) -> tuple[Codec, Codec]:
+    """The codec of an image format that Pillow calls kind."""
+
+    def encode(value: Any) -> bytes:
+        out = io.BytesIO()
+        library("PIL.Image", f"the type {kind.lower()}").fromarray(np.asarray(value)).save(out, format=kind)
+        return out.getvalue()
+
+    def decode(blob: bytes) -> np.ndarray:
+        pillow = library("PIL.Image", f"the type {kind.lower()}")
+        try:
+            # Of a PNG this compares the checksums; of a JPEG, which has none, it does nothing.
+            pillow.open(io.BytesIO(blob), formats=(kind,)).verify()
+            image = pillow.open(io.BytesIO(blob), formats=(kind,))
+            depth = len(image.getbands()) * (4 if image.mode[0] in "IF" else 1)
+            if math.prod(image.size) * depth > LARGEST_IMAGE:
+                raise ValueError(f"an image of {image.size[0]} by {image.size[1]} pixels")
+            return np.asarray(image)
+        except MemoryError:
+            raise
+        except Exception as error:  # Pillow's parsers raise nearly everything
+            raise ValueError(f"no {kind}: {str(error)[:200]}") from None
+
+    return encode, decode
+
+
+encode_jpeg, decode_jpeg = _image("JPEG")
+encode_png, decode_png = _image("PNG")
+
+# ---------------------------------------------------------------- by name
+
+encoders: dict[str, Codec] = {
+    "bytes": encode_bytes,
+    "utf8": encode_utf8,
+    "int": encode_int,
+    "i64": encode_i64,
+    "u64": encode_u64,
+    "array": encode_array,
+    "msgpack": encode_msgpack,
+    "tree": encode_tree,
+    "jpeg": encode_jpeg,
+    "jpg": encode_jpeg,
+    "png": encode_png,
+}
+decoders: dict[str, Codec] = {
+    "bytes": decode_bytes,
+    "utf8": decode_utf8,
+    "int": decode_int,
+    "i64": decode_i64,
+    "u64": decode_u64,
+    "array": decode_array,
+    "msgpack": decode_msgpack,
+    "tree": decode_tree,
+    "jpeg": decode_jpeg,
+    "jpg": decode_jpeg,
+    "png": decode_png,
+}
+encoders_0_6: dict[str, Codec] = {**encoders, "int": encode_unsigned}
+decoders_0_6: dict[str, Codec] = {**decoders, "int": decode_unsigned}

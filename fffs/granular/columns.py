@@ -1,0 +1,199 @@
+"""The files of one data set that is written: NewColumns (layout v1, complete or not at all), GrownColumns (v3)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+
+from fffs.atomic import AtomicFile, AtomicFolder
+from fffs.errors import MetadataError, SourceNotFoundError, UsageError, WriteError
+from fffs.formats.bag import SUFFIX
+from fffs.granular import refs
+from fffs.granular import spec as specs
+from fffs.granular.streams import AppendedBag, RecordStream, write_at
+
+Blobs = Sequence[memoryview | list[memoryview]]
+"""The blobs of one row: for each key one, or a list for a sequence."""
+
+UNFLUSHED = 1 << 16  # rows after which GrownColumns flushes by itself
+FEW = 1024
+
+
+class NewColumns:
+    """A data set in layout v1, which appears when it is complete. Not thread-safe."""
+
+    def __init__(self, path: str, spec: dict[str, str]) -> None:
+        self.path = path
+        if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path) or os.listdir(path)):
+            raise WriteError(errno.EEXIST, path, "a data set in layout v1 is written at once, to a new or empty folder")
+        make_folder(os.path.dirname(path.rstrip("/")) or ".")
+        self._folder = AtomicFolder(os.fsencode(path.rstrip("/")), path)
+        self._fds: list[int] = []
+        try:
+            self._spec = self._create(specs.NAME)
+            self._spec_bytes = specs.encode(spec)
+            self._columns = [RecordStream(self._create(key + SUFFIX), self._name(key + SUFFIX)) for key in spec]
+            self._refs = RecordStream(self._create(specs.REFS + SUFFIX), self._name(specs.REFS + SUFFIX))
+        except BaseException:
+            self.discard()
+            raise
+
+    def _name(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    def _create(self, name: str) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            fd = os.open(name.encode(), flags, 0o666, dir_fd=self._folder.fd)
+        except OSError as error:
+            raise WriteError(error.errno or errno.EIO, self._name(name)) from error
+        self._fds.append(fd)
+        return fd
+
+    def __len__(self) -> int:
+        return len(self._refs.ends)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all Bags, if they were closed now."""
+        return self._refs.size + sum(column.size for column in self._columns)
+
+    def append(self, blobs: Blobs) -> None:
+        """Add a row. When this raises, the data set is of no use any more."""
+        row: list[refs.Ref] = []
+        for column, blob in zip(self._columns, blobs, strict=True):
+            first = len(column.ends)
+            row.append((first, len(blob)) if isinstance(blob, list) else first)
+            for data in blob if isinstance(blob, list) else [blob]:
+                column.append(data)
+        self._refs.append(memoryview(refs.encode(row)))
+
+    def flush(self) -> None:
+        """Give everything to the operating system."""
+        for stream in (*self._columns, self._refs):
+            stream.drain()
+
+    def finish(self) -> None:
+        """Write the tables and put the folder in place. Raises WriteError."""
+        write_at(self._spec, self._spec_bytes, 0, self._name(specs.NAME))
+        for stream in (*self._columns, self._refs):
+            stream.finish()
+        self._close_files()
+        self._folder.commit(0o777 & ~_umask(), time.time_ns())
+        self._folder.__exit__(None, None, None)
+
+    def discard(self) -> None:
+        """Forget it."""
+        self._close_files()
+        self._folder.__exit__(None, None, None)
+
+    def _close_files(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
+
+
+class GrownColumns:
+    """A data set in layout v3, to which rows are added. Not thread-safe.
+
+    Rows count when they are in all columns: a writer that was killed may leave some in a few, which are cut off when
+    the data set is opened again.
+    """
+
+    def __init__(self, path: str, spec: dict[str, str]) -> None:
+        self._bags: list[AppendedBag] = []
+        self._unflushed = 0
+        self._make(path, spec)
+        try:
+            for key in spec:
+                self._bags.append(AppendedBag(os.path.join(path, key + SUFFIX)))
+            self._refuse_lost(path)
+            rows = min(bag.found for bag in self._bags)
+            for bag in self._bags:
+                bag.begin(rows)
+        except BaseException:
+            self._close()
+            raise
+
+    def _make(self, path: str, spec: dict[str, str]) -> None:
+        """The folder with its spec.json, or the check that it is the same."""
+        if specs.REFS not in spec and os.path.lexists(os.path.join(path, specs.REFS + SUFFIX)):
+            raise UsageError(f"{path}: a data set of granular before 0.22, to which nothing can be appended")
+        make_folder(path)
+        try:
+            found = specs.load(path)
+        except SourceNotFoundError:
+            with AtomicFile(os.path.join(path, specs.NAME)) as file:
+                write_at(file.fd, specs.encode(spec), 0, file.path)
+                file.commit()
+            return
+        if found != spec:
+            raise UsageError(f"{path}: a data set with another spec: {found}"[:500])
+
+    def _refuse_lost(self, path: str) -> None:
+        """A killed writer leaves columns that differ by what it buffered. More was lost in another way, and may be
+        found again.
+        """
+        found = [bag.found for bag in self._bags]
+        if max(found) - min(found) > (UNFLUSHED if min(found) else FEW):
+            bag = self._bags[found.index(min(found))]
+            raise MetadataError(
+                f"{bag.path}: {min(found)} records, but other columns of {path} have {max(found)}; copy it again"
+            )
+
+    def __len__(self) -> int:
+        return len(self._bags[0])
+
+    @property
+    def size(self) -> int:
+        """Bytes of all Bags with their tables, after a flush."""
+        return sum(bag.size for bag in self._bags)
+
+    def append(self, blobs: Blobs) -> None:
+        """Add a row. When this raises, what was not flushed is of no use any more."""
+        for bag, blob in zip(self._bags, blobs, strict=True):
+            assert isinstance(blob, memoryview)
+            bag.append(blob)
+        self._unflushed += 1
+        if self._unflushed == UNFLUSHED:
+            self.flush()
+
+    def flush(self) -> None:
+        """Make all rows permanent and visible."""
+        for bag in self._bags:
+            bag.write_records()
+        for bag in self._bags:
+            bag.write_table()
+        for bag in self._bags:
+            bag.keep()
+        self._unflushed = 0
+
+    def finish(self) -> None:
+        """Flush and close."""
+        self.flush()
+        self._close()
+
+    def discard(self) -> None:
+        """Forget what was not flushed."""
+        for bag in self._bags:
+            bag.rollback()
+        self._close()
+
+    def _close(self) -> None:
+        for bag in self._bags:
+            bag.close()
+
+
+def make_folder(path: str) -> None:
+    """Make a folder, and those above it, where there is none. Raises WriteError."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise WriteError(error.errno or errno.EIO, path) from error
+
+
+def _umask() -> int:
+    """Read without setting it, which would be a race."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        return next((int(line.split()[1], 8) for line in status if line.startswith("Umask:")), 0o022)

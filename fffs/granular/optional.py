@@ -1,0 +1,30 @@
+"""Libraries that only some files need: imported when they are, with a clear word when one is missing."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from typing import Any
+
+from fffs.errors import UsageError
+
+ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+PACKAGES = {"msgpack": "msgpack", "PIL.Image": "pillow", "backports.zstd": "backports.zstd"}
+
+
+@functools.cache
+def library(name: str, what: str) -> Any:
+    """The module of that name. what: what needs it, for the message.
+
+    Raises:
+        UsageError: it is not installed.
+
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        package = PACKAGES.get(name, name)
+        raise UsageError(
+            f"{what} needs {package}, which is not installed: pip install 'fffs[granular]' (or {package} alone)"
+        ) from None

@@ -1,0 +1,96 @@
+"""The records of refs.bag: for each key of a row, which blobs it has. A small part of msgpack, taken strictly.
+
+A row is an array with one entry per key: the blob's number, or for a sequence an array, ``[first, count]`` or ``[]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_WIDTHS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+_CODES = {width: code for code, width in _WIDTHS.items()}
+
+Ref = int | tuple[int, int]
+"""A scalar's blob, or the first of a sequence and how many."""
+
+
+def decode(record: bytes, sequences: Sequence[bool]) -> list[Ref]:
+    """The entries of one row. sequences: for each key, whether it is one.
+
+    Raises:
+        ValueError: it is anything else.
+
+    """
+    try:
+        count, at = _array(record, 0)
+        if count != len(sequences):
+            raise ValueError(f"it has {count} entries, for {len(sequences)} keys")
+        row: list[Ref] = []
+        for sequence in sequences:
+            if sequence:
+                items, at = _array(record, at)
+                if items not in (0, 2):
+                    raise ValueError(f"a sequence of {items} numbers, instead of where it begins and how long it is")
+                first, at = _number(record, at) if items else (0, at)
+                length, at = _number(record, at) if items else (0, at)
+                row.append((first, length))
+            else:
+                number, at = _number(record, at)
+                row.append(number)
+    except IndexError:
+        raise ValueError("it is cut") from None
+    if at != len(record):
+        raise ValueError(f"{len(record) - at} bytes follow its last entry")
+    return row
+
+
+def _array(record: bytes, at: int) -> tuple[int, int]:
+    """How many items the array at a place has, and where they begin."""
+    code = record[at]
+    if code & 0xF0 == 0x90:
+        return code & 0x0F, at + 1
+    if code in (0xDC, 0xDD):
+        return _integer(record, at + 1, 2 if code == 0xDC else 4)
+    raise ValueError(f"no array at its byte {at} (code {code:#04x})")
+
+
+def _number(record: bytes, at: int) -> tuple[int, int]:
+    """The number at a place, and what follows it."""
+    code = record[at]
+    if code < 0x80:
+        return code, at + 1
+    if code in _WIDTHS:
+        return _integer(record, at + 1, _WIDTHS[code])
+    raise ValueError(f"no blob's number at its byte {at} (code {code:#04x})")
+
+
+def _integer(record: bytes, at: int, width: int) -> tuple[int, int]:
+    if at + width > len(record):
+        raise IndexError
+    return int.from_bytes(record[at : at + width], "big"), at + width
+
+
+def encode(row: Sequence[Ref]) -> bytes:
+    """The record of one row, as msgpack packs it."""
+    out = bytearray(_encode_array(len(row)))
+    for ref in row:
+        if isinstance(ref, int):
+            out += _encode_number(ref)
+        elif ref[1]:
+            out += b"\x92" + _encode_number(ref[0]) + _encode_number(ref[1])
+        else:
+            out += b"\x90"
+    return bytes(out)
+
+
+def _encode_array(count: int) -> bytes:
+    if count < 16:
+        return bytes([0x90 | count])
+    return b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
+
+
+def _encode_number(number: int) -> bytes:
+    if number < 0x80:
+        return bytes([number])
+    width = next(width for width in (1, 2, 4, 8) if number < 1 << 8 * width)
+    return bytes([_CODES[width]]) + number.to_bytes(width, "big")

@@ -1,0 +1,277 @@
+"""RowReader: the rows of one or several shards of a data set, read in batches through one RecordStore."""
+
+from __future__ import annotations
+
+import bisect
+import errno
+import operator
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, overload
+
+import numpy as np
+
+from fffs.errors import ClosedError, FffsError, ReadError, RecordError, UsageError
+from fffs.files import SourceFile
+from fffs.granular import refs
+from fffs.granular.bag_reader import clip
+from fffs.granular.codecs import Codec
+from fffs.granular.codecs import decoders as supplied
+from fffs.granular.shards import Shard, open_shard
+from fffs.granular.spec import Type
+from fffs.numbers import Indices, resolve
+from fffs.store import RecordStore
+
+Mask = Mapping[str, Any] | Sequence[str] | None
+"""What is wanted of a row: {key: True | False | range | slice}, where absent keys are left out; keys; or None: all."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """One key of a mask. ``part`` of a sequence is wanted."""
+
+    key: str
+    position: int
+    type: Type
+    decode: Codec
+    part: range | slice
+
+
+class RowReader:
+    """What DatasetReader and ShardedDatasetReader share. May be used from any thread, and after fork."""
+
+    def __init__(self, path: str, decoders: Mapping[str, Codec] | None) -> None:
+        self.path = path
+        self._decoders = supplied if decoders is None else decoders
+
+    def _open(self, folders: Sequence[str], spec: dict[str, str]) -> None:
+        """Open the shards; all of them or none."""
+        sources: list[SourceFile] = []
+        self._shards: list[Shard] = []
+        self._first_rows = [0]
+        try:
+            for folder in folders:
+                shard = open_shard(folder, spec, sources)
+                self._shards.append(shard)
+                self._first_rows.append(self._first_rows[-1] + shard.rows)
+        except BaseException as error:
+            for source in sources:
+                os.close(source.fd)
+            if isinstance(error, ReadError) and error.errno == errno.EMFILE:
+                raise ReadError(
+                    errno.EMFILE, self.path, "a shard needs one per key: raise ulimit -n or read fewer shards"
+                ) from None
+            raise
+        self._store = RecordStore(sources)
+        self._store.expect_random_reads()
+        self._spec = spec
+        sequences = not self._shards or self._shards[0].layout != "v3"
+        self._types = {key: Type.parse(kind, sequences) for key, kind in spec.items()}
+
+    @property
+    def spec(self) -> dict[str, str]:
+        """The keys, sorted, with their types."""
+        return dict(self._spec)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all Bags with their tables."""
+        return sum(shard.size for shard in self._shards)
+
+    def __len__(self) -> int:
+        return self._first_rows[-1]
+
+    # ------------------------------------------------------------ reading
+
+    def read(self, indices: Indices, mask: Mask = None) -> list[dict[str, Any]]:
+        """Read rows, all their blobs in one batch: one dictionary per index, in the order asked.
+
+        Args:
+            indices: row numbers, in any order; negative ones count from the end.
+            mask: see ``Mask``. Only the blobs asked for are read.
+
+        Raises:
+            RecordIndexError: there is no such row.
+            RecordError: a blob of one row is damaged; it names its file, record and where that begins.
+            UsageError: the mask names no key, or there is no decoder for its type.
+            ReadError, ClosedError.
+
+        """
+        if self._store.closed:
+            raise ClosedError(f"{self.path}: the reader has been closed")
+        numbers = resolve(indices, len(self)).tolist()
+        wanted = self._wanted(mask)
+        if not wanted:
+            return [{} for _ in numbers]
+        places = [self._place(number) for number in numbers]
+        entries = self._entries(places)
+        blobs: list[int] = []
+        plan = [
+            self._plan(shard, row, entry, wanted, blobs) for (shard, row), entry in zip(places, entries, strict=True)
+        ]
+        buffer, offsets = self._store.read_joined(blobs, check=False)
+        bounds, content, at = offsets.tolist(), buffer.data, iter(range(len(blobs)))
+
+        def next_value(want: _Wanted) -> Any:
+            k = next(at)
+            return self._decode(want, blobs[k], bytes(content[bounds[k] : bounds[k + 1]]))
+
+        return [
+            {
+                want.key: next_value(want) if count is None else [next_value(want) for _ in range(count)]
+                for want, count in zip(wanted, counts, strict=True)
+            }
+            for counts in plan
+        ]
+
+    def _decode(self, want: _Wanted, record: int, blob: bytes) -> Any:
+        try:
+            return want.decode(blob, *want.type.arguments)
+        except FffsError:
+            raise
+        except ValueError as error:
+            problem = f"not of type {want.type.text}: {str(error)[:300] or type(error).__name__}"
+            raise self._damaged(record, problem) from error
+
+    def _place(self, number: int) -> tuple[Shard, int]:
+        k = bisect.bisect_right(self._first_rows, number) - 1
+        return self._shards[k], number - self._first_rows[k]
+
+    def _entries(self, places: list[tuple[Shard, int]]) -> list[list[refs.Ref] | None]:
+        """What refs.bag says of each row; None where there is none."""
+        numbers = [shard.refs + row for shard, row in places if shard.refs is not None]
+        buffer, offsets = self._store.read_joined(numbers, check=False)
+        bounds, content, k = offsets.tolist(), buffer.data, 0
+        sequences = [kind.sequence for kind in self._types.values()]
+        entries: list[list[refs.Ref] | None] = []
+        for shard, row in places:
+            if shard.refs is None:
+                entries.append(None)
+                continue
+            try:
+                entries.append(refs.decode(bytes(content[bounds[k] : bounds[k + 1]]), sequences))
+            except ValueError as error:
+                raise self._damaged(shard.refs + row, f"no row of a data set: {error}") from None
+            k += 1
+        return entries
+
+    def _plan(
+        self, shard: Shard, row: int, entry: list[refs.Ref] | None, wanted: list[_Wanted], blobs: list[int]
+    ) -> list[int | None]:
+        """Add the blobs of a row to those to be read; how many each key has, None for a scalar."""
+        counts: list[int | None] = []
+        for want in wanted:
+            first, count = shard.columns[want.position]
+            ref = row if entry is None else entry[want.position]
+            begin, length = (ref, 1) if isinstance(ref, int) else ref
+            if begin + length > count:
+                assert shard.refs is not None
+                raise self._damaged(
+                    shard.refs + row,
+                    f"it names the blobs {begin} to {begin + length - 1} of {want.key!r}, which has {count}",
+                )
+            if isinstance(ref, int):
+                blobs.append(first + begin)
+                counts.append(None)
+                continue
+            part = range(length)[want.part] if isinstance(want.part, slice) else clip(want.part, length)
+            blobs.extend(first + begin + k for k in part)
+            counts.append(len(part))
+        return counts
+
+    # ------------------------------------------------------------ masks
+
+    def _wanted(self, mask: Mask) -> list[_Wanted]:
+        if mask is None:
+            chosen: Mapping[str, Any] = dict.fromkeys(self._spec, True)
+        elif isinstance(mask, Mapping):
+            chosen = mask
+        elif isinstance(mask, (str, bytes)):
+            raise UsageError(f"{self.path}: a mask is a dictionary or a list of keys, not {mask!r:.60}")
+        else:
+            chosen = dict.fromkeys(mask, True)
+        for key in chosen:
+            if key not in self._types:
+                raise UsageError(f"{self.path}: there is no key {key!r:.60}; there are {', '.join(self._spec)}")
+        return [
+            self._want(key, position, chosen[key])
+            for position, key in enumerate(self._spec)
+            if not (chosen.get(key) is None or chosen[key] is False)
+        ]
+
+    def _want(self, key: str, position: int, part: Any) -> _Wanted:
+        kind = self._types[key]
+        decode = self._decoders.get(kind.text) or self._decoders.get(kind.name)
+        if decode is None:
+            raise UsageError(
+                f"{self.path}: there is no decoder for {kind.text!r:.60}, the type of {key!r}; give one in decoders="
+            )
+        if kind.text in self._decoders and kind.arguments:
+            kind = Type(kind.text, kind.text, (), kind.sequence)
+        if part is True:
+            return _Wanted(key, position, kind, decode, slice(None))
+        if not isinstance(part, (range, slice)):
+            raise UsageError(
+                f"{self.path}: of {key!r}, True, False, a range or a slice can be asked for, not {part!r:.60}"
+            )
+        if not kind.sequence:
+            raise UsageError(f"{self.path}: {key!r} is no sequence; ask for it with True")
+        return _Wanted(key, position, kind, decode, part)
+
+    # ------------------------------------------------------------ failures
+
+    def _damaged(self, record: int, problem: str) -> RecordError:
+        file, row = self._store.locate(record)
+        return RecordError(
+            f"{file.index.path}: record {row} (at byte {int(file.index.starts[row])}): {problem}; other records are "
+            "unaffected",
+            path=file.index.path,
+            record=row,
+            number=record,
+        )
+
+    # ------------------------------------------------------------ as a sequence
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: Any) -> dict[str, Any]: ...
+    def __getitem__(self, index: Any) -> dict[str, Any]:
+        """``reader[i]``, ``reader[i, mask]``: a row. ``reader[a:b]``, a range (both clipped) or a list of numbers, also
+        with a mask: for each key the list of its values.
+        """
+        mask: Mask = None
+        if isinstance(index, tuple):
+            if len(index) != 2:
+                raise UsageError(f"{self.path}: rows are asked for as reader[index] or reader[index, mask]")
+            index, mask = index
+        if isinstance(index, slice):
+            index = range(len(self))[index]
+        elif isinstance(index, range):
+            index = clip(index, len(self))
+        elif not isinstance(index, (list, np.ndarray)):
+            try:
+                return self.read([operator.index(index)], mask)[0]
+            except TypeError:
+                raise UsageError(f"{self.path}: rows are asked for by integers, not {type(index).__name__}") from None
+        rows = self.read(index, mask)
+        return {want.key: [row[want.key] for row in rows] for want in self._wanted(mask)}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[k] for k in range(len(self)))
+
+    # ------------------------------------------------------------ life
+
+    def close(self) -> None:
+        """Close the files, once reads in other threads are done. May be called again."""
+        self._store.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,166 @@
+"""ShardedDatasetWriter: writes a data set as many folders, each a whole data set of bounded size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from fffs.errors import UsageError, WriterError
+from fffs.granular.codecs import Codec
+from fffs.granular.columns import make_folder
+from fffs.granular.reader import newer_names
+from fffs.granular.shards import shard_name
+from fffs.granular.spec import NAME
+from fffs.granular.writer import DatasetWriter, Encoder
+
+SHARD_SIZE = 10 << 30
+
+
+class ShardedDatasetWriter:
+    """Writes rows to the shards ``shard_start``, ``shard_start + shard_step``, … of a data set.
+
+    A shard is closed, and then is there for good, once it has ``shard_size`` bytes or ``shard_length`` rows. Several
+    writers, each with its own start and a step of how many they are, may write shards of one data set at once. With
+    layout="v3" a writer goes on where its last shard ended. Otherwise as ``DatasetWriter``.
+
+    ``shardsize``, ``shardlen``, ``shardstart`` and ``shardstep`` are taken as well.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        spec: Mapping[str, str],
+        encoders: Mapping[str, Codec] | None = None,
+        shard_size: int | None = SHARD_SIZE,
+        *,
+        shard_length: int | None = None,
+        shard_start: int = 0,
+        shard_step: int = 1,
+        layout: str = "v1",
+        **newer: Any,
+    ) -> None:
+        """None as a size or length is no limit."""
+        self.closed = True
+        self.path = os.fsdecode(directory)
+        if "shardlen" in newer:
+            shard_length = newer.pop("shardlen")
+        names = {"shard_size": shard_size, "shard_start": shard_start, "shard_step": shard_step}
+        names |= newer_names(newer, *names)
+        self._size, self._length = names["shard_size"], shard_length
+        self._first, self._step = names["shard_start"] or 0, names["shard_step"] or 1
+        if (
+            self._first < 0
+            or self._step < 1
+            or any(limit is not None and limit < 1 for limit in (self._size, shard_length))
+        ):
+            raise UsageError(
+                f"{self.path}: shard_start must not be negative, step, size and length of shards at least 1"
+            )
+        self._layout = layout
+        self._encoder = Encoder(self.path, spec, encoders, layout)
+        self._shard: DatasetWriter | None = None
+        self._next, self._rows, self._closed_size, self._shards = self._first, 0, 0, 0
+        if os.path.lexists(os.path.join(self.path, NAME)):
+            raise UsageError(f"{self.path}: there is a data set without shards in this folder")
+        make_folder(self.path)
+        self.closed = False
+
+    def _open(self) -> DatasetWriter:
+        """The shard that the next row belongs to."""
+        while self._shard is None:
+            folder = os.path.join(self.path, shard_name(self._next))
+            self._next += self._step
+            if self._layout == "v3" and os.path.isdir(os.path.join(self.path, shard_name(self._next))):
+                continue  # it was closed, and another begun
+            self._shard = DatasetWriter.of(folder, self._encoder, self._layout)
+            if self._full(self._shard):
+                self._finish()
+        return self._shard
+
+    def _full(self, shard: DatasetWriter) -> bool:
+        length, size = self._length, self._size
+        return (length is not None and len(shard) >= length) or (size is not None and shard.size >= size)
+
+    def _finish(self) -> None:
+        """Close the shard. When that fails, there is none any more."""
+        if self._shard is None:
+            return
+        shard, self._shard = self._shard, None
+        shard.close()
+        self._closed_size += shard.size
+        self._shards += 1
+
+    def append(self, datapoint: Mapping[str, Any], flush: bool = False) -> int:
+        """Add a row. Returns its number among those of this writer; raises what ``DatasetWriter.append`` raises."""
+        if self.closed:
+            raise WriterError(f"{self.path}: the writer has been closed")
+        blobs = self._encoder(datapoint)
+        try:
+            shard = self._open()
+            shard.append_blobs(blobs)
+            self._rows += 1
+            if self._full(shard):
+                self._finish()
+            elif flush:
+                shard.flush()
+        except BaseException:
+            self.discard()
+            raise
+        return self._rows - 1
+
+    def flush(self) -> None:
+        """As ``DatasetWriter.flush``."""
+        if self.closed:
+            raise WriterError(f"{self.path}: the writer has been closed")
+        if self._shard is not None:
+            self._shard.flush()
+
+    def close(self) -> None:
+        """Close the last shard. May be called again. Without a row there is one empty shard, and only the writer that
+        begins with shard 0 makes it.
+        """
+        if self.closed:
+            return
+        if self._rows == 0 and self._first == 0 and self._shard is None:
+            self._open()
+        self.closed = True
+        self._finish()
+
+    def discard(self) -> None:
+        """Forget what was not flushed of the last shard (v1: all of that shard). Shards that were closed stay."""
+        self.closed = True
+        if self._shard is not None:
+            self._shard.discard()
+            self._shard = None
+
+    @property
+    def spec(self) -> dict[str, str]:
+        """The keys, sorted, with their types."""
+        return dict(self._encoder.spec)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all Bags with their tables in the shards of this writer, if it were closed now."""
+        return self._closed_size + (self._shard.size if self._shard is not None else 0)
+
+    @property
+    def shards(self) -> int:
+        """How many shards this writer has begun."""
+        return self._shards + (self._shard is not None)
+
+    def __len__(self) -> int:
+        """How many rows this writer has written."""
+        return self._rows
+
+    def __enter__(self) -> ShardedDatasetWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif not self.closed:
+            self.discard()

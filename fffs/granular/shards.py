@@ -1,0 +1,104 @@
+"""One folder with a data set, opened: which records of which files are its rows; and the folders that are shards."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+
+from fffs.errors import MetadataError, ReadError, SourceNotFoundError
+from fffs.files import SourceFile, open_source
+from fffs.formats.bag import SUFFIX, tail_layout
+from fffs.granular.bag_reader import open_bag, size_of
+from fffs.granular.spec import REFS
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Where the rows of one data set are, as record numbers of the store that its files are in.
+
+    ``columns``: for each key in order the first record and how many there are. ``refs``: the first record of refs.bag,
+    or None for v3, where row i is record i of every column.
+    """
+
+    layout: str
+    rows: int
+    size: int
+    columns: tuple[tuple[int, int], ...]
+    refs: int | None
+
+
+def open_shard(folder: str, spec: dict[str, str], sources: list[SourceFile]) -> Shard:
+    """Open the files of a data set, behind those in sources.
+
+    Raises:
+        SourceNotFoundError: a file is missing.
+        MetadataError: a Bag is damaged, or they do not belong together.
+        ReadError: the operating system could not read.
+
+    """
+    refs_path = os.path.join(folder, REFS + SUFFIX)
+    first = sum(len(source.index) for source in sources)
+    layout, refs, rows, size = "v3", None, -1, 0
+    if REFS not in spec and os.path.lexists(refs_path):
+        layout = _layout(refs_path)
+        source, _ = open_bag(refs_path, layout)
+        sources.append(source)
+        refs, rows, size = first, len(source.index), size_of(source, layout)
+        first += rows
+    columns: list[tuple[int, int]] = []
+    for key in spec:
+        path = os.path.join(folder, key + SUFFIX)
+        source, _ = open_bag(path, layout)
+        sources.append(source)
+        count = len(source.index)
+        columns.append((first, count))
+        first, size = first + count, size + size_of(source, layout)
+        if refs is None:
+            if rows not in (-1, count):
+                raise MetadataError(
+                    f"{path}: it has {count} records and {next(iter(spec))}{SUFFIX} has {rows}: columns must have one "
+                    "per row. A writer was stopped (DatasetWriter with layout='v3' mends that), or a file was cut"
+                )
+            rows = count
+        elif rows == 0 and count:
+            raise MetadataError(f"{path}: it has {count} records, but {refs_path} has no rows; that file was cut")
+    return Shard(layout, rows, size, tuple(columns), refs)
+
+
+def _layout(path: str) -> str:
+    """The layout of a data set with refs.bag: no record of that is empty, so that v1 and v2 can be told apart."""
+    fd, path = open_source(path)
+    try:
+        return tail_layout(fd, path)
+    finally:
+        os.close(fd)
+
+
+def shard_name(number: int) -> str:
+    """The folder of a shard."""
+    return f"{number:06d}"
+
+
+def find_shards(root: str) -> list[str]:
+    """The folders of all shards, in order.
+
+    Raises:
+        SourceNotFoundError: there is no such folder.
+        MetadataError: there is no shard, one is missing, or one has a number that is none.
+        ReadError: the folder cannot be read.
+
+    """
+    try:
+        names = os.listdir(root)
+    except FileNotFoundError:
+        raise SourceNotFoundError(f"{root}: no such folder") from None
+    except OSError as error:
+        raise ReadError(error.errno or errno.EIO, root) from error
+    found = sorted((name for name in names if name.isdigit() and name.isascii()), key=lambda name: (len(name), name))
+    for number, name in enumerate(found):
+        if name != shard_name(number):
+            raise MetadataError(f"{root}: shard {shard_name(number)} is missing, and {name[:60]} is there")
+    if not found:
+        raise MetadataError(f"{root}: no shards (folders 000000, 000001, …) in this folder")
+    return [os.path.join(root, name) for name in found]

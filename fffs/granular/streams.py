@@ -1,0 +1,214 @@
+"""Writing Bags to open files: RecordStream for the records, AppendedBag for a Bag of two files that grows."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import warnings
+from array import array
+from typing import Any
+
+import numpy as np
+
+from fffs.errors import MetadataError, UsageError, WriteError, WriterError
+from fffs.formats.bag import SUFFIX, encode_table, load_index, sidecars
+from fffs.index import Int64Array
+
+BUFFER = 1 << 20
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class TornTailWarning(UserWarning):
+    """A writer that was stopped left an incomplete record or row behind the complete ones; it was cut off."""
+
+
+def write_at(fd: int, data: Any, position: int, path: str) -> None:
+    """Write all of a buffer at a position. Raises WriteError."""
+    view = memoryview(data).cast("B") if len(data) else memoryview(b"")
+    try:
+        while len(view):
+            done = os.pwrite(fd, view, position)
+            view, position = view[done:], position + done
+    except OSError as error:
+        raise WriteError(error.errno or errno.EIO, path) from error
+
+
+class RecordStream:
+    """Records, one after another, into a file open as fd, which stays the caller's. Not thread-safe."""
+
+    def __init__(self, fd: int, path: str, end: int = 0) -> None:
+        """end: where the first record will begin."""
+        self.fd, self.path = fd, path
+        self.end = end
+        self.ends = array("Q")
+        self._written = end
+        self._pending = bytearray()
+
+    def append(self, data: memoryview) -> None:
+        """Add a record. Raises WriteError, and then the file is of no use any more."""
+        if data.nbytes >= BUFFER:
+            self.drain()
+            write_at(self.fd, data, self._written, self.path)
+            self._written += data.nbytes
+        else:
+            self._pending += data
+            if len(self._pending) >= BUFFER:
+                self.drain()
+        self.end += data.nbytes
+        self.ends.append(self.end)
+
+    def drain(self) -> None:
+        """Give everything to the operating system."""
+        write_at(self.fd, self._pending, self._written, self.path)
+        self._written += len(self._pending)
+        self._pending.clear()
+
+    def finish(self) -> None:
+        """Write the rest, and the table of layout v1."""
+        self.drain()
+        write_at(self.fd, encode_table(self.ends), self._written, self.path)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the Bag with its table in layout v1."""
+        return self.end + 8 * (len(self.ends) + 1)
+
+
+class AppendedBag:
+    """A Bag in layout v3, new or grown, with the lock that keeps other writers out. Not thread-safe.
+
+    Open it, then ``begin``. ``write_records``, ``write_table`` and ``keep`` make what was appended permanent and
+    visible, ``rollback`` forgets what was not kept. A writer that was killed leaves what it had flushed.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path, self.table = path, sidecars(path)[0]
+        self._bag = self._index = -1
+        try:
+            self._open()
+            self._ends = self._load()
+        except BaseException:
+            self.close()
+            raise
+        self.found = len(self._ends)
+        """How many complete records there are."""
+
+    def _open(self) -> None:
+        if not self.path.endswith(SUFFIX):
+            raise UsageError(f"{self.path}: the name of a Bag must end in {SUFFIX}")
+        has_table, has_records = os.path.lexists(self.table), os.path.lexists(self.path)
+        if has_table and not has_records:
+            raise MetadataError(f"{self.table}: this table is there, but not {self.path} with the records")
+        if has_records and not has_table and os.path.getsize(self.path):
+            raise UsageError(f"{self.path}: there is no {self.table}: it is a Bag in another layout, or half of one")
+        try:
+            self._bag = os.open(self.path, _OPEN, 0o666)
+            fcntl.flock(self._bag, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._index = os.open(self.table, _OPEN, 0o666)
+            if not all(stat.S_ISREG(os.fstat(fd).st_mode) for fd in (self._bag, self._index)):
+                raise UsageError(f"{self.path}: not a regular file")
+            if not has_table:
+                sync_folder(os.path.dirname(self.path))
+        except BlockingIOError:
+            raise WriterError(f"{self.path}: another writer is appending to it") from None
+        except OSError as error:
+            raise WriteError(error.errno or errno.EIO, self.path) from error
+
+    def _load(self) -> Int64Array:
+        """Where the records end that are there."""
+        index = load_index(self._bag, self.path, layout="v3")
+        if index.truncated:
+            raise MetadataError(
+                f"{self.path}: the table names records behind its end, at byte {index.file_size}: it was cut, and "
+                "nothing is appended to such a file"
+            )
+        return index.ends
+
+    def begin(self, count: int) -> None:
+        """Keep the first count of the records that were found, and append behind them.
+
+        Warns:
+            TornTailWarning: something lies behind them. It is cut off.
+
+        """
+        self._kept, self._kept_end = count, int(self._ends[count - 1]) if count else 0
+        self._ends = self._ends[:0]
+        self._stream = RecordStream(self._bag, self.path, self._kept_end)
+        if self._truncate():
+            warnings.warn(
+                f"{self.path}: cut off what a stopped writer left behind its first {count} records",
+                TornTailWarning,
+                stacklevel=4,
+            )
+
+    def _truncate(self) -> bool:
+        """Forget what lies behind what is kept; whether there was something."""
+        keep = ((self._bag, self._kept_end), (self._index, 8 * self._kept))
+        try:
+            if all(os.fstat(fd).st_size == size for fd, size in keep):
+                return False
+            for fd, size in keep:
+                os.ftruncate(fd, size)
+        except OSError as error:
+            raise WriteError(error.errno or errno.EIO, self.path) from error
+        return True
+
+    def __len__(self) -> int:
+        return self._kept + len(self._stream.ends)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the two files together, after a flush."""
+        return self._stream.end + 8 * len(self)
+
+    def append(self, data: memoryview) -> None:
+        """Add a record. Raises WriteError."""
+        self._stream.append(data)
+
+    def write_records(self) -> None:
+        """The first half of a flush: the records, which do not count before ``write_table``."""
+        self._stream.drain()
+        self._sync(self._bag)
+
+    def write_table(self) -> None:
+        """The second half: the table's new entries."""
+        write_at(self._index, np.array(self._stream.ends, "<u8").view(np.uint8), 8 * self._kept, self.table)
+        self._sync(self._index)
+
+    def keep(self) -> None:
+        """After a flush: what was written is not forgotten any more."""
+        self._kept, self._kept_end = len(self), self._stream.end
+        del self._stream.ends[:]
+
+    def _sync(self, fd: int) -> None:
+        try:
+            os.fdatasync(fd)
+        except OSError as error:
+            raise WriteError(error.errno or errno.EIO, self.path) from error
+
+    def rollback(self) -> None:
+        """Forget what was appended since the last flush, as far as possible; nothing can be appended any more."""
+        with contextlib.suppress(WriteError):
+            self._truncate()
+
+    def close(self) -> None:
+        """Close the files as they are."""
+        for fd in (self._bag, self._index):
+            if fd >= 0:
+                os.close(fd)
+        self._bag = self._index = -1
+
+
+def sync_folder(path: str) -> None:
+    """Make new names in a folder durable."""
+    fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that cannot
+            raise
+    finally:
+        os.close(fd)

@@ -1,0 +1,182 @@
+"""DatasetWriter: writes a data set, row by row."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from fffs.errors import UsageError, WriterError
+from fffs.granular import spec as specs
+from fffs.granular.codecs import Codec
+from fffs.granular.codecs import encoders as supplied
+from fffs.granular.columns import GrownColumns, NewColumns
+from fffs.granular.spec import Type
+from fffs.writer import as_bytes
+
+
+class Encoder:
+    """Turns rows into blobs by their spec. Immutable."""
+
+    def __init__(self, path: str, spec: Mapping[str, str], encoders: Mapping[str, Codec] | None, layout: str) -> None:
+        if layout not in ("v1", "v3"):
+            raise UsageError(f"{path}: layout {layout!r} cannot be written, only v1 and v3")
+        self.path = path
+        self.spec = specs.check_written(spec, path, layout)
+        self._types = {key: Type.parse(kind) for key, kind in self.spec.items()}
+        self._encode = {key: self._encoder(key, supplied if encoders is None else encoders) for key in self.spec}
+
+    def _encoder(self, key: str, encoders: Mapping[str, Codec]) -> Codec:
+        kind = self._types[key]
+        if kind.text in encoders:
+            return encoders[kind.text]
+        if kind.name not in encoders:
+            raise UsageError(
+                f"{self.path}: there is no encoder for {kind.text!r}, the type of {key!r}; give one in encoders="
+            )
+        encode, arguments = encoders[kind.name], kind.arguments
+        return encode if not arguments else lambda value: encode(value, *arguments)
+
+    def __call__(self, row: Mapping[str, Any]) -> list[memoryview | list[memoryview]]:
+        """The blobs of a row, for each key in order; raises before anything is written."""
+        if row.keys() != self.spec.keys():
+            missing, unknown = sorted(self.spec.keys() - row.keys()), sorted(map(str, row.keys() - self.spec.keys()))
+            raise UsageError(f"{self.path}: a row must have exactly the keys of the spec; {missing=}, {unknown=}")
+        blobs: list[memoryview | list[memoryview]] = []
+        for key, kind in self._types.items():
+            encode = self._encode[key]
+            if not kind.sequence:
+                blobs.append(as_bytes(encode(row[key])))
+                continue
+            if isinstance(row[key], (str, bytes, Mapping)):
+                raise UsageError(f"{self.path}: {key!r} is a sequence; give a list, not {type(row[key]).__name__}")
+            blobs.append([as_bytes(encode(value)) for value in row[key]])
+        return blobs
+
+
+class DatasetWriter:
+    """Writes rows to a data set in one folder.
+
+    layout="v1" (granular 0.6.0 to 0.19.0, byte for byte what 0.6.0 writes): the folder must be new or empty, and
+    appears, complete, when the writer is closed. layout="v3" (granular from 0.22): rows are added to those that are
+    there; what was flushed stays, whatever happens, and what a stopped writer left incomplete is cut off first.
+
+    Leaving the with-block by an exception forgets everything (v3: what was not flushed). Not thread-safe; not to be
+    used in a child of fork.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        spec: Mapping[str, str],
+        encoders: Mapping[str, Codec] | None = None,
+        layout: str = "v1",
+    ) -> None:
+        """encoders: for each type a function to bytes; without them, ``fffs.granular.encoders``."""
+        self._open(os.fsdecode(directory), Encoder(os.fsdecode(directory), spec, encoders, layout), layout)
+
+    def _open(self, path: str, encoder: Encoder, layout: str) -> None:
+        self.closed = True
+        self.path = path
+        self._encoder = encoder
+        spec = encoder.spec
+        self._columns: NewColumns | GrownColumns = (
+            NewColumns(path, spec) if layout == "v1" else GrownColumns(path, spec)
+        )
+        self._owner = os.getpid()
+        self.closed = False
+
+    @classmethod
+    def of(cls, path: str, encoder: Encoder, layout: str) -> DatasetWriter:
+        """A writer with an encoder that is made already."""
+        writer = cls.__new__(cls)
+        writer._open(path, encoder, layout)
+        return writer
+
+    @property
+    def spec(self) -> dict[str, str]:
+        """The keys, sorted, with their types."""
+        return dict(self._encoder.spec)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all Bags with their tables, if the writer were closed now."""
+        return self._columns.size
+
+    def __len__(self) -> int:
+        """How many rows the data set will have."""
+        return len(self._columns)
+
+    def append(self, datapoint: Mapping[str, Any], flush: bool = False) -> int:
+        """Add a row: a value for each key of the spec, a list of them for a sequence. Returns its number.
+
+        Raises:
+            UsageError: other keys than those of the spec. Nothing was written, as when an encoder raises.
+            WriterError: the writer is closed.
+            WriteError: the operating system could not write; the writer is closed, see the class for what stays.
+
+        """
+        self._need_open()
+        self.append_blobs(self._encoder(datapoint))
+        if flush:
+            self.flush()
+        return len(self._columns) - 1
+
+    def append_blobs(self, blobs: Any) -> None:
+        """Add a row that was encoded."""
+        try:
+            self._columns.append(blobs)
+        except BaseException:
+            self._discard()
+            raise
+
+    def flush(self) -> None:
+        """v3: make what was appended so far permanent and visible. v1: give it to the operating system."""
+        self._need_open()
+        try:
+            self._columns.flush()
+        except BaseException:
+            self._discard()
+            raise
+
+    def close(self) -> None:
+        """Write the rest and put the data set in place. May be called again. Raises WriteError."""
+        if self.closed:
+            return
+        try:
+            self._columns.finish()
+        except BaseException:
+            self._discard()
+            raise
+        self.closed = True
+
+    def _need_open(self) -> None:
+        if self.closed:
+            raise WriterError(f"{self.path}: the writer has been closed")
+
+    def _discard(self) -> None:
+        self.closed = True
+        if os.getpid() == self._owner:
+            self._columns.discard()
+
+    def discard(self) -> None:
+        """Forget what leaving the with-block by an exception forgets."""
+        if not self.closed:
+            self._discard()
+
+    def __enter__(self) -> DatasetWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        # What was not closed is forgotten; the interpreter must not be told to raise from here.
+        if not getattr(self, "closed", True):
+            self._discard()

@@ -1,0 +1,135 @@
+"""Fuzzes Bags: accepted is what the format's definition accepts, with the same records; frames of bagz never crash.
+
+Input: one byte (bits 0 and 1: the layout asked for, or none; 4: the table is a file of its own; 8: a .bagz), two bytes
+(how many of the rest are that file), then the files.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import shutil
+import struct
+import tempfile
+from pathlib import Path
+
+from fffs.errors import FormatError, RecordError
+from fffs.formats.bag import load_index
+from fffs.granular import BagReader
+from fuzz.cursor import Cursor
+
+LAYOUTS = (None, "v1", "v2", "v3")
+SAMPLE = 24
+
+
+@functools.cache
+def folder() -> Path:
+    """A folder in memory, where that is possible, for this process."""
+    made = tempfile.mkdtemp(prefix="fffs-fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made)
+
+
+class NoBagError(Exception):
+    """The definition of the format says that this is no Bag."""
+
+
+def bounds_of(data: bytes, table: bytes | None, layout: str | None, compressed: bool) -> list[int]:
+    """Where records begin and end, by the letter of the format."""
+    if table is not None and layout in (None, "v3"):
+        bounds = [0, *struct.unpack(f"<{len(table) // 8}Q", table[: len(table) // 8 * 8])]
+    elif layout == "v3":
+        raise NoBagError("no table")
+    elif not data and layout != "v1":
+        return [0]
+    else:
+        if len(data) < 8:
+            raise NoBagError("too short")
+        begin = int.from_bytes(data[-8:], "little")
+        if begin > len(data) - 8 or (len(data) - begin) % 8:
+            raise NoBagError("no table")
+        bounds = list(struct.unpack(f"<{(len(data) - begin) // 8}Q", data[begin:]))
+        if layout == "v2" or (layout is None and (compressed or bounds[0] != 0)):
+            bounds = [0, *bounds]
+    if bounds[0] != 0 or bounds != sorted(bounds) or bounds[-1] >= 2**63:
+        raise NoBagError("offsets that cannot be")
+    return bounds
+
+
+def check_bag(data: bytes, table: bytes | None, layout: str | None, compressed: bool) -> None:
+    """A Bag of these bytes is refused, or has the records that the definition gives it."""
+    path = folder() / f"x.bag{'z' * compressed}"
+    beside = folder() / ("limits.x.bagz" if compressed else "x.idx")
+    path.write_bytes(data)
+    beside.unlink(missing_ok=True)
+    if table is not None:
+        beside.write_bytes(table)
+    try:
+        expected: list[int] | None = bounds_of(data, table, layout, compressed)
+    except NoBagError:
+        expected = None
+    with open(path, "rb") as file:
+        try:
+            index = load_index(file.fileno(), str(path), layout=layout)
+        except FormatError:
+            assert expected is None, "refused what is a Bag"
+            return
+        assert expected is not None, "took for a Bag what is none"
+        assert [*index.starts.tolist(), *index.ends.tolist()[-1:]] == (expected if len(expected) > 1 else [])
+    check_records(path, data, expected, layout, compressed)
+
+
+def check_records(path: Path, data: bytes, bounds: list[int], layout: str | None, compressed: bool) -> None:
+    """Records are the bytes between their bounds, or an error when the file ends before."""
+    try:
+        reader = BagReader(path, layout, limit=1 << 20)
+    except Exception as error:
+        if compressed and "needs" in str(error):
+            return
+        raise
+    with reader:
+        count = len(bounds) - 1
+        assert len(reader) == count
+        for k in {*range(min(count, SAMPLE)), *range(max(count - SAMPLE, 0), count)}:
+            whole = bounds[k + 1] <= len(data)
+            try:
+                record = reader[k]
+            except RecordError:
+                assert compressed or not whole
+                continue
+            assert whole
+            assert compressed or record == data[bounds[k] : bounds[k + 1]]
+        with contextlib.suppress(RecordError):
+            assert compressed or b"".join(reader[:SAMPLE]) == data[: bounds[min(SAMPLE, count)]]
+
+
+def one_input(data: bytes) -> None:
+    """Run the target on one input."""
+    cursor = Cursor(data)
+    mode, size, rest = cursor.take(1), cursor.take(2), cursor.rest()
+    table = rest[:size] if mode & 4 else None
+    check_bag(rest[size:] if mode & 4 else rest, table, LAYOUTS[mode & 3], bool(mode & 8))
+
+
+def seeds() -> dict[str, bytes]:
+    """What fuzzing begins with."""
+    data, empty = b"hello" + b"world" + b"test", struct.pack("<Q", 0)
+    starts, ends = struct.pack("<4Q", 0, 5, 10, 14), struct.pack("<3Q", 5, 10, 14)
+    frame = bytes.fromhex("28b52ffd200529000068656c6c6f")
+    found = {}
+    for mode in range(4):
+        name, head = LAYOUTS[mode] or "any", bytes([mode, 0, 0])
+        found |= {f"{name}-v1": head + data + starts, f"{name}-v2": head + data + ends, f"{name}-empty": head + empty}
+        found[f"{name}-nothing"] = head
+        found[f"{name}-zeros"] = head + 6 * empty
+        found[f"{name}-v3"] = bytes([mode | 4, len(ends), 0]) + ends + data
+        found[f"{name}-torn"] = bytes([mode | 4, len(ends) - 3, 0]) + ends[:-3] + data
+        found[f"{name}-cut"] = bytes([mode | 4, len(ends), 0]) + ends + data[:-1]
+    for number in (2**40, 2**62, 2**63, 2**64 - 1):
+        found[f"last-{number}"] = bytes([4, 16, 0]) + struct.pack("<2Q", 5, number) + data
+        found[f"middle-{number}"] = bytes([0, 0, 0]) + data + struct.pack("<4Q", 0, 5, number, 14)
+    found["bagz"] = bytes([8, 0, 0]) + frame * 2 + struct.pack("<3Q", 14, 28, 28)
+    found["bagz-limits"] = bytes([12, 16, 0]) + struct.pack("<2Q", 14, 28) + frame * 2
+    return found
