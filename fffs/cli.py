@@ -63,6 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_unpack(commands)
     _add_mount(commands)
     _add_umount(commands)
+    _add_stat(commands)
     _add_ls(commands)
     _add_cat(commands)
     _add_info(commands)
@@ -144,6 +145,16 @@ def _add_umount(commands: _Commands[_Parser]) -> None:
     parser.add_argument("-l", "--lazy", action="store_true", help="detach now, finish when the last file is closed")
 
 
+def _add_stat(commands: _Commands[_Parser]) -> None:
+    parser = _command(
+        commands, "stat", "show what a mount was asked for, and how fast it answered", "fffs stat --watch /mnt/photos"
+    )
+    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    parser.add_argument("--json", action="store_true", help="print one JSON document, with --watch one per line")
+    parser.add_argument("--watch", action="store_true", help="go on, a line per second, until it is unmounted")
+    parser.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="of --watch (default: 1)")
+
+
 def _add_ls(commands: _Commands[_Parser]) -> None:
     parser = _command(commands, "ls", "list what is in a source", "fffs ls -l photos.ffr 2024/july")
     parser.add_argument("source", metavar="SOURCE", help="a packed folder or record file, or a folder of parts")
@@ -179,6 +190,16 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.01 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, from 0.01 to 86400")
+    return seconds
 
 
 def run(argv: Sequence[str] | None = None) -> int:

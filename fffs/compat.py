@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.abc
+import importlib.machinery
 import os
 import sys
 import types
+from collections.abc import Sequence
 from typing import Any
+
+NAMES = ("FileReader", "FileWriter", "PackedFolder", "pack_folder", "checkFsAlign", "__version__")
+STANDIN = os.path.join(os.path.dirname(__file__), "standin")
 
 
 def checkFsAlign(path: str | bytes | os.PathLike[Any]) -> bool:  # noqa: N802 - ffrecord's name
@@ -15,12 +22,13 @@ def checkFsAlign(path: str | bytes | os.PathLike[Any]) -> bool:  # noqa: N802 - 
 
 
 def install_as_ffrecord() -> None:
-    """Make ``import ffrecord`` and its submodules give this package, in this process.
+    """Make ``import ffrecord`` and its submodules give this package, here and in ``multiprocessing`` children.
 
-    Call it before anything imports ffrecord. Unpickling of objects that name ``ffrecord.fileio.FileReader`` works
-    then, too. ``ffrecord.torch`` is there when torch is installed.
+    Call it before anything imports ffrecord. Unpickling of objects that name ``ffrecord.fileio.FileReader`` works then,
+    too. ``ffrecord.torch`` is ``fffs.torch``, imported when first asked for.
     """
     import fffs
+    from fffs import utils
 
     package = types.ModuleType("ffrecord", "fffs, under the name of the library it stands in for.")
     package.__path__ = []  # a package, so that its submodules can be imported
@@ -28,13 +36,18 @@ def install_as_ffrecord() -> None:
         "ffrecord": package,
         "ffrecord.fileio": _module("ffrecord.fileio", FileReader=fffs.FileReader, FileWriter=fffs.FileWriter),
         "ffrecord.package": _module("ffrecord.package", PackedFolder=fffs.PackedFolder, pack_folder=fffs.pack_folder),
+        "ffrecord.utils": utils,
     }
+    for attribute in NAMES:
+        setattr(package, attribute, getattr(fffs, attribute))
     for name, module in modules.items():
-        for attribute in ("FileReader", "FileWriter", "PackedFolder", "pack_folder", "checkFsAlign", "__version__"):
-            setattr(package, attribute, getattr(fffs, attribute))
         if name != "ffrecord":
             setattr(package, name.rpartition(".")[2], module)
     sys.modules.update(modules)
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    if STANDIN not in sys.path:
+        sys.path.insert(0, STANDIN)  # spawned processes get the path, and nothing else of this
 
 
 def _module(name: str, **attributes: Any) -> types.ModuleType:
@@ -42,3 +55,25 @@ def _module(name: str, **attributes: Any) -> types.ModuleType:
     for attribute, value in attributes.items():
         setattr(module, attribute, value)
     return module
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds ``ffrecord.torch`` and what is in it: later, because torch takes seconds to import."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "ffrecord.torch" and not name.startswith("ffrecord.torch."):
+            return None
+        return importlib.machinery.ModuleSpec(name, _Loader(), is_package=name == "ffrecord.torch")
+
+
+class _Loader(importlib.abc.Loader):
+    """Gives a module of ours under ffrecord's name: the same object, so that its classes are the same, too."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        ours = importlib.import_module("fffs" + module.__name__.removeprefix("ffrecord"))
+        sys.modules[module.__name__] = ours  # import takes what it finds here then

@@ -29,6 +29,7 @@ NAMES: Final = ("uring", "aio", "pread")
 
 CHECK_NONE: Final[int] = lib.FFFS_CHECK_NONE
 CHECK_CRC32: Final[int] = lib.FFFS_CHECK_CRC32
+CHECK_CRC32C: Final[int] = lib.FFFS_CHECK_CRC32C
 
 BLOCK: Final[int] = lib.FFFS_BLOCK
 """Bytes of a block: the unit in which large records are read in parallel, and a packed folder stores checksums."""

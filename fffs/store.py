@@ -11,6 +11,7 @@ import errno
 import operator
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -81,6 +82,10 @@ def room(size: int) -> UInt8Array:
     return engine.take(size) if size >= POOLED else np.empty(size, np.uint8)
 
 
+# Every store of this process, for a child of fork, which inherits them all.
+_stores: weakref.WeakSet[RecordStore] = weakref.WeakSet()
+
+
 class RecordStore:
     """The records of open files, numbered through. Owns the files' descriptors.
 
@@ -106,6 +111,7 @@ class RecordStore:
         self._lock = threading.Lock()
         self._users = 0
         self._closing = False
+        _stores.add(self)
 
     def _join(self, indexes: list[RecordIndex]) -> None:
         """One file's arrays serve as they are; those of several are joined so that a batch is a single gather."""
@@ -139,7 +145,8 @@ class RecordStore:
     def end_use(self) -> None:
         """What leaving ``use`` does."""
         with self._lock:
-            self._users -= 1
+            if self._users:  # nobody counts in a child that was forked in the middle of this use
+                self._users -= 1
             last = self._closing and self._users == 0
         if last:
             self._close_files()
@@ -160,6 +167,13 @@ class RecordStore:
         self._keep.clear()
         for file in self.files:
             os.close(file.fd)
+
+    def forget_other_threads(self) -> None:
+        """In a child of fork: whoever held the lock or read stayed behind, and would never let go here."""
+        self._lock = threading.Lock()
+        waited_for, self._users = self._users, 0
+        if self._closing and waited_for:
+            self._close_files()
 
     def __del__(self) -> None:
         if not getattr(self, "_closing", True):
@@ -477,3 +491,11 @@ class RecordStore:
         """Whether all of the record has been verified by range reads since the file last changed."""
         with self.use():
             return bool(lib.fffs_store_verified(self.native, record))
+
+
+def _after_fork_in_child() -> None:
+    for store in list(_stores):
+        store.forget_other_threads()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,7 +1,8 @@
 """The fast path's hook-up: native threads between the kernel and pyfuse3, their log lines and their counters.
 
 What they do is in ``fffs/native/fastpath.c``. pyfuse3 stays the complete file system: it is given one end of a socket
-pair for its device and answers whatever the threads forward.
+pair for its device and answers whatever the threads forward. Where the threads are not wanted or cannot be started, it
+is given the device itself.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import stat
 from typing import Any
 
 import numpy as np
@@ -19,52 +21,109 @@ from fffs.errors import MountError, ReadError
 from fffs.layouts import Source
 from fffs.mount.attributes import FOREVER
 from fffs.mount.failures import Failures
+from fffs.mount.handshake import Device
 from fffs.mount.options import MountOptions
 from fffs.native import ffi, lib
 
 _log = logging.getLogger("fffs.mount")
 
 KINDS = ("lookup", "getattr", "read", "readdir", "readlink", "forget", "other", "forwarded")
-# More than this many threads only wait for each other: the kernel hands out requests under one lock.
-MOST_THREADS = 16
-# Reads that may wait for a disk at a time: as deep a queue as a fast disk wants.
-COLD_THREADS = 64
+# At least two, so that one request does not wait for another's checksum. More than sixteen only wait for each other:
+# the kernel hands out requests under one lock.
+FEWEST_THREADS, MOST_THREADS = 2, 16
+# Threads for reads that wait for disks; they are started when there are that many such reads at a time.
+COLD_THREADS = 512
 # How long the end waits for reads from a disk that does not answer.
 PATIENCE = 2.0
 
+# File systems whose files another machine, or another program, serves. There the threads would mostly wait.
+REMOTE = frozenset(
+    {"9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse", "fuseblk", "glusterfs", "gpfs", "lustre", "nfs", "nfs4"}
+    | {"ocfs2", "smb3", "smbfs", "virtiofs"}
+)
+
+
+def connect(fuse: int, source: Source, options: MountOptions, debug: bool = False) -> FastPath | Device:
+    """What stands between the kernel's descriptor, which it owns from now on, and pyfuse3.
+
+    That is the fast path, or else the device itself, and one line in the log says why.
+    """
+    if options.fastpath is False:
+        return Device(fuse)
+    if obstacle := find_obstacle(source, options, debug):
+        _log.info("without the fast path: %s", obstacle)
+        return Device(fuse)
+    try:
+        return FastPath(fuse, source, options)
+    except (MountError, OSError, MemoryError) as error:
+        _log.warning("without the fast path: %s", error)
+        return Device(fuse)
+
+
+def find_obstacle(source: Source, options: MountOptions, debug: bool) -> str:
+    """Why the fast path is not for this mount, or nothing."""
+    if debug:
+        return "every request is to be logged, and native threads log none"
+    for file in source.store.files:
+        if file.fd < 0 or not stat.S_ISREG(os.fstat(file.fd).st_mode):
+            return f"{file.index.path} is not a regular file"
+        kind = file_system_of(os.fstat(file.fd).st_dev) if options.fastpath is None else ""
+        if kind.split(".")[0] in REMOTE:
+            return f"{file.index.path} is on a file system of type {kind}; -o fastpath=on uses it all the same"
+    return ""
+
+
+def file_system_of(device: int) -> str:
+    """The type of a mounted file system by its device number; empty where no mount has it, as in btrfs."""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with open("/proc/thread-self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            fields = line.split(" ")
+            if fields[2] == wanted:
+                return fields[fields.index("-", 6) + 1]
+    return ""
+
 
 class FastPath:
-    """Native threads that serve a FUSE descriptor, which they own from now on. For the thread of the event loop."""
+    """Native threads that serve a FUSE descriptor, which they own from now on. For the thread of the event loop.
+
+    Raises:
+        MountError: the system refuses them; the descriptor stays the caller's, and nothing was read from it.
+
+    """
 
     def __init__(self, fuse: int, source: Source, options: MountOptions) -> None:
         self._fuse, self._source = fuse, source
-        self._ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.number = its.detach()
+        tree, store, native = source.tree.native, source.store.native, ffi.new("fffs_fastpath **")
+        self._ours, self._its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        status = lib.fffs_fastpath_start(self._configure(options), tree, store, native)
+        if status != 0:
+            self._ours.close()
+            self._its.close()
+            raise MountError(f"its threads cannot be started: {os.strerror(-status)}")
+        self._native: Any = native[0]
+        self.number = self._its.detach()
         """What libfuse is given as ``/dev/fd/N``; it closes it."""
-        self._native: Any = None
-        self._config = ffi.new("fffs_fastpath_config *")
-        self._config.fuse_fd, self._config.library_fd = fuse, self._ours.fileno()
-        self._config.threads = options.threads or min(len(os.sched_getaffinity(0)), MOST_THREADS)
-        self._config.cold_threads = COLD_THREADS
-        self._config.uid = os.getuid() if options.uid is None else options.uid
-        self._config.gid = os.getgid() if options.gid is None else options.gid
-        self._config.mode_mask = options.umask
-        self._config.timeout = int(FOREVER)
-        self._config.max_readahead = options.readahead * 1024
-        self._config.verify = options.verify
+
+    def _configure(self, options: MountOptions) -> Any:
+        config = ffi.new("fffs_fastpath_config *")
+        cores, files = len(os.sched_getaffinity(0)), len(self._source.store.files)
+        config.fuse_fd, config.library_fd = self._fuse, self._ours.fileno()
+        config.threads = options.threads or min(max(cores, FEWEST_THREADS), MOST_THREADS)
+        config.cold_threads = min(lib.FFFS_FAST_LANE * files, COLD_THREADS)
+        config.files = files
+        self._firsts = ffi.new("uint64_t[]", [self._source.store.first_record(k) for k in range(files)])
+        config.firsts = self._firsts
+        config.uid = os.getuid() if options.uid is None else options.uid
+        config.gid = os.getgid() if options.gid is None else options.gid
+        config.mode_mask = options.umask
+        config.timeout = int(FOREVER)
+        config.max_readahead = options.readahead * 1024
+        config.verify = options.verify
+        return config
 
     async def connect(self) -> None:
-        """Start the threads.
-
-        Raises:
-            MountError: the system refuses.
-
-        """
-        native = ffi.new("fffs_fastpath **")
-        status = lib.fffs_fastpath_start(self._config, self._source.tree.native, self._source.store.native, native)
-        if status != 0:
-            raise MountError(f"cannot start the threads of the fast path: {os.strerror(-status)}")
-        self._native = native[0]
+        """Nothing is left to do: the threads carry the first messages like all others."""
 
     async def watch(self, failures: Failures) -> None:
         """Log what the threads could not read, and end pyfuse3's loop when the kernel has ended the connection."""
@@ -73,16 +132,15 @@ class FastPath:
         while not lib.fffs_fastpath_ended(self._native):
             await trio.lowlevel.wait_readable(fd)
             while lib.fffs_fastpath_next_bad(self._native, record, status):
-                number = int(record[0])
-                error = await trio.to_thread.run_sync(self._reason, number, int(status[0]), abandon_on_cancel=True)
-                node = int(np.flatnonzero(self._files & (self._source.tree.ref == number))[0])
-                failures.add(node, number, error)
+                await self._report(int(record[0]), int(status[0]), failures)
         # libfuse knows this by ENODEV from its device, which a socket never says.
         pyfuse3.terminate()
 
-    @property
-    def _files(self) -> Any:
-        return (self._source.tree.mode & 0o170000) == 0o100000
+    async def _report(self, record: int, status: int, failures: Failures) -> None:
+        error = await trio.to_thread.run_sync(self._reason, record, status, abandon_on_cancel=True)
+        tree = self._source.tree
+        node = int(np.argmax((tree.mode & 0o170000 == 0o100000) & (tree.ref == record)))
+        failures.add(node, record, error)
 
     def _reason(self, record: int, status: int) -> Exception:
         """The exception that says what is wrong: reading the record again in full tells."""
@@ -99,6 +157,9 @@ class FastPath:
             "read_errors": int(stats.read_errors),
             "cold_reads": int(stats.cold_reads),
             "read_latency_log2_ns": list(stats.read_latency),
+            "waiting": int(stats.waiting),
+            "threads": int(stats.threads),
+            "cold_threads": int(stats.cold_threads),
         }
 
     def close(self) -> bool:

@@ -1,16 +1,28 @@
-"""Where a daemon's log goes: the terminal while it starts or stays in front, a file or the system's log afterwards."""
+"""Where a daemon's log goes: the terminal while it starts or stays in front, a file or the system's log afterwards.
+
+All that goes wrong ends up there, one line for each event: names in a pack may hold line ends and escape sequences.
+"""
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import logging.handlers
 import os
+import re
 import sys
+import threading
 import warnings
+from types import TracebackType
+from typing import Any
 
 from fffs.errors import WriteError
 
 SYSTEM_LOG = "/dev/log"
+
+_log = logging.getLogger("fffs")
+# Control characters, line separators, and bytes of names that are not UTF-8, which the system's log could not take.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class DaemonLog:
@@ -30,25 +42,26 @@ class DaemonLog:
         self._terminal = logging.StreamHandler(sys.stderr)
         self._terminal.setLevel(logging.WARNING if quiet else logging.DEBUG)
         self._add(self._terminal, "fffs: %(message)s")
-        warnings.showwarning = lambda message, *_, **__: logging.getLogger("fffs").warning("%s", message)
-        self._file = bool(file)
+        self._file: logging.FileHandler | None = None
         if file:
-            self._open(file)
+            self._file = self._open(file)
+        _log_what_python_prints()
 
-    def _open(self, file: str) -> None:
+    def _open(self, file: str) -> logging.FileHandler:
         try:
-            handler = logging.FileHandler(file, errors="surrogateescape")
+            handler = logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise WriteError(error.errno or 0, file) from None
         self._add(handler, "%(asctime)s %(levelname)s %(message)s")
+        return handler
 
     def _add(self, handler: logging.Handler, layout: str) -> None:
-        handler.setFormatter(logging.Formatter(layout))
+        handler.setFormatter(_OneLine(layout))
         handler.addFilter(_Gone())
         self._root.addHandler(handler)
 
     def leave_terminal(self) -> None:
-        """From now on nothing is written to the standard streams, and nothing read from them."""
+        """From now on nothing is read from the standard streams; what is written to them goes to the file, if any."""
         self._root.removeHandler(self._terminal)
         if not self._file and os.path.exists(SYSTEM_LOG):
             handler = logging.handlers.SysLogHandler(SYSTEM_LOG, logging.handlers.SysLogHandler.LOG_DAEMON)
@@ -57,9 +70,46 @@ class DaemonLog:
             # Without a handler, logging would write warnings to stderr.
             self._root.addHandler(logging.NullHandler())
         null = os.open(os.devnull, os.O_RDWR)
-        for fd in range(3):
-            os.dup2(null, fd)
+        # libfuse and a crashing interpreter write to stderr, and know nothing of logs.
+        written = self._file.stream.fileno() if self._file and self._file.stream else null
+        for fd, target in enumerate((null, written, written)):
+            os.dup2(target, fd)
         os.close(null)
+
+
+def _log_what_python_prints() -> None:
+    """Warnings and exceptions that nobody catches are lost on the stderr of a daemon."""
+
+    def uncaught(kind: type[BaseException], error: BaseException | None, where: TracebackType | None) -> None:
+        if error is not None and not issubclass(kind, (KeyboardInterrupt, BrokenPipeError, SystemExit)):
+            _log.critical("uncaught %s", kind.__name__, exc_info=(kind, error, where))
+
+    def unraisable(what: Any) -> None:
+        information = (what.exc_type, what.exc_value or what.exc_type(), what.exc_traceback)
+        _log.error("%s in %r", what.err_msg or "Exception ignored", what.object, exc_info=information)
+
+    def warned(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any) -> None:
+        _log.warning("%s: %s (%s:%d)", category.__name__, message, filename, lineno)
+
+    sys.excepthook = uncaught
+    sys.unraisablehook = unraisable
+    threading.excepthook = lambda what: uncaught(what.exc_type, what.exc_value, what.exc_traceback)
+    warnings.showwarning = warned
+    faulthandler.enable()
+
+
+class _OneLine(logging.Formatter):
+    """Escapes what a line must not hold; only tracebacks have several."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return _UNSAFE.sub(_escape, super().formatMessage(record))
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if 0xDC80 <= code <= 0xDCFF:  # a byte, as os.fsdecode shows it
+        code -= 0xDC00
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 class _Gone(logging.Filter):

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 
 from fffs.errors import DeadMountError, MountError
 from fffs.mount.mounts import mount_at
+
+# An extended attribute of folders that were made for a mount: a daemon that is killed cannot remove them, and whoever
+# cleans up after it must not remove any others. File systems without such attributes keep the empty folder.
+MARK = "user.fffs.mountpoint"
 
 
 class MountPoint:
@@ -22,6 +27,7 @@ class MountPoint:
         """path: as ``mounts.canonical`` gives it. nonempty: its content may be hidden."""
         self.path = path
         self._made: list[str] = []
+        self._mark = True
         refuse_mounted(path)
         try:
             names = os.listdir(path)
@@ -34,6 +40,8 @@ class MountPoint:
             raise MountError(f"{path}: cannot mount on it: {error.strerror}") from None
         if names and not nonempty:
             raise MountError(f"{path}: not empty; mount on an empty folder, or hide its content with -o nonempty")
+        if not names:
+            self._made = _marked(path)  # left by a daemon that was killed
 
     def _make(self) -> None:
         missing = [self.path]
@@ -46,14 +54,42 @@ class MountPoint:
                 self.remove()
                 raise MountError(f"{path}: cannot make the mount point: {error.strerror}") from None
             self._made.append(path)
+            try:
+                os.setxattr(path, MARK, b"")
+            except OSError:
+                self._mark = False
 
     def remove(self) -> None:
-        """Remove the folders that were made here, unless something is in them by now."""
-        try:
-            while self._made:
+        """Remove the folders that were made here, unless something is in them by now, or others took their place."""
+        with suppress(OSError):
+            while self._made and (not self._mark or is_marked(self._made[-1])):
                 os.rmdir(self._made.pop())
-        except OSError:
-            self._made.clear()
+        self._made = []
+
+
+def remove_left(path: str) -> None:
+    """Remove a mount point that a daemon made, and the folders that it made above it, where nothing is mounted now."""
+    with suppress(OSError):
+        for folder in reversed(_marked(path)):
+            os.rmdir(folder)
+
+
+def is_marked(path: str) -> bool:
+    """Whether the folder was made for a mount."""
+    try:
+        os.getxattr(path, MARK, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
+def _marked(path: str) -> list[str]:
+    """The path and the folders above it that bear the mark, outermost first."""
+    found: list[str] = []
+    while path != os.sep and is_marked(path):
+        found.insert(0, path)
+        path = os.path.dirname(path)
+    return found
 
 
 def refuse_mounted(path: str) -> None:

@@ -23,8 +23,9 @@ class MountOptions:
         noexec: nothing in the mount can be run as a program.
         nonempty: mount over a folder that is not empty.
         suffix: ending of the numbered names of a plain record file.
-        fastpath: native threads answer what is asked for most.
-        threads: how many of them; 0: as many as there are processors.
+        fastpath: native threads answer what is asked for most. None: if all sources are local files; True: whatever the
+            sources are. Where they cannot be started the mount works without them.
+        threads: how many of them; 0: as many as there are processors, from 2 to 16.
         readahead: how far the kernel may read ahead of a program, in KiB. Its own 128 make many small requests of a
             large file; 1024 is the most of one request.
         log: file that the daemon's log is appended to; empty: the system's log.
@@ -40,7 +41,7 @@ class MountOptions:
     noexec: bool = False
     nonempty: bool = False
     suffix: str = ""
-    fastpath: bool = False
+    fastpath: bool | None = None
     threads: int = 0
     readahead: int = 1024
     log: str = ""
@@ -50,7 +51,7 @@ class MountOptions:
 _IGNORED = (
     "defaults auto noauto user users nouser owner group nofail _netdev async sync dirsync mand nomand silent loud "
     "atime noatime diratime nodiratime relatime norelatime strictatime nostrictatime lazytime nolazytime "
-    "nosuid nodev exec suid dev default_permissions iversion noiversion"
+    "nosuid nodev exec default_permissions iversion noiversion"
 )
 IGNORED = frozenset(_IGNORED.split())
 IGNORED_PREFIXES = ("x-", "X-", "comment=", "user=", "uhelper=", "helper=")
@@ -86,7 +87,7 @@ def known() -> list[str]:
     """The options that mean something, as an error or a help text shows them."""
     forms = {
         "verify": "verify=on|off",
-        "fastpath": "fastpath=on|off",
+        "fastpath": "fastpath=auto|on|off",
         "readahead": "readahead=KIB",
         "umask": "umask=OCTAL",
         "suffix": "suffix=TEXT",
@@ -99,6 +100,12 @@ def _switch(name: str, value: str) -> bool:
     if value not in ("on", "off"):
         raise UsageError(f"-o {name}={value}: must be on or off")
     return value == "on"
+
+
+def _choice(name: str, value: str) -> bool | None:
+    if value not in ("auto", "on", "off"):
+        raise UsageError(f"-o {name}={value}: must be auto, on or off")
+    return None if value == "auto" else value == "on"
 
 
 def _number(name: str, value: str) -> int:
@@ -131,7 +138,7 @@ def _path(name: str, value: str) -> str:
 FLAGS = ("allow_other", "ro", "noexec", "nonempty")
 VALUES: dict[str, Callable[[str, str], Any]] = {
     "verify": _switch,
-    "fastpath": _switch,
+    "fastpath": _choice,
     "threads": _number,
     "readahead": _number,
     "uid": _number,
@@ -142,6 +149,8 @@ VALUES: dict[str, Callable[[str, str], Any]] = {
 }
 REFUSED = {
     "rw": "a mount of record files is always read-only; leave it out, and change the folder that was packed",
+    "suid": "a mount is always nosuid: a file may come from anybody; unpack it to run such programs",
+    "dev": "a mount is always nodev: a file may come from anybody",
     "remount": "the options of a mount cannot be changed; unmount it and mount it again",
     "auto_unmount": "after a crash it would leave an empty folder that looks fine; `fffs umount` cleans up instead",
     "allow_root": "use allow_other",

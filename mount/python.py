@@ -12,6 +12,7 @@ from fffs.errors import MountError, UsageError
 from fffs.mount import kernel
 from fffs.mount.background import spawn
 from fffs.mount.job import Job, Path, make_job
+from fffs.mount.mountpoint import remove_left
 from fffs.mount.mounts import mount_at
 from fffs.mount.options import MountOptions
 
@@ -70,4 +71,5 @@ def _end(process: subprocess.Popen[bytes], path: str) -> None:
     if mount and mount.ours and code != 0:
         kernel.detach(path, lazy=True)
     if code != 0:
+        remove_left(path)
         raise MountError(f"{path}: the daemon of this mount did not end well (exit code {code})")

@@ -21,9 +21,10 @@ try:
     import pyfuse3
     import trio
 
-    from fffs.mount.fastpath import FastPath
-    from fffs.mount.handshake import Device
+    from fffs.mount import fastpath
     from fffs.mount.operations import Operations
+    from fffs.mount.readonly import keep_read_only
+    from fffs.mount.stats import Statistics
 except ModuleNotFoundError as error:
     raise MountError(
         f"mounting needs pyfuse3 and trio, and {error.name} is missing: pip install 'fffs[mount]' "
@@ -108,7 +109,9 @@ class _Session:
         fd = kernel.attach(kernel.Request(job.mountpoint, job.name, job.options.allow_other, job.options.noexec))
         mount = mount_at(job.mountpoint)
         self._device = mount.device if mount else ""
-        self._connection = FastPath(fd, self._source, job.options) if job.options.fastpath else Device(fd)
+        self._connection = fastpath.connect(fd, self._source, job.options, job.debug)
+        native = self._connection if isinstance(self._connection, fastpath.FastPath) else None
+        Statistics(self._operations, self._source, native)
         try:
             # libfuse serves a descriptor that it is given this way, and mounts and unmounts nothing.
             pyfuse3.init(self._operations, f"/dev/fd/{self._connection.number}", set())
@@ -140,8 +143,9 @@ class _Session:
             if self._lifeline is not None:
                 nursery.start_soon(self._watch_lifeline, self._lifeline)
             await self._connection.connect()
-            if isinstance(self._connection, FastPath):
+            if isinstance(self._connection, fastpath.FastPath):
                 nursery.start_soon(self._connection.watch, self._operations.failures)
+            nursery.start_soon(keep_read_only, self._job.mountpoint, self._device, self._job.options.noexec)
             nursery.start_soon(self._announce)
             await pyfuse3.main(max_tasks=TASKS)
             nursery.cancel_scope.cancel()
@@ -198,6 +202,7 @@ class _Session:
         if mount and mount.device == self._device:
             try:
                 kernel.detach(self._job.mountpoint, lazy=lazy)
+                self._point.remove()  # now: what is open may be served for a while, and an empty folder looks fine
             except kernel.BusyError:
                 raise
             except MountError as error:

@@ -12,6 +12,7 @@ from typing import Any
 
 from fffs.errors import MountError
 from fffs.mount import kernel
+from fffs.mount.mountpoint import remove_left
 from fffs.mount.mounts import canonical, mount_at
 
 _log = logging.getLogger("fffs.mount")
@@ -43,21 +44,31 @@ def umount(mountpoint: str | bytes | os.PathLike[Any], lazy: bool = False) -> No
         daemon = _daemon(path)
     except ConnectionError:
         kernel.detach(path, lazy=True)  # dead: nobody can use what is still open
+        remove_left(path)
         return
     try:
-        kernel.detach(path)
-        if daemon is not None and not _wait(daemon):
+        in_use = _detach(path, lazy)
+        remove_left(path)  # before the daemon does, which may serve open files for long: an empty folder looks fine
+        if not in_use and daemon is not None and not _wait(daemon):
             # A mount namespace of its own (a container started meanwhile, `unshare --mount`) holds a copy of the mount.
             _log.warning("%s: unmounted, but its daemon still serves it somewhere else, as in a container", path)
+    finally:
+        if daemon is not None:
+            os.close(daemon)
+
+
+def _detach(path: str, lazy: bool) -> bool:
+    """Whether it was in use, and so could be detached only lazily."""
+    try:
+        kernel.detach(path)
     except kernel.BusyError:
         if not lazy:
             raise MountError(
                 f"{path}: in use; close what is open in it (fuser -vm {path} lists it), or: fffs umount --lazy {path}"
             ) from None
         kernel.detach(path, lazy=True)
-    finally:
-        if daemon is not None:
-            os.close(daemon)
+        return True
+    return False
 
 
 def _daemon(path: str) -> int | None:

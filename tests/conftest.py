@@ -1,4 +1,4 @@
-"""What all tests share: the golden files, the rule for tests that mount, and reproducible runs."""
+"""What all tests share: the golden files, the rules for tests that mount, and reproducible runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
+import mounting
 import pytest
 from golden_files import GOLDEN, Golden
+from mounting import Mounts
 
 FUSE_DEVICE = Path("/dev/fuse")
 SKIPPED_FUSE_TESTS = pytest.StashKey[int]()
@@ -41,6 +43,44 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         text = f"NOT TESTED: the mount. {skipped} tests were skipped because there is no {FUSE_DEVICE}."
         terminalreporter.write_line(text, red=True, bold=True)
     return result
+
+
+@pytest.fixture(params=[False, True], ids=["pyfuse3", "fastpath"])
+def mounts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mounts]:
+    """Mounts without and with the fast path; undone, and nothing left, whatever the test did."""
+    mounts = Mounts(tmp_path, fastpath=request.param)
+    yield mounts
+    mounts.end()
+    assert not mounting.mounts_below(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _log_police() -> Iterator[None]:
+    """What the daemon of a mount for many tests logs fails the test that caused it."""
+    yield
+    for mounts in mounting.LIVE:
+        mounts.police()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """Daemons and commands that tests of the mount start complain of what they did not close or await."""
+    with pytest.MonkeyPatch.context() as patch:
+        if item.get_closest_marker("fuse"):
+            patch.setenv("PYTHONDEVMODE", "1")
+            patch.setenv("PYTHONWARNINGS", "default")
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[pytest.TestReport]:
+    """What a daemon or another process wrote to the test's stderr may not speak of exceptions that nobody handled."""
+    report: pytest.TestReport = yield
+    for name, text in report.sections if item.get_closest_marker("fuse") else ():
+        if report.passed and "stderr" in name and mounting.FORBIDDEN.search(text):
+            report.outcome = "failed"
+            report.longrepr = f"{name}: a process complained:\n{text}"
+    return report
 
 
 # ---------------------------------------------------------------- every test

@@ -1,4 +1,7 @@
-"""Real mounts for tests: each is undone whatever the test does, and what its daemon complained about fails the test."""
+"""Real mounts for tests: each is undone whatever the test does, and each line of its daemon's log must be expected.
+
+Daemons run with Python's development mode (conftest.py): what was not closed or awaited is a line in the log, too.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,12 @@ from fffs.mount import MountOptions
 from fffs.mount.mounts import mount_at
 
 TROUBLE = re.compile(r" (WARNING|ERROR|CRITICAL) |Traceback")
+# Lines that every mount may log. What goes on after the line, as a traceback does, makes it another one.
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
+HARMLESS = re.compile(TIME + r" INFO .*: (mounted .*|unmounted|SIG[A-Z]+|in use, unmounting lazily)\n")
+ENTRY = re.compile(rf"(?m)^(?={TIME} [A-Z]+ )")
+# What no process may write to its stderr, whatever the test.
+FORBIDDEN = re.compile(r"Traceback|never awaited|ResourceWarning|RuntimeWarning|Exception ignored|Fatal Python error")
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -39,7 +48,12 @@ def mounts_below(folder: Path) -> list[str]:
 def detach_all(folder: Path) -> None:
     """Lazily unmount everything below a folder."""
     for point in reversed(mounts_below(folder)):
-        libc.umount2(os.fsencode(point), 2)
+        umount_quietly(Path(point))
+
+
+def umount_quietly(path: Path) -> None:
+    """Unmount as it is at the end of every test: at once, whatever is open, whatever the daemon does."""
+    libc.umount2(os.fsencode(path), 2)
 
 
 def wait_until(condition: Any, seconds: float = 20.0) -> None:
@@ -57,11 +71,11 @@ class Daemon:
         self.path, self.log_file = path, log
         self.pid = int(os.getxattr(path, "user.fffs.daemon").split()[0])
         self._pidfd = os.pidfd_open(self.pid)
-        self._expected: list[str] = []
+        self._expected: list[tuple[str, bool]] = []
 
-    def expect(self, pattern: str) -> None:
-        """Lines of the log that match are no failure."""
-        self._expected.append(pattern)
+    def expect(self, pattern: str, traceback: bool = False) -> None:
+        """Lines of the log that match are no failure; whether they go on with a traceback, Python's or of a crash."""
+        self._expected.append((pattern, traceback))
 
     def trouble(self) -> list[str]:
         """The lines of the log that complain of something."""
@@ -71,7 +85,16 @@ class Daemon:
         return self.log_file.read_text(errors="surrogateescape")
 
     def unexpected(self) -> list[str]:
-        return [line for line in self.trouble() if not any(re.search(p, line) for p in self._expected)]
+        """The entries of the log that nobody expects, with all lines that follow each."""
+        return [entry for entry in ENTRY.split(self.log()) if entry and not self._is_expected(entry)]
+
+    def _is_expected(self, entry: str) -> bool:
+        head, _, rest = entry.partition("\n")
+        is_traceback = rest.startswith(("Traceback", "Fatal Python error"))
+        return HARMLESS.fullmatch(entry) is not None or any(
+            re.search(pattern, head) and traceback == is_traceback and (traceback or not rest)
+            for pattern, traceback in self._expected
+        )
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -108,6 +131,7 @@ class Mounts:
     def __init__(self, folder: Path, fastpath: bool = False) -> None:
         self.folder, self.fastpath = folder, fastpath
         self.daemons: list[Daemon] = []
+        LIVE.append(self)
 
     def __call__(self, *sources: Path, at: Path | None = None, suffix: str = "", **options: Any) -> Path:
         """Mount in the background, with a log; the path."""
@@ -125,11 +149,20 @@ class Mounts:
         return self.daemons[-1]
 
     def end(self) -> None:
+        LIVE.remove(self)
         detach_all(self.folder)
         for daemon in self.daemons:
             daemon.forget()
-        unexpected = [line for daemon in self.daemons for line in daemon.unexpected()]
-        assert not unexpected, "the daemon complained:\n" + "\n".join(unexpected)
+        self.police()
+
+    def police(self) -> None:
+        """Fail if a daemon logged what nobody expects."""
+        unexpected = [entry for daemon in self.daemons for entry in daemon.unexpected()]
+        assert not unexpected, "the daemon logged what nobody expects:\n" + "\n".join(unexpected)
+
+
+# Mounts that have not ended: those of a whole module are looked at after each of its tests, too.
+LIVE: list[Mounts] = []
 
 
 def run_fffs(*arguments: Any, code: int = 0, **options: Any) -> str:
@@ -143,6 +176,7 @@ def run_fffs(*arguments: Any, code: int = 0, **options: Any) -> str:
         **options,
     )
     assert done.returncode == code, done.stdout + done.stderr
+    assert not FORBIDDEN.search(done.stderr), done.stderr
     return done.stderr
 
 
@@ -226,7 +260,8 @@ def list_from(fd: int, offset: int, size: int = 32768) -> list[tuple[bytes, int,
     os.lseek(fd, offset, os.SEEK_SET)
     buffer = ctypes.create_string_buffer(size)
     length = libc.getdents64(fd, buffer, size)
-    assert length >= 0, os.strerror(ctypes.get_errno())
+    if length < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     entries, at = [], 0
     while at < length:
         inode, after, record = struct.unpack_from("<QqH", buffer.raw, at)

@@ -36,6 +36,8 @@ def test_what_fstab_passes_is_accepted() -> None:
     [
         ("nonsense", "-o nonsense: no such option; there are allow_other, .*verify=on|off, uid=N"),
         ("rw", "read-only"),
+        ("suid", "-o suid: a mount is always nosuid"),
+        ("dev", "-o dev: a mount is always nodev"),
         ("remount", "unmount it"),
         ("auto_unmount", "fffs umount"),
         ("verify=maybe", "on or off"),

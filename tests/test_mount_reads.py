@@ -24,13 +24,6 @@ pytestmark = pytest.mark.fuse
 MIB = 1024 * 1024
 
 
-@pytest.fixture(params=[False, True], ids=["pyfuse3", "fastpath"])
-def mounts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mounts]:
-    mounts = Mounts(tmp_path, fastpath=request.param)
-    yield mounts
-    mounts.end()
-
-
 def write_records(path: Path, records: list[bytes]) -> Path:
     """A plain record file: no tree, no block checksums."""
     with fffs.FileWriter(path, len(records)) as writer:
@@ -333,7 +326,7 @@ def read_range_into(self, record, start, dest, *, check=True, wait=True):
 
 RecordStore.read_range_into = read_range_into
 DaemonLog(log)
-serve(make_job(source, mountpoint, MountOptions(log=log)))
+serve(make_job(source, mountpoint, MountOptions(log=log, fastpath=False)))
 """
 
 
@@ -370,7 +363,7 @@ def test_reads_from_a_stalled_disk_keep_nobody_else_waiting(faulty: Path, tmp_pa
 
 @pytest.mark.parametrize("mounts", [False], indirect=True, ids=["pyfuse3"])
 def test_a_bug_is_an_error_of_one_read_and_a_traceback_in_the_log(faulty: Path, mounts: Mounts) -> None:
-    mounts.daemon.expect("unexpected error in read|Traceback")
+    mounts.daemon.expect("unexpected error in read", traceback=True)
     for _ in range(3):
         assert read_or_eio(faulty / "000001") is None
     assert (faulty / "000000").read_bytes() == some_bytes(0, 9000)

@@ -20,6 +20,27 @@ uint32_t fffs_crc32(uint32_t crc, const void *data, size_t size);
 /* The CRC-32 of A followed by B, from the CRC-32 of each and the length of B. */
 uint32_t fffs_crc32_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b);
 
+/* ---------------------------------------------------------------- CRC-32C (crc32c.c) */
+
+/* CRC-32C (Castagnoli, polynomial 0x82F63B78; start with crc = 0), continued over size bytes; by the processor's
+ * instruction where it has one. Data may be NULL when size is 0. */
+uint32_t fffs_crc32c(uint32_t crc, const void *data, size_t size);
+
+/* The CRC-32C of A followed by B, from the CRC-32C of each and the length of B. */
+uint32_t fffs_crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b);
+
+/* As TFRecord stores it: rotated and shifted by a constant, so that the checksum of a checksum is a good one. */
+uint32_t fffs_crc32c_mask(uint32_t crc);
+
+/* Known-answer test of the three above. 0, or -EILSEQ when this machine computes CRC-32C wrongly. */
+int fffs_crc32c_self_test(void);
+
+/* How it is computed here: "processor" or "tables". A constant. */
+const char *fffs_crc32c_name(void);
+
+/* The same as fffs_crc32c without the processor's help, for tests. */
+uint32_t fffs_crc32c_by_tables(uint32_t crc, const void *data, size_t size);
+
 /* ---------------------------------------------------------------- pooled memory (buffer.c) */
 
 /* A page-aligned buffer of at least size bytes with unspecified content (never another process's), from a pool
@@ -34,7 +55,7 @@ void fffs_buffer_usage(uint64_t *taken, uint64_t *idle);
 /* ---------------------------------------------------------------- batched, verified reads (engine.c) */
 
 /* How a record is checked. */
-enum { FFFS_CHECK_NONE = 0, FFFS_CHECK_CRC32 = 1 };
+enum { FFFS_CHECK_NONE = 0, FFFS_CHECK_CRC32 = 1, FFFS_CHECK_CRC32C = 2 };
 
 /* A block of a record: the unit that is read in parallel, and that a packed folder stores checksums of. */
 enum { FFFS_BLOCK = 1048576 };
@@ -94,13 +115,19 @@ enum {
     FFFS_FAULT_THREAD = 11        /* pthread_create */
 };
 
-/* Makes the nth operation (1 is the next one) of a kind give result instead of its own, and count - 1 more after it;
- * kind FFFS_FAULT_NONE ends that. A non-negative result of a read cuts it to that many bytes (really read). For tests;
- * costs one predictable branch per operation when unused. */
+/* A result of fffs_fault_set that stalls: the operation waits until the faults are ended, and then does what it does. */
+enum { FFFS_FAULT_HOLD = -1000000 };
+
+/* Makes the nth operation (1 is the next one) of a kind give result instead of its own, and count - 1 more after it.
+ * Each kind has a fault of its own; kind FFFS_FAULT_NONE ends all. A non-negative result of a read cuts it to that many
+ * bytes (really read). For tests; costs one predictable branch per operation when unused. */
 void fffs_fault_set(int kind, int64_t nth, int64_t count, int32_t result);
 
 /* How many operations of the kind set last have been seen since fffs_fault_set. */
 int64_t fffs_fault_seen(void);
+
+/* How many operations FFFS_FAULT_HOLD makes wait just now. */
+int32_t fffs_fault_held(void);
 
 /* ---------------------------------------------------------------- the tree of names (tree.c) */
 
@@ -222,6 +249,78 @@ int64_t fffs_store_length(const fffs_store *store, uint64_t record);
 /* 1 when all of the record has been verified and its file has not changed since it was last looked at, else 0. */
 int fffs_store_verified(fffs_store *store, uint64_t record);
 
+/* ---------------------------------------------------------------- files made of frames (frames.c) */
+
+/* TFRecord: u64 length, its masked CRC-32C, data, the data's masked CRC-32C. OFRecord: i64 length, data. */
+enum { FFFS_FRAMES_TFRECORD = 1, FFFS_FRAMES_OFRECORD = 2 };
+
+/* What is wrong with a frame. */
+enum {
+    FFFS_FRAME_GOOD = 0,
+    FFFS_FRAME_CUT_HEAD = 1,        /* the file ends inside its head */
+    FFFS_FRAME_CUT = 2,             /* it reaches past the end of the file */
+    FFFS_FRAME_LENGTH_CHECKSUM = 3, /* the checksum of its length is wrong */
+    FFFS_FRAME_LENGTH_NEGATIVE = 4,
+    FFFS_FRAME_EMPTIES = 5          /* more than FFFS_EMPTY_FRAMES empty ones in a row: zeros, but no frames */
+};
+
+/* How many empty frames in a row are believed where no checksum speaks for them. */
+enum { FFFS_EMPTY_FRAMES = 65536 };
+
+/* How far a file has been scanned. */
+typedef struct {
+    int64_t position; /* in, out: where the next frame begins, or the one that is wrong */
+    int64_t size;     /* of the file */
+    uint64_t empty;   /* in, out: empty frames just before; 0 at first */
+    uint64_t length;  /* out: what the last frame looked at says is its data's length */
+    int32_t fd;
+    int32_t kind;     /* FFFS_FRAMES_* */
+    int32_t check;    /* 0: the checksums of TFRecord's lengths are not compared */
+    int32_t fault;    /* out: FFFS_FRAME_*, what is wrong with the frame at position */
+} fffs_frames;
+
+/* Finds the next frames, at most room: *count of them, and for each where its data ends, and its data's CRC-32C,
+ * unmasked (TFRecord only; else checksums may be NULL). Data begins at position + 12 or 8, and then as far behind the
+ * data before as head and tail are long. 0, with frames->fault set where the scan cannot go on; -ENODATA when the file
+ * has become shorter than size; -ENOMEM; or -errno. */
+int fffs_frames_scan(fffs_frames *frames, int64_t *ends, uint32_t *checksums, size_t room, size_t *count);
+
+/* ---------------------------------------------------------------- messages of names and lists (features.c) */
+
+/* tf.train.Example (or the context of a SequenceExample), the feature lists of a SequenceExample, OneFlow's OFRecord. */
+enum { FFFS_SCHEMA_EXAMPLE = 1, FFFS_SCHEMA_FEATURE_LISTS = 2, FFFS_SCHEMA_OFRECORD = 3 };
+
+/* An entry of the map. Its name is where data has it (not checked to be UTF-8); the same name may come again. */
+typedef struct {
+    uint64_t name_begin, name_end;
+    uint64_t first, count; /* its features: one, unless it is a feature list */
+} fffs_feature_entry;
+
+/* A list. Of bytes: its items from first on. Of numbers: first is where in the values they begin, in bytes. */
+typedef struct {
+    uint64_t kind; /* the field's number in Feature, or 0 */
+    uint64_t first, count;
+} fffs_feature;
+
+/* How many of everything a message has. */
+typedef struct {
+    uint64_t entries;
+    uint64_t features;
+    uint64_t items;       /* of lists of bytes */
+    uint64_t values_size; /* of lists of numbers, in bytes */
+    uint64_t sequence;    /* 1 when the message has feature lists: it is no Example */
+} fffs_features;
+
+/* Decodes a message. Call it first with tables NULL to learn the sizes, bounded by a multiple of the message's; then with
+ * those sizes in *out, and tables that have room for, one after another: the entries; the features; uint64[2] for each
+ * item, where it begins and ends in data; the values. Numbers are of the kind's type, each list's beginning at a
+ * multiple of 8. 0; or -EINVAL, and then *why (never freed) and *where (offset in data) say what was refused. */
+int fffs_features_decode(const uint8_t *data, size_t size, int schema, uint64_t *tables, fffs_features *out,
+                         const char **why, uint64_t *where);
+
+/* Encodes count numbers as protobuf's varints into data, which has room for ten bytes each. How many bytes there are. */
+size_t fffs_varints_encode(const int64_t *values, size_t count, uint8_t *data);
+
 /* ---------------------------------------------------------------- copying with checksums (copy.c) */
 
 /* Copies length bytes from in_fd at in_offset to out_fd at out_offset through a bounded buffer, and gives their
@@ -243,13 +342,18 @@ typedef struct {
     int32_t fuse_fd;        /* the connection to the kernel */
     int32_t library_fd;     /* our end of a SOCK_SEQPACKET pair, at whose other end the FUSE library serves */
     int32_t threads;        /* how many answer from memory; at least 1 */
-    int32_t cold_threads;   /* how many may wait for the disk at a time; at least 1 */
+    int32_t cold_threads;   /* how many may wait for disks at a time; at least 1 */
+    int32_t files;          /* of the store: no file has more than FFFS_FAST_LANE of the cold threads to itself */
+    const uint64_t *firsts; /* [files] number of each file's first record, ascending; copied */
     uint32_t uid, gid;      /* the owner of everything */
     uint32_t mode_mask;     /* permission bits to leave out */
     uint32_t timeout;       /* seconds for which the kernel may remember names and attributes */
     uint32_t max_readahead; /* bytes */
     int32_t verify;         /* 0: FFFS_READ_UNVERIFIED */
 } fffs_fastpath_config;
+
+/* How many reads of one file may wait for its disk at a time: one that does not answer leaves threads for the others. */
+enum { FFFS_FAST_LANE = 32 };
 
 /* Requests by kind, as fffs_fastpath_stats counts them. */
 enum {
@@ -266,10 +370,13 @@ typedef struct {
     uint64_t read_errors;
     uint64_t cold_reads;           /* that had to wait for the disk, or for a whole large record */
     uint64_t read_latency[40];     /* reads by latency */
+    uint64_t waiting;              /* cold reads that nobody has begun yet */
+    int32_t threads, cold_threads; /* that were started, the cold ones when first needed */
 } fffs_fastpath_stats_t;
 
-/* Starts the threads. tree and store stay the caller's and must outlive the fast path; so must both descriptors,
- * which it never closes. *fastpath is the caller's until fffs_fastpath_stop. 0 or -errno. Not to be used after fork. */
+/* Starts the threads, fewer of them where the system gives no more. tree and store stay the caller's and must outlive the
+ * fast path; so must both descriptors, which it never closes. *fastpath is the caller's until fffs_fastpath_stop. 0 or
+ * -errno, and then no message has been read. Not to be used after fork. */
 int fffs_fastpath_start(const fffs_fastpath_config *config, const fffs_tree *tree, fffs_store *store,
                         fffs_fastpath **fastpath);
 
@@ -288,9 +395,12 @@ int fffs_fastpath_next_bad(fffs_fastpath *fastpath, uint64_t *record, int32_t *s
 int fffs_fastpath_ended(const fffs_fastpath *fastpath);
 
 /* Counters since the start, summed over the threads. */
-void fffs_fastpath_stats(const fffs_fastpath *fastpath, fffs_fastpath_stats_t *stats);
+void fffs_fastpath_stats(fffs_fastpath *fastpath, fffs_fastpath_stats_t *stats);
 
 /* Answers one message from the kernel as a thread would, for tests: the reply goes to reply (of room bytes). The
  * length of the reply; 0 when no reply is due; -EREMOTE when the message is the library's; -EAGAIN when it must wait.
  * Any bytes are safe. */
 int64_t fffs_fastpath_answer(fffs_fastpath *fastpath, const uint8_t *message, size_t length, uint8_t *reply, size_t room);
+
+/* How many records fffs_store_verified says yes of. Looks at every one. */
+uint64_t fffs_count_verified(fffs_store *store);

@@ -245,8 +245,7 @@ bool fffs_piece_read(fffs_piece *piece, int64_t result, const uint8_t *data)
     } else if (is_backends_error(result)) {
         return false;
     } else {
-        /* These two mean something else to our caller. A block device says ENODATA for a bad sector. */
-        piece->status = result == -ENODATA || result == -EBADMSG ? -EIO : (int32_t)result;
+        piece->status = fffs_file_error(result);
     }
     return true;
 }

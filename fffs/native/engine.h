@@ -6,6 +6,7 @@
 #ifndef FFFS_ENGINE_H
 #define FFFS_ENGINE_H
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -164,15 +165,19 @@ void fffs_buffer_after_fork(bool child);
 
 /* ---------------------------------------------------------------- injected faults (fault.c) */
 
-extern _Atomic int fffs_fault_kind;
+/* A bit for each kind that is armed: 1 << FFFS_FAULT_*. */
+extern _Atomic uint32_t fffs_faults_armed;
 
-/* Counts an operation of the armed kind; true when it is one that must give *result. Any thread. */
+/* Counts an operation of an armed kind, and holds it if it is to stall; true when it is one that must give *result.
+ * Any thread. */
 bool fffs_fault_strikes(int kind, int32_t *result);
 
 /* Called before each operation that can be made to fail. */
 static inline bool fffs_fault(int kind, int32_t *result)
 {
-    if (__builtin_expect(atomic_load_explicit(&fffs_fault_kind, memory_order_relaxed) != kind, 1))
+    uint32_t armed = atomic_load_explicit(&fffs_faults_armed, memory_order_relaxed);
+
+    if (__builtin_expect((armed & 1U << kind) == 0, 1))
         return false;
     return fffs_fault_strikes(kind, result);
 }
@@ -191,7 +196,15 @@ static inline int64_t fffs_fault_completion(int kind, int64_t result)
 int64_t fffs_pread(int fd, void *data, size_t size, int64_t offset);
 int64_t fffs_pread_nowait(int fd, void *data, size_t size, int64_t offset);
 
-/* malloc. The caller frees it with free. */
+/* What a file's own error, from a read of it, is to our callers, to whom these two mean something else. A block
+ * device says ENODATA for a bad sector. */
+static inline int fffs_file_error(int64_t error)
+{
+    return error == -ENODATA || error == -EBADMSG ? -EIO : (int)error;
+}
+
+/* malloc, and calloc of one block. The caller frees it with free. */
 void *fffs_allocate(size_t size);
+void *fffs_allocate_zeroed(size_t count, size_t size);
 
 #endif

@@ -11,6 +11,8 @@
  *   - a read buffer must hold the largest WRITE; INIT's answer says how large that is, and ours says 4096. */
 #include "fastpath.h"
 
+#include "engine.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -53,15 +55,27 @@ struct worker {
     struct fffs_fastpath *owner;
     pthread_t thread;
     struct counters counters;
+    uint8_t *message, *reply; /* pooled buffers, or NULL */
     _Atomic bool running;
 };
 
 /* A read that must wait. */
 struct cold_read {
     struct cold_read *next;
+    struct lane *lane;
     uint64_t began; /* nanoseconds */
     size_t length;
     uint8_t message[sizeof(struct fuse_in_header) + sizeof(struct fuse_read_in)];
+};
+
+struct queue {
+    struct cold_read *first, **last;
+};
+
+/* The cold reads of one source file. */
+struct lane {
+    int busy;             /* those that are ready or being done: FFFS_FAST_LANE at most */
+    struct queue backlog; /* the others */
 };
 
 struct bad_record {
@@ -71,15 +85,18 @@ struct bad_record {
 
 struct fffs_fastpath {
     fffs_fast_view view;
-    struct worker *workers; /* hot, then the relay, then cold ones */
+    struct worker *workers; /* the relay, then hot ones, then cold ones */
     int hot, cold;          /* how many of each may run */
+    uint64_t *firsts;       /* number of each file's first record */
     int event_fd;
     _Atomic bool stopping, ended;
     _Atomic uint64_t init_unique, init_flags;
 
     pthread_mutex_t mutex; /* guards the rest */
     pthread_cond_t more_cold;
-    struct cold_read *first_cold, **last_cold;
+    struct lane *lanes; /* one per file */
+    struct queue ready;
+    int cold_ready, cold_waiting; /* reads in the queue, and in it and all backlogs */
     int cold_started, cold_idle;
     struct bad_record bad[BAD_ROOM];
     int bad_count;
@@ -204,53 +221,131 @@ static void forward(struct worker *worker, const uint8_t *message, size_t length
 
 /* ---------------------------------------------------------------- cold reads */
 
+static void put(struct queue *queue, struct cold_read *read)
+{
+    read->next = NULL;
+    *queue->last = read;
+    queue->last = &read->next;
+}
+
+static struct cold_read *take(struct queue *queue)
+{
+    struct cold_read *read = queue->first;
+
+    if (read) {
+        queue->first = read->next;
+        if (!queue->first)
+            queue->last = &queue->first;
+    }
+    return read;
+}
+
+static struct lane *lane_of(struct fffs_fastpath *path, uint64_t record)
+{
+    int low = 0, high = path->view.config.files;
+
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+
+        if (path->firsts[middle] <= record)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &path->lanes[low];
+}
+
 static void *run_cold(void *argument);
 
-/* Queues a read for the cold threads, starting another one when all are busy. */
-static int queue_cold(struct fffs_fastpath *path, const uint8_t *message, size_t length, uint64_t began)
+/* Starts a thread for a worker: 0 or -errno. Signals of the process are for the threads it knows of. */
+static int start_worker(struct worker *worker, void *(*run)(void *), size_t message_room, size_t reply_room)
 {
-    struct cold_read *read = malloc(sizeof *read);
+    sigset_t most, before;
+    int32_t fault;
+    int status;
+
+    worker->message = message_room ? fffs_buffer_take(message_room) : NULL;
+    worker->reply = fffs_buffer_take(reply_room);
+    if (!worker->reply || (message_room && !worker->message)) {
+        status = -ENOMEM;
+    } else {
+        sigfillset(&most);
+        sigdelset(&most, WAKE_SIGNAL);
+        pthread_sigmask(SIG_SETMASK, &most, &before);
+        atomic_store(&worker->running, true);
+        status = fffs_fault(FFFS_FAULT_THREAD, &fault) ? -EAGAIN : -pthread_create(&worker->thread, NULL, run, worker);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    if (status) {
+        atomic_store(&worker->running, false);
+        fffs_buffer_give(worker->message);
+        fffs_buffer_give(worker->reply);
+        worker->message = worker->reply = NULL;
+    }
+    return status;
+}
+
+/* Queues a read for the cold threads, starting another one when there are more reads than idle threads. -ENOMEM: it is not
+ * queued; -EAGAIN: it is, but nobody will come. */
+static int queue_cold(struct fffs_fastpath *path, const uint8_t *message, size_t length, uint64_t record, uint64_t began)
+{
+    struct cold_read *read = fffs_allocate(sizeof *read);
 
     if (!read || length > sizeof read->message) {
         free(read);
         return -ENOMEM;
     }
-    *read = (struct cold_read){.began = began, .length = length};
+    *read = (struct cold_read){.began = began, .length = length, .lane = lane_of(path, record)};
     memcpy(read->message, message, length);
     pthread_mutex_lock(&path->mutex);
-    *path->last_cold = read;
-    path->last_cold = &read->next;
-    if (path->cold_idle == 0 && path->cold_started < path->cold) {
-        struct worker *worker = &path->workers[path->hot + 1 + path->cold_started];
-
-        atomic_store(&worker->running, true);
-        if (pthread_create(&worker->thread, NULL, run_cold, worker) == 0)
-            path->cold_started++;
-        else
-            atomic_store(&worker->running, false);
+    path->cold_waiting++;
+    if (read->lane->busy < FFFS_FAST_LANE) {
+        read->lane->busy++;
+        path->cold_ready++;
+        put(&path->ready, read);
+    } else {
+        put(&read->lane->backlog, read);
     }
+    if (path->cold_ready > path->cold_idle && path->cold_started < path->cold &&
+        start_worker(&path->workers[1 + path->hot + path->cold_started], run_cold, 0, REPLY_BUFFER) == 0)
+        path->cold_started++;
     int started = path->cold_started;
     pthread_cond_signal(&path->more_cold);
     pthread_mutex_unlock(&path->mutex);
-    return started ? 0 : -EAGAIN; /* queued, but nobody will come: the caller does it */
+    return started ? 0 : -EAGAIN;
 }
 
 static struct cold_read *next_cold(struct fffs_fastpath *path, bool wait)
 {
     pthread_mutex_lock(&path->mutex);
-    while (wait && !path->first_cold && !atomic_load(&path->stopping)) {
+    while (wait && !path->ready.first && !atomic_load(&path->stopping)) {
         path->cold_idle++;
         pthread_cond_wait(&path->more_cold, &path->mutex);
         path->cold_idle--;
     }
-    struct cold_read *read = path->first_cold;
+    struct cold_read *read = take(&path->ready);
     if (read) {
-        path->first_cold = read->next;
-        if (!path->first_cold)
-            path->last_cold = &path->first_cold;
+        path->cold_ready--;
+        path->cold_waiting--;
     }
     pthread_mutex_unlock(&path->mutex);
     return read;
+}
+
+/* Frees a read that was done; the next of its file takes its place. */
+static void leave_lane(struct fffs_fastpath *path, struct cold_read *read)
+{
+    pthread_mutex_lock(&path->mutex);
+    struct cold_read *next = take(&read->lane->backlog);
+    if (next) {
+        path->cold_ready++;
+        put(&path->ready, next);
+        pthread_cond_signal(&path->more_cold);
+    } else {
+        read->lane->busy--;
+    }
+    pthread_mutex_unlock(&path->mutex);
+    free(read);
 }
 
 static void answer_cold(struct worker *worker, struct cold_read *read, uint8_t *reply)
@@ -260,18 +355,16 @@ static void answer_cold(struct worker *worker, struct cold_read *read, uint8_t *
 
     count(&worker->counters.cold_reads, 1);
     send_reply(worker, reply, &answer, read->began);
-    free(read);
+    leave_lane(path, read);
 }
 
 static void *run_cold(void *argument)
 {
     struct worker *worker = argument;
-    uint8_t *buffer = fffs_buffer_take(REPLY_BUFFER);
     struct cold_read *read;
 
-    while (buffer && (read = next_cold(worker->owner, true)))
-        answer_cold(worker, read, buffer + REPLY_START);
-    fffs_buffer_give(buffer);
+    while ((read = next_cold(worker->owner, true)))
+        answer_cold(worker, read, worker->reply + REPLY_START);
     atomic_store(&worker->running, false);
     return NULL;
 }
@@ -293,7 +386,7 @@ static void handle(struct worker *worker, const uint8_t *message, size_t length,
         send_reply(worker, reply, &answer, began);
         return;
     }
-    int status = queue_cold(path, message, length, began);
+    int status = queue_cold(path, message, length, answer.record, began);
     struct cold_read *read;
     if (status == -ENOMEM) {
         answer = fffs_fast_answer_request(&path->view, message, length, reply, true);
@@ -303,22 +396,27 @@ static void handle(struct worker *worker, const uint8_t *message, size_t length,
     }
 }
 
+/* Waits until all threads are there: what one has read could not be given back to the kernel. */
+static void await_others(struct fffs_fastpath *path)
+{
+    pthread_mutex_lock(&path->mutex);
+    pthread_mutex_unlock(&path->mutex);
+}
+
 static void *run_hot(void *argument)
 {
     struct worker *worker = argument;
     struct fffs_fastpath *path = worker->owner;
-    uint8_t *message = fffs_buffer_take(MESSAGE_ROOM), *buffer = fffs_buffer_take(HOT_REPLY_BUFFER);
 
-    while (message && buffer && !atomic_load(&path->stopping)) {
-        ssize_t got = read(path->view.config.fuse_fd, message, MESSAGE_ROOM);
+    await_others(path);
+    while (!atomic_load(&path->stopping)) {
+        ssize_t got = read(path->view.config.fuse_fd, worker->message, MESSAGE_ROOM);
 
         if (got > 0)
-            handle(worker, message, (size_t)got, buffer + REPLY_START);
+            handle(worker, worker->message, (size_t)got, worker->reply + REPLY_START);
         else if (got == 0 || (errno != EINTR && errno != EAGAIN && errno != ENOENT)) /* ENOENT: taken back meanwhile */
             break;
     }
-    fffs_buffer_give(message);
-    fffs_buffer_give(buffer);
     if (!atomic_load(&path->stopping)) {
         /* Unmounted. Whoever watches tells the library: the end of a socket means nothing to it. */
         atomic_store(&path->ended, true);
@@ -333,9 +431,10 @@ static void *run_relay(void *argument)
 {
     struct worker *worker = argument;
     struct fffs_fastpath *path = worker->owner;
-    uint8_t *reply = fffs_buffer_take(LIBRARY_ROOM);
+    uint8_t *reply = worker->reply;
 
-    while (reply && !atomic_load(&path->stopping)) {
+    await_others(path);
+    while (!atomic_load(&path->stopping)) {
         ssize_t got = recv(path->view.config.library_fd, reply, LIBRARY_ROOM, 0);
         struct fuse_out_header header;
 
@@ -350,7 +449,6 @@ static void *run_relay(void *argument)
         ssize_t put = write(path->view.config.fuse_fd, reply, (size_t)got);
         (void)put;
     }
-    fffs_buffer_give(reply);
     atomic_store(&worker->running, false);
     return NULL;
 }
@@ -366,67 +464,104 @@ static void free_path(struct fffs_fastpath *path)
 {
     struct cold_read *read;
 
-    while ((read = next_cold(path, false)))
+    for (int i = 0; path->lanes && i < path->view.config.files; i++)
+        while ((read = take(&path->lanes[i].backlog)))
+            free(read);
+    while ((read = take(&path->ready)))
         free(read);
+    for (int i = 0; path->workers && i < 1 + path->hot + path->cold_started; i++) {
+        fffs_buffer_give(path->workers[i].message);
+        fffs_buffer_give(path->workers[i].reply);
+    }
     if (path->event_fd >= 0)
         close(path->event_fd);
     pthread_cond_destroy(&path->more_cold);
     pthread_mutex_destroy(&path->mutex);
     free(path->workers);
+    free(path->firsts);
+    free(path->lanes);
     free(path->reported);
     free(path);
 }
 
-static struct fffs_fastpath *make_path(const fffs_fastpath_config *config, const fffs_tree *tree, fffs_store *store)
+/* Room for everything that is as long as something else. False: there is none. */
+static bool make_arrays(struct fffs_fastpath *path)
 {
-    struct fffs_fastpath *path = calloc(1, sizeof *path);
+    const fffs_fastpath_config *config = &path->view.config;
+    size_t workers = (size_t)(1 + config->threads + config->cold_threads) * sizeof *path->workers;
+    size_t firsts = (size_t)config->files * sizeof *path->firsts;
+
+    path->workers = aligned_alloc(_Alignof(struct worker), workers);
+    path->firsts = malloc(firsts);
+    path->lanes = calloc((size_t)config->files, sizeof *path->lanes);
+    path->reported = calloc((size_t)(fffs_store_records(path->view.store) / 8 + 1), 1);
+    if (!path->workers || !path->firsts || !path->lanes || !path->reported)
+        return false;
+    memset(path->workers, 0, workers);
+    for (int i = 0; i < 1 + config->threads + config->cold_threads; i++)
+        path->workers[i].owner = path;
+    memcpy(path->firsts, config->firsts, firsts);
+    for (int i = 0; i < config->files; i++)
+        path->lanes[i].backlog.last = &path->lanes[i].backlog.first;
+    return true;
+}
+
+static int make_path(const fffs_fastpath_config *config, const fffs_tree *tree, fffs_store *store,
+                     struct fffs_fastpath **made)
+{
+    struct fffs_fastpath *path = fffs_allocate(sizeof *path);
+    int status = -ENOMEM;
 
     if (!path)
-        return NULL;
+        return status;
+    memset(path, 0, sizeof *path);
     path->view = (fffs_fast_view){*config, tree, store};
-    path->hot = config->threads;
     path->cold = config->cold_threads;
-    path->last_cold = &path->first_cold;
+    path->ready.last = &path->ready.first;
     pthread_mutex_init(&path->mutex, NULL);
     pthread_cond_init(&path->more_cold, NULL);
-    path->workers = aligned_alloc(_Alignof(struct worker), (size_t)(path->hot + 1 + path->cold) * sizeof *path->workers);
-    path->reported = calloc((size_t)(fffs_store_records(store) / 8 + 1), 1);
     path->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (!path->workers || !path->reported || path->event_fd < 0) {
+    if (path->event_fd < 0)
+        status = -errno;
+    if (path->event_fd < 0 || !make_arrays(path)) {
         free_path(path);
-        return NULL;
+        return status;
     }
-    memset(path->workers, 0, (size_t)(path->hot + 1 + path->cold) * sizeof *path->workers);
-    for (int i = 0; i < path->hot + 1 + path->cold; i++)
-        path->workers[i].owner = path;
-    return path;
+    *made = path;
+    return 0;
 }
 
 int fffs_fastpath_start(const fffs_fastpath_config *config, const fffs_tree *tree, fffs_store *store,
                         fffs_fastpath **fastpath)
 {
     struct sigaction action = {.sa_handler = wake}; /* without SA_RESTART: a read returns EINTR */
-    struct fffs_fastpath *path;
-    int status = 0;
+    struct fffs_fastpath *path = NULL;
+    int status;
 
-    if (config->threads < 1 || config->cold_threads < 1)
+    if (config->threads < 1 || config->cold_threads < 1 || config->files < 1)
         return -EINVAL;
-    path = make_path(config, tree, store);
-    if (!path)
-        return -ENOMEM;
+    status = make_path(config, tree, store, &path);
+    if (status)
+        return status;
     sigaction(WAKE_SIGNAL, &action, NULL);
-    for (int i = 0; !status && i <= path->hot; i++) {
-        struct worker *worker = &path->workers[i];
-
-        atomic_store(&worker->running, true);
-        status = -pthread_create(&worker->thread, NULL, i < path->hot ? run_hot : run_relay, worker);
-        if (status)
-            atomic_store(&worker->running, false);
+    pthread_mutex_lock(&path->mutex);
+    status = start_worker(&path->workers[0], run_relay, 0, LIBRARY_ROOM);
+    if (status) {
+        pthread_mutex_unlock(&path->mutex);
+        free_path(path);
+        return status;
+    }
+    while (path->hot < config->threads &&
+           !(status = start_worker(&path->workers[1 + path->hot], run_hot, MESSAGE_ROOM, HOT_REPLY_BUFFER)))
+        path->hot++;
+    atomic_store(&path->stopping, path->hot == 0);
+    pthread_mutex_unlock(&path->mutex);
+    if (path->hot == 0) {
+        fffs_fastpath_stop(path, 60.0);
+        return status;
     }
     *fastpath = path;
-    if (status)
-        fffs_fastpath_stop(path, 1.0);
-    return status;
+    return 0;
 }
 
 /* Wakes whoever still runs, once: a thread may be between its look at stopping and its read, so this is repeated. */
@@ -436,7 +571,7 @@ static bool wake_all(struct fffs_fastpath *path)
 
     pthread_mutex_lock(&path->mutex);
     pthread_cond_broadcast(&path->more_cold);
-    int count = path->hot + 1 + path->cold_started;
+    int count = 1 + path->hot + path->cold_started;
     pthread_mutex_unlock(&path->mutex);
     for (int i = 0; i < count; i++) {
         if (atomic_load(&path->workers[i].running)) {
@@ -459,9 +594,8 @@ int fffs_fastpath_stop(fffs_fastpath *path, double seconds)
             return -EBUSY;
         nanosleep(&moment, NULL);
     }
-    for (int i = 0; i < path->hot + 1 + path->cold_started; i++)
-        if (path->workers[i].thread) /* not one that could not be started */
-            pthread_join(path->workers[i].thread, NULL);
+    for (int i = 0; i < 1 + path->hot + path->cold_started; i++)
+        pthread_join(path->workers[i].thread, NULL);
     free_path(path);
     return 0;
 }
@@ -476,10 +610,15 @@ int fffs_fastpath_ended(const fffs_fastpath *path)
     return atomic_load(&path->ended);
 }
 
-void fffs_fastpath_stats(const fffs_fastpath *path, fffs_fastpath_stats_t *stats)
+void fffs_fastpath_stats(fffs_fastpath *path, fffs_fastpath_stats_t *stats)
 {
     memset(stats, 0, sizeof *stats);
-    for (int i = 0; i < path->hot + 1 + path->cold; i++) {
+    pthread_mutex_lock(&path->mutex);
+    stats->threads = path->hot;
+    stats->cold_threads = path->cold_started;
+    stats->waiting = (uint64_t)path->cold_waiting;
+    pthread_mutex_unlock(&path->mutex);
+    for (int i = 0; i < 1 + path->hot + stats->cold_threads; i++) {
         const struct counters *from = &path->workers[i].counters;
 
         for (int k = 0; k < FFFS_FAST_KINDS; k++)

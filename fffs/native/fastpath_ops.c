@@ -1,10 +1,11 @@
 /* Answers to the kernel's hot requests, from the Tree's arrays and the store: pure functions of a message.
  *
- * What is answered here must mean what the FUSE library's operations mean by it; everything unknown, malformed or rare goes to
- * them. The message format is the kernel's, include/uapi/linux/fuse.h. */
+ * What is answered here must mean what the FUSE library's operations mean by it; everything unknown or rare goes to them. What
+ * is malformed does not: the library believes lengths. The message format is the kernel's, include/uapi/linux/fuse.h. */
 #include "fastpath.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -39,6 +40,12 @@ static fffs_fast_answer reply_error(uint8_t *reply, const struct request *reques
 static fffs_fast_answer forward(void)
 {
     return (fffs_fast_answer){.length = -EREMOTE, .kind = FFFS_FAST_FORWARDED};
+}
+
+/* A message that is shorter than its kind, or longer than it says. */
+static fffs_fast_answer malformed(uint8_t *reply, const struct request *request)
+{
+    return reply_error(reply, request, FFFS_FAST_OTHER, -EIO);
 }
 
 static fffs_fast_answer no_reply(int kind)
@@ -103,7 +110,7 @@ static fffs_fast_answer answer_lookup(const fffs_fast_view *view, const struct r
     uint32_t found;
 
     if (!end || end == request->body)
-        return forward();
+        return malformed(reply, request);
     size_t length = (size_t)(end - request->body);
     /* "." and ".." are looked up only for NFS. */
     if (request->body[0] == '.' && (length == 1 || (length == 2 && request->body[1] == '.')))
@@ -181,7 +188,7 @@ static fffs_fast_answer answer_readdir(const fffs_fast_view *view, const struct 
     size_t used = 0, put;
 
     if (request->length < sizeof in)
-        return forward();
+        return malformed(reply, request);
     memcpy(&in, request->body, sizeof in);
     if (!S_ISDIR(tree->mode[node]))
         return reply_error(reply, request, FFFS_FAST_READDIR, -ENOTDIR);
@@ -217,7 +224,7 @@ static fffs_fast_answer answer_read(const fffs_fast_view *view, const struct req
     int flags = (wait ? 0 : FFFS_READ_NOWAIT) | (view->config.verify ? 0 : FFFS_READ_UNVERIFIED);
 
     if (request->length < sizeof in)
-        return forward();
+        return malformed(reply, request);
     memcpy(&in, request->body, sizeof in);
     if (!S_ISREG(tree->mode[node]))
         return reply_error(reply, request, FFFS_FAST_READ, S_ISDIR(tree->mode[node]) ? -EISDIR : -EINVAL);
@@ -244,9 +251,44 @@ static fffs_fast_answer answer_getxattr(const struct request *request, uint8_t *
     static const char ours[] = "user.fffs.";
     size_t head = sizeof(struct fuse_getxattr_in);
 
-    if (request->length < head + sizeof ours || memcmp(request->body + head, ours, sizeof ours - 1) == 0)
+    if (request->length <= head || !memchr(request->body + head, 0, request->length - head))
+        return malformed(reply, request);
+    if (request->length >= head + sizeof ours && memcmp(request->body + head, ours, sizeof ours - 1) == 0)
         return forward();
     return reply_error(reply, request, FFFS_FAST_OTHER, -ENODATA);
+}
+
+/* ENOSYS means "never ask again, and keep what is cached": what makes re-reads as fast as a file system in the kernel. To write
+ * is asked for only when somebody has remounted this one writable. */
+static fffs_fast_answer answer_open(const struct request *request, uint8_t *reply)
+{
+    struct fuse_open_in in;
+
+    if (request->length < sizeof in)
+        return malformed(reply, request);
+    memcpy(&in, request->body, sizeof in);
+    bool writes = (in.flags & O_ACCMODE) != O_RDONLY || (in.flags & O_TRUNC);
+    return reply_error(reply, request, FFFS_FAST_OTHER, writes ? -EROFS : -ENOSYS);
+}
+
+/* What names a node: an inode that never was, as an NFS client may have kept from another mount, is stale. */
+static fffs_fast_answer answer_about_node(const fffs_fast_view *view, const struct request *request, uint8_t *reply,
+                                          bool wait)
+{
+    int64_t node = request_node(view, request);
+
+    if (node < 0)
+        return reply_error(reply, request, FFFS_FAST_OTHER, -ESTALE);
+    switch (request->header.opcode) {
+    case FUSE_LOOKUP: return answer_lookup(view, request, (uint32_t)node, reply);
+    case FUSE_GETATTR: return answer_getattr(view, request, (uint32_t)node, reply);
+    case FUSE_READLINK: return answer_readlink(view, request, (uint32_t)node, reply);
+    case FUSE_READ: return answer_read(view, request, (uint32_t)node, reply, wait);
+    case FUSE_READDIR: return answer_readdir(view, request, (uint32_t)node, reply, false);
+    case FUSE_READDIRPLUS: return answer_readdir(view, request, (uint32_t)node, reply, true);
+    case FUSE_OPEN: return answer_open(request, reply);
+    default: return answer_getxattr(request, reply);
+    }
 }
 
 fffs_fast_answer fffs_fast_answer_request(const fffs_fast_view *view, const uint8_t *message, size_t length,
@@ -255,10 +297,10 @@ fffs_fast_answer fffs_fast_answer_request(const fffs_fast_view *view, const uint
     struct request request;
 
     if (length < sizeof request.header)
-        return forward();
+        return no_reply(FFFS_FAST_OTHER); /* nobody can be told */
     memcpy(&request.header, message, sizeof request.header);
     if (request.header.len != length)
-        return forward();
+        return malformed(reply, &request);
     request.body = message + sizeof request.header;
     request.length = length - sizeof request.header;
     switch (request.header.opcode) {
@@ -266,24 +308,16 @@ fffs_fast_answer fffs_fast_answer_request(const fffs_fast_view *view, const uint
     case FUSE_BATCH_FORGET: /* inodes are nodes: nothing was remembered, nothing is forgotten */
     case FUSE_INTERRUPT:    /* the answer is on its way */
         return no_reply(FFFS_FAST_FORGET);
-    default:
-        break;
-    }
-    int64_t node = request_node(view, &request);
-    if (node < 0)
-        return forward();
-    switch (request.header.opcode) {
-    case FUSE_LOOKUP: return answer_lookup(view, &request, (uint32_t)node, reply);
-    case FUSE_GETATTR: return answer_getattr(view, &request, (uint32_t)node, reply);
-    case FUSE_READLINK: return answer_readlink(view, &request, (uint32_t)node, reply);
-    case FUSE_READ: return answer_read(view, &request, (uint32_t)node, reply, wait);
-    case FUSE_READDIR: return answer_readdir(view, &request, (uint32_t)node, reply, false);
-    case FUSE_READDIRPLUS: return answer_readdir(view, &request, (uint32_t)node, reply, true);
-    case FUSE_GETXATTR: return answer_getxattr(&request, reply);
-    /* ENOSYS means "never ask again, and keep what is cached": what makes re-reads as fast as a file system in the kernel. */
-    case FUSE_OPEN:
-    case FUSE_OPENDIR:
+    case FUSE_OPENDIR: /* as for OPEN */
     case FUSE_FLUSH: return reply_error(reply, &request, FFFS_FAST_OTHER, -ENOSYS);
+    case FUSE_LOOKUP:
+    case FUSE_GETATTR:
+    case FUSE_READLINK:
+    case FUSE_READ:
+    case FUSE_READDIR:
+    case FUSE_READDIRPLUS:
+    case FUSE_OPEN:
+    case FUSE_GETXATTR: return answer_about_node(view, &request, reply, wait);
     default: return forward();
     }
 }
@@ -307,9 +341,20 @@ void fffs_fast_edit_init(const fffs_fastpath_config *config, uint64_t kernel_fla
     out.flags &= ~(uint32_t)FUSE_ATOMIC_O_TRUNC;
     out.max_readahead = config->max_readahead;
     out.max_pages = FFFS_READ_MAX / 4096;
-    out.max_background = 64;
-    out.congestion_threshold = 48;
+    /* Reads that the kernel lets wait for an answer at a time, for all files together: by default so few that a disk that does
+     * not answer would soon keep all others from being asked. */
+    out.max_background = 1024;
+    out.congestion_threshold = 768;
     /* The smallest that the kernel takes: it wants every read of its messages to have room for a write. */
     out.max_write = 4096;
     memcpy(reply + sizeof header, &out, sizeof out);
+}
+
+uint64_t fffs_count_verified(fffs_store *store)
+{
+    uint64_t count = 0, records = fffs_store_records(store);
+
+    for (uint64_t record = 0; record < records; record++)
+        count += (uint64_t)fffs_store_verified(store, record);
+    return count;
 }

@@ -1,44 +1,82 @@
-/* Injected faults: makes the nth operation of a kind fail, and wraps the operations that several parts use. */
+/* Injected faults: makes the nth operation of a kind fail or stall, and wraps the operations that several parts use.
+ */
 #include "engine.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
-_Atomic int fffs_fault_kind = FFFS_FAULT_NONE;
+_Atomic uint32_t fffs_faults_armed;
 
-static _Atomic int64_t first, length, seen;
-static _Atomic int32_t outcome;
+/* What is to happen to operations of one kind. */
+typedef struct {
+    _Atomic int64_t first, count, seen;
+    _Atomic int32_t result;
+} fault;
+
+static fault faults[32]; /* by kind */
+static _Atomic int last_kind;
+static _Atomic int32_t held;
+static _Atomic uint32_t endings; /* how often all faults were ended: what is held waits for the next time */
 
 void fffs_fault_set(int kind, int64_t nth, int64_t count, int32_t result)
 {
-    /* Disarmed while it changes, so that no operation sees half of the old and half of the new. What was seen stays
-     * readable after FFFS_FAULT_NONE. */
-    atomic_store(&fffs_fault_kind, FFFS_FAULT_NONE);
-    if (kind == FFFS_FAULT_NONE)
+    fault *set = &faults[kind];
+
+    /* What was seen stays readable afterwards. */
+    if (kind == FFFS_FAULT_NONE) {
+        atomic_store(&fffs_faults_armed, 0);
+        atomic_fetch_add(&endings, 1);
         return;
-    atomic_store(&first, nth);
-    atomic_store(&length, count);
-    atomic_store(&outcome, result);
-    atomic_store(&seen, 0);
-    atomic_store(&fffs_fault_kind, kind);
+    }
+    /* Disarmed while it changes, so that no operation sees half of the old and half of the new. */
+    atomic_fetch_and(&fffs_faults_armed, ~(1U << kind));
+    atomic_store(&set->first, nth);
+    atomic_store(&set->count, count);
+    atomic_store(&set->result, result);
+    atomic_store(&set->seen, 0);
+    atomic_store(&last_kind, kind);
+    atomic_fetch_or(&fffs_faults_armed, 1U << kind);
 }
 
 int64_t fffs_fault_seen(void)
 {
-    return atomic_load(&seen);
+    return atomic_load(&faults[atomic_load(&last_kind)].seen);
+}
+
+int32_t fffs_fault_held(void)
+{
+    return atomic_load(&held);
+}
+
+/* Looks again and again: a lock would be one more that a forked child could find taken. */
+static void hold(uint32_t since)
+{
+    const struct timespec moment = {0, 1000000};
+
+    atomic_fetch_add(&held, 1);
+    while (atomic_load(&endings) == since)
+        nanosleep(&moment, NULL);
+    atomic_fetch_sub(&held, 1);
 }
 
 bool fffs_fault_strikes(int kind, int32_t *result)
 {
+    fault *set = &faults[kind];
+    uint32_t since = atomic_load(&endings);
     int64_t number;
 
-    if (atomic_load(&fffs_fault_kind) != kind)
+    if ((atomic_load(&fffs_faults_armed) & 1U << kind) == 0)
         return false;
-    number = atomic_fetch_add(&seen, 1) + 1;
-    *result = atomic_load(&outcome);
-    return number >= atomic_load(&first) && number - atomic_load(&first) < atomic_load(&length);
+    number = atomic_fetch_add(&set->seen, 1) + 1 - atomic_load(&set->first);
+    if (number < 0 || number >= atomic_load(&set->count))
+        return false;
+    *result = atomic_load(&set->result);
+    if (*result != FFFS_FAULT_HOLD)
+        return true;
+    hold(since);
+    return false;
 }
 
 /* An error, or less room: what is then read is really read. */
@@ -84,4 +122,11 @@ void *fffs_allocate(size_t size)
     int32_t result;
 
     return fffs_fault(FFFS_FAULT_MEMORY, &result) ? NULL : malloc(size);
+}
+
+void *fffs_allocate_zeroed(size_t count, size_t size)
+{
+    int32_t result;
+
+    return fffs_fault(FFFS_FAULT_MEMORY, &result) ? NULL : calloc(count, size);
 }

@@ -8,15 +8,12 @@
  * whenever fstat shows a size or time other than before; what was verified is remembered as the generation in which
  * it was. Every read is followed by an fstat: a writer's change of the time precedes its change of the data, so bytes
  * read before an unchanged time are the bytes that were verified. (ctime is in it because mtime can be set back.) */
-#include "fffs.h"
+#include "engine.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 
 /* How often a read starts again because its file changed meanwhile, before it gives up. */
 #define CHANGES_MAX 8
@@ -128,8 +125,8 @@ static int init_file(struct store_file *file, const fffs_file *from, uint64_t fi
     file->first = first;
     atomic_init(&file->generation, 1);
     /* calloc of a large array costs nothing until a page of it is touched. */
-    file->verified = calloc(from->records ? from->records : 1, sizeof *file->verified);
-    file->block_verified = calloc(blocks ? blocks : 1, sizeof *file->block_verified);
+    file->verified = fffs_allocate_zeroed(from->records ? from->records : 1, sizeof *file->verified);
+    file->block_verified = fffs_allocate_zeroed(blocks ? blocks : 1, sizeof *file->block_verified);
     int64_t now[5];
     if (!file->verified || !file->block_verified || look(from->fd, now) != 0)
         return -ENOMEM;
@@ -141,13 +138,13 @@ static int init_file(struct store_file *file, const fffs_file *from, uint64_t fi
 
 fffs_store *fffs_store_new(const fffs_file *files, size_t count)
 {
-    fffs_store *store = calloc(1, sizeof *store);
+    fffs_store *store = fffs_allocate_zeroed(1, sizeof *store);
     uint64_t first = 0;
 
     if (!store)
         return NULL;
     pthread_once(&once, watch_forks);
-    store->files = calloc(count ? count : 1, sizeof *store->files);
+    store->files = fffs_allocate_zeroed(count ? count : 1, sizeof *store->files);
     if (!store->files) {
         fffs_store_free(store);
         return NULL;
@@ -227,11 +224,11 @@ static int64_t find_big(const fffs_file *file, uint64_t row)
 /* All of length bytes, or an error. Nowait answers -EAGAIN for anything that is not in the page cache whole. */
 static int read_fully(int fd, int64_t offset, uint64_t length, uint8_t *dest, int flags)
 {
+    int64_t (*read)(int, void *, size_t, int64_t) = flags & FFFS_READ_NOWAIT ? fffs_pread_nowait : fffs_pread;
     uint64_t done = 0;
 
     while (done < length) {
-        struct iovec vector = {dest + done, length - done};
-        ssize_t got = preadv2(fd, &vector, 1, offset + (int64_t)done, flags & FFFS_READ_NOWAIT ? RWF_NOWAIT : 0);
+        int64_t got = read(fd, dest + done, length - done, offset + (int64_t)done);
 
         if (got > 0) {
             done += (uint64_t)got;
@@ -239,10 +236,12 @@ static int read_fully(int fd, int64_t offset, uint64_t length, uint8_t *dest, in
         }
         if (got == 0)
             return -ENODATA;
-        if (errno == EINTR)
+        if (got == -EINTR)
             continue;
         /* A file system that knows no RWF_NOWAIT says EOPNOTSUPP: as good as cold. */
-        return (flags & FFFS_READ_NOWAIT) && (errno == EAGAIN || errno == EOPNOTSUPP) ? -EAGAIN : -errno;
+        if ((flags & FFFS_READ_NOWAIT) && (got == -EAGAIN || got == -EOPNOTSUPP))
+            return -EAGAIN;
+        return fffs_file_error(got);
     }
     return 0;
 }
@@ -272,7 +271,7 @@ static int read_checked(const struct store_file *file, int64_t offset, uint64_t 
 
 static struct check *begin_check(fffs_store *store, uint64_t record)
 {
-    struct check *mine = malloc(sizeof *mine);
+    struct check *mine = fffs_allocate(sizeof *mine);
 
     if (!mine)
         return NULL;

@@ -165,6 +165,52 @@ def store() -> Seeds:
         yield f"random-{k}", chance.randbytes(30 + 10 * k)
 
 
+def fastpath() -> Seeds:
+    """Messages as tests/fuzz/c/fastpath.c takes them: its opcodes by their place in its table."""
+    places = {"lookup": 0, "getattr": 1, "read": 2, "readdir": 3, "readdirplus": 4, "readlink": 5, "forget": 6}
+    places |= {"interrupt": 8, "open": 9, "opendir": 10, "flush": 11, "getxattr": 12, "init": 13, "statfs": 14}
+
+    def message(what: str, node: int, body: bytes = b"", lie: int = 0) -> bytes:
+        return bytes([7, places[what], node, lie]) + struct.pack("<H", len(body)) + body
+
+    def read(what: str, node: int, offset: int, size: int) -> bytes:
+        return message(what, node, struct.pack("<QQIIQII", 0, offset, size, 0, 0, 0, 0))
+
+    names = b"".join(
+        message("lookup", 1, name + b"\0") for name in (b"a", b"b", b"g", b"none", b".", b"..", b"x" * 256)
+    )
+    yield "names", names
+    yield "below", message("lookup", 4, b"e\0") + message("lookup", 4, b"f\0") + message("lookup", 2, b"a\0")
+    yield "name-without-end", message("lookup", 1, b"a") + message("lookup", 1) + message("lookup", 1, b"\0")
+    yield "attributes", b"".join(message("getattr", node, bytes(16)) for node in range(9))
+    for node in (1, 2, 3, 5, 6):
+        yield f"reads-{node}", b"".join(read("read", node, at, size) for at, size in ((0, 9000), (4000, 4096), (1, 0)))
+    yield "read-far", read("read", 2, 2**63, 5) + read("read", 6, 2**64 - 1, 2**32 - 1) + read("read", 6, 1000, 65536)
+    for what in ("readdir", "readdirplus"):
+        offsets = (0, 1, 2, 5, 6, 7, 2**63, 2**64 - 1)
+        yield what, b"".join(read(what, 1, at, 4096) for at in offsets)
+        yield f"{what}-short", b"".join(read(what, 4, 0, size) for size in (0, 23, 24, 31, 32, 151, 152, 160, 320))
+    yield "links", b"".join(message("readlink", node) for node in (1, 2, 5, 8))
+    yield "opened", b"".join(message("open", 2, struct.pack("<II", flags, 0)) for flags in (0, 1, 2, 512, 0o2000000))
+    yield "folder", message("opendir", 1, bytes(8)) + message("flush", 2, bytes(24)) + message("forget", 2, bytes(8))
+    yield (
+        "attribute",
+        message("getxattr", 2, bytes(8) + b"user.fffs.crc32\0") + message("getxattr", 2, bytes(8) + b"x\0"),
+    )
+    yield "attribute-cut", message("getxattr", 2, bytes(8) + b"security.capability") + message("getxattr", 2, bytes(7))
+    yield (
+        "begin",
+        message("init", 0, struct.pack("<IIIIII", 7, 39, 1 << 17, 0xFFFFFFFF, 0, 0) + bytes(40)) + bytes([64]),
+    )
+    yield (
+        "forwarded",
+        message("statfs", 1) + bytes([80]) + bytes(96) + message("statfs", 8) + message("interrupt", 0, bytes(8)),
+    )
+    for lie, more in ((230, struct.pack("<I", 41)), (200, b"\x10\x00"), (225, b"\xff\xff\xff\xff")):
+        head = bytes([7, places["read"], 2, lie]) + struct.pack("<H", 40)
+        yield f"lie-{lie}", head + (more if lie >= 224 else b"") + bytes(40) + (more if lie < 224 else b"")
+
+
 def trailer() -> Seeds:
     chance = random.Random(20240612)
     for base in range(len(fuzz_trailer.BASES)):
@@ -177,6 +223,7 @@ TARGETS: dict[str, Callable[[], Seeds]] = {
     "pickle": pickle,
     "tree": tree,
     "store": store,
+    "fastpath": fastpath,
     "header": header,
     "packed": packed,
     "trailer": trailer,

@@ -2,7 +2,7 @@
 #ifndef ENTRIES_H
 #define ENTRIES_H
 
-#include "walk.h"
+#include "follow.h"
 
 /* Names and nodes before they are ordered. The arrays belong to the struct. */
 struct entries {
@@ -162,8 +162,10 @@ static inline void check_entries(const struct entries *e, uint64_t records, int 
                           e->nodes, e->entries, e->name_offsets[e->entries], e->targets_size};
         status = fffs_tree_validate(&tree, records, &why, &where);
         CHECK(status == 0 || (status == -EINVAL && why && *why));
-        if (status == 0)
+        if (status == 0) {
             walk_tree(&tree, records);
+            follow_tree(&tree, e->targets, e->targets_size);
+        }
         void *arrays[] = {mtime, nlink, ref, count, parent, mode};
         for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
             free(arrays[i]);

@@ -1,8 +1,9 @@
-/* Fuzzes the tree of names: what fffs_tree_validate passes can be walked and looked up; what is a tree, it passes.
+/* Fuzzes the tree of names: what fffs_tree_validate passes can be walked, looked up and followed; what is a tree, it passes.
  *
- * Input: one byte that says what follows; then either the arrays of a tree as a trailer has them, without padding, or entries
- * in any order for fffs_tree_order. */
+ * Input: one byte that says what follows; then either the arrays of a tree as a trailer has them, without padding, and a path in
+ * it, or entries in any order for fffs_tree_order. */
 #include "entries.h"
+#include "follow.h"
 
 /* Entries up to which the slow definition of a tree is asked too. */
 enum { COMPARED = 600 };
@@ -32,8 +33,10 @@ static void fuzz_arrays(struct input *in)
 
     CHECK(status == 0 || (status == -EINVAL && why && *why));
     CHECK(fffs_tree_validate(&tree, records, &why_again, &again) == status && why == why_again && where == again);
-    if (status == 0)
+    if (status == 0) {
         walk_tree(&tree, records);
+        follow_tree(&tree, in->at, in->left);
+    }
     const void *arrays[] = {tree.mtime, tree.nlink, tree.ref, tree.count, tree.parent,
                             tree.mode, tree.name_offsets, tree.entry_nodes, tree.names, tree.targets};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)

@@ -1,0 +1,169 @@
+"""Formats that are a sequence of frames: their records are found by one scan, whose result is cached."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from fffs import index_cache
+from fffs.engine import CHECK_CRC32C, CHECK_NONE
+from fffs.errors import MetadataError, ReadError, SourceChangedError
+from fffs.index import RecordIndex
+from fffs.native import ffi, lib
+
+STEP: Final = 1 << 16  # frames between two looks at whether somebody pressed Ctrl-C
+
+
+@dataclass(frozen=True)
+class FrameFormat:
+    """What C must know of a format, and what its frames have around the data, in bytes."""
+
+    name: str
+    kind: int
+    head: int
+    tail: int
+    check: int
+
+
+TFRECORD: Final = FrameFormat("TFRecord", lib.FFFS_FRAMES_TFRECORD, 12, 4, CHECK_CRC32C)
+OFRECORD: Final = FrameFormat("OFRecord", lib.FFFS_FRAMES_OFRECORD, 8, 0, CHECK_NONE)
+
+
+class FrameError(MetadataError):
+    """A frame is damaged or cut: from it on nobody can say where records are. Those before it are fine.
+
+    ``path`` is the file, ``record`` the number of the record in the frame, ``offset`` where the frame begins.
+    """
+
+    def __init__(self, message: str, *, path: str = "", record: int = -1, offset: int = -1) -> None:
+        super().__init__(message)
+        self.path = path
+        self.record = record
+        self.offset = offset
+
+
+def frame_error(path: str, record: int, offset: int, problem: str) -> FrameError:
+    """The error for a frame."""
+    message = f"{path}: record {record}, whose frame begins at offset {offset}: {problem}"
+    return FrameError(message, path=path, record=record, offset=offset)
+
+
+def load_index(fd: int, path: str, form: FrameFormat, check: bool) -> RecordIndex:
+    """The index of a file of frames, cached or scanned; raises as ``scan``, and FrameError unless all frames are good.
+
+    Only a scan that checked is cached.
+    """
+    before = os.fstat(fd)
+    if cached := index_cache.load(form.kind, before):
+        index = cached_index(path, form, before.st_size, cached)
+        if index is not None:
+            return index
+    index, error = scan(fd, path, form, check)
+    if error is not None:
+        raise error
+    if check and index_cache.same_file(before, os.fstat(fd)) and before.st_size == index.file_size:
+        index_cache.store(form.kind, before, index_cache.Entry(index.ends, index.checksums, form.check))
+    return index
+
+
+def scan(fd: int, path: str, form: FrameFormat, check: bool = True) -> tuple[RecordIndex, FrameError | None]:
+    """Go through the frames of the file open as fd, which stays the caller's.
+
+    Returns:
+        The index of the records up to the first frame that is damaged or cut, and the error for that one; None when
+        there is none, and then the index is of the whole file. check=False believes lengths without their checksums,
+        where the format has them.
+
+    Raises:
+        ReadError: the operating system could not read.
+        SourceChangedError: the file became shorter meanwhile.
+
+    """
+    frames = ffi.new("fffs_frames *")
+    frames.fd, frames.kind, frames.check, frames.size = fd, form.kind, check, os.fstat(fd).st_size
+    ends: list[npt.NDArray[np.int64]] = []
+    checksums: list[npt.NDArray[np.uint32]] = []
+    n = 0
+    while frames.position < frames.size and not frames.fault:
+        # As many as the rest of the file could hold, and one to see what is wrong with a rest that holds none.
+        room = min(STEP, (frames.size - frames.position) // (form.head + form.tail) + 1)
+        some_ends, some_checksums = _scan_some(frames, path, room)
+        ends.append(some_ends)
+        checksums.append(some_checksums)
+        n += len(some_ends)
+    error = _fault(frames, path, n, form) if frames.fault else None
+    all_ends = np.concatenate([np.empty(0, np.int64), *ends])
+    all_checksums = None if form.check == CHECK_NONE else np.concatenate([np.empty(0, np.uint32), *checksums])
+    return _index(path, form, frames.size, all_ends, all_checksums), error
+
+
+def _scan_some(frames: Any, path: str, room: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+    ends, checksums = np.empty(room, np.int64), np.empty(room, np.uint32)
+    count = ffi.new("size_t *")
+    status = lib.fffs_frames_scan(
+        frames, ffi.cast("int64_t *", ends.ctypes.data), ffi.cast("uint32_t *", checksums.ctypes.data), room, count
+    )
+    if status == -errno.ENOMEM:
+        raise MemoryError("not enough memory to scan a file")
+    if status == -errno.ENODATA:
+        raise SourceChangedError(f"{path}: the file became shorter while it was scanned; open it when it is complete")
+    if status != 0:
+        raise ReadError(-status, path, "a frame")
+    return ends[: count[0]].copy(), checksums[: count[0]].copy()
+
+
+def _index(
+    path: str,
+    form: FrameFormat,
+    size: int,
+    ends: npt.NDArray[np.int64],
+    checksums: npt.NDArray[np.uint32] | None,
+) -> RecordIndex:
+    """Frames lie one after another without a gap, so that their ends say all."""
+    starts = np.empty_like(ends)
+    if len(ends):
+        starts[0] = form.head
+        np.add(ends[:-1], form.tail + form.head, out=starts[1:])
+    return RecordIndex(path, starts, ends, checksums, form.check, size).validate()
+
+
+def cached_index(path: str, form: FrameFormat, size: int, entry: index_cache.Entry) -> RecordIndex | None:
+    """The index that was cached, or None when it cannot be one of this file."""
+    last = int(entry.ends[-1]) + form.tail if len(entry.ends) else 0
+    if entry.check != form.check or last != size:
+        return None
+    try:
+        index = _index(path, form, size, entry.ends, entry.checksums)
+    except MetadataError:
+        return None
+    return None if index.truncated else index
+
+
+def _fault(frames: Any, path: str, record: int, form: FrameFormat) -> FrameError:
+    """What is wrong with the frame at which the scan stopped."""
+    position, size, length = frames.position, frames.size, frames.length
+    left = size - position
+    problem = {
+        lib.FFFS_FRAME_CUT_HEAD: (
+            f"the file ends after {left} of the {form.head} bytes that a frame begins with; it was cut, copy it again"
+        ),
+        lib.FFFS_FRAME_CUT: (
+            f"it claims {length} bytes, and only {max(left - form.head - form.tail, 0)} follow; the file was cut or is "
+            "damaged, copy it again"
+        ),
+        lib.FFFS_FRAME_LENGTH_CHECKSUM: (
+            "the checksum of its length is wrong; the file is damaged"
+            if position
+            else f"the checksum of its length is wrong; damaged, or no {form.name} file"
+        ),
+        lib.FFFS_FRAME_LENGTH_NEGATIVE: f"its length is negative ({length - 2**64}); the file is damaged",
+        lib.FFFS_FRAME_EMPTIES: (
+            f"{lib.FFFS_EMPTY_FRAMES} empty records in a row: these are zeros and no frames; the file is damaged"
+        ),
+    }[frames.fault]
+    return frame_error(path, record, position, problem)

@@ -1,0 +1,89 @@
+"""The OFRecord file format (OneFlow's): recognising it, loading its index, writing it.
+
+A frame is an int64 length, little-endian, and that many bytes: no checksum, no magic number. See FORMATS.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from typing import Any, Final
+
+from fffs.errors import UsageError
+from fffs.formats import tfrecord
+from fffs.formats.frame_writer import FrameWriter
+from fffs.formats.frames import OFRECORD, FrameError, scan
+from fffs.formats.frames import load_index as load_frames
+from fffs.index import RecordIndex
+
+HEAD: Final = struct.Struct("<q")
+NAME: Final = re.compile(r"part-[0-9]+", re.ASCII)
+
+
+def recognise(head: bytes, size: int, path: str) -> bool:
+    """Whether a file of size bytes that begins with head (16 bytes or more, if it has them) is of this format.
+
+    There is no magic number. A first frame that fits into the file, with a message that begins as a map's entry does,
+    is what the content can say; where it is empty, the name must be that of a part.
+    """
+    if len(head) < HEAD.size:
+        return size == 0 and NAME.fullmatch(os.path.basename(path)) is not None
+    (length,) = HEAD.unpack_from(head)
+    if not 0 <= length <= size - HEAD.size or tfrecord.is_head(head):
+        return False
+    if length == 0:
+        return NAME.fullmatch(os.path.basename(path)) is not None
+    return _begins_as_a_map(head[HEAD.size :], length)
+
+
+def _begins_as_a_map(message: bytes, length: int) -> bool:
+    """Whether a message of that length begins with field 1, of a length that fits, and in it with field 1 or 2."""
+    if message[:1] != b"\n":
+        return False
+    size = shift = 0
+    for k in range(1, min(len(message), 6)):
+        size |= (message[k] & 127) << shift
+        shift += 7
+        if message[k] < 128:
+            fits = size <= length - 1 - k
+            inner = message[k + 1 : k + 2]
+            return fits and (size == 0 or inner in (b"\n", b"\x12", b""))
+    return False
+
+
+def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
+    """Load the index of the OFRecord file open as fd, which stays the caller's: from the cache, or by a scan.
+
+    check_data means nothing here: there is no checksum to compare.
+
+    Raises:
+        FrameError: a frame is damaged or cut (``partial_index`` has the records before it).
+        ReadError, SourceChangedError.
+
+    """
+    return load_frames(fd, path, OFRECORD, check=True)
+
+
+def partial_index(fd: int, path: str) -> tuple[RecordIndex, FrameError | None]:
+    """The index of the records before the first frame that is damaged or cut, and what is wrong with that one."""
+    return scan(fd, path, OFRECORD)
+
+
+class OFRecordWriter(FrameWriter):
+    """Writes one part. An empty message is refused unless ``allow_empty`` is set: OneFlow cannot read it."""
+
+    def __init__(self, fname: str | bytes | os.PathLike[Any], *, allow_empty: bool = False) -> None:
+        self._allow_empty = allow_empty
+        super().__init__(fname)
+
+    def _around(self, data: memoryview) -> tuple[bytes, bytes]:
+        if not data.nbytes and not self._allow_empty:
+            raise UsageError(
+                f"{self.fname}: record {self.count} is empty, and OneFlow stops at empty records; write a feature, or "
+                "set allow_empty"
+            )
+        return HEAD.pack(data.nbytes), b""
+
+    def __enter__(self) -> OFRecordWriter:
+        return self

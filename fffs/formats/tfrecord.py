@@ -1,0 +1,106 @@
+"""The TFRecord file format: recognising it, loading its index, writing it.
+
+A frame is, little-endian: u64 length, u32 masked CRC-32C of those eight bytes, the data, u32 masked CRC-32C of it.
+See FORMATS.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from typing import Final
+
+from fffs.crc32c import crc32c, mask
+from fffs.errors import ReadError, UnsupportedError
+from fffs.formats.frame_writer import FrameWriter
+from fffs.formats.frames import TFRECORD, FrameError, scan
+from fffs.formats.frames import load_index as load_frames
+from fffs.index import RecordIndex
+
+HEAD: Final = struct.Struct("<QI")
+TAIL: Final = struct.Struct("<I")
+NAME: Final = re.compile(r"\.tfrecords?\b|\.tfrec\b", re.ASCII)
+"""What the names of such files have in common, if anything."""
+
+SIDECARS: Final = (".idx", ".tfindex")
+
+GZIP, ZLIB = "GZIP", "ZLIB"
+
+
+def encode_head(length: int) -> bytes:
+    """What a frame begins with."""
+    word = struct.pack("<Q", length)
+    return word + TAIL.pack(mask(crc32c(word)))
+
+
+def compression(head: bytes) -> str | None:
+    """How a file that begins with head is compressed: "GZIP", "ZLIB" or None.
+
+    The length of a first record may look like either, but not with its checksum.
+    """
+    if is_head(head):
+        return None
+    if head[:3] == b"\x1f\x8b\x08":
+        return GZIP
+    if len(head) >= 2 and head[0] & 15 == 8 and head[0] >> 4 < 8 and int.from_bytes(head[:2], "big") % 31 == 0:
+        return ZLIB
+    return None
+
+
+def is_head(head: bytes) -> bool:
+    """Whether a frame begins like that: its length has its checksum."""
+    return len(head) >= HEAD.size and head[: HEAD.size] == encode_head(HEAD.unpack_from(head)[0])
+
+
+def recognise(head: bytes, size: int, path: str) -> bool:
+    """Whether a file of size bytes that begins with head (16 bytes or more, if it has them) is of this format.
+
+    The checksum of the first length says so for certain. A name says so where the content cannot: of an empty,
+    compressed or damaged file.
+    """
+    name = os.path.basename(path)
+    return is_head(head) or (NAME.search(name) is not None and not name.endswith(SIDECARS))
+
+
+def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
+    """Load the index of the TFRecord file open as fd, which stays the caller's: from the cache, or by a scan.
+
+    check_data=False believes lengths without their checksums.
+
+    Raises:
+        FrameError: a frame is damaged or cut (``partial_index`` has the records before it).
+        UnsupportedError: the file is compressed as a whole.
+        ReadError, SourceChangedError.
+
+    """
+    _refuse_compressed(fd, path)
+    return load_frames(fd, path, TFRECORD, check_data)
+
+
+def partial_index(fd: int, path: str) -> tuple[RecordIndex, FrameError | None]:
+    """The index of the records before the first frame that is damaged or cut, and what is wrong with that one."""
+    _refuse_compressed(fd, path)
+    return scan(fd, path, TFRECORD)
+
+
+def _refuse_compressed(fd: int, path: str) -> None:
+    try:
+        kind = compression(os.pread(fd, HEAD.size, 0))
+    except OSError as error:
+        raise ReadError(error.errno or 0, path, "the first frame") from error
+    if kind is not None:
+        raise UnsupportedError(
+            f"{path}: compressed as a whole ({kind}): its records can only be read one after another, with "
+            "fffs.tfrecord.read; unpack it for reading them by number"
+        )
+
+
+class TFRecordWriter(FrameWriter):
+    """Writes a TFRecord file: the bytes that TensorFlow writes for the same records."""
+
+    def _around(self, data: memoryview) -> tuple[bytes, bytes]:
+        return encode_head(data.nbytes), TAIL.pack(mask(crc32c(data)))
+
+    def __enter__(self) -> TFRecordWriter:
+        return self

@@ -1,0 +1,97 @@
+"""Index files beside TFRecord files (``.idx``, ``.tfindex``): text lines, each the offset and length of a frame."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from fffs.atomic import AtomicFile
+from fffs.errors import MetadataError, ReadError, WriteError
+from fffs.files import open_source
+from fffs.formats.frames import TFRECORD
+from fffs.formats.tfrecord import load_index
+from fffs.index import RecordIndex
+
+LINE: Final = re.compile(rb"([0-9]{1,18}) ([0-9]{1,18})\r?\n?")
+LONGEST: Final = 18 + 1 + 18 + 2
+STEP: Final = 1 << 16  # lines that are written at a time
+
+
+def frame_table(index: RecordIndex) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Where the frames of a TFRecord file begin, and how long they are: int64[n] each."""
+    begins = index.starts - TFRECORD.head
+    return begins, index.ends + TFRECORD.tail - begins
+
+
+def export_index(index: RecordIndex, path: str | bytes | os.PathLike[Any]) -> None:
+    """Write the index file of a TFRecord file, as DALI's ``tfrecord2idx`` and the ``tfrecord`` package do.
+
+    It appears complete or not at all. Raises WriteError.
+    """
+    begins, lengths = frame_table(index)
+    with AtomicFile(path) as target:
+        try:
+            with open(target.fd, "wb", closefd=False) as file:
+                for k in range(0, len(index), STEP):
+                    rows = zip(begins[k : k + STEP].tolist(), lengths[k : k + STEP].tolist(), strict=True)
+                    file.write(b"".join(b"%d %d\n" % row for row in rows))
+        except OSError as error:
+            raise WriteError(error.errno or 0, target.path) from error
+        target.commit()
+
+
+def check_index_file(index: RecordIndex, path: str | bytes | os.PathLike[Any]) -> None:
+    """Compare an index file with the frames of the TFRecord file that index is of.
+
+    Raises:
+        MetadataError: a line is no entry, or not that of its frame; or lines are missing, or too many.
+        SourceNotFoundError, UsageError, ReadError: the index file cannot be opened.
+
+    """
+    begins, lengths = frame_table(index)
+    with _lines(path) as (name, lines):
+        row = 0
+        for row, line in enumerate(lines, 1):
+            entry = LINE.fullmatch(line)
+            if entry is None:
+                raise MetadataError(f"{name}: line {row} is not an offset and a length; no index file, or damaged")
+            if row > len(index):
+                raise MetadataError(f"{name}: line {row}: {index.path} has only {len(index)} records; make it anew")
+            offset, length = int(entry[1]), int(entry[2])
+            if (offset, length) != (begins[row - 1], lengths[row - 1]):
+                raise MetadataError(
+                    f"{name}: line {row} says that record {row - 1} of {index.path} has {length} bytes at offset "
+                    f"{offset}, and it has {lengths[row - 1]} at {begins[row - 1]}; make the index file anew"
+                )
+        if row < len(index):
+            raise MetadataError(
+                f"{name}: ends after {row} lines, and {index.path} has {len(index)} records; make the index file anew"
+            )
+
+
+def import_index(fd: int, path: str, index_path: str | bytes | os.PathLike[Any]) -> RecordIndex:
+    """The index of the TFRecord file open as fd, once every line of its index file has been found to be right.
+
+    Lines are never believed: what is returned is what the frames say. Raises what ``load_index`` and
+    ``check_index_file`` raise.
+    """
+    index = load_index(fd, path)
+    check_index_file(index, index_path)
+    return index
+
+
+@contextlib.contextmanager
+def _lines(path: str | bytes | os.PathLike[Any]) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """An index file's name and its lines; those that are too long for one come in pieces."""
+    fd, name = open_source(path)
+    with open(fd, "rb") as file:
+        try:
+            yield name, iter(lambda: file.readline(LONGEST + 1), b"")
+        except OSError as error:
+            raise ReadError(error.errno or 0, name) from error

@@ -1,0 +1,217 @@
+"""TFRecord files read from their beginning to their end, also compressed ones, in bounded memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Final
+
+from fffs.crc32c import crc32c, unmask
+from fffs.errors import ChecksumError, ClosedError, ReadError
+from fffs.files import open_source
+from fffs.formats.frames import frame_error
+from fffs.formats.tfrecord import GZIP, HEAD, TAIL, compression, is_head
+
+PIECE: Final = 1 << 18  # bytes that are read, and decompressed, at a time
+SIP: Final = (
+    1 << 13
+)  # ... that zlib is given at a time: it copies what it leaves, also behind each of very many members
+LARGEST: Final = 1 << 30
+RATIO: Final = 1032  # DEFLATE makes no more than so many bytes of one ...
+PENDING: Final = 1 << 16  # ... and zlib keeps no more than so many to itself
+
+
+class _DamagedError(Exception):
+    """The compressed stream is damaged or cut."""
+
+
+class _Plain:
+    """A file as it is."""
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd, self._path = fd, path
+        self.left = os.fstat(fd).st_size
+
+    def next(self) -> bytes:
+        """Some more bytes; none at the end."""
+        try:
+            data = os.read(self._fd, PIECE)
+        except OSError as error:
+            raise ReadError(error.errno or errno.EIO, self._path) from error
+        self.left -= len(data)
+        return data
+
+    def can_hold(self, size: int) -> bool:
+        """Whether so many bytes may still come. Of a file that grows, only what was there when it was opened."""
+        return size <= self.left
+
+
+class _Inflated:
+    """What a compressed file decompresses to. A GZIP file may have several members, one after another."""
+
+    def __init__(self, fd: int, path: str, kind: str) -> None:
+        self._file = _Plain(fd, path)
+        self._bits = 31 if kind == GZIP else 15
+        self._several = kind == GZIP
+        self._machine = zlib.decompressobj(self._bits)
+        self._input, self._at = b"", 0
+
+    def next(self) -> bytes:
+        """Some more bytes; none at the end."""
+        while True:
+            if self._at == len(self._input):
+                self._input, self._at = self._file.next(), 0
+            ended = not self._input
+            if self._machine.eof:
+                if ended:
+                    return b""
+                if not self._several:
+                    raise _DamagedError("bytes follow the end of the compressed stream")
+                self._machine = zlib.decompressobj(self._bits)
+            part = self._input[self._at : self._at + SIP]
+            try:
+                data = self._machine.decompress(part, PIECE)
+            except zlib.error as error:
+                raise _DamagedError(f"the compressed stream is damaged ({error})") from error
+            rest = self._machine.unused_data if self._machine.eof else self._machine.unconsumed_tail
+            self._at += len(part) - len(rest)
+            if data:
+                return data
+            if ended and not self._machine.eof:
+                raise _DamagedError("the compressed stream is cut; copy the file again")
+
+    def can_hold(self, size: int) -> bool:
+        """Whether so many bytes may still come."""
+        return size <= (max(self._file.left, 0) + len(self._input) - self._at) * RATIO + PENDING
+
+
+class TFRecordStream(Iterator[bytes]):
+    """Iterates over the records of one file, plain or compressed with GZIP or ZLIB (found out from its content).
+
+    After a ChecksumError the next record can be asked for; after any other error the stream has ended. Memory is that
+    of the largest record, twice, and a few pieces. A context manager; not thread-safe.
+    """
+
+    def __init__(
+        self, path: str | bytes | os.PathLike[Any], *, check_data: bool = True, max_record: int = LARGEST
+    ) -> None:
+        """check_data: compare the checksums of data (those of lengths are always). max_record: refuse larger ones."""
+        self._fd, self.path = open_source(path)
+        self._check, self._largest = check_data, max_record
+        self._buffer, self._at = b"", 0
+        self.record = 0
+        self.offset = 0  # of the frame, in what the file decompresses to
+        self._source: _Plain | _Inflated
+        try:
+            kind = compression(os.pread(self._fd, HEAD.size, 0))
+        except OSError as error:
+            self.close()
+            raise ReadError(error.errno or errno.EIO, self.path) from error
+        self._source = _Inflated(self._fd, self.path, kind) if kind else _Plain(self._fd, self.path)
+
+    def __iter__(self) -> TFRecordStream:
+        return self
+
+    def __next__(self) -> bytes:
+        """The next record. Raises FrameError, ChecksumError, ReadError, ClosedError."""
+        if self._fd < 0:
+            raise ClosedError(f"{self.path}: the stream has been closed")
+        try:
+            data = self._next_record()
+        except ChecksumError:
+            raise
+        except _DamagedError as error:
+            self._source = _ENDED
+            raise frame_error(self.path, self.record, self.offset, str(error)) from error
+        except BaseException:
+            self._source, self._buffer, self._at = _ENDED, b"", 0
+            raise
+        if data is None:
+            raise StopIteration
+        return data
+
+    def _next_record(self) -> bytes | None:
+        head = self._take(HEAD.size)
+        if not head:
+            return None
+        self._demand(len(head) == HEAD.size, "the file ends inside what the frame begins with; it was cut")
+        self._demand(is_head(head), "the checksum of its length is wrong; the file is damaged, or no TFRecord file")
+        (length, _) = HEAD.unpack(head)
+        self._demand(length <= self._largest, f"it has {length} bytes, and max_record is {self._largest}")
+        buffered = len(self._buffer) - self._at
+        fits = length + TAIL.size <= buffered or self._source.can_hold(length + TAIL.size - buffered)
+        self._demand(
+            fits, f"it claims {length} bytes, more than the rest of the file can hold; it was cut or is damaged"
+        )
+        data = self._take(length)
+        tail = self._take(TAIL.size)
+        self._demand(len(tail) == TAIL.size, "the file ends inside it; the file was cut, copy it again")
+        record, self.record = self.record, self.record + 1
+        offset, self.offset = self.offset, self.offset + HEAD.size + length + TAIL.size
+        expected, actual = unmask(TAIL.unpack(tail)[0]), crc32c(data) if self._check else 0
+        if self._check and expected != actual:
+            raise ChecksumError(
+                f"{self.path}: record {record}, whose frame begins at offset {offset}: checksum mismatch (expected "
+                f"{expected:#010x}, got {actual:#010x}); its bytes are damaged, other records are unaffected",
+                path=self.path,
+                record=record,
+                number=record,
+                expected=expected,
+                actual=actual,
+            )
+        return data
+
+    def _demand(self, good: bool, problem: str) -> None:
+        if not good:
+            raise frame_error(self.path, self.record, self.offset, problem)
+
+    def _take(self, size: int) -> bytes:
+        """The next size bytes; fewer at the end. What is claimed is allocated only as it comes."""
+        if self._at + size <= len(self._buffer):
+            data = self._buffer[self._at : self._at + size]
+            self._at += size
+            return data
+        pieces, missing = [self._buffer[self._at :]], size - (len(self._buffer) - self._at)
+        self._buffer, self._at = b"", 0
+        while missing > 0:
+            piece = self._source.next()
+            if not piece:
+                break
+            pieces.append(piece[:missing])
+            self._buffer, self._at = piece, min(missing, len(piece))
+            missing -= len(piece)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        """Close the file. May be called again."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> TFRecordStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fd"):
+            self.close()
+
+
+class _Ended(_Plain):
+    """Nothing any more."""
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    def next(self) -> bytes:
+        return b""
+
+
+_ENDED: Final = _Ended()

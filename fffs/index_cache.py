@@ -1,0 +1,188 @@
+"""Indexes that were made by scanning a file, kept in the user's cache folder for the next time it is opened.
+
+``$XDG_CACHE_HOME/fffs`` (mode 0700, files 0600) has one entry per file, named by its device and inode. An entry is
+believed when all of this holds: it is ours, its key (device, inode, size, times) is that of the file, and its own
+checksum is right; what it says is validated afterwards like anything that was read. Anything else is ignored, and the
+index is made and written anew. No failure to keep or find an entry is an error.
+
+Environment:
+    FFFS_CACHE: ``off``: neither read nor write entries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from fffs import engine
+from fffs.engine import CHECK_NONE
+
+_log = logging.getLogger("fffs.cache")
+
+MAGIC: Final = b"fffsSCAN"
+VERSION: Final = 1
+HEADER: Final = struct.Struct("<8sIIQQqqqQII")
+"""Magic, version, format, device, inode, size, mtime and ctime in nanoseconds, number of records, kind of the records'
+checksums, reserved (0). int64[n] ends follow; uint32[n] checksums, unless their kind is CHECK_NONE (so there is a place
+for checksums that somebody computes for a format without any); u32 CRC-32 of everything before it."""
+
+FEWEST: Final = 256  # records below which a scan costs less than an entry
+SETTLED: Final = 2.0  # seconds: a file may still change without its times changing for so long
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is kept of an index: where each record's data ends, and its checksums, whose kind is ``check``."""
+
+    ends: npt.NDArray[np.int64]
+    checksums: npt.NDArray[np.uint32] | None
+    check: int
+
+
+def load(kind: int, status: os.stat_result) -> Entry | None:
+    """The entry for the file that status (of fstat) is of, if there is one to believe. kind is the format's number."""
+    with _folder(create=False) as folder:
+        if folder is None:
+            return None
+        try:
+            # O_NONBLOCK: a FIFO of that name must not stop us.
+            fd = os.open(_name(kind, status), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        except OSError:
+            return None
+        try:
+            return read_entry(fd, kind, status)
+        except (OSError, MemoryError) as error:
+            _log.debug("entry not read: %s", error)
+            return None
+        finally:
+            os.close(fd)
+
+
+def store(kind: int, status: os.stat_result, entry: Entry) -> None:
+    """Keep the index of the file that status is of, as it was before and after the scan."""
+    newest = max(status.st_mtime_ns, status.st_ctime_ns)
+    if len(entry.ends) < FEWEST or newest > time.time_ns() - int(SETTLED * 1e9):
+        return
+    with _folder(create=True) as folder:
+        if folder is None:
+            return
+        name = _name(kind, status)
+        temporary = f".{name}.{secrets.token_hex(6)}"
+        try:
+            _write(folder, temporary, _encode(kind, status, entry))
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError as error:
+            _log.debug("entry not kept: %s", error)
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+
+
+def same_file(a: os.stat_result, b: os.stat_result) -> bool:
+    """Whether nothing that an entry is keyed by differs."""
+    return _key(a) == _key(b)
+
+
+# ---------------------------------------------------------------- entries
+
+
+def _key(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _name(kind: int, status: os.stat_result) -> str:
+    """A file that changed has its old entry's name: nothing piles up."""
+    return f"scan-{kind}-{status.st_dev:x}-{status.st_ino:x}"
+
+
+def _encode(kind: int, status: os.stat_result, entry: Entry) -> list[Any]:
+    parts: list[Any] = [
+        HEADER.pack(MAGIC, VERSION, kind, *_key(status), len(entry.ends), entry.check, 0),
+        np.ascontiguousarray(entry.ends),
+    ]
+    if entry.checksums is not None:
+        parts.append(np.ascontiguousarray(entry.checksums))
+    crc = 0
+    for part in parts:
+        crc = engine.crc32(part, crc)
+    return [*parts, struct.pack("<I", crc)]
+
+
+def _write(folder: int, name: str, parts: list[Any]) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    with open(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
+        for part in parts:
+            file.write(part)
+
+
+def read_entry(fd: int, kind: int, status: os.stat_result) -> Entry | None:
+    """The entry in a file of the cache, if it is one to believe."""
+    own = os.fstat(fd)
+    if not stat.S_ISREG(own.st_mode) or own.st_uid != os.geteuid() or own.st_mode & 0o022:
+        return None
+    head = os.pread(fd, HEADER.size, 0)
+    if len(head) != HEADER.size:
+        return None
+    magic, version, its_kind, *key, n, check, reserved = HEADER.unpack(head)
+    if (magic, version, its_kind, tuple(key), reserved) != (MAGIC, VERSION, kind, _key(status), 0):
+        return None
+    width = 8 if check == CHECK_NONE else 12
+    # Every record has a head of eight bytes at least: a number that cannot be is refused before there is memory for it.
+    if n > status.st_size // 8 or own.st_size != HEADER.size + width * n + 4:
+        return None
+    body = np.empty(width * n + 4, np.uint8)
+    if os.preadv(fd, [body.data], HEADER.size) != body.nbytes:
+        return None
+    if engine.crc32(body[:-4], engine.crc32(head)) != int(body[-4:].view(np.uint32)[0]):
+        return None
+    checksums = None if check == CHECK_NONE else body[8 * n : 12 * n].view(np.uint32)
+    return Entry(body[: 8 * n].view(np.int64), checksums, check)
+
+
+# ---------------------------------------------------------------- the folder
+
+
+@contextlib.contextmanager
+def _folder(create: bool) -> Iterator[int | None]:
+    """The cache folder's descriptor, or None when there is none to use."""
+    fd = _open_folder(create)
+    try:
+        yield fd
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def _open_folder(create: bool) -> int | None:
+    if os.environ.get("FFFS_CACHE", "").lower() == "off":
+        return None
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if not os.path.isabs(base):
+        return None
+    path = os.path.join(base, "fffs")
+    try:
+        if create:
+            os.makedirs(base, 0o700, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except (OSError, ValueError) as error:
+        _log.debug("no cache folder: %s", error)
+        return None
+    status = os.fstat(fd)
+    # Whoever else may write there could say where our records are.
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        _log.debug("cache folder %s is not ours alone", path)
+        os.close(fd)
+        return None
+    return fd

@@ -1,0 +1,50 @@
+"""OFRecord files (OneFlow's): records to Python and back, writing, folders of parts. OneFlow is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fffs.features import OFRECORD, Features, decode_features, encode_features
+from fffs.formats.frames import FrameError
+from fffs.formats.ofrecord import OFRecordWriter
+from fffs.native import lib
+from fffs.protobuf import MessageError, as_bytes
+from fffs.shards import expand_parts
+
+__all__ = ["FrameError", "MessageError", "OFRecordWriter", "decode", "encode", "expand_parts"]
+
+
+def decode(message: Any) -> Features:
+    """Decode an ``OFRecord``.
+
+    Args:
+        message: its bytes, as any buffer.
+
+    Returns:
+        Name -> list of ``bytes``, or an array of float32, float64, int32 or int64 (writable, 1-D); None for a feature
+        of no kind.
+
+    Raises:
+        MessageError: it is damaged.
+
+    """
+    features, _ = decode_features(as_bytes(message), lib.FFFS_SCHEMA_OFRECORD, OFRECORD)
+    return features
+
+
+def encode(features: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> bytes:
+    """Encode an ``OFRecord``, the features sorted by the UTF-8 bytes of their names.
+
+    Args:
+        features: name -> bytes or str or a list of them; a number, a list of numbers or a 1-D array of them; None for a
+            feature of no kind. Arrays are of the kind of their type, or of the next that holds all its numbers;
+            Python's integers become an int64_list, its floats a double_list, an empty list a bytes_list.
+        kinds: name -> "bytes_list", "float_list", "double_list", "int32_list" or "int64_list", for values whose type
+            does not say what is wanted.
+
+    Raises:
+        UsageError: a value cannot be encoded, or not as that kind.
+
+    """
+    return encode_features(features, OFRECORD, kinds or {}, ordered=True)

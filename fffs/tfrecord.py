@@ -1,0 +1,122 @@
+"""TFRecord files: records to Python and back, reading in sequence, writing, shards and index files.
+
+The messages are ``tf.train.Example`` and ``tf.train.SequenceExample``. TensorFlow and protobuf are not needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fffs.features import (
+    EXAMPLE,
+    Decoded,
+    Features,
+    decode_features,
+    encode_entry,
+    encode_feature,
+    encode_features,
+    encode_name,
+)
+from fffs.formats.frames import FrameError
+from fffs.formats.tfrecord import TFRecordWriter
+from fffs.formats.tfrecord_index import check_index_file, export_index, import_index
+from fffs.formats.tfrecord_stream import LARGEST, TFRecordStream
+from fffs.native import lib
+from fffs.protobuf import MessageError, as_bytes, encode_bytes
+from fffs.shards import expand_shards, shard_name
+
+__all__ = [
+    "FrameError",
+    "MessageError",
+    "TFRecordStream",
+    "TFRecordWriter",
+    "check_index_file",
+    "decode",
+    "decode_sequence",
+    "encode",
+    "encode_sequence",
+    "expand_shards",
+    "export_index",
+    "import_index",
+    "read",
+    "shard_name",
+]
+
+
+def read(path: str | bytes | os.PathLike[Any], *, check_data: bool = True, max_record: int = LARGEST) -> TFRecordStream:
+    """Read the records of a file one after another, also of one that is compressed with GZIP or ZLIB.
+
+    Args:
+        path: the file; how it is compressed is found out from its content.
+        check_data: compare the checksums of data; those of lengths always are.
+        max_record: refuse larger records, in bytes: of a few bytes, compression can make very many.
+
+    Returns:
+        An iterator over ``bytes`` that is also a context manager. After a ChecksumError it goes on with the next
+        record.
+
+    """
+    return TFRecordStream(path, check_data=check_data, max_record=max_record)
+
+
+def decode(message: Any) -> Features:
+    """Decode a ``tf.train.Example``.
+
+    Args:
+        message: its bytes, as any buffer.
+
+    Returns:
+        Name -> list of ``bytes``, float32 array or int64 array (writable, 1-D); None for a feature of no kind.
+
+    Raises:
+        MessageError: it is damaged; or it is a SequenceExample, for which there is ``decode_sequence``.
+
+    """
+    features, is_sequence = decode_features(as_bytes(message), lib.FFFS_SCHEMA_EXAMPLE, EXAMPLE)
+    if is_sequence:
+        raise MessageError("this is a SequenceExample; use decode_sequence")
+    return features
+
+
+def encode(features: Mapping[str, Any]) -> bytes:
+    """Encode a ``tf.train.Example``, the features in the order of the mapping.
+
+    Args:
+        features: name -> bytes or str or a list of them; a number, a list of numbers or a 1-D array of them (integers
+            and booleans become an int64_list, floats a float_list, whose 32 bits may round them); None for a feature of
+            no kind. An empty list is one of bytes; an empty array is one of its type.
+
+    Raises:
+        UsageError: a value cannot be encoded.
+
+    """
+    return encode_bytes(1, encode_features(features, EXAMPLE, {}, ordered=False))
+
+
+def decode_sequence(message: Any) -> dict[str, Any]:
+    """Decode a ``tf.train.SequenceExample``.
+
+    Returns:
+        {"context": as ``decode`` returns it, "feature_lists": name -> list of such values}.
+
+    Raises:
+        MessageError: it is damaged.
+
+    """
+    data = as_bytes(message)
+    context, _ = decode_features(data, lib.FFFS_SCHEMA_EXAMPLE, EXAMPLE)
+    lists = Decoded(data, lib.FFFS_SCHEMA_FEATURE_LISTS, EXAMPLE)
+    return {"context": context, "feature_lists": dict(lists.entries())}
+
+
+def encode_sequence(context: Mapping[str, Any], feature_lists: Mapping[str, Iterable[Any]]) -> bytes:
+    """Encode a ``tf.train.SequenceExample``; values as for ``encode``. Raises UsageError."""
+    lists = b"".join(
+        encode_entry(
+            encode_name(name), b"".join(encode_bytes(1, encode_feature(value, EXAMPLE, name)) for value in values)
+        )
+        for name, values in feature_lists.items()
+    )
+    return encode_bytes(1, encode_features(context, EXAMPLE, {}, ordered=False)) + encode_bytes(2, lists)

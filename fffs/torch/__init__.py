@@ -1,0 +1,28 @@
+"""Record files as torch data sets, read in whole verified batches. Needs ``pip install 'fffs[torch]'``.
+
+``Dataset`` takes lists of indices; ``DataLoader`` is torch's, with batches in reused shared memory, ``set_step`` and
+exact resumption; ``PackedFolder`` is an image folder in one file. torch's own ``DataLoader`` reads whole batches of
+these data sets, too.
+"""
+
+from __future__ import annotations
+
+try:
+    import torch as _torch  # noqa: F401 - asked for here, so that the message below is the one that is seen
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("fffs.torch needs torch: pip install 'fffs[torch]'", name=error.name) from error
+
+from fffs.torch.batch import RecordBatch
+from fffs.torch.dataloader import DataLoader
+from fffs.torch.dataset import ConcatDataset, Dataset, ReaderRegistry, Subset
+from fffs.torch.folder import PackedFolder
+
+__all__ = [
+    "ConcatDataset",
+    "DataLoader",
+    "Dataset",
+    "PackedFolder",
+    "ReaderRegistry",
+    "RecordBatch",
+    "Subset",
+]

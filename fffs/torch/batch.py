@@ -1,0 +1,239 @@
+"""Batches between a sampler and a training loop: what workers are asked for, and how samples become tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data._utils.collate import collate as collate_with  # documented, in spite of its place
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from fffs.native import lib
+from fffs.reader import FileReader
+from fffs.torch.arena import Arena, Parcel
+
+
+class Batch(list[int]):
+    """The indices of a batch, on their way from our DataLoader to a Dataset.
+
+    ``seed`` is for the random numbers that samples may use. ``joined`` says that ``Collate`` comes next, which takes
+    unread ``Records``. ``single`` asks for the one sample itself, not for a list of one.
+    """
+
+    def __init__(self, indices: Iterable[int], seed: int, joined: bool = False, single: bool = False) -> None:
+        super().__init__(indices)
+        self.seed, self.joined, self.single = seed, joined, single
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Batch, (list(self), self.seed, self.joined, self.single)
+
+
+class Records:
+    """Raw records that are not read yet: ``Collate`` decides where their bytes land."""
+
+    def __init__(self, reader: FileReader, indices: list[int], one_length: bool) -> None:
+        """one_length: all records of the data set have the same."""
+        self.reader, self.indices, self.one_length = reader, indices, one_length
+
+
+class RecordBatch:
+    """Records of different lengths, one after another in one tensor.
+
+    A sequence: ``batch[i]`` is record i, a 1-D uint8 tensor that shares the batch's memory. May be pickled.
+
+    Attributes:
+        data: uint8[total], the bytes of all records.
+        offsets: int64[k + 1], on the CPU: record i is ``data[offsets[i]:offsets[i + 1]]``.
+
+    """
+
+    def __init__(self, data: torch.Tensor, offsets: torch.Tensor) -> None:
+        self.data, self.offsets = data, offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        k = range(len(self))[i]
+        return self.data[int(self.offsets[k]) : int(self.offsets[k + 1])]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (self[k] for k in range(len(self)))
+
+    def pin_memory(self, device: Any = None) -> RecordBatch:
+        """A copy in pinned memory; ``DataLoader(pin_memory=True)`` calls it. The device is torch's concern."""
+        return RecordBatch(self.data.pin_memory(), self.offsets)
+
+    def to(self, *args: Any, **kwargs: Any) -> RecordBatch:
+        """The batch with its data elsewhere, as ``torch.Tensor.to``."""
+        return RecordBatch(self.data.to(*args, **kwargs), self.offsets)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RecordBatch, (self.data, self.offsets)
+
+    def __repr__(self) -> str:
+        return f"<RecordBatch: {len(self)} records, {len(self.data)} bytes>"
+
+
+class Collate:
+    """The ``collate_fn`` of our DataLoader: torch's default, or the user's; in workers, its tensors go into the arena.
+
+    Results are those of torch, with one addition: raw records of different lengths, which torch refuses, become a
+    ``RecordBatch``.
+    """
+
+    def __init__(self, users: Callable[[Any], Any] | None = None) -> None:
+        self.users = users
+        self.arena: Arena | None = None
+
+    def __call__(self, batch: Any) -> Any:
+        """What the training loop gets, or, in a worker, what is sent to become that."""
+        worker = get_worker_info()
+        parcel = self.arena.take(worker.id) if worker is not None and self.arena is not None else None
+        if parcel is None:
+            return self._collate(batch, None)
+        try:
+            result = self._collate(batch, parcel)
+        except BaseException:
+            parcel.give_back()
+            raise
+        if parcel.size == 0:
+            parcel.give_back()
+        return result
+
+    def _collate(self, batch: Any, parcel: Parcel | None) -> Any:
+        if isinstance(batch, Records):
+            return _join(batch, parcel)
+        if self.users is not None:
+            result = self.users(batch)
+            return result if parcel is None else _move(result, parcel)
+        if parcel is None:
+            return default_collate(batch)
+        return collate_with(batch, collate_fn_map=_into(parcel))
+
+
+def _join(records: Records, parcel: Parcel | None) -> Any:
+    """Records as uint8[k, length], or a RecordBatch where lengths differ."""
+    if parcel is None:
+        buffer, ends = records.reader.read_joined(records.indices)
+        if not buffer.size:
+            buffer = np.empty(0, np.uint8)
+        data: Any = torch.from_numpy(buffer)
+        offsets: Any = torch.from_numpy(ends)
+        return data.view(len(records.indices), -1) if _is_matrix(records, buffer.size) else RecordBatch(data, offsets)
+    lengths = records.reader.lengths(records.indices)
+    count, total = len(lengths), int(lengths.sum())
+    shape = (count, total // count) if _is_matrix(records, total) else (total,)
+    tensor, data = parcel.new(torch.uint8, shape)
+    ends = records.reader.read_into(records.indices, tensor.numpy())
+    return data if len(shape) == 2 else RecordBatch(data, _copy(torch.from_numpy(ends), parcel))
+
+
+def _is_matrix(records: Records, size: int) -> bool:
+    return records.one_length and size > 0
+
+
+# ---------------------------------------------------------------- tensors into an arena
+
+
+def _can_move(tensor: Any) -> bool:
+    """Whether a copy of its numbers is as good as the tensor itself."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    )
+
+
+def _copy(tensor: Any, parcel: Parcel) -> Any:
+    if not _can_move(tensor):
+        return tensor
+    place, sent = parcel.new(tensor.dtype, tuple(tensor.shape))
+    place.copy_(tensor)
+    return sent
+
+
+def _move(value: Any, parcel: Parcel) -> Any:
+    """What a user's collate_fn made, with the tensors in plain containers moved; others go as torch sends them."""
+    kind = type(value)
+    if kind is dict:
+        return {key: _move(item, parcel) for key, item in value.items()}
+    if kind in (list, tuple):
+        return kind(_move(item, parcel) for item in value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return kind(*(_move(item, parcel) for item in value))
+    return _copy(value, parcel)
+
+
+def _into(parcel: Parcel) -> dict[Any, Callable[..., Any]]:
+    """torch's collate functions, with tensors stacked in a parcel."""
+
+    def stack(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        first = batch[0]
+        if not all(map(_can_move, batch)):
+            return default_collate(batch)
+        if any(tensor.dtype != first.dtype or tensor.shape != first.shape for tensor in batch):
+            return _copy(torch.stack(list(batch)), parcel)  # raises when shapes differ
+        place, sent = parcel.new(first.dtype, (len(batch), *first.shape))
+        torch.stack(list(batch), out=place)
+        return sent
+
+    def stack_arrays(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        if batch[0].dtype.kind in "SaUO":
+            return default_collate(batch)  # raises
+        return stack([torch.as_tensor(array) for array in batch])
+
+    def moved(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda batch, *, collate_fn_map=None: _copy(function(batch, collate_fn_map=collate_fn_map), parcel)
+
+    ours = {kind: moved(function) for kind, function in default_collate_fn_map.items()}
+    return {**ours, torch.Tensor: stack, np.ndarray: stack_arrays}
+
+
+# ---------------------------------------------------------------- in workers
+
+
+@contextlib.contextmanager
+def random_numbers(seed: int) -> Iterator[None]:
+    """Seed torch's, numpy's and Python's global generators; outside of workers, put them back afterwards."""
+    if get_worker_info() is not None:
+        _seed(seed)
+        yield
+        return
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    _seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the accelerators, too
+
+
+_settled = 0  # the worker that has its share of threads, by process
+
+
+def share_threads() -> None:
+    """In a worker: read with no more threads than its share of the cores, unless FFFS_THREADS says how many."""
+    global _settled
+    worker = get_worker_info()
+    if worker is None or _settled == os.getpid():
+        return
+    _settled = os.getpid()
+    if "FFFS_THREADS" not in os.environ:
+        readers = worker.num_workers * max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        share = max(1, len(os.sched_getaffinity(0)) // readers)
+        lib.fffs_engine_set_threads(min(share, lib.fffs_engine_threads()))

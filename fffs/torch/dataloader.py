@@ -1,0 +1,215 @@
+"""DataLoader: torch's, with batches in reused shared memory, ``set_step``, and exact resumption."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.utils.data
+from torch.utils.data import default_convert
+
+from fffs.errors import UsageError
+from fffs.torch.arena import Arena, settle
+from fffs.torch.batch import Batch, Collate
+from fffs.torch.dataset import Dataset
+from fffs.torch.order import Epoch, Kind, Order
+
+SPARE = 6  # batches of a worker that the training loop may hold at once, beyond those that wait for it
+
+
+class DataLoader(torch.utils.data.DataLoader[Any]):
+    """Loads batches as ``torch.utils.data.DataLoader``: same arguments, same order for the same seed.
+
+    What it adds:
+
+    - Batches come from workers through shared memory that is used again, not through ``/dev/shm``. They are ordinary
+      tensors, and the caller's for as long as he likes. While many are kept, others come in torch's way.
+    - Raw records of different lengths are collated into a ``RecordBatch``.
+    - ``set_step(k)``: epochs that begin at batch k.
+    - ``state_dict()`` and ``load_state_dict()``, at any time between two batches: the resumed run gets the batches that
+      the other would have got next, with any number of workers. So that this holds for random augmentations, too, the
+      global generators of torch, numpy and Python are seeded for each batch, from the order's generator and the
+      batch's position; after a batch that is loaded in this process they are put back. (For other data sets than
+      ``fffs.torch.Dataset``, the order alone is resumed.)
+
+    With ``batch_size=None`` a data set gives one sample for each index of the sampler, or a list of samples for a list.
+    Not thread-safe. A child of fork must not go on with its parent's iterator.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = False,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = 2,
+        persistent_workers: bool = False,
+        skippable: bool = True,
+        **others: Any,
+    ) -> None:
+        """Arguments are torch's, ``others`` those of newer releases. skippable=False: no ``set_step``."""
+        self._order: Order | None = None
+        self.skippable = skippable
+        ours = isinstance(dataset, Dataset)
+        if batch_size is None and batch_sampler is None:
+            dataset, collate_fn = _OneByOne(dataset) if ours else dataset, collate_fn or default_convert
+        if not isinstance(collate_fn, Collate):
+            collate_fn = Collate(collate_fn)
+        super().__init__(
+            dataset,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            drop_last=drop_last,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            generator=generator,
+            prefetch_factor=prefetch_factor if num_workers > 0 else None,
+            persistent_workers=persistent_workers,
+            **others,
+        )
+        if not isinstance(dataset, torch.utils.data.IterableDataset):
+            kind = Kind.PLAIN if not ours else Kind.SEEDED if collate_fn.users else Kind.JOINED
+            self._order = Order(super()._index_sampler, self.generator, kind)
+
+    @property
+    def _index_sampler(self) -> Any:
+        # What torch's iterators take indices from.
+        return super()._index_sampler if self._order is None else self._order
+
+    def __iter__(self) -> Any:
+        order = self._order
+        if order is None:
+            return self._start()
+        if not order.resuming:
+            return _Batches(self._start(), order, self.num_workers)
+        # The order is drawn again; to the rest of the program nothing was drawn.
+        state = torch.get_rng_state()
+        try:
+            batches = _Batches(self._start(), order, self.num_workers)
+            batches.draw()
+        finally:
+            torch.set_rng_state(state)
+        return batches
+
+    def _start(self) -> Any:
+        """torch's iterator, with an arena for the workers that it starts."""
+        if self.num_workers == 0 or (self.persistent_workers and self._iterator is not None):
+            return super().__iter__()
+        collate: Any = self.collate_fn
+        with contextlib.suppress(OSError):  # a limit on the size of files: torch's way remains
+            collate.arena = Arena(self.num_workers, (self.prefetch_factor or 2) + SPARE)
+        try:
+            iterator: Any = super().__iter__()
+            iterator.arena = collate.arena  # lives as long as the workers
+            return iterator
+        finally:
+            collate.arena = None
+
+    # ------------------------------------------------------------ where to begin
+
+    def _skippable(self) -> Order:
+        if self._order is None:
+            raise UsageError("an iterable data set has no order: batches of it cannot be passed over")
+        if getattr(self, "in_order", True) is not True:
+            raise UsageError("with in_order=False nobody knows which batches come next; leave it out")
+        return self._order
+
+    def set_step(self, step: int) -> None:
+        """Begin the following epochs at batch ``step``, until this is called again; nothing before it is read.
+
+        ``len()`` is that of the rest. Raises UsageError: there are fewer batches, or the loader is not skippable.
+        """
+        if not self.skippable:
+            raise UsageError("this DataLoader was made with skippable=False")
+        order, step = self._skippable(), operator.index(step)
+        if not 0 <= step <= len(order.sampler):
+            raise UsageError(f"an epoch has {len(order.sampler)} batches: it cannot begin at batch {step}")
+        order.step = step
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, for ``load_state_dict``, to be saved with the model. Each rank has its own.
+
+        What is saved besides the position is the state of the generator that the order came from. Where that is torch's
+        global one (``shuffle=True`` without ``generator``), loading puts it back to what it is now.
+        """
+        return self._skippable().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where another loader, of the same data set and batch size, was: with the next iterator.
+
+        Raises:
+            UsageError: the state is none, or of a loader with another number of batches.
+
+        """
+        self._skippable().load_state_dict(state)
+
+
+class _OneByOne(torch.utils.data.Dataset[Any]):
+    """A data set that is asked without batches, as a loader with ``batch_size=None`` has it."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, batch: Batch) -> Any:
+        samples = self.dataset.__getitems__(batch)
+        return samples[0] if batch.single else samples
+
+
+class _Batches:
+    """An epoch: torch's iterator, and a count of what it gave."""
+
+    def __init__(self, iterator: Any, order: Order, workers: int) -> None:
+        self._iterator, self._workers = iterator, workers
+        self._draws: Any = order.latest  # what torch just made
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._iterator)
+
+    def draw(self) -> Epoch:
+        """Draw the order, unless that is done; torch would do it when the first batch is asked for."""
+        epoch: Epoch = self._draws.draw()
+        return epoch
+
+    def __next__(self) -> Any:
+        settle()
+        epoch = self.draw()
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            epoch.done = True
+            raise
+        except Exception as error:
+            if not self._workers:
+                raise
+            # A worker's traceback is in the message. The one of here would keep torch's iterator alive with its
+            # workers, in a cycle: collected late, it waits seconds for them; collected in a process forked meanwhile,
+            # it complains.
+            del self
+            raise error.with_traceback(None)  # noqa: B904 - it is the same exception
+        epoch.position += 1
+        return batch

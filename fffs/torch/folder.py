@@ -1,0 +1,130 @@
+"""PackedFolder: an image folder in one file, as a data set with the conventions of torchvision's ImageFolder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fffs.errors import FormatError, SourceNotFoundError
+from fffs.layouts import load_source
+from fffs.numbers import resolve
+from fffs.reader import PathLike
+from fffs.torch.batch import share_threads
+from fffs.torch.dataset import Dataset, several
+from fffs.tree import ROOT, Tree
+
+
+class PackedFolder(Dataset):
+    """A folder with a subfolder for each class, packed with ``fffs pack``: samples are (image, class number).
+
+    ::
+
+        photos = fffs.torch.PackedFolder("photos.ffr", transform=decode)
+        loader = fffs.torch.DataLoader(photos, batch_size=128, shuffle=True, num_workers=4)
+
+    Classes, samples and their order are those that ``torchvision.datasets.ImageFolder`` has for the folder itself, but
+    all files are samples unless ``extensions`` are given, and links to folders are not followed. Decoding is the
+    transform's: it gets a file's bytes, a 1-D writable uint8 array, for ``PIL.Image.open(io.BytesIO(data))`` or
+    ``torchvision.io.decode_image(torch.from_numpy(data))``. May be forked and pickled.
+
+    Attributes:
+        classes: the names of the subfolders, sorted.
+        class_to_idx: their numbers.
+        samples (imgs): (path in the folder, class number) of each sample; made when first asked for.
+        targets: the class number of each sample.
+
+    """
+
+    def __init__(
+        self,
+        fname: PathLike | list[Any] | tuple[Any, ...],
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[int], Any] | None = None,
+        extensions: str | Sequence[str] | None = None,
+        check_data: bool = True,
+    ) -> None:
+        """fname: the packed file, or several, which are seen as one folder. extensions: such as ``(".jpg", ".png")``.
+
+        Raises:
+            FormatError: it is no packed folder. SourceNotFoundError: it has no classes, or one without samples.
+
+        """
+        self.transform, self.target_transform = transform, target_transform
+        self.extensions = tuple([extensions] if isinstance(extensions, str) else extensions or ())
+        self._fname = list(fname) if isinstance(fname, (list, tuple)) else [fname]
+        with load_source(self._fname, check_data=check_data) as source:
+            if source.layout == "plain":
+                raise FormatError(f"{source.store.files[0].index.path}: not a packed folder (it has no tree)")
+            tree, fnames = source.tree, [file.index.path for file in source.store.files]
+        super().__init__(fnames, check_data)
+        self.classes = sorted(os.fsdecode(name) for name, node in tree.entries(ROOT) if tree.is_dir(node))
+        self.class_to_idx = {name: k for k, name in enumerate(self.classes)}
+        if not self.classes:
+            raise SourceNotFoundError(f"{fnames[0]}: there are no subfolders, which are the classes")
+        found = self._find(tree)
+        self._records = np.array([record for _, record, _ in found], np.int64)
+        self._targets = np.array([target for _, _, target in found], np.int64)
+        missing = sorted(set(range(len(self.classes))) - set(self._targets.tolist()))
+        if missing:
+            names = ", ".join(self.classes[k] for k in missing)
+            raise SourceNotFoundError(f"{fnames[0]}: there are no samples of the classes {names}")
+
+    def _find(self, tree: Tree) -> list[tuple[str, int, int]]:
+        """(path, record, class number) of each sample, in ImageFolder's order: by class, folder and name."""
+        found, endings = [], self.extensions
+        for target, name in enumerate(self.classes):
+            files = []
+            base = os.fsencode(name)
+            for below, node in tree.walk(tree.find(base)):
+                path = base + b"/" + below
+                file = tree.follow(path) if tree.is_symlink(node) else node
+                text = os.fsdecode(path)
+                if file is not None and tree.is_file(file) and (not endings or text.lower().endswith(endings)):
+                    files.append((os.path.split(text), tree.record(file)))
+            found += [(os.path.join(*parts), record, target) for parts, record in sorted(files)]
+        return found
+
+    @property
+    def samples(self) -> list[tuple[str, int]]:
+        """(path in the folder, class number) of each sample."""
+        if "_samples" not in self.__dict__:
+            with load_source(self._fname) as source:
+                self._samples = [(path, target) for path, _, target in self._find(source.tree)]
+        return self._samples
+
+    @property
+    def imgs(self) -> list[tuple[str, int]]:
+        """Torchvision's other name for ``samples``."""
+        return self.samples
+
+    @property
+    def targets(self) -> list[int]:
+        """The class number of each sample."""
+        return [int(target) for target in self._targets]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, indices: Any) -> Any:
+        """(sample, target) for an integer; a list of them, read in one batch, for a list."""
+        numbers = several(indices, len(self))
+        if numbers is None:
+            return self[[indices]][0]
+        chosen = resolve(numbers, len(self))
+        share_threads()
+        return self.process(chosen.tolist(), self.reader.read(self._records[chosen]))
+
+    def process(self, indices: list[int], data: list[Any]) -> list[tuple[Any, Any]]:
+        """Transformed samples and targets."""
+        targets = self._targets[indices].tolist()
+        samples = [self.transform(image) for image in data] if self.transform else data
+        if self.target_transform:
+            targets = [self.target_transform(target) for target in targets]
+        return list(zip(samples, targets, strict=True))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Names are for the process that asks for them, not for every worker.
+        return {key: value for key, value in self.__dict__.items() if key != "_samples"}

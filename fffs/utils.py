@@ -1,0 +1,7 @@
+"""Under ffrecord's name for it: writing any indexable object as record files."""
+
+from __future__ import annotations
+
+from fffs.dumping import dump, plan_parts
+
+__all__ = ["dump", "plan_parts"]

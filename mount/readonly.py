@@ -1,0 +1,91 @@
+"""A mount that stays read-only: when somebody remounts it as writable, it is remounted as read-only.
+
+The kernel refuses to open a file for writing by what the mount is, before it asks anybody. Once it has been told not to
+ask about opening at all, which is what makes re-reads fast, nothing else can refuse that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import os
+import select
+
+import trio
+
+_log = logging.getLogger("fffs.mount")
+
+# <sys/mount.h>
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_NOATIME = 1, 2, 4, 8, 32, 1024
+# While a file is open for writing, which it was before anybody could do anything about it.
+BUSY_SECONDS = 0.1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+async def keep_read_only(path: str, device: str, noexec: bool) -> None:
+    """Watch the table of mounts, until cancelled or until it may not be done. ``device``: major:minor of the mount."""
+    try:
+        ended = os.eventfd(0, os.EFD_CLOEXEC)
+    except OSError as error:  # a sandbox
+        _log.info("%s: nobody will notice when it is made writable: %s", path, error.strerror)
+        return
+    table = os.open("/proc/thread-self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while True:
+            while is_writable(table, device):
+                if not await _undo(path, device, noexec):
+                    return
+            await trio.to_thread.run_sync(_wait, table, ended, abandon_on_cancel=True)
+    finally:
+        os.eventfd_write(ended, 1)
+        os.close(table)
+        os.close(ended)
+
+
+def _wait(table: int, ended: int) -> None:
+    """Until the table changes. In a thread, with poll(2): epoll asks twice, and the table tells of a change once."""
+    poll = select.poll()
+    poll.register(table, select.POLLPRI)
+    poll.register(ended, select.POLLIN)
+    poll.poll()
+
+
+def is_writable(table: int, device: str) -> bool:
+    """Whether the file system is, by an open table of mounts. Then each mount of it may be."""
+    os.lseek(table, 0, os.SEEK_SET)
+    content = b""
+    while piece := os.read(table, 1 << 16):
+        content += piece
+    # 36 35 0:52 / /mnt/point ro,nosuid shared:1 - fuse.fffs SOURCE rw,user_id=0: see proc_pid_mountinfo(5).
+    rows = (line.split(b" ") for line in content.splitlines())
+    return any(row[2] == device.encode() and row[-1].split(b",")[0] == b"rw" for row in rows)
+
+
+async def _undo(path: str, device: str, noexec: bool) -> bool:
+    """False: it cannot be undone."""
+    try:
+        await trio.to_thread.run_sync(_remount, path, device, noexec)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            await trio.sleep(BUSY_SECONDS)
+            return True
+        _log.warning("%s: somebody made it writable: opening for writing succeeds, writing fails", path)
+        return False
+    _log.warning("%s: somebody made it writable: it is read-only again", path)
+    return True
+
+
+def _remount(path: str, device: str, noexec: bool) -> None:
+    """Through a descriptor, so that it cannot be another file system that is mounted there by now."""
+    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW)
+    try:
+        number = os.fstat(fd).st_dev
+        if f"{os.major(number)}:{os.minor(number)}" != device:
+            raise FileNotFoundError(errno.ENOENT, "not there", path)
+        flags = _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOATIME | (_MS_NOEXEC if noexec else 0)
+        if _libc.mount(None, b"/proc/self/fd/%d" % fd, None, ctypes.c_ulong(flags), None) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(fd)

@@ -1,0 +1,280 @@
+"""What a batch of the native engine must give, and how to watch, disturb and fork it: for the tests of the engine."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from fffs import engine
+from fffs.engine import BLOCK, CHECK_CRC32, CHECK_NONE, REQUEST
+from fffs.native import ffi, lib
+
+BACKENDS = ("uring", "aio", "pread")
+FOREVER = 10**9
+
+# Seconds after which something hangs, however busy the machine is.
+PATIENCE = 120
+
+# ---------------------------------------------------------------- the model: what a batch must give
+
+
+@dataclass
+class Source:
+    """An open file and what is in it; ``data`` is None if reading it must give -EBADF."""
+
+    fd: int
+    data: bytes | None = field(repr=False)
+
+
+@dataclass
+class Record:
+    """One request, and what must come out."""
+
+    source: Source
+    offset: int
+    length: int
+    check: int = CHECK_CRC32
+    keep: bool = True
+    spoil: int = 0  # exclusive-ored to the expected checksum
+
+    @property
+    def content(self) -> bytes:
+        return (self.source.data or b"")[self.offset : self.offset + self.length]
+
+    @property
+    def status(self) -> int:
+        if self.length == 0:
+            return -errno.EBADMSG if self.spoil and self.check else 0
+        if self.source.data is None:
+            return -errno.EBADF
+        if len(self.content) < self.length:
+            return -errno.ENODATA
+        return -errno.EBADMSG if self.spoil and self.check else 0
+
+    @property
+    def crc(self) -> int:
+        return zlib.crc32(self.content)
+
+
+class Batch:
+    """Records with their destinations, each between guard bytes that nothing may touch."""
+
+    GUARD = 64
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.records = list(records)
+        self.requests = np.zeros(len(self.records), REQUEST)
+        self.buffers: list[np.ndarray] = []
+        for request, record in zip(self.requests, self.records, strict=True):
+            buffer = np.full((record.length if record.keep else 0) + 2 * self.GUARD, 0xA5, np.uint8)
+            self.buffers.append(buffer)
+            request["offset"], request["length"], request["fd"] = record.offset, record.length, record.source.fd
+            request["dest"] = buffer.ctypes.data + self.GUARD if record.keep else 0
+            request["check"], request["expected"] = record.check, record.crc ^ record.spoil
+            request["actual"], request["status"] = 0xDEADBEEF, 77
+
+    def run(self) -> bool:
+        return engine.read_batch(self.requests)
+
+    def verify(self, may_also_be: Iterable[int] = ()) -> int:
+        """Check each result against the model; how many failed with a status of may_also_be instead."""
+        excused, allowed = 0, set(may_also_be)
+        for record, request, buffer in zip(self.records, self.requests, self.buffers, strict=True):
+            status = int(request["status"])
+            assert (buffer[: self.GUARD] == 0xA5).all() and (buffer[-self.GUARD :] == 0xA5).all()
+            if status != record.status:
+                assert status in allowed, (record, os.strerror(-status))
+                excused += 1
+                continue
+            if status in (0, -errno.EBADMSG):
+                if record.keep:
+                    assert buffer[self.GUARD : -self.GUARD].tobytes() == record.content
+                assert int(request["actual"]) == (record.crc if record.check == CHECK_CRC32 else 0)
+            else:
+                assert int(request["actual"]) == 0
+        return excused
+
+    def check(self) -> None:
+        """Run, and compare with the model."""
+        good = self.run()
+        self.verify()
+        assert good == all(record.status == 0 for record in self.records)
+
+
+def random_records(rng: random.Random, sources: list[Source], count: int, longest: int) -> list[Record]:
+    records = []
+    for _ in range(count):
+        source = rng.choice(sources)
+        size = 1 << 20 if source.data is None else len(source.data)
+        length = rng.choice([0, 1, rng.randrange(100), rng.randrange(5000), rng.randrange(longest)])
+        records.append(
+            Record(
+                source,
+                rng.randrange(size + 10),
+                length,
+                check=rng.choice([CHECK_CRC32, CHECK_CRC32, CHECK_NONE]),
+                keep=rng.random() < 0.8,
+                spoil=rng.choice([0, 0, 0, 1, 0x80000000]),
+            )
+        )
+    return records
+
+
+def many_records(source: Source) -> list[Record]:
+    """Large and small records, kept and dropped ones, more than the depth of a ring in all."""
+    rng = random.Random(11)
+    records = [Record(source, 5, 2 * BLOCK + 1), Record(source, 9, 2 * BLOCK, keep=False)]
+    records += [Record(source, rng.randrange(5 * BLOCK), rng.randrange(1, 9000)) for _ in range(140)]
+    return records
+
+
+# ---------------------------------------------------------------- files and memory
+
+
+def tells_what_is_cached(folder: str) -> bool:
+    """Does this file system support RWF_NOWAIT, without which the asynchronous backends are not used?"""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"x")
+        file.flush()
+        try:
+            os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+        except OSError as error:
+            return error.errno == errno.EAGAIN
+        return True
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def usage() -> tuple[int, int]:
+    """Idle contexts, helper threads."""
+    numbers = ffi.new("int32_t[2]")
+    lib.fffs_engine_usage(numbers, numbers + 1)
+    return numbers[0], numbers[1]
+
+
+def buffers() -> tuple[int, int]:
+    """Bytes taken, bytes idle."""
+    numbers = ffi.new("uint64_t[2]")
+    lib.fffs_buffer_usage(numbers, numbers + 1)
+    return numbers[0], numbers[1]
+
+
+def make_cold(*sources: Source) -> None:
+    for source in sources:
+        os.posix_fadvise(source.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@contextmanager
+def fault(kind: int, nth: int, count: int, result: int) -> Iterator[Callable[[], int]]:
+    """Operations nth to nth + count - 1 of a kind give result; gives a function that counts those seen."""
+    lib.fffs_fault_set(kind, nth, count, result)
+    try:
+        yield lambda: int(lib.fffs_fault_seen())
+    finally:
+        lib.fffs_fault_set(lib.FFFS_FAULT_NONE, 0, 0, 0)
+
+
+# ---------------------------------------------------------------- threads and processes
+
+
+def held() -> int:
+    """How many operations an injected fault makes wait."""
+    return int(lib.fffs_fault_held())
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it never happens"
+        time.sleep(0.001)
+
+
+@contextmanager
+def thread_limit(threads: int) -> Iterator[None]:
+    """So many threads work on cached data, and so many rings on cold data."""
+    before = lib.fffs_engine_threads()
+    lib.fffs_engine_set_threads(threads)
+    try:
+        yield
+    finally:
+        lib.fffs_engine_set_threads(before)
+
+
+def run_threads(work: Callable[[int], None], count: int) -> None:
+    errors: list[BaseException] = []
+
+    def guarded(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def run_python(code: str, **environment: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Fork; the child runs work and exits. Gives its process number."""
+    with warnings.catch_warnings():
+        # Python 3.12 warns of forks with threads about. That this works is what is tested.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return pid
+
+
+def wait_for(pid: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            assert os.waitstatus_to_exitcode(status) == 0
+            return
+        time.sleep(0.005)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    pytest.fail("a forked child hangs")

@@ -1,0 +1,83 @@
+"""Opens bad files of frames and messages in little memory, and says how each ended: python -m frame_replay FILE...
+
+A line of JSON when a file begins, and one when it ends: what ends the process is told by the last line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fuzz.replay import MEMORY, status
+
+from fffs import ofrecord, tfrecord
+from fffs.formats import ofrecord as ofrecord_files
+from fffs.formats import tfrecord as tfrecord_files
+from fffs.index import RecordIndex
+
+
+def index(load: Callable[..., RecordIndex], path: str, **options: bool) -> str:
+    """Load an index and say how long it is."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return f"{len(load(fd, path, **options))} records"
+    finally:
+        os.close(fd)
+
+
+def stream(path: str) -> str:
+    """Read a file in sequence."""
+    with tfrecord.read(path) as records:
+        return f"{sum(1 for _ in records)} records"
+
+
+def example(path: str) -> str:
+    return f"{len(tfrecord.decode(Path(path).read_bytes()))} features"
+
+
+def sequence(path: str) -> str:
+    return f"{len(tfrecord.decode_sequence(Path(path).read_bytes())['feature_lists'])} lists"
+
+
+def record(path: str) -> str:
+    return f"{len(ofrecord.decode(Path(path).read_bytes()))} features"
+
+
+def index_file(path: str) -> str:
+    fd = os.open(path.removesuffix(".idx"), os.O_RDONLY)
+    try:
+        return f"{len(tfrecord.import_index(fd, path.removesuffix('.idx'), path))} records"
+    finally:
+        os.close(fd)
+
+
+KINDS: dict[str, Callable[[str], str]] = {
+    "tfrecord": lambda path: index(tfrecord_files.load_index, path),
+    "unchecked": lambda path: index(tfrecord_files.load_index, path, check_data=False),
+    "ofrecord": lambda path: index(ofrecord_files.load_index, path),
+    "stream": stream,
+    "example": example,
+    "sequence": sequence,
+    "record": record,
+    "idx": index_file,
+}
+"""What is done with a file, by the end of its name."""
+
+if __name__ == "__main__":
+    most = status("VmSize") + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    for name in sys.argv[1:]:
+        print(json.dumps({"begins": name}), flush=True)
+        Path("/proc/self/clear_refs").write_text("5")  # forget the highest memory so far
+        before, begin = status("VmRSS"), time.process_time()
+        try:
+            kind, why = "passed", KINDS[name.rsplit(".", 1)[1]](name)
+        except Exception as error:
+            kind, why = type(error).__name__, str(error)
+        seconds, peak = time.process_time() - begin, status("VmHWM") - before
+        print(json.dumps({"ends": name, "kind": kind, "why": why, "seconds": seconds, "peak": peak}), flush=True)

@@ -1,0 +1,100 @@
+"""What must hold of any file of frames: the records that the format's definition finds, and an error behind them.
+
+The fuzz targets and the tests of damaged files call this. What is right comes from the bytes, by struct.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Any
+
+from frame_files import crc32c, masked
+
+from fffs.errors import FormatError
+from fffs.formats import ofrecord, tfrecord
+from fffs.formats.frames import FrameError
+from fffs.index import RecordIndex
+from fuzz import surface
+
+Row = tuple[int, int, int]
+"""Where data begins and ends, and its checksum (0 where the format has none)."""
+
+
+def tf_frames(data: bytes) -> tuple[list[Row], int]:
+    """The records of a TFRecord file, and where the first frame begins that is none; or how long the file is."""
+    rows, at = [], 0
+    while at + 12 <= len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        (crc,) = struct.unpack_from("<I", data, at + 8)
+        if crc != masked(crc32c(data[at : at + 8])) or at + 16 + length > len(data):
+            break
+        end = at + 12 + length
+        (stored,) = struct.unpack_from("<I", data, end)
+        rotated = (stored - 0xA282EAD8) % 2**32
+        rows.append((at + 12, end, (rotated >> 17 | rotated << 15) % 2**32))
+        at = end + 4
+    return rows, at
+
+
+def of_frames(data: bytes) -> tuple[list[Row], int]:
+    """The records of an OFRecord file, and where the first frame begins that is none; or how long the file is."""
+    rows, at = [], 0
+    while at + 8 <= len(data):
+        (length,) = struct.unpack_from("<q", data, at)
+        if length < 0 or at + 8 + length > len(data):
+            break
+        rows.append((at + 8, at + 8 + length, 0))
+        at += 8 + length
+    return rows, at
+
+
+def table(index: RecordIndex) -> list[Row]:
+    """An index as rows."""
+    sums = [0] * len(index) if index.checksums is None else index.checksums.tolist()
+    return list(zip(index.starts.tolist(), index.ends.tolist(), sums, strict=True))
+
+
+def check_file(form: Any, data: bytes, rows: list[Row], at: int) -> None:
+    """load_index accepts whole files and refuses others, naming the record and the offset; the rest is found all the
+    same.
+    """
+    with surface.file_of(data) as path:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            index, error = form.partial_index(fd, path)
+            assert table(index) == rows
+            assert index.file_size == len(data)
+            try:
+                assert table(form.load_index(fd, path)) == rows
+                assert error is None
+                assert at == len(data)
+            except FrameError as problem:
+                assert error is not None
+                assert str(error) == str(problem)
+                assert (problem.path, problem.record, problem.offset) == (path, len(rows), at)
+                assert at < len(data)
+                assert path in str(problem)
+                assert f"record {len(rows)}" in str(problem)
+                assert f"offset {at}" in str(problem)
+        finally:
+            os.close(fd)
+
+
+def check_tfrecord(data: bytes) -> None:
+    """As above; what is compressed is refused before."""
+    if tfrecord.compression(data[:12]) is None:
+        check_file(tfrecord, data, *tf_frames(data))
+        return
+    with surface.file_of(data) as path, open(path, "rb") as file:
+        try:
+            tfrecord.load_index(file.fileno(), path)
+        except FormatError as error:
+            assert "compressed" in str(error)
+        else:
+            raise AssertionError("read a compressed file by number")
+
+
+def check_ofrecord(data: bytes) -> None:
+    """As above."""
+    check_file(ofrecord, data, *of_frames(data))

@@ -1,0 +1,187 @@
+"""dump: parts written by processes, all of them or none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import split_records
+
+import fffs
+from fffs.dumping import dump, plan_parts
+
+ITEMS = [bytes([k]) * (k % 11) for k in range(50)]
+
+
+def parts(folder: Path) -> list[list[bytes]]:
+    assert sorted(os.listdir(folder)) == [f"PART_{k:05}.ffr" for k in range(len(os.listdir(folder)))]
+    return [split_records(path.read_bytes()) for path in sorted(folder.iterdir())]
+
+
+@pytest.mark.parametrize("nfiles", [2, 7, 50])
+def test_parts_together_hold_all_items_in_order(tmp_path: Path, nfiles: int) -> None:
+    dump(ITEMS, tmp_path / "set.ffr", nfiles)
+    written = parts(tmp_path / "set.ffr")
+    assert len(written) == nfiles
+    assert [record for part in written for record in part] == ITEMS
+    assert max(map(len, written)) - min(map(len, written)) <= 1
+    assert [record.tobytes() for record in fffs.FileReader(tmp_path / "set.ffr").read(range(50))] == ITEMS
+    assert os.listdir(tmp_path) == ["set.ffr"]
+
+
+def test_one_part_is_a_file(tmp_path: Path) -> None:
+    dump(ITEMS, str(tmp_path / "one.ffr"), nfiles=1)
+    assert split_records((tmp_path / "one.ffr").read_bytes()) == ITEMS
+    with pytest.raises(ValueError, match=r"\.ffr"):
+        dump(ITEMS, tmp_path / "one", 1)
+
+
+def test_there_are_never_more_parts_than_items(tmp_path: Path) -> None:
+    dump(ITEMS[:3], tmp_path / "few", 16)
+    assert parts(tmp_path / "few") == [[item] for item in ITEMS[:3]]
+    dump([], tmp_path / "none", 4)
+    assert parts(tmp_path / "none") == [[]]
+
+
+def test_an_empty_folder_is_filled_and_missing_ones_are_made(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    dump(ITEMS, tmp_path / "empty", 2)
+    dump(ITEMS, tmp_path / "a/b/c", 2)
+    assert len(parts(tmp_path / "empty")) == len(parts(tmp_path / "a/b/c")) == 2
+    assert (tmp_path / "a/b/c").stat().st_mode == (tmp_path / "a/b").stat().st_mode
+
+
+def test_arrays_are_written_as_their_bytes(tmp_path: Path) -> None:
+    dump(np.arange(6, dtype=np.int32).reshape(3, 2), tmp_path / "arrays", 2)
+    assert [record for part in parts(tmp_path / "arrays") for record in part] == [
+        np.array([2 * k, 2 * k + 1], np.int32).tobytes() for k in range(3)
+    ]
+
+
+def test_verbose_prints_a_line_for_each_part(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    dump(ITEMS, tmp_path / "set", 2, verbose=True)
+    assert sorted(capfd.readouterr().out.splitlines()) == ["PART_00000.ffr: 25 records", "PART_00001.ffr: 25 records"]
+
+
+# ---------------------------------------------------------------- the planner
+
+
+@pytest.mark.parametrize(
+    ("gib", "count"), [(0, 1), (0.2, 1), (0.5, 2), (0.7, 2), (10, 40), (25, 100), (40, 160), (50, 200), (5000, 200)]
+)
+def test_the_plan_follows_the_authors_advice(gib: float, count: int) -> None:
+    assert plan_parts(int(gib * 2**30)) == count
+
+
+def test_without_a_number_the_size_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fffs.dumping.PART_BYTES", 1000)
+    dump([bytes(10)] * 500, tmp_path / "five")
+    assert [len(part) for part in parts(tmp_path / "five")] == [100] * 5
+    dump([bytes(10)] * 5, tmp_path / "one")
+    assert [len(part) for part in parts(tmp_path / "one")] == [5]
+
+
+# ---------------------------------------------------------------- failures
+
+
+class Failing(list[Any]):
+    """Item 40 cannot be had."""
+
+    def __getitem__(self, index: Any) -> Any:
+        if index == 40:
+            self.fail()
+        return super().__getitem__(index)
+
+    def fail(self) -> None:
+        raise KeyError("item 40 is missing")
+
+
+class Killed(Failing):
+    def fail(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Unpicklable(Failing):
+    def fail(self) -> None:
+        error = ValueError("cannot be sent")
+        error.why = lambda: None  # type: ignore[attr-defined]
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "message"),
+    [(Failing, KeyError, "item 40"), (Killed, RuntimeError, "signal 9"), (Unpicklable, RuntimeError, "cannot be sent")],
+)
+def test_a_failure_in_a_process_is_an_error_and_leaves_nothing(
+    tmp_path: Path, kind: Any, expected: type[Exception], message: str
+) -> None:
+    with pytest.raises(expected, match=message):
+        dump(kind(ITEMS), tmp_path / "set", 5)
+    assert os.listdir(tmp_path) == []
+    dump(ITEMS, tmp_path / "set", 5)
+    assert len(parts(tmp_path / "set")) == 5
+
+
+def test_items_that_are_no_bytes_are_an_error_and_leave_nothing(tmp_path: Path) -> None:
+    for nfiles in (1, 3):
+        with pytest.raises(TypeError, match="a record must be bytes"):
+            dump([b"a", b"b", 3], tmp_path / "set.ffr", nfiles)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_has_something_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "PART_00007.ffr").write_bytes(b"old")
+    with pytest.raises(ValueError, match=r"not empty \(it has PART_00007\.ffr\)"):
+        dump(ITEMS, tmp_path, 2)
+    assert os.listdir(tmp_path) == ["PART_00007.ffr"]
+    with pytest.raises(ValueError, match="no folder"):
+        dump(ITEMS, tmp_path / "PART_00007.ffr", 2)
+
+
+@pytest.mark.parametrize("nfiles", [0, -1, 1.5, "2"])
+def test_a_number_of_parts_that_is_none_is_refused(tmp_path: Path, nfiles: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        dump(ITEMS, tmp_path / "set", nfiles)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_dump_leaves_no_process_and_no_parts(tmp_path: Path, number: int) -> None:
+    program = f"""
+        import os, time
+        from fffs.dumping import dump
+
+        class Slow:
+            def __len__(self): return 4000
+            def __getitem__(self, k):
+                if k % 2000 == 0: os.write(1, b"%d\n" % os.getpid())
+                time.sleep(0.001)
+                return b"x"
+
+        if __name__ == "__main__":
+            dump(Slow(), {str(tmp_path / "set")!r}, 2)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    writers = {int(process.stdout.readline())}
+    if len(os.sched_getaffinity(0)) > 1:
+        writers.add(int(process.stdout.readline()))
+    process.send_signal(number)
+    assert process.wait(timeout=30) != 0
+    process.stdout.close()
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in writers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in writers)
+    assert not (tmp_path / "set").exists()
+    dump(ITEMS, tmp_path / "set", 2)
+    assert os.listdir(tmp_path) == ["set"]

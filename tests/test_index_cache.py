@@ -1,0 +1,341 @@
+"""Cached indexes: found when nothing changed, ignored in every other case, and never an error."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import struct
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import as_nobody, small_disk
+from frame_files import of_frame, path_of, tf_frame
+from fuzz import frames as models
+
+from fffs import index_cache
+from fffs.errors import FormatError
+from fffs.formats import frames, ofrecord, tfrecord
+from fffs.formats.frames import OFRECORD, TFRECORD
+
+COUNT = 300
+RECORDS = b"".join(tf_frame(b"%d" % k) for k in range(COUNT))
+PARTS = b"".join(of_frame(b"%d" % k) for k in range(COUNT))
+
+
+class Counted:
+    """Counts how often a file is scanned."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.scans = 0
+        original = frames.scan
+
+        def scan(*arguments: Any, **options: Any) -> Any:
+            self.scans += 1
+            return original(*arguments, **options)
+
+        patch.setattr(frames, "scan", scan)
+
+    def load(self, path: Path, module: Any = tfrecord, **options: Any) -> tuple[list[models.Row], int]:
+        """The index, and how many scans it took."""
+        before = self.scans
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            return models.table(module.load_index(fd, str(path), **options)), self.scans - before
+        finally:
+            os.close(fd)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, for files that may just have been written."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("FFFS_CACHE", raising=False)
+    monkeypatch.setattr(index_cache, "SETTLED", -1.0)
+    return tmp_path / "cache" / "fffs"
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(monkeypatch)
+
+
+def entry_of(cache: Path) -> Path:
+    (entry,) = cache.iterdir()
+    return entry
+
+
+EXPECTED = models.tf_frames(RECORDS)[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "model"),
+    [(tfrecord, RECORDS, models.tf_frames), (ofrecord, PARTS, models.of_frames)],
+    ids=["tfrecord", "ofrecord"],
+)
+def test_the_second_time_nothing_is_scanned(
+    tmp_path: Path, cache: Path, counted: Counted, module: Any, data: bytes, model: Any
+) -> None:
+    path = path_of(tmp_path, "file", data)
+    assert counted.load(path, module) == (model(data)[0], 1)
+    assert counted.load(path, module) == (model(data)[0], 0)
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    assert stat.S_IMODE(entry_of(cache).stat().st_mode) == 0o600
+
+
+def test_the_file_may_have_another_name_but_not_another_format(tmp_path: Path, cache: Path, counted: Counted) -> None:
+    path = path_of(tmp_path, "file", PARTS)
+    counted.load(path, ofrecord)
+    os.rename(path, tmp_path / "new")  # changes ctime on most file systems
+    assert counted.load(tmp_path / "new", ofrecord)[0] == models.of_frames(PARTS)[0]
+    with pytest.raises(FormatError):
+        counted.load(tmp_path / "new", tfrecord)
+
+
+def change_size(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(tf_frame(b"more"))
+
+
+def change_content(path: Path) -> None:
+    before = path.stat()
+    path.write_bytes(RECORDS[len(tf_frame(b"0")) :] + tf_frame(b"0"))
+    assert path.stat().st_size == before.st_size
+
+
+def change_content_and_put_back_the_time(path: Path) -> None:
+    before = path.stat()
+    change_content(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def change_the_time(path: Path) -> None:
+    os.utime(path, ns=(0, 0))
+
+
+def change_the_file(path: Path) -> None:
+    other = path_of(path.parent, "other", RECORDS + tf_frame(b"more"))
+    os.rename(other, path)
+
+
+@pytest.mark.parametrize(
+    "change", [change_size, change_content, change_content_and_put_back_the_time, change_the_time, change_the_file]
+)
+def test_a_file_that_changed_is_scanned_again(tmp_path: Path, cache: Path, counted: Counted, change: Any) -> None:
+    path = path_of(tmp_path, "file", RECORDS)
+    counted.load(path)
+    time.sleep(0.01)  # the clock of a file system may be no finer
+    change(path)
+    expected = models.tf_frames(path.read_bytes())[0]
+    assert counted.load(path) == (expected, 1)
+    assert counted.load(path) == (expected, 0)
+
+
+def test_a_file_that_was_just_written_is_not_cached(
+    tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_cache, "SETTLED", 3600.0)
+    path = path_of(tmp_path, "file", RECORDS)
+    assert [counted.load(path)[1] for _ in range(2)] == [1, 1]
+    assert not cache.exists()
+
+
+def test_a_scan_without_checks_is_not_cached(tmp_path: Path, cache: Path, counted: Counted) -> None:
+    path = path_of(tmp_path, "file", RECORDS)
+    counted.load(path, check_data=False)
+    assert not cache.exists()
+    counted.load(path)
+    assert counted.load(path, check_data=False) == (EXPECTED, 0)
+
+
+def test_damaged_and_small_files_are_not_cached(tmp_path: Path, cache: Path, counted: Counted) -> None:
+    for data in (RECORDS[:-1], b"".join(tf_frame(b"") for _ in range(index_cache.FEWEST - 1))):
+        with contextlib.suppress(FormatError):
+            counted.load(path_of(tmp_path, "file", data))
+    assert not cache.exists()
+
+
+def test_an_entry_with_any_byte_changed_is_ignored_and_made_anew(tmp_path: Path, cache: Path, counted: Counted) -> None:
+    path = path_of(tmp_path, "file", RECORDS)
+    counted.load(path)
+    entry = entry_of(cache)
+    good = entry.read_bytes()
+    for at in [*range(index_cache.HEADER.size + 16), *range(len(good) - 16, len(good))]:
+        entry.write_bytes(good[:at] + bytes([good[at] ^ 0x40]) + good[at + 1 :])
+        assert counted.load(path) == (EXPECTED, 1), at
+        assert entry.read_bytes() == good
+
+
+@pytest.mark.parametrize("size", [0, 1, 40, 80, 100, 2000])
+def test_an_entry_that_was_cut_is_ignored(tmp_path: Path, cache: Path, counted: Counted, size: int) -> None:
+    path = path_of(tmp_path, "file", RECORDS)
+    counted.load(path)
+    os.truncate(entry_of(cache), size)
+    assert counted.load(path) == (EXPECTED, 1)
+
+
+def rewritten(entry: Path, change: Any) -> None:
+    """Change an entry's numbers, and make its checksum right."""
+    data = bytearray(entry.read_bytes()[:-4])
+    change(data)
+    entry.write_bytes(bytes(data) + struct.pack("<I", zlib.crc32(bytes(data))))
+
+
+def set_number(at: int, value: int) -> Any:
+    return lambda data: struct.pack_into("<q", data, at, value)
+
+
+BODY = index_cache.HEADER.size
+COUNT_AT = BODY - 16
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        set_number(COUNT_AT, COUNT - 1),
+        set_number(COUNT_AT, 2**40),
+        set_number(COUNT_AT, -1),
+        set_number(BODY, -1),
+        set_number(BODY, 2**62),
+        set_number(BODY + 8, 0),
+        set_number(BODY + 8 * (COUNT - 1), len(RECORDS)),
+        lambda data: data.extend(bytes(12)),
+    ],
+    ids=["one fewer", "2**40", "-1", "end -1", "end 2**62", "backwards", "last end", "longer"],
+)
+def test_an_entry_that_contradicts_the_file_is_ignored(
+    tmp_path: Path, cache: Path, counted: Counted, change: Any
+) -> None:
+    path = path_of(tmp_path, "file", RECORDS)
+    counted.load(path)
+    rewritten(entry_of(cache), change)
+    assert counted.load(path) == (EXPECTED, 1)
+
+
+def test_checksums_that_somebody_computed_have_a_place(tmp_path: Path, cache: Path, counted: Counted) -> None:
+    path = path_of(tmp_path, "file", RECORDS)
+    counted.load(path)
+    status = path.stat()
+    entry = index_cache.load(TFRECORD.kind, status)
+    assert entry is not None
+    assert (entry.check, len(entry.checksums)) == (TFRECORD.check, COUNT)  # type: ignore[arg-type]
+    index_cache.store(OFRECORD.kind, status, entry)
+    again = index_cache.load(OFRECORD.kind, status)
+    assert again is not None
+    assert again.checksums.tolist() == entry.checksums.tolist()  # type: ignore[union-attr]
+
+
+# ---------------------------------------------------------------- folders that are not to be used
+
+
+def test_off_is_off(tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = path_of(tmp_path, "file", RECORDS)
+    counted.load(path)
+    monkeypatch.setenv("FFFS_CACHE", "off")
+    assert counted.load(path) == (EXPECTED, 1)
+    entry_of(cache).unlink()
+    counted.load(path)
+    assert list(cache.iterdir()) == []
+
+
+def test_links_are_not_followed(tmp_path: Path, cache: Path, counted: Counted) -> None:
+    path = path_of(tmp_path, "file", RECORDS)
+    counted.load(path)
+    entry = entry_of(cache)
+    moved = tmp_path / "moved"
+    os.rename(entry, moved)
+    entry.symlink_to(moved)
+    before = moved.read_bytes()
+    assert counted.load(path) == (EXPECTED, 1)
+    assert not entry.is_symlink()  # replaced, and what it pointed at left alone
+    assert moved.read_bytes() == before
+
+
+def test_a_folder_that_is_a_link_is_not_used(tmp_path: Path, cache: Path, counted: Counted) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    cache.parent.mkdir()
+    cache.symlink_to(elsewhere)
+    assert [counted.load(path_of(tmp_path, "file", RECORDS))[1] for _ in range(2)] == [1, 1]
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o720, 0o702])
+def test_what_others_may_write_to_is_not_believed(tmp_path: Path, cache: Path, counted: Counted, mode: int) -> None:
+    path = path_of(tmp_path, "file", RECORDS)
+    counted.load(path)
+    entry = entry_of(cache)
+    entry.chmod(mode & 0o666)
+    assert counted.load(path) == (EXPECTED, 1)
+    cache.chmod(mode)
+    assert counted.load(path) == (EXPECTED, 1)
+    cache.chmod(0o700)
+    assert counted.load(path) == (EXPECTED, 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_others_own_is_not_believed(tmp_path: Path, cache: Path, counted: Counted) -> None:
+    path = path_of(tmp_path, "file", RECORDS)
+    counted.load(path)
+    os.chown(entry_of(cache), 65534, 65534)
+    assert counted.load(path) == (EXPECTED, 1)
+    os.chown(cache, 65534, 65534)
+    assert [counted.load(path)[1] for _ in range(2)] == [1, 1]
+
+
+@pytest.mark.parametrize("blocked", ["file", "fifo", "folder"])
+def test_something_else_in_the_place_of_an_entry_is_no_error(
+    tmp_path: Path, cache: Path, counted: Counted, blocked: str
+) -> None:
+    path = path_of(tmp_path, "file", RECORDS)
+    counted.load(path)
+    entry = entry_of(cache)
+    entry.unlink()
+    {"file": lambda: entry.write_bytes(b"x"), "fifo": lambda: os.mkfifo(entry), "folder": entry.mkdir}[blocked]()
+    assert counted.load(path) == (EXPECTED, 1)
+    assert [name for name in os.listdir(cache) if name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("home", ["relative", "", "/dev/null/cache", "/proc/1/nothing\0"[:-1]])
+def test_a_home_that_cannot_be_used_is_no_error(
+    tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    monkeypatch.setenv("HOME", "/dev/null")
+    monkeypatch.setenv("XDG_CACHE_HOME", home)
+    path = path_of(tmp_path, "file", RECORDS)
+    assert [counted.load(path)[1] for _ in range(2)] == [1, 1]
+    assert not Path("relative").exists()
+
+
+def test_a_home_that_may_not_be_written_to_is_no_error(
+    tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fd = os.open(path_of(tmp_path, "file", RECORDS), os.O_RDONLY)
+    home = tmp_path / "home"
+    home.mkdir()
+    # The folder above may not be entered by everybody.
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/self/cwd")
+    try:
+        with as_nobody(home):
+            for mode, entries in ((0o500, []), (0o700, ["fffs"])):
+                os.chmod(".", mode)
+                assert [models.table(tfrecord.load_index(fd, "file")) == EXPECTED for _ in range(2)] == [True, True]
+                assert os.listdir(".") == entries
+            assert counted.scans == 3
+    finally:
+        os.close(fd)
+
+
+def test_a_full_disk_is_no_error(tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_cache, "SETTLED", -1.0)
+    path = path_of(tmp_path, "file", RECORDS)
+    with small_disk(tmp_path / "disk", 64 << 10) as disk:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(disk))
+        with contextlib.suppress(OSError):
+            (disk / "filler").write_bytes(bytes(64 << 10))
+        assert counted.load(path) == (EXPECTED, 1)
+        assert [name for _, _, names in os.walk(disk) for name in names] in ([], ["filler"])

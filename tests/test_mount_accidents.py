@@ -1,0 +1,471 @@
+"""Accidents to a mount under load: to its source, disk, daemon, readers. Never wrong bytes, and nothing hangs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from mounting import Mounts, is_mounted, run_fffs, wait_until
+
+import fffs
+from fffs.mount import umount
+
+pytestmark = pytest.mark.fuse
+
+MIB = 1 << 20
+# scripts/soak asks for more.
+READS = int(os.environ.get("FFFS_ACCIDENT_READS", "2000"))
+
+
+# ---------------------------------------------------------------- sources and readers
+
+
+def content_of(number: int, size: int) -> bytes:
+    """Bytes that no other record has: a wrong answer cannot look right."""
+    return random.Random(f"content {number}").randbytes(size)
+
+
+def record_files(path: Path, count: int, size: int) -> list[bytes]:
+    """A record file; its records."""
+    records = [content_of(k, size + k) for k in range(count)]
+    with fffs.FileWriter(path, count) as writer:
+        for record in records:
+            writer.write_one(record)
+    return records
+
+
+def forget_pages(path: Path) -> None:
+    """Let the kernel ask for the file again; not through the file system, which may not answer."""
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def read(path: Path) -> bytes | int:
+    """A file's bytes, asked for anew, or the error's number."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        return error.errno or -1
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        data = b""
+        while part := os.pread(fd, 1 << 20, len(data)):
+            data += part
+        return data
+    except OSError as error:
+        return error.errno or -1
+    finally:
+        with suppress(OSError):  # the first close of a connection that ended meanwhile
+            os.close(fd)
+
+
+# A process that reads random files until it is told to stop, and says how often it got what.
+READER = """
+import errno, os, random, signal, sys, zlib
+folder, seed, *sums = sys.argv[1:]
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+rng, good, wrong, failed = random.Random(seed), 0, 0, {}
+print("ready", flush=True)
+while not stopped:
+    k = rng.randrange(len(sums))
+    try:
+        fd = os.open(f"{folder}/{k:06}", os.O_RDONLY)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            data = os.pread(fd, 1 << 20, 0)
+        finally:
+            os.close(fd)
+        if zlib.crc32(data) == int(sums[k]): good += 1
+        else: wrong += 1
+    except OSError as error:
+        name = errno.errorcode[error.errno]
+        failed[name] = failed.get(name, 0) + 1
+        if name != "EIO": break
+print(good, wrong, ",".join(sorted(failed)))
+"""
+
+
+class Readers:
+    """Processes that read a mount until it or they are ended."""
+
+    def __init__(self, folder: Path, records: list[bytes], count: int) -> None:
+        sums = [str(zlib.crc32(record)) for record in records]
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", READER, folder, str(k), *sums], stdout=subprocess.PIPE, text=True
+            )
+            for k in range(count)
+        ]
+        for process in self.processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+
+    def end(self) -> list[tuple[int, int, str]]:
+        """How many reads were good and wrong, and which errors others got; none of the processes may hang."""
+        for process in self.processes:
+            process.terminate()
+        try:
+            texts = [process.communicate(timeout=30)[0] for process in self.processes]
+        finally:
+            for process in self.processes:
+                process.kill()
+        words = [text.rstrip("\n").split(" ") for text in texts]
+        return [(int(good), int(wrong), failed) for good, wrong, failed in words]
+
+
+@pytest.fixture
+def kept_open() -> Iterator[list[int]]:
+    """Descriptors to close at the end; raises the limit of open files."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    fds: list[int] = []
+    yield fds
+    for fd in fds:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+# ---------------------------------------------------------------- the source
+
+
+def truncate(source: Path, good: bytes) -> None:
+    os.truncate(source, len(good) // 2)
+
+
+def overwrite(source: Path, good: bytes) -> None:
+    with open(source, "r+b", buffering=0) as file:
+        file.seek(len(good) // 4)
+        file.write(content_of(-1, len(good) // 2))
+
+
+def overwrite_with_another(source: Path, good: bytes) -> None:
+    """A good record file of the same layout, with other records: every checksum of its own is right."""
+    records = [content_of(1000 + k, 3000 + k) for k in range(100)]
+    with fffs.FileWriter(source.with_name("other.ffr"), 100) as writer:
+        for record in records:
+            writer.write_one(record)
+    other = source.with_name("other.ffr").read_bytes()
+    assert len(other) == len(good)
+    with open(source, "r+b", buffering=0) as file:
+        file.write(other)
+
+
+def replace(source: Path, good: bytes) -> None:
+    source.with_suffix(".new").write_bytes(bytes(len(good)))
+    os.replace(source.with_suffix(".new"), source)
+
+
+def unlink(source: Path, good: bytes) -> None:
+    source.unlink()
+
+
+def grow(source: Path, good: bytes) -> None:
+    with open(source, "ab", buffering=0) as file:
+        file.write(bytes(100_000))
+
+
+ACCIDENTS: dict[str, tuple[Callable[[Path, bytes], None], bool]] = {
+    "truncated": (truncate, True),
+    "overwritten": (overwrite, True),
+    "overwritten with another": (overwrite_with_another, True),
+    "grown": (grow, False),
+    "replaced": (replace, False),  # what is open stays
+    "unlinked": (unlink, False),
+}
+
+
+@pytest.mark.parametrize("accident", ACCIDENTS)
+def test_whatever_happens_to_the_source_only_original_bytes_are_given_out(
+    accident: str, tmp_path: Path, mounts: Mounts
+) -> None:
+    """Under thousands of reads: the bytes that were packed, or EIO."""
+    source = tmp_path / "r.ffr"
+    records = record_files(source, 100, 3000)
+    good = source.read_bytes()
+    happen, harms = ACCIDENTS[accident]
+    path = mounts(source)
+    if harms:
+        mounts.daemon.expect(r"0000\d\d: .*r.ffr")
+        mounts.daemon.expect("reads failed, of [0-9]+ records")
+    done = threading.Event()
+    begun: list[int] = []
+
+    def work(seed: int) -> tuple[int, int]:
+        rng, intact, failed = random.Random(seed), 0, 0
+        for k in range(READS // 8):
+            number = rng.randrange(100)
+            data = read(path / f"{number:06}")
+            begun.append(number)
+            if k == READS // 10:
+                done.wait()
+            assert data in (records[number], errno.EIO), f"record {number}: {data!r:.80}"
+            failed += data == errno.EIO
+            intact += data != errno.EIO
+        return intact, failed
+
+    with ThreadPoolExecutor(8) as pool:
+        counts = [pool.submit(work, seed) for seed in range(8)]
+        try:
+            wait_until(lambda: len(begun) > READS // 4)
+            happen(source, good)
+        finally:
+            done.set()
+        results = [count.result(60) for count in counts]
+    assert sum(intact for intact, _ in results) > READS // 5
+    assert (sum(failed for _, failed in results) > 0) == harms
+    assert not mounts.daemon.wait(0), "the daemon lives"
+    assert len(os.listdir(path)) == 100
+    if accident in ("truncated", "overwritten"):  # the same bytes again: nothing bad was remembered
+        with open(source, "r+b", buffering=0) as file:
+            file.write(good)
+        assert [read(path / f"{k:06}") for k in range(100)] == records
+
+
+@pytest.mark.parametrize("bit", range(3))
+def test_a_flipped_bit_is_an_error_of_its_record_and_one_line(bit: int, tmp_path: Path, mounts: Mounts) -> None:
+    """First, last and some bit of a record, on disk, after the mount began."""
+    source = tmp_path / "r.ffr"
+    records = record_files(source, 40, 5000)
+    start = source.read_bytes().find(records[17])
+    at = start * 8 + (0, len(records[17]) * 8 - 1, 20_003)[bit]
+    path = mounts(source)
+    mounts.daemon.expect("000017: .*r.ffr: record 17: ")
+    mounts.daemon.expect(r"(\d+) reads failed, of 1 records")
+    with open(source, "r+b", buffering=0) as file:
+        byte = os.pread(file.fileno(), 1, at // 8)[0]
+        os.pwrite(file.fileno(), bytes([byte ^ 1 << at % 8]), at // 8)
+    for _ in range(5):
+        found = [read(path / f"{k:06}") for k in range(40)]
+        assert found == [record if k != 17 else errno.EIO for k, record in enumerate(records)]
+    wait_until(lambda: len(mounts.daemon.trouble()) == 1)
+    umount(path)
+    summary = [line for line in mounts.daemon.trouble() if "reads failed" in line]
+    assert len(mounts.daemon.trouble()) == 2 and len(summary) == 1, mounts.daemon.log()
+
+
+# ---------------------------------------------------------------- load
+
+
+def test_ten_thousand_files_open_at_once(tmp_path: Path, mounts: Mounts, kept_open: list[int]) -> None:
+    source = tmp_path / "r.ffr"
+    count = min(10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 500)
+    assert count > 5000, "the limit of open files is too low here"
+    with fffs.FileWriter(source, count) as writer:
+        for k in range(count):
+            writer.write_one(b"%d" % k)
+    path = mounts(source)
+    before = mounts.daemon.descriptors()
+    for k in range(count):
+        kept_open.append(os.open(path / f"{k:06}", os.O_RDONLY))
+    assert mounts.daemon.descriptors() <= before + 2, "an open file costs the daemon no descriptor"
+    assert all(os.read(fd, 100) == b"%d" % k for k, fd in enumerate(kept_open))
+
+
+def test_sixty_four_processes_at_once(tmp_path: Path, mounts: Mounts) -> None:
+    records = record_files(tmp_path / "r.ffr", 100, 20_000)
+    readers = Readers(mounts(tmp_path / "r.ffr"), records, 64)
+    results = readers.end()
+    assert all(wrong == 0 and failed == "" for _, wrong, failed in results), results
+    assert sum(good for good, _, _ in results) >= 64
+
+
+def test_a_reader_killed_in_the_middle_of_a_read(tmp_path: Path, mounts: Mounts) -> None:
+    records = record_files(tmp_path / "r.ffr", 30, 300_000)
+    path = mounts(tmp_path / "r.ffr")
+    for _ in range(5):
+        readers = Readers(path, records, 4)
+        for process in readers.processes:
+            process.kill()
+            process.communicate()
+    assert [read(path / f"{k:06}") for k in range(30)] == records
+    umount(path)
+    assert mounts.daemon.wait(0), "nothing is held open for processes that are gone"
+
+
+# ---------------------------------------------------------------- the daemon
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
+def test_a_daemon_that_ends_while_processes_read(number: int, tmp_path: Path, mounts: Mounts) -> None:
+    """Nothing hangs; a mount point never looks like an empty folder; unmounted and mounted again, all is well."""
+    records = record_files(tmp_path / "r.ffr", 50, 30_000)
+    (tmp_path / "mine").mkdir()
+    paths = [tmp_path / "made" / "for it", *([tmp_path / "mine"] if number == signal.SIGKILL else [])]
+    for path in paths:
+        mounts(tmp_path / "r.ffr", at=path)
+        readers = Readers(path, records, 8)
+        if number == signal.SIGSEGV:
+            mounts.daemon.expect(":", traceback=True)
+        looks: set[str] = set()
+        ended = threading.Event()
+        watcher = threading.Thread(target=watch, args=(path, looks, ended))
+        watcher.start()
+        mounts.daemon.kill(number)
+        assert mounts.daemon.wait()
+        results = readers.end()
+        assert all(wrong == 0 for _, wrong, _ in results), results
+        if number == signal.SIGTERM:
+            wait_until(lambda path=path: not is_mounted(path))  # type: ignore[misc]
+        ended.set()
+        watcher.join()
+        if number != signal.SIGTERM:
+            assert looks <= {"complete", "ENOTCONN", "ECONNABORTED"}, looks
+            assert look(path) == "ENOTCONN"
+            assert run_fffs("umount", path) == ""
+        assert look(path) == ("empty" if path.name == "mine" else "ENOENT")
+        assert path.name == "mine" or not path.parent.exists()
+        mounts(tmp_path / "r.ffr", at=path)
+        assert [read(path / f"{k:06}") for k in range(50)] == records
+        umount(path)
+
+
+def look(path: Path) -> str:
+    """What a program would think of the mount point."""
+    try:
+        names = os.listdir(path)
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    return "complete" if len(names) == 50 else "empty" if not names else f"{len(names)} names"
+
+
+def watch(path: Path, looks: set[str], ended: threading.Event) -> None:
+    while not ended.is_set():
+        looks.add(look(path))
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "umount --lazy"])
+def test_a_mount_point_that_was_made_goes_with_the_mount(how: str, tmp_path: Path, mounts: Mounts) -> None:
+    """And not with the daemon, which serves what is open for longer: an empty folder would look fine meanwhile."""
+    records = record_files(tmp_path / "r.ffr", 3, 100)
+    path = mounts(tmp_path / "r.ffr", at=tmp_path / "made" / "for it")
+    fd = os.open(path / "000001", os.O_RDONLY)
+    try:
+        if how == "SIGTERM":
+            mounts.daemon.kill(signal.SIGTERM)
+        else:
+            umount(path, lazy=True)
+        wait_until(lambda: not path.parent.exists())
+        assert how == "SIGTERM" or os.read(fd, 1000) == records[1]
+        path.parent.mkdir()  # somebody else's: it stays
+    finally:
+        with suppress(OSError):
+            os.close(fd)
+    assert mounts.daemon.wait()
+    assert path.parent.is_dir()
+
+
+def test_a_mount_point_left_by_a_killed_daemon_is_taken_over(tmp_path: Path, mounts: Mounts) -> None:
+    """Somebody else unmounted after the daemon was killed: the next mount removes what the first one made."""
+    record_files(tmp_path / "r.ffr", 3, 100)
+    path = mounts(tmp_path / "r.ffr", at=tmp_path / "made" / "for it")
+    mounts.daemon.kill()
+    assert mounts.daemon.wait()
+    subprocess.run(["umount", "-l", path], check=True)
+    assert os.listdir(path) == []
+    umount(mounts(tmp_path / "r.ffr", at=path))
+    assert not path.parent.exists()
+
+
+def test_cleaning_up_removes_no_folder_of_somebody_else(tmp_path: Path, mounts: Mounts) -> None:
+    record_files(tmp_path / "r.ffr", 3, 100)
+    for path, kept in ((tmp_path / "mine", tmp_path / "mine"), (tmp_path / "made" / "for it", tmp_path / "made")):
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        mounts(tmp_path / "r.ffr", at=path)
+        if path != kept:
+            (kept / "something").touch()
+        mounts.daemon.kill()
+        assert mounts.daemon.wait()
+        umount(path)
+        assert kept.is_dir() and path.exists() == (path == kept)
+
+
+# ---------------------------------------------------------------- the disk
+
+
+@contextmanager
+def stalled(mounts: Mounts, number: int) -> Iterator[None]:
+    """A disk that does not answer: the source lies in a mount whose daemon is stopped."""
+    disk = mounts.daemons[number]
+    disk.kill(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        disk.kill(signal.SIGCONT)
+
+
+@pytest.fixture
+def on_two_disks(tmp_path: Path, mounts: Mounts) -> tuple[Path, list[bytes]]:
+    """One mount of two sources: records 0 to 299 lie in another mount, the disk, and 300 to 399 on a real one."""
+    (tmp_path / "disk").mkdir()
+    records = record_files(tmp_path / "disk" / "a.ffr", 300, 40_000)
+    others = [content_of(300 + k, 40_000) for k in range(100)]
+    with fffs.FileWriter(tmp_path / "b.ffr", 100) as writer:
+        for record in others:
+            writer.write_one(record)
+    fffs.pack_folder(tmp_path / "disk", tmp_path / "disk.ffr")
+    disk = mounts(tmp_path / "disk.ffr")
+    path = mounts(disk / "a.ffr", tmp_path / "b.ffr")
+    return path, records + others
+
+
+def test_a_stalled_disk_keeps_nobody_waiting_but_its_own_readers(
+    on_two_disks: tuple[Path, list[bytes]], tmp_path: Path, mounts: Mounts
+) -> None:
+    path, records = on_two_disks
+    assert read(path / "000350") == records[350]
+    forget_pages(mounts.daemons[0].path / "a.ffr")
+    with ThreadPoolExecutor(280) as pool:
+        with stalled(mounts, 0):
+            waiting = [pool.submit(read, path / f"{k:06}") for k in range(250)]
+            for k in [*range(300, 400)] * 2:  # from the other disk: cold, and asked for anew
+                forget_pages(tmp_path / "b.ffr")
+                assert within(pool, lambda k=k: read(path / f"{k:06}")) == records[k]  # type: ignore[misc]
+            assert within(pool, lambda: len(os.listdir(path))) == 400
+            assert within(pool, lambda: os.stat(path / "000299").st_size) == len(records[299])
+            assert not all(future.done() for future in waiting)
+        assert [future.result(60) for future in waiting] == records[:250]
+
+
+def within(pool: ThreadPoolExecutor, work: Callable[[], object]) -> object:
+    """The result, which must come although others wait: a generous limit instead of hanging for ever."""
+    future: Future[object] = pool.submit(work)
+    return future.result(30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_daemon_ends_although_its_disk_does_not_answer(
+    number: int, on_two_disks: tuple[Path, list[bytes]], mounts: Mounts
+) -> None:
+    path, _ = on_two_disks
+    daemon = mounts.daemon
+    forget_pages(mounts.daemons[0].path / "a.ffr")
+    with ThreadPoolExecutor(8) as pool:
+        with stalled(mounts, 0):
+            waiting = [pool.submit(read, path / f"{k:06}") for k in range(8)]
+            wait_until(lambda: sum(future.running() for future in waiting) == 8)
+            daemon.kill(number)
+            if number == signal.SIGTERM:
+                wait_until(lambda: not is_mounted(path))
+        results = [future.result(60) for future in waiting]
+        assert daemon.wait()
+        assert all(isinstance(result, bytes) or result in GONE for result in results), results
+    if number == signal.SIGKILL:
+        umount(path)
+    assert not path.exists()
+
+
+GONE = {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT, errno.EINTR}

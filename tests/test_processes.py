@@ -1,0 +1,574 @@
+"""Every arrangement of processes and threads: fork at any moment, spawn, forkserver, copies, ends of all kinds.
+
+What runs in an interpreter of its own runs with all of Python's checks on, and must write nothing to stderr.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import functools
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from engine_model import (
+    FOREVER,
+    PATIENCE,
+    Batch,
+    Record,
+    Source,
+    fault,
+    held,
+    in_child,
+    make_cold,
+    many_records,
+    random_records,
+    usage,
+    wait_for,
+    wait_until,
+)
+
+import fffs
+from fffs import engine
+from fffs.errors import ClosedError
+from fffs.native import lib
+
+pytest_plugins = ("engine_fixtures",)
+pytestmark = pytest.mark.usefixtures("nothing_leaks")
+
+EAGAIN = errno.EAGAIN
+
+# ---------------------------------------------------------------- the engine and fork
+
+
+def test_fork_after_use(backend: str, source: Source) -> None:
+    records = many_records(source)
+    make_cold(source)
+    Batch(records).check()
+    mine = engine.take(3 << 20)
+    mine[:] = 1
+
+    def child() -> None:
+        assert usage() == (0, 0)
+        mine[:] = 2
+        for _ in range(3):
+            make_cold(source)
+            Batch(records).check()
+        wait_for(in_child(lambda: Batch(records).check()))
+
+    pid = in_child(child)
+    for _ in range(3):
+        make_cold(source)
+        Batch(records).check()
+    wait_for(pid)
+    assert (mine == 1).all()
+
+
+def test_child_closes_its_copies(backend: str, source: Source) -> None:
+    """A ring must go when the parent closes it, not live on in a child that cannot use it."""
+    make_cold(source)
+    Batch(many_records(source)).check()
+
+    def child() -> None:
+        links = [
+            os.readlink(f"/proc/self/fd/{fd}")
+            for fd in os.listdir("/proc/self/fd")
+            if os.path.lexists(f"/proc/self/fd/{fd}")
+        ]
+        assert not any("io_uring" in link for link in links)
+
+    wait_for(in_child(child))
+
+
+def test_fork_in_the_middle_of_batches(backend: str, source: Source, second: Source) -> None:
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def read(number: int) -> None:
+        rng = random.Random(number)
+        try:
+            while not stop.is_set():
+                if number % 2:
+                    make_cold(source)
+                Batch(random_records(rng, [source, second], 60, 100_000)).check()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    records = many_records(source)
+
+    def child() -> None:
+        for _ in range(2):
+            make_cold(source)
+            Batch(records).check()
+
+    try:
+        for _ in range(10):
+            wait_for(in_child(child))
+            Batch(records).check()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures
+
+
+def test_fork_while_work_is_on_offer(source: Source) -> None:
+    """The child neither works at what the parent's threads offer nor counts the helpers promised to them."""
+    threads = lib.fffs_engine_threads()
+    records = [Record(source, n * 50_000, 60_000) for n in range(100)]
+
+    def grandchild() -> None:
+        lib.fffs_fault_set(lib.FFFS_FAULT_NONE, 0, 0, 0)
+        for _ in range(3):
+            Batch(records).check()
+        assert usage()[1] == 7
+
+    def child() -> None:
+        lib.fffs_engine_set_threads(8)
+        stop = threading.Event()
+
+        def offer() -> None:
+            while not stop.is_set():
+                Batch(records).run()
+
+        # Nobody ever takes up what these offer.
+        with fault(lib.FFFS_FAULT_THREAD, 1, FOREVER, -EAGAIN):
+            offering = [threading.Thread(target=offer) for _ in range(3)]
+            for thread in offering:
+                thread.start()
+            for _ in range(10):
+                wait_for(in_child(grandchild))
+            stop.set()
+            for thread in offering:
+                thread.join()
+
+    wait_for(in_child(child))
+    assert lib.fffs_engine_threads() == threads
+
+
+# ---------------------------------------------------------------- readers and fork
+
+
+SIZES = [*range(0, 60_000, 997), 112 << 10, 200_000, (1 << 20) + 1, (2 << 20) + 77]
+
+
+def content(record: int) -> bytes:
+    return random.Random(record).randbytes(SIZES[record])
+
+
+@pytest.fixture(scope="module")
+def path(folder: Path) -> Path:
+    """A file with records of all sizes, on a disk where they can be cold."""
+    with fffs.FileWriter(folder / "records.ffr", len(SIZES)) as writer:
+        for record in range(len(SIZES)):
+            writer.write_one(content(record))
+    return folder / "records.ffr"
+
+
+def files_open(path: Path) -> int:
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found += os.readlink(f"/proc/self/fd/{name}") == str(path)
+        except FileNotFoundError:  # listdir's own
+            continue
+    return found
+
+
+def forget_pages(reader: fffs.FileReader) -> None:
+    os.posix_fadvise(reader.store.files[0].fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def check_all(reader: fffs.FileReader) -> None:
+    """Every way to read, cold and hot."""
+    for _ in range(2):
+        numbers = list(range(len(SIZES)))
+        assert [record.tobytes() for record in reader.read(numbers)] == [content(record) for record in numbers]
+        assert reader.read_one(7).tobytes() == content(7)
+        assert reader.read_range(len(SIZES) - 1, 5, 70_000).tobytes() == content(len(SIZES) - 1)[5:70_000]
+        forget_pages(reader)
+
+
+def test_both_sides_of_a_fork_go_on_while_threads_read(backend: str, path: Path) -> None:
+    """The parent's threads go on as well, and children have threads and children of their own."""
+    stop, failures = threading.Event(), list[BaseException]()
+
+    def read(reader: fffs.FileReader) -> None:
+        try:
+            while not stop.is_set():
+                check_all(reader)
+        except BaseException as error:
+            failures.append(error)
+
+    def child(reader: fffs.FileReader, deeper: bool) -> None:
+        threads = [threading.Thread(target=check_all, args=(reader,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        if deeper:
+            wait_for(in_child(lambda: child(reader, False)))
+        check_all(reader)
+        for thread in threads:
+            thread.join()
+        with fffs.FileReader(path) as own:
+            check_all(own)
+
+    with fffs.FileReader(path) as reader:
+        threads = [threading.Thread(target=read, args=(reader,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            children = [in_child(functools.partial(child, reader, deeper)) for deeper in (False, False, True)]
+            check_all(reader)
+            for pid in children:
+                wait_for(pid)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    assert not failures
+
+
+def in_a_stalled_thread(work: Callable[[], object], then: Callable[[], None]) -> None:
+    """Do something while a thread is in the middle of a read; the read ends afterwards."""
+    thread = threading.Thread(target=work)
+    with fault(lib.FFFS_FAULT_PREAD, 1, 1, lib.FFFS_FAULT_HOLD):
+        thread.start()
+        wait_until(lambda: held() == 1)
+        then()
+    thread.join()
+
+
+def test_a_child_can_close_what_the_parents_threads_read_from(path: Path) -> None:
+    """Who read when it was forked does not exist in the child: nobody is to be waited for."""
+
+    def child() -> None:
+        lib.fffs_fault_set(lib.FFFS_FAULT_NONE, 0, 0, 0)
+        check_all(reader)
+        reader.close()
+        assert files_open(path) == 0
+        with pytest.raises(ClosedError):
+            reader.read([1])
+
+    with fffs.FileReader(path) as reader:
+        in_a_stalled_thread(lambda: reader.read([5]), lambda: wait_for(in_child(child)))
+        check_all(reader)
+
+
+def test_a_child_closes_what_the_parent_was_about_to_close(path: Path) -> None:
+    """Closed, but a thread still reads: it would have closed the files when done, and is not there."""
+
+    def child() -> None:
+        assert files_open(path) == 0
+
+    def then() -> None:
+        reader.close()
+        assert files_open(path) == 1
+        wait_for(in_child(child))
+
+    reader = fffs.FileReader(path)
+    in_a_stalled_thread(lambda: reader.read([5]), then)
+    assert files_open(path) == 0
+
+
+def test_a_child_forked_in_the_middle_of_its_own_read_counts_right(path: Path) -> None:
+    """The thread that forks is the one thread that goes on in the child, with what it was at."""
+
+    def child() -> None:
+        reader.store.end_use()
+        check_all(reader)
+        reader.close()
+        assert files_open(path) == 0
+
+    with fffs.FileReader(path) as reader:
+        with reader.store.use():
+            wait_for(in_child(child))
+        check_all(reader)
+
+
+def test_no_lock_of_a_reader_is_inherited(path: Path) -> None:
+    """A thread is about to note its use of the reader at the moment of the fork."""
+    locked, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with reader.store._lock:
+            locked.set()
+            done.wait(PATIENCE)
+
+    with fffs.FileReader(path) as reader:
+        thread = threading.Thread(target=hold)
+        thread.start()
+        locked.wait(PATIENCE)
+        pid = in_child(lambda: check_all(reader))
+        try:
+            wait_for(pid)
+        finally:
+            done.set()
+            thread.join()
+
+
+# ---------------------------------------------------------------- copies
+
+
+COPIES: dict[str, Callable[[fffs.FileReader], fffs.FileReader]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda reader: pickle.loads(pickle.dumps(reader)),
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_made_while_threads_read_are_readers_of_their_own(backend: str, path: Path, how: str) -> None:
+    stop, failures = threading.Event(), list[BaseException]()
+
+    def read(reader: fffs.FileReader) -> None:
+        try:
+            while not stop.is_set():
+                check_all(reader)
+        except BaseException as error:
+            failures.append(error)
+
+    reader = fffs.FileReader(path)
+    thread = threading.Thread(target=read, args=(reader,))
+    thread.start()
+    try:
+        copies = [COPIES[how](reader) for _ in range(8)]
+        for number, made in enumerate(copies):
+            assert made.store.files[0].fd != reader.store.files[0].fd
+            if number % 2:
+                made.close()
+        assert files_open(path) == 1 + 4
+    finally:
+        stop.set()
+        thread.join()
+    reader.close()
+    for made in copies[::2]:
+        check_all(made)
+        made.close()
+    assert not failures and files_open(path) == 0
+
+
+# ---------------------------------------------------------------- interpreters of their own
+
+
+PRELUDE = """
+import multiprocessing, os, random, signal, sys, threading, time, warnings, zlib
+import fffs
+from fffs.native import lib
+
+PATH = sys.argv[1]
+
+def check(reader, times=3):
+    for _ in range(times):
+        numbers = random.sample(range(len(reader)), 30)
+        assert [zlib.crc32(record) for record in reader.read(numbers)] == [CRCS[number] for number in numbers]
+        os.posix_fadvise(reader.store.files[0].fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    return "good"
+
+def check_threads(reader, count):
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(check(reader))) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == ["good"] * count
+    return "good"
+
+def hold_reads():
+    lib.fffs_fault_set(lib.FFFS_FAULT_PREAD, 1, 10**9, lib.FFFS_FAULT_HOLD)
+
+def wait_for_held(count):
+    while lib.fffs_fault_held() < count:
+        time.sleep(0.001)
+"""
+
+
+def run_script(folder: Path, path: Path, code: str, status: int = 0) -> str:
+    """A program of its own: what it prints. It must end by itself, with that status, and say nothing on stderr."""
+    script = folder / "script.py"
+    script.write_text(
+        PRELUDE + f"CRCS = {[zlib.crc32(content(record)) for record in range(len(SIZES))]}\n" + textwrap.dedent(code)
+    )
+    command = [sys.executable, "-X", "dev", "-W", "error", str(script), str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (result.returncode, result.stderr) == (status, "")
+    return result.stdout
+
+
+WORKERS = """
+    def opens(path):
+        with fffs.FileReader(path) as reader:
+            return check(reader)
+
+    def uses(reader):
+        with reader:
+            return check_threads(reader, 3)
+
+    def inherits(_):
+        return check(READER)
+
+    if __name__ == "__main__":
+        READER = fffs.FileReader(PATH)
+        check_threads(READER, 4)
+        context = multiprocessing.get_context({method!r})
+        with context.Pool(3) as pool:
+            print(*pool.map(opens, [PATH] * 4), *pool.map(uses, [READER] * 4))
+            if {method!r} == "fork":
+                print(*pool.map(inherits, range(8)))
+            check_threads(READER, 2)
+            pool.close()
+            pool.join()
+        READER.close()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_a_pool_read(tmp_path: Path, path: Path, method: str) -> None:
+    """They open files, get a reader sent, or have it from their parent, which reads with several threads meanwhile."""
+    code = WORKERS.replace("{method!r}", repr(method))
+    if method == "fork":  # Python 3.12 warns of forks with threads about; that this works is what is tested
+        code = "    warnings.simplefilter('ignore', DeprecationWarning)\n" + code
+    assert run_script(tmp_path, path, code).split() == ["good"] * (16 if method == "fork" else 8)
+
+
+def test_sixteen_workers_with_eight_readers_each(tmp_path: Path, path: Path) -> None:
+    code = """
+        warnings.simplefilter("ignore", DeprecationWarning)
+
+        def work(start, answers):
+            readers = [fffs.FileReader(PATH) for _ in range(8)]
+            start.wait()
+            threads = [threading.Thread(target=lambda r=r: answers.put(check(r, 2))) for r in readers]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            for reader in readers:
+                reader.close()
+
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("fork")
+            with fffs.FileReader(PATH) as reader:
+                check_threads(reader, 16)
+                start, answers = context.Barrier(16), context.SimpleQueue()
+                workers = [context.Process(target=work, args=(start, answers)) for _ in range(16)]
+                for worker in workers:
+                    worker.start()
+                print(*(answers.get() for _ in range(16 * 8)))
+                for worker in workers:
+                    worker.join()
+                print(*(worker.exitcode for worker in workers))
+                check(reader)
+                answers.close()
+    """
+    assert run_script(tmp_path, path, code).split() == ["good"] * 128 + ["0"] * 16
+
+
+# How a worker ends in the middle of its reads, and the status that its parent sees.
+ENDS = {
+    "os._exit": ("os._exit(0)", 0),
+    "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+    "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_worker_that_ends_in_the_middle_of_reads_leaves_its_parent_reading(
+    tmp_path: Path, path: Path, how: str
+) -> None:
+    code = f"""
+        warnings.simplefilter("ignore", DeprecationWarning)
+        with fffs.FileReader(PATH) as reader:
+            check_threads(reader, 4)
+            for _ in range(3):
+                child = os.fork()
+                if child == 0:
+                    def read():
+                        while True:
+                            check(reader)
+                    for _ in range(4):
+                        threading.Thread(target=read, daemon=True).start()
+                    check(reader)
+                    hold_reads()
+                    wait_for_held(4)
+                    {ENDS[how][0]}
+                check(reader)
+                print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+                check_threads(reader, 4)
+    """
+    assert run_script(tmp_path, path, code).split() == [str(ENDS[how][1])] * 3
+
+
+READS = {
+    "batches": "reader.read(range(len(reader)))",
+    "single records": "[reader.read_one(record) for record in range(len(reader))]",
+    "ranges": "[reader.read_range(record, 1, 90_000) for record in range(len(reader))]",
+    "opening": "fffs.FileReader(PATH).close()",
+}
+
+
+@pytest.mark.parametrize("what", READS)
+def test_the_interpreter_ends_while_daemon_threads_read(tmp_path: Path, path: Path, what: str) -> None:
+    code = f"""
+        reader = fffs.FileReader(PATH)
+        rounds = threading.Semaphore(0)
+
+        def read():
+            while True:
+                {READS[what]}
+                rounds.release()
+
+        for _ in range(6):
+            threading.Thread(target=read, daemon=True).start()
+        for _ in range(12):
+            rounds.acquire()
+        print("end")
+    """
+    for _ in range(2):
+        assert run_script(tmp_path, path, code) == "end\n"
+
+
+@pytest.mark.parametrize("what", ["batches", "ranges"])
+def test_the_interpreter_ends_while_the_disk_does_not_answer(tmp_path: Path, path: Path, what: str) -> None:
+    code = f"""
+        reader = fffs.FileReader(PATH)
+
+        def read():
+            {READS[what]}
+
+        hold_reads()
+        for _ in range(6):
+            threading.Thread(target=read, daemon=True).start()
+        wait_for_held(6)
+        print("end")
+    """
+    assert run_script(tmp_path, path, code) == "end\n"
+
+
+def test_an_exception_ends_the_interpreter_as_usual_while_threads_read(tmp_path: Path, path: Path) -> None:
+    code = f"""
+        reader = fffs.FileReader(PATH)
+
+        def read():
+            while True:
+                {READS["batches"]}
+
+        for _ in range(4):
+            threading.Thread(target=read, daemon=True).start()
+        check(reader)
+        sys.exit(3)
+    """
+    run_script(tmp_path, path, code, status=3)

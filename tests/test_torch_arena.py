@@ -1,0 +1,198 @@
+"""The shared memory between workers and loader: batches stay as they are for as long as anybody holds them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_samples import WARNINGS, Tagged, content, write
+
+import fffs.torch
+from fffs.torch import DataLoader, Dataset, arena
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
+N = 60
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("records") / "a.ffr", N)
+
+
+@pytest.fixture
+def own() -> Iterator[arena.Arena]:
+    """An arena of one worker with two regions; what earlier tests left is gone."""
+    gc.collect()
+    yield arena.Arena(1, 2)
+    gc.collect()
+
+
+def expected(k: int) -> list[int]:
+    return list(content(k))
+
+
+def send(own: arena.Arena, *values: int) -> Any:
+    """What a worker would do, and its parent: None when no region is free."""
+    parcel = own.take(0)
+    if parcel is None:
+        return None
+    for place, sent in [parcel.new(torch.int32, (len(values),))]:
+        place.copy_(torch.tensor(values))
+        function, (argument, *rest) = sent.__reduce__()
+    rebuild, arguments = argument.__reduce__()
+    return function(rebuild(*arguments), *rest)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_kept_batches_do_not_change_however_many_they_are(path: Path, workers: int) -> None:
+    batches = list(DataLoader(Dataset(path), 1, num_workers=workers))
+    assert [batch[0].tolist() for batch in batches] == [expected(k) for k in range(N)]
+
+
+def test_kept_parts_of_batches_do_not_change(path: Path) -> None:
+    kept: list[Any] = []
+    loader = DataLoader(Dataset(path), 2, num_workers=1, persistent_workers=True)
+    for _ in range(2):
+        for k, batch in enumerate(loader):
+            if k % 7 == 0:
+                kept += [(2 * k + 1, batch[1]), (2 * k, batch.numpy()[0]), (2 * k, memoryview(batch[0].numpy()))]
+    del batch, loader
+    gc.collect()
+    assert len(kept) == 30
+    assert all(list(np.asarray(record)) == expected(k) for k, record in kept)
+
+
+def test_batches_may_be_written_to_and_outlive_the_loader(path: Path) -> None:
+    batches = iter(DataLoader(Dataset(path), 4, num_workers=1))
+    first, second = next(batches), next(batches)
+    first += 1
+    del batches
+    gc.collect()
+    assert first[0].tolist() == [(byte + 1) % 256 for byte in expected(0)]
+    assert second[0].tolist() == expected(4)
+
+
+def test_a_region_is_used_again_when_its_tensors_are_gone(own: arena.Arena) -> None:
+    first, second = send(own, 1, 2), send(own, 3)
+    assert send(own, 4) is None
+    view = first[1:]
+    del first
+    assert send(own, 4) is None
+    del view
+    third = send(own, 5, 6, 7)
+    assert (second.tolist(), third.tolist()) == ([3], [5, 6, 7])
+
+
+def test_a_failed_batch_gives_its_region_back(path: Path) -> None:
+    class Odd(Tagged):
+        def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+            return [np.zeros(3 if k else 4) for k in indices]
+
+    batches = iter(DataLoader(Odd(path), batch_sampler=[[0, 1]] * 20 + [[1, 2]], num_workers=1))
+    for _ in range(20):
+        with pytest.raises(RuntimeError, match="equal size"):
+            next(batches)
+    assert next(batches).shape == (2, 3)
+    assert batches._iterator.arena._busy[0:8].count(1) <= 1
+
+
+def test_what_a_child_of_fork_holds_is_not_overwritten(own: arena.Arena) -> None:
+    tensor = send(own, 11)
+    ready, done = os.pipe(), os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(ready[1], b"x")
+        os.read(done[0], 1)
+        os._exit(tensor.tolist() != [11])
+    os.read(ready[0], 1)
+    del tensor
+    arena.settle()
+    other = send(own, 12)
+    assert send(own, 13) is None  # the child has the first region
+    os.write(done[1], b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    arena.settle()
+    assert send(own, 14).tolist() == [14]
+    assert other.tolist() == [12]
+    for fd in (*ready, *done):
+        os.close(fd)
+
+
+def test_a_child_that_ends_gives_nothing_back(own: arena.Arena) -> None:
+    tensor, other = send(own, 1), send(own, 2)
+    if (child := os.fork()) == 0:
+        del tensor, other
+        gc.collect()
+        arena.settle()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert send(own, 3) is None
+    assert (tensor.tolist(), other.tolist()) == ([1], [2])
+
+
+def test_nothing_is_left_open_or_in_dev_shm(path: Path) -> None:
+    def used() -> tuple[int, list[str]]:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), [name for name in os.listdir("/dev/shm") if "torch" in name]
+
+    list(DataLoader(Dataset(path), 4, num_workers=1))  # what torch opens once
+    before = used()
+    for _ in range(3):
+        batches = list(DataLoader(Dataset(path), 4, num_workers=1))
+    del batches
+    assert used() == before
+
+
+def test_every_kind_of_tensor_arrives_as_it_was(path: Path) -> None:
+    samples = list(DataLoader(Kinds(path), 2, num_workers=1))[1]
+    direct = list(DataLoader(Kinds(path), 2))[1]
+    assert samples.keys() == direct.keys()
+    for name, value in direct.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(samples[name], value), name
+            assert (samples[name].dtype, samples[name].shape) == (value.dtype, value.shape), name
+        else:
+            assert samples[name] == value
+
+
+class Kinds(Tagged):
+    def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+        return [
+            {
+                "scalar": k,
+                "float": float(k),
+                "text": str(k),
+                "bool": torch.tensor([k > 2]),
+                "half": torch.tensor(k, dtype=torch.bfloat16),
+                "complex": torch.tensor([1j * k]),
+                "empty": torch.empty(0, 3),
+                "transposed": torch.arange(6).view(2, 3).t() + k,
+                "array": np.full((2, 2), k, np.int16),
+                "date": np.float32(k),
+            }
+            for k in indices
+        ]
+
+
+def test_a_limit_on_file_sizes_only_makes_it_slower(path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 28, before[1]))
+    try:
+        batches = list(DataLoader(Tagged(path), 4, num_workers=1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [k for keys, _ in batches for k in keys.tolist()] == list(range(N))
+
+
+def test_a_batch_of_records_can_be_pinned_and_moved(path: Path) -> None:
+    (batch,) = DataLoader(fffs.torch.Dataset(path), 2, sampler=[1, 2])
+    records = fffs.torch.RecordBatch(batch.view(-1), torch.tensor([0, 64, 128]))
+    moved = records.to(torch.int32)
+    assert moved.data.dtype == torch.int32
+    assert [record.tolist() for record in moved] == [expected(1), expected(2)]

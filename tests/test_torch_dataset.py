@@ -1,0 +1,174 @@
+"""fffs.torch's data sets: what they are indexed with, and what they give."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.utils.data
+from torch_samples import BatchCounter, Numbers, Own, Tagged, content, plain, write
+
+import fffs
+import fffs.torch
+from fffs.torch import ConcatDataset, Dataset, Subset
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("records") / "a.ffr", 20, None)
+
+
+def test_importing_fffs_imports_no_torch() -> None:
+    program = (
+        "import sys, fffs, fffs.utils; fffs.install_as_ffrecord(); import ffrecord; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_without_torch_the_import_says_what_to_install() -> None:
+    program = "import sys; sys.modules['torch'] = None\nimport fffs.torch"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "pip install 'fffs[torch]'" in done.stderr
+
+
+def test_a_list_gives_samples_in_its_order_with_duplicates(path: Path) -> None:
+    samples = Dataset(path)[[3, 0, 3, -1]]
+    assert [sample.tobytes() for sample in samples] == [content(k, None) for k in (3, 0, 3, 19)]
+    assert not np.shares_memory(samples[0], samples[2])
+    assert samples[0].flags.writeable
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [(1, 2), range(1, 3), np.array([1, 2]), torch.tensor([1, 2]), [np.int64(1), torch.tensor(2)], slice(1, 3)],
+)
+def test_all_that_names_several_indices_gives_a_list(path: Path, indices: object) -> None:
+    assert [sample.tobytes() for sample in Dataset(path)[indices]] == [content(1, None), content(2, None)]
+
+
+@pytest.mark.parametrize("index", [2, -18, np.int64(2), torch.tensor(2)])
+def test_an_integer_gives_one_sample(path: Path, index: object) -> None:
+    assert Tagged(path)[index][1].tolist() == list(content(2, None)[:4])
+
+
+def test_process_gets_the_indices_asked_for(path: Path) -> None:
+    assert [k for k, _ in Tagged(path)[[4, 2]]] == [4, 2]
+
+
+def test_an_empty_list_gives_an_empty_list(path: Path) -> None:
+    dataset = Tagged(path)
+    assert dataset[[]] == Subset(dataset, [1])[[]] == (dataset + dataset)[[]] == []
+
+
+@pytest.mark.parametrize("indices", ["1", b"1", 1.5, None, object()])
+def test_what_is_no_index_is_a_type_error(path: Path, indices: object) -> None:
+    for dataset in (Dataset(path), Subset(Dataset(path), [1, 2]), Dataset(path) + Dataset(path)):
+        with pytest.raises(TypeError):
+            dataset[indices]
+
+
+@pytest.mark.parametrize("indices", [["1"], [1.5], [None], [[1]], [True]])
+def test_lists_of_what_is_no_index_are_refused(path: Path, indices: list[object]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        Dataset(path)[indices]
+
+
+@pytest.mark.parametrize("index", [20, -21, 2**70])
+def test_an_index_out_of_range_is_an_index_error(path: Path, index: int) -> None:
+    dataset = Dataset(path)
+    for indices in (index, [0, index]):
+        with pytest.raises(IndexError):
+            dataset[indices]
+        with pytest.raises(IndexError):
+            Subset(dataset, range(20))[indices]
+        with pytest.raises(IndexError):
+            (dataset + dataset)[index * 2]
+
+
+def test_a_subset_counts_in_its_indices(path: Path) -> None:
+    indices = np.array([7, 3, 3, 19])
+    subset = Subset(Tagged(path), indices)
+    assert len(subset) == 4
+    assert [k for k, _ in subset[[0, 1, 2, -1]]] == [7, 3, 3, 19]
+    assert [k for k, _ in Subset(subset, [3, 0])[:]] == [19, 7]
+    assert subset[1][0] == 3
+
+
+def test_data_sets_are_concatenated_with_duplicates_in_order(path: Path) -> None:
+    both = ConcatDataset([Tagged(path), Tagged(path)]) + Tagged(path)
+    assert len(both) == 60
+    assert both.cumulative_sizes == [40, 60]
+    assert [k for k, _ in both[[21, 1, 21, 59, -60, 20]]] == [1, 1, 1, 19, 0, 0]
+    assert both[41][0] == 1
+
+
+def test_a_concatenation_of_nothing_or_of_something_else_is_refused(path: Path) -> None:
+    with pytest.raises(ValueError):
+        ConcatDataset([])
+    with pytest.raises(TypeError):
+        ConcatDataset([Dataset(path), Numbers(3)])  # type: ignore[list-item]
+
+
+def test_torchs_own_subsets_read_batches(path: Path) -> None:
+    first, _ = torch.utils.data.random_split(BatchCounter(path), [12, 8])
+    loader = torch.utils.data.DataLoader(first, batch_size=6)
+    assert plain(loader) == [[6] * 6] * 2
+
+
+def test_readers_among_the_attributes_are_known(path: Path) -> None:
+    class Pair(fffs.torch.ReaderRegistry):
+        def __init__(self) -> None:
+            self.a, self.b = fffs.FileReader(path), fffs.FileReader(path)
+
+    class Four(Dataset):
+        def __init__(self) -> None:
+            self.one, self.pair, self.two = fffs.FileReader(path), Pair(), fffs.FileReader(path)
+
+    four = Four()
+    assert four.ffreaders() == [four.one, four.two, four.pair.a, four.pair.b]
+    four.one = four.two
+    del four.pair
+    assert four.ffreaders() == [four.one, four.two]
+    assert len(Subset(Dataset(path), [1]).ffreaders()) == 1
+    assert len((Dataset(path) + Dataset(path)).ffreaders()) == 2
+
+
+def test_copies_and_pickles_read_the_same(path: Path) -> None:
+    dataset = Tagged(path)
+    for other in (copy.copy(dataset), copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
+        assert plain(other[[3, 4]]) == plain(dataset[[3, 4]])
+
+
+def test_a_child_of_fork_reads_on(path: Path) -> None:
+    dataset = Tagged(path)
+    before = plain(dataset[[1, 2]])
+    if (child := os.fork()) == 0:
+        os._exit(plain(dataset[[1, 2]]) != before)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_reader_used_after_close_is_an_error(path: Path) -> None:
+    dataset = Tagged(path)
+    dataset.reader.close()
+    with pytest.raises(RuntimeError, match="has been closed"):
+        dataset[[1]]
+    own = Own(path)
+    own.mine.close()
+    with pytest.raises(RuntimeError, match="has been closed"):
+        own[[1]]
+
+
+def test_check_data_off_gives_damaged_records(tmp_path: Path) -> None:
+    data = bytearray(write(tmp_path / "a.ffr", 4).read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "a.ffr").write_bytes(data)
+    with pytest.raises(fffs.errors.ChecksumError, match="record 3"):
+        Dataset(tmp_path / "a.ffr")[[3]]
+    assert len(Dataset(tmp_path / "a.ffr", check_data=False)[[3]][0]) == 64

@@ -1,0 +1,107 @@
+"""PackedFolder: an image folder in one file, with ImageFolder's conventions."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch_samples import WARNINGS, write
+
+import fffs
+from fffs.torch import DataLoader, PackedFolder
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
+
+FILES = {
+    "dog/b.jpg": b"dog b",
+    "dog/a.PNG": b"dog a!",
+    "dog/more/c.jpg": b"c",
+    "dog/more-c.jpg": b"-",
+    "cat/x.txt": b"text",
+    "cat/x.jpg": b"cat x",
+    "bird/é.jpg": b"bird",
+    "readme.md": b"no class",
+}
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    for name, data in FILES.items():
+        (folder / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "in" / name).write_bytes(data)
+    os.symlink("x.jpg", folder / "in/cat/link.jpg")
+    os.symlink("../dog", folder / "in/cat/dog")
+    fffs.pack_folder(folder / "in", folder / "images.ffr")
+    return folder / "images.ffr"
+
+
+def image_folder(root: Path, endings: tuple[str, ...]) -> list[tuple[str, int]]:
+    """What torchvision's ImageFolder finds, but in no linked folder."""
+    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    found = []
+    for k, name in enumerate(classes):
+        for folder, _, names in sorted(os.walk(root / name)):
+            found += [(os.path.join(folder, file), k) for file in sorted(names) if file.lower().endswith(endings)]
+    return [(os.path.relpath(path, root), k) for path, k in found if os.path.isfile(path)]
+
+
+@pytest.mark.parametrize("endings", [("",), (".jpg", ".png"), (".jpg",)])
+def test_classes_and_samples_are_those_of_image_folder(pack: Path, endings: tuple[str, ...]) -> None:
+    dataset = PackedFolder(pack, extensions=endings)
+    assert dataset.classes == ["bird", "cat", "dog"]
+    assert dataset.class_to_idx == {"bird": 0, "cat": 1, "dog": 2}
+    assert dataset.samples == dataset.imgs == image_folder(pack.parent / "in", endings)
+    assert dataset.targets == [target for _, target in dataset.samples]
+    for k, (path, target) in enumerate(dataset.samples):
+        data, found = dataset[k]
+        assert (data.tobytes(), found) == ((pack.parent / "in" / path).read_bytes(), target)
+
+
+def decode(data: Any) -> Any:
+    return np.array([len(data), data[0]])
+
+
+def test_transforms_decode_and_batches_are_loaded(pack: Path) -> None:
+    dataset = PackedFolder(pack, transform=decode, target_transform=str)
+    for workers in (0, 2):
+        batches = list(DataLoader(dataset, batch_size=3, num_workers=workers))
+        assert [name for _, names in batches for name in names] == [str(target) for target in dataset.targets]
+        sizes = [size for images, _ in batches for size in images[:, 0].tolist()]
+        assert sizes == [len((pack.parent / "in" / path).read_bytes()) for path, _ in dataset.samples]
+
+
+def test_lists_and_negative_indices(pack: Path) -> None:
+    dataset = PackedFolder(pack)
+    assert [data.tobytes() for data, _ in dataset[[-1, 0, 0]]] == [b"c", b"bird", b"bird"]
+    with pytest.raises(IndexError):
+        dataset[len(dataset)]
+    with pytest.raises(TypeError):
+        dataset["cat"]
+
+
+def test_names_are_not_sent_to_workers(pack: Path) -> None:
+    dataset = PackedFolder(pack)
+    assert dataset.samples
+    data = pickle.dumps(dataset)
+    assert b"x.jpg" not in data
+    assert pickle.loads(data).samples == dataset.samples
+
+
+def test_what_has_no_classes_or_samples_is_refused(tmp_path: Path, pack: Path) -> None:
+    write(tmp_path / "plain.ffr", 3)
+    with pytest.raises(fffs.errors.FormatError, match="not a packed folder"):
+        PackedFolder(tmp_path / "plain.ffr")
+    with pytest.raises(FileNotFoundError, match=r"classes cat, dog|class.* bird"):
+        PackedFolder(pack, extensions=".gif")
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat/a.jpg").write_bytes(b"a")
+    fffs.pack_folder(tmp_path / "flat", tmp_path / "flat.ffr")
+    with pytest.raises(FileNotFoundError, match="subfolders"):
+        PackedFolder(tmp_path / "flat.ffr")
+    with pytest.raises(FileNotFoundError):
+        PackedFolder(tmp_path / "missing.ffr")

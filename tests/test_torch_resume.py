@@ -1,0 +1,272 @@
+"""Resuming: the batches after a resume are those of the run that went on."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+from torch_samples import WARNINGS, Failing, Noisy, Own, Tagged, plain, write
+
+import fffs.torch
+from fffs.torch import DataLoader, Dataset
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
+N = 40
+AT = 3  # batches before the state is taken
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("records") / "a.ffr", N)
+
+
+def saved(state: Any) -> Any:
+    """The state, as it comes back from a checkpoint that may hold nothing but tensors and numbers."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+def interrupted(loader: DataLoader, at: int = AT, epochs: int = 2) -> tuple[list[Any], Any, list[Any]]:
+    """All epochs but the last one; of that, the state after ``at`` batches, and what came then, in two more epochs."""
+    for _ in range(epochs - 1):
+        plain(loader)
+    batches = iter(loader)
+    before = plain(next(batches) for _ in range(at))
+    state = saved(loader.state_dict())
+    return before, state, [plain(batches), plain(loader), plain(loader)]
+
+
+def check(make: Any, workers: int, other_workers: int, **others: Any) -> None:
+    """A run that is interrupted, and one that is resumed in a process where the generators are elsewhere."""
+    torch.manual_seed(1)
+    before, state, after = interrupted(make(num_workers=workers, **others))
+    torch.manual_seed(2)
+    resumed = make(num_workers=other_workers, **others)
+    resumed.load_state_dict(state)
+    assert [plain(resumed) for _ in range(3)] == after
+    assert len(before) == AT
+    assert before[0] not in after[0]
+
+
+@pytest.mark.parametrize(("workers", "other_workers"), [(0, 0), (0, 2), (2, 0), (2, 3)])
+@pytest.mark.parametrize("seeded", [True, False])
+def test_batches_after_a_resume_are_those_of_the_other_run(
+    path: Path, workers: int, other_workers: int, seeded: bool
+) -> None:
+    def make(**arguments: Any) -> DataLoader:
+        generator = torch.Generator().manual_seed(torch.initial_seed()) if seeded else None
+        return DataLoader(Noisy(path), 4, shuffle=True, generator=generator, **arguments)
+
+    check(make, workers, other_workers)
+
+
+def test_persistent_workers_resume_and_are_resumed(path: Path) -> None:
+    def make(**arguments: Any) -> DataLoader:
+        return DataLoader(Noisy(path), 4, shuffle=True, persistent_workers=True, **arguments)
+
+    check(make, 2, 1)
+
+
+SAMPLERS = {
+    "sequential": lambda: SequentialSampler(range(N)),
+    "random": lambda: RandomSampler(range(N)),
+    "own generator": lambda: RandomSampler(range(N), generator=torch.Generator().manual_seed(torch.initial_seed())),
+    "replacement": lambda: RandomSampler(range(N), replacement=True, num_samples=100),
+    "weighted": lambda: WeightedRandomSampler([1.0] * N, N),
+    "subset": lambda: SubsetRandomSampler(range(0, N, 2)),
+    "distributed": lambda: DistributedSampler(range(N), num_replicas=2, rank=1),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_every_sampler_of_torch_resumes(path: Path, name: str) -> None:
+    check(lambda **others: DataLoader(Noisy(path), 3, sampler=SAMPLERS[name](), **others), 0, 1)
+
+
+def test_batch_samplers_resume(path: Path) -> None:
+    def make(**arguments: Any) -> DataLoader:
+        batches = BatchSampler(RandomSampler(range(N)), 7, drop_last=True)
+        return DataLoader(Own(path), batch_sampler=batches, **arguments)
+
+    check(make, 0, 1)
+
+
+def test_single_samples_resume(path: Path) -> None:
+    check(lambda **others: DataLoader(Noisy(path), batch_size=None, shuffle=True, **others), 0, 1)
+
+
+class Lottery(torch.utils.data.Sampler[int]):
+    """A sampler with a state of its own, which it changes as it goes."""
+
+    def __init__(self) -> None:
+        self.number = 1
+
+    def __iter__(self) -> Any:
+        for _ in range(N):
+            self.number = self.number * 7 % 101
+            yield self.number % N
+
+    def __len__(self) -> int:
+        return N
+
+    def state_dict(self) -> dict[str, int]:
+        return {"number": self.number}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.number = state["number"]
+
+
+def test_samplers_with_a_state_resume(path: Path) -> None:
+    check(lambda **others: DataLoader(Tagged(path), 4, sampler=Lottery(), **others), 0, 2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("at", [0, 1, 10])
+def test_a_state_can_be_taken_at_every_point(path: Path, at: int, workers: int) -> None:
+    def make() -> DataLoader:
+        generator = torch.Generator().manual_seed(5)
+        return DataLoader(Noisy(path), 4, shuffle=True, generator=generator, num_workers=workers)
+
+    _, state, after = interrupted(make(), at)
+    resumed = make()
+    resumed.load_state_dict(state)
+    found = [plain(resumed) for _ in range(3)]
+    assert found == after
+    assert len(found[0]) == 10 - at
+
+
+def test_between_epochs_the_next_one_is_a_new_one(path: Path) -> None:
+    def make() -> DataLoader:
+        return DataLoader(Noisy(path), 4, shuffle=True, generator=torch.Generator().manual_seed(5))
+
+    first = make()
+    fresh = saved(first.state_dict())
+    epochs = [plain(first)]
+    state = saved(first.state_dict())
+    epochs.append(plain(first))
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert plain(resumed) == epochs[1]
+    resumed.load_state_dict(fresh)
+    assert [plain(resumed), plain(resumed)] == epochs
+
+
+def test_a_state_of_a_resumed_run_resumes_again(path: Path) -> None:
+    def make() -> DataLoader:
+        return DataLoader(Noisy(path), 4, shuffle=True, num_workers=1)
+
+    _, state, after = interrupted(make(), 2)
+    second = make()
+    second.load_state_dict(state)
+    assert plain([second.state_dict()["position"]]) == [2]
+    batches = iter(second)
+    assert plain([next(batches), next(batches)]) == after[0][:2]
+    third = make()
+    third.load_state_dict(saved(second.state_dict()))
+    assert plain(third) == after[0][2:]
+
+
+def test_resuming_takes_nothing_from_the_global_generator(path: Path) -> None:
+    loader = DataLoader(Tagged(path), 4, shuffle=True, num_workers=1)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    expected = torch.rand(3)  # what a training loop draws in the run that goes on
+    resumed = DataLoader(Tagged(path), 4, shuffle=True, num_workers=1)
+    torch.manual_seed(99)
+    resumed.load_state_dict(state)
+    next(iter(resumed))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_without_a_need_the_global_generator_is_left_alone(path: Path) -> None:
+    def make() -> DataLoader:
+        return DataLoader(Tagged(path), 4, sampler=DistributedSampler(range(N), 2, 0))
+
+    loader = make()
+    next(iter(loader))
+    state = loader.state_dict()
+    torch.manual_seed(4)
+    resumed = make()
+    resumed.load_state_dict(state)
+    next(iter(resumed))
+    found = torch.rand(2)
+    torch.manual_seed(4)
+    assert torch.equal(found, torch.rand(2))
+
+
+def test_what_was_done_is_not_read_again(path: Path) -> None:
+    loader = DataLoader(Tagged(path), 1)
+    batches = iter(loader)
+    for _ in range(6):
+        next(batches)
+    resumed = DataLoader(Failing(path), 1)  # cannot read record 5
+    resumed.load_state_dict(loader.state_dict())
+    assert [keys.tolist() for keys, _ in resumed] == [[k] for k in range(6, N)]
+
+
+def test_set_step_and_states_count_the_same_batches(path: Path) -> None:
+    loader = DataLoader(Tagged(path), 4)
+    whole = plain(loader)
+    loader.set_step(2)
+    batches = iter(loader)
+    assert plain([next(batches)]) == whole[2:3]
+    resumed = DataLoader(Tagged(path), 4)
+    resumed.load_state_dict(loader.state_dict())
+    assert plain(resumed) == whole[3:]
+    assert plain(resumed) == whole
+
+
+def test_the_epoch_of_a_distributed_sampler_is_restored(path: Path) -> None:
+    def make() -> DataLoader:
+        return DataLoader(Tagged(path), 4, sampler=DistributedSampler(range(N), 2, 0))
+
+    loader = make()
+    loader.sampler.set_epoch(3)  # type: ignore[attr-defined]
+    batches = iter(loader)
+    next(batches)
+    resumed = make()
+    resumed.load_state_dict(saved(loader.state_dict()))
+    assert plain(resumed) == plain(batches)
+
+
+@pytest.mark.parametrize("state", [None, {}, {"version": 1}, 7, []])
+def test_what_is_no_state_is_refused(path: Path, state: Any) -> None:
+    with pytest.raises(ValueError, match="state_dict"):
+        DataLoader(Tagged(path), 4).load_state_dict(state)
+
+
+def test_a_state_of_another_loader_is_refused(path: Path) -> None:
+    state = DataLoader(Tagged(path), 4).state_dict()
+    with pytest.raises(ValueError, match="10 batches, and this one has 8"):
+        DataLoader(Tagged(path), 5).load_state_dict(state)
+    with pytest.raises(ValueError, match="version"):
+        DataLoader(Tagged(path), 4).load_state_dict({**state, "version": 2})
+
+
+def test_batches_in_any_order_cannot_be_resumed(path: Path) -> None:
+    loader = DataLoader(Tagged(path), 4, num_workers=1, in_order=False)
+    with pytest.raises(ValueError, match="in_order"):
+        loader.state_dict()
+
+
+@pytest.mark.parametrize("style", [Tagged, Own, Dataset])
+def test_torchdatas_protocol_is_all_that_is_needed(path: Path, style: Any) -> None:
+    loader = DataLoader(style(path), 4, shuffle=True)
+    for name in ("state_dict", "load_state_dict"):
+        assert callable(getattr(loader, name))
+    assert isinstance(loader.state_dict(), dict)
+    assert fffs.torch.DataLoader.__mro__[1] is torch.utils.data.DataLoader

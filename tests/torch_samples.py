@@ -1,0 +1,102 @@
+"""Record files and data sets for the tests of ``fffs.torch``, where spawned workers can import them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from builders import record_file
+
+import fffs
+import fffs.torch
+
+# torch warns when there are more workers than cores, and when nothing can be pinned.
+WARNINGS = ("ignore:This DataLoader will create", "ignore:.*no accelerator is found")
+
+
+def content(k: int, length: int | None = 64) -> bytes:
+    """What record k holds; length None: lengths differ."""
+    length = k * 37 % 300 if length is None else length
+    return bytes((k * 7 + i * 31) % 256 for i in range(4)) * (length // 4) + bytes(length % 4)
+
+
+def write(path: Path, n: int, length: int | None = 64) -> Path:
+    """A record file of n records."""
+    path.write_bytes(record_file([content(k, length) for k in range(n)]))
+    return path
+
+
+class Tagged(fffs.torch.Dataset):
+    """Samples are (number, first bytes)."""
+
+    def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+        return [(k, bytes_[:4].astype(np.int64)) for k, bytes_ in zip(indices, data, strict=True)]
+
+
+class Own(fffs.torch.Dataset):
+    """The other style: a reader of its own, and lists of indices."""
+
+    def __init__(self, path: Path) -> None:
+        self.mine = fffs.FileReader(path)
+
+    def __len__(self) -> int:
+        return self.mine.n
+
+    def __getitem__(self, indices: list[int]) -> list[Any]:
+        assert isinstance(indices, list)
+        return [(k, torch.from_numpy(record)) for k, record in zip(indices, self.mine.read(indices), strict=True)]
+
+
+class Noisy(Tagged):
+    """Samples are (number, random numbers of each kind)."""
+
+    def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+        return [(k, torch.rand(2), np.random.rand(2), random.random()) for k in indices]
+
+
+class Numbers(torch.utils.data.Dataset[int]):
+    """A data set of torch's kind."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Failing(Tagged):
+    """Record 5 cannot be processed."""
+
+    def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+        if 5 in indices:
+            raise ZeroDivisionError("record 5 is odd")
+        return super().process(indices, data)
+
+
+class BatchCounter(Tagged):
+    """Samples say how large the batches were that the data set was asked for."""
+
+    def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+        return [len(indices)] * len(indices)
+
+
+def plain(batches: Iterable[Any]) -> list[Any]:
+    """Batches as nested lists, so that they can be compared."""
+    return [_plain(batch) for batch in batches]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, (list, tuple, fffs.torch.RecordBatch)):
+        return [_plain(item) for item in value]
+    return value
