@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fffs import engine
+from fffs import engine, folders
 from fffs.engine import CHECK_NONE
 from fffs.errors import (
     ChecksumError,
@@ -166,7 +166,7 @@ class RecordStore:
         self._native = None
         self._keep.clear()
         for file in self.files:
-            os.close(file.fd)
+            folders.close(file.fd)
 
     def forget_other_threads(self) -> None:
         """In a child of fork: whoever held the lock or read stayed behind, and would never let go here."""

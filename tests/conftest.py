@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,11 @@ SKIPPED_FUSE_TESTS = pytest.StashKey[int]()
 # The same examples in every run: a failure here is a failure everywhere. Time limits would not be.
 hypothesis.settings.register_profile("fffs", derandomize=True, deadline=None, database=None, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fffs"))
+
+
+# Shells start what runs in the background with SIGINT ignored, and all their children inherit that. Tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # ---------------------------------------------------------------- tests that mount

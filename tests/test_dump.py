@@ -162,7 +162,7 @@ def test_an_interrupted_dump_leaves_no_process_and_no_parts(tmp_path: Path, numb
         class Slow:
             def __len__(self): return 4000
             def __getitem__(self, k):
-                if k % 2000 == 0: os.write(1, b"%d\n" % os.getpid())
+                if k % 2000 == 0: os.write(1, b"%d\\n" % os.getpid())
                 time.sleep(0.001)
                 return b"x"
 

@@ -15,6 +15,7 @@ import opening
 import packing
 import peers
 import reading
+import train
 from figures import Report, write_json
 
 MEASURES = {
@@ -24,6 +25,7 @@ MEASURES = {
     "open": opening.run,
     "pack": packing.run,
     "mount": mounts.run,
+    "train": train.run,
 }
 
 DESCRIPTION = """measures:
@@ -33,6 +35,7 @@ DESCRIPTION = """measures:
   open   opening and mounting a packed folder of 1,000,000 files
   pack   packing 10,000 files, against tar followed by sync
   mount  the mounted folder, against squashfs, EROFS and others; as root; 16 GB of images are made once and kept
+  train  training processes with loaders and workers, against torch's loader on small files and others
   all    all of them
 
 Ratios are medians of pairs measured one right after the other, single times the best of several. The test
@@ -52,7 +55,7 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="less data and fewer rounds: figures are rough, goals may be missed"
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw what mount measured: FILE.svg, FILE.png")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw what mount or train measured: .svg or .png")
     parser.add_argument("--install", action="store_true", help="first install what mount compares with, as root")
     parser.add_argument(
         "--scratch",
@@ -73,7 +76,10 @@ def main() -> None:
     if args.json:
         write_json(document, args.json)
     if args.plot:
-        chart.draw(report.figures, args.plot)
+        if args.measure == ["train"]:
+            train.draw(report.figures, args.plot)
+        else:
+            chart.draw(report.figures, args.plot)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,260 @@
+"""``train``: what arrives in training processes that each have a loader with workers, as samples per second.
+
+The processes are independent, as the ranks of one machine are, and draw disjoint parts of one random order in batches
+of 128. Nothing is decoded, and every page of every batch is looked at. Each process has loaded an epoch before, so
+neither starting workers nor opening files is measured; then the page cache is filled (hot) or emptied (cold), and the
+time runs from when all begin until the last one is done.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cold
+import data as kept_data
+import file_systems
+import numpy as np
+import page_cache
+from figures import Figure, Report, progress
+from loaders import LOADERS, Batches, Data, consume, make_shards
+
+BATCH = 128
+OURS, FIO = "fffs", "fio"
+FFFS = (sys.executable, "-m", "fffs")
+LARGE, SMALL = "112 KiB", "8 KiB"
+
+
+# ---------------------------------------------------------------- one process
+
+
+def _train(name: str, data: Data, batches: Batches, workers: int, gate: Any, results: Any) -> None:
+    """Of a process: load an epoch to warm up, and another when all are ready; (begin, end, samples, bytes)."""
+    loader = LOADERS[name](data, batches, workers)
+    for batch in loader:
+        consume(batch)
+    gate.wait()  # the parent sees to the page cache
+    gate.wait()
+    begin, samples, size = time.monotonic(), 0, 0
+    for batch in loader:
+        count, length = consume(batch)
+        samples, size = samples + count, size + length
+    results.put((begin, time.monotonic(), samples, size))
+    gate.wait()  # ending workers is not part of it
+
+
+def _measure(name: str, data: Data, parts: list[Batches], workers: int, hot: bool) -> float:
+    """Samples per second of all processes together."""
+    context = multiprocessing.get_context("spawn")
+    gate, results = context.Barrier(len(parts) + 1), context.Queue()
+    shards = [replace(data, shards=data.shards[k :: len(parts)]) for k in range(len(parts))]
+    processes = [
+        context.Process(target=_train, args=(name, mine, part, workers, gate, results))
+        for mine, part in zip(shards, parts, strict=True)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        gate.wait(600)
+        _prepare(name, data, hot)
+        gate.wait(60)
+        found = [results.get(timeout=600) for _ in processes]
+        gate.wait(60)
+    finally:
+        gate.abort()
+        for process in processes:
+            process.join(30)
+            process.kill()
+            process.join()
+    begins, ends, samples, _ = zip(*found, strict=True)
+    return float(sum(samples) / (max(ends) - min(begins)))
+
+
+def _fio(data: Data) -> float:
+    """Samples of the mean size per second, as fast as the disk gives them."""
+    return cold._fio(data.pack, direct=0) * 1e6 * len(data.names) / data.pack.stat().st_size
+
+
+def _prepare(name: str, data: Data, hot: bool) -> None:
+    """Put what this way reads into the page cache, or take it out."""
+    if name == "WebDataset":
+        paths = list(data.shards)
+    elif name == "small files":
+        paths = [data.folder / file for file in data.names]
+    else:
+        paths = [data.pack]
+    if not hot and name == "mount":
+        for file in data.names:
+            page_cache.drop(data.mounted / file)  # type: ignore[operator]
+    for path in paths:
+        (page_cache.warm if hot else page_cache.drop)(path)
+    if not hot and name in ("mount", "small files") and os.geteuid() == 0:
+        file_systems.forget_names()
+
+
+# ---------------------------------------------------------------- data
+
+
+def _files(scratch: Path, size: str, count: int) -> Path:
+    if size == LARGE:
+        return kept_data.photo_folder(scratch, count)
+
+    def make(folder: Path) -> None:
+        content = np.random.default_rng(8).bytes(1 << 20)
+        for k in range(count):
+            subfolder = folder / f"{k // 1000:04}"
+            if k % 1000 == 0:
+                subfolder.mkdir(parents=True)
+            start = k * 61 % ((1 << 20) - 8192)
+            (subfolder / f"{k:06}.jpg").write_bytes(content[start : start + 8192])
+
+    return kept_data.kept(scratch / f"tiny-{count}", make)
+
+
+def _data(scratch: Path, size: str, count: int, with_shards: bool) -> Data:
+    folder = _files(scratch, size, count)
+    names = tuple(sorted(str(path.relative_to(folder)) for path in folder.rglob("*.jpg")))
+
+    def pack(path: Path) -> None:
+        subprocess.run([*FFFS, "pack", "--quiet", folder, path], check=True)
+
+    data = Data(folder, names, kept_data.kept(scratch / f"{folder.name}.ffr", pack))
+    if with_shards:
+        shards = kept_data.kept(scratch / f"{folder.name}-shards", lambda path: make_shards(path, data))
+        data = replace(data, shards=tuple(sorted(shards.iterdir())))
+    return data
+
+
+@contextmanager
+def _mounted(data: Data, can_mount: bool) -> Iterator[Data]:
+    if not can_mount:
+        yield data
+        return
+    with tempfile.TemporaryDirectory() as target:
+        subprocess.run([*FFFS, "mount", "-o", "fastpath=on", data.pack, target], check=True)
+        try:
+            yield replace(data, mounted=Path(target))
+        finally:
+            subprocess.run([*FFFS, "umount", target], check=True)
+
+
+def _parts(count: int, processes: int, repeats: int) -> list[Batches]:
+    """The batches of each process: a random order of all records, each ``repeats`` times."""
+    generator = np.random.default_rng(5)
+    parts: list[Batches] = [[] for _ in range(processes)]
+    for _ in range(repeats):
+        order = generator.permutation(count).tolist()
+        for k in range(processes):
+            mine = order[k::processes]
+            parts[k] += [mine[i : i + BATCH] for i in range(0, len(mine), BATCH)]
+    return parts
+
+
+# ---------------------------------------------------------------- the measure
+
+
+def run(report: Report, scratch: Path, quick: bool) -> None:
+    cores = len(os.sched_getaffinity(0))
+    processes, workers = (2, max(cores // 2, 1)) if cores < 16 else (8, cores // 8)
+    names = [name for name in LOADERS if name not in ("ffrecord", "WebDataset")]
+    for name in ("WebDataset", "ffrecord"):
+        if importlib.util.find_spec(name.lower()) is None:
+            report.skip(f"train: {name}", "it is not installed")
+        else:
+            names.append(name)
+    can_mount = os.path.exists("/dev/fuse") and importlib.util.find_spec("pyfuse3") is not None
+    if not can_mount:
+        report.skip("train: the mount", "it needs /dev/fuse and pyfuse3")
+        names.remove("mount")
+    counts = {LARGE: 2_000 if quick else 10_000, SMALL: 10_000 if quick else 100_000}
+    for size, count in counts.items():
+        with _mounted(_data(scratch, size, count, "WebDataset" in names), can_mount) as data:
+            for hot in (True, False):
+                parts = _parts(count, processes, (10 if size == LARGE else 8) if hot and quick else 4 if hot else 1)
+                ways = [*names, FIO] if size == LARGE and not hot and shutil.which(FIO) else names
+                rates = _rounds(ways, data, parts, workers, hot, 3 if quick else 7)
+                _report(report, size, hot, rates)
+    progress("")
+
+
+def _rounds(
+    names: list[str], data: Data, parts: list[Batches], workers: int, hot: bool, rounds: int
+) -> dict[str, list[float]]:
+    """Samples per second of each way, in turns."""
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    for k in range(rounds):
+        for name in names[k % len(names) :] + names[: k % len(names)]:
+            progress(f"training, {data.folder.name}, {_state(hot)}: round {k + 1} of {rounds}: {name}")
+            rates[name].append(_fio(data) if name == FIO else _measure(name, data, parts, workers, hot))
+    progress("")
+    return rates
+
+
+def _goal(name: str, size: str, hot: bool) -> float | None:
+    if hot:
+        return 2.0 if name == "ffrecord" else None
+    if size == LARGE:
+        return 0.95 if name == FIO else None
+    return 4.0 if name == "small files" else None
+
+
+def _report(report: Report, size: str, hot: bool, rates: dict[str, list[float]]) -> None:
+    """A row for each of the others, with how much faster ours is, and one for the best of them."""
+
+    def add(what: str, name: str, goal: float | None) -> None:
+        ratio = statistics.median(a / b for a, b in zip(rates[OURS], rates[name], strict=True))
+        mine, theirs = (statistics.median(rates[key]) for key in (OURS, name))
+        report.add(Figure("train", f"{size}, {_state(hot)}{what}", mine, "samples/s", theirs, name, ratio, goal))
+
+    others = [name for name in rates if name != OURS]
+    for name in others:
+        add(f" / {name}", name, _goal(name, size, hot))
+    if hot:
+        foreign = [name for name in others if not name.startswith(OURS)]
+        best = max(foreign, key=lambda name: statistics.median(rates[name]))
+        add(f" / best ({best})", best, 1.3)
+
+
+def _state(hot: bool) -> str:
+    return "hot" if hot else "cold"
+
+
+def draw(figures: list[Figure], path: Path) -> None:
+    """A panel for each size and temperature, a bar for each way to load; how path ends says in which format."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    panels: dict[str, dict[str, float]] = {}
+    for row in figures:
+        panel, _, name = row.what.partition(" / ")
+        if row.measure == "train" and name == row.against and row.baseline is not None:
+            panels.setdefault(panel, {OURS: row.value})[name] = row.baseline
+    pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "fffs", "svg.fonttype": "path"})
+    figure, axes = pyplot.subplots(1, max(len(panels), 1), figsize=(3.4 * max(len(panels), 1), 2.4), squeeze=False)
+    for k, (ax, (title, bars)) in enumerate(zip(axes.flat, panels.items(), strict=True)):
+        colours = ["#2a6f97" if name == OURS else "#89b8d3" if OURS in name else "#c3c9ce" for name in bars]
+        drawn = ax.barh(range(len(bars)), list(bars.values()), color=colours, height=0.72)
+        ax.bar_label(drawn, [f"{rate:,.0f}" for rate in bars.values()], padding=3, fontsize=8)
+        ax.set_title(f"{title}, samples/s", loc="left", fontsize=10)
+        ax.set_yticks(range(len(bars)), list(bars) if k == 0 else [""] * len(bars))
+        ax.invert_yaxis()
+        ax.margins(x=0.25)
+        ax.xaxis.set_visible(False)
+        ax.tick_params(left=False)
+        ax.spines[:].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
