@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -63,19 +64,29 @@ def serve(job: Job, ready: Callable[[], None] = lambda: None, lifeline: int | No
             _log.warning("and %d more of these", len(source.warnings) - WARNINGS_SHOWN)
         point = MountPoint(job.mountpoint, job.options.nonempty)
         session = _Session(job, source, point, ready, lifeline)
+        # From here on no signal handler raises: it might hit the event loop, or pyfuse3's C code, anywhere.
+        _handle(session.ask_to_stop)
         try:
-            # From here on no signal handler raises: it might hit the event loop, or pyfuse3's C code, anywhere.
-            with _signals(session.ask_to_stop):
-                session.run()
+            session.run()
         finally:
-            with _signals(signal.SIG_IGN):
-                point.remove()
+            _handle(signal.SIG_IGN)
+            point.remove()
+
+
+_Handler = Callable[[int, FrameType | None], None] | signal.Handlers
+
+
+def _handle(handler: _Handler) -> None:
+    """Handle what ends a daemon this way from now on."""
+    for number in SIGNALS:
+        signal.signal(number, handler)
 
 
 @contextmanager
-def _signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
-    """Handle what ends a daemon this way for a while."""
-    before = {number: signal.signal(number, handler) for number in SIGNALS}
+def _signals(handler: _Handler) -> Iterator[None]:
+    """Handle what ends a daemon this way at first, and as before in the end."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    _handle(handler)
     try:
         yield
     finally:
@@ -147,8 +158,19 @@ class _Session:
                 nursery.start_soon(self._connection.watch, self._operations.failures)
             nursery.start_soon(keep_read_only, self._job.mountpoint, self._device, self._job.options.noexec)
             nursery.start_soon(self._announce)
-            await pyfuse3.main(max_tasks=TASKS)
+            await self._serve()
             nursery.cancel_scope.cancel()
+        _handle(signal.SIG_IGN)  # Python would write their numbers to a descriptor that trio is about to close
+
+    async def _serve(self) -> None:
+        """Until the connection ends, in whatever way."""
+        try:
+            await pyfuse3.main(max_tasks=TASKS)
+        except BaseException as error:
+            if not _is_abort(error):
+                raise
+        if not self._stopping and self._is_mounted():
+            _log.error("%s: somebody aborted its connection to the kernel", self._job.mountpoint)
 
     # ------------------------------------------------------------ tasks
 
@@ -198,8 +220,7 @@ class _Session:
 
     def _detach(self, lazy: bool) -> None:
         """Unmount, if what is mounted there is still ours: anybody may have unmounted it."""
-        mount = mount_at(self._job.mountpoint)
-        if mount and mount.device == self._device:
+        if self._is_mounted():
             try:
                 kernel.detach(self._job.mountpoint, lazy=lazy)
                 self._point.remove()  # now: what is open may be served for a while, and an empty folder looks fine
@@ -208,3 +229,15 @@ class _Session:
             except MountError as error:
                 _log.error("%s", error)
         self._detached = True
+
+    def _is_mounted(self) -> bool:
+        mount = mount_at(self._job.mountpoint)
+        return mount is not None and mount.device == self._device
+
+
+def _is_abort(error: BaseException) -> bool:
+    """What libfuse makes of the end of a connection while it takes a request from it; at other times it just ends."""
+    parts: tuple[BaseException, ...] = getattr(error, "exceptions", ())  # of a group, as trio raises them
+    if parts:
+        return all(map(_is_abort, parts))
+    return isinstance(error, OSError) and error.errno in (errno.ECONNABORTED, errno.ENODEV)

@@ -176,6 +176,11 @@ def _listing(fd: int, rng_seed: int) -> list[tuple[bytes, int]]:
     rest = [name for name, _, _ in list_from(fd, entries[k][2], 1 << 20)]
     assert rest == [name for name, _, _ in entries[k + 1 :]], f"continued after {entries[k][0]!r}: {rest}"
     assert len({name for name, _, _ in entries}) == len(entries), "a name twice"
+    device = os.fstat(fd).st_dev
+    for name, inode, _ in entries:
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        # What is above a mount is on another file system, and the listing cannot know.
+        assert status.st_ino == inode or status.st_dev != device, f"{name!r} is {status.st_ino}, listed as {inode}"
     os.lseek(fd, 0, os.SEEK_SET)
     return sorted((name, inode) for name, inode, _ in entries)
 

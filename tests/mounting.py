@@ -31,7 +31,11 @@ from fffs.mount.mounts import mount_at
 TROUBLE = re.compile(r" (WARNING|ERROR|CRITICAL) |Traceback")
 # Lines that every mount may log. What goes on after the line, as a traceback does, makes it another one.
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
-HARMLESS = re.compile(TIME + r" INFO .*: (mounted .*|unmounted|SIG[A-Z]+|in use, unmounting lazily)\n")
+HARMLESS = re.compile(
+    TIME + r" INFO .*: (mounted .*|unmounted|SIG[A-Z]+|in use, unmounting lazily)\n"
+    # libfuse's word on stderr, when it is unmounted while it takes a request from the kernel.
+    r"(fuse: reading device: Software caused connection abort\n)?"
+)
 ENTRY = re.compile(rf"(?m)^(?={TIME} [A-Z]+ )")
 # What no process may write to its stderr, whatever the test.
 FORBIDDEN = re.compile(r"Traceback|never awaited|ResourceWarning|RuntimeWarning|Exception ignored|Fatal Python error")

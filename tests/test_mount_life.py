@@ -262,6 +262,26 @@ def test_signals_in_quick_succession_are_as_good_as_one(source: Path, tmp_path: 
         process.wait()
 
 
+def test_signals_until_the_very_end_are_no_error(source: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    for _ in range(5):
+        command = [sys.executable, "-m", "fffs", "mount", "-f", source, path]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        try:
+            wait_until(lambda: is_mounted(path))
+            while process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            text = process.stderr.read()
+            assert "Exception" not in text and "Traceback" not in text, text
+            assert not is_mounted(path) and not path.exists()
+        finally:
+            detach_all(tmp_path)
+            process.kill()
+            process.wait()
+            process.stderr.close()
+
+
 def test_a_killed_daemon_is_recognised_and_cleaned_up(source: Path, mounts: Mounts) -> None:
     path = mounts(source)
     with (path / "file").open("rb", 0) as file, gone_afterwards(file):

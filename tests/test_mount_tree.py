@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 from golden_files import Golden, sha256
 from mounting import Mounts, describe, list_from
 
 import fffs
+from fffs.mount import MountOptions
 
 pytestmark = pytest.mark.fuse
 
@@ -170,6 +172,30 @@ def test_inodes_of_a_listing_are_those_of_stat(mounted: Path) -> None:
         listed = {entry.name: entry.inode() for entry in os.scandir(where)}
         assert listed == {name: os.lstat(os.path.join(where, name)).st_ino for name in folders + files}
     assert os.stat(mounted / "a").st_ino == os.stat(mounted / "sub" / "a again").st_ino
+
+
+def test_the_folder_itself_and_the_one_above_are_in_each_listing(mounted: Path) -> None:
+    for where, folders, _ in os.walk(mounted):
+        fd = os.open(where, os.O_RDONLY | os.O_DIRECTORY)
+        inodes = {name: inode for name, inode, _ in list_from(fd, 0)}
+        os.close(fd)
+        # Nothing is above the root, as far as it knows: it is its own.
+        above = mounted if where == str(mounted) else Path(where).parent
+        assert (inodes[b"."], inodes[b".."]) == (os.stat(where).st_ino, os.stat(above).st_ino)
+        assert len(inodes) >= 2 + len(folders)
+
+
+def test_an_inode_alone_leads_upwards(packed: Path) -> None:
+    """As NFS servers ask, which may have forgotten all names: by ``lookup`` of ``..`` and ``.``."""
+    from fffs.layouts import load_source
+    from fffs.mount.operations import Operations
+
+    with load_source([str(packed)], "", True) as source:
+        operations, tree = Operations(source, MountOptions()), source.tree
+        for path, above in ((b"sub/deeper/deepest", b"sub/deeper"), (b"sub/deeper", b"sub"), (b"sub", b""), (b"", b"")):
+            inode, upper = tree.find(path) + 1, tree.find(above) + 1
+            assert trio.run(operations.lookup, inode, b"..", None).st_ino == upper
+            assert trio.run(operations.lookup, inode, b".", None).st_ino == inode
 
 
 def test_two_listings_at_once_do_not_disturb_each_other(mounted: Path) -> None:

@@ -112,7 +112,8 @@ enum {
     FFFS_FAULT_AIO_COMPLETE = 8,  /* the res of one event */
     FFFS_FAULT_AIO_WAIT = 9,      /* io_getevents */
     FFFS_FAULT_MEMORY = 10,       /* an allocation */
-    FFFS_FAULT_THREAD = 11        /* pthread_create */
+    FFFS_FAULT_THREAD = 11,       /* pthread_create */
+    FFFS_FAULT_CLOCK = 12         /* when a file rests: the clock is result seconds ahead */
 };
 
 /* A result of fffs_fault_set that stalls: the operation waits until the faults are ended, and then does what it does. */
@@ -235,7 +236,7 @@ enum {
 
 /* Reads up to length bytes of a record from start on into dest, and gives out only what was verified: the first touch
  * of a record reads and checks all of it, or, where there are block checksums, of the blocks touched. A source file
- * that changes is noticed, and its records are checked again.
+ * that changes is noticed, and its records are checked again; until it rests, at each read.
  * The number of bytes read (0 at or after the record's end); -EAGAIN; -EBADMSG: bad checksum; -ENODATA: the file ends
  * inside the record; -ERANGE: no such record; -ESTALE: the file does not stop changing; or -errno. */
 int64_t fffs_store_read(fffs_store *store, uint64_t record, uint64_t start, uint64_t length, uint8_t *dest, int flags);
@@ -246,7 +247,7 @@ uint64_t fffs_store_records(const fffs_store *store);
 /* A record's length as the index claims it, or -ERANGE. */
 int64_t fffs_store_length(const fffs_store *store, uint64_t record);
 
-/* 1 when all of the record has been verified and its file has not changed since it was last looked at, else 0. */
+/* 1 when all of the record has been verified and its file was not seen to change since, else 0. */
 int fffs_store_verified(fffs_store *store, uint64_t record);
 
 /* ---------------------------------------------------------------- files made of frames (frames.c) */

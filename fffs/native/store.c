@@ -4,28 +4,24 @@
  * all of it (or, where the file has block checksums, the blocks touched), and remembers that; later ranges are plain
  * reads.
  *
- * "Remembers" holds only while the file is the same. Each file has a generation, which starts at 1 and goes up
- * whenever fstat shows a size or time other than before; what was verified is remembered as the generation in which
- * it was. Every read is followed by an fstat: a writer's change of the time precedes its change of the data, so bytes
- * read before an unchanged time are the bytes that were verified. (ctime is in it because mtime can be set back.) */
-#include "engine.h"
+ * "Remembers" holds only while the file is the same, and only for a file that rests: see watch.c. So what was
+ * verified is remembered with the mark of that moment, and each plain read is followed by a look at the file. */
+#include "watch.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* How often a read starts again because its file changed meanwhile, before it gives up. */
 #define CHANGES_MAX 8
 
 struct store_file {
     fffs_file is;
-    uint64_t first;                   /* number in the store of its first record */
-    _Atomic uint32_t *verified;       /* [records] generation in which the record was verified, 0 never */
-    _Atomic uint32_t *block_verified; /* the same for each block of big records */
-    _Atomic uint32_t generation;
-    _Atomic int64_t seen[5]; /* what fstat showed in this generation: see look() */
-    int64_t size;            /* when it was opened */
+    uint64_t first;                    /* number in the store of its first record */
+    _Atomic fffs_mark *verified;       /* [records] under which mark the record was verified, 0 never */
+    _Atomic fffs_mark *block_verified; /* the same for each block of big records */
+    fffs_watch watch;
+    int64_t size; /* when it was opened */
 };
 
 /* A whole large record that some thread is checking: others that want it wait instead of reading it too. */
@@ -42,7 +38,7 @@ struct fffs_store {
 };
 
 /* One for all stores, so that fork can hold it: no child starts with a mutex that nobody will release. It guards the
- * lists of checks and the moves to a new generation, never a read. */
+ * lists of checks, never a read. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t checked = PTHREAD_COND_INITIALIZER;
 static unsigned epoch;
@@ -70,51 +66,6 @@ static void watch_forks(void)
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-/* ---------------------------------------------------------------- the file's identity */
-
-static int look(int fd, int64_t seen[5])
-{
-    struct stat now;
-
-    if (fstat(fd, &now) != 0)
-        return -errno;
-    seen[0] = now.st_size;
-    seen[1] = now.st_mtim.tv_sec;
-    seen[2] = now.st_mtim.tv_nsec;
-    seen[3] = now.st_ctim.tv_sec;
-    seen[4] = now.st_ctim.tv_nsec;
-    return 0;
-}
-
-static bool same(struct store_file *file, const int64_t now[5])
-{
-    for (int i = 0; i < 5; i++)
-        if (atomic_load(&file->seen[i]) != now[i])
-            return false;
-    return true;
-}
-
-/* Whether the file is still what it was in generation; moves on to a new one when not. A move raises the generation
- * before it stores what was seen, so whoever finds the new values there also finds the new generation. */
-static int still(struct store_file *file, uint32_t generation)
-{
-    int64_t now[5];
-    int status = look(file->is.fd, now);
-
-    if (status)
-        return status;
-    if (!same(file, now)) {
-        pthread_mutex_lock(&mutex);
-        if (!same(file, now)) {
-            atomic_fetch_add(&file->generation, 1);
-            for (int i = 0; i < 5; i++)
-                atomic_store(&file->seen[i], now[i]);
-        }
-        pthread_mutex_unlock(&mutex);
-    }
-    return atomic_load(&file->generation) == generation ? 0 : -ESTALE;
-}
-
 /* ---------------------------------------------------------------- life */
 
 static int init_file(struct store_file *file, const fffs_file *from, uint64_t first)
@@ -123,17 +74,12 @@ static int init_file(struct store_file *file, const fffs_file *from, uint64_t fi
 
     file->is = *from;
     file->first = first;
-    atomic_init(&file->generation, 1);
     /* calloc of a large array costs nothing until a page of it is touched. */
     file->verified = fffs_allocate_zeroed(from->records ? from->records : 1, sizeof *file->verified);
     file->block_verified = fffs_allocate_zeroed(blocks ? blocks : 1, sizeof *file->block_verified);
-    int64_t now[5];
-    if (!file->verified || !file->block_verified || look(from->fd, now) != 0)
+    if (!file->verified || !file->block_verified)
         return -ENOMEM;
-    file->size = now[0];
-    for (int i = 0; i < 5; i++)
-        atomic_init(&file->seen[i], now[i]);
-    return 0;
+    return fffs_watch_init(&file->watch, from->fd, &file->size);
 }
 
 fffs_store *fffs_store_new(const fffs_file *files, size_t count)
@@ -304,8 +250,23 @@ static void end_check(fffs_store *store, struct check *mine)
     free(mine);
 }
 
-/* Checks a record of more than a block, once for all who wait for it, keeping no more than scratch memory. */
-static int check_large(fffs_store *store, struct store_file *file, uint64_t row, uint32_t generation)
+/* Whether what was verified under a mark may be read without a check: the file rested then, and is the same now. */
+static bool believed(_Atomic fffs_mark *verified, fffs_mark now)
+{
+    fffs_mark then = atomic_load(verified);
+
+    return fffs_mark_rests(then) && fffs_mark_agrees(then, now);
+}
+
+static void keep(_Atomic fffs_mark *verified, fffs_mark mark)
+{
+    if (!believed(verified, mark))
+        atomic_store(verified, mark);
+}
+
+/* Checks a record of more than a block, once for all who wait for it, keeping no more than scratch memory. For a file
+ * that rests. */
+static int check_large(fffs_store *store, struct store_file *file, uint64_t row, fffs_mark mark)
 {
     struct check *mine = begin_check(store, file->first + row);
     uint64_t length = (uint64_t)(file->is.ends[row] - file->is.starts[row]);
@@ -313,15 +274,40 @@ static int check_large(fffs_store *store, struct store_file *file, uint64_t row,
 
     if (!mine)
         return -ENOMEM;
-    if (atomic_load(&file->verified[row]) != generation) {
+    if (!believed(&file->verified[row], mark)) {
         status = read_checked(file, file->is.starts[row], length, file->is.checksums[row], NULL, 0);
         if (!status)
-            status = still(file, generation);
+            status = fffs_watch_look(&file->watch, mark);
         if (!status)
-            atomic_store(&file->verified[row], generation);
+            atomic_store(&file->verified[row], mark);
     }
     end_check(store, mine);
     return status;
+}
+
+/* Reads all of a record of more than a block, checks it and gives out a range of it, all from the same bytes: so the
+ * file may do what it wants meanwhile. */
+static int read_through(struct store_file *file, uint64_t row, uint64_t start, uint64_t length, uint8_t *dest)
+{
+    uint64_t whole = (uint64_t)(file->is.ends[row] - file->is.starts[row]);
+    uint8_t *scratch = fffs_buffer_take(FFFS_BLOCK);
+    uint32_t crc = 0;
+    int status = scratch ? 0 : -ENOMEM;
+
+    for (uint64_t begin = 0, end; !status && begin < whole; begin = end) {
+        end = whole - begin < FFFS_BLOCK ? whole : begin + FFFS_BLOCK;
+        status = read_fully(file->is.fd, file->is.starts[row] + (int64_t)begin, end - begin, scratch, 0);
+        if (status)
+            break;
+        crc = fffs_crc32(crc, scratch, end - begin);
+        uint64_t from = start > begin ? start : begin, to = start + length < end ? start + length : end;
+        if (from < to)
+            memcpy(dest + (from - start), scratch + (from - begin), to - from);
+    }
+    fffs_buffer_give(scratch);
+    if (status)
+        return status;
+    return crc == file->is.checksums[row] ? 0 : -EBADMSG;
 }
 
 /* Checks a record of at most a block while giving out a range of it. */
@@ -345,9 +331,10 @@ static int read_small(struct store_file *file, uint64_t row, uint64_t start, uin
 
 /* ---------------------------------------------------------------- blocks of big records */
 
-/* One block of a big record: the part of it inside [start, start + length) goes to its place in dest. */
+/* One block of a big record: the part of it inside [start, start + length) goes to its place in dest. *plain becomes
+ * true when it is not checked. */
 static int read_block(struct store_file *file, uint64_t row, uint64_t big, uint64_t block, uint64_t start,
-                      uint64_t length, uint8_t *dest, int flags, uint32_t generation)
+                      uint64_t length, uint8_t *dest, int flags, fffs_mark mark, bool *plain)
 {
     uint64_t number = file->is.big_first_blocks[big] + block;
     uint64_t record_length = (uint64_t)(file->is.ends[row] - file->is.starts[row]);
@@ -357,8 +344,10 @@ static int read_block(struct store_file *file, uint64_t row, uint64_t big, uint6
     uint64_t to = start + length < begin + size ? start + length : begin + size;
     int64_t offset = file->is.starts[row];
 
-    if (atomic_load(&file->block_verified[number]) == generation)
+    if (believed(&file->block_verified[number], mark)) {
+        *plain = true;
         return read_fully(file->is.fd, offset + (int64_t)from, to - from, dest + (from - start), flags);
+    }
     if (from == begin && to == begin + size)
         return read_checked(file, offset + (int64_t)begin, size, file->is.block_checksums[number],
                             dest + (from - start), flags);
@@ -372,50 +361,65 @@ static int read_block(struct store_file *file, uint64_t row, uint64_t big, uint6
     return status;
 }
 
+/* What was just checked is good, whatever happens to the file now; what was believed is good if the file is the same.
+ * Only then is the mark worth remembering: *remember. */
+static int look_again(struct store_file *file, fffs_mark mark, bool plain, bool *remember)
+{
+    int status = fffs_watch_look(&file->watch, mark);
+
+    *remember = status == 0;
+    return status == -ESTALE && !plain ? 0 : status;
+}
+
 static int read_blocks(struct store_file *file, uint64_t row, uint64_t big, uint64_t start, uint64_t length,
-                       uint8_t *dest, int flags, uint32_t generation)
+                       uint8_t *dest, int flags, fffs_mark mark)
 {
     uint64_t first = start / FFFS_BLOCK, last = (start + length - 1) / FFFS_BLOCK;
+    bool plain = false, remember = false;
     int status = 0;
 
     for (uint64_t block = first; !status && block <= last; block++)
-        status = read_block(file, row, big, block, start, length, dest, flags, generation);
+        status = read_block(file, row, big, block, start, length, dest, flags, mark, &plain);
     if (!status)
-        status = still(file, generation);
-    for (uint64_t block = first; !status && block <= last; block++)
-        atomic_store(&file->block_verified[file->is.big_first_blocks[big] + block], generation);
+        status = look_again(file, mark, plain, &remember);
+    for (uint64_t block = first; remember && block <= last; block++)
+        keep(&file->block_verified[file->is.big_first_blocks[big] + block], mark);
     return status;
 }
 
 /* ---------------------------------------------------------------- the way in */
 
-/* One attempt, in one generation of the file: -ESTALE when it changed meanwhile. length is at least 1 and inside. */
+/* One attempt, under one mark of the file: -ESTALE when it changed meanwhile. length is at least 1 and inside. */
 static int read_range(fffs_store *store, struct store_file *file, uint64_t row, uint64_t start, uint64_t length,
                       uint8_t *dest, int flags)
 {
-    uint32_t generation = atomic_load(&file->generation);
+    fffs_mark mark = fffs_watch_mark(&file->watch);
     uint64_t whole = (uint64_t)(file->is.ends[row] - file->is.starts[row]);
     int64_t big = whole > FFFS_BLOCK ? find_big(&file->is, row) : -1;
+    bool plain = believed(&file->verified[row], mark), remember;
     int status = 0;
 
     if (big >= 0)
-        return read_blocks(file, row, (uint64_t)big, start, length, dest, flags, generation);
-    if (atomic_load(&file->verified[row]) != generation) {
-        if (whole <= FFFS_BLOCK) {
-            status = read_small(file, row, start, length, dest, flags);
-            if (!status)
-                status = still(file, generation);
-            if (!status)
-                atomic_store(&file->verified[row], generation);
-            return status;
-        }
-        if (flags & FFFS_READ_NOWAIT)
-            return -EAGAIN;
-        status = check_large(store, file, row, generation);
+        return read_blocks(file, row, (uint64_t)big, start, length, dest, flags, mark);
+    if (!plain && whole > FFFS_BLOCK && (flags & FFFS_READ_NOWAIT))
+        return -EAGAIN;
+    if (!plain && whole > FFFS_BLOCK && fffs_mark_rests(mark)) {
+        status = check_large(store, file, row, mark);
+        plain = true;
     }
-    if (!status)
+    if (status)
+        return status;
+    if (plain)
         status = read_fully(file->is.fd, file->is.starts[row] + (int64_t)start, length, dest, flags);
-    return status ? status : still(file, generation);
+    else if (whole <= FFFS_BLOCK)
+        status = read_small(file, row, start, length, dest, flags);
+    else
+        status = read_through(file, row, start, length, dest);
+    if (!status)
+        status = look_again(file, mark, plain, &remember);
+    if (!status && remember)
+        keep(&file->verified[row], mark);
+    return status;
 }
 
 /* A record without bytes has a checksum all the same, and nobody reads it: an entry of the table may be wrong. */
@@ -457,13 +461,13 @@ int fffs_store_verified(fffs_store *store, uint64_t record)
     if (!file || file->is.check == FFFS_CHECK_NONE)
         return 0;
     uint64_t row = record - file->first;
-    uint32_t generation = atomic_load(&file->generation);
+    fffs_mark mark = fffs_watch_mark(&file->watch);
     int64_t big = find_big(&file->is, row);
     if (big < 0)
         return file->is.ends[row] == file->is.starts[row] ? file->is.checksums[row] == 0
-                                                          : atomic_load(&file->verified[row]) == generation;
+                                                          : fffs_mark_agrees(atomic_load(&file->verified[row]), mark);
     for (uint64_t b = file->is.big_first_blocks[big]; b < file->is.big_first_blocks[big + 1]; b++)
-        if (atomic_load(&file->block_verified[b]) != generation)
+        if (!fffs_mark_agrees(atomic_load(&file->block_verified[b]), mark))
             return 0;
     return 1;
 }

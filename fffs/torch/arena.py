@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-SPAN = 1 << 32  # bytes of the file from one region to the next: the most that a batch may have
+SPAN = 1 << 36  # bytes of the file from one region to the next: the most that a batch may have
 STEP = 1 << 21  # regions are mapped in multiples of this
 ALIGNMENT = 64  # of tensors in a region
 
@@ -92,10 +92,10 @@ class Parcel:
         self.size = 0
 
     def room(self, size: int) -> tuple[npt.NDArray[np.uint8], int]:
-        """Memory for one tensor, uint8[size], and where in the region that is. Raises MemoryError beyond 4 GiB."""
+        """Memory for one tensor, uint8[size], and where in the region that is. Raises MemoryError beyond 64 GiB."""
         start = -(-self.size // ALIGNMENT) * ALIGNMENT
         if start + size > SPAN:
-            raise MemoryError("a batch of more than 4 GiB does not fit into shared memory")
+            raise MemoryError("a batch of more than 64 GiB does not fit into shared memory")
         self.size = start + size
         return self._arena.memory(self._region, max(self.size, 1))[start : self.size], start
 

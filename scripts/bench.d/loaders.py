@@ -61,10 +61,13 @@ class Files(torch.utils.data.Dataset[np.ndarray]):
             os.close(fd)
 
 
+def _workers(count: int) -> dict[str, Any]:
+    # Forked also in a process that was spawned itself: as loaders are by default.
+    return {"num_workers": count, "persistent_workers": True, "multiprocessing_context": "fork"}
+
+
 def _stock(dataset: Any, batches: Batches, workers: int) -> Iterable[Any]:
-    return torch.utils.data.DataLoader(
-        dataset, batch_sampler=batches, num_workers=workers, collate_fn=join, persistent_workers=True
-    )
+    return torch.utils.data.DataLoader(dataset, batch_sampler=batches, collate_fn=join, **_workers(workers))
 
 
 def files(data: Data, batches: Batches, workers: int) -> Iterable[Any]:
@@ -78,7 +81,7 @@ def mount(data: Data, batches: Batches, workers: int) -> Iterable[Any]:
 
 def ours(data: Data, batches: Batches, workers: int) -> Iterable[Any]:
     dataset = fffs.torch.Dataset(data.pack)
-    return fffs.torch.DataLoader(dataset, batch_sampler=batches, num_workers=workers, persistent_workers=True)
+    return fffs.torch.DataLoader(dataset, batch_sampler=batches, **_workers(workers))
 
 
 def ours_in_torchs_loader(data: Data, batches: Batches, workers: int) -> Iterable[Any]:
@@ -106,7 +109,7 @@ def webdataset(data: Data, batches: Batches, workers: int) -> Iterable[Any]:
     dataset = wds.WebDataset(shards, resampled=True, shardshuffle=False).shuffle(1000)
     arrays = dataset.map(lambda sample: np.frombuffer(bytearray(sample["bin"]), np.uint8))
     batched = arrays.batched(len(batches[0]), collation_fn=join).with_epoch(each)
-    return torch.utils.data.DataLoader(batched, batch_size=None, num_workers=workers, persistent_workers=True)
+    return torch.utils.data.DataLoader(batched, batch_size=None, **_workers(workers))
 
 
 LOADERS: dict[str, Callable[[Data, Batches, int], Iterable[Any]]] = {
@@ -128,12 +131,12 @@ def make_shards(folder: Path, data: Data) -> None:
                 tar.add(data.folder / name, f"{i:08}.bin")
 
 
-def consume(batch: Any) -> tuple[int, int]:
-    """Look at every page of a batch; how many records it has, and their bytes."""
+def consume(batch: Any) -> int:
+    """Look at every page of a batch; how many records it has."""
     if isinstance(batch, fffs.torch.RecordBatch):
         count, joined = len(batch), batch.data
     else:
         joined, lengths = batch
         count = len(lengths)
     joined[::4096].sum()
-    return count, len(joined)
+    return count

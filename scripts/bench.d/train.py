@@ -41,17 +41,23 @@ LARGE, SMALL = "112 KiB", "8 KiB"
 
 
 def _train(name: str, data: Data, batches: Batches, workers: int, gate: Any, results: Any) -> None:
-    """Of a process: load an epoch to warm up, and another when all are ready; (begin, end, samples, bytes)."""
+    """Of a process: load an epoch to warm up, and another when all are ready; (begin, end, samples)."""
+    try:
+        _train_two_epochs(name, data, batches, workers, gate, results)
+    except BaseException:
+        gate.abort()  # nobody shall wait for this one
+        raise
+
+
+def _train_two_epochs(name: str, data: Data, batches: Batches, workers: int, gate: Any, results: Any) -> None:
     loader = LOADERS[name](data, batches, workers)
     for batch in loader:
         consume(batch)
     gate.wait()  # the parent sees to the page cache
     gate.wait()
-    begin, samples, size = time.monotonic(), 0, 0
-    for batch in loader:
-        count, length = consume(batch)
-        samples, size = samples + count, size + length
-    results.put((begin, time.monotonic(), samples, size))
+    begin = time.monotonic()
+    samples = sum(map(consume, loader))
+    results.put((begin, time.monotonic(), samples))
     gate.wait()  # ending workers is not part of it
 
 
@@ -72,13 +78,15 @@ def _measure(name: str, data: Data, parts: list[Batches], workers: int, hot: boo
         gate.wait(60)
         found = [results.get(timeout=600) for _ in processes]
         gate.wait(60)
-    finally:
+    except BaseException:
         gate.abort()
+        raise
+    finally:
         for process in processes:
             process.join(30)
             process.kill()
             process.join()
-    begins, ends, samples, _ = zip(*found, strict=True)
+    begins, ends, samples = zip(*found, strict=True)
     return float(sum(samples) / (max(ends) - min(begins)))
 
 
@@ -167,7 +175,7 @@ def _parts(count: int, processes: int, repeats: int) -> list[Batches]:
 
 def run(report: Report, scratch: Path, quick: bool) -> None:
     cores = len(os.sched_getaffinity(0))
-    processes, workers = (2, max(cores // 2, 1)) if cores < 16 else (8, cores // 8)
+    processes, workers = (2, max(cores // 2, 2)) if cores < 16 else (8, cores // 8)
     names = [name for name in LOADERS if name not in ("ffrecord", "WebDataset")]
     for name in ("WebDataset", "ffrecord"):
         if importlib.util.find_spec(name.lower()) is None:
@@ -241,7 +249,7 @@ def draw(figures: list[Figure], path: Path) -> None:
     panels: dict[str, dict[str, float]] = {}
     for row in figures:
         panel, _, name = row.what.partition(" / ")
-        if row.measure == "train" and name == row.against and row.baseline is not None:
+        if row.measure == "train" and name == row.against != FIO and row.baseline is not None:
             panels.setdefault(panel, {OURS: row.value})[name] = row.baseline
     pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "fffs", "svg.fonttype": "path"})
     figure, axes = pyplot.subplots(1, max(len(panels), 1), figsize=(3.4 * max(len(panels), 1), 2.4), squeeze=False)

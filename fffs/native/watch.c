@@ -1,0 +1,134 @@
+/* Noticing that a file changes while it is open.
+ *
+ * A file has a generation, which goes up whenever fstat shows a size or time other than before. (ctime is among them
+ * because mtime can be set back.) The kernel sets the times before it changes data, so bytes read before a look that
+ * shows the old times are old bytes.
+ *
+ * The reverse does not hold: that the times stay does not mean that the data does, once somebody is writing. The
+ * times are set when a write(2) begins, and not again until it ends; or when a page of a shared mapping is written to
+ * for the first time, and not again until it has been written back, which takes half a minute; and they have a
+ * granularity, of 10 ms on most file systems and 2 s on some. So times are believed only after they have been the
+ * same for a while: the file rests. Until then whoever reads has to check what he reads each time. */
+#include "watch.h"
+
+#include <pthread.h>
+#include <sys/stat.h>
+#include <time.h>
+
+/* How long after its last change a file rests. When it was changed under our eyes somebody is at work, perhaps
+ * through a mapping: see above. Before we opened it that is most unlikely, and files are often used just after they
+ * were made. */
+#define REST_WHEN_CHANGED 60
+#define REST_WHEN_OPENED 3
+
+#define SECOND 1000000000LL
+
+/* Held for moves to a new generation. No allocation, no other lock and no system call happens under it but reading
+ * the clock, and a child of fork inherits it free: see the fork handlers. */
+static pthread_mutex_t moves = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&moves);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&moves);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork, after_fork);
+}
+
+static int64_t nanoseconds(struct timespec time)
+{
+    return time.tv_sec * SECOND + time.tv_nsec;
+}
+
+/* Steady, in nanoseconds. Coarse: this is asked for each read, and seconds are all that matters. */
+static int64_t now(void)
+{
+    struct timespec time;
+    int32_t ahead = 0;
+
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+    fffs_fault(FFFS_FAULT_CLOCK, &ahead);
+    return nanoseconds(time) + ahead * SECOND;
+}
+
+static int look(int fd, int64_t seen[5])
+{
+    struct stat is;
+
+    if (fstat(fd, &is) != 0)
+        return -errno;
+    seen[0] = is.st_size;
+    seen[1] = is.st_mtim.tv_sec;
+    seen[2] = is.st_mtim.tv_nsec;
+    seen[3] = is.st_ctim.tv_sec;
+    seen[4] = is.st_ctim.tv_nsec;
+    return 0;
+}
+
+static bool same(fffs_watch *watch, const int64_t seen[5])
+{
+    for (int i = 0; i < 5; i++)
+        if (atomic_load(&watch->seen[i]) != seen[i])
+            return false;
+    return true;
+}
+
+/* A clock of a file server that goes ahead of ours makes files young, one that is late makes them old: then only a
+ * change within the lateness before we open a file goes unnoticed. */
+int fffs_watch_init(fffs_watch *watch, int fd, int64_t *size)
+{
+    struct timespec wall;
+    int64_t seen[5], age;
+    int status = look(fd, seen);
+
+    if (status)
+        return status;
+    pthread_once(&once, watch_forks);
+    clock_gettime(CLOCK_REALTIME, &wall);
+    age = nanoseconds(wall) - (seen[3] * SECOND + seen[4]);
+    watch->fd = fd;
+    atomic_init(&watch->generation, 1);
+    atomic_init(&watch->rests_from, age > REST_WHEN_OPENED * SECOND ? 0 : now() + REST_WHEN_OPENED * SECOND);
+    for (int i = 0; i < 5; i++)
+        atomic_init(&watch->seen[i], seen[i]);
+    *size = seen[0];
+    return 0;
+}
+
+fffs_mark fffs_watch_mark(fffs_watch *watch)
+{
+    uint32_t generation = atomic_load(&watch->generation);
+    int64_t rests_from = atomic_load(&watch->rests_from);
+
+    return generation << 1 | (rests_from == 0 || now() >= rests_from);
+}
+
+/* A move stores first when the file rests, then the generation, then what was seen. So who finds the new generation
+ * does not believe it at once, and who finds the new values as what was seen also finds the new generation. */
+int fffs_watch_look(fffs_watch *watch, fffs_mark mark)
+{
+    int64_t seen[5];
+    int status = look(watch->fd, seen);
+
+    if (status)
+        return status;
+    if (!same(watch, seen)) {
+        pthread_mutex_lock(&moves);
+        if (!same(watch, seen)) {
+            atomic_store(&watch->rests_from, now() + REST_WHEN_CHANGED * SECOND);
+            atomic_fetch_add(&watch->generation, 1);
+            for (int i = 0; i < 5; i++)
+                atomic_store(&watch->seen[i], seen[i]);
+        }
+        pthread_mutex_unlock(&moves);
+    }
+    return fffs_mark_agrees(mark, atomic_load(&watch->generation) << 1) ? 0 : -ESTALE;
+}
