@@ -86,7 +86,7 @@ static bool same(fffs_watch *watch, const int64_t seen[5])
 int fffs_watch_init(fffs_watch *watch, int fd, int64_t *size)
 {
     struct timespec wall;
-    int64_t seen[5], age;
+    int64_t seen[5] = {0}, age;
     int status = look(fd, seen);
 
     if (status)
@@ -115,7 +115,7 @@ fffs_mark fffs_watch_mark(fffs_watch *watch)
  * does not believe it at once, and who finds the new values as what was seen also finds the new generation. */
 int fffs_watch_look(fffs_watch *watch, fffs_mark mark)
 {
-    int64_t seen[5];
+    int64_t seen[5] = {0};
     int status = look(watch->fd, seen);
 
     if (status)
