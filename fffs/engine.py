@@ -107,6 +107,13 @@ def crc32_combine(crc_a: int, crc_b: int, length_b: int) -> int:
     return int(lib.fffs_crc32_combine(crc_a, crc_b, length_b))
 
 
+def checksum_combine(check: int, crc_a: int, crc_b: int, length_b: int) -> int:
+    """The checksum of a kind, ``CHECK_*``, of A followed by B; 0 for ``CHECK_NONE``."""
+    if check == CHECK_CRC32C:
+        return int(lib.fffs_crc32c_combine(crc_a, crc_b, length_b))
+    return crc32_combine(crc_a, crc_b, length_b) if check == CHECK_CRC32 else 0
+
+
 def take(size: int) -> npt.NDArray[np.uint8]:
     """Borrow pooled memory: a writable array of exactly size bytes, page-aligned, with unspecified content.
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fffs import engine, packed_pickle, trailer
 from fffs.atomic import AtomicFile
-from fffs.engine import BLOCK
+from fffs.engine import BLOCK, CHECK_CRC32
 from fffs.errors import MetadataError, ReadError, SourceChangedError, UnsupportedError, UsageError, WriteError
 from fffs.folders import close
 from fffs.formats.ffrecord import SUFFIX, encode_header, header_size
@@ -148,7 +148,7 @@ class _Packer:
             if first is not None:
                 blocks = ffi.cast("uint32_t *", self.block_checksums.ctypes.data) + first + start // BLOCK
             at = int(self.offsets[k]) + start
-            status = lib.fffs_copy(fd, start, self.file.fd, at, length, crc, blocks, failed)
+            status = lib.fffs_copy(fd, start, self.file.fd, at, length, CHECK_CRC32, crc, blocks, failed)
             if status != 0:
                 raise self._failure(-status, file, failed[0] == self.file.fd)
             whole = engine.crc32_combine(whole, crc[0], length) if start else crc[0]

@@ -367,17 +367,18 @@ class RecordStore:
             raise self._truncation(record)
         file, row = self.locate(record)
         crc, failed = ffi.new("uint32_t *"), ffi.new("int *")
+        check = file.index.check
         start, length = int(file.index.starts[row]), self.length(record)
         whole = done = 0
         with self.use():
             while done < length:
                 size = min(length - done, PIECE)
-                status = lib.fffs_copy(file.fd, start + done, fd, done, size, crc, ffi.NULL, failed)
+                status = lib.fffs_copy(file.fd, start + done, fd, done, size, check, crc, ffi.NULL, failed)
                 if status == -errno.ENOMEM:
                     raise MemoryError("not enough memory to copy a record")
                 if status != 0:
                     raise WriteError(-status, path) if failed[0] == fd else self._failure(record, status, 0, 0)
-                whole = engine.crc32_combine(whole, crc[0], size) if done else crc[0]
+                whole = engine.checksum_combine(check, whole, crc[0], size) if done else crc[0]
                 done += size
                 if count:
                     count(size)

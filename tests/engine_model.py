@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from fffs import engine
-from fffs.engine import BLOCK, CHECK_CRC32, CHECK_NONE, REQUEST
+from fffs.engine import BLOCK, CHECK_CRC32, CHECK_CRC32C, CHECK_NONE, REQUEST
 from fffs.native import ffi, lib
 
 BACKENDS = ("uring", "aio", "pread")
@@ -69,7 +69,10 @@ class Record:
 
     @property
     def crc(self) -> int:
-        return zlib.crc32(self.content)
+        content = self.content
+        if self.check == CHECK_CRC32C:
+            return int(lib.fffs_crc32c_by_tables(0, content, len(content)))
+        return zlib.crc32(content)
 
 
 class Batch:
@@ -105,7 +108,7 @@ class Batch:
             if status in (0, -errno.EBADMSG):
                 if record.keep:
                     assert buffer[self.GUARD : -self.GUARD].tobytes() == record.content
-                assert int(request["actual"]) == (record.crc if record.check == CHECK_CRC32 else 0)
+                assert int(request["actual"]) == (record.crc if record.check != CHECK_NONE else 0)
             else:
                 assert int(request["actual"]) == 0
         return excused
@@ -128,7 +131,7 @@ def random_records(rng: random.Random, sources: list[Source], count: int, longes
                 source,
                 rng.randrange(size + 10),
                 length,
-                check=rng.choice([CHECK_CRC32, CHECK_CRC32, CHECK_NONE]),
+                check=rng.choice([CHECK_CRC32, CHECK_CRC32, CHECK_CRC32C, CHECK_NONE]),
                 keep=rng.random() < 0.8,
                 spoil=rng.choice([0, 0, 0, 1, 0x80000000]),
             )

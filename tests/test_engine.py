@@ -34,7 +34,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fffs import engine
-from fffs.engine import BLOCK, CHECK_CRC32, REQUEST
+from fffs.engine import BLOCK, CHECK_CRC32, CHECK_CRC32C, REQUEST
 from fffs.errors import EngineError, UsageError
 from fffs.native import ffi, lib
 
@@ -233,9 +233,15 @@ def test_a_bad_block_of_a_large_record(backend: str, folder: Path, source: Sourc
         assert batch.requests["expected"][0] == expected and batch.requests["status"][0] == -errno.EBADMSG
 
 
+@pytest.mark.parametrize("length", [1, 255, 4096, BLOCK, BLOCK + 1, 5 * BLOCK - 3])
+def test_either_checksum_is_compared_over_all_blocks(backend: str, source: Source, length: int) -> None:
+    for check in (CHECK_CRC32, CHECK_CRC32C):
+        Batch([Record(source, 7, length, check), Record(source, 7, length, check, spoil=1 << 31)]).check()
+
+
 def test_invalid_requests_are_refused_alone(source: Source) -> None:
     records = [Record(source, n, 100) for n in range(5)]
-    for name, value in (("offset", -1), ("length", -1), ("length", 2**63 - 1), ("check", 2)):
+    for name, value in (("offset", -1), ("length", -1), ("length", 2**63 - 1), ("check", 3)):
         batch = Batch(records)
         batch.requests[name][2] = value
         if value == 2**63 - 1:

@@ -325,10 +325,10 @@ size_t fffs_varints_encode(const int64_t *values, size_t count, uint8_t *data);
 /* ---------------------------------------------------------------- copying with checksums (copy.c) */
 
 /* Copies length bytes from in_fd at in_offset to out_fd at out_offset through a bounded buffer, and gives their
- * CRC-32; with block_crcs also that of each FFFS_BLOCK bytes ([ceil(length / FFFS_BLOCK)]). *failed_fd is the
- * descriptor whose call failed. 0; -ENODATA when in_fd ends too early; or -errno. */
-int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int64_t length, uint32_t *crc,
-              uint32_t *block_crcs, int *failed_fd);
+ * checksum of a kind (FFFS_CHECK_*); with block_crcs also that of each FFFS_BLOCK bytes ([ceil(length / FFFS_BLOCK)]).
+ * *failed_fd is the descriptor whose call failed. 0; -ENODATA when in_fd ends too early; or -errno. */
+int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int64_t length, uint32_t check,
+              uint32_t *crc, uint32_t *block_crcs, int *failed_fd);
 
 /* Writes everything of the file system that fd is on to disk. 0 or -errno. */
 int fffs_syncfs(int fd);

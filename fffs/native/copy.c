@@ -40,8 +40,8 @@ static int read_fully(int fd, int64_t offset, uint8_t *buffer, size_t length)
     return 0;
 }
 
-int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int64_t length, uint32_t *crc,
-              uint32_t *block_crcs, int *failed_fd)
+int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int64_t length, uint32_t check,
+              uint32_t *crc, uint32_t *block_crcs, int *failed_fd)
 {
     size_t size = length < FFFS_BLOCK ? (size_t)length : FFFS_BLOCK;
     uint8_t *buffer = fffs_buffer_take(size);
@@ -58,8 +58,8 @@ int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int6
         if (status)
             break;
         /* The chunks are blocks: one pass gives both checksums. */
-        uint32_t block = fffs_crc32(0, buffer, size);
-        *crc = done ? fffs_crc32_combine(*crc, block, size) : block;
+        uint32_t block = fffs_checksum(check, 0, buffer, size);
+        *crc = done ? fffs_checksum_combine(check, *crc, block, size) : block;
         if (block_crcs)
             *block_crcs++ = block;
         *failed_fd = out_fd;

@@ -234,8 +234,7 @@ static bool is_backends_error(int64_t error)
 bool fffs_piece_read(fffs_piece *piece, int64_t result, const uint8_t *data)
 {
     if (result > 0) {
-        if (piece->checked)
-            piece->crc = fffs_crc32(piece->crc, data, (size_t)result);
+        piece->crc = fffs_checksum(piece->check, piece->crc, data, (size_t)result);
         piece->done += (uint32_t)result;
         if (piece->done < piece->length)
             return false;
@@ -405,7 +404,7 @@ typedef struct {
 static bool is_valid(const fffs_request *request)
 {
     return request->offset >= 0 && request->length >= 0 && request->offset <= INT64_MAX - request->length &&
-           request->check <= FFFS_CHECK_CRC32;
+           request->check <= FFFS_CHECK_CRC32C;
 }
 
 static uint64_t count_pieces(const fffs_request *request)
@@ -432,7 +431,7 @@ static fffs_piece *cut_request(const fffs_request *request, uint32_t number, fff
         piece->fd = request->fd;
         piece->status = status;
         piece->request = number;
-        piece->checked = request->check == FFFS_CHECK_CRC32;
+        piece->check = request->check;
     }
     return piece;
 }
@@ -486,12 +485,11 @@ static int close_batch(batch *self)
         for (piece++; piece < end && piece->request == i; piece++) {
             if (request->status == 0)
                 request->status = piece->status;
-            if (piece->checked)
-                request->actual = fffs_crc32_combine(request->actual, piece->crc, piece->length);
+            request->actual = fffs_checksum_combine(piece->check, request->actual, piece->crc, piece->length);
         }
         if (request->status != 0)
             request->actual = 0;
-        else if (request->check == FFFS_CHECK_CRC32 && request->actual != request->expected)
+        else if (request->check != FFFS_CHECK_NONE && request->actual != request->expected)
             request->status = -EBADMSG;
         if (request->status != 0)
             result = -EIO;

@@ -35,7 +35,7 @@ typedef struct {
     int32_t fd;
     int32_t status; /* FFFS_PENDING, 0 or -errno */
     uint32_t request;
-    uint32_t checked;
+    uint32_t check; /* FFFS_CHECK_* */
 } fffs_piece;
 
 /* Takes the result of one read of data (the bytes after piece->done): counts and checksums a positive one, finishes

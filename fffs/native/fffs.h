@@ -16,4 +16,24 @@ uint32_t fffs_crc32_power(unsigned n);
 bool fffs_crc32_wide_setup(void);
 uint32_t fffs_crc32_wide(uint32_t crc, const uint8_t *data, size_t size);
 
+/* The checksum of a kind, FFFS_CHECK_*, of data, continuing crc; of no kind it is 0. */
+static inline uint32_t fffs_checksum(uint32_t kind, uint32_t crc, const void *data, size_t size)
+{
+    switch (kind) {
+    case FFFS_CHECK_CRC32: return fffs_crc32(crc, data, size);
+    case FFFS_CHECK_CRC32C: return fffs_crc32c(crc, data, size);
+    default: return 0;
+    }
+}
+
+/* That of A followed by B, from those of A and of B, and the length of B. */
+static inline uint32_t fffs_checksum_combine(uint32_t kind, uint32_t crc_a, uint32_t crc_b, uint64_t length_b)
+{
+    switch (kind) {
+    case FFFS_CHECK_CRC32: return fffs_crc32_combine(crc_a, crc_b, length_b);
+    case FFFS_CHECK_CRC32C: return fffs_crc32c_combine(crc_a, crc_b, length_b);
+    default: return 0;
+    }
+}
+
 #endif

@@ -201,13 +201,13 @@ static int read_checked(const struct store_file *file, int64_t offset, uint64_t 
 
         if (status)
             return status;
-        return fffs_crc32(0, dest, length) == expected ? 0 : -EBADMSG;
+        return fffs_checksum(file->is.check, 0, dest, length) == expected ? 0 : -EBADMSG;
     }
     fffs_request request = {.offset = offset,
                             .length = (int64_t)length,
                             .dest = dest,
                             .fd = file->is.fd,
-                            .check = FFFS_CHECK_CRC32,
+                            .check = file->is.check,
                             .expected = expected};
     int status = fffs_read_batch(&request, 1);
     return status == -EIO ? request.status : status;
@@ -299,7 +299,7 @@ static int read_through(struct store_file *file, uint64_t row, uint64_t start, u
         status = read_fully(file->is.fd, file->is.starts[row] + (int64_t)begin, end - begin, scratch, 0);
         if (status)
             break;
-        crc = fffs_crc32(crc, scratch, end - begin);
+        crc = fffs_checksum(file->is.check, crc, scratch, end - begin);
         uint64_t from = start > begin ? start : begin, to = start + length < end ? start + length : end;
         if (from < to)
             memcpy(dest + (from - start), scratch + (from - begin), to - from);
