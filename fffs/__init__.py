@@ -1,7 +1,7 @@
 """fffs: one file for millions of small ones. Verified batched reads of FFRecord files, packed folders, and a mount.
 
-Reading records: ``FileReader``. Writing them: ``FileWriter``. A folder in one file: ``pack_folder``, ``PackedFolder``,
-``unpack``. Mounting: ``fffs.mount`` (needs ``pip install 'fffs[mount]'``) or ``fffs mount`` on the command line.
+Reading records: ``open``, ``FileReader``. Writing them: ``FileWriter``. A folder in one file: ``pack_folder``,
+``PackedFolder``, ``unpack``. Mounting: ``fffs.mount`` (needs ``pip install 'fffs[mount]'``) or ``fffs mount`` on the command line.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fffs.compat import checkFsAlign, install_as_ffrecord
     from fffs.formats.ffrecord import LegacyFileWarning
     from fffs.layouts import load_source
+    from fffs.opening import open
     from fffs.packed_folder import PackedFolder
     from fffs.packing import pack_folder
     from fffs.reader import FileReader
@@ -32,6 +33,7 @@ __all__ = [
     "errors",
     "install_as_ffrecord",
     "load_source",
+    "open",
     "pack_folder",
     "unpack",
 ]
@@ -45,12 +47,18 @@ _HOMES = {
     "checkFsAlign": "fffs.compat",
     "install_as_ffrecord": "fffs.compat",
     "load_source": "fffs.layouts",
+    "open": "fffs.opening",
     "pack_folder": "fffs.packing",
     "unpack": "fffs.unpacking",
 }
 
+# Submodules that are loaded when somebody writes fffs.name, as if they had been imported.
+_MODULES = ("granular", "mount", "ofrecord", "tfrecord", "torch", "utils")
+
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"fffs.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'fffs' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
@@ -59,4 +67,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

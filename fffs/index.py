@@ -39,7 +39,8 @@ class RecordIndex:
     """Where the records of one file lie. Immutable; may be shared between threads and inherited over fork.
 
     ``starts`` and ``ends`` are int64[n] file offsets in bytes, ``checksums`` is uint32[n] or None, ``check`` says how
-    they are computed (``fffs.engine.CHECK_*``), ``file_size`` is the file's size when the index was loaded.
+    they are computed (``fffs.engine.CHECK_*``), ``file_size`` is the file's size when the index was loaded,
+    ``format`` is what people call the file's format.
     """
 
     path: str
@@ -49,6 +50,7 @@ class RecordIndex:
     check: int
     file_size: int
     blocks: BlockChecksums | None = None
+    format: str = "FFRecord"
     truncated: bool = field(init=False, default=False)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""FileReader: verified, batched reads of record files."""
+"""FileReader: verified, batched reads of record files of every format."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ import numpy.typing as npt
 from fffs.asynchronous import in_thread
 from fffs.errors import ClosedError, ReadError, SourceNotFoundError, UsageError
 from fffs.files import SourceFile, open_source
-from fffs.formats.ffrecord import SUFFIX, load_index
+from fffs.formats.bag import COMPRESSED
+from fffs.formats.ffrecord import SUFFIX
+from fffs.formats.ofrecord import NAME as PART
+from fffs.formats.table import find_format, format_named
+from fffs.formats.tfrecord import NAME as TFRECORD_NAME
 from fffs.index import RecordIndex
 from fffs.numbers import Indices
+from fffs.shards import expand_parts, expand_shards
 from fffs.store import RecordStore, UInt8Array
 from fffs.views import writable_bytes
 
@@ -23,7 +28,17 @@ PathLike = str | bytes | os.PathLike[Any]
 
 
 def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
-    """The files that an argument means: a file, a folder (its ``*.ffr``, sorted, not recursive), or a list of both."""
+    """The files that an argument means: a file, a folder, or a list of both.
+
+    Of a folder its ``*.ffr``, sorted; or else its OFRecord parts (``part-0``, ``part-1``, …), by number; or else its
+    TFRecord files, shards by number. Not recursive.
+
+    Raises:
+        SourceNotFoundError: a folder has none of these, or parts of it are missing.
+        FormatError: two of its parts have one number.
+        ReadError: it cannot be listed.
+
+    """
     names = list(fname) if isinstance(fname, (list, tuple)) else [fname]
     files: list[str] = []
     for name in names:
@@ -31,28 +46,45 @@ def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
         if not os.path.isdir(path):
             files.append(path)
             continue
-        try:
-            entries = os.listdir(path)
-        except OSError as error:
-            raise ReadError(error.errno or errno.EIO, path) from error
-        parts = sorted(entry for entry in entries if entry.endswith(SUFFIX) and not entry.startswith("."))
-        if not parts:
-            raise SourceNotFoundError(f"{path}: no {SUFFIX} files in this folder")
-        files += [os.path.join(path, part) for part in parts]
+        files += _files_of_folder(path)
     return files
 
 
-def open_files(paths: list[str], check_data: bool = True) -> list[SourceFile]:
-    """Open record files and load their indexes; all of them or none."""
+def _files_of_folder(path: str) -> list[str]:
+    try:
+        entries = os.listdir(path)
+    except OSError as error:
+        raise ReadError(error.errno or errno.EIO, path) from error
+    parts = sorted(entry for entry in entries if entry.endswith(SUFFIX) and not entry.startswith("."))
+    if parts:
+        return [os.path.join(path, part) for part in parts]
+    if any(PART.fullmatch(entry) for entry in entries):
+        return expand_parts(path)
+    if any(TFRECORD_NAME.search(entry) for entry in entries):
+        return expand_shards(path)
+    raise SourceNotFoundError(f"{path}: no {SUFFIX} files in this folder, nor OFRecord parts, nor TFRecord files")
+
+
+def open_files(paths: list[str], check_data: bool = True, form: str | None = None) -> list[SourceFile]:
+    """Open record files and load their indexes; all of them or none.
+
+    Args:
+        paths: files of any formats.
+        check_data: compare checksums of the metadata, where there are some.
+        form: name of the format that all are of (``fffs.formats.table``); None: as each is recognised.
+
+    """
+    named = None if form is None else format_named(form)
     opened: list[SourceFile] = []
     try:
         for path in paths:
             fd, name = open_source(path)
             try:
-                opened.append(SourceFile(fd, load_index(fd, name, check_data)))
+                index = (named or find_format(fd, name)).load_index(fd, name, check_data)
             except BaseException:
                 os.close(fd)
                 raise
+            opened.append(SourceFile(fd, index))
     except BaseException:
         for source in opened:
             os.close(source.fd)
@@ -67,14 +99,26 @@ class FileReader:
     files anew.
     """
 
-    def __init__(self, fname: PathLike | list[Any] | tuple[Any, ...], check_data: bool = True) -> None:
-        """fname: a path, a folder with ``*.ffr``, or a list of paths. check_data: compare checksums at every read."""
+    def __init__(
+        self,
+        fname: PathLike | list[Any] | tuple[Any, ...],
+        check_data: bool = True,
+        *,
+        format: str | None = None,
+    ) -> None:
+        """fname: a path, a folder of parts or shards, or a list of paths. check_data: compare checksums at every read,
+        where the format has them. format: "ffrecord", "tfrecord", "ofrecord", "bag"; None: as each file is recognised.
+        """
         self._store: RecordStore | None = None
+        self._format = format
         self.check_data = bool(check_data)
         self.fnames = expand_sources(fname)
         if not self.fnames:
             raise UsageError("FileReader needs at least one file")
-        self._store = RecordStore(open_files(self.fnames, self.check_data))
+        for name in self.fnames:
+            if name.endswith(COMPRESSED) and format is None:
+                raise UsageError(f"{name}: its records are compressed; open it with fffs.open")
+        self._store = RecordStore(open_files(self.fnames, self.check_data, format))
         self._store.expect_random_reads()
         self.n = self._store.n
 
@@ -165,7 +209,9 @@ class FileReader:
         store = self.store
         with store.use():
             for source in store.files:
-                load_index(source.fd, source.index.path, check_data=True)
+                path = source.index.path
+                named = format_named(self._format) if self._format else find_format(source.fd, path)
+                named.load_index(source.fd, path, True)
 
     # ------------------------------------------------------------ the index
 
@@ -175,13 +221,17 @@ class FileReader:
             raise UsageError(f"there is no file {file_index}: this reader has {len(files)}")
         return files[file_index].index
 
+    def index(self, file_index: int = 0) -> RecordIndex:
+        """Where the records of one file lie, and how they are checked. Its arrays are shared: copy what you change."""
+        return self._index(file_index)
+
     def get_offsets(self, file_index: int = 0) -> npt.NDArray[np.int64]:
         """int64[n + 1]: where each record of a file begins, and the file's size."""
         index = self._index(file_index)
         return np.append(index.starts, index.file_size)
 
     def get_checksums(self, file_index: int = 0) -> npt.NDArray[np.uint32]:
-        """uint32[n]: the CRC-32 of each record of a file."""
+        """uint32[n]: the checksum of each record of a file: CRC-32, of TFRecord CRC-32C; zeros where there is none."""
         sums = self._index(file_index).checksums
         return np.zeros(len(self._index(file_index)), np.uint32) if sums is None else sums.copy()
 
@@ -201,8 +251,14 @@ class FileReader:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.fnames, self.check_data)
+        if self._format is None:  # what subclasses take as well
+            return type(self), (self.fnames, self.check_data)
+        return _reopen, (type(self), self.fnames, self.check_data, self._format)
 
     def __repr__(self) -> str:
         state = "closed" if self._store is None or self._store.closed else f"{self.n} records"
         return f"<FileReader {self.fnames[0]!r}{'…' if len(self.fnames) > 1 else ''}: {state}>"
+
+
+def _reopen(kind: type[FileReader], fnames: list[str], check_data: bool, form: str | None) -> FileReader:
+    return kind(fnames, check_data, format=form)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fffs import packed_pickle
-from fffs.engine import BLOCK, crc32_combine
+from fffs.engine import BLOCK, CHECK_NONE, crc32_combine
 from fffs.errors import ChecksumError, ReadError, TruncatedError
 from fffs.files import SourceFile
 from fffs.jobs import Progress
@@ -50,9 +50,17 @@ def verify(source: Source, progress: Progress | None = None) -> list[BadRecord]:
     bad = [_describe(source, number, names.get(number), error) for number, error in failures]
     numbers_of_bad = {entry.number for entry in bad}
     for k, file in enumerate(source.store.files):
-        if source.layout != "plain" and source.store.first_record(k) + len(file.index) - 1 not in numbers_of_bad:
+        if (
+            source.layout in ("packed", "union")
+            and source.store.first_record(k) + len(file.index) - 1 not in numbers_of_bad
+        ):
             bad += _check_tree(source, k, file)
     return sorted(bad, key=lambda entry: entry.number)
+
+
+def unverifiable(source: Source) -> int:
+    """How many records have no checksum, so that nobody can say whether they are what was written."""
+    return sum(len(file.index) for file in source.store.files if file.index.check == CHECK_NONE)
 
 
 def _batches(source: Source) -> Iterator[tuple[Any, int]]:

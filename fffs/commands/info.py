@@ -13,7 +13,17 @@ from fffs.layouts import Source, load_source
 from fffs.layouts.packed import load as load_packed
 from fffs.progress import human
 
-LAYOUTS = {"packed": "packed folder", "union": "union of packed folders", "plain": "record file"}
+LAYOUTS = {
+    "packed": "packed folder",
+    "union": "union of packed folders",
+    "plain": "record file",
+    "granular": "granular data set",
+}
+CHECKSUMS = {
+    engine.CHECK_CRC32: "CRC-32 per record",
+    engine.CHECK_CRC32C: "CRC-32C per record",
+    engine.CHECK_NONE: "none (not verifiable)",
+}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,11 +53,11 @@ def describe(source: Source) -> dict[str, Any]:
     kinds = tree.mode & 0o170000
     facts: dict[str, Any] = {
         "sources": [file.index.path for file in files],
-        "format": "FFRecord",
+        "format": ", ".join(dict.fromkeys(file.index.format for file in files)),
         "layout": LAYOUTS[source.layout],
         "records": source.store.n,
         "size_bytes": sum(file.index.file_size for file in files),
-        "checksums": "CRC-32 per record",
+        "checksums": ", ".join(dict.fromkeys(CHECKSUMS[file.index.check] for file in files)),
         "engine": engine.name(),
     }
     if source.layout != "plain":
@@ -55,6 +65,9 @@ def describe(source: Source) -> dict[str, Any]:
             "files": int((kinds == stat.S_IFREG).sum()),
             "folders": int((kinds == stat.S_IFDIR).sum()) - 1,
             "symbolic_links": int((kinds == stat.S_IFLNK).sum()),
+        }
+    if source.layout in ("packed", "union"):
+        facts |= {
             "modes_and_times": all(load_packed(file).lossless for file in files),
             "block_checksums": sum(len(file.index.blocks.checksums) for file in files if file.index.blocks),
         }

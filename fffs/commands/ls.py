@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fffs.cli import OK, printable, put, warn
+from fffs.engine import CHECK_CRC32C
 from fffs.layouts import Source, load_source
 
 TYPES = {stat.S_IFDIR: "dir", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
@@ -100,7 +101,8 @@ def _describe(source: Source, path: bytes, node: int) -> dict[str, Any]:
     if tree.is_file(node):
         file, row = store.locate(tree.record(node))
         crc = store.checksum(tree.record(node))
-        described |= {"record": row, "source": file.index.path, "crc32": None if crc is None else f"{crc:08x}"}
+        name = "crc32c" if file.index.check == CHECK_CRC32C else "crc32"
+        described |= {"record": row, "source": file.index.path, name: None if crc is None else f"{crc:08x}"}
     if tree.is_symlink(node):
         described["target"] = os.fsdecode(tree.target(node))
     return described

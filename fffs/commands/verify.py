@@ -11,7 +11,7 @@ from fffs.cli import OK, complain, printable, put, say
 from fffs.errors import FormatError, RecordError
 from fffs.layouts import Source, load_records, load_source
 from fffs.progress import ProgressBar, human, plural
-from fffs.verify import BadRecord, verify
+from fffs.verify import BadRecord, unverifiable, verify
 
 
 def run(args: argparse.Namespace) -> int:
@@ -22,19 +22,24 @@ def run(args: argparse.Namespace) -> int:
         with ProgressBar(printable(f"verifying {args.source[0]}")) as bar:
             bad = verify(source, bar)
         records, size = source.store.n, sum(file.index.file_size for file in source.store.files)
+        without = unverifiable(source)
     if refusal and not bad:
         raise refusal
     if refusal:  # the numbers that plain records have for names mean nothing here
         bad = [replace(entry, name=None) for entry in bad]
     if args.json:
-        facts = {"records": records, "bytes": size, "bad": [vars(entry) for entry in bad]}
+        facts = {"records": records, "bytes": size, "unverifiable": without, "bad": [vars(entry) for entry in bad]}
         put(json.dumps(facts, indent=1).encode() + b"\n")
     else:
         for entry in bad:
             say(_line(entry))
         if not args.quiet and not bad:
             seconds = max(time.monotonic() - begin, 1e-9)
-            say(f"ok: {plural(records, 'record')}, {human(size)} in {seconds:.1f} s ({human(size / seconds)}/s)")
+            how = f"{human(size)} in {seconds:.1f} s ({human(size / seconds)}/s)"
+            if without < records or not records:
+                say(f"ok: {plural(records - without, 'record')}, {how}")
+            if without:
+                say(f"not verifiable: {plural(without, 'record')} without checksums could be read, {how}")
     if not bad:
         return OK
     count = len({entry.number for entry in bad})

@@ -103,7 +103,7 @@ def _load_tail(fd: int, path: str, layout: str) -> RecordIndex:
         raise MetadataError(f"{path}: record 0 does not begin at byte 0 (table entry at byte {begin}); it is damaged")
     if int(bounds[-1]) != begin:
         raise MetadataError(f"{path}: the file changed while it was opened")
-    return RecordIndex(path, bounds[:-1], bounds[1:], None, CHECK_NONE, size).validate()
+    return RecordIndex(path, bounds[:-1], bounds[1:], None, CHECK_NONE, size, format="Bag").validate()
 
 
 def _load_sidecar(fd: int, path: str, table: str) -> RecordIndex:

@@ -42,6 +42,25 @@ def encode_header(checksums: np.ndarray, offsets: np.ndarray) -> bytes:
     return struct.pack("<I", engine.crc32(body)) + body
 
 
+def recognise(head: bytes, size: int, path: str) -> bool:
+    """Whether a file of size bytes that begins with head (12 bytes or more, if it has them) is of this format.
+
+    There is no magic number. The tables of as many records as the header promises must fit into the file, and where
+    head has the first offset, that must lie behind them. Empty and damaged files only have their name.
+    """
+    if os.path.basename(path).endswith(SUFFIX):
+        return True
+    if len(head) < HEADER.size:
+        return False
+    stored_crc, n = HEADER.unpack_from(head)
+    if n == 0:
+        return size == HEADER.size and stored_crc == engine.crc32(head[4:12])
+    if not 0 < n <= (size - HEADER.size) // 12:
+        return False
+    at = HEADER.size + 4 * n
+    return at + 8 > len(head) or header_size(n) <= int.from_bytes(head[at : at + 8], "little") <= size
+
+
 def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
     """Load and validate the index of the FFRecord file open as fd, which stays the caller's.
 

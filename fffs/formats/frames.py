@@ -129,7 +129,7 @@ def _index(
     if len(ends):
         starts[0] = form.head
         np.add(ends[:-1], form.tail + form.head, out=starts[1:])
-    return RecordIndex(path, starts, ends, checksums, form.check, size).validate()
+    return RecordIndex(path, starts, ends, checksums, form.check, size, format=form.name).validate()
 
 
 def cached_index(path: str, form: FrameFormat, size: int, entry: index_cache.Entry) -> RecordIndex | None:

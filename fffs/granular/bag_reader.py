@@ -14,6 +14,7 @@ from fffs.errors import ClosedError, RecordError, UsageError
 from fffs.files import SourceFile, open_source
 from fffs.formats.bag import COMPRESSED, load
 from fffs.granular.zstd import Decompressor
+from fffs.index import RecordIndex
 from fffs.numbers import Indices
 from fffs.store import RecordStore, UInt8Array
 
@@ -74,8 +75,17 @@ class BagReader:
             raise ClosedError(f"{self.path}: the reader has been closed")
         return self._store
 
-    def __len__(self) -> int:
+    @property
+    def n(self) -> int:
+        """How many records there are."""
         return self._store.n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def index(self) -> RecordIndex:
+        """Where the records lie, as they are stored. Its arrays are shared: copy what you change."""
+        return self.store.files[0].index
 
     # ------------------------------------------------------------ reading
 
@@ -91,6 +101,16 @@ class BagReader:
         if self._decompress is None:
             return self.store.read(indices, check=False)
         return [np.frombuffer(data, np.uint8) for data in self._contents(indices)]
+
+    def read_one(self, index: int) -> UInt8Array:
+        """Read one record; as ``read``."""
+        return self.read([index])[0]
+
+    def read_range(self, index: int, start: int, stop: int) -> UInt8Array:
+        """The bytes from start to stop of one record, both clipped to it; one of a ``.bagz`` is read whole for that."""
+        if self._decompress is None:
+            return self.store.read_range(index, start, stop, check=False)
+        return self.read_one(index)[max(start, 0) : max(stop, 0)]
 
     def _contents(self, indices: Indices) -> list[bytes]:
         # Two passes over the indices: of a generator, only one would be left.

@@ -80,8 +80,13 @@ class RowReader:
         """Bytes of all Bags with their tables."""
         return sum(shard.size for shard in self._shards)
 
-    def __len__(self) -> int:
+    @property
+    def n(self) -> int:
+        """How many rows there are."""
         return self._first_rows[-1]
+
+    def __len__(self) -> int:
+        return self.n
 
     # ------------------------------------------------------------ reading
 
@@ -125,6 +130,10 @@ class RowReader:
             }
             for counts in plan
         ]
+
+    def read_one(self, index: int, mask: Mask = None) -> dict[str, Any]:
+        """Read one row; as ``read``."""
+        return self.read([index], mask)[0]
 
     def _decode(self, want: _Wanted, record: int, blob: bytes) -> Any:
         try:

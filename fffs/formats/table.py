@@ -1,0 +1,69 @@
+"""Which formats of record files there are, one row for each, and which of them a file is of."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from fffs.errors import ReadError, UsageError
+from fffs.formats import bag, ffrecord, ofrecord, tfrecord
+from fffs.index import RecordIndex
+
+HEAD: Final = 4096  # bytes of a file by which it is recognised
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format. ``name`` is what callers give, ``title`` what people read.
+
+    ``recognise(head, size, path)``: whether a file of size bytes that begins with head is one, to judge by its content
+    and, where that says nothing, by the name in path. ``load_index(fd, path, check_data)``: see ``fffs.formats``.
+    """
+
+    name: str
+    title: str
+    recognise: Callable[[bytes, int, str], bool]
+    load_index: Callable[[int, str, bool], RecordIndex]
+
+
+FFRECORD: Final = Format("ffrecord", "FFRecord", ffrecord.recognise, ffrecord.load_index)
+TFRECORD: Final = Format("tfrecord", "TFRecord", tfrecord.recognise, tfrecord.load_index)
+OFRECORD: Final = Format("ofrecord", "OFRecord", ofrecord.recognise, ofrecord.load_index)
+BAG: Final = Format("bag", "Bag", bag.recognise, bag.load_index)
+
+FORMATS: Final = (FFRECORD, TFRECORD, OFRECORD, BAG)
+
+
+def format_named(name: str) -> Format:
+    """The format of that name; raises UsageError when there is none."""
+    for form in FORMATS:
+        if form.name == name:
+            return form
+    raise UsageError(f"there is no format {name!r}; there are {', '.join(form.name for form in FORMATS)}")
+
+
+def find_format(fd: int, path: str) -> Format:
+    """The format of the file open as fd, by its content first and its name second.
+
+    Only of a Bag the name comes first: its content can be anything, also a file of another format. What nothing
+    recognises is taken for FFRecord, whose loader says what is wrong with it.
+
+    Raises:
+        ReadError: the operating system could not read.
+
+    """
+    size = os.fstat(fd).st_size
+    try:
+        head = os.pread(fd, HEAD, 0)
+    except OSError as error:
+        raise ReadError(error.errno or errno.EIO, path, "the header") from error
+    if bag.recognise(head, size, path):
+        return BAG
+    for name in ("", path):
+        for form in (FFRECORD, TFRECORD, OFRECORD):
+            if form.recognise(head, size, name):
+                return form
+    return FFRECORD

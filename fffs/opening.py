@@ -1,0 +1,61 @@
+"""fffs.open: a reader for anything that holds records."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from fffs.formats.bag import COMPRESSED
+from fffs.reader import FileReader, PathLike
+
+if TYPE_CHECKING:
+    from fffs.granular import BagReader, DatasetReader, ShardedDatasetReader
+
+    AnyReader = FileReader | BagReader | DatasetReader | ShardedDatasetReader
+
+
+def open(  # called as fffs.open
+    path: PathLike | list[Any] | tuple[Any, ...],
+    *,
+    check_data: bool = True,
+    format: str | None = None,
+) -> AnyReader:
+    """Open a record file, a folder of parts or shards, or a granular data set, whatever its format.
+
+    All readers have ``n``, ``read(indices)`` (a list, read in one batch), ``read_one(index)`` and ``close``, and are
+    context managers; they may be used from threads and after fork, and can be pickled.
+
+    Args:
+        path: the file; a folder; or a list of files, which are numbered through.
+        check_data: compare the checksums of records, where the format has them.
+        format: "ffrecord", "tfrecord", "ofrecord" or "bag", for files that are not recognised by content and name.
+
+    Returns:
+        ``FileReader`` for record files of every format: records are 1-D uint8 arrays. ``fffs.granular.BagReader`` for
+        ``.bagz``, whose records are decompressed. ``fffs.granular.DatasetReader`` or ``ShardedDatasetReader`` for
+        a data set's folder: records are rows, dictionaries of decoded values.
+
+    Raises:
+        SourceNotFoundError, FormatError, MetadataError, ReadError, UsageError.
+
+    """
+    if isinstance(path, (list, tuple)) or format is not None:
+        return FileReader(path, check_data, format=format)
+    name = os.fsdecode(path)
+    if os.path.isdir(name):
+        from fffs.granular.shards import shard_name
+        from fffs.granular.spec import NAME
+
+        if os.path.lexists(os.path.join(name, NAME)):
+            from fffs.granular import DatasetReader
+
+            return DatasetReader(name)
+        if os.path.lexists(os.path.join(name, shard_name(0), NAME)):
+            from fffs.granular import ShardedDatasetReader
+
+            return ShardedDatasetReader(name)
+    elif name.endswith(COMPRESSED):
+        from fffs.granular import BagReader
+
+        return BagReader(name)
+    return FileReader(path, check_data)
