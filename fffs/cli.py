@@ -184,6 +184,9 @@ def _add_verify(commands: _Commands[_Parser]) -> None:
     _add_sources(parser)
     _add_json(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what is bad")
+    parser.add_argument(
+        "--keep", action="store_true", help="first write checksums of formats that have none, beside each file"
+    )
 
 
 def _positive(text: str) -> int:

@@ -21,6 +21,7 @@ from fffs.formats.tfrecord import NAME as TFRECORD_NAME
 from fffs.index import RecordIndex
 from fffs.numbers import Indices
 from fffs.shards import expand_parts, expand_shards
+from fffs.sidecar import with_checksums
 from fffs.store import RecordStore, UInt8Array
 from fffs.views import writable_bytes
 
@@ -80,7 +81,7 @@ def open_files(paths: list[str], check_data: bool = True, form: str | None = Non
         for path in paths:
             fd, name = open_source(path)
             try:
-                index = (named or find_format(fd, name)).load_index(fd, name, check_data)
+                index = with_checksums((named or find_format(fd, name)).load_index(fd, name, check_data))
             except BaseException:
                 os.close(fd)
                 raise

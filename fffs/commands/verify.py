@@ -11,11 +11,15 @@ from fffs.cli import OK, complain, printable, put, say
 from fffs.errors import FormatError, RecordError
 from fffs.layouts import Source, load_records, load_source
 from fffs.progress import ProgressBar, human, plural
+from fffs.sidecar import keep_checksums
 from fffs.verify import BadRecord, unverifiable, verify
 
 
 def run(args: argparse.Namespace) -> int:
     """Check every byte; the exit code says whether all is well."""
+    if args.keep:
+        for path in args.source:
+            keep_checksums(path)
     begin = time.monotonic()
     source, refusal = _load(args.source)
     with source:

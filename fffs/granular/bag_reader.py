@@ -16,6 +16,7 @@ from fffs.formats.bag import COMPRESSED, load
 from fffs.granular.zstd import Decompressor
 from fffs.index import RecordIndex
 from fffs.numbers import Indices
+from fffs.sidecar import with_checksums
 from fffs.store import RecordStore, UInt8Array
 
 LIMIT = 1 << 30
@@ -26,6 +27,7 @@ def open_bag(path: str, layout: str | None = None) -> tuple[SourceFile, str]:
     fd, name = open_source(path)
     try:
         index, found = load(fd, name, layout)
+        index = with_checksums(index)
     except BaseException:
         os.close(fd)
         raise
@@ -99,7 +101,7 @@ class BagReader:
 
         """
         if self._decompress is None:
-            return self.store.read(indices, check=False)
+            return self.store.read(indices)
         return [np.frombuffer(data, np.uint8) for data in self._contents(indices)]
 
     def read_one(self, index: int) -> UInt8Array:
@@ -109,13 +111,13 @@ class BagReader:
     def read_range(self, index: int, start: int, stop: int) -> UInt8Array:
         """The bytes from start to stop of one record, both clipped to it; one of a ``.bagz`` is read whole for that."""
         if self._decompress is None:
-            return self.store.read_range(index, start, stop, check=False)
+            return self.store.read_range(index, start, stop)
         return self.read_one(index)[max(start, 0) : max(stop, 0)]
 
     def _contents(self, indices: Indices) -> list[bytes]:
         # Two passes over the indices: of a generator, only one would be left.
         numbers = indices if isinstance(indices, np.ndarray) else list(indices)
-        stored = self.store.read(numbers, check=False)
+        stored = self.store.read(numbers)
         if self._decompress is None:
             return [data.tobytes() for data in stored]
         return [self._content(int(number), data) for number, data in zip(np.ravel(numbers), stored, strict=True)]
@@ -148,7 +150,7 @@ class BagReader:
             number = operator.index(index)
         except TypeError:
             raise UsageError(f"records are asked for by integers, not {type(index).__name__}") from None
-        data = self.store.read_one(number, check=False)
+        data = self.store.read_one(number)
         return data.tobytes() if self._decompress is None else self._content(number, data)
 
     def __iter__(self) -> Iterator[bytes]:

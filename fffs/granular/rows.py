@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import errno
+import inspect
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +38,17 @@ class _Wanted:
     type: Type
     decode: Codec
     part: range | slice
+
+
+def _takes(decode: Codec, arguments: tuple[str, ...]) -> bool:
+    """Whether a decoder can be called with the arguments of a type."""
+    try:
+        inspect.signature(decode).bind(b"", *arguments)
+    except TypeError:
+        return False
+    except ValueError:  # one that says nothing about itself
+        pass
+    return True
 
 
 class RowReader:
@@ -116,7 +128,7 @@ class RowReader:
         plan = [
             self._plan(shard, row, entry, wanted, blobs) for (shard, row), entry in zip(places, entries, strict=True)
         ]
-        buffer, offsets = self._store.read_joined(blobs, check=False)
+        buffer, offsets = self._store.read_joined(blobs)
         bounds, content, at = offsets.tolist(), buffer.data, iter(range(len(blobs)))
 
         def next_value(want: _Wanted) -> Any:
@@ -143,6 +155,13 @@ class RowReader:
         except ValueError as error:
             problem = f"not of type {want.type.text}: {str(error)[:300] or type(error).__name__}"
             raise self._damaged(record, problem) from error
+        except TypeError:
+            if _takes(want.decode, want.type.arguments):
+                raise
+            raise UsageError(
+                f"{self.path}: there is no decoder for {want.type.text!r:.60}, the type of {want.key!r}: the one of "
+                f"{want.type.name!r:.60} takes other arguments; give one in decoders="
+            ) from None
 
     def _place(self, number: int) -> tuple[Shard, int]:
         k = bisect.bisect_right(self._first_rows, number) - 1
@@ -151,7 +170,7 @@ class RowReader:
     def _entries(self, places: list[tuple[Shard, int]]) -> list[list[refs.Ref] | None]:
         """What refs.bag says of each row; None where there is none."""
         numbers = [shard.refs + row for shard, row in places if shard.refs is not None]
-        buffer, offsets = self._store.read_joined(numbers, check=False)
+        buffer, offsets = self._store.read_joined(numbers)
         bounds, content, k = offsets.tolist(), buffer.data, 0
         sequences = [kind.sequence for kind in self._types.values()]
         entries: list[list[refs.Ref] | None] = []
@@ -262,9 +281,10 @@ class RowReader:
             index = clip(index, len(self))
         elif not isinstance(index, (list, np.ndarray)):
             try:
-                return self.read([operator.index(index)], mask)[0]
+                number = operator.index(index)
             except TypeError:
                 raise UsageError(f"{self.path}: rows are asked for by integers, not {type(index).__name__}") from None
+            return self.read([number], mask)[0]
         rows = self.read(index, mask)
         return {want.key: [row[want.key] for row in rows] for want in self._wanted(mask)}
 

@@ -39,9 +39,8 @@ def open_shard(folder: str, spec: dict[str, str], sources: list[SourceFile]) -> 
     """
     refs_path = os.path.join(folder, REFS + SUFFIX)
     first = sum(len(source.index) for source in sources)
-    layout, refs, rows, size = "v3", None, -1, 0
-    if REFS not in spec and os.path.lexists(refs_path):
-        layout = _layout(refs_path)
+    layout, refs, rows, size = layout_of(folder, spec), None, -1, 0
+    if layout != "v3":
         source, _ = open_bag(refs_path, layout)
         sources.append(source)
         refs, rows, size = first, len(source.index), size_of(source, layout)
@@ -66,8 +65,11 @@ def open_shard(folder: str, spec: dict[str, str], sources: list[SourceFile]) -> 
     return Shard(layout, rows, size, tuple(columns), refs)
 
 
-def _layout(path: str) -> str:
-    """The layout of a data set with refs.bag: no record of that is empty, so that v1 and v2 can be told apart."""
+def layout_of(folder: str, spec: dict[str, str]) -> str:
+    """The layout of all Bags of a data set. No record of refs.bag is empty, so that v1 and v2 can be told apart."""
+    path = os.path.join(folder, REFS + SUFFIX)
+    if REFS in spec or not os.path.lexists(path):
+        return "v3"
     fd, path = open_source(path)
     try:
         return tail_layout(fd, path)

@@ -114,6 +114,11 @@ def load(folder: str) -> dict[str, str]:
         raise ReadError(error.errno or errno.EIO, path) from error
     if len(text) > LARGEST:
         raise MetadataError(f"{path}: larger than {LARGEST} bytes, which is no spec")
+    return parse(text, path)
+
+
+def parse(text: bytes, path: str) -> dict[str, str]:
+    """The spec that a spec.json holds, sorted by its keys. path: where it comes from. Raises MetadataError."""
     try:
         return check(json.loads(text, object_pairs_hook=lambda pairs: _unique(pairs, path)), path)
     except (ValueError, RecursionError) as error:

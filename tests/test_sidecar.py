@@ -1,0 +1,163 @@
+"""Checksum sidecars: what they find, what they refuse, and that nothing is blessed that they know to be wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_cli import run
+
+import fffs
+from fffs import granular, sidecar
+from fffs.engine import CHECK_CRC32, CHECK_NONE
+from fffs.errors import ChecksumError, MetadataError, RecordError, TruncatedError
+from fffs.formats.ofrecord import OFRecordWriter
+
+RECORDS = [b"\n\0" + np.random.default_rng(k).bytes(500 * k) for k in range(30)] + [b"\n\0" + bytes(3_000_000)]
+
+
+@pytest.fixture(params=["ofrecord", "bag"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param == "bag":
+        with granular.BagWriter(tmp_path / "x.bag") as bag:
+            for record in RECORDS:
+                bag.append(record)
+        return tmp_path / "x.bag"
+    with OFRecordWriter(tmp_path / "part-0") as part:
+        for record in RECORDS:
+            part.write_one(record)
+    return tmp_path / "part-0"
+
+
+def flip(path: Path, record: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[data.find(RECORDS[record]) + len(RECORDS[record]) - 1] ^= 4
+    path.write_bytes(data)
+
+
+def test_a_sidecar_makes_a_format_verifiable(path: Path) -> None:
+    with fffs.open(path) as reader:
+        assert reader.index().check == CHECK_NONE
+    assert sidecar.keep_checksums(path) == [f"{path}.fffs-crc"]
+    with fffs.open(path) as reader:
+        assert reader.index().check == CHECK_CRC32
+        assert [record.tobytes() for record in reader.read(range(31))] == RECORDS
+        assert reader.read_range(30, 5, 9).tobytes() == bytes(4)
+    assert run("verify", path).out.startswith(b"ok: 31 records")
+    flip(path, 29)
+    with fffs.open(path) as reader:
+        with pytest.raises(ChecksumError, match="record 29"):
+            reader.read([28, 29])
+        assert reader.read_one(28).tobytes() == RECORDS[28]
+    assert run("verify", path).code == RecordError.exit_code
+
+
+def test_what_is_known_to_be_wrong_is_not_blessed(path: Path) -> None:
+    assert run("verify", "--keep", path).code == 0
+    flip(path, 3)
+    assert sidecar.keep_checksums(path) == []
+    result = run("verify", "--keep", path)
+    assert result.code == RecordError.exit_code and b"record 3 " in result.out
+
+
+def test_files_that_have_checksums_get_no_sidecar(tmp_path: Path) -> None:
+    with fffs.FileWriter(tmp_path / "x.ffr", 1) as writer:
+        writer.write_one(b"content")
+    with fffs.tfrecord.TFRecordWriter(tmp_path / "x.tfrecord") as frames:
+        frames.write_one(b"content")
+    for name in ("x.ffr", "x.tfrecord"):
+        assert sidecar.keep_checksums(tmp_path / name) == []
+        (tmp_path / f"{name}.fffs-crc").write_bytes(b"not looked at")
+        with fffs.open(tmp_path / name) as reader:
+            assert reader.read_one(0).tobytes() == b"content"
+    assert len(os.listdir(tmp_path)) == 4
+
+
+@pytest.mark.parametrize("at", [0, 8, 16, 24, 28, 60, -1])
+def test_a_damaged_sidecar_is_refused(path: Path, at: int) -> None:
+    sidecar.keep_checksums(path)
+    file = path.with_name(path.name + ".fffs-crc")
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(MetadataError, match=r"\.fffs-crc: damaged; make it anew \(fffs verify --keep\)"):
+        fffs.open(path)
+    file.write_bytes(data[:-1])
+    with pytest.raises(MetadataError, match=r"\.fffs-crc: not the checksums of "):
+        fffs.open(path)
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(fffs.errors.FffsError, match=r"\.fffs-crc"):
+        fffs.open(path)
+
+
+def test_a_sidecar_of_another_version_is_refused_and_replaced(path: Path) -> None:
+    sidecar.keep_checksums(path)
+    other = path.with_name("other" + path.suffix if path.suffix else "part-1")
+    path.rename(other)
+    writer = granular.BagWriter(path) if path.suffix else OFRecordWriter(path)
+    with writer:
+        for record in RECORDS[::-1]:
+            (writer.append if isinstance(writer, granular.BagWriter) else writer.write_one)(record)
+    with pytest.raises(MetadataError, match=r"not the checksums of .* as it is now"):
+        fffs.open(path)
+    result = run("cat", path, "00")
+    assert result.code == MetadataError.exit_code and result.err.count("\n") == 1
+    assert sidecar.keep_checksums(path) == [f"{path}.fffs-crc"]
+    assert run("verify", path).code == 0
+
+
+def test_a_record_that_cannot_be_read_gets_no_checksum(tmp_path: Path) -> None:
+    with granular.BagWriter(tmp_path / "x.bag") as bag:
+        bag.append(b"first")
+        bag.append(b"second")
+    fd = os.open(tmp_path / "x.bag", os.O_RDONLY)
+    index = fffs.open(tmp_path / "x.bag").index()
+    os.truncate(tmp_path / "x.bag", 7)
+    try:
+        with pytest.raises(TruncatedError, match=r"x\.bag: record 1 reaches past the end"):
+            sidecar._write(fffs.files.SourceFile(fd, index))
+    finally:
+        os.close(fd)
+    assert os.listdir(tmp_path) == ["x.bag"]
+
+
+def test_data_sets_are_verified_too(tmp_path: Path) -> None:
+    golden = Path(__file__).parent / "golden" / "granular"
+    checked = 0
+    for k, path in enumerate(sorted(golden.glob("*/datasets/*"))):
+        copy = tmp_path / str(k)
+        shutil.copytree(path, copy)
+        try:
+            with fffs.open(copy) as reader:
+                rows = repr(reader.read(range(reader.n)))
+                assert reader.n > 0
+        except (fffs.errors.FffsError, AssertionError):
+            continue
+        if not sidecar.keep_checksums(copy):
+            continue
+        with fffs.open(copy) as reader:
+            assert repr(reader.read(range(reader.n))) == rows
+            bag = Path(next(file.index.path for file in reader._store.files if file.index.ends.any()))
+        data = bytearray(bag.read_bytes())
+        data[0] ^= 1
+        bag.write_bytes(data)
+        with fffs.open(copy) as reader, pytest.raises(ChecksumError, match=bag.name):
+            reader.read(range(reader.n))
+        checked += 1
+    assert checked > 5
+
+
+def test_verify_keeps_checksums_of_a_folder_of_parts(path: Path) -> None:
+    if path.suffix:
+        return
+    shutil.copy(path, path.with_name("part-1"))
+    result = run("verify", "--json", "--keep", path.parent)
+    assert (result.code, json.loads(result.out)["unverifiable"]) == (0, 0)
+    assert sorted(os.listdir(path.parent)) == ["part-0", "part-0.fffs-crc", "part-1", "part-1.fffs-crc"]
+    with fffs.open(path.parent) as reader:
+        assert reader.n == 62
