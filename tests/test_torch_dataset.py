@@ -17,6 +17,7 @@ from torch_samples import BatchCounter, Numbers, Own, Tagged, content, plain, wr
 
 import fffs
 import fffs.torch
+from fffs.formats.ofrecord import OFRecordWriter
 from fffs.torch import ConcatDataset, Dataset, Subset
 
 
@@ -172,3 +173,44 @@ def test_check_data_off_gives_damaged_records(tmp_path: Path) -> None:
     with pytest.raises(fffs.errors.ChecksumError, match="record 3"):
         Dataset(tmp_path / "a.ffr")[[3]]
     assert len(Dataset(tmp_path / "a.ffr", check_data=False)[[3]][0]) == 64
+
+
+# ---------------------------------------------------------------- other formats
+
+
+@pytest.fixture(params=["tfrecord", "ofrecord", "bag"])
+def other(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The records of ``path`` in another format."""
+    if request.param == "bag":
+        with fffs.granular.BagWriter(tmp_path / "a.bag") as bag:
+            for k in range(20):
+                bag.append(content(k, None))
+        return tmp_path / "a.bag"
+    name = tmp_path / ("a.tfrecord" if request.param == "tfrecord" else "part-0")
+    with fffs.tfrecord.TFRecordWriter(name) if request.param == "tfrecord" else OFRecordWriter(name) as writer:
+        for k in range(20):
+            writer.write_one(b"\n\0" + content(k, None))
+    return name
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_records_of_every_format_are_a_data_set(other: Path, workers: int) -> None:
+    before = b"" if other.suffix == ".bag" else b"\n\0"
+    dataset = Dataset(other)
+    assert dataset[3].tobytes() == before + content(3, None)
+    loader = fffs.torch.DataLoader(dataset, batch_size=6, num_workers=workers, collate_fn=list)
+    found = [bytes(sample) for batch in loader for sample in batch]
+    assert found == [before + content(k, None) for k in range(20)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_granular_data_set_is_a_data_set_of_rows(tmp_path: Path, workers: int) -> None:
+    with fffs.granular.DatasetWriter(tmp_path / "d", {"name": "utf8", "number": "int"}) as writer:
+        for k in range(9):
+            writer.append({"name": f"row {k}", "number": k})
+    dataset = Dataset(tmp_path / "d")
+    assert dataset[4] == {"name": "row 4", "number": 4}
+    assert pickle.loads(pickle.dumps(dataset))[[8]] == [{"name": "row 8", "number": 8}]
+    loader = fffs.torch.DataLoader(dataset, batch_size=4, num_workers=workers)
+    batches = [(batch["name"], batch["number"].tolist()) for batch in loader]
+    assert batches == [([f"row {k}" for k in part], list(part)) for part in (range(4), range(4, 8), range(8, 9))]

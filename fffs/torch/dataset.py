@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch.utils.data
 
+import fffs
 from fffs.errors import RecordIndexError, UsageError
 from fffs.reader import FileReader, PathLike
 from fffs.torch.batch import Batch, Records, random_numbers, share_threads
@@ -80,9 +81,11 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
     """
 
     def __init__(self, fnames: PathLike | list[Any] | tuple[Any, ...], check_data: bool = True) -> None:
-        """fnames: a record file, a folder of them, or a list. check_data: compare checksums at every read."""
+        """fnames: anything that ``fffs.open`` opens: a record file of any format, a folder of them, a list, or a
+        granular data set, whose samples are rows. check_data: compare checksums at every read.
+        """
         self.fnames = fnames
-        self.reader = FileReader(fnames, check_data)
+        self.reader = fffs.open(fnames, check_data=check_data)
 
     def __len__(self) -> int:
         return self.reader.n
@@ -128,6 +131,8 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         """The records of a batch when nobody's code makes something else of them: for our DataLoader."""
         kind = type(self)
         if kind.process is not Dataset.process or kind.__getitem__ is not Dataset.__getitem__:
+            return None
+        if not isinstance(self.reader, FileReader):  # its records are decoded
             return None
         if not hasattr(self, "_one_length"):
             lengths = self.reader.lengths(np.arange(len(self)))
