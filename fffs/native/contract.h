@@ -78,6 +78,9 @@ typedef struct {
  * Anything else (-ENOMEM): the batch could not be run, no status is meaningful. */
 int fffs_read_batch(fffs_request *requests, size_t count);
 
+/* The same for one record: 0, or what would be its status. */
+int fffs_read_one(int fd, int64_t offset, int64_t length, uint8_t *dest, uint32_t check, uint32_t expected);
+
 /* Says that a batch of so many requests and bytes follows at once: helper threads that sleep wake up meanwhile. Only a
  * hint; nothing has to follow. */
 void fffs_engine_expect(size_t count, uint64_t bytes);

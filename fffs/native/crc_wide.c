@@ -1,5 +1,4 @@
 /* CRC-32 with 512-bit carry-less multiplication: about four times as fast as 128-bit folding, where there is AVX-512.
- * AVX-512.
  *
  * Folding. A message's remainder does not change when the 128 bits at its front are taken away and added, multiplied
  * by x^D, to those D bits further on. In the reflected order of zlib's CRC the low half of such a lane is its high

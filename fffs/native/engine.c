@@ -757,3 +757,12 @@ int fffs_read_batch(fffs_request *requests, size_t count)
     run_cold(&self); /* helpers were joined through atomics: all that they wrote can be seen */
     return close_batch(&self);
 }
+
+int fffs_read_one(int fd, int64_t offset, int64_t length, uint8_t *dest, uint32_t check, uint32_t expected)
+{
+    fffs_request request = {
+        .offset = offset, .length = length, .dest = dest, .fd = fd, .check = check, .expected = expected};
+    int status = fffs_read_batch(&request, 1);
+
+    return status == -EIO ? request.status : status;
+}

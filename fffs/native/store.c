@@ -203,14 +203,7 @@ static int read_checked(const struct store_file *file, int64_t offset, uint64_t 
             return status;
         return fffs_checksum(file->is.check, 0, dest, length) == expected ? 0 : -EBADMSG;
     }
-    fffs_request request = {.offset = offset,
-                            .length = (int64_t)length,
-                            .dest = dest,
-                            .fd = file->is.fd,
-                            .check = file->is.check,
-                            .expected = expected};
-    int status = fffs_read_batch(&request, 1);
-    return status == -EIO ? request.status : status;
+    return fffs_read_one(file->is.fd, offset, (int64_t)length, dest, file->is.check, expected);
 }
 
 /* ---------------------------------------------------------------- whole records */

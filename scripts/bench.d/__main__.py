@@ -9,7 +9,9 @@ from pathlib import Path
 
 import chart
 import cold
+import converting
 import file_systems
+import formats
 import mounts
 import opening
 import packing
@@ -22,8 +24,10 @@ MEASURES = {
     "read": reading.run,
     "peers": peers.run,
     "cold": cold.run,
+    "formats": formats.run,
     "open": opening.run,
     "pack": packing.run,
+    "convert": converting.run,
     "mount": mounts.run,
     "train": train.run,
 }
@@ -32,8 +36,10 @@ DESCRIPTION = """measures:
   read   verified batches from the page cache, against a C loop of pread and CRC-32
   peers  verified batches, against other libraries that keep records
   cold   verified batches from the disk, against fio with io_uring
+  formats  Bags and TFRecord files, against FFRecord and the libraries of these formats; finding their records
   open   opening and mounting a packed folder of 1,000,000 files
   pack   packing 10,000 files, against tar followed by sync
+  convert  record files into others, against cp followed by sync
   mount  the mounted folder, against squashfs, EROFS and others; as root; 16 GB of images are made once and kept
   train  training processes with loaders and workers, against torch's loader on small files and others
   all    all of them

@@ -87,7 +87,7 @@ def write_json(document: dict[str, object], path: Path) -> None:
 
 
 def _row(measure: str, what: str, ours: str, baseline: str, unit: str, ratio: str, goal: str) -> str:
-    return f"{measure:6}{what:47}{ours:>10}{baseline:>10} {unit:11}{ratio:>6}  {goal}".rstrip()
+    return f"{measure:8}{what:62}{ours:>10}{baseline:>10} {unit:11}{ratio:>6}  {goal}".rstrip()
 
 
 def _number(value: float) -> str:
@@ -104,6 +104,11 @@ def seconds(run: Callable[[], object]) -> float:
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
+
+
+def best(run: Callable[[], object], rounds: int) -> float:
+    """How long a call takes: the shortest of several."""
+    return min(seconds(run) for _ in range(rounds))
 
 
 def paired_ratio(baseline: Iterable[float], ours: Iterable[float]) -> float:

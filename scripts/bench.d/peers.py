@@ -110,10 +110,11 @@ class Ffrecord:
 
 
 PEERS = (Lmdb, Bagz, ArrayRecord, GranularBag, Ffrecord)
+BATCH = 128
 GOALS = {("LMDB", "112 KiB"): 0.95, ("ffrecord", "112 KiB"): 8.0}
 
 
-class _Set:
+class Set:
     """One record file, and what is read from it."""
 
     def __init__(self, what: str, path: Path, batch: int, batches: int) -> None:
@@ -154,8 +155,8 @@ class _Set:
 def run(report: Report, scratch: Path, quick: bool) -> None:
     rounds = 5 if quick else 15
     sets = [
-        _Set("112 KiB", data.large_records(scratch, 2_000 if quick else 10_000), 128, 32),
-        _Set("1 KiB", data.small_records(scratch, 100_000), 1024, 100),
+        Set("112 KiB", data.large_records(scratch, 2_000 if quick else 10_000), BATCH, 32),
+        Set("1 KiB", data.small_records(scratch, 100_000), 1024, 100),
     ]
     for records in sets:
         for kind in PEERS:
@@ -170,7 +171,7 @@ def run(report: Report, scratch: Path, quick: bool) -> None:
 
 
 def _compare(
-    report: Report, records: _Set, peer: Lmdb | Bagz | ArrayRecord | GranularBag | Ffrecord, rounds: int
+    report: Report, records: Set, peer: Lmdb | Bagz | ArrayRecord | GranularBag | Ffrecord, rounds: int
 ) -> None:
     target = records.path.with_suffix(peer.suffix)
     if peer.suffix == ".ffr":
@@ -187,7 +188,7 @@ def _compare(
     )
 
 
-def _compare_forms(report: Report, records: _Set, rounds: int) -> None:
+def _compare_forms(report: Report, records: Set, rounds: int) -> None:
     """The other forms of a batch, against the list."""
     reader = records.reader
     out = np.empty(max(int(reader.lengths(batch).sum()) for batch in records.batches), np.uint8)
