@@ -122,6 +122,16 @@ def test_idle_memory_is_bounded() -> None:
     assert buffers()[1] <= 256 << 20
 
 
+def test_memory_that_nobody_has_wanted_for_long_goes_back() -> None:
+    arrays = [engine.take(3 << 20) for _ in range(8)]
+    del arrays
+    assert buffers()[1] >= 8 * (3 << 20)
+    with fault(lib.FFFS_FAULT_CLOCK, 1, FOREVER, 11):
+        for _ in range(100):  # each gives back one of the others
+            engine.take(1 << 20)
+        assert buffers()[1] <= 2 << 20, "only what is in use"
+
+
 def test_no_memory() -> None:
     assert engine.take(0).size == 0
     with pytest.raises(ValueError, match="negative"):

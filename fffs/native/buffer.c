@@ -4,9 +4,13 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 
 /* Idle memory above this goes back to the system, the longest unused first. Two batches of 128 MiB stay pooled. */
 #define IDLE_LIMIT ((uint64_t)256 << 20)
+/* And what nobody has wanted for so long goes back, one for each that is given: a moment with many readers at once
+ * does not cost a daemon memory for the rest of its life. */
+#define IDLE_SECONDS 10
 #define PAGE ((size_t)4096)
 #define HUGE_PAGE ((size_t)2 << 20)
 #define SMALLEST_SHIFT 16 /* 64 KiB: malloc does well below that */
@@ -25,6 +29,7 @@ typedef struct header {
     void *mapping;
     size_t mapped;
     uint64_t given;               /* when it came back: the count of gives until then */
+    time_t since;                 /* the same, in seconds of the clock */
     struct header *below;         /* in the class's stack */
     struct header *newer, *older; /* among all idle buffers */
 } header;
@@ -138,18 +143,31 @@ static header *evict(void)
     return victim;
 }
 
+static time_t seconds(void)
+{
+    struct timespec now;
+    int32_t ahead = 0;
+
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    fffs_fault(FFFS_FAULT_CLOCK, &ahead);
+    return now.tv_sec + ahead;
+}
+
 void fffs_buffer_give(void *buffer)
 {
     header *given, *victims = NULL;
+    time_t now;
 
     if (buffer == NULL)
         return;
     given = (header *)((uint8_t *)buffer - PAGE);
     if (given->magic != TAKEN)
         abort(); /* given twice, or overrun: either way somebody else's data is next */
+    now = seconds();
     pthread_mutex_lock(&lock);
     given->magic = IDLE;
     given->given = ++gives;
+    given->since = now;
     taken_bytes -= given->size;
     idle_bytes += given->size;
     given->below = stacks[given->index];
@@ -158,7 +176,7 @@ void fffs_buffer_give(void *buffer)
     given->older = newest;
     *(newest != NULL ? &newest->newer : &oldest) = given;
     newest = given;
-    while (idle_bytes > IDLE_LIMIT) {
+    while (idle_bytes > IDLE_LIMIT || (victims == NULL && now - oldest->since > IDLE_SECONDS)) {
         header *victim = evict();
         victim->below = victims;
         victims = victim;

@@ -1,4 +1,5 @@
-/* The fast path's threads: they stand between the kernel and the FUSE library, answer what they can and forward the rest.
+/* The fast path's threads: they stand between the kernel and the FUSE library, answer what they can and forward the
+ * rest.
  *
  *     kernel ──fuse_fd──► hot threads ──┬─► answered from memory and page cache, reply to fuse_fd
  *                                       ├─► queue ──► cold threads, which may wait for the disk, reply to fuse_fd
@@ -6,7 +7,8 @@
  *
  * Facts about the kernel that this depends on (fs/fuse/dev.c):
  *   - one read returns one whole message, one write must hold one whole reply; both are safe from any thread;
- *   - a read blocks until there is a message, and gives ENODEV once the file system is unmounted or the connection aborted;
+ *   - a read blocks until there is a message, and gives ENODEV once the file system is unmounted or the connection
+ * aborted;
  *   - a reply to a request that nobody waits for any more gives ENOENT: not an error;
  *   - a read buffer must hold the largest WRITE; INIT's answer says how large that is, and ours says 4096. */
 #include "fastpath.h"
@@ -20,15 +22,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-/* The largest message a read-only file system gets: FUSE_MIN_READ_BUFFER, and what the kernel demands before INIT's answer. */
+/* The largest message a read-only file system gets: FUSE_MIN_READ_BUFFER, and what the kernel demands before INIT's
+ * answer. */
 enum { MESSAGE_ROOM = 160 * 1024 };
 
-/* A reply's header ends where a page does: the kernel copies what follows page by page, and fastest between whole ones. A
- * thread that answers all the time has its buffer in a huge page, which the kernel need not look up piece by piece. */
+/* A reply's header ends where a page does: the kernel copies what follows page by page, and fastest between whole
+ * ones. A thread that answers all the time has its buffer in a huge page, which the kernel need not look up piece by
+ * piece. */
 enum {
     REPLY_START = 4096 - sizeof(struct fuse_out_header),
     REPLY_BUFFER = REPLY_START + FFFS_REPLY_ROOM,
@@ -273,7 +278,8 @@ static int start_worker(struct worker *worker, void *(*run)(void *), size_t mess
         sigdelset(&most, WAKE_SIGNAL);
         pthread_sigmask(SIG_SETMASK, &most, &before);
         atomic_store(&worker->running, true);
-        status = fffs_fault(FFFS_FAULT_THREAD, &fault) ? -EAGAIN : -pthread_create(&worker->thread, NULL, run, worker);
+        status =
+            fffs_fault(FFFS_FAULT_THREAD, &fault) ? -EAGAIN : -pthread_create(&worker->thread, NULL, run, worker);
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
     if (status) {
@@ -285,9 +291,10 @@ static int start_worker(struct worker *worker, void *(*run)(void *), size_t mess
     return status;
 }
 
-/* Queues a read for the cold threads, starting another one when there are more reads than idle threads. -ENOMEM: it is not
- * queued; -EAGAIN: it is, but nobody will come. */
-static int queue_cold(struct fffs_fastpath *path, const uint8_t *message, size_t length, uint64_t record, uint64_t began)
+/* Queues a read for the cold threads, starting another one when there are more reads than idle threads. -ENOMEM: it
+ * is not queued; -EAGAIN: it is, but nobody will come. */
+static int queue_cold(struct fffs_fastpath *path, const uint8_t *message, size_t length, uint64_t record,
+                      uint64_t began)
 {
     struct cold_read *read = fffs_allocate(sizeof *read);
 
@@ -363,8 +370,17 @@ static void *run_cold(void *argument)
     struct worker *worker = argument;
     struct cold_read *read;
 
-    while ((read = next_cold(worker->owner, true)))
+    for (;;) {
+        read = next_cold(worker->owner, false);
+        if (!read) {
+            /* Most of these threads are idle most of the time: none keeps a megabyte for that. */
+            (void)madvise(worker->reply, REPLY_BUFFER, MADV_DONTNEED);
+            read = next_cold(worker->owner, true);
+        }
+        if (!read)
+            break;
         answer_cold(worker, read, worker->reply + REPLY_START);
+    }
     atomic_store(&worker->running, false);
     return NULL;
 }
@@ -414,7 +430,8 @@ static void *run_hot(void *argument)
 
         if (got > 0)
             handle(worker, worker->message, (size_t)got, worker->reply + REPLY_START);
-        else if (got == 0 || (errno != EINTR && errno != EAGAIN && errno != ENOENT)) /* ENOENT: taken back meanwhile */
+        else if (got == 0 ||
+                 (errno != EINTR && errno != EAGAIN && errno != ENOENT)) /* ENOENT: taken back meanwhile */
             break;
     }
     if (!atomic_load(&path->stopping)) {
