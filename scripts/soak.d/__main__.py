@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -41,6 +42,9 @@ def main() -> int:
     )
     parser.add_argument("--source", type=Path, metavar="DIR", help="what to pack (default: the standard library)")
     args = parser.parse_args()
+    # Also in the background of a script, and when it is told to end: the mounts are undone.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     if not (args.minutes or args.examples or args.reads):
         parser.error("nothing to do: give --minutes, --examples or --reads")
     ok = True
