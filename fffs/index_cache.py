@@ -39,6 +39,8 @@ for checksums that somebody computes for a format without any); u32 CRC-32 of ev
 
 FEWEST: Final = 256  # records below which a scan costs less than an entry
 SETTLED: Final = 2.0  # seconds: a file may still change without its times changing for so long
+LIMIT: Final = 1 << 30  # bytes of all entries: beyond that, those that were made first are removed
+UNFINISHED: Final = 3600.0  # seconds after which nobody goes on with an unfinished entry
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ def store(kind: int, status: os.stat_result, entry: Entry) -> None:
         try:
             _write(folder, temporary, _encode(kind, status, entry))
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            _prune(folder)
         except OSError as error:
             _log.debug("entry not kept: %s", error)
             with contextlib.suppress(OSError):
@@ -123,6 +126,28 @@ def _write(folder: int, name: str, parts: list[Any]) -> None:
     with open(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
         for part in parts:
             file.write(part)
+
+
+def _prune(folder: int) -> None:
+    """Remove entries of files that are long forgotten, and what killed processes have left. Only what is named so."""
+    now = time.time()
+    entries: list[tuple[float, int, str]] = []
+    for name in os.listdir(folder):
+        if not name.startswith(("scan-", ".scan-")):
+            continue
+        with contextlib.suppress(FileNotFoundError):  # others prune, too
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if name.startswith("scan-"):
+                entries.append((status.st_mtime, status.st_size, name))
+            elif status.st_mtime < now - UNFINISHED:
+                os.unlink(name, dir_fd=folder)
+    size = sum(entry[1] for entry in entries)
+    for _, its_size, name in sorted(entries)[:-1]:  # never the last one, which may be the one just made
+        if size <= LIMIT:
+            break
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+        size -= its_size
 
 
 def read_entry(fd: int, kind: int, status: os.stat_result) -> Entry | None:

@@ -339,3 +339,36 @@ def test_a_full_disk_is_no_error(tmp_path: Path, counted: Counted, monkeypatch: 
             (disk / "filler").write_bytes(bytes(64 << 10))
         assert counted.load(path) == (EXPECTED, 1)
         assert [name for _, _, names in os.walk(disk) for name in names] in ([], ["filler"])
+
+
+def test_what_was_made_first_goes_when_there_is_too_much(
+    tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    for k in range(5):
+        path = tmp_path / f"{k}.tfrecord"
+        path.write_bytes(RECORDS)
+        counted.load(path)
+        newest = max(cache.iterdir(), key=lambda entry: entry.stat().st_mtime_ns)
+        os.utime(newest, (1000 + k, 1000 + k))
+        sizes.append(newest.stat().st_size)
+        monkeypatch.setattr(index_cache, "LIMIT", 3 * sizes[0])
+        assert len(list(cache.iterdir())) <= 4
+    assert [counted.load(tmp_path / f"{k}.tfrecord")[1] for k in (4, 3, 2)] == [0, 0, 0]
+    assert counted.load(tmp_path / "0.tfrecord")[1] == 1
+
+
+def test_what_killed_processes_have_left_is_removed_and_nothing_else(
+    tmp_path: Path, cache: Path, counted: Counted
+) -> None:
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(RECORDS)
+    cache.mkdir(parents=True, mode=0o700)
+    for name in (".scan-1-2-3.abc", ".scan-1-2-3.young", "somebody's", ".hidden"):
+        (cache / name).write_bytes(b"")
+        os.utime(cache / name, (1000, 1000))
+    os.utime(cache / ".scan-1-2-3.young")
+    assert counted.load(path)[1] == 1
+    assert {entry.name for entry in cache.iterdir()} >= {".scan-1-2-3.young", "somebody's", ".hidden"}
+    assert not (cache / ".scan-1-2-3.abc").exists()
+    assert counted.load(path)[1] == 0
