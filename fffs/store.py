@@ -10,8 +10,6 @@ import bisect
 import errno
 import operator
 import os
-import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +20,6 @@ from fffs import engine, folders
 from fffs.engine import CHECK_NONE
 from fffs.errors import (
     ChecksumError,
-    ClosedError,
     ReadError,
     RecordIndexError,
     SourceChangedError,
@@ -35,6 +32,7 @@ from fffs.index import RecordIndex
 from fffs.native import ffi, lib
 from fffs.native_store import make_native_store
 from fffs.numbers import Indices, Int64Array, resolve
+from fffs.shared import Shared
 
 UInt8Array = npt.NDArray[np.uint8]
 
@@ -67,31 +65,12 @@ def _offsets(lengths: Int64Array) -> Int64Array:
     return offsets
 
 
-class _Use:
-    """The with-block of ``RecordStore.use``. Entered for each read: a generator would take three times as long."""
-
-    __slots__ = ("_store",)
-
-    def __init__(self, store: RecordStore) -> None:
-        self._store = store
-
-    def __enter__(self) -> None:
-        self._store.begin_use()
-
-    def __exit__(self, *_: object) -> None:
-        self._store.end_use()
-
-
 def room(size: int) -> UInt8Array:
     """Writable uint8[size] with unspecified content, from the pool when that is worth it."""
     return engine.take(size) if size >= POOLED else np.empty(size, np.uint8)
 
 
-# Every store of this process, for a child of fork, which inherits them all.
-_stores: weakref.WeakSet[RecordStore] = weakref.WeakSet()
-
-
-class RecordStore:
+class RecordStore(Shared):
     """The records of open files, numbered through. Owns the files' descriptors.
 
     May be used from any thread. A child of fork may go on using it. ``close`` from one thread while others read lets
@@ -113,10 +92,7 @@ class RecordStore:
         self._join([file.index for file in self.files])
         self._native: Any = None
         self._keep: list[Any] = []
-        self._lock = threading.Lock()
-        self._users = 0
-        self._closing = False
-        _stores.add(self)
+        super().__init__()
 
     def _join(self, indexes: list[RecordIndex]) -> None:
         """One file's arrays serve as they are; those of several are joined so that a batch is a single gather."""
@@ -136,58 +112,12 @@ class RecordStore:
 
     # ------------------------------------------------------------ life
 
-    def use(self) -> _Use:
-        """Keep the files open in a with-block; the last user closes them when ``close`` was called in between."""
-        return _Use(self)
-
-    def begin_use(self) -> None:
-        """What entering ``use`` does."""
-        with self._lock:
-            if self._closing:
-                raise ClosedError("FileReader has been closed.")
-            self._users += 1
-
-    def end_use(self) -> None:
-        """What leaving ``use`` does."""
-        with self._lock:
-            if self._users:  # nobody counts in a child that was forked in the middle of this use
-                self._users -= 1
-            last = self._closing and self._users == 0
-        if last:
-            self._close_files()
-
-    def close(self) -> None:
-        """Close the files, once nobody reads from them any more. May be called again."""
-        with self._lock:
-            if self._closing:
-                return
-            self._closing = True
-            idle = self._users == 0
-        if idle:
-            self._close_files()
-
-    def _close_files(self) -> None:
+    def _end(self) -> None:
         lib.fffs_store_free(self._native or ffi.NULL)
         self._native = None
         self._keep.clear()
         for file in self.files:
             folders.close(file.fd)
-
-    def forget_other_threads(self) -> None:
-        """In a child of fork: whoever held the lock or read stayed behind, and would never let go here."""
-        self._lock = threading.Lock()
-        waited_for, self._users = self._users, 0
-        if self._closing and waited_for:
-            self._close_files()
-
-    def __del__(self) -> None:
-        if not getattr(self, "_closing", True):
-            self.close()
-
-    @property
-    def closed(self) -> bool:
-        """Whether ``close`` has been called."""
-        return self._closing
 
     def expect_random_reads(self) -> None:
         """Tell the kernel that no record follows another.
@@ -498,11 +428,3 @@ class RecordStore:
         """Whether all of the record has been verified by range reads since the file last changed."""
         with self.use():
             return bool(lib.fffs_store_verified(self.native, record))
-
-
-def _after_fork_in_child() -> None:
-    for store in list(_stores):
-        store.forget_other_threads()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

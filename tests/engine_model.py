@@ -195,6 +195,13 @@ def fault(kind: int, nth: int, count: int, result: int) -> Iterator[Callable[[],
         lib.fffs_fault_set(lib.FFFS_FAULT_NONE, 0, 0, 0)
 
 
+@contextmanager
+def later() -> Iterator[None]:
+    """As if it were so late that every file rests: what is verified now is remembered."""
+    with fault(lib.FFFS_FAULT_CLOCK, 1, 1 << 40, 61):
+        yield
+
+
 # ---------------------------------------------------------------- threads and processes
 
 

@@ -32,6 +32,7 @@ from engine_model import (
     fault,
     held,
     in_child,
+    later,
     make_cold,
     many_records,
     thread_limit,
@@ -575,7 +576,8 @@ def test_who_must_not_wait_gets_only_what_is_cached_and_verified(ranges: list[Pa
     """What the test above takes for granted: answers of None are neither the rule nor forgotten."""
     with opened(ranges) as stores:
         assert asked.read(stores) is None
-        Range(asked.content, asked.start, asked.length).read(stores)
+        with later():
+            Range(asked.content, asked.start, asked.length).read(stores)
         assert asked.read(stores) == asked.expected
 
 

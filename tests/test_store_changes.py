@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_model import fault
+from engine_model import fault, later
 
 import fffs
 from fffs.errors import ChecksumError
@@ -25,7 +25,6 @@ from fffs.native import lib
 
 SIZES = {"small": 5000, "large": 3_000_000, "in blocks": 3_000_000}
 AGE = 3.1  # seconds from which on the times of a file that is opened are believed
-RESTED = 61  # seconds after a change from which on they are
 
 
 @pytest.fixture(params=SIZES)
@@ -90,13 +89,6 @@ def test_a_change_that_no_time_shows_is_found(kind: str, path: Path, content: by
             assert read(source, 100, 2000) is None
             invert(1000)
             assert read(source, 100, 2000) == content[100:2100]
-
-
-@contextmanager
-def later() -> Iterator[None]:
-    """As if it were so late that every file rests."""
-    with fault(lib.FFFS_FAULT_CLOCK, 1, 1 << 40, RESTED):
-        yield
 
 
 def test_the_rest_of_a_change_whose_begin_was_noticed_is_found(kind: str, path: Path, content: bytes) -> None:
