@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,8 +16,9 @@ _log = logging.getLogger("fffs.mount")
 class Failures:
     """Failed reads of a mount. For one thread."""
 
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
+    def __init__(self, path_of: Callable[[int], bytes]) -> None:
+        """path_of: a path that leads to a node from the root."""
+        self._path_of = path_of
         self.records: set[int] = set()
         self.reads = 0
 
@@ -25,7 +27,7 @@ class Failures:
         self.reads += 1
         if record not in self.records:
             self.records.add(record)
-            _log.error("%s: %s", os.fsdecode(path_of(self._tree, node)), error)
+            _log.error("%s: %s", os.fsdecode(self._path_of(node)), error)
 
     def summary(self) -> str:
         """A line for the end, or nothing."""

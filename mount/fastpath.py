@@ -43,6 +43,9 @@ REMOTE = frozenset(
 )
 
 
+_STORED = {"granular": " (arrays are shown as they are stored with -o decode=off)"}
+
+
 def connect(fuse: int, source: Source, options: MountOptions, debug: bool = False) -> FastPath | Device:
     """What stands between the kernel's descriptor, which it owns from now on, and pyfuse3.
 
@@ -64,10 +67,16 @@ def find_obstacle(source: Source, options: MountOptions, debug: bool) -> str:
     """Why the fast path is not for this mount, or nothing."""
     if debug:
         return "every request is to be logged, and native threads log none"
+    if source.rows is not None:
+        return "its threads show what is stored, and this is decoded" + _STORED.get(source.layout, "")
+    kinds: dict[int, str] = {}
     for file in source.store.files:
         if file.fd < 0 or not stat.S_ISREG(os.fstat(file.fd).st_mode):
             return f"{file.index.path} is not a regular file"
-        kind = file_system_of(os.fstat(file.fd).st_dev) if options.fastpath is None else ""
+        device = os.fstat(file.fd).st_dev
+        if options.fastpath is None and device not in kinds:
+            kinds[device] = file_system_of(device)
+        kind = kinds.get(device, "")
         if kind.split(".")[0] in REMOTE:
             return f"{file.index.path} is on a file system of type {kind}; -o fastpath=on uses it all the same"
     return ""

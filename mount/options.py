@@ -23,6 +23,8 @@ class MountOptions:
         noexec: nothing in the mount can be run as a program.
         nonempty: mount over a folder that is not empty.
         suffix: ending of the numbered names of a plain record file.
+        decode: show what is in records instead of the records. True: each record of a TFRecord or OFRecord file as
+            a folder of features, arrays and integers of a granular data set as ``.npy`` files. None: only its arrays.
         fastpath: native threads answer what is asked for most. None: if all sources are local files; True: whatever the
             sources are. Where they cannot be started the mount works without them.
         threads: how many of them; 0: as many as there are processors, from 2 to 16.
@@ -41,6 +43,7 @@ class MountOptions:
     noexec: bool = False
     nonempty: bool = False
     suffix: str = ""
+    decode: bool | None = None
     fastpath: bool | None = None
     threads: int = 0
     readahead: int = 1024
@@ -73,6 +76,8 @@ def parse(options: Iterable[str]) -> MountOptions:
             raise UsageError(f"-o {name}: {REFUSED[name]}")
         if name in FLAGS and not equals:
             changed: dict[str, Any] = {name: True}
+        elif name in BARE and not equals:
+            changed = {name: VALUES[name](name, "on")}
         elif name in VALUES and equals:
             changed = {name: VALUES[name](name, value)}
         elif name in FLAGS or name in VALUES:
@@ -87,6 +92,7 @@ def known() -> list[str]:
     """The options that mean something, as an error or a help text shows them."""
     forms = {
         "verify": "verify=on|off",
+        "decode": "decode[=auto|on|off]",
         "fastpath": "fastpath=auto|on|off",
         "readahead": "readahead=KIB",
         "umask": "umask=OCTAL",
@@ -138,6 +144,7 @@ def _path(name: str, value: str) -> str:
 FLAGS = ("allow_other", "ro", "noexec", "nonempty")
 VALUES: dict[str, Callable[[str, str], Any]] = {
     "verify": _switch,
+    "decode": _choice,
     "fastpath": _choice,
     "threads": _number,
     "readahead": _number,
@@ -147,6 +154,8 @@ VALUES: dict[str, Callable[[str, str], Any]] = {
     "suffix": _text,
     "log": _path,
 }
+BARE = ("decode",)
+"""Values that may be left out, and are ``on`` then."""
 REFUSED = {
     "rw": "a mount of record files is always read-only; leave it out, and change the folder that was packed",
     "suid": "a mount is always nosuid: a file may come from anybody; unpack it to run such programs",

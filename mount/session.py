@@ -12,7 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 from fffs.errors import FffsError, MountError
-from fffs.layouts import Source, load_source
+from fffs.layouts import Source, load_shown
 from fffs.mount import kernel
 from fffs.mount.job import Job
 from fffs.mount.mountpoint import MountPoint
@@ -25,6 +25,8 @@ try:
     from fffs.mount import fastpath
     from fffs.mount.operations import Operations
     from fffs.mount.readonly import keep_read_only
+    from fffs.mount.refusals import ReadOnlyOperations
+    from fffs.mount.rows import RowOperations
     from fffs.mount.stats import Statistics
 except ModuleNotFoundError as error:
     raise MountError(
@@ -57,12 +59,13 @@ def serve(job: Job, ready: Callable[[], None] = lambda: None, lifeline: int | No
 
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    with _signals(_leave), load_source(job.sources, job.options.suffix, job.options.verify) as source:
+    options = job.options
+    with _signals(_leave), load_shown(job.sources, options.suffix, options.verify, options.decode) as source:
         for line in source.warnings[:WARNINGS_SHOWN]:
             _log.warning("%s", line)
         if len(source.warnings) > WARNINGS_SHOWN:
             _log.warning("and %d more of these", len(source.warnings) - WARNINGS_SHOWN)
-        point = MountPoint(job.mountpoint, job.options.nonempty)
+        point = MountPoint(job.mountpoint, options.nonempty)
         session = _Session(job, source, point, ready, lifeline)
         # From here on no signal handler raises: it might hit the event loop, or pyfuse3's C code, anywhere.
         _handle(session.ask_to_stop)
@@ -107,9 +110,11 @@ class _Session:
     ) -> None:
         self._job, self._point, self._ready, self._lifeline = job, point, ready, lifeline
         self._source = source
-        self._operations = Operations(source, job.options)
+        make = Operations if source.rows is None else RowOperations
+        self._operations: ReadOnlyOperations = make(source, job.options)
         self._device = ""
         self._asked = False
+        self._announced = False
         self._stopping = False
         self._detached = False
         self._overdue = False
@@ -127,6 +132,11 @@ class _Session:
             # libfuse serves a descriptor that it is given this way, and mounts and unmounts nothing.
             pyfuse3.init(self._operations, f"/dev/fd/{self._connection.number}", set())
             trio.run(self._main)
+        except BaseException:
+            # What people use must not turn into an empty folder, which looks fine: the mount stays, dead, as after a
+            # kill, and whoever finds it is told how to remove it.
+            self._detached = self._announced
+            raise
         finally:
             if not self._detached:
                 self._detach(lazy=True)
@@ -181,6 +191,7 @@ class _Session:
             await trio.to_thread.run_sync(os.stat, path, abandon_on_cancel=True)
             kernel.read_ahead(self._device, self._job.options.readahead)
             _log.info("%s: mounted %s", path, self._job.name)
+            self._announced = True
             self._ready()
         except OSError as error:
             self._error = error if isinstance(error, FffsError) else MountError(f"{path}: {error.strerror}")

@@ -21,7 +21,7 @@ from fffs.layouts import Source
 from fffs.mount.attributes import PREFIX
 from fffs.mount.fastpath import FastPath
 from fffs.mount.latency import BUCKETS, bucket, percentile
-from fffs.mount.operations import Operations
+from fffs.mount.refusals import ReadOnlyOperations
 from fffs.native import lib
 from fffs.tree import ROOT
 
@@ -35,7 +35,7 @@ NATIVE = ("lookup", "getattr", "read", "readdir", "readlink", "forget", "other")
 class Statistics:
     """Counts what pyfuse3 is asked, and answers for all of the mount. For the thread of the event loop."""
 
-    def __init__(self, operations: Operations, source: Source, native: FastPath | None) -> None:
+    def __init__(self, operations: ReadOnlyOperations, source: Source, native: FastPath | None) -> None:
         self._operations, self._source, self._native = operations, source, native
         self._began = time.monotonic()
         self._requests = dict.fromkeys(COUNTED, 0)

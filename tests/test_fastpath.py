@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mounting import Daemon, Mounts, detach_all, is_mounted, wait_until
+from mounting import Daemon, Mounts, detach_all, is_mounted, run_fffs, wait_until
 
 import fffs
 from fffs.errors import MountError
@@ -438,17 +438,24 @@ Operations.statfs = crash
 
 
 @pytest.mark.fuse
+@pytest.mark.parametrize("made", [False, True], ids=["own folder", "made folder"])
 @pytest.mark.parametrize("on", [False, True], ids=["pyfuse3", "fastpath"])
-def test_a_crash_of_pyfuse3_is_an_error_for_all_who_wait_and_ends_the_mount(
-    on: bool, many: Path, tmp_path: Path
+def test_a_crash_of_pyfuse3_is_an_error_for_all_who_wait_and_leaves_a_dead_mount(
+    on: bool, made: bool, many: Path, tmp_path: Path
 ) -> None:
+    if not made:
+        (tmp_path / "m").mkdir()
     with served(tmp_path, many, CRASH, fastpath=on) as daemon:
         with busy_readers([daemon.path / f"{k:06}" for k in range(20)], 2):
             with pytest.raises(OSError) as caught:
                 os.statvfs(daemon.path)
             assert caught.value.errno in (errno.ECONNABORTED, errno.ENOTCONN, errno.EIO)
             assert daemon.wait()
-        assert not daemon.path.exists(), "and is not a folder that looks fine"
+        with pytest.raises(OSError) as caught:
+            os.listdir(daemon.path)
+        assert caught.value.errno == errno.ENOTCONN, "and not a folder that looks fine"
+        assert run_fffs("umount", daemon.path) == ""
+        assert daemon.path.exists() != made
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """Layouts: what tree of names a source is shown as. ``load_source`` opens any source with its tree.
 
 One module per kind: ``packed`` (the tree stored in a packed folder), ``plain`` (one numbered file per record),
-``union`` (several packed folders as one).
+``union`` (several packed folders as one), ``granular`` (a folder per datapoint). What is too much for a tree, or has to
+be decoded, are ``rows``: ``messages`` (features of records) and ``granular_rows``.
 """
 
 from __future__ import annotations
@@ -11,25 +12,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fffs.errors import SourceNotFoundError, UsageError
+from fffs.errors import MetadataError, RecordError, SourceNotFoundError, UsageError
 from fffs.files import SourceFile
+from fffs.formats.bag import COMPRESSED
 from fffs.layouts import packed, plain, union
+from fffs.layouts.rows import Rows
 from fffs.reader import expand_sources, open_files
 from fffs.store import RecordStore
 from fffs.tree import Tree
+from fffs.treebuilder import TreeBuilder
+
+Path = str | bytes | os.PathLike[Any]
 
 
 @dataclass(frozen=True)
 class Source:
     """Open files and the tree that names their records. Close it when done.
 
-    ``warnings`` are lines for the user, such as names that are hidden by others.
+    ``warnings`` are lines for the user, such as names that are hidden by others. ``rows``: what is shown instead of the
+    tree, which is empty then.
     """
 
     tree: Tree
     store: RecordStore
     layout: str
     warnings: tuple[str, ...] = ()
+    rows: Rows | None = None
 
     def close(self) -> None:
         """Close the files."""
@@ -42,47 +50,89 @@ class Source:
         self.close()
 
 
-def load_source(paths: Sequence[str | bytes | os.PathLike[Any]], suffix: str = "", check_data: bool = True) -> Source:
-    """Open record files, or folders of them, as one tree.
+def load_source(paths: Sequence[Path], suffix: str = "", check_data: bool = True) -> Source:
+    """Open record files of any format, folders of them, or a granular data set, as one tree.
 
     One packed folder shows its tree; several show their union, in which the first wins. Plain record files show one
-    file per record, numbered through; ``suffix`` is added to each name.
+    file per record, numbered through; ``suffix`` is added to each name. A data set shows a folder per datapoint, with
+    every blob as it is stored.
 
     Raises:
-        UsageError: packed and plain files are mixed, or a suffix is given for packed ones.
+        UsageError: packed and plain files are mixed, or a suffix is given for what has names of its own.
         FormatError, SourceNotFoundError, ReadError: a file cannot be opened.
 
     """
-    return _load(paths, lambda files: _load_any(files, suffix, check_data), check_data)
+    names = _names(paths)
+    if path := _data_set(names, suffix):
+        return _load_data_set(path, check_data)
+    return _load(names, lambda files: _load_any(files, suffix, check_data), check_data)
 
 
-def load_records(paths: Sequence[str | bytes | os.PathLike[Any]]) -> Source:
+def load_records(paths: Sequence[Path]) -> Source:
     """Open record files, or folders of them, as numbered files, whatever names they hold: those may be damaged.
 
     Raises:
         FormatError, SourceNotFoundError, ReadError: a file cannot be opened.
 
     """
-    return _load(paths, lambda files: _load_plain(files, ""))
+    names = _names(paths)
+    if path := _data_set(names, ""):
+        return _load_blobs(path)
+    return _load(names, lambda files: _load_plain(files, ""))
 
 
-def _load(
-    paths: Sequence[str | bytes | os.PathLike[Any]],
-    layout: Callable[[list[SourceFile]], _Loaded],
-    check_data: bool = True,
-) -> Source:
-    names = expand_sources([os.fsdecode(path) for path in paths])
-    if not names:
-        raise SourceNotFoundError("nothing to open")
-    files = open_files(names, check_data)
+def load_shown(paths: Sequence[Path], suffix: str = "", check_data: bool = True, decode: bool | None = None) -> Source:
+    """``load_source`` for the mount, which can show ``rows`` as well.
+
+    Args:
+        paths: as there.
+        suffix: as there.
+        check_data: as there.
+        decode: True: what is in the records of TFRecord and OFRecord files, and a data set's arrays and numbers as
+            ``.npy`` files. None: only a data set's arrays. False: everything as it is stored.
+
+    Raises:
+        UsageError: it cannot be decoded; and what ``load_source`` raises.
+
+    """
+    names = _names(paths)
+    if path := _data_set(names, suffix):
+        return _show_data_set(path, check_data, decode)
+    if not decode:
+        return load_source(names, suffix, check_data)
+    if suffix:
+        raise UsageError("--suffix is for records as they are stored; leave it or decode out")
+    return _decode(names, check_data)
+
+
+# ---------------------------------------------------------------- record files
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    return [os.fsdecode(path) for path in paths]
+
+
+def _load(names: list[str], layout: Callable[[list[SourceFile]], _Loaded], check_data: bool = True) -> Source:
+    files = _open(names, check_data)
     try:
         loaded = layout(files)
     except BaseException:
-        for file in files:
-            os.close(file.fd)
+        _close(files)
         raise
     # The last step: from here on the store owns the descriptors.
     return Source(loaded.tree, RecordStore(loaded.files), loaded.layout, loaded.warnings)
+
+
+def _open(names: list[str], check_data: bool) -> list[SourceFile]:
+    paths = expand_sources(names)
+    if not paths:
+        raise SourceNotFoundError("nothing to open")
+    return open_files(paths, check_data)
+
+
+def _close(files: list[SourceFile]) -> None:
+    for file in files:
+        os.close(file.fd)
 
 
 @dataclass(frozen=True)
@@ -112,6 +162,8 @@ def _all_packed(files: list[SourceFile]) -> bool:
 
 
 def _load_plain(files: list[SourceFile], suffix: str) -> _Loaded:
+    if not suffix and all(file.index.path.endswith(COMPRESSED) for file in files):
+        suffix = ".zst"  # what is stored
     n = sum(len(file.index) for file in files)
     mtime = max(os.fstat(file.fd).st_mtime_ns for file in files)
     return _Loaded(files, plain.build(n, suffix, mtime, files[0].index.path), "plain")
@@ -125,3 +177,83 @@ def _load_packed(files: list[SourceFile], check_data: bool) -> _Loaded:
     tree, hidden = union.merge([entry.tree for entry in loaded], [len(file.index) for file in files])
     lines = tuple(f"{os.fsdecode(path)}: also in {files[k].index.path}, which is hidden" for path, k in hidden)
     return _Loaded(files, tree, "union", lines)
+
+
+def _decode(names: list[str], check_data: bool) -> Source:
+    from fffs.layouts.messages import MessageRows
+
+    files = _open(names, check_data)
+    store = RecordStore(files)
+    try:
+        return Source(_empty(), store, "messages", rows=MessageRows(files, store, check_data))
+    except BaseException:
+        store.close()
+        raise
+
+
+def _empty() -> Tree:
+    return TreeBuilder().build(0, "")
+
+
+# ---------------------------------------------------------------- data sets
+
+
+def _data_set(names: list[str], suffix: str) -> str:
+    """The data set that is meant, or nothing."""
+    from fffs.layouts.granular import is_data_set
+
+    sets = [name for name in names if os.path.isdir(name) and is_data_set(name)]
+    if sets and len(names) > 1:
+        raise UsageError(f"{sets[0]}: a granular data set can only be opened alone")
+    if sets and suffix:
+        raise UsageError(f"{sets[0]}: a granular data set has names of its own; leave --suffix out")
+    return sets[0] if sets else ""
+
+
+def _load_data_set(path: str, check_data: bool) -> Source:
+    from fffs.layouts import granular
+
+    data = granular.DataSet(path)
+    try:
+        tree = granular.build(data, check_data)
+    except BaseException:
+        _close(data.files)
+        raise
+    return Source(tree, RecordStore(data.files), "granular")
+
+
+def _load_blobs(path: str) -> Source:
+    """All records of all its Bags as numbered files."""
+    from fffs.layouts import granular
+
+    data = granular.DataSet(path)
+    try:
+        loaded = _load_plain(data.files, "")
+    except BaseException:
+        _close(data.files)
+        raise
+    return Source(loaded.tree, RecordStore(data.files), loaded.layout)
+
+
+def _show_data_set(path: str, check_data: bool, decode: bool | None) -> Source:
+    from fffs.layouts import granular, granular_rows
+
+    data = granular.DataSet(path)
+    arrays, numbers = decode is not False, decode is True
+    warnings: tuple[str, ...] = ()
+    try:
+        if data.fits_a_tree() and not numbers and not (arrays and granular_rows.shows_arrays(data)):
+            try:
+                return Source(granular.build(data, check_data), RecordStore(data.files), "granular")
+            except (MetadataError, RecordError) as error:  # of some rows: the others can be shown
+                warnings = (str(error),)
+    except BaseException:
+        _close(data.files)
+        raise
+    store = RecordStore(data.files)
+    try:
+        rows = granular_rows.GranularRows(data, store, check_data, arrays, numbers)
+        return Source(_empty(), store, "granular", warnings, rows)
+    except BaseException:
+        store.close()
+        raise

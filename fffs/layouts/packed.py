@@ -14,6 +14,8 @@ from fffs.files import SourceFile
 from fffs.store import RecordStore
 from fffs.tree import Tree
 
+FORMAT = "FFRecord"
+
 
 @dataclass(frozen=True)
 class Packed:
@@ -25,9 +27,9 @@ class Packed:
 
 
 def is_packed(file: SourceFile) -> bool:
-    """Whether the last record begins with the magic bytes of a packed folder."""
+    """Whether it is an FFRecord file whose last record begins with the magic bytes of a packed folder."""
     index, magic = file.index, packed_pickle.MAGIC
-    if len(index) == 0 or index.truncated or index.length(len(index) - 1) < len(magic):
+    if index.format != FORMAT or len(index) == 0 or index.truncated or index.length(len(index) - 1) < len(magic):
         return False
     return _read(file, 0, len(magic)) == magic
 

@@ -6,11 +6,26 @@ import os
 import stat
 
 import numpy as np
+import numpy.typing as npt
 
 from fffs.errors import UnsupportedError, UsageError
 from fffs.tree import NAME_MAX, Tree
 
 LEAST_DIGITS = 6
+
+
+def digits_for(n: int) -> int:
+    """The width of the numbers of n things, which are padded with zeros."""
+    return max(LEAST_DIGITS, len(str(max(n - 1, 0))))
+
+
+def numbered(numbers: npt.NDArray[np.int64], digits: int, ending: bytes) -> npt.NDArray[np.uint8]:
+    """The names of numbered files: uint8[n, digits + len(ending)]."""
+    names = np.empty((len(numbers), digits + len(ending)), np.uint8)
+    for k in range(digits):
+        names[:, digits - 1 - k] = numbers // 10**k % 10 + ord("0")
+    names[:, digits:] = np.frombuffer(ending, np.uint8)
+    return names
 
 
 def build(n: int, suffix: str, mtime: int, source: str) -> Tree:
@@ -21,17 +36,14 @@ def build(n: int, suffix: str, mtime: int, source: str) -> Tree:
 
     """
     ending = os.fsencode(suffix)
-    digits = max(LEAST_DIGITS, len(str(max(n - 1, 0))))
+    digits = digits_for(n)
     if b"/" in ending or b"\0" in ending or digits + len(ending) > NAME_MAX:
         raise UsageError(f"--suffix {suffix!r}: must be part of a file name, without '/'")
     width = digits + len(ending)
     if n * width >= 2**32 - 1:
         raise UnsupportedError(f"{source}: {n} records are more than one folder can show; mount the parts separately")
     numbers = np.arange(n, dtype=np.int64)
-    names = np.empty((n, width), np.uint8)
-    for k in range(digits):
-        names[:, digits - 1 - k] = numbers // 10**k % 10 + ord("0")
-    names[:, digits:] = np.frombuffer(ending, np.uint8)
+    names = numbered(numbers, digits, ending)
     # Numbers of one width sort as their bytes do: the entries are in order already.
     nodes = n + 1
     mode = np.full(nodes, stat.S_IFREG | 0o644, np.uint16)

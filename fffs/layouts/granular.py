@@ -1,0 +1,231 @@
+"""granular's data sets: a folder for each datapoint, in it a file for each key, or a folder for each sequence.
+
+``DataSet`` opens one; ``build`` makes its tree, in which each file is a blob as it is stored.
+"""
+
+from __future__ import annotations
+
+import bisect
+import errno
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fffs.engine import CHECK_NONE
+from fffs.errors import MetadataError, ReadError, UnsupportedError
+from fffs.files import SourceFile, open_source
+from fffs.granular import spec as specs
+from fffs.granular.shards import Shard, find_shards, open_shard, shard_name
+from fffs.granular.spec import Type
+from fffs.index import RecordIndex
+from fffs.layouts import refs_table
+from fffs.layouts.escape import file_name
+from fffs.layouts.plain import digits_for, numbered
+from fffs.layouts.refs_table import RefsTable
+from fffs.sidecar import with_checksums
+from fffs.tree import Tree
+from fffs.treebuilder import DIRECTORY, FILE, build_tree
+
+MOST_NODES = 1 << 22
+"""Of one tree, which is in memory: about 700 MiB while it is made."""
+MOST_NAMES = 1 << 28  # bytes
+
+_ENDINGS = {
+    **dict.fromkeys(("jpg", "jpeg"), b".jpg"),
+    **dict.fromkeys(("msgpack", "tree", "array"), b".msgpack"),
+    "png": b".png",
+    "utf8": b".txt",
+    "mp4": b".mp4",
+    "webm": b".webm",
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: its type, and its name in a row. The files of a sequence are in a folder of that name."""
+
+    name: str
+    type: Type
+    ending: bytes
+
+    @property
+    def file(self) -> bytes:
+        """What it is called in a row."""
+        return file_name(self.name.encode(), b"" if self.type.sequence else self.ending)
+
+
+def stored_ending(kind: Type) -> bytes:
+    """The ending for blobs as they are stored: of what the bytes are."""
+    raw = kind.name == "array" and kind.arguments
+    return b".bin" if raw else _ENDINGS.get(kind.name, b".bin")
+
+
+def is_data_set(path: str) -> bool:
+    """Whether a folder is a data set, or has shards of one."""
+    return os.path.lexists(os.path.join(path, specs.NAME)) or os.path.lexists(
+        os.path.join(path, shard_name(0), specs.NAME)
+    )
+
+
+class DataSet:
+    """The open files of a data set. Whoever makes a RecordStore of ``files`` closes them.
+
+    ``spec_record`` is the record that is spec.json.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Raises MetadataError, SourceNotFoundError, ReadError: it is damaged, or cannot be read."""
+        self.path = path
+        self.files: list[SourceFile] = []
+        self.shards: list[Shard] = []
+        self._first_rows = [0]
+        self._refs_files: list[int] = []
+        folders = [path] if os.path.lexists(os.path.join(path, specs.NAME)) else find_shards(path)
+        try:
+            self._open(folders)
+        except BaseException as error:
+            for file in self.files:
+                os.close(file.fd)
+            if isinstance(error, ReadError) and error.errno == errno.EMFILE:
+                raise ReadError(errno.EMFILE, path, "a shard needs one file per key: raise ulimit -n") from None
+            raise
+        self.n = self._first_rows[-1]
+        self.mtime = max(os.fstat(file.fd).st_mtime_ns for file in self.files)
+
+    def _open(self, folders: list[str]) -> None:
+        spec = specs.load(folders[0])
+        for folder in folders:
+            if specs.load(folder) != spec:
+                raise MetadataError(f"{os.path.join(folder, specs.NAME)}: not the spec of {folders[0]}")
+            self._refs_files.append(len(self.files))
+            self.shards.append(open_shard(folder, spec, self.files))
+            self._first_rows.append(self._first_rows[-1] + self.shards[-1].rows)
+        for k, file in enumerate(self.files):
+            self.files[k] = SourceFile(file.fd, with_checksums(file.index))
+        layouts = {shard.layout == "v3" for shard in self.shards}
+        if len(layouts) > 1:
+            raise MetadataError(f"{self.path}: some shards are of granular before 0.22, some are not")
+        sequences = self.shards[0].layout != "v3"
+        self.keys = [
+            Key(name, kind, stored_ending(kind))
+            for name, text in spec.items()
+            for kind in (Type.parse(text, sequences),)
+        ]
+        self.spec_record = sum(len(file.index) for file in self.files)
+        self.files.append(_whole(os.path.join(folders[0], specs.NAME)))
+
+    def place(self, number: int) -> tuple[Shard, int]:
+        """The shard a row is in, and its number there."""
+        k = bisect.bisect_right(self._first_rows, number) - 1
+        return self.shards[k], number - self._first_rows[k]
+
+    def refs(self, check: bool) -> list[RefsTable]:
+        """Which blobs the rows of each shard have. check: compare checksums. Raises what ``refs_table.load`` raises."""
+        sequences = [key.type.sequence for key in self.keys]
+        files = [self.files[k] for k in self._refs_files]
+        return [refs_table.load(file, shard, sequences, check) for file, shard in zip(files, self.shards, strict=True)]
+
+    def most_nodes(self) -> int:
+        """More than its tree can have, to judge by its Bags alone."""
+        items = sum(
+            count
+            for shard in self.shards
+            for key, (_, count) in zip(self.keys, shard.columns, strict=True)
+            if key.type.sequence
+        )
+        return 2 + self.n * (1 + len(self.keys)) + items
+
+    def fits_a_tree(self) -> bool:
+        """Whether a tree of it takes no more memory than it may."""
+        row = digits_for(self.n) + sum(len(key.file) for key in self.keys)
+        return self.most_nodes() <= MOST_NODES and self.n * row <= MOST_NAMES
+
+
+def _whole(path: str) -> SourceFile:
+    """A file that is one record."""
+    fd, name = open_source(path)
+    size = os.fstat(fd).st_size
+    starts, ends = np.zeros(1, np.int64), np.full(1, size, np.int64)
+    return SourceFile(fd, RecordIndex(name, starts, ends, None, CHECK_NONE, size, format="JSON").validate())
+
+
+# ---------------------------------------------------------------- the tree
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class _Parts:
+    """Entries and nodes, collected as arrays. Node 0 is the root."""
+
+    def __init__(self) -> None:
+        self.nodes = 1
+        self._parents: list[Any] = []
+        self._names: list[npt.NDArray[np.uint8]] = []
+        self._lengths: list[Int64Array] = []
+        self._modes = [np.full(1, DIRECTORY, np.uint16)]
+        self._refs: list[Int64Array] = [np.zeros(1, np.int64)]
+
+    def add(self, parents: Any, names: npt.NDArray[np.uint8], refs: Int64Array | None) -> Int64Array:
+        """Files of these records, or folders (None), in these parents. names: uint8[n, width]. Returns their nodes."""
+        n, width = names.shape
+        self._parents.append(np.broadcast_to(np.asarray(parents, np.uint32), n))
+        self._names.append(names.reshape(-1))
+        self._lengths.append(np.full(n, width, np.int64))
+        self._modes.append(np.full(n, DIRECTORY if refs is None else FILE, np.uint16))
+        self._refs.append(np.zeros(n, np.int64) if refs is None else refs)
+        self.nodes += n
+        return np.arange(self.nodes - n, self.nodes, dtype=np.int64)
+
+    def build(self, records: int, mtime: int, source: str) -> Tree:
+        lengths = np.concatenate([np.zeros(1, np.int64), *self._lengths])
+        return build_tree(
+            parents=np.concatenate(self._parents),
+            nodes=np.arange(1, self.nodes, dtype=np.uint32),
+            name_offsets=np.cumsum(lengths),
+            names=np.concatenate(self._names),
+            mode=np.concatenate(self._modes),
+            mtime=np.full(self.nodes, mtime, np.int64),
+            ref=np.concatenate(self._refs),
+            count=np.zeros(self.nodes, np.uint32),
+            targets=np.empty(0, np.uint8),
+            records=records,
+            source=source,
+        )
+
+
+def build(data: DataSet, check_data: bool = True) -> Tree:
+    """The tree of a data set, with every blob as it is stored. check_data: compare checksums, where there are some.
+
+    Raises:
+        MetadataError, RecordError: refs.bag is damaged.
+        UnsupportedError: it has too many files for a tree.
+        ReadError: refs.bag cannot be read.
+
+    """
+    if not data.fits_a_tree():
+        raise UnsupportedError(
+            f"{data.path}: {data.n} datapoints with {len(data.keys)} keys are more files than one tree may have; mount "
+            "it, or open its shards one by one"
+        )
+    parts = _Parts()
+    parts.add(0, _repeated(specs.NAME.encode(), 1), np.array([data.spec_record]))
+    rows = parts.add(0, numbered(np.arange(data.n), digits_for(data.n), b""), None)
+    tables = data.refs(check_data)
+    for position, key in enumerate(data.keys):
+        first = np.concatenate([table.first[position] for table in tables])
+        if not key.type.sequence:
+            parts.add(rows, _repeated(key.file, data.n), first)
+            continue
+        counts = np.concatenate([table.count[position] for table in tables])
+        folders = parts.add(rows, _repeated(key.file, data.n), None)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        names = numbered(within, digits_for(int(counts.max(initial=0))), key.ending)
+        parts.add(np.repeat(folders, counts), names, np.repeat(first, counts) + within)
+    return parts.build(data.spec_record + 1, data.mtime, data.path)
+
+
+def _repeated(name: bytes, n: int) -> npt.NDArray[np.uint8]:
+    return np.broadcast_to(np.frombuffer(name, np.uint8), (n, len(name)))

@@ -1,0 +1,142 @@
+"""Records of TFRecord and OFRecord files as rows: one file for each feature.
+
+A feature of one value of bytes is a file; of several, or of none, a folder of numbered files. Numbers are a ``.npy``
+file. A SequenceExample has the folders ``context`` and ``feature_lists``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fffs.errors import RecordError, UsageError
+from fffs.features import EXAMPLE, OFRECORD, Decoded, Kind
+from fffs.files import SourceFile
+from fffs.layouts import npy
+from fffs.layouts.escape import file_name
+from fffs.layouts.plain import digits_for
+from fffs.layouts.rows import MOST_FILES, Entries, File, Row
+from fffs.native import lib
+from fffs.protobuf import MessageError
+from fffs.store import RecordStore
+
+LARGEST = 64 << 20
+"""Bytes of a record that is decoded. Numbers take up to 8 bytes for one, and three times that meanwhile."""
+
+
+@dataclass(frozen=True)
+class _Schema:
+    """What the records of a format are."""
+
+    message: int
+    kinds: tuple[Kind, ...]
+
+
+_SCHEMAS = {
+    "TFRecord": _Schema(lib.FFFS_SCHEMA_EXAMPLE, EXAMPLE),
+    "OFRecord": _Schema(lib.FFFS_SCHEMA_OFRECORD, OFRECORD),
+}
+
+
+class MessageRows:
+    """The records of open files, decoded."""
+
+    def __init__(self, files: list[SourceFile], store: RecordStore, check_data: bool) -> None:
+        """Raises UsageError for files whose records are no messages."""
+        self._schemas = {id(file): _schema(file) for file in files}
+        self._store, self._check = store, check_data
+        self.n = store.n
+        self.mtime = max(os.fstat(file.fd).st_mtime_ns for file in files)
+        self.files: dict[bytes, File] = {}
+
+    def record(self, number: int) -> int:
+        """The same."""
+        return number
+
+    def load(self, number: int) -> Row:
+        """Read and decode a record. See ``Rows``."""
+        file, _ = self._store.locate(number)
+        if self._store.length(number) > LARGEST:
+            raise self._failure(number, f"it has {self._store.length(number)} bytes; at most {LARGEST} are decoded")
+        data = self._store.read_one(number, self._check).tobytes()
+        schema = self._schemas[id(file)]
+        try:
+            return Row(_entries(data, number, schema))
+        except MessageError as error:
+            raise self._failure(number, f"it cannot be decoded: {error}") from None
+
+    def _failure(self, number: int, problem: str) -> RecordError:
+        file, row = self._store.locate(number)
+        return RecordError(
+            f"{file.index.path}: record {row}: {problem}; without -o decode it is shown as it is",
+            path=file.index.path,
+            record=row,
+            number=number,
+        )
+
+
+def _schema(file: SourceFile) -> _Schema:
+    if file.index.format not in _SCHEMAS:
+        raise UsageError(
+            f"{file.index.path}: of format {file.index.format}, whose records cannot be decoded; decode is for "
+            "TFRecord, OFRecord and granular data sets"
+        )
+    return _SCHEMAS[file.index.format]
+
+
+def _entries(data: bytes, record: int, schema: _Schema) -> Entries:
+    message = _Message(data, schema.message, schema.kinds, record)
+    if not message.sequence:
+        return message.one_each()
+    lists = _Message(data, lib.FFFS_SCHEMA_FEATURE_LISTS, schema.kinds, record)
+    if message.files + lists.files > MOST_FILES:
+        raise MessageError(f"it would be more than {MOST_FILES} files")
+    return {b"context": message.one_each(), b"feature_lists": lists.several_each()}
+
+
+class _Message(Decoded):
+    """A message's map as files. Values of bytes are not copied: they are ranges of the record."""
+
+    def __init__(self, data: bytes, schema: int, kinds: tuple[Kind, ...], record: int) -> None:
+        super().__init__(data, schema, kinds)
+        self._record = record
+        items = (self._values // 8 - self._items) // 2
+        self.files = len(self._entries) + len(self._features) + items
+        if self.files > MOST_FILES:
+            raise MessageError(f"it would be more than {MOST_FILES} files")
+
+    def _rows(self) -> Iterator[tuple[bytes, list[list[int]]]]:
+        """The name of each entry, and kind, first and count of its features. A later one of a name is the one meant."""
+        last = {self._data[begin:end]: (first, count) for begin, end, first, count in self._entries.tolist()}
+        for name, (first, count) in last.items():
+            yield name, self._features[first : first + count].tolist()
+
+    def one_each(self) -> Entries:
+        """The files of a map of features."""
+        return dict(self._named(name, *rows[0]) for name, rows in self._rows())
+
+    def several_each(self) -> Entries:
+        """The folders of a map of lists of features."""
+        entries: Entries = {}
+        for name, rows in self._rows():
+            digits = digits_for(len(rows))
+            entries[file_name(name)] = dict(self._named(b"%0*d" % (digits, k), *row) for k, row in enumerate(rows))
+        return entries
+
+    def _named(self, name: bytes, kind: int, first: int, count: int) -> tuple[bytes, File | Entries]:
+        if kind == 0:
+            return file_name(name), {}
+        if self._kinds[kind - 1].dtype is not None:
+            numbers = self._value(kind, first, count)
+            assert isinstance(numbers, np.ndarray)
+            return file_name(name, b".npy"), File(npy.encode(numbers))
+        at = self._items + 2 * first
+        words = self._tables[at : at + 2 * count].tolist()
+        files = [File(b"", self._record, a, b - a) for a, b in zip(words[::2], words[1::2], strict=True)]
+        if count == 1:
+            return file_name(name), files[0]
+        digits = digits_for(count)
+        return file_name(name), {b"%0*d" % (digits, k): file for k, file in enumerate(files)}
