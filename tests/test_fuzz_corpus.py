@@ -23,7 +23,7 @@ BAD = HERE / "fuzz" / "bad"
 FILES = [str(path.relative_to(BAD)) for kind in make_bad.KINDS for path in sorted((BAD / kind).iterdir())]
 GROUP = 60  # files that a process opens
 C_TARGETS = ("pickle", "tree", "store", "fastpath")
-PYTHON_TARGETS = ("header", "packed", "trailer")
+PYTHON_TARGETS = ("header", "packed", "trailer", "bag", "granular", "tfrecord", "ofrecord")
 
 # ---------------------------------------------------------------- bad files
 
@@ -130,7 +130,8 @@ def inputs(target: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("target", PYTHON_TARGETS)
-def test_seeds_and_finds_pass_a_python_target(target: str) -> None:
+def test_seeds_and_finds_pass_a_python_target(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FFFS_CACHE", "off")
     one_input = importlib.import_module(f"fuzz.fuzz_{target}").one_input
     for name, data in inputs(target).items():
         try:

@@ -114,7 +114,8 @@ def _load_sidecar(fd: int, path: str, table: str) -> RecordIndex:
     finally:
         os.close(other)
     # After the table: who appends writes the records first.
-    return RecordIndex(path, bounds[:-1], bounds[1:], None, CHECK_NONE, os.fstat(fd).st_size).validate()
+    size = os.fstat(fd).st_size
+    return RecordIndex(path, bounds[:-1], bounds[1:], None, CHECK_NONE, size, format="Bag").validate()
 
 
 def _table_begin(fd: int, path: str, size: int) -> int:

@@ -28,7 +28,9 @@ Codec = Callable[..., Any]
 LARGEST_IMAGE = 1 << 30
 """Bytes of pixels: what decoding one image may claim."""
 
-_DTYPE = re.compile(r"[<>=|]?[a-zA-Z]+[0-9]*(\[[a-zA-Z]+\])?")
+# "a" is another name of S, about which numpy warns.
+_DTYPE = re.compile(r"[<>=|]?(?!a[0-9]*\Z)[a-zA-Z]+[0-9]*(\[[a-zA-Z]+\])?")
+_LAST_CHARACTER = 0x10FFFF
 
 # ---------------------------------------------------------------- texts and numbers
 
@@ -116,7 +118,11 @@ def as_array(name: Any, shape: Any, data: Any) -> np.ndarray:
         raise ValueError(f"an array of dtype {name!r:.60}")
     if math.prod(shape) * dtype.itemsize != len(data):
         raise ValueError(f"{len(data)} bytes for an array of {dtype} and shape {shape!r:.60}")
-    return np.frombuffer(data, dtype).reshape(shape) if data else np.empty(shape, dtype)
+    if not data:
+        return np.empty(shape, dtype)
+    if dtype.kind == "U" and np.frombuffer(data, np.dtype("u4").newbyteorder(dtype.byteorder)).max() > _LAST_CHARACTER:
+        raise ValueError("an array of text with a character that there is not")
+    return np.frombuffer(data, dtype).reshape(shape)
 
 
 def encode_array(value: Any, *arguments: str) -> bytes:

@@ -355,12 +355,11 @@ static int read_block(struct store_file *file, uint64_t row, uint64_t big, uint6
 }
 
 /* What was just checked is good, whatever happens to the file now; what was believed is good if the file is the same.
- * Only then is the mark worth remembering: *remember. */
-static int look_again(struct store_file *file, fffs_mark mark, bool plain, bool *remember)
+ * A mark of a file that changed may be kept: nobody believes it. */
+static int look_again(struct store_file *file, fffs_mark mark, bool plain)
 {
     int status = fffs_watch_look(&file->watch, mark);
 
-    *remember = status == 0;
     return status == -ESTALE && !plain ? 0 : status;
 }
 
@@ -368,14 +367,14 @@ static int read_blocks(struct store_file *file, uint64_t row, uint64_t big, uint
                        uint8_t *dest, int flags, fffs_mark mark)
 {
     uint64_t first = start / FFFS_BLOCK, last = (start + length - 1) / FFFS_BLOCK;
-    bool plain = false, remember = false;
+    bool plain = false;
     int status = 0;
 
     for (uint64_t block = first; !status && block <= last; block++)
         status = read_block(file, row, big, block, start, length, dest, flags, mark, &plain);
     if (!status)
-        status = look_again(file, mark, plain, &remember);
-    for (uint64_t block = first; remember && block <= last; block++)
+        status = look_again(file, mark, plain);
+    for (uint64_t block = first; !status && block <= last; block++)
         keep(&file->block_verified[file->is.big_first_blocks[big] + block], mark);
     return status;
 }
@@ -389,7 +388,7 @@ static int read_range(fffs_store *store, struct store_file *file, uint64_t row, 
     fffs_mark mark = fffs_watch_mark(&file->watch);
     uint64_t whole = (uint64_t)(file->is.ends[row] - file->is.starts[row]);
     int64_t big = whole > FFFS_BLOCK ? find_big(&file->is, row) : -1;
-    bool plain = believed(&file->verified[row], mark), remember;
+    bool plain = believed(&file->verified[row], mark);
     int status = 0;
 
     if (big >= 0)
@@ -409,8 +408,8 @@ static int read_range(fffs_store *store, struct store_file *file, uint64_t row, 
     else
         status = read_through(file, row, start, length, dest);
     if (!status)
-        status = look_again(file, mark, plain, &remember);
-    if (!status && remember)
+        status = look_again(file, mark, plain);
+    if (!status)
         keep(&file->verified[row], mark);
     return status;
 }

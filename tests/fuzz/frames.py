@@ -5,13 +5,16 @@ The fuzz targets and the tests of damaged files call this. What is right comes f
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
+import warnings
 from typing import Any
 
 from frame_files import crc32c, masked
 
-from fffs.errors import FormatError
+from fffs import FileReader, LegacyFileWarning
+from fffs.errors import FormatError, RecordError
 from fffs.formats import ofrecord, tfrecord
 from fffs.formats.frames import FrameError
 from fffs.index import RecordIndex
@@ -57,7 +60,7 @@ def table(index: RecordIndex) -> list[Row]:
 
 def check_file(form: Any, data: bytes, rows: list[Row], at: int) -> None:
     """load_index accepts whole files and refuses others, naming the record and the offset; the rest is found all the
-    same.
+    same. What is accepted is read.
     """
     with surface.file_of(data) as path:
         fd = os.open(path, os.O_RDONLY)
@@ -79,10 +82,44 @@ def check_file(form: Any, data: bytes, rows: list[Row], at: int) -> None:
                 assert f"offset {at}" in str(problem)
         finally:
             os.close(fd)
+        if error is None:
+            check_records(form, path, data, rows)
+
+
+def check_records(form: Any, path: str, data: bytes, rows: list[Row]) -> None:
+    """Every way of reading a record of a whole file gives its bytes, or the error for a wrong checksum."""
+    with FileReader(path, format="tfrecord" if form is tfrecord else "ofrecord") as reader:
+        columns: Any = tuple(map(list, zip(*rows, strict=True))) or ([], [], [])
+        surface.check_records(reader.store, data, columns, crc32c if form is tfrecord else lambda _: 0)
+    if rows and form is tfrecord:
+        with FileReader(path) as reader:
+            assert reader.index().format == "TFRecord", "not recognised"
+            assert reader.n == len(rows)
+
+
+def check_recognised(data: bytes) -> None:
+    """What is taken for a file of some format, whichever, has its records inside of the file; all else is refused."""
+    with surface.file_of(data) as path, warnings.catch_warnings():
+        warnings.simplefilter("ignore", LegacyFileWarning)
+        try:
+            reader = FileReader(path)
+        except FormatError as error:
+            assert path in str(error)
+            return
+        with reader:
+            last = 0
+            for start, end, _ in table(reader.index()):
+                assert last <= start <= end
+                last = end
+            for k in surface.sample(range(reader.n)):
+                with contextlib.suppress(RecordError):
+                    start, end, _ = table(reader.index())[k]
+                    assert reader.read_one(k).tobytes() == data[start:end]
 
 
 def check_tfrecord(data: bytes) -> None:
     """As above; what is compressed is refused before."""
+    check_recognised(data)
     if tfrecord.compression(data[:12]) is None:
         check_file(tfrecord, data, *tf_frames(data))
         return
@@ -97,4 +134,5 @@ def check_tfrecord(data: bytes) -> None:
 
 def check_ofrecord(data: bytes) -> None:
     """As above."""
+    check_recognised(data)
     check_file(ofrecord, data, *of_frames(data))

@@ -1,4 +1,4 @@
-"""Fuzzes Bags: accepted is what the format's definition accepts, with the same records; frames of bagz never crash.
+"""Fuzzes Bags: accepted is what the format's definition accepts, with the same records, of a bagz what zstd finds.
 
 Input: one byte (bits 0 and 1: the layout asked for, or none; 4: the table is a file of its own; 8: a .bagz), two bytes
 (how many of the rest are that file), then the files.
@@ -7,27 +7,32 @@ Input: one byte (bits 0 and 1: the layout asked for, or none; 4: the table is a 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
+import itertools
 import os
 import shutil
 import struct
 import tempfile
 from pathlib import Path
 
+from fffs import FileReader
 from fffs.errors import FormatError, RecordError
 from fffs.formats.bag import load_index
 from fffs.granular import BagReader
+from fffs.granular.optional import ZSTD, library
+from fffs.granular.zstd import WINDOW_LOG
 from fuzz.cursor import Cursor
 
 LAYOUTS = (None, "v1", "v2", "v3")
 SAMPLE = 24
+LIMIT = 1 << 20
 
 
 @functools.cache
 def folder() -> Path:
     """A folder in memory, where that is possible, for this process."""
-    made = tempfile.mkdtemp(prefix="fffs-fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    made = tempfile.mkdtemp(prefix=f"fffs-fuzz-{os.getpid()}-", dir=memory)
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return Path(made)
 
@@ -84,7 +89,7 @@ def check_bag(data: bytes, table: bytes | None, layout: str | None, compressed: 
 def check_records(path: Path, data: bytes, bounds: list[int], layout: str | None, compressed: bool) -> None:
     """Records are the bytes between their bounds, or an error when the file ends before."""
     try:
-        reader = BagReader(path, layout, limit=1 << 20)
+        reader = BagReader(path, layout, LIMIT)
     except Exception as error:
         if compressed and "needs" in str(error):
             return
@@ -92,17 +97,41 @@ def check_records(path: Path, data: bytes, bounds: list[int], layout: str | None
     with reader:
         count = len(bounds) - 1
         assert len(reader) == count
-        for k in {*range(min(count, SAMPLE)), *range(max(count - SAMPLE, 0), count)}:
-            whole = bounds[k + 1] <= len(data)
+        right = [content(data, *pair, compressed) for pair in itertools.pairwise(bounds[: SAMPLE + 1])]
+        last = range(max(count - SAMPLE, 0), count)
+        some = dict(enumerate(right)) | {k: content(data, bounds[k], bounds[k + 1], compressed) for k in last}
+        for k, expected in some.items():
             try:
-                record = reader[k]
-            except RecordError:
-                assert compressed or not whole
-                continue
-            assert whole
-            assert compressed or record == data[bounds[k] : bounds[k + 1]]
-        with contextlib.suppress(RecordError):
-            assert compressed or b"".join(reader[:SAMPLE]) == data[: bounds[min(SAMPLE, count)]]
+                record: bytes | None = reader[k]
+            except RecordError as error:
+                assert error.record == k and str(path) in str(error)
+                record = None
+            assert record == expected
+        try:
+            assert reader[:SAMPLE] == right
+        except RecordError:
+            assert None in right
+    if layout is None and not compressed:
+        with FileReader(path) as plain:
+            assert plain.index().format == "Bag"
+            assert plain.n == count
+            good = [k for k, record in some.items() if record is not None]
+            assert [record.tobytes() for record in plain.read(good)] == [some[k] for k in good]
+
+
+def content(data: bytes, start: int, end: int, compressed: bool) -> bytes | None:
+    """A record by the letter of the format: bytes, or one frame of zstd of no more than LIMIT; None for damage."""
+    if end > len(data):
+        return None
+    if not compressed or start == end:
+        return data[start:end]
+    zstd = library(ZSTD, "a .bagz")
+    frame = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
+    try:
+        found: bytes = frame.decompress(data[start:end], LIMIT + 1)
+    except zstd.ZstdError:
+        return None
+    return found if frame.eof and not frame.unused_data and len(found) <= LIMIT else None
 
 
 def one_input(data: bytes) -> None:
@@ -130,6 +159,15 @@ def seeds() -> dict[str, bytes]:
     for number in (2**40, 2**62, 2**63, 2**64 - 1):
         found[f"last-{number}"] = bytes([4, 16, 0]) + struct.pack("<2Q", 5, number) + data
         found[f"middle-{number}"] = bytes([0, 0, 0]) + data + struct.pack("<4Q", 0, 5, number, 14)
+        found[f"first-{number}"] = bytes([0, 0, 0]) + data + struct.pack("<4Q", number, 5, 10, 14)
+    for end in range(12, 16):
+        found[f"begin-{end}"] = bytes([0, 0, 0]) + data + struct.pack("<4Q", 0, 5, 10, end)
     found["bagz"] = bytes([8, 0, 0]) + frame * 2 + struct.pack("<3Q", 14, 28, 28)
     found["bagz-limits"] = bytes([12, 16, 0]) + struct.pack("<2Q", 14, 28) + frame * 2
+    # Nine blocks that say: this byte, so many times.
+    blocks = b"".join((size << 3 | 2 | (size == 1)).to_bytes(3, "little") + b"x" for size in 8 * [LIMIT >> 3] + [1])
+    larger = bytes.fromhex("28b52ffda0") + struct.pack("<I", LIMIT + 1) + blocks
+    records = {"cut": frame[:-1], "followed": frame + b"x", "two": frame * 2, "none": b"x" * 14, "larger": larger}
+    for name, record in records.items():
+        found[f"bagz-{name}"] = bytes([8, 0, 0]) + frame + record + struct.pack("<2Q", 14, 14 + len(record))
     return found

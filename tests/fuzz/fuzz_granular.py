@@ -1,4 +1,4 @@
-"""Fuzzes data sets and blobs: an error of fffs.errors that names one row or all, or rows of the keys of the spec.
+"""Fuzzes data sets and blobs: rows are those that a model finds, or an error names one row or all of them.
 
 Input: one byte (0: a data set; else: one decoder of the supplied ones, for the rest), then for a data set pieces with
 two bytes of length each: spec.json, refs.bag (none: v3), then k.bag, k.idx, s.bag, s.idx.
@@ -11,21 +11,30 @@ import itertools
 import json
 import shutil
 import struct
+from typing import Any
 
+import msgpack
 import numpy as np
 
 from fffs.errors import FffsError, RecordError, UsageError
-from fffs.granular import DatasetReader, decoders, encoders, refs
+from fffs.granular import DatasetReader, codecs, decoders, encoders, refs
 from fffs.granular.messages import SMALL
 from fuzz import fuzz_bag
 
 FILES = ("spec.json", "refs.bag", "k.bag", "k.idx", "s.bag", "s.idx")
 CODECS = sorted(decoders)
+IMAGES = ("jpeg", "jpg", "png")
 ROWS = 24
+codecs.LARGEST_IMAGE = 1 << 24  # below what the fuzzer takes for too much
+
+
+def raw(blob: bytes, *_arguments: str) -> bytes:
+    """A decoder of every type."""
+    return blob
 
 
 def check_folder(pieces: list[bytes]) -> None:
-    """A data set of these files is refused, or each row is read or fails alone."""
+    """A data set of these files is refused, or each row is what the model says, or fails alone."""
     folder = fuzz_bag.folder() / "set"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -33,28 +42,112 @@ def check_folder(pieces: list[bytes]) -> None:
         if piece or name == "spec.json":
             (folder / name).write_bytes(piece)
     try:
-        reader = DatasetReader(folder, dict.fromkeys(decoders, bytes))
+        reader = DatasetReader(folder, dict.fromkeys(decoders, raw))
     except FffsError:
         return
     with reader:
         assert reader.spec == json.loads(pieces[0])
-        assert len(reader) <= sum(map(len, pieces)) // 8
+        expected = Model(dict(zip(FILES, pieces, strict=True)), reader.spec)
+        assert len(reader) == expected.rows
         for k in range(min(len(reader), ROWS)):
             try:
                 row = reader[k]
-            except (RecordError, UsageError):
+            except UsageError as error:
+                assert not expected.known and "no decoder" in str(error)
                 continue
-            assert sorted(row) == sorted(reader.spec)
-            for key, value in row.items():
-                data = (folder / f"{key}.bag").read_bytes()
-                for blob in value if isinstance(value, list) else [value]:
-                    assert blob in data
+            except RecordError as error:
+                assert not expected.must_read(k), "refused what is a row"
+                assert str(folder) in str(error) and error.record >= 0
+                continue
+            assert row == expected.row(k)
             part = {key: range(1, 3) for key, value in row.items() if isinstance(value, list)}
             assert reader[k, part] == {key: row[key][1:3] for key in part}
+    with DatasetReader(folder) as reader:  # with the supplied decoders
+        for k in range(min(len(reader), ROWS)):
+            try:
+                assert list(reader[k]) == sorted(reader.spec)
+            except RecordError:
+                continue
+            except UsageError as error:
+                assert "no decoder" in str(error)
+
+
+class Model:
+    """The rows of a data set that was opened, by the letter of the format and by msgpack."""
+
+    def __init__(self, files: dict[str, bytes], spec: dict[str, str]) -> None:
+        self.spec = spec
+        self.refs: tuple[bytes, list[tuple[int, int]]] | None = None
+        layout = "v3"
+        if "refs" not in spec and files["refs.bag"]:
+            data = files["refs.bag"]
+            begin = int.from_bytes(data[-8:], "little")
+            layout = "v1" if data[begin : begin + 8] == bytes(8) else "v2"
+            self.refs = data, self._places(data, None, layout)
+        self.columns = {}
+        for key in spec:
+            data, table = files[f"{key}.bag"], (files[f"{key}.idx"] or None) if layout == "v3" else None
+            self.columns[key] = data, self._places(data, table, layout)
+        self.rows = len(self.refs[1] if self.refs else next(iter(self.columns.values()))[1])
+        self.sequences = {key: layout != "v3" and kind.endswith("[]") for key, kind in spec.items()}
+        # Names without arguments, and without the [].
+        self.known = all(kind[: -2 * self.sequences[key] or None] in decoders for key, kind in spec.items())
+
+    def _places(self, data: bytes, table: bytes | None, layout: str) -> list[tuple[int, int]]:
+        return list(itertools.pairwise(fuzz_bag.bounds_of(data, table, layout, compressed=False)))
+
+    def blob(self, key: str, number: int) -> bytes:
+        """Of a column; IndexError when it has no such one, or when that is cut."""
+        data, bounds = self.columns[key]
+        if type(number) is not int or number < 0:
+            raise TypeError
+        start, end = bounds[number]
+        if end > len(data):
+            raise IndexError
+        return data[start:end]
+
+    def entries(self, k: int) -> list[Any]:
+        """What refs.bag says of a row."""
+        if self.refs is None:
+            return [k] * len(self.spec)
+        data, bounds = self.refs
+        if bounds[k][1] > len(data):
+            raise IndexError
+        found = msgpack.unpackb(data[slice(*bounds[k])])
+        if not isinstance(found, list) or len(found) != len(self.spec):
+            raise ValueError
+        return found
+
+    def row(self, k: int) -> dict[str, Any]:
+        """Raises when it is none, or when it is damaged."""
+        found: dict[str, Any] = {}
+        for key, entry in zip(self.spec, self.entries(k), strict=True):
+            if self.sequences[key]:
+                first, count = entry if entry != [] else (0, 0)
+                if not all(type(number) is int and number >= 0 for number in (first, count)):
+                    raise TypeError
+                if count and first + count > len(self.columns[key][1]):
+                    raise IndexError
+                found[key] = [self.blob(key, first + i) for i in range(count)]
+            else:
+                found[key] = self.blob(key, entry)
+        return found
+
+    def must_read(self, k: int) -> bool:
+        """Whether a row is good, and written as granular writes it: empty sequences without a place."""
+        try:
+            self.row(k)
+        except (ValueError, IndexError, TypeError, msgpack.UnpackException):
+            return False
+        entries = self.entries(k)
+        written = self.refs is None or msgpack.packb(entries) == self.refs[0][slice(*self.refs[1][k])]
+        return self.known and written and not any(isinstance(entry, list) and entry[1:] == [0] for entry in entries)
 
 
 def check_blob(name: str, blob: bytes) -> None:
-    """A decoder gives a value or a ValueError; the value has no more items than the blob has bytes."""
+    """A decoder gives a value or a ValueError; the value has no more items than the blob has bytes, and what it is
+    encoded to gives itself.
+    """
     try:
         value = decoders[name](blob)
     except ValueError:
@@ -62,8 +155,13 @@ def check_blob(name: str, blob: bytes) -> None:
     if isinstance(value, np.ndarray) and name == "array":
         assert value.nbytes <= len(blob)
         assert not value.dtype.hasobject
+        items = value.ravel().tolist()
+        assert all(ord(character) < 0x110000 for text in items if isinstance(text, str) for character in text)
     elif isinstance(value, (list, dict, str, bytes)):
         assert len(value) <= len(blob)
+    if name not in IMAGES:
+        again = encoders[name](value)
+        assert encoders[name](decoders[name](again)) == again
 
 
 def check_refs(blob: bytes) -> None:
@@ -115,7 +213,18 @@ def seeds() -> dict[str, bytes]:
         columns = packed(form, b"a", b"bc", b"def"), packed(form, b"gh", b"i", b"jkl")
         found[form] = folder(spec, packed(form, *rows), columns[0], b"", columns[1], b"")
         found[f"{form}-flat"] = folder(flat, packed(form, b"\x92\0\0"), columns[0], b"", columns[1], b"")
-    for name, records in {"short": rows[:2], "wrong": [*rows[:2], bytes.fromhex("92cd0102920001")]}.items():
+    wrong = {
+        "short": "9201920001",
+        "far": "92cd0102920001",
+        "behind": "920090ff",
+        "one": "92009101",
+        "three": "920093000101",
+        "cut": "9200",
+    }
+    wrong |= {"negative": "92ff90", "key-less": "9100", "signed": "92d00090", "many": "92009200ceffffffff"}
+    wrong |= {"nowhere": "9200920500", "wide": "92cc0092ce00000000d90101", "true": "92c390"}
+    for name, text in wrong.items():
+        records = [rows[0], bytes.fromhex(text)]
         found[name] = folder(spec, packed("v1", *records), packed("v1", b"a"), b"", packed("v1", b"b", b""), b"")
     data, ends = bag(b"a", b"", b"cde")
     table = struct.pack("<3Q", *ends)
@@ -128,6 +237,10 @@ def seeds() -> dict[str, bytes]:
     values |= {"utf8": "grün", "bytes": b"x", "jpeg": array.reshape(3, 1).astype("u1"), "png": np.zeros((2, 2), "u1")}
     for name, value in values.items():
         found[name] = bytes([CODECS.index(name) + len(CODECS)]) + encoders[name](value)
+    for name in ("i64", "u64", "array", "png"):
+        blob = encoders[name](values[name])
+        found |= {f"{name}-{end}": bytes([CODECS.index(name) + len(CODECS)]) + blob[:end] for end in (0, 7, 20, -1)}
+        found[f"{name}-behind"] = bytes([CODECS.index(name) + len(CODECS)]) + blob + b"x"
     for name in ("msgpack", "tree"):
         found[f"{name}-claims"] = bytes([CODECS.index(name) + len(CODECS)]) + b"\xdd\xff\xff\xff\xff" * 40
         found[f"{name}-nests"] = bytes([CODECS.index(name) + len(CODECS)]) + b"\x91" * (SMALL + 100)

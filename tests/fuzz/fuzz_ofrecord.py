@@ -1,7 +1,7 @@
-"""Fuzzes OFRecord files: frames and messages against slow models, and cached indexes, which are right or ignored.
+"""Fuzzes OFRecord files: frames and messages against slow models; cached indexes and sidecars: right, or not used.
 
 Input: one byte (what the rest is), then the rest: a file; a recipe for frames; an OFRecord message; changes to an entry
-of the cache, whose checksum is made right first when the byte says so.
+of the cache, or (8) to a checksum sidecar, whose own checksum is made right then when the byte says so (4).
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import zlib
 
 from frame_files import of_frame
 
-from fffs import index_cache, ofrecord
+from fffs import FileReader, index_cache, ofrecord
+from fffs.errors import MetadataError
 from fffs.formats import frames as scanned
-from fuzz import frames, messages, surface
+from fuzz import frames, fuzz_bag, messages, surface
 from fuzz.cursor import Cursor
 from fuzz.fuzz_tfrecord import FRAMES, check_message
 
@@ -47,23 +48,57 @@ def entry_for(path: str) -> bytes:
     return head + struct.pack(f"<{len(ends)}q", *ends)
 
 
+def changed(right: bytes, cursor: Cursor, mended: bool) -> bytes:
+    """What ends with its checksum, changed at some places."""
+    data = bytearray(right + struct.pack("<I", zlib.crc32(right)))
+    while cursor:
+        at, value, what = cursor.take(2), cursor.take(1), cursor.take(1)
+        if what & 3 == 1:
+            data = data[: at % (len(data) + 1)]
+        elif what & 3 == 2:
+            data += bytes([value])
+        elif data:
+            data[at % len(data)] = value
+    if mended:
+        data[-4:] = struct.pack("<I", zlib.crc32(bytes(data[:-4])))
+    return bytes(data)
+
+
+def check_sidecar(cursor: Cursor, mended: bool) -> None:
+    """A sidecar changed at some places is refused, unless only what it says of records is another: then that holds."""
+    rows = frames.of_frames(CACHED)[0]
+    starts, ends = [row[0] for row in rows], [row[1] for row in rows]
+    tied = zlib.crc32(struct.pack(f"<{2 * len(rows)}q", *starts, *ends))
+    head = struct.pack("<8sQQI", b"fffsCRC1", len(rows), len(CACHED), tied)
+    sums = struct.pack(f"<{len(rows)}I", *(zlib.crc32(CACHED[a:b]) for a, b, _ in rows))
+    data = changed(head + sums, cursor, mended)
+    path = fuzz_bag.folder() / "part-0"
+    path.write_bytes(CACHED)
+    (path.parent / "part-0.fffs-crc").write_bytes(data)
+    good = (
+        len(data) == len(head) + len(sums) + 4
+        and data.startswith(head)
+        and data[-4:] == struct.pack("<I", zlib.crc32(data[:-4]))
+    )
+    try:
+        reader = FileReader(path, format="ofrecord")
+    except MetadataError as error:
+        assert not good
+        assert "part-0.fffs-crc" in str(error)
+        return
+    with reader:
+        assert good
+        said = list(struct.unpack_from(f"<{len(rows)}I", data, len(head)))
+        surface.check_records(reader.store, CACHED, (starts, ends, said))
+
+
 def check_entry(cursor: Cursor, mended: bool) -> None:
     """An entry changed at some places gives the right index or none; or what is not damage but another answer, refused
     where it can be known to be wrong.
     """
     with surface.file_of(CACHED) as path, surface.file_of(b"") as entry_path:
         right = entry_for(path)
-        data = bytearray(right + struct.pack("<I", zlib.crc32(right)))
-        while cursor:
-            at, value, what = cursor.take(2), cursor.take(1), cursor.take(1)
-            if what & 3 == 1:
-                data = data[: at % (len(data) + 1)]
-            elif what & 3 == 2:
-                data += bytes([value])
-            elif data:
-                data[at % len(data)] = value
-        if mended:
-            data[-4:] = struct.pack("<I", zlib.crc32(bytes(data[:-4])))
+        data = changed(right, cursor, mended)
         fd = os.open(entry_path, os.O_RDWR)
         try:
             os.fchmod(fd, 0o600)
@@ -72,7 +107,7 @@ def check_entry(cursor: Cursor, mended: bool) -> None:
         finally:
             os.close(fd)
         if found is None:
-            assert bytes(data[:-4]) != right or not data or data[-4:] != struct.pack("<I", zlib.crc32(right))
+            assert data[:-4] != right or not data or data[-4:] != struct.pack("<I", zlib.crc32(right))
             return
         index = scanned.cached_index(path, scanned.OFRECORD, len(CACHED), found)
         if index is not None:
@@ -93,5 +128,7 @@ def one_input(data: bytes) -> None:
         frames.check_ofrecord(recipe(cursor))
     elif what % 4 == MESSAGE:
         check_message(cursor.rest(), ofrecord.decode, messages.ofrecord, messages.plain, ofrecord.encode)
+    elif what & 8:
+        check_sidecar(cursor, mended=bool(what & 4))
     else:
         check_entry(cursor, mended=bool(what & 4))

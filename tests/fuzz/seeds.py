@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from builders import DTYPES, MAGIC, PROTO, Pack, Trailer, dictionary, number, text, whole
 from golden_files import GOLDEN
 
-from fuzz import fuzz_trailer, make_bad, packs
+from fuzz import fuzz_bag, fuzz_granular, fuzz_trailer, make_bad, packs, seeds_frames
 
 LARGEST = 20_000  # golden files above this would only be slow
 
@@ -148,18 +149,31 @@ def tree_entries(trailer: Trailer, width: int) -> bytes:
 
 
 def store() -> Seeds:
+    """Files and steps as tests/fuzz/c/store.c takes them."""
     none = b"\x00"  # a file without records
-    whole_block, two_blocks = b"\x80\x04", b"\x86"
-    read, damage, cut, mend, ask = 4, 0, 1, 2, 3
+    three = b"\x03" + b"\x00\x7f" + b"\x00\x85" + b"\x08\x85\x00"  # 127 bytes, over a block, the same with a table
+    other = b"\x42" + b"\x00\x7f" + b"\x00\x85" + b"\x00\x85"  # the same with CRC-32C, and so without a table
+    inside = (5, 0x2000, 0x102000)  # a byte of each
+    read, damage, cut, mend, ask, time = 4, 0, 1, 2, 3, 7
     everything = bytes([196, 0, 0]) + bytes([240, 0, 0, 48]) + b"\x00"
-    three = b"\x03" + b"\x00\x7f" + b"\x00\x86" + b"\x08\x86"  # 127 bytes, two blocks, two blocks with a table
-    for flags in range(4):
-        reads = b"".join(bytes([read | k << 3, 5, 240, 0, 0, 16, flags]) for k in range(3))
-        yield f"reads-{flags}", three + none + none + reads * 2
-        yield f"damaged-{flags}", three + none + none + bytes([damage, 9, 0, 16, 1]) + reads + bytes([mend]) + reads
-        yield f"cut-{flags}", three + none + none + reads + bytes([cut, 0, 0, 20]) + reads + bytes([ask | 8]) + reads
+    later = bytes([time | 16 << 3])  # 64 seconds
+    for k, flags in itertools.product(range(3), range(4)):
+        name, file = f"{k}-{flags}", (other if flags == 0 and k < 2 else three) + none + none
+        reads = bytes([read | k << 3, 3, 240, 0, 48, 0, flags, read | k << 3, 0, 240, 1, 0, 16, flags])
+        # Damaged so that times show it, or not; twice is mended.
+        seen, unseen = (bytes([damage, *inside[k].to_bytes(3, "little"), 1 | how]) for how in (0, 128))
+        asked = bytes([ask | k << 3])
+        yield f"reads-{name}", file + reads * 2 + asked
+        yield f"damaged-{name}", file + asked + reads + seen + asked + reads + bytes([mend]) + reads
+        yield f"cut-{name}", file + reads + bytes([cut, 0, 0, 20]) + reads + bytes([mend]) + reads + asked
+        yield f"rested-{name}", file + later + reads * 2 + seen + reads + seen + reads + later + reads + asked + reads
+        yield f"rested-cut-{name}", file + later + reads + bytes([cut, 0, 0, 0]) + reads
+        yield f"unseen-{name}", file + seen * 2 + reads + (unseen + reads) * 2
+        yield f"unseen-rested-{name}", file + later + reads + seen * 2 + reads + (unseen + reads) * 2 + later + reads
+        yield f"unseen-later-{name}", file + seen * 2 + reads + unseen + later + reads * 2
     yield "files", three + three + none + b"".join(bytes([read | k << 3]) + everything for k in range(7))
-    yield "unchecked", b"\x82\x00" + whole_block[:1] + b"\x00" + two_blocks + none + none + bytes([read]) + everything
+    unchecked = b"\x82" + b"\x00\x84" + b"\x00\x86"
+    yield "unchecked", unchecked + none + none + bytes([read]) + everything + bytes([read | 8]) + everything
     chance = random.Random(20240611)
     for k in range(20):
         yield f"random-{k}", chance.randbytes(30 + 10 * k)
@@ -227,6 +241,10 @@ TARGETS: dict[str, Callable[[], Seeds]] = {
     "header": header,
     "packed": packed,
     "trailer": trailer,
+    "bag": lambda: iter(fuzz_bag.seeds().items()),
+    "granular": lambda: iter(fuzz_granular.seeds().items()),
+    "tfrecord": seeds_frames.tfrecord,
+    "ofrecord": seeds_frames.ofrecord,
 }
 assert MAGIC == b"piouhjgbr"
 

@@ -90,4 +90,6 @@ def ofrecord() -> Seeds:
         yield f"recipe-{k}", bytes([of.RECIPE]) + chance.randbytes(k)
         yield f"entry-{k}", bytes([of.ENTRY]) + chance.randbytes(k)
         yield f"mended-entry-{k}", bytes([of.ENTRY | 4]) + chance.randbytes(4 + k)
+        yield f"sidecar-{k}", bytes([of.ENTRY | 8]) + struct.pack("<HBB", k, 1 << k % 8, 0)
+        yield f"mended-sidecar-{k}", bytes([of.ENTRY | 12]) + struct.pack("<HBB", k, 1 << k % 8, 0)
     yield from messages(OFRECORD, {"message": of.MESSAGE})

@@ -1,13 +1,15 @@
 /* Fuzzes verified range reads: any index over a file that is damaged, cut and mended meanwhile; the answers are a model's.
  *
- * Input: what the index is, then what is done. The file is the same 3 MiB each time, in memory. Whenever it is changed its time
- * is too, as a file system does: what happens inside one tick of its clock is not told here. */
+ * Input: what the index is, then what is done. The file is the same 3 MiB each time, in memory. Whenever it is changed its
+ * time is too, as a file system does; but while the store knows that somebody is at work, bytes also change through a
+ * mapping, which no time shows. Time passes only when the input says so. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -18,6 +20,7 @@ enum {
     RECORDS = 6, /* of each file at most */
     BLOCKS = 4,  /* of a record at most */
     STEPS = 24,
+    RESTS = 59, /* seconds for which a file whose change was noticed is certainly not believed */
     FAR = -1 /* an offset that is not in the file */
 };
 
@@ -28,6 +31,19 @@ static int64_t now_size = FILE_SIZE;
 static int64_t dirty_from = FILE_SIZE, dirty_to; /* outside of this, now is original */
 static int fd = -1;
 static int changed[FILES]; /* since the store last looked at it */
+static uint8_t *mapping;
+
+/* How far the store's clock is ahead, and where it was when the store noticed the file's last change; NEVER, it did not. */
+enum { NEVER = -1000 };
+static int32_t ahead, noticed[FILES];
+static time_t begun; /* a process that was stopped for long proves nothing */
+static int hidden;   /* something changed that no time shows */
+
+static void pass_time(int32_t seconds)
+{
+    ahead += seconds;
+    fffs_fault_set(FFFS_FAULT_CLOCK, 1, INT64_MAX, ahead);
+}
 
 /* A change that cannot be missed: the file's time is another one. */
 static void tick(void)
@@ -84,16 +100,32 @@ static void make_file(void)
     memcpy(now, original, FILE_SIZE);
     fd = memfd_create("fuzz", MFD_CLOEXEC);
     CHECK(fd >= 0 && ftruncate(fd, FILE_SIZE) == 0);
+    mapping = mmap(NULL, FILE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(mapping != MAP_FAILED);
     write_now(0, FILE_SIZE);
 }
 
-static void damage(int64_t at, uint8_t mask)
+/* Whether the store checks all that it reads of any file: it knows that they change, and that was not long ago. */
+static int watched(void)
+{
+    for (int k = 0; k < FILES; k++)
+        if (ahead - noticed[k] > RESTS)
+            return 0;
+    return time(NULL) - begun < RESTS / 2;
+}
+
+static void damage(int64_t at, uint8_t mask, int quietly)
 {
     if (at >= now_size)
         return;
     now[at] ^= mask;
     spoil(at, at + 1);
-    write_now(at, 1);
+    if (quietly && watched()) {
+        mapping[at] = now[at];
+        hidden = 1;
+    } else {
+        write_now(at, 1);
+    }
 }
 
 static void cut(int64_t size)
@@ -152,9 +184,11 @@ static int64_t plus(int64_t a, int64_t b)
     return b > INT64_MAX - a ? INT64_MAX : a + b;
 }
 
-static uint32_t crc_of(int64_t start, int64_t end)
+static uint32_t crc_of(const fffs_file *file, int64_t start, int64_t end)
 {
-    return end <= FILE_SIZE ? fffs_crc32(0, original + start, (size_t)(end - start)) : 12345;
+    uint32_t (*crc)(uint32_t, const void *, size_t) = file->check == FFFS_CHECK_CRC32C ? fffs_crc32c : fffs_crc32;
+
+    return end <= FILE_SIZE ? crc(0, original + start, (size_t)(end - start)) : 12345;
 }
 
 static void take_blocks(struct input *in, struct index *index, fffs_file *file, uint32_t row)
@@ -171,7 +205,7 @@ static void take_blocks(struct input *in, struct index *index, fffs_file *file, 
         int64_t end = b + 1 == count ? index->ends[row] : plus(start, FFFS_BLOCK);
 
         index->block_lies[first + b] = lies >> b & 1;
-        index->block_checksums[first + b] = crc_of(start, end) ^ (lies >> b & 1);
+        index->block_checksums[first + b] = crc_of(file, start, end) ^ (lies >> b & 1);
     }
     index->big_records[file->bigs++] = row;
     index->big_first_blocks[file->bigs] = first + count;
@@ -184,7 +218,7 @@ static void take_index(struct input *in, struct index *index, fffs_file *file)
 
     memset(index, 0, sizeof *index);
     *file = (fffs_file){.records = flags % (RECORDS + 1), .fd = fd};
-    file->check = flags & 128 ? FFFS_CHECK_NONE : FFFS_CHECK_CRC32;
+    file->check = flags & 128 ? FFFS_CHECK_NONE : flags & 64 ? FFFS_CHECK_CRC32C : FFFS_CHECK_CRC32;
     for (uint32_t row = 0; row < file->records; row++) {
         uint64_t kind = take(in, 1);
 
@@ -193,8 +227,8 @@ static void take_index(struct input *in, struct index *index, fffs_file *file)
         index->starts[row] = at;
         at = index->ends[row] = plus(at, take_length(in));
         index->lies[row] = (kind & 6) == 6;
-        index->checksums[row] = crc_of(index->starts[row], at) ^ (index->lies[row] ? 1 : 0);
-        if (kind & 8 && file->check)
+        index->checksums[row] = crc_of(file, index->starts[row], at) ^ (index->lies[row] ? 1 : 0);
+        if (kind & 8 && file->check == FFFS_CHECK_CRC32)
             take_blocks(in, index, file, row);
     }
     file->starts = index->starts;
@@ -295,8 +329,10 @@ static void check_read(fffs_store *store, struct input *in, uint64_t record)
             CHECK(!differ(dest, now + where, got));
     }
     int k = file_of(&record);
-    if (got > 0 && files[k].check && !(flags & FFFS_READ_UNVERIFIED))
+    if (got > 0 && files[k].check && !(flags & FFFS_READ_UNVERIFIED)) {
+        noticed[k] = changed[k] ? ahead : noticed[k];
         changed[k] = 0;
+    }
     free(dest);
 }
 
@@ -312,7 +348,7 @@ static void check_verified(fffs_store *store, uint64_t record)
         CHECK(length == -ERANGE && !verified);
     else
         CHECK(length == indexes[k].ends[row] - indexes[k].starts[row]);
-    if (verified && !changed[k])
+    if (verified && !changed[k] && !hidden)
         CHECK(expect(record, 0, (uint64_t)length, 0, &where) == length);
 }
 
@@ -322,10 +358,17 @@ static void step(fffs_store *store, struct input *in)
     uint64_t record = kind >> 3 == 31 ? take(in, 8) : kind >> 3;
 
     switch (kind & 7) {
-    case 0: damage((int64_t)(take(in, 3) % FILE_SIZE), (uint8_t)(1u << (take(in, 1) & 7))); break;
+    case 0: {
+        int64_t at = (int64_t)(take(in, 3) % FILE_SIZE);
+        uint64_t how = take(in, 1);
+
+        damage(at, (uint8_t)(1u << (how & 7)), how >= 128);
+        break;
+    }
     case 1: cut((int64_t)(take(in, 3) % (FILE_SIZE + 1))); break;
     case 2: mend(); break;
     case 3: check_verified(store, record); break;
+    case 7: pass_time((int32_t)(kind >> 3) * 4); break;
     default: check_read(store, in, record);
     }
 }
@@ -341,7 +384,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         take_index(&in, &indexes[k], &files[k]);
         records += files[k].records;
     }
+    tick(); /* always as young, when it is opened */
     memset(changed, 0, sizeof changed);
+    for (int k = 0; k < FILES; k++)
+        /* Who has nothing to check has nothing to notice. */
+        noticed[k] = files[k].records && files[k].check ? NEVER : INT32_MAX / 2;
+    hidden = ahead = 0;
+    begun = time(NULL);
+    pass_time(0);
     fffs_store *store = fffs_store_new(files, FILES);
     CHECK(store && fffs_store_records(store) == records);
     for (int k = 0; k < STEPS && in.left; k++)
