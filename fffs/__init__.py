@@ -1,7 +1,8 @@
 """fffs: one file for millions of small ones. Verified batched reads of FFRecord files, packed folders, and a mount.
 
 Reading records: ``open``, ``FileReader``. Writing them: ``FileWriter``. A folder in one file: ``pack_folder``,
-``PackedFolder``, ``unpack``. Mounting: ``fffs.mount`` (needs ``pip install 'fffs[mount]'``) or ``fffs mount`` on the command line.
+``PackedFolder``, ``unpack``. From and to other formats: ``convert``. Mounting: ``fffs.mount`` (needs
+``pip install 'fffs[mount]'``) or ``fffs mount`` on the command line.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from fffs.version import __version__
 
 if TYPE_CHECKING:
     from fffs.compat import checkFsAlign, install_as_ffrecord
+    from fffs.converting import convert
     from fffs.formats.ffrecord import LegacyFileWarning
     from fffs.layouts import load_source
     from fffs.opening import open
@@ -30,6 +32,7 @@ __all__ = [
     "PackedFolder",
     "__version__",
     "checkFsAlign",
+    "convert",
     "errors",
     "install_as_ffrecord",
     "load_source",
@@ -45,6 +48,7 @@ _HOMES = {
     "LegacyFileWarning": "fffs.formats.ffrecord",
     "PackedFolder": "fffs.packed_folder",
     "checkFsAlign": "fffs.compat",
+    "convert": "fffs.converting",
     "install_as_ffrecord": "fffs.compat",
     "load_source": "fffs.layouts",
     "open": "fffs.opening",

@@ -9,6 +9,7 @@ import importlib
 import logging
 import os
 import signal
+import string
 import sys
 import warnings
 from collections.abc import Sequence
@@ -61,6 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_pack(commands)
     _add_unpack(commands)
+    _add_convert(commands)
     _add_mount(commands)
     _add_umount(commands)
     _add_stat(commands)
@@ -116,11 +118,52 @@ def _add_unpack(commands: _Commands[_Parser]) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 
 
+CONVERSIONS = """SRC is a record file of any format (FFRecord, TFRecord, OFRecord, Bag), a folder of parts, a granular
+data set, a tar or zip archive (also compressed; it is not unpacked), or a folder. What DST becomes is said by its name
+(.ffr, .tfrecord, part-00000, .bag) or by --to. Archives, folders and data sets of several keys become packed folders.
+
+example:
+  fffs convert photos.tar.gz photos.ffr
+  fffs convert train.tfrecord train --to ffrecord --part-size 1GiB
+"""
+
+
+def _add_convert(commands: _Commands[_Parser]) -> None:
+    parser = _command(commands, "convert", "convert records, data sets and archives", "")
+    parser.epilog = CONVERSIONS
+    parser.add_argument("source", metavar="SRC", help="what to convert")
+    parser.add_argument("output", metavar="DST", help="the file to write, or with parts and data sets the folder")
+    parser.add_argument(
+        "--from",
+        dest="source_format",
+        metavar="FORMAT",
+        choices=["ffrecord", "tfrecord", "ofrecord", "bag", "granular", "tar", "zip", "folder"],
+        help="what SRC is: %(choices)s (default: as recognised)",
+    )
+    parser.add_argument(
+        "--to",
+        metavar="FORMAT",
+        choices=["ffrecord", "tfrecord", "ofrecord", "bag", "granular"],
+        help="what DST shall be: %(choices)s (default: as its name says)",
+    )
+    parser.add_argument("--layout", choices=["v1", "v3"], default="v1", help="of Bags and data sets (default: v1)")
+    parser.add_argument("--key", default="data", help="of a data set made of records (default: data)")
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument("--parts", type=_positive, metavar="N", help="write N parts, in a folder")
+    parts.add_argument("--part-size", type=_size, metavar="SIZE", help="write parts of at most so much: 500MB, 1GiB")
+    parser.add_argument("--verify", action="store_true", help="read DST back and compare it with SRC")
+    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    parser.add_argument(
+        "-j", "--jobs", type=_positive, help="how many files, or batches of records, are copied at once"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
+
+
 def _add_mount(commands: _Commands[_Parser]) -> None:
     parser = _command(
         commands,
         "mount",
-        "show a packed folder or record file as a read-only folder",
+        "show a packed folder, a record file or a data set as a read-only folder",
         "fffs mount photos.ffr /mnt/photos",
     )
     _add_sources(parser)
@@ -135,7 +178,8 @@ def _add_mount(commands: _Commands[_Parser]) -> None:
 
 def _mount_options() -> str:
     return (
-        "comma-separated: verify=on|off, allow_other, uid=N, gid=N, ro, ... (an unknown one is answered with the list)"
+        "comma-separated: verify=on|off, decode (show what is in TFRecords and OFRecords, as files), allow_other, "
+        "uid=N, gid=N, ro, ... (an unknown one is answered with the list)"
     )
 
 
@@ -193,6 +237,19 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
     return int(text)
+
+
+UNITS: dict[str, int] = {"": 1, **{f"{unit}B": 1000**k for k, unit in enumerate(("", "k", "M", "G", "T"))}}
+UNITS |= {"KB": 1000, **{f"{unit}iB": 1024 ** (k + 1) for k, unit in enumerate("KMGT")}}
+
+
+def _size(text: str) -> int:
+    """Bytes: a whole number, with or without a unit."""
+    digits = text.rstrip(string.ascii_letters)
+    unit = text[len(digits) :]
+    if not digits.strip().isdecimal() or int(digits) < 1 or unit not in UNITS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size, as in 500MB or 1GiB")
+    return int(digits) * UNITS[unit]
 
 
 def _seconds(text: str) -> float:

@@ -9,22 +9,26 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from fffs import engine, packed_pickle, trailer
 from fffs.atomic import AtomicFile
-from fffs.engine import BLOCK, CHECK_CRC32
-from fffs.errors import MetadataError, ReadError, SourceChangedError, UnsupportedError, UsageError, WriteError
+from fffs.errors import (
+    FffsError,
+    MetadataError,
+    ReadError,
+    SourceChangedError,
+    UnsupportedError,
+    UsageError,
+    WriteError,
+)
 from fffs.folders import close
-from fffs.formats.ffrecord import SUFFIX, encode_header, header_size
-from fffs.index import BlockChecksums
+from fffs.formats.ffrecord import SUFFIX
 from fffs.jobs import Jobs, Progress, default_jobs
-from fffs.native import ffi, lib
+from fffs.pack_file import PIECE, PackFile
 from fffs.scan import FileToPack, Output, Scan, SourceFolder, identity, open_source, scan_folder
+from fffs.tree import Tree
+from fffs.treebuilder import TreeBuilder
 
 log = logging.getLogger("fffs.pack")
-
-PIECE = 16 * BLOCK  # of a file, between two looks at whether to go on
 
 
 class PackSummary(NamedTuple):
@@ -89,33 +93,16 @@ class _Packer:
     """One packing: all offsets are known from the scan, so the files are copied in parallel, each to its place."""
 
     def __init__(self, scan: Scan, file: AtomicFile, source: SourceFolder, progress: Progress | None) -> None:
-        self.scan, self.file, self.source = scan, file, source
+        self.scan, self.source = scan, source
         n = len(scan.files)
-        sizes = np.fromiter((f.size for f in scan.files), np.int64, n)
-        self.offsets = np.empty(n + 1, np.int64)  # the last one is the tree's
-        self.offsets[0] = header_size(n + 1)
-        np.cumsum(sizes, out=self.offsets[1:])
-        self.offsets[1:] += self.offsets[0]
-        self.checksums = np.zeros(n + 1, np.uint32)
-        self.big = np.flatnonzero(sizes > BLOCK)
-        counts = (sizes[self.big] + (BLOCK - 1)) // BLOCK
-        self.first_blocks = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
-        self.block_checksums = np.zeros(int(self.first_blocks[-1]), np.uint32)
+        self.pack = PackFile(file, np.fromiter((f.size for f in scan.files), np.int64, n))
         self.jobs = Jobs(scan.total_bytes, progress)
 
     def run(self, jobs: int) -> None:
         """Copy the files, append the tree, write the header, put the file in place."""
-        try:
-            tree = self.scan.builder.build(len(self.scan.files), self.source.shown(b""))
-        except MetadataError as error:
-            raise UnsupportedError(f"{self.source.shown(b'')}: cannot be packed: {error}") from error
+        tree = build_tree(self.scan.builder, len(self.scan.files), self.source.shown(b""))
         self.jobs.run(self._copy, range(len(self.scan.files)), jobs)
-        blocks = BlockChecksums(self.big.astype(np.uint32), self.first_blocks, self.block_checksums)
-        record = packed_pickle.encode(tree) + trailer.encode(tree, blocks)
-        self.checksums[-1] = engine.crc32(record)
-        self._write(record, int(self.offsets[-1]))
-        self._write(encode_header(self.checksums, self.offsets), 0)
-        self.file.commit()
+        self.pack.finish(tree)
 
     def _copy(self, k: int) -> None:
         file = self.scan.files[k]
@@ -139,42 +126,27 @@ class _Packer:
 
     def _copy_bytes(self, k: int, file: FileToPack, fd: int) -> None:
         """Copy a file in pieces, so that an interrupt, or the failure of another job, does not wait for all of it."""
-        crc, failed = ffi.new("uint32_t *"), ffi.new("int *")
-        first = int(self.first_blocks[np.searchsorted(self.big, k)]) if file.size > BLOCK else None
-        whole = 0
         for start in range(0, file.size, PIECE):
             length = min(PIECE, file.size - start)
-            blocks: Any = ffi.NULL
-            if first is not None:
-                blocks = ffi.cast("uint32_t *", self.block_checksums.ctypes.data) + first + start // BLOCK
-            at = int(self.offsets[k]) + start
-            status = lib.fffs_copy(fd, start, self.file.fd, at, length, CHECK_CRC32, crc, blocks, failed)
-            if status != 0:
-                raise self._failure(-status, file, failed[0] == self.file.fd)
-            whole = engine.crc32_combine(whole, crc[0], length) if start else crc[0]
-            self.jobs.count(length)
-        self.checksums[k] = whole
-
-    def _failure(self, code: int, file: FileToPack, writing: bool) -> Exception:
-        """The exception for a copy that ended with -code."""
-        if code == errno.ENODATA:
-            return self._changed(file)
-        if code == errno.ENOMEM:
-            return MemoryError("not enough memory to copy a file")
-        return WriteError(code, self.file.path) if writing else ReadError(code, self.source.shown(file.path))
-
-    def _write(self, data: bytes | npt.NDArray[Any], offset: int) -> None:
-        view = memoryview(data)
-        while view:
             try:
-                put = os.pwrite(self.file.fd, view[: 64 * BLOCK], offset)
+                self.pack.copy(k, start, fd, start, length)
+            except FffsError:
+                raise
             except OSError as error:
-                raise WriteError(error.errno or errno.EIO, self.file.path) from error
-            if not put:
-                raise WriteError(errno.EIO, self.file.path)
-            view, offset = view[put:], offset + put
+                if error.errno == errno.ENODATA:
+                    raise self._changed(file) from None
+                raise ReadError(error.errno or errno.EIO, self.source.shown(file.path)) from error
+            self.jobs.count(length)
 
     def _changed(self, file: FileToPack) -> SourceChangedError:
         return SourceChangedError(
             f"{self.source.shown(file.path)}: changed while the folder was packed; pack it when nobody writes to it"
         )
+
+
+def build_tree(builder: TreeBuilder, files: int, shown: str) -> Tree:
+    """The tree of what is packed, with that many files; raises UnsupportedError when its names cannot be one."""
+    try:
+        return builder.build(files, shown)
+    except MetadataError as error:
+        raise UnsupportedError(f"{shown}: cannot be packed: {error}") from error

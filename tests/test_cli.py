@@ -32,7 +32,7 @@ from fffs import cli, errors
 from fffs.version import __version__
 
 FFFS = [sys.executable, "-m", "fffs"]
-COMMANDS = ["pack", "unpack", "mount", "umount", "stat", "ls", "cat", "info", "verify"]
+COMMANDS = ["pack", "unpack", "convert", "mount", "umount", "stat", "ls", "cat", "info", "verify"]
 
 
 class Result(NamedTuple):

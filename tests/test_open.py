@@ -220,7 +220,9 @@ def test_what_nothing_recognises_is_refused(content: bytes, tmp_path: Path) -> N
 
 
 def test_parts_of_the_package_need_no_import_of_their_own() -> None:
-    program = "import fffs; print(fffs.tfrecord.decode.__name__, fffs.ofrecord.encode.__name__, fffs.granular.BagReader)"
+    program = (
+        "import fffs; print(fffs.tfrecord.decode.__name__, fffs.ofrecord.encode.__name__, fffs.granular.BagReader)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "decode encode <class 'fffs.granular.bag_reader.BagReader'>\n"
 

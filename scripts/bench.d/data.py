@@ -61,6 +61,11 @@ def large_records(scratch: Path, count: int) -> Path:
     return kept(scratch / f"large-{count}.ffr", lambda path: _records(path, photo_sizes(count)))
 
 
+def equal_records(scratch: Path, count: int, size: int) -> Path:
+    """A record file of ``count`` records of ``size`` bytes."""
+    return kept(scratch / f"equal-{count}-{size}.ffr", lambda path: _records(path, np.full(count, size)))
+
+
 def small_records(scratch: Path, count: int) -> Path:
     """A record file of ``count`` records of 1 KiB."""
     return kept(scratch / f"small-{count}.ffr", lambda path: _records(path, np.full(count, 1024)))

@@ -1,0 +1,265 @@
+"""Archives: tar (also compressed) and zip files, whose members are read without unpacking them to a disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from fffs import engine
+from fffs.converting import tar
+from fffs.converting.names import File, Names
+from fffs.converting.streams import Stream, compression
+from fffs.engine import BLOCK
+from fffs.errors import MetadataError, ReadError, SourceChangedError, UnsupportedError
+from fffs.jobs import Jobs, Progress
+from fffs.scan import KINDS, identity
+
+Work = Callable[[File, Iterator[bytes]], None]
+"""What is done with a file and its bytes, in pieces of BLOCK bytes (the last one may be shorter)."""
+
+TAR_KINDS: Final = {b"3": "a device", b"4": "a device", b"6": "a FIFO"}
+ZIP_METHODS: Final = {zipfile.ZIP_STORED: None, zipfile.ZIP_DEFLATED: "deflate", zipfile.ZIP_BZIP2: "bz2"}
+ZIP_RATIO: Final = 1 << 21  # no method makes more than so many bytes of one
+ENCRYPTED: Final = 0x41  # bits of a zip member's flags: encrypted, and strongly so
+UTF8: Final = 0x800
+UNIX: Final = 3  # systems that a zip member may come from: 3 and 19 (macOS) have modes
+LOCAL: Final = struct.Struct("<4s22xHH")
+EXTRA: Final = struct.Struct("<HH")
+EXTENDED_TIME: Final = 0x5455
+
+
+class Archive:
+    """An open archive and the names in it. Close it when done."""
+
+    def __init__(self, fd: int, path: str, warn: Callable[[str], None]) -> None:
+        """fd: open at path, and from now on this object's."""
+        self.fd, self.path = fd, path
+        self._identity = identity(os.fstat(fd))
+        self.names = Names(path, self._identity[2], warn)
+
+    def scan(self, progress: Progress | None) -> None:
+        """The first pass: all names, and where their bytes are."""
+        raise NotImplementedError
+
+    def each(self, work: Work, files: list[File], jobs: Jobs, threads: int) -> None:
+        """Do work on files, in the archive's order or by several threads."""
+        jobs.run(lambda file: work(file, self.pieces(file)), files, threads)
+
+    def pieces(self, file: File) -> Iterator[bytes]:
+        """The bytes of a file."""
+        raise NotImplementedError
+
+    def _take(self, stream: Stream, size: int) -> Iterator[bytes]:
+        while size:
+            piece = stream.read(min(size, BLOCK))
+            if not piece:
+                raise self._changed()
+            size -= len(piece)
+            yield piece
+
+    def _changed(self) -> SourceChangedError:
+        return SourceChangedError(f"{self.path}: changed while it was read; convert it when nobody writes to it")
+
+    def refuse_changed(self) -> None:
+        """Raise SourceChangedError when the archive is not as it was."""
+        if identity(os.fstat(self.fd)) != self._identity:
+            raise self._changed()
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.fd)
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Tar(Archive):
+    """A tar archive."""
+
+    def __init__(self, fd: int, path: str, warn: Callable[[str], None]) -> None:
+        super().__init__(fd, path, warn)
+        self.kind = compression(_head(fd, path))
+
+    def scan(self, progress: Progress | None) -> None:
+        """As ``Archive`` says."""
+        stream, names = Stream(self.fd, self.path, self.kind), self.names
+        for member in tar.members(stream):
+            if progress:
+                progress(stream.done, self._identity[2])
+            if member.kind == b"0":
+                names.add_file(member.name, member.place, member.size, member.mode, member.mtime)
+            elif member.kind == b"1":
+                names.add_hard_link(member.name, member.target)
+            elif member.kind == b"2":
+                names.add_symlink(member.name, member.target, member.mtime)
+            elif member.kind in (b"5", b"D"):
+                names.add_folder(member.name, member.mode, member.mtime)
+            elif member.kind == b"M":
+                raise UnsupportedError(f"{self.path}: a volume of an archive of several; put them together with tar")
+            elif member.kind != b"V":
+                names.leave_out(member.name, TAR_KINDS.get(member.kind, f"a member of type {member.kind!r}"))
+
+    def each(self, work: Work, files: list[File], jobs: Jobs, threads: int) -> None:
+        """As ``Archive`` says: what is compressed can only be read from its begin to its end."""
+        if self.kind is None:
+            super().each(work, files, jobs, threads)
+            return
+        stream = Stream(self.fd, self.path, self.kind)
+
+        def next_file(file: File) -> None:
+            if not stream.skip(file.place - stream.position):
+                raise self._changed()
+            work(file, self._take(stream, file.size))
+
+        jobs.run(next_file, sorted(files, key=lambda file: file.place), 1)
+
+    def pieces(self, file: File) -> Iterator[bytes]:
+        """As ``Archive`` says, of an archive that is not compressed."""
+        return self._take(Stream(self.fd, self.path, None, file.place, file.place + file.size), file.size)
+
+
+class Zip(Archive):
+    """A zip archive. Its directory is read by zipfile; the data is not: zipfile's bz2 and lzma know no bounds."""
+
+    def scan(self, progress: Progress | None) -> None:
+        """As ``Archive`` says."""
+        try:
+            with open(self.fd, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
+                self._infos = archive.infolist()
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError, EOFError) as error:
+            raise MetadataError(f"{self.path}: its directory is damaged ({error})") from None
+        except OSError as error:
+            raise ReadError(error.errno or errno.EIO, self.path) from error
+        self._refuse_overlaps()
+        for k, info in enumerate(self._infos):
+            self._add(k, info)
+
+    def _refuse_overlaps(self) -> None:
+        """Members that share bytes could be more than any disk holds."""
+        end = 0
+        for info in sorted(self._infos, key=lambda info: info.header_offset):
+            if info.header_offset < end:
+                raise MetadataError(f"{self.path}: {info.filename!a:.200} overlaps another member; it is damaged")
+            end = info.header_offset + LOCAL.size + info.compress_size
+        if end > self._identity[2]:
+            raise MetadataError(f"{self.path}: members reach past the end of the file; it was cut")
+
+    def _add(self, k: int, info: zipfile.ZipInfo) -> None:
+        name, mode, mtime = _zip_name(info), info.external_attr >> 16, _zip_time(info)
+        if info.create_system not in (UNIX, 19):
+            mode = 0
+        kind = stat.S_IFMT(mode) or (stat.S_IFDIR if name.endswith(b"/") else stat.S_IFREG)
+        if kind == stat.S_IFDIR:
+            self.names.add_folder(name, stat.S_IMODE(mode) if mode else 0o755, mtime)
+        elif kind in (stat.S_IFREG, stat.S_IFLNK):
+            if info.flag_bits & ENCRYPTED:
+                raise UnsupportedError(f"{self.path}: {info.filename!a:.200} is encrypted; unpack it, pack the folder")
+            if info.compress_type not in ZIP_METHODS:
+                raise UnsupportedError(
+                    f"{self.path}: {info.filename!a:.200} is compressed by method {info.compress_type}, which is not "
+                    "supported; unpack it, and pack the folder"
+                )
+            if info.file_size > info.compress_size * ZIP_RATIO:
+                raise MetadataError(f"{self.path}: {info.filename!a:.200} claims more bytes than it can have")
+            if kind == stat.S_IFREG:
+                self.names.add_file(name, k, info.file_size, stat.S_IMODE(mode) if mode else 0o644, mtime)
+            else:
+                self.names.add_symlink(name, self._target(k, info), mtime)
+        else:
+            self.names.leave_out(name, f"a {KINDS.get(kind, 'member of unknown type')}")
+
+    def _target(self, k: int, info: zipfile.ZipInfo) -> bytes:
+        size = min(info.file_size, 1 << 16)  # names refuses all that is longer than a path
+        return b"".join(self.pieces(File(k, size, 0, 0))) if size == info.file_size else bytes(size)
+
+    def pieces(self, file: File) -> Iterator[bytes]:
+        """As ``Archive`` says."""
+        info = self._infos[file.place]
+        try:
+            head = os.pread(self.fd, LOCAL.size, info.header_offset)
+        except OSError as error:
+            raise ReadError(error.errno or errno.EIO, self.path) from error
+        magic, name, extra = LOCAL.unpack(head) if len(head) == LOCAL.size else (b"", 0, 0)
+        if magic != b"PK\x03\x04":
+            raise MetadataError(f"{self.path}: {info.filename!a:.200}: its header is damaged")
+        start = info.header_offset + LOCAL.size + name + extra
+        stream = Stream(self.fd, self.path, ZIP_METHODS[info.compress_type], start, start + info.compress_size)
+        crc, size = 0, file.size
+        while size:
+            piece = stream.read(min(size, BLOCK))
+            crc = engine.crc32(piece, crc)
+            size -= len(piece)
+            if not piece:
+                break
+            if size == 0 and crc == info.CRC and not stream.read(1):
+                yield piece
+                return
+            if size:
+                yield piece
+        if file.size or info.CRC or stream.read(1):
+            raise MetadataError(
+                f"{self.path}: {info.filename!a:.200}: its bytes have not the size or the checksum that the directory "
+                "says; it is damaged"
+            )
+
+
+def _zip_name(info: zipfile.ZipInfo) -> bytes:
+    """A name as bytes: those that are stored, where the system that it comes from has names of bytes."""
+    name = info.orig_filename
+    if not info.flag_bits & UTF8 and info.create_system in (UNIX, 19):
+        return name.encode("cp437")
+    return name.encode("utf-8", "surrogateescape")
+
+
+def _zip_time(info: zipfile.ZipInfo) -> int:
+    """Nanoseconds since 1970: of the extra field that Unix has, or the local time that DOS has."""
+    at, extra = 0, info.extra
+    while at + EXTRA.size <= len(extra):
+        kind, size = EXTRA.unpack_from(extra, at)
+        data = extra[at + EXTRA.size : at + EXTRA.size + size]
+        if kind == EXTENDED_TIME and len(data) >= 5 and data[0] & 1:
+            return int.from_bytes(data[1:5], "little", signed=True) * 10**9
+        at += EXTRA.size + size
+    year, month, day, *rest = info.date_time
+    try:
+        return int(time.mktime((year, month, day, *rest, 0, 0, -1))) * 10**9  # type: ignore[arg-type]
+    except (OverflowError, ValueError):
+        return 0
+
+
+def _head(fd: int, path: str) -> bytes:
+    try:
+        return os.pread(fd, tar.BLOCK, 0)
+    except OSError as error:
+        raise ReadError(error.errno or errno.EIO, path) from error
+
+
+def is_tar(fd: int, path: str) -> bool:
+    """Whether the file begins as a tar archive does, also a compressed one; or is an empty one by its name."""
+    head = _head(fd, path)
+    kind = compression(head)
+    if kind is not None:
+        try:
+            head = Stream(fd, path, kind).read(tar.BLOCK)
+        except MetadataError:
+            return False
+    return tar.is_header(head) or (len(head) == tar.BLOCK and not any(head) and ".tar" in os.path.basename(path))
+
+
+def is_zip(fd: int, path: str) -> bool:
+    """Whether the file begins as a zip archive does."""
+    return _head(fd, path)[:4] in (b"PK\x03\x04", b"PK\x05\x06")
+
+
+def open_archive(fd: int, path: str, kind: str, warn: Callable[[str], None]) -> Any:
+    """The archive open as fd, which is the archive's from now on; kind is "tar" or "zip"."""
+    return (Tar if kind == "tar" else Zip)(fd, path, warn)

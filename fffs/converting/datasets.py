@@ -1,0 +1,270 @@
+"""granular data sets: their blobs as records, and the tree ``NNNNNN/KEY`` that a packed folder shows them as.
+
+Blobs are never decoded: what a type means is up to whoever reads the data set, before and after.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from fffs.atomic import AtomicFile
+from fffs.converting.records import Records, StoredRecords, plan
+from fffs.errors import MetadataError
+from fffs.files import SourceFile
+from fffs.granular import refs
+from fffs.granular import spec as specs
+from fffs.granular.codecs import Codec
+from fffs.granular.columns import Blobs
+from fffs.granular.shards import Shard, find_shards, open_shard
+from fffs.granular.spec import Type
+from fffs.granular.writer import DatasetWriter
+from fffs.index import Int64Array
+from fffs.jobs import Jobs
+from fffs.layouts import Source
+from fffs.pack_file import PackFile
+from fffs.packing import build_tree
+from fffs.store import RecordStore
+from fffs.tree import ROOT
+from fffs.treebuilder import TreeBuilder
+
+SCALAR: Final = -1
+LEAST_DIGITS: Final = 6
+
+
+@dataclass
+class DataSet:
+    """The rows of a data set.
+
+    ``counts`` int64[rows, keys]: how many blobs each sequence has, SCALAR for what is none. ``blobs``: those of all
+    rows, one after another, each row's by keys. ``mtime``: when it was last changed, nanoseconds since 1970.
+    """
+
+    shown: str
+    spec: dict[str, str]
+    counts: Int64Array
+    blobs: Records
+    mtime: int
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def firsts(self) -> Int64Array:
+        """int64[rows + 1]: the number of each row's first blob."""
+        firsts = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(np.where(self.counts == SCALAR, 1, self.counts).sum(axis=1), out=firsts[1:])
+        return firsts
+
+    @property
+    def sizes(self) -> Int64Array:
+        """int64[rows]: the bytes of each row."""
+        ends = np.concatenate([[0], np.cumsum(self.blobs.lengths)])
+        return np.diff(ends[self.firsts])
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all blobs."""
+        return int(self.blobs.lengths.sum())
+
+    def rows(self) -> Iterator[Blobs]:
+        """The blobs of each row, of bounded memory but for one row."""
+        blobs = self._each()
+        for counts in self.counts:
+            yield [next(blobs) if count == SCALAR else [next(blobs) for _ in range(count)] for count in counts.tolist()]
+
+    def _each(self) -> Iterator[memoryview]:
+        for batch in self.blobs.batches(()):
+            for record in batch:
+                yield memoryview(record) if len(record) else memoryview(b"")
+            del batch, record
+
+    def close(self) -> None:
+        """Close the files."""
+        self.blobs.close()
+
+
+# ---------------------------------------------------------------- from a folder of Bags
+
+
+def load_folder(path: str) -> DataSet:
+    """A data set of any generation, also one in shards.
+
+    Raises:
+        SourceNotFoundError, MetadataError, ReadError: it is not there, damaged, or cannot be read.
+
+    """
+    folders = [path] if os.path.lexists(os.path.join(path, specs.NAME)) else find_shards(path)
+    spec = specs.load(folders[0])
+    sources: list[SourceFile] = []
+    try:
+        shards = []
+        for folder in folders:
+            if specs.load(folder) != spec:
+                raise MetadataError(f"{os.path.join(folder, specs.NAME)}: not the spec of {folders[0]}")
+            shards.append(open_shard(folder, spec, sources))
+    except BaseException:
+        for source in sources:
+            os.close(source.fd)
+        raise
+    store = RecordStore(sources)
+    try:
+        mtime = max(os.fstat(source.fd).st_mtime_ns for source in sources)
+        parts = [_places(store, shard, spec, folder) for shard, folder in zip(shards, folders, strict=True)]
+        numbers = np.concatenate([part[0] for part in parts])
+        counts = np.concatenate([part[1] for part in parts])
+        return DataSet(path, spec, counts, StoredRecords(store, path, numbers), mtime)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _places(store: RecordStore, shard: Shard, spec: dict[str, str], folder: str) -> tuple[Int64Array, Int64Array]:
+    """The records that are the blobs of a shard's rows, and how many each key has."""
+    firsts = np.array([first for first, _ in shard.columns], np.int64)
+    if shard.refs is None:
+        numbers = firsts[None, :] + np.arange(shard.rows)[:, None]
+        return numbers.reshape(-1), np.full(numbers.shape, SCALAR, np.int64)
+    sequences = [Type.parse(kind).sequence for kind in spec.values()]
+    found, counts = array("q"), array("q")
+    left = sum(count for _, count in shard.columns)
+    lengths = store.lengths(range(shard.refs, shard.refs + shard.rows))
+    for begin, end in plan(lengths, ()):
+        data, offsets = store.read_joined(range(shard.refs + begin, shard.refs + end))
+        bounds = offsets.tolist()
+        for k in range(end - begin):
+            where = f"{folder}: row {begin + k}"
+            try:
+                row = refs.decode(data[bounds[k] : bounds[k + 1]].tobytes(), sequences)
+            except ValueError as error:
+                raise MetadataError(f"{where}: its record in refs.bag is none: {error}") from None
+            for ref, (first, count) in zip(row, shard.columns, strict=True):
+                at, length = (ref, 1) if isinstance(ref, int) else ref
+                left -= length
+                if at + length > count:
+                    raise MetadataError(f"{where}: it names the blobs {at} to {at + length - 1}, and there are {count}")
+                if left < 0:
+                    raise MetadataError(f"{where}: it names blobs that other rows have: together more than there are")
+                found.extend(range(first + at, first + at + length))
+                counts.append(SCALAR if isinstance(ref, int) else length)
+    return np.array(found, np.int64), np.array(counts, np.int64).reshape(shard.rows, len(spec))
+
+
+# ---------------------------------------------------------------- from a packed folder
+
+
+def load_packed(source: Source, shown: str) -> DataSet:
+    """The data set that a packed folder shows as a tree; the source is closed with it.
+
+    Raises:
+        MetadataError: it shows something else.
+
+    """
+    tree = source.tree
+    entries = list(tree.entries(ROOT))
+    named = dict(entries)
+    place = named.pop(specs.NAME.encode(), None)
+    if place is None or not tree.is_file(place) or source.store.length(tree.record(place)) > specs.LARGEST:
+        raise MetadataError(f"{shown}: not the tree of a data set: it has no {specs.NAME} at its top")
+    spec = specs.parse(source.store.read_one(tree.record(place)).tobytes(), f"{shown}: {specs.NAME}")
+    keys = [key.encode() for key in spec]
+    found, counts = array("q"), array("q")
+    for row, name in enumerate(_numbered(tree.entries(ROOT), len(named), f"{shown}: its rows")):
+        values = dict(tree.entries(name)) if tree.is_dir(name) else {}
+        if list(values) != keys:
+            raise MetadataError(f"{shown}: not the tree of a data set: row {row} has not the keys of {specs.NAME}")
+        for key, kind in spec.items():
+            node = values[key.encode()]
+            if tree.is_file(node):
+                found.append(tree.record(node))
+                counts.append(SCALAR)
+            elif tree.is_dir(node) and kind.endswith("[]"):
+                items = list(_numbered(tree.entries(node), int(tree.count[node]), f"{shown}: {key!r} of row {row}"))
+                if not all(tree.is_file(item) for item in items):
+                    raise MetadataError(f"{shown}: not the tree of a data set: {key!r} of row {row} has no files")
+                found.extend(tree.record(item) for item in items)
+                counts.append(len(items))
+            else:
+                raise MetadataError(f"{shown}: not the tree of a data set: {key!r} of row {row} is not of type {kind}")
+    blobs = StoredRecords(source.store, shown, np.array(found, np.int64))
+    return DataSet(shown, spec, np.array(counts, np.int64).reshape(len(named), len(spec)), blobs, 0)
+
+
+def _numbered(entries: Iterator[tuple[bytes, int]], count: int, what: str) -> Iterator[int]:
+    """The nodes of entries that are called 000000, 000001, …; the file spec.json may be behind them."""
+    digits = max(LEAST_DIGITS, len(str(max(count - 1, 0))))
+    for k, (name, node) in enumerate(entries):
+        if k == count:
+            return
+        if name != f"{k:0{digits}}".encode():
+            raise MetadataError(f"{what} are not numbered from {0:0{digits}} to {count - 1:0{digits}}")
+        yield node
+
+
+# ---------------------------------------------------------------- writing
+
+
+class AsIs(Mapping[str, Codec]):
+    """For every type the codec that leaves blobs as they are."""
+
+    def __getitem__(self, kind: str) -> Codec:
+        return lambda blob, *_: blob
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def write_rows(rows: Iterator[Blobs], count: int, path: str, spec: dict[str, str], layout: str, work: Jobs) -> None:
+    """Write the next count rows to a data set in one folder, which is new."""
+    with DatasetWriter(path, spec, AsIs(), layout) as writer:
+        for _ in range(count):
+            row = next(rows)
+            writer.append_blobs(row)
+            work.count(sum(sum(map(len, blob)) if isinstance(blob, list) else len(blob) for blob in row))
+            del row
+
+
+def pack_rows(data: DataSet, file: AtomicFile, work: Jobs) -> None:
+    """Write a data set as a packed folder."""
+    lengths, spec = data.blobs.lengths, specs.encode(data.spec)
+    tree = build_tree(_lay_out(data), len(lengths) + 1, data.shown)
+    pack = PackFile(file, np.append(lengths, len(spec)))
+    k = 0
+    for batch in data.blobs.batches(()):
+        for record in batch:
+            pack.put(k, 0, record)
+            k += 1
+        work.count(len(batch.data))
+        del batch, record
+    pack.put(k, 0, spec)
+    pack.finish(tree)
+
+
+def _lay_out(data: DataSet) -> TreeBuilder:
+    """The names of all blobs, in the order of the blobs, and of the spec behind them."""
+    builder = TreeBuilder(mtime=data.mtime)
+    keys, record = [key.encode() for key in data.spec], 0
+    for name, counts in zip(_names(len(data)), data.counts, strict=True):
+        row = builder.add_directory(ROOT, name, mtime=data.mtime)
+        for key, count in zip(keys, counts.tolist(), strict=True):
+            parent, files = row, [key]
+            if count != SCALAR:
+                parent, files = builder.add_directory(row, key, mtime=data.mtime), _names(count)
+            for file in files:
+                builder.add_file(parent, file, record, mtime=data.mtime)
+                record += 1
+    builder.add_file(ROOT, specs.NAME.encode(), record, mtime=data.mtime)
+    return builder
+
+
+def _names(count: int) -> list[bytes]:
+    digits = max(LEAST_DIGITS, len(str(max(count - 1, 0))))
+    return [f"{k:0{digits}}".encode() for k in range(count)]

@@ -1,0 +1,315 @@
+"""Job: one conversion, from what it was asked for to the result in place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fffs import tfrecord
+from fffs.atomic import AtomicFile, AtomicFolder
+from fffs.converting import kinds, packs, writers
+from fffs.converting.archives import open_archive
+from fffs.converting.pipeline import Pipeline
+from fffs.converting.records import Records, StoredRecords, StreamedRecords, plan
+from fffs.converting.verifying import compare_records, differs, forget
+from fffs.errors import UsageError, WriteError
+from fffs.files import open_source
+from fffs.formats.bag import COMPRESSED, sidecars
+from fffs.formats.ffrecord import SUFFIX
+from fffs.formats.tfrecord import HEAD, compression
+from fffs.jobs import Jobs, Progress, default_jobs
+from fffs.layouts import load_source, packed
+from fffs.packing import pack_folder
+from fffs.reader import expand_sources, open_files
+from fffs.shards import expand_shards
+from fffs.store import RecordStore
+from fffs.tree import ROOT
+
+if TYPE_CHECKING:  # what needs granular is imported when there is a data set
+    from fffs.converting.datasets import DataSet
+
+Done = tuple[int, int, int]
+"""Records (or rows, or files), their bytes, and in how many parts they are."""
+
+
+@dataclass
+class Job:
+    """What is to be converted, and how; see ``fffs.convert``. ``forced``: the source's kind was given."""
+
+    source: str
+    target: str
+    kind: str
+    forced: bool
+    form: str | None
+    layout: str
+    key: str
+    parts: int | None
+    part_size: int | None
+    jobs: int | None
+    verify: bool
+    force: bool
+    progress: Progress | None
+    warn: Callable[[str], None]
+
+    @property
+    def split(self) -> bool:
+        """Whether parts were asked for."""
+        return self.parts is not None or self.part_size is not None
+
+    def run(self) -> Done:
+        """Convert."""
+        if self.kind in (*kinds.ARCHIVES, "folder"):
+            return self._pack()
+        if self.kind == "granular":
+            from fffs.converting.datasets import load_folder
+
+            return self._from_data_set(load_folder(self.source))
+        if self.kind == "ffrecord" and not self.forced and (self.form in (None, "granular") or self.split):
+            done = self._from_packed()
+            if done is not None:
+                return done
+        self._choose(None)
+        with contextlib.closing(self._open_records()) as records:
+            return self._to_data_set(records) if self.form == "granular" else self._to_files(records)
+
+    # ------------------------------------------------------------ destinations
+
+    def _choose(self, default: str | None) -> str:
+        """The destination's format, and the check that it may be written there."""
+        self.form = self.form or default
+        if self.form is None:
+            raise UsageError(f"{self.target}: its name does not say what it shall be; say so with --to")
+        if self.split and self.form == "bag":
+            raise UsageError(f"{self.target}: Bags have no parts; a data set has (--to granular)")
+        if self.split or self.form == "granular":
+            self._refuse_content()
+            return self.form
+        files = [self.target, *(sidecars(self.target)[:1] if (self.form, self.layout) == ("bag", "v3") else ())]
+        for name in files:
+            if not os.path.lexists(name):
+                continue
+            if os.path.isdir(name) or not self.force:
+                raise UsageError(f"{name}: already exists{'' if os.path.isdir(name) else '; --force replaces it'}")
+            if os.path.exists(self.source) and os.path.samefile(name, self.source):
+                raise UsageError(f"{name}: is the source itself")
+        return self.form
+
+    def _refuse_content(self) -> None:
+        """A folder must be new or empty, with --force as well: nobody should lose many files by an option."""
+        if os.path.lexists(self.target) and (
+            os.path.islink(self.target) or not os.path.isdir(self.target) or os.listdir(self.target)
+        ):
+            raise UsageError(f"{self.target}: already exists; several files need a new or an empty folder")
+
+    @contextlib.contextmanager
+    def _new_folder(self) -> Iterator[str]:
+        """A folder, by the path that it has until it appears at the end of the block."""
+        with AtomicFolder(os.fsencode(self.target), self.target) as folder:
+            here = os.readlink(f"/proc/self/fd/{folder.fd}")
+            try:
+                yield here
+            except WriteError as error:
+                name = str(error.filename).replace(here, self.target)
+                raise WriteError(error.errno or 0, name, error.detail) from error
+            mode = stat.S_IMODE(os.stat(os.path.join(here, os.listdir(here)[0])).st_mode) & 0o666
+            folder.commit(mode | (mode & 0o444) >> 2, time.time_ns())
+
+    @contextlib.contextmanager
+    def _comparing(self, *more: str) -> Iterator[None]:
+        """Remove the result unless it turns out to be good; more: other files that belong to it."""
+        try:
+            forget(self.target)
+            yield
+        except BaseException:
+            for name in (self.target, *more):
+                if os.path.isdir(name):
+                    shutil.rmtree(name, ignore_errors=True)
+                else:
+                    with contextlib.suppress(OSError):
+                        os.unlink(name)
+            raise
+
+    # ------------------------------------------------------------ archives and folders
+
+    def _pack(self) -> Done:
+        self._need_pack("an archive" if self.kind in kinds.ARCHIVES else "a folder")
+        if self.kind == "folder":
+            summary = pack_folder(self.source, self.target, jobs=self.jobs, progress=self.progress, warn=self.warn)
+            if self.verify:
+                with self._comparing():
+                    packs.compare_folder(self.source, self.target, self.progress)
+            return summary.files, summary.total_bytes, 1
+        jobs = self.jobs or default_jobs()
+        fd, path = open_source(self.source)
+        with open_archive(fd, path, self.kind, self.warn) as archive:
+            contents = packs.pack_archive(archive, self.target, jobs, self.progress)
+            if self.verify:
+                with self._comparing():
+                    packs.compare_archive(archive, contents, self.target, jobs, self.progress)
+        return len(contents.files), contents.total_bytes, 1
+
+    def _need_pack(self, what: str) -> None:
+        """That the destination is a packed folder."""
+        if self._choose("ffrecord") != "ffrecord":
+            raise UsageError(f"{self.target}: {what} can only become a packed folder, whose name ends in {SUFFIX}")
+        if self.split:
+            raise UsageError(f"{self.target}: a packed folder is one file, without parts")
+        if not self.target.endswith(SUFFIX):
+            raise UsageError(f"{self.target}: the name of a packed folder must end in {SUFFIX}")
+
+    # ------------------------------------------------------------ data sets
+
+    def _from_data_set(self, data: DataSet) -> Done:
+        from fffs.converting import datasets
+
+        with contextlib.closing(data):
+            self._choose("granular")
+            if self.form == "granular":
+                return self._write_rows(data)
+            self._need_pack("a data set of several keys")
+            work = Jobs(data.total_bytes * (1 + self.verify), self.progress)
+            with AtomicFile(self.target) as file:
+                datasets.pack_rows(data, file, work)
+            if self.verify:
+                with self._comparing():
+                    self._compare(data, datasets.load_packed(load_source([self.target]), self.target), work)
+            return len(data), data.total_bytes, 1
+
+    def _from_packed(self) -> Done | None:
+        """A packed folder as the data set in it; None when the source is none, or is to be taken for its records."""
+        from fffs.converting import datasets
+
+        files = open_files(expand_sources(self.source), True, "ffrecord")
+        try:
+            is_packed = any(map(packed.is_packed, files))
+        finally:
+            for file in files:
+                os.close(file.fd)
+        if not is_packed:
+            return None
+        source = load_source([self.source])
+        try:
+            is_data_set = source.tree.lookup(ROOT, kinds.SPEC.encode()) is not None
+            if self.form == "granular" or (self.form is None and is_data_set):
+                return self._from_data_set(datasets.load_packed(source, self.source))
+        finally:
+            source.close()
+        if self.split:
+            raise UsageError(
+                f"{self.source}: a packed folder: no part would have its names; --from ffrecord takes the records"
+            )
+        return None
+
+    def _write_rows(self, data: DataSet) -> Done:
+        from fffs.converting import datasets
+        from fffs.granular.shards import shard_name
+
+        work = Jobs(data.total_bytes * (1 + self.verify), self.progress)
+        bounds = writers.cut(data.sizes, self.parts, self.part_size)
+        rows, edges = data.rows(), [0, *bounds, len(data)]
+        if not self.split and self.layout == "v1":
+            datasets.write_rows(rows, len(data), self.target, data.spec, self.layout, work)
+        else:
+            with self._new_folder() as here:
+                for k in range(len(edges) - 1):
+                    folder = os.path.join(here, shard_name(k)) if self.split else here
+                    datasets.write_rows(rows, edges[k + 1] - edges[k], folder, data.spec, self.layout, work)
+        if self.verify:
+            with self._comparing():
+                result = datasets.load_folder(self.target)
+                self._compare(data, result, work)
+        return len(data), data.total_bytes, len(edges) - 1
+
+    def _compare(self, data: DataSet, result: DataSet, work: Jobs) -> None:
+        with contextlib.closing(result):
+            if data.spec != result.spec or not np.array_equal(data.counts, result.counts):
+                raise differs(self.target, 0)
+            compare_records(data.blobs, result.blobs, self.target, work)
+
+    def _to_data_set(self, records: Records) -> Done:
+        from fffs.converting import datasets
+
+        counts = np.full((len(records.lengths), 1), datasets.SCALAR, np.int64)
+        return self._write_rows(datasets.DataSet(self.source, {self.key: "bytes"}, counts, records, 0))
+
+    # ------------------------------------------------------------ record files
+
+    def _open_records(self) -> Records:
+        if self.source.endswith(COMPRESSED) and self.kind == "bag":
+            from fffs.granular.bag_reader import BagReader
+
+            bag = BagReader(self.source)
+            return StreamedRecords(lambda: contextlib.nullcontext(iter(bag)), self.source, bag.close)
+        if self.kind == "tfrecord" and os.path.isfile(self.source) and _is_compressed(self.source):
+            return StreamedRecords(lambda: tfrecord.read(self.source), self.source)
+        paths = expand_shards(self.source) if self.kind == "tfrecord" else expand_sources(self.source)
+        return StoredRecords(RecordStore(open_files(paths, True, self.kind)), self.source)
+
+    def _to_files(self, records: Records) -> Done:
+        assert self.form is not None
+        lengths = records.lengths
+        total = int(lengths.sum())
+        if line := writers.check_empty(self.form, lengths, self.source):
+            self.warn(line)
+        work = Jobs(total * (1 + self.verify), self.progress)
+        bounds = writers.cut(lengths, self.parts, self.part_size)
+        count = len(bounds) + 1
+        if self.split:
+            stem = os.path.splitext(os.path.basename(self.target))[0]
+            names = [writers.part_name(self.form, stem, k, count) for k in range(count)]
+            with self._new_folder() as here:
+                self._write(records, [os.path.join(here, name) for name in names], bounds, work)
+            paths = [os.path.join(self.target, name) for name in names]
+        else:
+            self._write(records, [self.target], bounds, work)
+            paths = [self.target]
+        if self.verify:
+            with self._comparing(*(sidecars(self.target)[:1] if not self.split and self._has_table() else ())):
+                files = open_files(paths, True, self.form)
+                with contextlib.closing(StoredRecords(RecordStore(files), self.target)) as result:
+                    compare_records(records, result, self.target, work)
+        return len(lengths), total, count
+
+    def _has_table(self) -> bool:
+        return (self.form, self.layout) == ("bag", "v3")
+
+    def _write(self, records: Records, paths: list[str], bounds: list[int], work: Jobs) -> None:
+        """Write all records to files, each to its part."""
+        assert self.form is not None
+        edges = [0, *bounds, len(records.lengths)]
+        in_order = None if records.any_order else records.batches(bounds)
+        for path, begin, end in zip(paths, edges[:-1], edges[1:], strict=True):
+            lengths = records.lengths[begin:end]
+            with (
+                writers.open_file(self.form, self.layout, path, lengths) as file,
+                Pipeline(self.jobs or 1, work) as pipeline,
+            ):
+                for first, last in plan(lengths, ()):
+                    size = int(lengths[first:last].sum())
+                    pipeline.make_room(size)
+                    if in_order is None:
+                        pipeline.add(size, _copy, file, first, records, begin + first, begin + last)
+                    else:
+                        pipeline.add(size, file.put, first, next(in_order))
+        for _ in in_order or ():  # what a source says when it has ended
+            pass
+
+
+def _copy(file: writers.RecordFile, place: int, records: Records, first: int, last: int) -> None:
+    file.put(place, records.read(first, last))
+
+
+def _is_compressed(path: str) -> bool:
+    fd, path = open_source(path)
+    try:
+        return compression(os.pread(fd, HEAD.size, 0)) is not None
+    finally:
+        os.close(fd)

@@ -1,0 +1,93 @@
+"""What a source is, by its content first, and what a destination shall be, by its name."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from fffs.converting.archives import is_tar, is_zip
+from fffs.errors import ReadError, UsageError
+from fffs.files import open_source
+from fffs.formats import bag, ofrecord, tfrecord
+from fffs.formats.ffrecord import SUFFIX
+from fffs.formats.table import HEAD, find_format
+from fffs.shards import PATTERN
+
+RECORDS: Final = ("ffrecord", "tfrecord", "ofrecord", "bag")
+"""Formats of record files, as ``fffs.formats.table`` names them."""
+
+ARCHIVES: Final = ("tar", "zip")
+SOURCES: Final = (*RECORDS, "granular", *ARCHIVES, "folder")
+DESTINATIONS: Final = (*RECORDS, "granular")
+SPEC, FIRST_SHARD = "spec.json", "000000"  # of granular's data sets, which are imported when there is one
+SIDECARS: Final = (*tfrecord.SIDECARS, ".fffs-crc")
+
+
+def kind_of_source(path: str) -> str:
+    """One of SOURCES. Raises SourceNotFoundError, UsageError, ReadError."""
+    if os.path.isdir(path):
+        return _kind_of_folder(path)
+    if not os.path.lexists(path) and (PATTERN.fullmatch(os.path.basename(path)) or _has_shards(path)):
+        return "tfrecord"
+    fd, path = open_source(path)
+    try:
+        if tfrecord.is_head(os.pread(fd, tfrecord.HEAD.size, 0)):
+            return "tfrecord"  # nothing else begins with such a checksum
+        if is_tar(fd, path):
+            return "tar"
+        return "zip" if is_zip(fd, path) else _record_format(fd, path)
+    except OSError as error:
+        raise ReadError(error.errno or 0, path) from error
+    finally:
+        os.close(fd)
+
+
+def _record_format(fd: int, path: str) -> str:
+    """As ``find_format``; records of any bytes in a part of OFRecord are known by the part's name alone."""
+    found = find_format(fd, path)
+    if found.name == "ffrecord" and ofrecord.NAME.fullmatch(os.path.basename(path)):
+        known = found.recognise(os.pread(fd, HEAD, 0), os.fstat(fd).st_size, "")
+        return found.name if known else "ofrecord"
+    return found.name
+
+
+def _has_shards(path: str) -> bool:
+    """Whether a name is what shards have in common."""
+    folder, stem = os.path.split(path)
+    try:
+        return any(name.startswith(f"{stem}-0") and "-of-" in name for name in os.listdir(folder or "."))
+    except OSError:
+        return False
+
+
+def _kind_of_folder(path: str) -> str:
+    """A folder with nothing but parts in it is taken for these, any other for what it is."""
+    try:
+        names = [name for name in os.listdir(path) if not name.startswith(".") and not name.endswith(SIDECARS)]
+    except OSError as error:
+        raise ReadError(error.errno or 0, path) from error
+    for folder in (path, os.path.join(path, FIRST_SHARD)):
+        if os.path.isfile(os.path.join(folder, SPEC)) and any(name.endswith(bag.SUFFIX) for name in os.listdir(folder)):
+            return "granular"
+    parts = {
+        "ffrecord": lambda name: name.endswith(SUFFIX),
+        "ofrecord": lambda name: ofrecord.NAME.fullmatch(name) is not None,
+        "tfrecord": lambda name: tfrecord.NAME.search(name) is not None,
+    }
+    return next((kind for kind, is_part in parts.items() if names and all(map(is_part, names))), "folder")
+
+
+def kind_of_destination(path: str) -> str | None:
+    """One of DESTINATIONS; None when the name does not say."""
+    name = os.path.basename(path)
+    if name.endswith(SUFFIX):
+        return "ffrecord"
+    if name.endswith(bag.SUFFIX):
+        return "bag"
+    if name.endswith(bag.COMPRESSED):
+        raise UsageError(f"{path}: no {bag.COMPRESSED} is written; name a {bag.SUFFIX}")
+    if tfrecord.NAME.search(name):
+        if name.endswith((".gz", ".zlib")):
+            raise UsageError(f"{path}: no compressed files are written; name a .tfrecord, and compress it afterwards")
+        return "tfrecord"
+    return "ofrecord" if ofrecord.NAME.fullmatch(name) or name.endswith(".ofrecord") else None

@@ -1,0 +1,195 @@
+"""Names: the folder that an archive would be unpacked to, in memory, and the tree that it is packed as.
+
+Nothing is ever unpacked, so nothing can leave a folder; but what a name would lead to must be what it would be with
+tar(1): of several members with one name the last one counts, and a hard link is one more name of the file that was
+there when it came.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from fffs.errors import UnsupportedError
+from fffs.scan import PATH_MAX
+from fffs.tree import NAME_MAX
+from fffs.treebuilder import DIRECTORY, TreeBuilder
+
+TARGET_MAX: Final = PATH_MAX
+FREE: Final = 1 << 18  # names that any archive may have; a larger one may have more ...
+BYTES_PER_NAME: Final = 8  # ... one for each so many of its bytes: a bomb must not fill memory with names
+
+
+@dataclass(eq=False, slots=True)
+class File:
+    """A regular file: where its bytes are, as its archive counts, and how many."""
+
+    place: int
+    size: int
+    mode: int
+    mtime: int
+    record: int = -1
+    node: int = -1
+
+
+@dataclass(eq=False, slots=True)
+class Link:
+    """A symbolic link."""
+
+    target: bytes
+    mode: int
+    mtime: int
+    node: int = -1
+
+
+@dataclass(eq=False, slots=True)
+class Folder:
+    """A folder. One that is only a part of other names has no mode and time of its own."""
+
+    mode: int | None = None
+    mtime: int = 0
+    entries: dict[bytes, Folder | File | Link] = field(default_factory=dict)
+
+
+class Names:
+    """What the members of an archive make, in the order in which they come. ``shown`` is the archive in messages."""
+
+    def __init__(self, shown: str, size: int, warn: Callable[[str], None]) -> None:
+        """size: of the archive, in bytes. warn: gets a line for what is not kept as it is."""
+        self.shown, self._warn = shown, warn
+        self.root = Folder()
+        self._room = FREE + size // BYTES_PER_NAME
+        self._newest: int | None = None
+        self._stripped = False
+
+    # ------------------------------------------------------------ adding
+
+    def add_folder(self, path: bytes, mode: int, mtime: int) -> None:
+        """A folder; one that is there already gets its mode and time."""
+        parts = self._split(path)
+        folder = self._folder(parts, path) if parts else self.root
+        folder.mode, folder.mtime = stat.S_IFDIR | mode, self._note(mtime)
+
+    def add_file(self, path: bytes, place: int, size: int, mode: int, mtime: int) -> None:
+        """A regular file."""
+        self._put(path, File(place, size, stat.S_IFREG | mode, self._note(mtime)))
+
+    def add_symlink(self, path: bytes, target: bytes, mtime: int) -> None:
+        """A symbolic link, wherever it leads: nobody follows it here."""
+        if not target or len(target) > TARGET_MAX or b"\0" in target:
+            raise self._refused(path, "a symbolic link that leads to no name that could be one")
+        self._put(path, Link(target, stat.S_IFLNK | 0o777, self._note(mtime)))
+
+    def add_hard_link(self, path: bytes, target: bytes) -> None:
+        """One more name of what is there already."""
+        there: Folder | File | Link | None = self.root
+        for part in self._split(target):
+            there = there.entries.get(part) if isinstance(there, Folder) else None
+        if there is None or isinstance(there, Folder):
+            raise self._refused(path, f"a hard link to {_text(target)}, which is no file that came before it")
+        self._put(path, there)
+
+    def leave_out(self, path: bytes, what: str) -> None:
+        """Something that cannot be packed."""
+        self._warn(f"{self.shown}: {_text(path)}: {what}, left out")
+
+    def _put(self, path: bytes, node: File | Link) -> None:
+        parts = self._split(path)
+        if not parts:
+            raise self._refused(path, "a file or link without a name")
+        folder = self._folder(parts[:-1], path)
+        old = folder.entries.get(parts[-1])
+        if isinstance(old, Folder) and old.entries:
+            raise self._refused(path, "a folder that holds something and a file or link of the same name")
+        if old is None:
+            self._count()
+        elif old is not node:
+            self._warn(f"{self.shown}: {_text(path)}: there more than once; the last one counts")
+            del folder.entries[parts[-1]]
+        folder.entries[parts[-1]] = node
+
+    def _folder(self, parts: list[bytes], path: bytes) -> Folder:
+        """The folder of a name, made where it is missing."""
+        folder = self.root
+        for part in parts:
+            there = folder.entries.get(part)
+            if there is None:
+                self._count()
+                there = folder.entries[part] = Folder()
+            if not isinstance(there, Folder):
+                what = "link, which would be followed" if isinstance(there, Link) else "file"
+                raise self._refused(path, f"{_text(part)} is a {what}, and no folder")
+            folder = there
+        return folder
+
+    def _split(self, path: bytes) -> list[bytes]:
+        """The names that a path has, which must be good ones."""
+        if path.startswith(b"/") and not self._stripped:
+            self._stripped = True
+            self._warn(f"{self.shown}: the leading '/' of names is left out, as in {_text(path)}")
+        parts = [part for part in path.split(b"/") if part not in (b"", b".")]
+        if b".." in parts:
+            raise self._refused(path, "a name with '..', which would lead out of the folder")
+        if b"\0" in path:
+            raise self._refused(path, "a name with a NUL byte")
+        if max(map(len, parts), default=0) > NAME_MAX:
+            raise self._refused(path, f"a name of more than {NAME_MAX} bytes")
+        if sum(map(len, parts)) + len(parts) - 1 > PATH_MAX:
+            raise self._refused(path, f"a path of more than {PATH_MAX} bytes")
+        return parts
+
+    def _note(self, mtime: int) -> int:
+        if self._newest is None or mtime > self._newest:
+            self._newest = mtime
+        return mtime
+
+    def _count(self) -> None:
+        self._room -= 1
+        if self._room < 0:
+            raise UnsupportedError(f"{self.shown}: far more names than an archive of its size would have; not packed")
+
+    def _refused(self, path: bytes, why: str) -> UnsupportedError:
+        return UnsupportedError(f"{self.shown}: cannot be packed: {_text(path)}: {why}")
+
+    # ------------------------------------------------------------ the tree
+
+    def lay_out(self) -> tuple[TreeBuilder, list[File]]:
+        """The tree, in the order of ``scan_folder``, and the files, which get the numbers of their records.
+
+        Folders that have no mode and time of their own get 0755 and the time of the newest member.
+        """
+        newest = self._newest or 0
+        mode, mtime = self.root.mode, self.root.mtime
+        builder = TreeBuilder(mode or DIRECTORY, newest if mode is None else mtime)
+        files: list[File] = []
+        stack: list[tuple[int, Iterator[tuple[bytes, Folder | File | Link]]]] = [(0, _entries(self.root))]
+        while stack:
+            parent, entries = stack[-1]
+            for name, entry in entries:
+                if isinstance(entry, Folder):
+                    mode, mtime = (DIRECTORY, newest) if entry.mode is None else (entry.mode, entry.mtime)
+                    stack.append((builder.add_directory(parent, name, mode, mtime), _entries(entry)))
+                    break
+                if entry.node >= 0:
+                    builder.add_link(parent, name, entry.node)
+                elif isinstance(entry, Link):
+                    entry.node = builder.add_symlink(parent, name, entry.target, entry.mode, entry.mtime)
+                else:
+                    entry.record = len(files)
+                    entry.node = builder.add_file(parent, name, entry.record, entry.mode, entry.mtime)
+                    files.append(entry)
+            else:
+                stack.pop()
+        return builder, files
+
+
+def _entries(folder: Folder) -> Iterator[tuple[bytes, Folder | File | Link]]:
+    return iter(sorted(folder.entries.items()))
+
+
+def _text(path: bytes) -> str:
+    """A path in messages, in one line and not too long."""
+    return repr(os.fsdecode(path[:200]) + ("…" if len(path) > 200 else ""))

@@ -1,0 +1,98 @@
+"""Archives as packed folders; and packed folders compared with what they were made of."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from fffs.atomic import AtomicFile
+from fffs.converting.archives import Archive
+from fffs.converting.names import File
+from fffs.converting.verifying import compare_tree, differs
+from fffs.engine import BLOCK
+from fffs.errors import SourceChangedError
+from fffs.jobs import Jobs, Progress
+from fffs.layouts import Source, load_source
+from fffs.pack_file import PackFile
+from fffs.packing import build_tree
+from fffs.scan import Output, open_source, scan_folder
+from fffs.tree import Tree
+
+
+class Contents(NamedTuple):
+    """What is in an archive."""
+
+    tree: Tree
+    files: list[File]
+    total_bytes: int
+
+
+def pack_archive(archive: Archive, target: str, jobs: int, progress: Progress | None) -> Contents:
+    """Pack the members of an archive into the file ``target``, which appears complete or not at all.
+
+    Nothing is unpacked to a disk: one pass finds the names, another one copies the bytes, each to its place.
+    """
+    archive.scan(progress)
+    builder, files = archive.names.lay_out()
+    contents = Contents(build_tree(builder, len(files), archive.path), files, sum(file.size for file in files))
+    with AtomicFile(target) as output:
+        pack = PackFile(output, np.fromiter((file.size for file in files), np.int64, len(files)))
+        work = Jobs(contents.total_bytes, progress)
+
+        def put(file: File, pieces: Iterator[bytes]) -> None:
+            at = 0
+            for piece in pieces:
+                pack.put(file.record, at, piece)
+                at += len(piece)
+                work.count(len(piece))
+
+        archive.each(put, files, work, jobs)
+        archive.refuse_changed()
+        pack.finish(contents.tree)
+    return contents
+
+
+def compare_archive(archive: Archive, contents: Contents, target: str, jobs: int, progress: Progress | None) -> None:
+    """Compare an archive with what it was packed as. Raises RecordError."""
+    with load_source([target]) as result:
+        compare_tree(contents.tree, result.tree, archive.path, target)
+        work = Jobs(contents.total_bytes, progress)
+        work.count(0)
+        archive.each(
+            lambda file, pieces: _compare(result, target, file.record, pieces, work), contents.files, work, jobs
+        )
+
+
+def compare_folder(folder: str, target: str, progress: Progress | None) -> None:
+    """Compare a folder with what it was packed as. Raises RecordError."""
+    with open_source(os.fsencode(folder)) as source, load_source([target]) as result:
+        scan = scan_folder(source, Output(os.fsencode(target)), lambda _: None)
+        compare_tree(build_tree(scan.builder, len(scan.files), folder), result.tree, folder, target)
+        work = Jobs(scan.total_bytes, progress)
+        work.count(0)
+        for k, file in enumerate(scan.files):
+            way, name = os.path.split(file.path)
+            try:
+                with source.ways.at(way) as dir_fd:
+                    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
+            except OSError:
+                raise SourceChangedError(f"{source.shown(file.path)}: changed while it was compared") from None
+            with open(fd, "rb") as content:
+                _compare(result, target, k, iter(functools.partial(content.read, BLOCK), b""), work)
+
+
+def _compare(result: Source, target: str, record: int, pieces: Iterator[bytes], work: Jobs) -> None:
+    """Compare a file, in pieces, with its record in the result."""
+    at = 0
+    for piece in pieces:
+        room = np.empty(len(piece), np.uint8)
+        if result.store.read_range_into(record, at, room) != len(piece) or room.tobytes() != piece:
+            raise differs(target, record)
+        at += len(piece)
+        work.count(len(piece))
+    if at != result.store.length(record):
+        raise differs(target, record)

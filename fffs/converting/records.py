@@ -1,0 +1,178 @@
+"""Sources of records: how long each is, and their bytes in batches of bounded size."""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from fffs.errors import SourceChangedError, UnsupportedError
+from fffs.index import Int64Array
+from fffs.store import RecordStore, UInt8Array
+
+BATCH_BYTES = 4 << 20
+BATCH_RECORDS = 1 << 16
+STREAM_RECORDS = 1 << 27  # whose lengths, 1 GiB of them, are remembered of a file that has no index
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records one after another: record i is ``data[offsets[i]:offsets[i + 1]]``."""
+
+    data: UInt8Array
+    offsets: Int64Array
+
+    def __iter__(self) -> Iterator[UInt8Array]:
+        bounds = self.offsets.tolist()
+        return (self.data[bounds[k] : bounds[k + 1]] for k in range(len(bounds) - 1))
+
+
+class Records(Protocol):
+    """The records of a source. Close it when done."""
+
+    shown: str
+    """What the source is called in messages."""
+
+    any_order: bool
+    """Whether ``read`` works, from several threads."""
+
+    @property
+    def lengths(self) -> Int64Array:
+        """int64[n]: the size of each record in bytes."""
+
+    def batches(self, bounds: Sequence[int]) -> Iterator[Batch]:
+        """All records in order, in batches of at most BATCH_BYTES or of one record. None reaches over a bound: the
+        number of a record with which a part begins. Whoever drops a batch before the next keeps one in memory.
+        """
+
+    def read(self, first: int, last: int) -> Batch:
+        """The records from first to before last."""
+
+    def close(self) -> None:
+        """Close the source."""
+
+
+def plan(lengths: Int64Array, bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(first, behind the last) record of each batch."""
+    ends = np.cumsum(lengths)
+    for begin, stop in zip([0, *bounds], [*bounds, len(lengths)], strict=True):
+        first = begin
+        while first < stop:
+            before = int(ends[first - 1]) if first else 0
+            last = int(np.searchsorted(ends, before + BATCH_BYTES, side="right"))
+            last = min(max(last, first + 1), stop, first + BATCH_RECORDS)
+            yield first, last
+            first = last
+
+
+class StoredRecords:
+    """The records of files with an index, or some of them."""
+
+    any_order = True
+
+    def __init__(self, store: RecordStore, shown: str, numbers: Int64Array | None = None) -> None:
+        """store: closed with this. numbers: the records, in order; None: all."""
+        self.store, self.shown = store, shown
+        self._numbers = np.arange(store.n) if numbers is None else numbers
+        self._lengths = store.lengths(self._numbers)
+
+    @property
+    def lengths(self) -> Int64Array:
+        """As ``Records`` says."""
+        return self._lengths
+
+    def read(self, first: int, last: int) -> Batch:
+        """As ``Records`` says."""
+        return Batch(*self.store.read_joined(self._numbers[first:last]))
+
+    def batches(self, bounds: Sequence[int] = ()) -> Iterator[Batch]:
+        """As ``Records`` says. A batch is read while the one before is used, unless that would be two large ones."""
+        pending: Future[Batch] | None = None
+        size = 0
+        with ThreadPoolExecutor(1) as pool:
+            for first, last in plan(self._lengths, bounds):
+                before, size = size, int(self._lengths[first:last].sum())
+                if pending is not None and before + size > 2 * BATCH_BYTES:
+                    yield pending.result()
+                    pending = None
+                coming = pool.submit(self.read, first, last)
+                if pending is not None:
+                    yield pending.result()
+                pending = coming
+                del coming
+            if pending is not None:
+                yield pending.result()
+
+    def close(self) -> None:
+        """Close the files."""
+        self.store.close()
+
+
+class StreamedRecords:
+    """The records of a source that can only be read from its begin to its end, with a pass over it for the lengths."""
+
+    any_order = False
+
+    def __init__(
+        self,
+        begin: Callable[[], contextlib.AbstractContextManager[Iterator[bytes]]],
+        shown: str,
+        close: Callable[[], None] | None = None,
+    ) -> None:
+        """begin: the records from the first one on. close: called by ``close``."""
+        self._begin, self.shown, self._close = begin, shown, close
+        self._lengths: Int64Array | None = None
+
+    @property
+    def lengths(self) -> Int64Array:
+        """As ``Records`` says; the first time, this reads all of the source."""
+        if self._lengths is None:
+            found = array("q")
+            with self._begin() as records:
+                for record in records:
+                    if len(found) == STREAM_RECORDS:
+                        raise UnsupportedError(f"{self.shown}: more than {STREAM_RECORDS} records; decompress it first")
+                    found.append(len(record))
+            self._lengths = np.array(found, np.int64)
+        return self._lengths
+
+    def batches(self, bounds: Sequence[int] = ()) -> Iterator[Batch]:
+        """As ``Records`` says."""
+        with self._begin() as records:
+            for first, last in plan(self.lengths, bounds):
+                yield self._take(records, first, last)
+            if next(records, None) is not None:
+                raise self._changed()
+
+    def read(self, first: int, last: int) -> Batch:
+        """Not of such a source."""
+        raise NotImplementedError
+
+    def _take(self, records: Iterator[bytes], first: int, last: int) -> Batch:
+        lengths = self.lengths[first:last]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        if last - first == 1:
+            data = next(records, None)
+            if data is None or len(data) != lengths[0]:
+                raise self._changed()
+            return Batch(np.frombuffer(data, np.uint8), offsets)
+        joined = np.empty(int(offsets[-1]), np.uint8)
+        for k in range(last - first):
+            data = next(records, None)
+            if data is None or len(data) != lengths[k]:
+                raise self._changed()
+            joined[offsets[k] : offsets[k + 1]] = np.frombuffer(data, np.uint8)
+        return Batch(joined, offsets)
+
+    def _changed(self) -> SourceChangedError:
+        return SourceChangedError(f"{self.shown}: changed while it was converted; convert it when nobody writes to it")
+
+    def close(self) -> None:
+        """Close what is open between two passes."""
+        if self._close:
+            self._close()

@@ -1,0 +1,172 @@
+"""Files read from their begin to their end, decompressed as they are read, in bounded memory."""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import lzma
+import os
+import re
+import zlib
+from typing import Any, Final, Protocol
+
+from fffs.errors import MetadataError, ReadError
+
+READ: Final = 1 << 18  # bytes of the file that are read at a time ...
+SIP: Final = 1 << 14  # ... that a decompressor is given at a time: it copies what it leaves
+PIECE: Final = 1 << 20  # ... and the most that it may give
+XZ_MEMORY: Final = 256 << 20  # what decompressing .xz may take: xz -9 needs 65 MiB
+
+NOT_ZERO: Final = re.compile(rb"[^\0]")
+MAGICS: Final = {b"\x1f\x8b\x08": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
+
+
+def compression(head: bytes) -> str | None:
+    """How a file that begins with head is compressed: a key of what ``open_stream`` knows, or None."""
+    return next((kind for magic, kind in MAGICS.items() if head.startswith(magic)), None)
+
+
+class _Machine(Protocol):
+    """What bz2 and lzma call a decompressor."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    @property
+    def needs_input(self) -> bool: ...
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
+
+
+class _Gunzip:
+    """zlib's decompressor, with the methods of the others."""
+
+    def __init__(self, bits: int = 31) -> None:
+        self._machine = zlib.decompressobj(bits)
+
+    @property
+    def eof(self) -> bool:
+        return self._machine.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._machine.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._machine.unconsumed_tail
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        return self._machine.decompress(self._machine.unconsumed_tail + data, max_length)
+
+
+_MACHINES: Final[dict[str, Any]] = {
+    "gz": _Gunzip,
+    "deflate": lambda: _Gunzip(-15),
+    "bz2": bz2.BZ2Decompressor,
+    "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY),
+}
+
+
+class Stream:
+    """What a file, or a part of it, holds, decompressed, from its begin on. Not thread-safe."""
+
+    def __init__(self, fd: int, path: str, kind: str | None, start: int = 0, end: int | None = None) -> None:
+        """fd stays the caller's. kind: "gz", "bz2", "xz", "deflate" or None, for what is not compressed. start, end:
+        the part, which is one compressed stream; a whole file may be several, one after another.
+        """
+        self._fd, self.path, self._kind = fd, path, kind
+        self._machine: _Machine | None = None if kind is None else _MACHINES[kind]()
+        self._place, self._end = start, end  # _place: of what is read next from the file
+        self._loaded, self._at = b"", 0  # what a decompressor has not been given yet
+        self._buffer = memoryview(b"")
+        self.position = 0
+        """Bytes that were given out or skipped."""
+
+    @property
+    def done(self) -> int:
+        """Bytes of the file that were used."""
+        return self._place - len(self._buffer if self._machine is None else self._loaded[self._at :])
+
+    def read(self, size: int) -> bytes:
+        """The next bytes: size of them, or all that are left. Raises MetadataError, ReadError."""
+        pieces = []
+        while size > 0 and (self._buffer or self._fill()):
+            piece, self._buffer = self._buffer[:size], self._buffer[size:]
+            pieces.append(piece)
+            size -= len(piece)
+            self.position += len(piece)
+        return b"".join(pieces)
+
+    def skip(self, size: int) -> bool:
+        """Pass over bytes; whether so many were there. Raises MetadataError, ReadError."""
+        if self._machine is None:
+            skipped = min(size, len(self._buffer))
+            self._buffer = self._buffer[skipped:]
+            self._place += size - skipped
+            self.position += size
+            return self._place <= (os.fstat(self._fd).st_size if self._end is None else self._end)
+        while size > 0 and (self._buffer or self._fill()):
+            skipped = min(size, len(self._buffer))
+            self._buffer = self._buffer[skipped:]
+            self.position += skipped
+            size -= skipped
+        return size == 0
+
+    def drain(self) -> None:
+        """Pass over all that is left, so that the checksums at the end are compared. Raises as ``skip``."""
+        while self._machine is not None and self._fill():
+            pass
+
+    def _load(self) -> bytes:
+        """Some bytes of the file as it is."""
+        size = READ if self._end is None else min(READ, max(self._end - self._place, 0))
+        try:
+            data = os.pread(self._fd, size, self._place)
+        except OSError as error:
+            raise ReadError(error.errno or errno.EIO, self.path) from error
+        self._place += len(data)
+        return data
+
+    def _fill(self) -> bool:
+        """Get more bytes; whether there are some."""
+        self._buffer = memoryview(self._load() if self._machine is None else self._decompress())
+        return bool(self._buffer)
+
+    def _decompress(self) -> bytes:
+        while True:
+            assert self._machine is not None
+            if self._machine.eof and not self._begin_next():
+                return b""
+            part = self._sip() if self._machine.needs_input else b""
+            try:
+                data = self._machine.decompress(part, PIECE)
+            except (zlib.error, lzma.LZMAError, OSError, ValueError, EOFError) as error:
+                raise MetadataError(f"{self.path}: its compressed data is damaged ({error})") from None
+            if self._machine.eof:
+                self._at -= len(self._machine.unused_data)
+            if data:
+                return data
+
+    def _sip(self) -> bytes:
+        if self._at == len(self._loaded):
+            self._loaded, self._at = self._load(), 0
+        part = self._loaded[self._at : self._at + SIP]
+        if not part:
+            raise MetadataError(f"{self.path}: its compressed data ends too early; it was cut, copy it again")
+        self._at += len(part)
+        return part
+
+    def _begin_next(self) -> bool:
+        """Begin another compressed stream behind the zeros that may pad one: pigz, pbzip2 and cat make files of
+        several. Whether there is one.
+        """
+        if self._end is not None:
+            return False
+        while (found := NOT_ZERO.search(self._loaded, self._at)) is None:
+            self._loaded, self._at = self._load(), 0
+            if not self._loaded:
+                return False
+        self._at = found.start()
+        self._machine = _MACHINES[str(self._kind)]()
+        return True

@@ -1,0 +1,200 @@
+"""Reading tar archives: the members, one after another, whatever tar wrote them.
+
+Not by tarfile, which believes how long an extended header claims to be, keeps no nanoseconds, and takes names for text.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from fffs.converting.streams import Stream
+from fffs.errors import MetadataError, UnsupportedError
+from fffs.scan import MTIME_MAX, MTIME_MIN
+
+BLOCK: Final = 512
+HEADER_MAX: Final = 1 << 20  # bytes of an extended header
+HEADERS_MAX: Final = 8  # extended headers before one member
+HEADER: Final = struct.Struct("100s8s8s8s12s12s8sc100s8s32s32s8s8s155s12x")
+USED: Final = (b"path", b"linkpath", b"size", b"mtime")  # keys of extended headers
+SPARSE: Final = (b"GNU.sparse.", b"SCHILY.realsize")
+NO_DATA: Final = (b"1", b"2", b"3", b"4", b"5", b"6")  # types whose size means nothing
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member. ``kind`` is its type: "0" for a regular file, "1" a hard link, "2" a symbolic link, "5" a folder;
+    others are as tar(5) has them. ``place`` is where its data begins in the archive.
+    """
+
+    name: bytes
+    kind: bytes
+    target: bytes
+    mode: int
+    mtime: int
+    size: int
+    place: int = 0
+
+
+class _BadHeaderError(Exception):
+    """What is wrong with a header."""
+
+
+def is_header(block: bytes) -> bool:
+    """Whether a member begins like that: its checksum is right."""
+    if len(block) < BLOCK or not block[0]:
+        return False
+    try:
+        _check(block)
+    except _BadHeaderError:
+        return False
+    return True
+
+
+def members(stream: Stream) -> Iterator[Member]:
+    """The members of an archive. The caller may read a member's data, or some of it, before it asks for the next.
+
+    Raises:
+        MetadataError: the archive is damaged or cut.
+        UnsupportedError: it has a member of a kind that is not packed.
+        ReadError: the operating system could not read.
+
+    """
+    shared: dict[bytes, bytes] = {}
+    while True:
+        begin = stream.position
+        try:
+            member = _next(stream, shared)
+        except _BadHeaderError as error:
+            raise MetadataError(f"{stream.path}: the member at byte {begin}: {error}; the archive is damaged") from None
+        if member is None:
+            stream.drain()
+            return
+        yield member
+        end = member.place + -(-member.size // BLOCK) * BLOCK
+        if not stream.skip(end - stream.position):
+            raise MetadataError(f"{stream.path}: the archive ends inside of {member.name!a:.200}; it was cut")
+
+
+def _next(stream: Stream, shared: dict[bytes, bytes]) -> Member | None:
+    """The next member with what extended headers say of it; None at the end."""
+    extended: dict[bytes, bytes] = {}
+    for _ in range(HEADERS_MAX):
+        block = stream.read(BLOCK)
+        if len(block) < BLOCK:
+            raise MetadataError(f"{stream.path}: the archive ends without its end mark; it was cut, copy it again")
+        if not any(block):
+            return None
+        member = _parse(block)
+        if member.kind in (b"x", b"g", b"X"):
+            found = _parse_extended(_content(stream, member.size))
+            (shared if member.kind == b"g" else extended).update(found)
+        elif member.kind in (b"L", b"K"):
+            key = b"path" if member.kind == b"L" else b"linkpath"
+            extended[key] = _content(stream, member.size).partition(b"\0")[0]
+        else:
+            extended = shared | extended
+            if member.kind == b"S" or any(key.startswith(SPARSE) for key in extended):
+                raise UnsupportedError(
+                    f"{stream.path}: {(extended.get(b'path') or member.name)!a:.200} is a sparse member; unpack the "
+                    "archive with tar, and pack the folder"
+                )
+            return replace(_apply(member, extended), place=stream.position)
+    raise _BadHeaderError(f"more than {HEADERS_MAX} extended headers")
+
+
+def _content(stream: Stream, size: int) -> bytes:
+    """The data of an extended header."""
+    if size > HEADER_MAX:
+        raise _BadHeaderError(f"an extended header of {size} bytes")
+    data = stream.read(size)
+    if len(data) < size or not stream.skip(-size % BLOCK):
+        raise MetadataError(f"{stream.path}: the archive ends inside of an extended header; it was cut")
+    return data
+
+
+def _check(block: bytes) -> None:
+    """Compare a header's checksum: a sum of bytes, which some took for signed."""
+    stored = _number(block[148:156])
+    unsigned = sum(block) - sum(block[148:156]) + 8 * 32
+    if stored != unsigned and stored != unsigned - 256 * sum(byte > 127 for byte in block[:148] + block[156:]):
+        raise _BadHeaderError("the checksum of its header is wrong")
+
+
+def _parse(block: bytes) -> Member:
+    """A header as it is."""
+    _check(block)
+    name, mode, _, _, size, mtime, _, kind, target, magic, _, _, _, _, prefix = HEADER.unpack(block)
+    name, target, prefix = (field.partition(b"\0")[0] for field in (name, target, prefix))
+    if magic == b"ustar\x0000" and prefix:
+        name = prefix + b"/" + name
+    if kind in (b"\0", b"7"):
+        kind = b"0"
+    if kind == b"0" and name.endswith(b"/"):
+        kind = b"5"  # as tars before 1988 wrote folders
+    length = 0 if kind in NO_DATA else _number(size)
+    if length < 0:
+        raise _BadHeaderError(f"it claims {length} bytes")
+    return Member(name, kind, target, _number(mode) & 0o7777, _clip(_number(mtime) * 10**9), length)
+
+
+def _number(field: bytes) -> int:
+    """A number: octal, or binary where the first bit is set."""
+    if field[0] & 0x80:
+        number = int.from_bytes(field, "big") & ((1 << (8 * len(field) - 1)) - 1)
+        sign = 1 << (8 * len(field) - 2)
+        return number - 2 * sign if number & sign else number
+    text = field.partition(b"\0")[0].strip(b" ")
+    if not all(0x30 <= byte <= 0x37 for byte in text):
+        raise _BadHeaderError("a number in its header is none")
+    return int(text or b"0", 8)
+
+
+def _clip(nanoseconds: int) -> int:
+    return min(max(nanoseconds, MTIME_MIN), MTIME_MAX)
+
+
+def _parse_extended(data: bytes) -> dict[bytes, bytes]:
+    """The records ``LENGTH KEY=VALUE\\n`` of an extended header of POSIX."""
+    found: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(data):
+        blank = data.find(b" ", at, at + 20)
+        digits = data[at:blank] if blank > at else b""
+        end = at + int(digits) if digits.isdigit() else 0
+        if not blank < end - 1 < len(data) or data[end - 1 : end] != b"\n":
+            raise _BadHeaderError("its extended header is no list of keys and values")
+        key, equals, value = data[blank + 1 : end - 1].partition(b"=")
+        if not equals:
+            raise _BadHeaderError("a key of its extended header has no value")
+        if key in USED or key.startswith(SPARSE):
+            found[key] = value
+        at = end
+    return found
+
+
+def _apply(member: Member, extended: dict[bytes, bytes]) -> Member:
+    """A member with what its extended headers say in place of what its own can hold."""
+    name = extended.get(b"path") or member.name
+    kind = b"5" if member.kind == b"0" and name.endswith(b"/") else member.kind
+    changed = replace(member, name=name, kind=kind, target=extended.get(b"linkpath") or member.target)
+    if kind == b"5":
+        changed = replace(changed, size=0)
+    elif b"size" in extended and kind not in NO_DATA:
+        if not extended[b"size"].isdigit() or len(extended[b"size"]) > 18:
+            raise _BadHeaderError("its extended header has a size that is none")
+        changed = replace(changed, size=int(extended[b"size"]))
+    if b"mtime" in extended:
+        changed = replace(changed, mtime=_time(extended[b"mtime"]))
+    return changed
+
+
+def _time(text: bytes) -> int:
+    """Nanoseconds since 1970 of a decimal number of seconds."""
+    sign = -1 if text.startswith(b"-") else 1
+    whole, _, part = text.removeprefix(b"-").partition(b".")
+    if not (whole + part).isdigit() or len(whole) > 20:
+        raise _BadHeaderError("its extended header has a time that is none")
+    return _clip(sign * (int(whole or b"0") * 10**9 + int(part[:9].ljust(9, b"0"))))

@@ -1,0 +1,927 @@
+"""Converting: no byte changes on the way from one kind to another, hostile archives are refused, all or nothing."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import itertools
+import json
+import lzma
+import os
+import shutil
+import stat
+import struct
+import subprocess
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from archives import END, extended, padded, tar_file, tar_folder, tar_header, zip_folder, zip_of
+from builders import MIB, differences, small_disk, snapshot, split_records, stretched
+from frame_files import OFRECORD, TFRECORD
+from golden_files import GOLDEN
+from granular_golden import DATASETS, FILES, matches_row
+from granular_golden import FOLDER as GRANULAR
+from hypothesis import given
+from hypothesis import strategies as st
+from test_cli import run
+from test_pack import tree_snapshot
+
+import fffs
+from fffs import granular
+from fffs.converting import job
+from fffs.converting import records as record_sources
+from fffs.converting.writers import cut
+from fffs.errors import (
+    ChecksumError,
+    FormatError,
+    MetadataError,
+    RecordError,
+    SourceNotFoundError,
+    UnsupportedError,
+    UsageError,
+    WriteError,
+)
+from fffs.layouts import load_source
+
+NAMES = {"ffrecord": "records.ffr", "tfrecord": "records.tfrecord", "ofrecord": "part-00000", "bag": "records.bag"}
+ODD = ("legacy", "unfinished", "parts")
+WHOLE = [name for name in GOLDEN.files if name.endswith(".ffr") and not name.startswith(ODD)]
+RECORDS = [b"", b"\n\0one", b"x" * 511, stretched(100_000, 2), stretched(3 * MIB + 5, 3), b"", b"last"]
+NO_WARNING: Callable[[str], None] = pytest.fail
+
+
+def write_ffr(path: Path, records: list[bytes]) -> Path:
+    with fffs.FileWriter(path, len(records)) as writer:
+        for record in records:
+            writer.write_one(record)
+    return path
+
+
+def records_of(path: Path | str, **options: Any) -> list[bytes]:
+    with fffs.open(path, **options) as reader:
+        return [bytes(record) for record in reader.read(range(len(reader)))]
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+# ---------------------------------------------------------------- record files
+
+
+@pytest.mark.parametrize("first", NAMES)
+@pytest.mark.parametrize("second", NAMES)
+def test_records_are_the_same_in_every_format(tmp_path: Path, first: str, second: str) -> None:
+    source = write_ffr(tmp_path / "source.ffr", RECORDS)
+    one, two = tmp_path / "one" / NAMES[first], tmp_path / "two" / NAMES[second]
+    one.parent.mkdir()
+    two.parent.mkdir()
+    done = fffs.convert(source, one, verify=True, warn=lambda _: None)
+    assert done == ("ffrecord", first, len(RECORDS), sum(map(len, RECORDS)), 1)
+    # The first record of this OFRecord is empty: only its name says what it is.
+    assert fffs.convert(one, two, verify=True, warn=lambda _: None).source == first
+    fffs.convert(two, tmp_path / "back.ffr", verify=True)
+    assert (tmp_path / "back.ffr").read_bytes() == source.read_bytes()
+    assert split_records(source.read_bytes()) == RECORDS
+
+
+@pytest.mark.parametrize("form", NAMES)
+@pytest.mark.parametrize("name", WHOLE)
+def test_golden_record_files_come_back_as_they_were(tmp_path: Path, name: str, form: str) -> None:
+    there = tmp_path / NAMES[form]
+    fffs.convert(GOLDEN.path(name), there, warn=lambda _: None)
+    fffs.convert(there, tmp_path / "back.ffr", verify=True)
+    assert (tmp_path / "back.ffr").read_bytes() == GOLDEN.bytes(name)
+
+
+@pytest.mark.parametrize("name", TFRECORD.single(compression=None))
+def test_golden_tfrecord_files_come_back_as_they_were(tmp_path: Path, name: str) -> None:
+    fffs.convert(TFRECORD.path(name), tmp_path / "there.ffr", verify=True)
+    fffs.convert(tmp_path / "there.ffr", tmp_path / "back.tfrecord")
+    assert (tmp_path / "back.tfrecord").read_bytes() == TFRECORD.bytes(name)
+    assert split_records((tmp_path / "there.ffr").read_bytes()) == TFRECORD.records(name)
+
+
+def test_compressed_tfrecord_files_are_read_in_sequence(tmp_path: Path) -> None:
+    expected = TFRECORD.records("example.tfrecord")
+    for name in ("example.tfrecord.gz", "example.tfrecord.zlib"):
+        done = fffs.convert(TFRECORD.path(name), tmp_path / f"{name}.ffr", verify=True)
+        assert done.source == "tfrecord"
+        assert split_records((tmp_path / f"{name}.ffr").read_bytes()) == expected
+
+
+def test_golden_parts_of_ofrecord_become_one_file(tmp_path: Path) -> None:
+    fffs.convert(OFRECORD.path("unpadded"), tmp_path / "all.ffr", verify=True)
+    parts = [OFRECORD.records(f"unpadded/part-{k}") for k in range(12)]
+    assert split_records((tmp_path / "all.ffr").read_bytes()) == list(itertools.chain(*parts))
+
+
+def test_shards_are_found_by_their_folder_pattern_and_stem(tmp_path: Path) -> None:
+    folder = TFRECORD.path("shards")
+    for k, source in enumerate((folder, folder / "demo-train.tfrecord@3", folder / "demo-train.tfrecord")):
+        assert fffs.convert(source, tmp_path / f"{k}.ffr").source == "tfrecord"
+    assert len({(tmp_path / f"{k}.ffr").read_bytes() for k in range(3)}) == 1
+
+
+def test_a_bag_in_layout_v3_has_its_table_beside_it(tmp_path: Path) -> None:
+    source = write_ffr(tmp_path / "source.ffr", RECORDS)
+    fffs.convert(source, tmp_path / "x.bag", layout="v3", verify=True)
+    ends = list(itertools.accumulate(map(len, RECORDS)))
+    assert (tmp_path / "x.idx").read_bytes() == struct.pack(f"<{len(ends)}Q", *ends)
+    assert (tmp_path / "x.bag").read_bytes() == b"".join(RECORDS)
+    with pytest.raises(UsageError, match=r"x\.bag: already exists; --force"):
+        fffs.convert(source, tmp_path / "x.bag", layout="v3")
+    fffs.convert(write_ffr(tmp_path / "other.ffr", [b"other"]), tmp_path / "x.bag", layout="v3", force=True)
+    assert records_of(tmp_path / "x.bag") == [b"other"]
+
+
+def test_a_bagz_is_decompressed(tmp_path: Path) -> None:
+    zstd = pytest.importorskip("backports.zstd" if sys.version_info < (3, 14) else "compression.zstd")
+    frames = [zstd.compress(record) if record else b"" for record in RECORDS]
+    ends = itertools.accumulate(map(len, frames))
+    (tmp_path / "x.bagz").write_bytes(b"".join(frames) + struct.pack(f"<{len(frames)}Q", *ends))
+    fffs.convert(tmp_path / "x.bagz", tmp_path / "x.ffr", verify=True)
+    assert split_records((tmp_path / "x.ffr").read_bytes()) == RECORDS
+
+
+@pytest.mark.parametrize("batch", [1, 600, 1 << 20])
+def test_the_size_of_batches_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    monkeypatch.setattr(record_sources, "BATCH_BYTES", batch)
+    source = write_ffr(tmp_path / "source.ffr", RECORDS * 3)
+    fffs.convert(source, tmp_path / "x.tfrecord", verify=True)
+    fffs.convert(gzipped(tmp_path / "x.tfrecord"), tmp_path / "x.ffr", verify=True)
+    assert (tmp_path / "x.ffr").read_bytes() == source.read_bytes()
+
+
+def gzipped(path: Path) -> Path:
+    target = path.with_name(path.name + ".gz")
+    target.write_bytes(gzip.compress(path.read_bytes()))
+    return target
+
+
+def test_empty_ofrecords_are_warned_of_and_very_many_refused(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    fffs.convert(write_ffr(tmp_path / "few.ffr", [b"", b"a", b""]), tmp_path / "part-0", warn=warnings.append)
+    assert warnings == [f"{tmp_path / 'few.ffr'}: 2 empty records: OneFlow stops reading a file at such a record"]
+    many = write_ffr(tmp_path / "many.ffr", [b"a", *[b""] * 65_537])
+    with pytest.raises(UnsupportedError, match="cannot be told from no records"):
+        fffs.convert(many, tmp_path / "part-1")
+    assert left_in(tmp_path) == ["few.ffr", "many.ffr", "part-0"]
+
+
+# Runs the command, then says how much memory it had at most: VmHWM does not count what the parent has.
+MEASURED = """
+import re, sys
+from fffs import cli
+code = cli.run(sys.argv[1:])
+print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1], "KiB")
+sys.exit(code)
+"""
+
+
+def measured(*arguments: str | Path) -> tuple[int, str, int]:
+    """Exit code, errors and the most memory in MiB of a command in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", MEASURED, *arguments], capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr, int(done.stdout.split()[-2]) >> 10
+
+
+def test_a_large_record_takes_the_memory_of_one(tmp_path: Path) -> None:
+    size = 128 * MIB
+    large = np.zeros(size, np.uint8)
+    write_ffr(tmp_path / "small.ffr", [b"a"])
+    write_ffr(tmp_path / "large.ffr", [b"a", large, large, b"b"])  # type: ignore[list-item]
+    _, _, least = measured("convert", "-q", tmp_path / "small.ffr", tmp_path / "small.tfrecord")
+    code, _, most = measured("convert", "-q", tmp_path / "large.ffr", tmp_path / "large.tfrecord")
+    assert code == 0
+    assert most - least < 1.5 * size / MIB
+
+
+def test_the_source_stays_as_it_is_and_may_not_be_the_destination(tmp_path: Path) -> None:
+    source = write_ffr(tmp_path / "x.ffr", RECORDS)
+    with pytest.raises(UsageError, match="is the source itself"):
+        fffs.convert(source, source, force=True)
+    assert split_records(source.read_bytes()) == RECORDS
+
+
+# ---------------------------------------------------------------- parts
+
+
+def test_parts_are_named_as_their_readers_expect(tmp_path: Path) -> None:
+    source = write_ffr(tmp_path / "x.ffr", [b"%d" % k for k in range(10)])
+    names = {
+        "ffrecord": [f"PART_{k:05}.ffr" for k in range(3)],
+        "ofrecord": [f"part-{k:05}" for k in range(3)],
+        "tfrecord": [f"tfrecord-{k:05}-of-00003.tfrecord" for k in range(3)],
+    }
+    for form, expected in names.items():
+        done = fffs.convert(source, tmp_path / form, to=form, parts=3, verify=True)
+        assert done.parts == 3
+        assert left_in(tmp_path / form) == expected
+        assert records_of(tmp_path / form, format=form) == [b"%d" % k for k in range(10)]
+        assert [
+            stat.S_IMODE((tmp_path / form).stat().st_mode),
+            os.stat(tmp_path / form / expected[0]).st_mode & 0o777,
+        ] == [
+            0o755,
+            0o644,
+        ]
+        fffs.convert(tmp_path / form, tmp_path / f"{form}.ffr")
+        assert (tmp_path / f"{form}.ffr").read_bytes() == source.read_bytes()
+
+
+@given(st.lists(st.integers(0, 20), max_size=30), st.integers(1, 40))
+def test_parts_have_the_number_asked_for_and_at_least_a_record_each(lengths: list[int], parts: int) -> None:
+    bounds = [0, *cut(np.array(lengths, np.int64), parts, None), len(lengths)]
+    assert len(bounds) - 1 == max(min(parts, len(lengths)), 1)
+    assert all(a < b for a, b in itertools.pairwise(bounds)) or not lengths
+
+
+@given(st.lists(st.integers(0, 20), max_size=30), st.integers(1, 40))
+def test_parts_are_as_large_as_allowed_and_no_larger(lengths: list[int], size: int) -> None:
+    bounds = [0, *cut(np.array(lengths, np.int64), None, size), len(lengths)]
+    for a, b in itertools.pairwise(bounds):
+        assert sum(lengths[a:b]) <= size or b - a == 1
+        assert b == len(lengths) or sum(lengths[a : b + 1]) > size
+
+
+def test_parts_need_a_new_folder_and_a_format(tmp_path: Path) -> None:
+    source = write_ffr(tmp_path / "x.ffr", RECORDS)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "kept").touch()
+    for force in (False, True):
+        with pytest.raises(UsageError, match="need a new or an empty folder"):
+            fffs.convert(source, tmp_path / "full", to="ffrecord", parts=2, force=force)
+    with pytest.raises(UsageError, match="say so with --to"):
+        fffs.convert(source, tmp_path / "new", parts=2)
+    with pytest.raises(UsageError, match="Bags have no parts"):
+        fffs.convert(source, tmp_path / "new", to="bag", parts=2)
+    with pytest.raises(UsageError, match="not both"):
+        fffs.convert(source, tmp_path / "new", to="ffrecord", parts=2, part_size=3)
+    assert left_in(tmp_path) == ["full", "x.ffr"]
+    assert left_in(tmp_path / "full") == ["kept"]
+
+
+def test_parts_of_a_packed_folder_would_lose_its_names(tmp_path: Path) -> None:
+    pack = GOLDEN.path("packed/tree.ffr")
+    with pytest.raises(UsageError, match="--from ffrecord"):
+        fffs.convert(pack, tmp_path / "parts", to="ffrecord", parts=2)
+    assert fffs.convert(pack, tmp_path / "parts", from_="ffrecord", to="tfrecord", parts=2, verify=True).parts == 2
+
+
+# ---------------------------------------------------------------- data sets
+
+SPECS = ("spec.json", "000000/spec.json")
+WITH_SPEC = [path for path in DATASETS if any((GRANULAR / path / spec).exists() for spec in SPECS)]
+
+
+def rows_of(path: Path, version: str) -> list[dict[str, Any]]:
+    decoders = granular.decoders_0_6 if version == "0.6.0" else granular.decoders
+    kind = granular.ShardedDatasetReader if (path / "000000").is_dir() else granular.DatasetReader
+    with kind(path, decoders) as reader:
+        return list(reader.read(range(len(reader))))
+
+
+@pytest.mark.parametrize("path", WITH_SPEC)
+def test_golden_data_sets_go_to_a_packed_folder_and_back(tmp_path: Path, path: str) -> None:
+    entry = FILES[path]
+    version = path.split("/")[0].removeprefix("granular-")
+    fffs.convert(GRANULAR / path, tmp_path / "there.ffr", verify=True)
+    has_sequences = any(kind.endswith("[]") for kind in spec_of(GRANULAR / path).values())
+    for layout in ("v1",) if has_sequences else ("v1", "v3"):
+        fffs.convert(tmp_path / "there.ffr", tmp_path / layout, layout=layout, verify=True)
+        rows = rows_of(tmp_path / layout, version)
+        assert len(rows) == len(entry["points"])
+        assert all(matches_row(row, told) for row, told in zip(rows, entry["points"], strict=True))
+        assert spec_of(tmp_path / layout) == spec_of(GRANULAR / path)
+
+
+def spec_of(path: Path) -> dict[str, str]:
+    file = path / "spec.json"
+    found: dict[str, str] = json.loads((file if file.exists() else path / "000000" / "spec.json").read_bytes())
+    return found
+
+
+def test_a_data_set_is_shown_as_a_file_for_each_blob(tmp_path: Path) -> None:
+    with granular.DatasetWriter(tmp_path / "set", {"id": "bytes", "tags": "utf8[]"}) as writer:
+        writer.append({"id": b"zero", "tags": ["a", "b"]})
+        writer.append({"id": b"one", "tags": []})
+    fffs.convert(tmp_path / "set", tmp_path / "set.ffr", verify=True)
+    with fffs.PackedFolder(tmp_path / "set.ffr") as pack:
+        assert pack.list(recursive=True) == [
+            "000000",
+            "000000/id",
+            "000000/tags",
+            "000000/tags/000000",
+            "000000/tags/000001",
+            "000001",
+            "000001/id",
+            "000001/tags",
+            "spec.json",
+        ]
+        assert bytes(pack.read_one("000000/tags/000001")) == b"b"
+        assert json.loads(bytes(pack.read_one("spec.json"))) == {"id": "bytes", "tags": "utf8[]"}
+    with pytest.raises(UsageError, match="layout v3 has none"):
+        fffs.convert(tmp_path / "set.ffr", tmp_path / "v3", layout="v3")
+    fffs.convert(tmp_path / "set.ffr", tmp_path / "again", verify=True)
+    assert contents_of(tmp_path / "again") == contents_of(tmp_path / "set")
+    assert left_in(tmp_path) == ["again", "set", "set.ffr"]
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("layout", ["v1", "v3"])
+def test_records_become_a_data_set_of_one_key_also_in_shards(tmp_path: Path, layout: str) -> None:
+    source = write_ffr(tmp_path / "x.ffr", RECORDS)
+    fffs.convert(source, tmp_path / "one", to="granular", layout=layout, verify=True)
+    fffs.convert(source, tmp_path / "some", to="granular", layout=layout, key="image", parts=3, verify=True)
+    assert [row["data"] for row in rows_of(tmp_path / "one", "")] == RECORDS
+    assert [row["image"] for row in rows_of(tmp_path / "some", "")] == RECORDS
+    assert left_in(tmp_path / "some") == ["000000", "000001", "000002"]
+    fffs.convert(tmp_path / "some", tmp_path / "whole", layout="v1" if layout == "v3" else "v3", verify=True)
+    assert [row["image"] for row in rows_of(tmp_path / "whole", "")] == RECORDS
+
+
+def test_only_the_tree_of_a_data_set_becomes_one(tmp_path: Path) -> None:
+    with pytest.raises(MetadataError, match=r"it has no spec\.json"):
+        fffs.convert(GOLDEN.path("packed/tree.ffr"), tmp_path / "x", to="granular")
+    spec = b'{"k": "bytes"}'
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"000000": {"other": b""}}, "has not the keys"),
+        ({"000001": {"k": b""}}, "are not numbered"),
+        ({"000000": b""}, "has not the keys"),
+        ({"000000": {"k": {"000000": b""}}}, "is not of type bytes"),
+        ({"more": b""}, "are not numbered"),
+    ]
+    for k, (tree, problem) in enumerate(bad):
+        folder = tmp_path / f"bad-{k}"
+        make(folder, {**tree, "spec.json": spec})
+        fffs.convert(folder, tmp_path / f"{k}.ffr")
+        with pytest.raises(MetadataError, match=problem):
+            fffs.convert(tmp_path / f"{k}.ffr", tmp_path / "x", to="granular")
+    assert not (tmp_path / "x").exists()
+
+
+def make(folder: Path, tree: dict[str, Any]) -> None:
+    folder.mkdir()
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            make(folder / name, value)
+        else:
+            (folder / name).write_bytes(value)
+
+
+def test_rows_that_share_blobs_are_refused(tmp_path: Path) -> None:
+    with granular.DatasetWriter(tmp_path / "set", {"k": "bytes[]"}) as writer:
+        for k in range(3):
+            writer.append({"k": [b"%d" % k]})
+    refs = (tmp_path / "set" / "refs.bag").read_bytes()
+    (tmp_path / "set" / "refs.bag").write_bytes(refs.replace(b"\x92\x01\x01", b"\x92\x00\x03"))
+    with pytest.raises(MetadataError, match="blobs that other rows have"):
+        fffs.convert(tmp_path / "set", tmp_path / "x.ffr")
+
+
+# ---------------------------------------------------------------- archives
+
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+
+
+def sample(folder: Path) -> Path:
+    """A folder with everything that archives keep, with whole seconds."""
+    folder.mkdir()
+    deep = folder / "deep" / ("long-" * 15) / ("name-" * 8)
+    deep.mkdir(parents=True)
+    (deep / "file").write_bytes(b"deep down")
+    (folder / "large").write_bytes(stretched(2 * MIB + 77))
+    (folder / "exact").write_bytes(stretched(MIB))
+    (folder / "empty").touch()
+    (folder / "none").mkdir(mode=0o700)
+    (folder / "ünï").write_bytes(b"utf-8")
+    (folder / "run").write_bytes(b"#!/bin/sh")
+    (folder / "run").chmod(0o4755)
+    os.link(folder / "run", folder / "deep" / "again")
+    (folder / "out").symlink_to("/etc/passwd")
+    (folder / "up").symlink_to("../../x")
+    for path in [folder, *folder.rglob("*")]:
+        os.utime(path, (1_600_000_000, 1_600_000_000 + len(path.name)), follow_symlinks=False)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("form", "compression"), [("ustar", ""), ("gnu", ""), ("pax", ""), ("gnu", "gz"), ("pax", "bz2"), ("ustar", "xz")]
+)
+def test_a_tar_becomes_what_packing_the_folder_gives(tmp_path: Path, form: str, compression: str) -> None:
+    folder = sample(tmp_path / "folder")
+    tar_folder(folder, tmp_path / "x", f"w:{compression}", FORMATS[form])
+    fffs.pack_folder(folder, tmp_path / "packed.ffr")
+    done = fffs.convert(tmp_path / "x", tmp_path / "x.ffr", verify=True, warn=NO_WARNING)
+    assert done[:3] == ("tar", "ffrecord", 6)
+    assert (tmp_path / "x.ffr").read_bytes() == (tmp_path / "packed.ffr").read_bytes()
+
+
+def test_what_tar_itself_writes_keeps_nanoseconds_and_names_of_any_bytes(tmp_path: Path) -> None:
+    folder = sample(tmp_path / "folder")
+    for k, name in enumerate((b"\xff\xfe", b"new\nline", b" blank ", b"x" * 255, b"-", b"a\\b")):
+        path = os.path.join(os.fsencode(folder), name)
+        Path(os.fsdecode(path)).write_bytes(name)
+        os.utime(path, ns=(0, 1_700_000_000_123_456_789 - 10**18 * 2 * (k % 2)))
+    subprocess.run(["tar", "--format=pax", "-cf", tmp_path / "x.tar", "-C", folder, "."], check=True)
+    fffs.pack_folder(folder, tmp_path / "packed.ffr")
+    fffs.convert(tmp_path / "x.tar", tmp_path / "x.ffr", verify=True, warn=NO_WARNING)
+    with load_source([tmp_path / "x.ffr"]) as source:
+        assert differences(tree_snapshot(source), snapshot(folder)) == {}
+    assert (tmp_path / "x.ffr").read_bytes() == (tmp_path / "packed.ffr").read_bytes()
+
+
+def test_a_zip_becomes_what_packing_the_folder_gives(tmp_path: Path) -> None:
+    folder = sample(tmp_path / "folder")
+    (folder / "deep" / "again").unlink()  # zip has no hard links
+    os.utime(folder / "deep", (0, 1_600_000_000))
+    zip_folder(folder, tmp_path / "x.zip")
+    fffs.pack_folder(folder, tmp_path / "packed.ffr")
+    fffs.convert(tmp_path / "x.zip", tmp_path / "x.ffr", verify=True, warn=NO_WARNING)
+    assert (tmp_path / "x.ffr").read_bytes() == (tmp_path / "packed.ffr").read_bytes()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
+def test_the_methods_of_zip(tmp_path: Path, method: int) -> None:
+    content = stretched(MIB) + bytes(3 * MIB)
+    (tmp_path / "x").write_bytes(zip_of(("a/b", content, 0o100600), ("e", b"", 0o100644), method=method))
+    fffs.convert(tmp_path / "x", tmp_path / "x.ffr", verify=True)
+    with fffs.PackedFolder(tmp_path / "x.ffr") as pack:
+        assert pack.list(recursive=True) == ["a", "a/b", "e"]
+        assert bytes(pack.read_one("a/b")) == content
+
+
+def test_a_folder_is_packed(tmp_path: Path) -> None:
+    folder = sample(tmp_path / "folder")
+    fffs.pack_folder(folder, tmp_path / "packed.ffr")
+    assert fffs.convert(folder, tmp_path / "x.ffr", verify=True).source == "folder"
+    assert (tmp_path / "x.ffr").read_bytes() == (tmp_path / "packed.ffr").read_bytes()
+
+
+def test_archives_of_several_streams_and_padding_are_read_to_their_end(tmp_path: Path) -> None:
+    whole = tar_file(b"a", stretched(100_000)) + tar_file(b"b") + END
+    for compress in (gzip.compress, bz2.compress, lzma.compress):
+        (tmp_path / "x").write_bytes(compress(whole[:70_000]) + compress(whole[70_000:]) + bytes(512))
+        fffs.convert(tmp_path / "x", tmp_path / "x.ffr", verify=True, force=True)
+        assert split_records((tmp_path / "x.ffr").read_bytes())[:2] == [stretched(100_000), b"content"]
+
+
+def test_no_archive_is_unpacked_to_the_disk(tmp_path: Path) -> None:
+    folder = sample(tmp_path / "folder")
+    tar_folder(folder, tmp_path / "x.tar.gz", "w:gz", tarfile.PAX_FORMAT)
+    trace = tmp_path / "trace"
+    command = ["strace", "-f", "-e", "trace=openat,mkdirat,symlinkat,linkat,mkdir,symlink,link,creat,open", "-o", trace]
+    if shutil.which("strace") is None:
+        pytest.skip("there is no strace here")
+    subprocess.run(
+        [*command, sys.executable, "-m", "fffs", "convert", "-q", tmp_path / "x.tar.gz", tmp_path / "x.ffr"], check=True
+    )
+    made = [line for line in trace.read_text().splitlines() if "O_CREAT" in line or "mkdir" in line or "link" in line]
+    made = [line for line in made if "= -1" not in line and "__pycache__" not in line]
+    assert len(made) == 1, made
+    assert "fffs-tmp" in made[0]
+
+
+# ---------------------------------------------------------------- hostile archives
+
+
+def refusal(tmp_path: Path, data: bytes, kind: type[Exception] = FormatError) -> str:
+    """Why an archive is refused: in one line that names it, quickly, and without leaving anything behind."""
+    (tmp_path / "bad").write_bytes(data)
+    before = left_in(tmp_path)
+    with pytest.raises(kind) as caught:
+        fffs.convert(tmp_path / "bad", tmp_path / "bad.ffr", warn=lambda _: None)
+    text = str(caught.value)
+    assert text.startswith(f"{tmp_path / 'bad'}: ")
+    assert "\n" not in text
+    assert left_in(tmp_path) == before
+    return text
+
+
+@pytest.mark.parametrize(
+    ("members", "problem"),
+    [
+        (tar_file(b"a/../../b"), "would lead out"),
+        (tar_file(b".."), "would lead out"),
+        (extended(path=b"a\0b") + tar_file(b"x"), "NUL"),
+        (extended(path=b"n" * 256) + tar_file(b"x"), "more than 255 bytes"),
+        (extended(path=b"n/" * 2100 + b"n") + tar_file(b"x"), "more than 4095 bytes"),
+        (tar_file(b"."), "without a name"),
+        (tar_file(b"a") + tar_file(b"a/b"), "is a file, and no folder"),
+        (tar_header(b"a", 0, b"2", b"/tmp") + tar_file(b"a/b"), "which would be followed"),
+        (tar_file(b"a/b") + tar_file(b"a"), "a folder that holds something"),
+        (tar_header(b"a", 0, b"1", b"gone"), "no file that came before it"),
+        (tar_header(b"a", 0, b"1", b"a"), "no file that came before it"),
+        (tar_header(b"d/", 0, b"5") + tar_header(b"a", 0, b"1", b"d"), "no file that came before it"),
+        (tar_header(b"a", 0, b"1", b"../a"), "would lead out"),
+        (tar_header(b"a", 0, b"2", b""), "leads to no name"),
+        (extended(linkpath=b"t" * 5000) + tar_header(b"a", 0, b"2"), "leads to no name"),
+        (extended(GNU__sparse__major=b"1") + tar_file(b"a"), "sparse"),
+        (tar_header(b"a", 0, b"S"), "sparse"),
+        (tar_header(b"a", 0, b"M"), "a volume"),
+        (tar_header(b"a", 1 << 60), "ends inside of"),
+        (tar_header(b"a", 1 << 60, b"L"), "extended header of"),
+        (tar_header(b"a", 1 << 30, b"x"), "extended header of"),
+        (extended(size=b"9" * 30) + tar_file(b"a"), "a size that is none"),
+        (extended(size=b"-5") + tar_file(b"a"), "a size that is none"),
+        (extended(mtime=b"soon") + tar_file(b"a"), "a time that is none"),
+        (tar_header(b"x", 10, b"x") + padded(b"99 path=ab\n"), "no list of keys"),
+        (extended(path=b"a") * 9 + tar_file(b"a"), "more than 8 extended headers"),
+        (tar_file(b"a") + b"garbage!" * 64, "a number in its header is none"),
+        (tar_file(b"a") + tar_file(b"b").replace(b"b", b"c", 1), "checksum of its header"),
+    ],
+)
+def test_a_hostile_tar_is_refused(tmp_path: Path, members: bytes, problem: str) -> None:
+    first = tar_file(b"first")
+    assert problem in refusal(tmp_path, first + members + END)
+    assert problem in refusal(tmp_path, gzip.compress(first + members + END))
+
+
+def test_a_cut_archive_is_refused_wherever_it_is_cut(tmp_path: Path) -> None:
+    whole = tar_file(b"a", stretched(1000)) + tar_file(b"b") + END
+    for size in (513, 1000, 1535, 1536, 2047, 2100, 2560):
+        assert "cut" in refusal(tmp_path, whole[:size])
+        assert "cut" in refusal(tmp_path, gzip.compress(whole[:size]))
+    for compress in (gzip.compress, bz2.compress, lzma.compress):
+        data = compress(whole)
+        assert "cut" in refusal(tmp_path, data[: len(data) // 2 + 300 if compress is not bz2.compress else -5])
+        assert "damaged" in refusal(tmp_path, data[:-12] + bytes([data[-12] ^ 1]) + data[-11:])
+    archive = zip_of(("a", stretched(1000), 0o100644), ("b", b"b", 0o100644))
+    assert "damaged" in refusal(tmp_path, archive[:-30])
+    assert "damaged" in refusal(tmp_path, archive[: len(archive) // 2])
+
+
+def warned(tmp_path: Path, data: bytes) -> tuple[list[str], dict[bytes, Any]]:
+    """What is warned of, and what is packed: path -> content or target."""
+    (tmp_path / "x").write_bytes(data)
+    warnings: list[str] = []
+    fffs.convert(tmp_path / "x", tmp_path / "x.ffr", warn=warnings.append, verify=True, force=True)
+    with load_source([tmp_path / "x.ffr"]) as source:
+        found = {path: entry[2] for path, entry in tree_snapshot(source).items() if path}
+    return [line.removeprefix(f"{tmp_path / 'x'}: ") for line in warnings], found
+
+
+def test_a_leading_slash_is_left_out_with_one_warning(tmp_path: Path) -> None:
+    warnings, found = warned(tmp_path, tar_file(b"/etc/a") + tar_file(b"//b") + END)
+    assert warnings == ["the leading '/' of names is left out, as in '/etc/a'"]
+    assert found == {b"etc": None, b"etc/a": b"content", b"b": b"content"}
+
+
+def test_devices_and_fifos_are_left_out_with_a_warning(tmp_path: Path) -> None:
+    kinds = {b"3": "device", b"4": "device", b"6": "FIFO", b"Z": "member of type b'Z'"}
+    data = b"".join(tar_header(b"n" + kind, 0, kind) for kind in kinds)
+    warnings, found = warned(tmp_path, tar_file(b"a") + data + END)
+    assert warnings == [f"'n{kind.decode()}': a {what}, left out" for kind, what in kinds.items()]
+    assert found == {b"a": b"content"}
+    warnings, found = warned(tmp_path, zip_of(("a", b"a", 0o100644), ("p", b"", 0o010644), ("d", b"", 0o060644)))
+    assert warnings == ["'p': a FIFO, left out", "'d': a device, left out"]
+    assert found == {b"a": b"a"}
+
+
+def test_of_members_with_one_name_the_last_one_counts_as_for_tar(tmp_path: Path) -> None:
+    data = [
+        tar_file(b"a", b"old"),
+        tar_header(b"hard", 0, b"1", b"a"),
+        tar_file(b"./a", b"new"),
+        tar_header(b"d/", 0, b"5", mode=0o700),
+        tar_file(b"d/x", b"x"),
+        tar_header(b"d", 0, b"5", mode=0o711),
+        tar_header(b"l", 0, b"2", b"a"),
+        tar_file(b"l", b"no link"),
+        END,
+    ]
+    (tmp_path / "real").mkdir()
+    warnings, found = warned(tmp_path, b"".join(data))
+    subprocess.run(["tar", "xf", tmp_path / "x", "-C", tmp_path / "real"], check=True)
+    assert warnings == [f"{name!r}: there more than once; the last one counts" for name in ("./a", "l")]
+    assert found == {path: entry[2] for path, entry in snapshot(tmp_path / "real").items() if path}
+    assert found[b"hard"] == b"old"
+    with load_source([tmp_path / "x.ffr"]) as source:
+        assert source.tree.mode[source.tree.find(b"d")] == stat.S_IFDIR | 0o711
+        assert source.store.n == 4 + 1  # both contents of a, and no third
+
+
+def test_links_that_lead_outside_are_kept_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    target = os.fsencode(tmp_path / "secret")
+    absolute = extended(linkpath=target) + tar_header(b"b", 0, b"2")
+    _, found = warned(tmp_path, tar_header(b"a", 0, b"2", b"../../secret") + absolute + END)
+    assert found == {b"a": b"../../secret", b"b": target}
+    _, found = warned(tmp_path, zip_of(("a", target, 0o120777)))
+    assert found == {b"a": target}
+
+
+@pytest.mark.parametrize(
+    ("members", "problem"),
+    [
+        ([("../a", b"x", 0o100644)], "would lead out"),
+        ([("n" * 256, b"x", 0o100644)], "more than 255 bytes"),
+        ([("l", b"/tmp", 0o120777), ("l/x", b"x", 0o100644)], "which would be followed"),
+        ([("l", b"t" * 5000, 0o120777)], "leads to no name"),
+        ([("l", bytes(100_000), 0o120777)], "leads to no name"),
+    ],
+)
+def test_a_hostile_zip_is_refused(tmp_path: Path, members: list[tuple[str, bytes, int]], problem: str) -> None:
+    assert problem in refusal(tmp_path, zip_of(("first", b"1", 0o100644), *members))
+
+
+def edited(data: bytes, local: int, central: int, form: str, value: int) -> bytes:
+    """A zip whose last member's headers say something else."""
+    room = bytearray(data)
+    for magic, at in ((b"PK\3\4", local), (b"PK\1\2", central)):
+        struct.pack_into(form, room, data.rindex(magic) + at, value)
+    return bytes(room)
+
+
+def test_a_zip_that_lies_is_refused(tmp_path: Path) -> None:
+    good = zip_of(("first", b"1", 0o100644), ("a", bytes(5000), 0o100644))
+    for size in (0, 1, 4999, 5001, 9000):
+        assert "size or the checksum" in refusal(tmp_path, edited(good, 22, 24, "<I", size))
+    assert "more bytes than it can have" in refusal(tmp_path, edited(good, 22, 24, "<I", 0xFFFFFF00))
+    assert "size or the checksum" in refusal(tmp_path, edited(good, 14, 16, "<I", zlib.crc32(b"other")))
+    assert "encrypted" in refusal(tmp_path, edited(good, 6, 8, "<H", 1))
+    assert "method 14" in refusal(tmp_path, edited(good, 8, 10, "<H", 14))
+    overlapping = bytearray(good)
+    struct.pack_into("<I", overlapping, good.rindex(b"PK\1\2") + 42, 3)
+    assert "overlaps" in refusal(tmp_path, bytes(overlapping))
+
+
+def test_bombs_are_streamed_or_stopped_in_bounded_memory(tmp_path: Path) -> None:
+    """Each in a process of its own, whose memory is measured."""
+    names = b"".join(tar_file(b"%06d/" % k + b"n/" * 40 + b"f", b"") for k in range(8000))
+    size = 64 * MIB
+    bombs = {
+        "zeros": (gzip.compress(tar_header(b"z", size) + bytes(size) + END, 1), 0, size // 2),
+        "header": (gzip.compress(tar_header(b"x", size, b"L") + bytes(size) + END, 1), 4, size // 2),
+        "bzip": (zip_of(("z", bytes(size), 0o100644), method=zipfile.ZIP_BZIP2), 0, size // 2),
+        "keys": (lzma.compress(extended(**{f"k{k}": bytes(1000) for k in range(900)}) * 30 + END), 4, size // 2),
+        "names": (gzip.compress(names + END, 1), 4, 150 * MIB),
+    }
+    (tmp_path / "small").write_bytes(tar_file(b"a") + END)
+    _, _, least = measured("convert", "-q", tmp_path / "small", tmp_path / "x.ffr")
+    for name, (data, code, limit) in bombs.items():
+        (tmp_path / name).write_bytes(data)
+        done, error, most = measured("convert", "-q", "--force", tmp_path / name, tmp_path / "x.ffr")
+        assert done == code, f"{name}: {error!r}"
+        assert error.count("\n") == bool(code)
+        assert (most - least) * MIB < limit, f"{name}: {most} MiB, and {least} MiB for a small one"
+
+
+@given(st.data())
+def test_any_change_to_a_tar_is_refused_or_harmless(tmp_path_factory: Any, data: st.DataObject) -> None:
+    tmp_path = Path(tmp_path_factory.mktemp("tar"))
+    whole = bytearray(
+        tar_header(b"d/", 0, b"5") + tar_file(b"d/a", b"a" * 600) + extended(path=b"d/" + b"b" * 120) + tar_file(b"b")
+        + tar_header(b"l", 0, b"2", b"d/a") + tar_header(b"h", 0, b"1", b"d/a") + END
+    )  # fmt: skip
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    (tmp_path / "x.tar").write_bytes(whole)
+    try:
+        fffs.convert(tmp_path / "x.tar", tmp_path / "x.ffr", from_="tar", warn=lambda _: None)
+    except FormatError:
+        assert left_in(tmp_path) == ["x.tar"]
+    else:
+        with load_source([tmp_path / "x.ffr"]) as source:
+            assert source.store.verify(np.arange(source.store.n)) == []
+
+
+# ---------------------------------------------------------------- what a source is
+
+
+def test_a_source_is_known_by_its_content(tmp_path: Path) -> None:
+    for content, kind in (
+        (tar_file(b"a") + END, "tar"),
+        (gzip.compress(tar_file(b"a") + END), "tar"),
+        (zip_of(("a", b"a", 0o100644)), "zip"),
+        (TFRECORD.bytes("example.tfrecord"), "tfrecord"),
+        (GOLDEN.bytes("mixed-100.ffr"), "ffrecord"),
+    ):
+        (tmp_path / "thing.ffr").write_bytes(content)
+        assert fffs.convert(tmp_path / "thing.ffr", tmp_path / "x.ffr", force=True).source == kind
+    (tmp_path / "thing.ffr").write_bytes(b"neither fish nor fowl")
+    with pytest.raises(FormatError, match=r"thing\.ffr"):
+        fffs.convert(tmp_path / "thing.ffr", tmp_path / "x.ffr", force=True)
+    with pytest.raises(SourceNotFoundError):
+        fffs.convert(tmp_path / "missing", tmp_path / "x.ffr", force=True)
+
+
+def test_a_format_can_be_forced(tmp_path: Path) -> None:
+    (tmp_path / "x.bag").write_bytes(GOLDEN.bytes("mixed-100.ffr"))
+    fffs.convert(tmp_path / "x.bag", tmp_path / "x.ffr", from_="ffrecord")
+    assert (tmp_path / "x.ffr").read_bytes() == GOLDEN.bytes("mixed-100.ffr")
+    with pytest.raises(FormatError):
+        fffs.convert(tmp_path / "x.bag", tmp_path / "y.ffr", from_="zip")
+    with pytest.raises(UsageError, match="there is no format 'rar'"):
+        fffs.convert(tmp_path / "x.bag", tmp_path / "y.ffr", from_="rar")
+
+
+def test_a_folder_of_other_things_is_no_folder_of_parts(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    write_ffr(tmp_path / "folder" / "PART_00000.ffr", RECORDS)
+    assert fffs.convert(tmp_path / "folder", tmp_path / "parts.ffr").source == "ffrecord"
+    (tmp_path / "folder" / "README").touch()
+    assert fffs.convert(tmp_path / "folder", tmp_path / "packed.ffr").source == "folder"
+
+
+def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(tar_file(b"a") + END)
+    for name, problem in (
+        ("x.tfrecord", "can only become a packed folder"),
+        ("x.bagz", "no .bagz is written"),
+        ("x.tfrecord.gz", "no compressed files are written"),
+    ):
+        with pytest.raises(UsageError, match=problem):
+            fffs.convert(tmp_path / "x.tar", tmp_path / name)
+    with pytest.raises(UsageError, match="without parts"):
+        fffs.convert(tmp_path / "x.tar", tmp_path / "x.ffr", parts=2)
+    assert left_in(tmp_path) == ["x.tar"]
+
+
+# ---------------------------------------------------------------- all or nothing
+
+
+def flip_when_there(path: Path, at: int) -> Callable[[int, int], None]:
+    """A progress callback that damages a result as soon as it is in place."""
+    done: list[bool] = []
+
+    def progress(_done: int, _total: int) -> None:
+        if path.exists() and not done:
+            done.append(True)
+            with path.open("r+b") as file:
+                file.seek(at)
+                byte = file.read(1)[0]
+                file.seek(at)
+                file.write(bytes([byte ^ 1]))
+
+    return progress
+
+
+@pytest.mark.parametrize("name", ["x.bag", "part-0", "x.ffr", "x.tfrecord"])
+def test_verify_finds_a_flipped_byte_and_removes_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    source = write_ffr(tmp_path / "source.ffr", [stretched(1000, k) for k in range(20)])
+    monkeypatch.setattr(record_sources, "BATCH_BYTES", 3000)
+    with pytest.raises(RecordError, match=rf"{name}: record 1\d\b"):
+        fffs.convert(source, tmp_path / name, verify=True, progress=flip_when_there(tmp_path / name, 15_000))
+    assert left_in(tmp_path) == ["source.ffr"]
+
+
+@pytest.mark.parametrize(("name", "at"), [("x.ffr", 13), ("x.tfrecord", 3), ("x.bag", -8), ("x.idx", 1)])
+def test_verify_finds_a_damaged_index_and_removes_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, at: int
+) -> None:
+    source = write_ffr(tmp_path / "source.ffr", [stretched(1000, k) for k in range(20)])
+
+    def damage(_target: str) -> None:
+        data = bytearray((tmp_path / name).read_bytes())
+        data[at] ^= 0xFF
+        (tmp_path / name).write_bytes(data)
+
+    monkeypatch.setattr(job, "forget", damage)
+    target, layout = ("x.bag", "v3") if name == "x.idx" else (name, "v1")
+    with pytest.raises((FormatError, RecordError)):
+        fffs.convert(source, tmp_path / target, layout=layout, verify=True)
+    assert left_in(tmp_path) == ["source.ffr"]
+
+
+def test_verify_finds_a_flipped_byte_of_an_archive_a_folder_and_a_data_set(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    make(folder, {"a": stretched(100_000), "b": stretched(100_000, 2)})
+    tar_folder(folder, tmp_path / "x.tar", "w", tarfile.PAX_FORMAT)
+    zip_folder(folder, tmp_path / "x.zip")
+    fffs.convert(write_ffr(tmp_path / "x.ffr", [stretched(100_000), b"b"]), tmp_path / "set", to="granular")
+    there = left_in(tmp_path)
+    for source in ("x.tar", "x.zip", "folder", "set"):
+        target = tmp_path / "to.ffr"
+        # One job: damage must not come before the last file was compared.
+        with pytest.raises(RecordError):
+            fffs.convert(
+                tmp_path / source, target, verify=True, progress=flip_when_there(target, 90_000), jobs=1, force=True
+            )
+        assert left_in(tmp_path) == there, source
+
+
+def test_a_damaged_source_gives_no_result(tmp_path: Path) -> None:
+    source = write_ffr(tmp_path / "x.ffr", RECORDS)
+    data = bytearray(source.read_bytes())
+    data[-3] ^= 1
+    source.write_bytes(data)
+    for name, options in (("x.tfrecord", {}), ("parts", {"to": "ofrecord", "parts": 3}), ("set", {"to": "granular"})):
+        with pytest.raises(ChecksumError):
+            fffs.convert(source, tmp_path / name, warn=lambda _: None, **options)
+    with pytest.raises(ChecksumError):
+        fffs.convert(source, tmp_path / "set3", to="granular", layout="v3", parts=2)
+    assert left_in(tmp_path) == ["x.ffr"]
+
+
+def test_what_is_there_is_replaced_only_with_force_and_only_by_success(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(tar_file(b"a") + END)
+    (tmp_path / "bad.tar").write_bytes(tar_file(b"a"))
+    write_ffr(tmp_path / "y.ffr", [b"old"])
+    with pytest.raises(UsageError, match=r"y\.ffr: already exists; --force replaces it"):
+        fffs.convert(tmp_path / "x.tar", tmp_path / "y.ffr")
+    with pytest.raises(MetadataError):
+        fffs.convert(tmp_path / "bad.tar", tmp_path / "y.ffr", force=True)
+    assert split_records((tmp_path / "y.ffr").read_bytes()) == [b"old"]
+    fffs.convert(tmp_path / "x.tar", tmp_path / "y.ffr", force=True)
+    assert split_records((tmp_path / "y.ffr").read_bytes())[0] == b"content"
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    source = write_ffr(tmp_path / "x.ffr", [stretched(MIB, k) for k in range(8)])
+    (tmp_path / "x.tar").write_bytes(tar_file(b"a", stretched(8 * MIB)) + END)
+    with small_disk(tmp_path / "small", 4 * MIB) as disk:
+        for origin, name, options in (
+            (source, "x.ffr", {}),
+            (source, "x.bag", {"layout": "v3"}),
+            (source, "parts", {"to": "tfrecord", "parts": 3}),
+            (source, "set", {"to": "granular", "layout": "v3"}),
+            (tmp_path / "x.tar", "y.ffr", {}),
+        ):
+            with pytest.raises(WriteError) as caught:
+                fffs.convert(origin, disk / name, **options)
+            assert str(caught.value).startswith(str(disk / name)), name
+            assert left_in(disk) == []
+
+
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
+    source = write_ffr(tmp_path / "x.ffr", RECORDS)
+    (tmp_path / "x.tar").write_bytes(tar_file(b"a", stretched(MIB)) + END)
+
+    def interrupt(_done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    for origin, name, options in (
+        (source, "parts", {"to": "tfrecord", "parts": 2}),
+        (source, "y.bag", {"layout": "v3"}),
+        (source, "set", {"to": "granular"}),
+        (tmp_path / "x.tar", "y.ffr", {}),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            fffs.convert(origin, tmp_path / name, progress=interrupt, **options)
+        assert left_in(tmp_path) == ["x.ffr", "x.tar"]
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_command_says_what_it_did(tmp_path: Path) -> None:
+    source = write_ffr(tmp_path / "x.ffr", [b"abc"] * 10)
+    result = run("convert", "--verify", source, "y.bag", cwd=tmp_path)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(b"y.bag: 10 records, 30 B in ")
+    assert result.out.endswith(b", verified\n")
+    result = run("convert", "--to", "tfrecord", "--part-size", "9", source, "parts", cwd=tmp_path)
+    assert result.out.startswith(b"parts: 10 records in 4 parts, 30 B in ")
+    options = ("--quiet", "--to", "granular", "--key", "k", "--layout", "v3")
+    assert run("convert", *options, source, "set", cwd=tmp_path) == (0, b"", "")
+    assert left_in(tmp_path / "set") == ["k.bag", "k.idx", "spec.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "problem"),
+    [
+        (["missing", "y.ffr"], 3, "no such file"),
+        (["x.ffr", "there.ffr"], 2, "already exists"),
+        (["x.ffr", "y"], 2, "--to"),
+        (["--parts", "0", "x.ffr", "y"], 2, "not a number"),
+        (["--part-size", "5 apples", "x.ffr", "y"], 2, "not a size"),
+        (["--parts", "2", "--part-size", "1GiB", "x.ffr", "y"], 2, "not allowed with"),
+        (["--from", "rar", "x.ffr", "y.ffr"], 2, "invalid choice"),
+        (["cut.tar", "y.ffr"], 4, "cut"),
+        (["x.ffr", "nowhere/y.tfrecord"], 7, "No such file or directory"),
+    ],
+)
+def test_what_goes_wrong_is_one_line_and_an_exit_code(
+    tmp_path: Path, arguments: list[str], code: int, problem: str
+) -> None:
+    write_ffr(tmp_path / "x.ffr", RECORDS)
+    write_ffr(tmp_path / "there.ffr", RECORDS)
+    (tmp_path / "cut.tar").write_bytes(tar_file(b"a"))
+    result = run("convert", *arguments, cwd=tmp_path)
+    assert result.code == code
+    assert result.err.startswith("fffs: ")
+    assert result.err.count("\n") == 1
+    assert problem in result.err
+    assert left_in(tmp_path) == ["cut.tar", "there.ffr", "x.ffr"]
+
+
+def test_very_many_warnings_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(tar_file(b"a") * 100 + END)
+    result = run("convert", "x.tar", "x.ffr", cwd=tmp_path)
+    assert result.code == 0
+    lines = result.err.splitlines()
+    assert len(lines) == 21
+    assert lines[-1] == "fffs: warning: ... and 79 more of these"
