@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -20,4 +19,6 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     if trio is not None and trio.lowlevel.in_trio_run():
         result: T = await trio.to_thread.run_sync(lambda: function(*args, **kwargs), abandon_on_cancel=True)
         return result
+    import asyncio  # a tenth of the time that a command takes to start, and commands have no tasks
+
     return await asyncio.to_thread(function, *args, **kwargs)
