@@ -134,6 +134,12 @@ def take(size: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(ffi.buffer(ffi.gc(buffer, lib.fffs_buffer_give), size), np.uint8)
 
 
+def prefetch(requests: npt.NDArray[np.void]) -> None:
+    """Ask the kernel to read what a contiguous 1-D array of ``REQUEST`` names, without waiting and without the GIL."""
+    view = _from_buffer(_REQUESTS, requests)
+    lib.fffs_prefetch(view, len(view))
+
+
 def read_batch(requests: npt.NDArray[np.void]) -> bool:
     """Read and check all records of a contiguous 1-D array of ``REQUEST``, in parallel and without the GIL.
 

@@ -212,6 +212,12 @@ class RecordStore(Shared):
         """How long records are, in bytes: int64[k]."""
         return self._lengths(indices)[1]
 
+    def prefetch(self, indices: Indices) -> None:
+        """Let the kernel begin to read records into the page cache. Raises RecordIndexError, ClosedError."""
+        numbers, lengths = self._lengths(indices)
+        with self.use():
+            engine.prefetch(self._requests(numbers, self._starts[numbers], lengths, check=False))
+
     def _lengths(self, indices: Indices) -> tuple[Int64Array, Int64Array]:
         numbers = resolve(indices, self.n)
         if self._truncated:

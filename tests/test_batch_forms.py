@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import mmap
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,10 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
+from engine_model import tells_what_is_cached, wait_until
 
 from fffs import FileReader, FileWriter
-from fffs.errors import ChecksumError, RecordIndexError, UsageError
+from fffs.errors import ChecksumError, ClosedError, RecordIndexError, TruncatedError, UsageError
 
 CONTENTS = [bytes([i]) * size for i, size in enumerate([10, 0, 1, 5000, 64, 200_000, 3])]
 BATCHES = [[], [0], [1], [1, 1], [3, 0, 3, -1], list(range(len(CONTENTS))), [6, 5, 4, 3, 2, 1, 0] * 20]
@@ -162,3 +164,46 @@ def test_awaiting_does_not_block_the_loop(reader: FileReader, monkeypatch: pytes
             other_ran.set()
 
     trio.run(main)
+
+
+# ---------------------------------------------------------------- what comes next
+
+
+def test_what_was_announced_is_in_memory_soon(tmp_path: Path) -> None:
+    if not tells_what_is_cached(str(tmp_path)):
+        pytest.skip("this file system does not tell what is in memory")
+    with FileWriter(tmp_path / "large.ffr", 40) as writer:
+        for i in range(40):
+            writer.write_one(bytes([i]) * 100_000)
+    with FileReader(tmp_path / "large.ffr") as reader, open(tmp_path / "large.ffr", "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        index = reader.index()
+
+        def cached(record: int) -> bool:
+            buffer = bytearray(100_000)
+            try:
+                return os.preadv(file.fileno(), [buffer], int(index.starts[record]), os.RWF_NOWAIT) == len(buffer)
+            except BlockingIOError:
+                return False
+
+        reader.prefetch([7, 30])
+        wait_until(lambda: cached(7) and cached(30))
+        assert [array[0] for array in reader.read([30, 7])] == [30, 7]
+
+
+def test_announcing_refuses_what_reading_refuses(path: Path, reader: FileReader) -> None:
+    reader.prefetch([])
+    reader.prefetch(range(len(CONTENTS)))
+    reader.prefetch([-1, 1, 1])
+    with pytest.raises(RecordIndexError):
+        reader.prefetch([len(CONTENTS)])
+    with pytest.raises(UsageError):
+        reader.prefetch(["a"])  # type: ignore[list-item]
+    os.truncate(path, path.stat().st_size - 1000)
+    reader.prefetch(range(len(CONTENTS)))  # nothing is read yet
+    with FileReader(path) as cut, pytest.raises(TruncatedError):
+        cut.prefetch([6])
+    reader.close()
+    with pytest.raises(ClosedError):
+        reader.prefetch([0])

@@ -2,6 +2,7 @@
 #include "engine.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -765,4 +766,12 @@ int fffs_read_one(int fd, int64_t offset, int64_t length, uint8_t *dest, uint32_
     int status = fffs_read_batch(&request, 1);
 
     return status == -EIO ? request.status : status;
+}
+
+void fffs_prefetch(const fffs_request *requests, size_t count)
+{
+    /* Errors are those of the read to come. */
+    for (size_t i = 0; i < count; i++)
+        if (is_valid(&requests[i]) && requests[i].length > 0)
+            (void)posix_fadvise(requests[i].fd, requests[i].offset, requests[i].length, POSIX_FADV_WILLNEED);
 }
