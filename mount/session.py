@@ -6,10 +6,7 @@ import errno
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import NoReturn
+from collections.abc import Callable
 
 from fffs.errors import FffsError, MountError
 from fffs.layouts import Source, load_shown
@@ -27,6 +24,7 @@ try:
     from fffs.mount.readonly import keep_read_only
     from fffs.mount.refusals import ReadOnlyOperations
     from fffs.mount.rows import RowOperations
+    from fffs.mount.signals import SignalPipe, ignore_signals, leave_when_signalled
     from fffs.mount.stats import Statistics
 except ModuleNotFoundError as error:
     raise MountError(
@@ -40,14 +38,13 @@ _log = logging.getLogger("fffs.mount")
 TASKS = 100_000
 # How long open files are served after a lazy unmount by a signal.
 GRACE = 1.0
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WARNINGS_SHOWN = 10
 
 
 def serve(job: Job, ready: Callable[[], None] = lambda: None, lifeline: int | None = None) -> None:
     """Mount and serve until the file system is unmounted, or a signal (SIGTERM, SIGINT, SIGHUP) ends it.
 
-    Must run in the main thread, once per process: pyfuse3's session is global. Changes the process's signal handlers.
+    Must run in the main thread, once per process: pyfuse3's session is global. Takes the process's signals for good.
 
     Args:
         job: what to mount where.
@@ -59,61 +56,39 @@ def serve(job: Job, ready: Callable[[], None] = lambda: None, lifeline: int | No
 
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    leave_when_signalled()
     options = job.options
-    with _signals(_leave), load_shown(job.sources, options.suffix, options.verify, options.decode) as source:
+    with load_shown(job.sources, options.suffix, options.verify, options.decode) as source:
         for line in source.warnings[:WARNINGS_SHOWN]:
             _log.warning("%s", line)
         if len(source.warnings) > WARNINGS_SHOWN:
             _log.warning("and %d more of these", len(source.warnings) - WARNINGS_SHOWN)
         point = MountPoint(job.mountpoint, options.nonempty)
-        session = _Session(job, source, point, ready, lifeline)
-        # From here on no signal handler raises: it might hit the event loop, or pyfuse3's C code, anywhere.
-        _handle(session.ask_to_stop)
         try:
-            session.run()
+            _Session(job, source, point, ready, lifeline, SignalPipe()).run()
         finally:
-            _handle(signal.SIG_IGN)
-            point.remove()
-
-
-_Handler = Callable[[int, FrameType | None], None] | signal.Handlers
-
-
-def _handle(handler: _Handler) -> None:
-    """Handle what ends a daemon this way from now on."""
-    for number in SIGNALS:
-        signal.signal(number, handler)
-
-
-@contextmanager
-def _signals(handler: _Handler) -> Iterator[None]:
-    """Handle what ends a daemon this way at first, and as before in the end."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    _handle(handler)
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
-
-
-def _leave(number: int, _: FrameType | None) -> NoReturn:
-    """While nothing is mounted: an exception, so that what was opened is closed."""
-    raise SystemExit(128 + number)
+            if mount_at(job.mountpoint) is None:  # what is still mounted, after a crash, might never answer
+                point.remove()
+            ignore_signals()
 
 
 class _Session:
     """What the tasks of the event loop share."""
 
     def __init__(
-        self, job: Job, source: Source, point: MountPoint, ready: Callable[[], None], lifeline: int | None
+        self,
+        job: Job,
+        source: Source,
+        point: MountPoint,
+        ready: Callable[[], None],
+        lifeline: int | None,
+        signals: SignalPipe,
     ) -> None:
-        self._job, self._point, self._ready, self._lifeline = job, point, ready, lifeline
+        self._job, self._point, self._ready, self._lifeline, self._signals = job, point, ready, lifeline, signals
         self._source = source
         make = Operations if source.rows is None else RowOperations
         self._operations: ReadOnlyOperations = make(source, job.options)
         self._device = ""
-        self._asked = False
         self._announced = False
         self._stopping = False
         self._detached = False
@@ -148,10 +123,6 @@ class _Session:
         if self._error:
             raise self._error
 
-    def ask_to_stop(self, _number: int, _frame: FrameType | None) -> None:
-        """For a signal that came before or after ``_watch_signals`` was there."""
-        self._asked = True
-
     def _finish(self) -> None:
         summary = self._operations.failures.summary()
         if summary:
@@ -170,7 +141,6 @@ class _Session:
             nursery.start_soon(self._announce)
             await self._serve()
             nursery.cancel_scope.cancel()
-        _handle(signal.SIG_IGN)  # Python would write their numbers to a descriptor that trio is about to close
 
     async def _serve(self) -> None:
         """Until the connection ends, in whatever way."""
@@ -198,13 +168,12 @@ class _Session:
             await self._stop()
 
     async def _watch_signals(self, nursery: trio.Nursery) -> None:
-        with trio.open_signal_receiver(*SIGNALS) as signals:
-            if self._asked:
-                nursery.start_soon(self._stop)
-            async for number in signals:
-                if self._overdue:  # a disk does not answer, and somebody is out of patience
-                    self._point.remove()
-                    os._exit(128 + number)
+        while True:
+            number = await self._signals.get()
+            if self._overdue:  # a disk does not answer, and somebody is out of patience
+                self._point.remove()
+                os._exit(128 + number)
+            if not self._stopping:
                 _log.info("%s: %s", self._job.mountpoint, signal.Signals(number).name)
                 nursery.start_soon(self._stop)
 

@@ -272,9 +272,10 @@ def test_signals_until_the_very_end_are_no_error(source: Path, tmp_path: Path) -
             wait_until(lambda: is_mounted(path))
             while process.poll() is None:
                 process.send_signal(signal.SIGTERM)
+                process.send_signal(signal.SIGINT)
             text = process.stderr.read()
             assert "Exception" not in text and "Traceback" not in text, text
-            assert not is_mounted(path) and not path.exists()
+            assert process.returncode == 0 and not is_mounted(path) and not path.exists()
         finally:
             detach_all(tmp_path)
             process.kill()

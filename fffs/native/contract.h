@@ -412,3 +412,10 @@ int64_t fffs_fastpath_answer(fffs_fastpath *fastpath, const uint8_t *message, si
 
 /* How many records fffs_store_verified says yes of. Looks at every one. */
 uint64_t fffs_count_verified(fffs_store *store);
+
+/* ---------------------------------------------------------------- signals (signals.c) */
+
+/* From now on each of these signals (count of them) writes its number as one byte to fd, a non-blocking descriptor that
+ * must stay open as long as the process lives, and does nothing else. One descriptor for all; a later call changes it.
+ * 0 or -errno. */
+int fffs_signals_to(int fd, const int32_t *numbers, size_t count);

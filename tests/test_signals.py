@@ -1,0 +1,45 @@
+"""Signals as bytes in a pipe: what a daemon hears, and that nothing but that happens."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+
+import pytest
+
+from fffs.native import lib
+
+# Run in a process of its own: the signals stay taken. {body} sees `ours`, the end to read from.
+PROGRAM = """
+import os, signal, sys
+from fffs.native import lib
+
+ours, its = os.pipe2(os.O_NONBLOCK)
+assert lib.fffs_signals_to(its, [signal.SIGTERM, signal.SIGHUP], 2) == 0
+{body}
+"""
+
+
+def run(body: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PROGRAM.format(body=body)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_each_signal_is_a_byte() -> None:
+    done = run("os.kill(os.getpid(), 15); os.kill(os.getpid(), 1); print(list(os.read(ours, 9)))")
+    assert (done.stdout, done.stderr, done.returncode) == ("[15, 1]\n", "", 0)
+
+
+def test_a_full_pipe_keeps_the_program_running() -> None:
+    done = run("for _ in range(70_000): os.kill(os.getpid(), 15)\nprint(set(os.read(ours, 1 << 20)))")
+    assert (done.stdout, done.stderr, done.returncode) == ("{15}\n", "", 0)
+
+
+def test_other_signals_are_left_alone() -> None:
+    assert run("os.kill(os.getpid(), signal.SIGUSR1)").returncode == -10
+
+
+@pytest.mark.parametrize("number", [9, 0, -1, 1000])
+def test_what_cannot_be_heard_is_an_error(number: int) -> None:
+    assert lib.fffs_signals_to(-1, [number], 1) == -errno.EINVAL
