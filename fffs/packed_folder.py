@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,12 @@ from fffs.errors import ClosedError, EntryNotFoundError, FormatError, MetadataEr
 from fffs.layouts import Source, load_source
 from fffs.reader import FileReader, PathLike
 from fffs.store import UInt8Array
+from fffs.withblock import Closing
 
 Name = str | bytes | os.PathLike[Any]
 
 
-class PackedFolder:
+class PackedFolder(Closing):
     """The files and folders of one packed folder, or of several as one (the first wins).
 
     Paths are relative to the packed folder and normalised lexically (``./a``, ``a/``, ``a//b``); ``""`` and ``"."``
@@ -155,14 +155,6 @@ class PackedFolder:
         self._source.close()
         if self._reader is not None:
             self._reader.close()
-
-    def __enter__(self) -> PackedFolder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._sources, self.check_data)

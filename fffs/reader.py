@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from fffs.shards import expand_parts, expand_shards
 from fffs.sidecar import with_checksums
 from fffs.store import RecordStore, UInt8Array
 from fffs.views import writable_bytes
+from fffs.withblock import Closing
 
 PathLike = str | bytes | os.PathLike[Any]
 
@@ -93,7 +93,7 @@ def open_files(paths: list[str], check_data: bool = True, form: str | None = Non
     return opened
 
 
-class FileReader:
+class FileReader(Closing):
     """Reads records by number from one file, a folder of parts, or a list of files, numbered through.
 
     May be used from any thread, and after fork in parent and child. Can be pickled and copied: the copy opens the
@@ -254,14 +254,6 @@ class FileReader:
         """Close the files, once reads in other threads are done. May be called again."""
         if self._store is not None:
             self._store.close()
-
-    def __enter__(self) -> FileReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._format is None:  # what subclasses take as well

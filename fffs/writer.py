@@ -6,7 +6,6 @@ import errno
 import io
 import operator
 import os
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,10 @@ from fffs import engine
 from fffs.atomic import AtomicFile
 from fffs.errors import UsageError, WriteError, WriterError
 from fffs.formats.ffrecord import SUFFIX, encode_header, header_size
+from fffs.withblock import Writing
 
 
-class FileWriter:
+class FileWriter(Writing):
     """Writes ``n`` records to ``fname``, which appears, complete, when the last of them is written and ``close`` is
     called.
 
@@ -32,7 +32,6 @@ class FileWriter:
         self.fname = os.fsdecode(fname)
         self.n = operator.index(n)
         self.count = 0
-        self.closed = False
         if not self.fname.endswith(SUFFIX):
             raise UsageError(f"{self.fname}: the name of a record file must end in {SUFFIX}")
         if self.n < 0:
@@ -45,6 +44,7 @@ class FileWriter:
         self._position = header_size(self.n)
         self._file = AtomicFile(self.fname)
         self._stream = io.BufferedWriter(io.FileIO(self._file.fd, "wb", closefd=False), buffer_size=1 << 20)
+        self._begin(self.fname)
         self._guarded(lambda: self._stream.seek(self._position))
 
     def _guarded(self, write: Any) -> None:
@@ -54,7 +54,7 @@ class FileWriter:
         try:
             write()
         except BaseException as error:
-            self._discard()
+            self.discard()
             if isinstance(error, OSError):
                 raise WriteError(error.errno or errno.EIO, self.fname) from error
             raise
@@ -69,8 +69,7 @@ class FileWriter:
             WriteError: the operating system could not write; nothing will appear under the name.
 
         """
-        if self.closed:
-            raise WriterError(f"{self.fname}: the writer has been closed")
+        self._need_open()
         if self.count >= self.n:
             raise WriterError(f"{self.fname}: all {self.n} records have been written; make the writer with a larger n")
         data = as_bytes(buffer)
@@ -104,34 +103,11 @@ class FileWriter:
         self.closed = True
         self._file.commit()
 
-    def _discard(self) -> None:
-        self.closed = True
+    def _forget(self) -> None:
         try:
             self._stream.raw.close()
         finally:
             self._file.discard()
-
-    def __enter__(self) -> FileWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.closed:
-            return
-        if kind is not None:
-            self._discard()
-            return
-        try:
-            self.close()
-        except WriterError:
-            self._discard()
-            raise
-
-    def __del__(self) -> None:
-        # An unfinished file is forgotten; the interpreter must not be told to raise from here.
-        if hasattr(self, "_stream") and not self.closed:
-            self._discard()
 
 
 def as_bytes(buffer: Any) -> memoryview:

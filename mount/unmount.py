@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import queue
 import select
-import threading
 from typing import Any
 
 from fffs.errors import MountError
 from fffs.mount import kernel
+from fffs.mount.asking import ask
 from fffs.mount.mountpoint import remove_left
 from fffs.mount.mounts import canonical, mount_at
 
@@ -73,26 +72,17 @@ def _detach(path: str, lazy: bool) -> bool:
 
 def _daemon(path: str) -> int | None:
     """A pidfd of the process that serves a mount, None if that cannot be found out. ConnectionError: it is gone."""
-    answers: queue.SimpleQueue[bytes | OSError] = queue.SimpleQueue()
-
-    def ask() -> None:
-        try:
-            answers.put(os.getxattr(path, DAEMON))
-        except OSError as error:
-            answers.put(error)
-
-    threading.Thread(target=ask, daemon=True).start()
+    answer = ask(path, DAEMON, ASK_SECONDS)
+    if isinstance(answer, OSError) and answer.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+        raise ConnectionError from answer
+    if answer is None or isinstance(answer, OSError):
+        return None
     try:
-        answer = answers.get(timeout=ASK_SECONDS)
-        if isinstance(answer, OSError):
-            if answer.errno in (errno.ENOTCONN, errno.ECONNABORTED):
-                raise ConnectionError from answer
-            return None
         pid, namespace = map(int, answer.split())
         if os.stat("/proc/self/ns/pid").st_ino != namespace:
             return None  # the number means somebody else here
         return os.pidfd_open(pid)
-    except (queue.Empty, ProcessLookupError, PermissionError, ValueError):
+    except (ProcessLookupError, PermissionError, ValueError):
         return None
 
 

@@ -1,6 +1,6 @@
 """TFRecord and OFRecord files for tests: the golden ones, and others made frame by frame.
 
-Nothing here uses fffs: what a test expects comes from the manifests, or from bytes put together by struct.
+What a test expects comes from the manifests, or from bytes put together by struct, never from fffs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from golden_files import FOLDER, Golden, sha256
+
+from fffs.ofrecord import FrameError
 
 CASTAGNOLI = 0x82F63B78
 
@@ -126,3 +128,18 @@ def path_of(folder: Path, name: str, data: bytes) -> Path:
     path = folder / name
     path.write_bytes(data)
     return path
+
+
+def assert_says_where(error: FrameError, path: Path, record: int, offset: int) -> None:
+    """The error names the file, the record, and where its frame begins."""
+    assert (error.path, error.record, error.offset) == (str(path), record, offset)
+    assert str(error).startswith(f"{path}: record {record}, whose frame begins at offset {offset}: ")
+
+
+def assert_whole_before(files: Any, path: Path, whole: list[bytes], error: FrameError) -> None:
+    """What a format's partial_index finds of a damaged file: these records, and that error behind them."""
+    with path.open("rb") as file:
+        index, again = files.partial_index(file.fileno(), str(path))
+    data = path.read_bytes()
+    assert [data[a:b] for a, b in zip(index.starts, index.ends, strict=True)] == whole
+    assert str(again) == str(error)

@@ -11,7 +11,6 @@ import random
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,9 @@ from pathlib import Path
 import granular_golden as golden
 import numpy as np
 import pytest
+from crowd import find_problems
 from fuzz import fuzz_bag
+from fuzz.edits import random_edits
 from golden_files import sha256
 
 from fffs.errors import (
@@ -271,19 +272,9 @@ def test_bags_are_recognised_by_their_names() -> None:
     assert not bag.recognise(b"", 0, "/data/x.ffr")
 
 
-@pytest.mark.parametrize("name", fuzz_bag.seeds())
-def test_what_fuzzing_begins_with_passes(name: str) -> None:
-    fuzz_bag.one_input(fuzz_bag.seeds()[name])
-
-
 def test_random_edits_of_small_bags_pass_the_fuzz_target() -> None:
-    chance = random.Random(20240701)
-    seeds = list(fuzz_bag.seeds().values())
-    for _ in range(1500):
-        data = bytearray(chance.choice(seeds))
-        for _ in range(chance.randrange(1, 4)):
-            data[chance.randrange(len(data))] = chance.choice([0, 1, 8, 128, 255, chance.randrange(256)])
-        fuzz_bag.one_input(bytes(data[: chance.choice([len(data), chance.randrange(len(data) + 1)])]))
+    for data in random_edits(fuzz_bag.seeds().values(), 20240701, 1500):
+        fuzz_bag.one_input(data)
 
 
 # ---------------------------------------------------------------- bagz
@@ -397,30 +388,17 @@ def reader() -> BagReader:
 EXPECTED = golden.records("granular-0.21.2/bags/tiny-2000.bag")
 
 
-def check_at_random(reader: BagReader, seed: int, problems: list[object]) -> None:
-    chance = random.Random(seed)
-    for _ in range(150):
-        order = [chance.randrange(2000) for _ in range(chance.randrange(1, 40))]
-        if reader[order] != [EXPECTED[k] for k in order] or reader[order[0]] != EXPECTED[order[0]]:
-            problems.append(order)
-
-
 def test_threads_and_children_of_fork_read_the_right_records(reader: BagReader) -> None:
-    problems: list[object] = []
-    threads = [threading.Thread(target=check_at_random, args=(reader, seed, problems)) for seed in range(6)]
-    children = []
-    for seed in range(2):
-        child = os.fork()
-        if child == 0:
-            check_at_random(reader, 100 + seed, problems)
-            os._exit(len(problems) != 0)
-        children.append(child)
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
-    assert problems == []
+    def read_at_random(seed: int) -> list[object]:
+        chance = random.Random(seed)
+        orders = [[chance.randrange(2000) for _ in range(chance.randrange(1, 40))] for _ in range(150)]
+        return [
+            order
+            for order in orders
+            if reader[order] != [EXPECTED[k] for k in order] or reader[order[0]] != EXPECTED[order[0]]
+        ]
+
+    assert find_problems(read_at_random) == []
 
 
 def test_copies_open_the_file_anew_and_a_closed_reader_says_so(reader: BagReader) -> None:

@@ -12,7 +12,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import threading
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,9 @@ import granular_golden as golden
 import msgpack
 import numpy as np
 import pytest
+from crowd import find_problems
 from fuzz import fuzz_granular
+from fuzz.edits import random_edits
 from golden_files import sha256
 from PIL import Image
 
@@ -839,31 +840,14 @@ def row_of(k: int) -> dict[str, Any]:
     return {"n": k * k, "t": [f"{k}/{j}" * (k % 9) for j in range(k % 5)]}
 
 
-def check_at_random(reader: Any, seed: int, problems: list[object]) -> None:
-    chance = random.Random(seed)
-    for _ in range(60):
-        order = [chance.randrange(500) for _ in range(chance.randrange(1, 20))]
-        if reader.read(order) != [row_of(k) for k in order]:
-            problems.append(order)
-
-
 def test_threads_and_children_of_fork_read_the_right_rows(large: Path) -> None:
-    problems: list[object] = []
+    def read_at_random(seed: int) -> list[object]:
+        chance = random.Random(seed)
+        orders = [[chance.randrange(500) for _ in range(chance.randrange(1, 20))] for _ in range(60)]
+        return [order for order in orders if reader.read(order) != [row_of(k) for k in order]]
+
     with ShardedDatasetReader(large) as reader:
-        threads = [threading.Thread(target=check_at_random, args=(reader, seed, problems)) for seed in range(6)]
-        children = []
-        for seed in range(2):
-            child = os.fork()
-            if child == 0:
-                check_at_random(reader, 100 + seed, problems)
-                os._exit(len(problems) != 0)
-            children.append(child)
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
-    assert problems == []
+        assert find_problems(read_at_random) == []
 
 
 def test_copies_open_the_files_anew_and_a_closed_reader_says_so(large: Path) -> None:
@@ -1116,19 +1100,9 @@ def test_nothing_unpickles() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", fuzz_granular.seeds())
-def test_what_fuzzing_begins_with_passes(name: str) -> None:
-    fuzz_granular.one_input(fuzz_granular.seeds()[name])
-
-
 def test_random_edits_of_small_data_sets_pass_the_fuzz_target() -> None:
-    chance = random.Random(20240702)
-    seeds = list(fuzz_granular.seeds().values())
-    for _ in range(600):
-        data = bytearray(chance.choice(seeds))
-        for _ in range(chance.randrange(1, 4)):
-            data[chance.randrange(len(data))] = chance.choice([0, 1, 8, 128, 255, chance.randrange(256)])
-        fuzz_granular.one_input(bytes(data[: chance.choice([len(data), chance.randrange(len(data) + 1)])]))
+    for data in random_edits(fuzz_granular.seeds().values(), 20240702, 600):
+        fuzz_granular.one_input(data)
 
 
 def test_a_png_of_io_is_read_as_pillow_reads_it() -> None:

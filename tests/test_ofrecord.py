@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frame_files import OFRECORD, agrees, changes, of_frame, path_of, tf_frame
+from frame_files import OFRECORD, agrees, assert_says_where, assert_whole_before, changes, of_frame, path_of, tf_frame
 from fuzz.fuzz_ofrecord import MESSAGE, one_input
 from golden_files import sha256
 
@@ -129,15 +129,8 @@ def test_a_damaged_frame_is_an_error_that_names_part_record_and_offset(tmp_path:
     path = path_of(tmp_path, "part-0", OFRECORD.corrupt(name))
     with pytest.raises(FrameError) as caught:
         load(path)
-    error = caught.value
-    assert (error.path, error.record, error.offset) == (str(path), record, offset)
-    assert str(error).startswith(f"{path}: record {record}, whose frame begins at offset {offset}: ")
-    with path.open("rb") as file:
-        index, again = files.partial_index(file.fileno(), str(path))
-    data = path.read_bytes()
-    whole = [data[a:b] for a, b in zip(index.starts, index.ends, strict=True)]
-    assert whole == OFRECORD.records("five-kinds/part-0")[:record]
-    assert str(again) == str(error)
+    assert_says_where(caught.value, path, record, offset)
+    assert_whole_before(files, path, OFRECORD.records("five-kinds/part-0")[:record], caught.value)
 
 
 def test_a_length_one_too_large_gives_the_records_before_it_and_then_an_error(tmp_path: Path) -> None:

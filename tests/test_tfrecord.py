@@ -13,7 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frame_files import TFRECORD, agrees, changes, crc32c, path_of, tf_frame, tf_head
+from frame_files import (
+    TFRECORD,
+    agrees,
+    assert_says_where,
+    assert_whole_before,
+    changes,
+    crc32c,
+    path_of,
+    tf_frame,
+    tf_head,
+)
 from fuzz.fuzz_tfrecord import EXAMPLE, SEQUENCE, one_input
 from golden_files import sha256
 
@@ -164,14 +174,8 @@ def test_a_damaged_frame_is_an_error_that_names_file_record_and_offset(tmp_path:
     path = path_of(tmp_path, "file", TFRECORD.corrupt(name))
     with pytest.raises(FrameError) as caught:
         load(path)
-    error = caught.value
-    assert (error.path, error.record, error.offset) == (str(path), record, offset)
-    assert str(error).startswith(f"{path}: record {record}, whose frame begins at offset {offset}: ")
-    with path.open("rb") as file:
-        index, again = files.partial_index(file.fileno(), str(path))
-    assert (len(index), str(again)) == (record, str(error))
-    data = path.read_bytes()
-    assert [data[a:b] for a, b in zip(index.starts, index.ends, strict=True)] == good(name)[:record]
+    assert_says_where(caught.value, path, record, offset)
+    assert_whole_before(files, path, good(name)[:record], caught.value)
 
 
 def good(name: str) -> list[bytes]:

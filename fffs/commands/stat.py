@@ -6,13 +6,12 @@ import argparse
 import errno
 import json
 import os
-import queue
-import threading
 import time
 from typing import Any
 
 from fffs.cli import OK, put, say
 from fffs.errors import DeadMountError, MountError
+from fffs.mount import asking
 from fffs.mount.latency import percentile
 from fffs.mount.mounts import Mount, canonical, mount_at
 from fffs.progress import human
@@ -53,26 +52,16 @@ def find(path: str) -> Mount:
 
 
 def ask(path: str) -> dict[str, Any]:
-    """The counters of a mount, from its daemon; in a thread, for it may be stopped or stuck.
+    """The counters of a mount, from its daemon.
 
     Raises:
         DeadMountError: the daemon is gone.
         MountError: it does not answer, or not this user.
 
     """
-    answers: queue.SimpleQueue[bytes | OSError] = queue.SimpleQueue()
-
-    def work() -> None:
-        try:
-            answers.put(os.getxattr(path, ATTRIBUTE))
-        except OSError as error:
-            answers.put(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    try:
-        answer = answers.get(timeout=ASK_SECONDS)
-    except queue.Empty:
-        raise MountError(f"{path}: the daemon of this mount does not answer") from None
+    answer = asking.ask(path, ATTRIBUTE, ASK_SECONDS)
+    if answer is None:
+        raise MountError(f"{path}: the daemon of this mount does not answer")
     if isinstance(answer, OSError):
         raise _refusal(path, answer)
     return json.loads(answer)  # type: ignore[no-any-return]

@@ -19,6 +19,7 @@ from fffs.engine import BLOCK
 from fffs.errors import MetadataError, ReadError, SourceChangedError, UnsupportedError
 from fffs.jobs import Jobs, Progress
 from fffs.scan import KINDS, identity
+from fffs.withblock import Closing
 
 Work = Callable[[File, Iterator[bytes]], None]
 """What is done with a file and its bytes, in pieces of BLOCK bytes (the last one may be shorter)."""
@@ -34,7 +35,7 @@ EXTRA: Final = struct.Struct("<HH")
 EXTENDED_TIME: Final = 0x5455
 
 
-class Archive:
+class Archive(Closing):
     """An open archive and the names in it. Close it when done."""
 
     def __init__(self, fd: int, path: str, warn: Callable[[str], None]) -> None:
@@ -74,12 +75,6 @@ class Archive:
     def close(self) -> None:
         """Close the file."""
         os.close(self.fd)
-
-    def __enter__(self) -> Archive:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Tar(Archive):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import errno
 import io
 import os
-from types import TracebackType
 from typing import Any
 
 from fffs.atomic import AtomicFile
-from fffs.errors import WriteError, WriterError
+from fffs.errors import WriteError
+from fffs.withblock import Writing
 from fffs.writer import as_bytes
 
 
-class FrameWriter:
+class FrameWriter(Writing):
     """Writes records to ``fname``, which appears, complete, when ``close`` is called.
 
     Leaving the with-block closes the file; leaving it by an exception forgets what was written. Until then nothing is
@@ -24,9 +24,9 @@ class FrameWriter:
         """fname: where the file will be."""
         self.fname = os.fsdecode(fname)
         self.count = 0
-        self.closed = False
         self._file = AtomicFile(self.fname)
         self._stream = io.BufferedWriter(io.FileIO(self._file.fd, "wb", closefd=False), buffer_size=1 << 20)
+        self._begin(self.fname)
 
     def _around(self, data: memoryview) -> tuple[bytes, bytes]:
         """What a frame has before and behind its data."""
@@ -41,8 +41,7 @@ class FrameWriter:
             WriteError: the operating system could not write; nothing will appear under the name.
 
         """
-        if self.closed:
-            raise WriterError(f"{self.fname}: the writer has been closed")
+        self._need_open()
         data = as_bytes(buffer)
         head, tail = self._around(data)
         try:
@@ -71,28 +70,8 @@ class FrameWriter:
             raise WriteError(error.errno or errno.EIO, self.fname) from error
         raise error
 
-    def discard(self) -> None:
-        """Forget what was written. May be called again, and after ``close``."""
-        if self.closed:
-            return
-        self.closed = True
+    def _forget(self) -> None:
         try:
             self._stream.raw.close()
         finally:
             self._file.discard()
-
-    def __enter__(self) -> FrameWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
-
-    def __del__(self) -> None:
-        # An unfinished file is forgotten; the interpreter must not be told to raise from here.
-        if hasattr(self, "_stream"):
-            self.discard()

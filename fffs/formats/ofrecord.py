@@ -84,6 +84,3 @@ class OFRecordWriter(FrameWriter):
                 "set allow_empty"
             )
         return HEAD.pack(data.nbytes), b""
-
-    def __enter__(self) -> OFRecordWriter:
-        return self

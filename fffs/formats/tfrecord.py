@@ -101,6 +101,3 @@ class TFRecordWriter(FrameWriter):
 
     def _around(self, data: memoryview) -> tuple[bytes, bytes]:
         return encode_head(data.nbytes), TAIL.pack(mask(crc32c(data)))
-
-    def __enter__(self) -> TFRecordWriter:
-        return self

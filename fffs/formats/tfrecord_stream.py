@@ -6,7 +6,6 @@ import errno
 import os
 import zlib
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Final
 
 from fffs.crc32c import crc32c, unmask
@@ -14,6 +13,7 @@ from fffs.errors import ChecksumError, ClosedError, ReadError
 from fffs.files import open_source
 from fffs.formats.frames import frame_error
 from fffs.formats.tfrecord import GZIP, HEAD, TAIL, compression, is_head
+from fffs.withblock import Closing
 
 PIECE: Final = 1 << 18  # bytes that are read, and decompressed, at a time
 SIP: Final = (
@@ -88,7 +88,7 @@ class _Inflated:
         return size <= (max(self._file.left, 0) + len(self._input) - self._at) * RATIO + PENDING
 
 
-class TFRecordStream(Iterator[bytes]):
+class TFRecordStream(Closing, Iterator[bytes]):
     """Iterates over the records of one file, plain or compressed with GZIP or ZLIB (found out from its content).
 
     After a ChecksumError the next record can be asked for; after any other error the stream has ended. Memory is that
@@ -190,14 +190,6 @@ class TFRecordStream(Iterator[bytes]):
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
-
-    def __enter__(self) -> TFRecordStream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_fd"):

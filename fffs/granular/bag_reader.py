@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, overload
 
 import numpy as np
@@ -18,6 +17,7 @@ from fffs.index import RecordIndex
 from fffs.numbers import Indices
 from fffs.sidecar import with_checksums
 from fffs.store import RecordStore, UInt8Array
+from fffs.withblock import Closing
 
 LIMIT = 1 << 30
 
@@ -47,7 +47,7 @@ def clip(wanted: range, count: int) -> range:
     return range(start, max(start, min(wanted.stop, count)), wanted.step)
 
 
-class BagReader:
+class BagReader(Closing):
     """The records of a Bag (``.bag`` of any generation) or a bagz file (``.bag``, ``.bagz``).
 
     ``reader[3]`` is bytes, ``reader[2:9]``, ``reader[range(2, 9)]`` (both clipped) and ``reader[[5, 1, 5]]`` are lists
@@ -161,14 +161,6 @@ class BagReader:
     def close(self) -> None:
         """Close the file, once reads in other threads are done. May be called again."""
         self._store.close()
-
-    def __enter__(self) -> BagReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._arguments

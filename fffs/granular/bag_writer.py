@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from typing import Any
 
 from fffs.atomic import AtomicFile
-from fffs.errors import UsageError, WriterError
+from fffs.errors import UsageError
 from fffs.formats.bag import SUFFIX, sidecars
+from fffs.granular.output import OutputWriter
 from fffs.granular.streams import AppendedBag, RecordStream
 from fffs.writer import as_bytes
 
@@ -70,7 +70,7 @@ class _GrownBag:
         self._bag.close()
 
 
-class BagWriter:
+class BagWriter(OutputWriter):
     """Writes records to a Bag.
 
     layout="v1" (granular 0.6.0 to 0.19.0, byte for byte): one file, which appears when the writer is closed; an older
@@ -83,13 +83,11 @@ class BagWriter:
 
     def __init__(self, path: str | os.PathLike[str], layout: str = "v1") -> None:
         self.path = os.fsdecode(path)
-        self.closed = True
         if layout not in ("v1", "v3"):
             raise UsageError(f"{self.path}: layout {layout!r} cannot be written, only v1 and v3")
         self.layout = layout
-        self._bag: _NewBag | _GrownBag = _NewBag(self.path) if layout == "v1" else _GrownBag(self.path)
-        self._owner = os.getpid()
-        self.closed = False
+        self._output: _NewBag | _GrownBag = _NewBag(self.path) if layout == "v1" else _GrownBag(self.path)
+        self._begin(self.path)
 
     def append(self, record: Any, flush: bool = False) -> int:
         """Add a record: the bytes of any C-contiguous buffer. Returns its number.
@@ -103,64 +101,10 @@ class BagWriter:
         self._need_open()
         data = as_bytes(record)
         try:
-            self._bag.append(data)
+            self._output.append(data)
         except BaseException:
-            self._discard()
+            self.discard()
             raise
         if flush:
             self.flush()
-        return len(self._bag) - 1
-
-    def flush(self) -> None:
-        """v3: make what was appended so far permanent and visible. v1: give it to the operating system."""
-        self._need_open()
-        try:
-            self._bag.flush()
-        except BaseException:
-            self._discard()
-            raise
-
-    def close(self) -> None:
-        """Write the rest and put the file in place. May be called again. Raises WriteError."""
-        if self.closed:
-            return
-        try:
-            self._bag.finish()
-        except BaseException:
-            self._discard()
-            raise
-        self.closed = True
-
-    def _need_open(self) -> None:
-        if self.closed:
-            raise WriterError(f"{self.path}: the writer has been closed")
-
-    def _discard(self) -> None:
-        self.closed = True
-        if os.getpid() == self._owner:
-            self._bag.discard()
-
-    def __len__(self) -> int:
-        """How many records the Bag will have."""
-        return len(self._bag)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the Bag with its table, if it were closed now."""
-        return self._bag.size
-
-    def __enter__(self) -> BagWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        elif not self.closed:
-            self._discard()
-
-    def __del__(self) -> None:
-        # What was not closed is forgotten; the interpreter must not be told to raise from here.
-        if not getattr(self, "closed", True):
-            self._discard()
+        return len(self._output) - 1

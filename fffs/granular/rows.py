@@ -9,7 +9,6 @@ import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, overload
 
 import numpy as np
@@ -24,6 +23,7 @@ from fffs.granular.shards import Shard, open_shard
 from fffs.granular.spec import Type
 from fffs.numbers import Indices, resolve
 from fffs.store import RecordStore
+from fffs.withblock import Closing
 
 Mask = Mapping[str, Any] | Sequence[str] | None
 """What is wanted of a row: {key: True | False | range | slice}, where absent keys are left out; keys; or None: all."""
@@ -51,7 +51,7 @@ def _takes(decode: Codec, arguments: tuple[str, ...]) -> bool:
     return True
 
 
-class RowReader:
+class RowReader(Closing):
     """What DatasetReader and ShardedDatasetReader share. May be used from any thread, and after fork."""
 
     def __init__(self, path: str, decoders: Mapping[str, Codec] | None) -> None:
@@ -296,11 +296,3 @@ class RowReader:
     def close(self) -> None:
         """Close the files, once reads in other threads are done. May be called again."""
         self._store.close()
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
-from fffs.errors import UsageError, WriterError
+from fffs.errors import UsageError
 from fffs.granular.codecs import Codec
 from fffs.granular.columns import make_folder
 from fffs.granular.reader import newer_names
 from fffs.granular.shards import shard_name
 from fffs.granular.spec import NAME
 from fffs.granular.writer import DatasetWriter, Encoder
+from fffs.withblock import Writing
 
 SHARD_SIZE = 10 << 30
 
 
-class ShardedDatasetWriter:
+class ShardedDatasetWriter(Writing):
     """Writes rows to the shards ``shard_start``, ``shard_start + shard_step``, … of a data set.
 
     A shard is closed, and then is there for good, once it has ``shard_size`` bytes or ``shard_length`` rows. Several
@@ -42,7 +42,6 @@ class ShardedDatasetWriter:
         **newer: Any,
     ) -> None:
         """None as a size or length is no limit."""
-        self.closed = True
         self.path = os.fsdecode(directory)
         if "shardlen" in newer:
             shard_length = newer.pop("shardlen")
@@ -65,7 +64,7 @@ class ShardedDatasetWriter:
         if os.path.lexists(os.path.join(self.path, NAME)):
             raise UsageError(f"{self.path}: there is a data set without shards in this folder")
         make_folder(self.path)
-        self.closed = False
+        self._begin(self.path)
 
     def _open(self) -> DatasetWriter:
         """The shard that the next row belongs to."""
@@ -94,8 +93,7 @@ class ShardedDatasetWriter:
 
     def append(self, datapoint: Mapping[str, Any], flush: bool = False) -> int:
         """Add a row. Returns its number among those of this writer; raises what ``DatasetWriter.append`` raises."""
-        if self.closed:
-            raise WriterError(f"{self.path}: the writer has been closed")
+        self._need_open()
         blobs = self._encoder(datapoint)
         try:
             shard = self._open()
@@ -112,8 +110,7 @@ class ShardedDatasetWriter:
 
     def flush(self) -> None:
         """As ``DatasetWriter.flush``."""
-        if self.closed:
-            raise WriterError(f"{self.path}: the writer has been closed")
+        self._need_open()
         if self._shard is not None:
             self._shard.flush()
 
@@ -130,7 +127,9 @@ class ShardedDatasetWriter:
 
     def discard(self) -> None:
         """Forget what was not flushed of the last shard (v1: all of that shard). Shards that were closed stay."""
-        self.closed = True
+        super().discard()
+
+    def _forget(self) -> None:
         if self._shard is not None:
             self._shard.discard()
             self._shard = None
@@ -153,14 +152,3 @@ class ShardedDatasetWriter:
     def __len__(self) -> int:
         """How many rows this writer has written."""
         return self._rows
-
-    def __enter__(self) -> ShardedDatasetWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        elif not self.closed:
-            self.discard()

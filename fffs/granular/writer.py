@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
-from fffs.errors import UsageError, WriterError
+from fffs.errors import UsageError
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
 from fffs.granular.codecs import encoders as supplied
 from fffs.granular.columns import GrownColumns, NewColumns
+from fffs.granular.output import OutputWriter
 from fffs.granular.spec import Type
 from fffs.writer import as_bytes
 
@@ -55,7 +55,7 @@ class Encoder:
         return blobs
 
 
-class DatasetWriter:
+class DatasetWriter(OutputWriter):
     """Writes rows to a data set in one folder.
 
     layout="v1" (granular 0.6.0 to 0.19.0, byte for byte what 0.6.0 writes): the folder must be new or empty, and
@@ -77,15 +77,11 @@ class DatasetWriter:
         self._open(os.fsdecode(directory), Encoder(os.fsdecode(directory), spec, encoders, layout), layout)
 
     def _open(self, path: str, encoder: Encoder, layout: str) -> None:
-        self.closed = True
         self.path = path
         self._encoder = encoder
         spec = encoder.spec
-        self._columns: NewColumns | GrownColumns = (
-            NewColumns(path, spec) if layout == "v1" else GrownColumns(path, spec)
-        )
-        self._owner = os.getpid()
-        self.closed = False
+        self._output: NewColumns | GrownColumns = NewColumns(path, spec) if layout == "v1" else GrownColumns(path, spec)
+        self._begin(path)
 
     @classmethod
     def of(cls, path: str, encoder: Encoder, layout: str) -> DatasetWriter:
@@ -98,15 +94,6 @@ class DatasetWriter:
     def spec(self) -> dict[str, str]:
         """The keys, sorted, with their types."""
         return dict(self._encoder.spec)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all Bags with their tables, if the writer were closed now."""
-        return self._columns.size
-
-    def __len__(self) -> int:
-        """How many rows the data set will have."""
-        return len(self._columns)
 
     def append(self, datapoint: Mapping[str, Any], flush: bool = False) -> int:
         """Add a row: a value for each key of the spec, a list of them for a sequence. Returns its number.
@@ -121,62 +108,12 @@ class DatasetWriter:
         self.append_blobs(self._encoder(datapoint))
         if flush:
             self.flush()
-        return len(self._columns) - 1
+        return len(self._output) - 1
 
     def append_blobs(self, blobs: Any) -> None:
         """Add a row that was encoded."""
         try:
-            self._columns.append(blobs)
+            self._output.append(blobs)
         except BaseException:
-            self._discard()
-            raise
-
-    def flush(self) -> None:
-        """v3: make what was appended so far permanent and visible. v1: give it to the operating system."""
-        self._need_open()
-        try:
-            self._columns.flush()
-        except BaseException:
-            self._discard()
-            raise
-
-    def close(self) -> None:
-        """Write the rest and put the data set in place. May be called again. Raises WriteError."""
-        if self.closed:
-            return
-        try:
-            self._columns.finish()
-        except BaseException:
-            self._discard()
-            raise
-        self.closed = True
-
-    def _need_open(self) -> None:
-        if self.closed:
-            raise WriterError(f"{self.path}: the writer has been closed")
-
-    def _discard(self) -> None:
-        self.closed = True
-        if os.getpid() == self._owner:
-            self._columns.discard()
-
-    def discard(self) -> None:
-        """Forget what leaving the with-block by an exception forgets."""
-        if not self.closed:
-            self._discard()
-
-    def __enter__(self) -> DatasetWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
             self.discard()
-
-    def __del__(self) -> None:
-        # What was not closed is forgotten; the interpreter must not be told to raise from here.
-        if not getattr(self, "closed", True):
-            self._discard()
+            raise

@@ -21,12 +21,13 @@ from fffs.reader import expand_sources, open_files
 from fffs.store import RecordStore
 from fffs.tree import Tree
 from fffs.treebuilder import TreeBuilder
+from fffs.withblock import Closing
 
 Path = str | bytes | os.PathLike[Any]
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Closing):
     """Open files and the tree that names their records. Close it when done.
 
     ``warnings`` are lines for the user, such as names that are hidden by others. ``rows``: what is shown instead of the
@@ -42,12 +43,6 @@ class Source:
     def close(self) -> None:
         """Close the files."""
         self.store.close()
-
-    def __enter__(self) -> Source:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def load_source(paths: Sequence[Path], suffix: str = "", check_data: bool = True) -> Source:

@@ -8,7 +8,7 @@
 
 /* zlib's polynomial with its bits reversed: bit 31 is the coefficient of x^0, bit 0 that of x^31, x^32 is implied. */
 #define POLYNOMIAL 0xEDB88320u
-#define X_TO_0 0x80000000u
+#define X_TO_0 FFFS_CRC_ONE
 #define X_TO_1 0x40000000u
 #define X_TO_8 0x00800000u
 
@@ -36,15 +36,7 @@ uint32_t fffs_crc32(uint32_t crc, const void *data, size_t size)
 
 static uint32_t multiply(uint32_t a, uint32_t b)
 {
-    uint32_t product = 0;
-
-    for (; a != 0; a <<= 1) {
-        if (a & X_TO_0)
-            product ^= b;
-        /* b times x: the coefficient of x^31 leaves at bit 0, and x^32 = P - x^32 (mod P). */
-        b = (b >> 1) ^ (b & 1 ? POLYNOMIAL : 0);
-    }
-    return product;
+    return fffs_crc_multiply(POLYNOMIAL, a, b);
 }
 
 uint32_t fffs_crc32_power(unsigned n)

@@ -34,14 +34,7 @@ static uint32_t over_short[4][256];
 
 static uint32_t multiply(uint32_t a, uint32_t b)
 {
-    uint32_t product = 0;
-
-    for (; a != 0; a <<= 1) {
-        if (a & X_TO_0)
-            product ^= b;
-        b = (b >> 1) ^ (b & 1 ? POLYNOMIAL : 0);
-    }
-    return product;
+    return fffs_crc_multiply(POLYNOMIAL, a, b);
 }
 
 /* The state when size zero bytes follow. zero_bytes must be there. */

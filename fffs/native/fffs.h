@@ -8,6 +8,23 @@
 
 #include "contract.h"
 
+/* Remainders in GF(2)[x], reflected: bit 31 is the coefficient of x^0. */
+#define FFFS_CRC_ONE 0x80000000u
+
+/* a times b modulo a polynomial of degree 32, P. */
+static inline uint32_t fffs_crc_multiply(uint32_t polynomial, uint32_t a, uint32_t b)
+{
+    uint32_t product = 0;
+
+    for (; a != 0; a <<= 1) {
+        if (a & FFFS_CRC_ONE)
+            product ^= b;
+        /* b times x: the coefficient of x^31 leaves at bit 0, and x^32 = P - x^32 (mod P). */
+        b = (b >> 1) ^ (b & 1 ? polynomial : 0);
+    }
+    return product;
+}
+
 /* x^n modulo the polynomial of CRC-32, reflected (crc.c). */
 uint32_t fffs_crc32_power(unsigned n);
 

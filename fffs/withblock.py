@@ -1,0 +1,67 @@
+"""What a with-block does to what is open in it: it closes it, or has it forget what an exception left incomplete."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import TypeVar
+
+from fffs.errors import WriterError
+
+_Any = TypeVar("_Any", bound="Closing")
+
+
+class Closing:
+    """Something that the end of a with-block closes."""
+
+    def close(self) -> None:
+        """Close what is open. May be called again."""
+        raise NotImplementedError
+
+    def __enter__(self: _Any) -> _Any:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Writing(Closing):
+    """A writer: the end of a with-block closes it; an exception, or nobody's knowing it any more, has it ``discard``.
+
+    It is ``closed`` until ``_begin``. In a child of fork nothing is forgotten: all that is there is its parent's.
+    """
+
+    closed = True
+
+    def _begin(self, shown: str) -> None:
+        """From now on there is something to forget. shown: what errors call it."""
+        self._shown, self._owner, self.closed = shown, os.getpid(), False
+
+    def _need_open(self) -> None:
+        if self.closed:
+            raise WriterError(f"{self._shown}: the writer has been closed")
+
+    def discard(self) -> None:
+        """Forget what is not permanent yet. May be called again, and after ``close``."""
+        if not self.closed:
+            self.closed = True
+            if os.getpid() == self._owner:
+                self._forget()
+
+    def _forget(self) -> None:
+        """What ``discard`` does, once."""
+        raise NotImplementedError
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.close()
+        finally:
+            self.discard()
+
+    def __del__(self) -> None:
+        self.discard()
