@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="less data and fewer rounds: figures are rough, goals may be missed"
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw what mount or train measured: .svg or .png")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw what others do as well: .svg or .png")
     parser.add_argument("--install", action="store_true", help="first install what mount compares with, as root")
     parser.add_argument(
         "--scratch",
@@ -82,10 +82,7 @@ def main() -> None:
     if args.json:
         write_json(document, args.json)
     if args.plot:
-        if args.measure == ["train"]:
-            train.draw(report.figures, args.plot)
-        else:
-            chart.draw(report.figures, args.plot)
+        chart.draw(report.figures, args.plot)
 
 
 if __name__ == "__main__":

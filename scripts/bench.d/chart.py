@@ -1,4 +1,4 @@
-"""The chart of ``mount``: a panel for each measure, a bar for each file system, ours in colour."""
+"""The chart of what was measured: a panel for each measure, a bar for each way to do it, ours in colour."""
 
 from __future__ import annotations
 
@@ -8,15 +8,9 @@ from typing import Any
 
 from figures import Figure
 
-OURS, OTHERS = "#2a6f97", "#c3c9ce"
-UNVERIFIED, SLOW = "#89b8d3", "#dfe9ef"
-COLOURS = {
-    "fffs, fastpath=on,verify=on": OURS,
-    "fffs, fastpath=on,verify=off": UNVERIFIED,
-    "fffs, fastpath=off,verify=on": SLOW,
-    "fffs, fastpath=off,verify=off": SLOW,
-}
-LABELS = {
+OURS, UNVERIFIED, WITHIN, OTHERS = "#2a6f97", "#89b8d3", "#dfe9ef", "#c3c9ce"
+COLOURS = {"fffs": OURS, "fffs, unverified": UNVERIFIED, "fffs, no fast path": WITHIN, "fffs, neither": WITHIN}
+MOUNTS = {
     "fffs, fastpath=on,verify=on": "fffs",
     "fffs, fastpath=on,verify=off": "fffs, unverified",
     "fffs, fastpath=off,verify=on": "fffs, no fast path",
@@ -24,9 +18,11 @@ LABELS = {
 }
 COLUMNS = 3
 
+Panels = dict[str, dict[str, float]]
+
 
 def draw(figures: Iterable[Figure], path: Path) -> None:
-    """Draw what ``mount`` left among the figures; how path ends says in which format."""
+    """Draw all figures that have something to be compared with; how path ends says in which format."""
     try:
         import matplotlib
     except ModuleNotFoundError:
@@ -34,38 +30,54 @@ def draw(figures: Iterable[Figure], path: Path) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "fffs", "svg.fonttype": "path"})
     panels = _panels(figures)
-    rows = -(-len(panels) // COLUMNS)
-    figure, axes = pyplot.subplots(rows, COLUMNS, figsize=(11, 2.9 * rows), sharey=False, squeeze=False)
+    if not panels:
+        raise SystemExit(f"{path}: not drawn: nothing was measured that others do as well")
+    pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "fffs", "svg.fonttype": "path"})
+    columns = min(COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    height = 0.8 + 0.26 * max(map(len, panels.values()))
+    figure, axes = pyplot.subplots(rows, columns, figsize=(11, height * rows), squeeze=False)
     for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
+    names: list[str] = []
     for k, (ax, (title, bars)) in enumerate(zip(axes.flat, panels.items(), strict=False)):
-        _panel(ax, title, bars, with_names=k % COLUMNS == 0)
+        # The panels of a row that has the same bars throughout share their names.
+        named = k % columns == 0 or list(bars) != names
+        names = list(bars)
+        _panel(ax, title, bars, named)
     figure.tight_layout()
     figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def _panels(figures: Iterable[Figure]) -> dict[str, list[tuple[str, float]]]:
-    """The bars of each measure, as "measure, unit"."""
-    panels: dict[str, list[tuple[str, float]]] = {}
+def _panels(figures: Iterable[Figure]) -> Panels:
+    """The bars of each panel: a row is called "measure: one way of many" or "measure, against another"."""
+    panels: Panels = {}
     for row in figures:
         measure, colon, name = row.what.partition(": ")
-        if row.measure == "mount" and colon:
-            panels.setdefault(f"{measure}, {row.unit}", []).append((name.removesuffix(" (not hot)"), row.value))
+        if row.measure == "mount":
+            if colon:
+                name = name.removesuffix(" (not hot)")
+                panels.setdefault(f"{measure}, {row.unit}", {})[MOUNTS.get(name, name)] = row.value
+        elif row.baseline is not None:
+            for separator in (" / ", ", against "):
+                measure, _, name = row.what.partition(separator)
+                if name:
+                    break
+            bars = panels.setdefault(f"{measure}, {row.unit}", {})
+            bars.setdefault("fffs", row.value)
+            bars[name or row.against] = row.baseline
     return panels
 
 
-def _panel(ax: Any, title: str, bars: list[tuple[str, float]], with_names: bool) -> None:
-    names = [LABELS.get(name, name) for name, _ in bars]
-    values = [value for _, value in bars]
-    drawn = ax.barh(range(len(bars)), values, color=[COLOURS.get(name, OTHERS) for name, _ in bars], height=0.72)
+def _panel(ax: Any, title: str, bars: dict[str, float], named: bool) -> None:
+    values = list(bars.values())
+    drawn = ax.barh(range(len(bars)), values, color=[COLOURS.get(name, OTHERS) for name in bars], height=0.72)
     ax.bar_label(drawn, [f"{v:,.0f}" if v >= 100 else f"{v:.2f}" for v in values], padding=3, fontsize=8)
     ax.set_title(title, loc="left", fontsize=10)
-    ax.set_yticks(range(len(bars)), names if with_names else [""] * len(bars))
+    ax.set_yticks(range(len(bars)), list(bars) if named else [""] * len(bars))
     ax.invert_yaxis()
     ax.margins(x=0.18)
     ax.xaxis.set_visible(False)
     ax.tick_params(left=False)
-    for side in ("top", "right", "bottom", "left"):
-        ax.spines[side].set_visible(False)
+    ax.spines[:].set_visible(False)

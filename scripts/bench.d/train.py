@@ -237,32 +237,3 @@ def _report(report: Report, size: str, hot: bool, rates: dict[str, list[float]])
 
 def _state(hot: bool) -> str:
     return "hot" if hot else "cold"
-
-
-def draw(figures: list[Figure], path: Path) -> None:
-    """A panel for each size and temperature, a bar for each way to load; how path ends says in which format."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    panels: dict[str, dict[str, float]] = {}
-    for row in figures:
-        panel, _, name = row.what.partition(" / ")
-        if row.measure == "train" and name == row.against != FIO and row.baseline is not None:
-            panels.setdefault(panel, {OURS: row.value})[name] = row.baseline
-    pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "fffs", "svg.fonttype": "path"})
-    figure, axes = pyplot.subplots(1, max(len(panels), 1), figsize=(3.4 * max(len(panels), 1), 2.4), squeeze=False)
-    for k, (ax, (title, bars)) in enumerate(zip(axes.flat, panels.items(), strict=True)):
-        colours = ["#2a6f97" if name == OURS else "#89b8d3" if OURS in name else "#c3c9ce" for name in bars]
-        drawn = ax.barh(range(len(bars)), list(bars.values()), color=colours, height=0.72)
-        ax.bar_label(drawn, [f"{rate:,.0f}" for rate in bars.values()], padding=3, fontsize=8)
-        ax.set_title(f"{title}, samples/s", loc="left", fontsize=10)
-        ax.set_yticks(range(len(bars)), list(bars) if k == 0 else [""] * len(bars))
-        ax.invert_yaxis()
-        ax.margins(x=0.25)
-        ax.xaxis.set_visible(False)
-        ax.tick_params(left=False)
-        ax.spines[:].set_visible(False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
