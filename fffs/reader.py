@@ -144,8 +144,7 @@ class FileReader(Closing):
 
         Returns:
             One 1-D writable uint8 array per index, in the order asked; duplicates are copies. They outlive the reader
-            and share one
-            buffer: copy a record that is kept much longer than the rest of its batch.
+            and share one buffer: copy a record that is kept much longer than the rest of its batch.
 
         Raises:
             RecordIndexError, ChecksumError, TruncatedError, ReadError, ClosedError.

@@ -60,8 +60,8 @@ def convert(
         key: of the data set that a record file becomes.
         parts: write as many parts (never more than records), in a folder.
         part_size: write parts of at most so many bytes of records (or of one record), in a folder.
-        jobs: how many files of a folder or archive, or batches of records, are copied at once. By default one of
-            records: a file system lets one write to a file at a time.
+        jobs: how many files of a folder or archive, or batches of records, are copied at once. By default two of
+            records: one is read while another is written.
         verify: read the result back, and compare it with the source.
         force: replace a file that is there.
         progress: called with (bytes done, bytes in all) from time to time, from any thread.

@@ -36,6 +36,8 @@ from fffs.tree import ROOT
 if TYPE_CHECKING:  # what needs granular is imported when there is a data set
     from fffs.converting.datasets import DataSet
 
+DEFAULT_JOBS = 2  # one thread reads and checks while another writes: a file system lets one write to a file at a time
+
 Done = tuple[int, int, int]
 """Records (or rows, or files), their bytes, and in how many parts they are."""
 
@@ -290,7 +292,7 @@ class Job:
             lengths = records.lengths[begin:end]
             with (
                 writers.open_file(self.form, self.layout, path, lengths) as file,
-                Pipeline(self.jobs or 1, work) as pipeline,
+                Pipeline(self.jobs or DEFAULT_JOBS, work) as pipeline,
             ):
                 for first, last in plan(lengths, ()):
                     size = int(lengths[first:last].sum())
