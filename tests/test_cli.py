@@ -399,6 +399,14 @@ def test_what_is_packed_unpacks(pack: Path, folder: Path) -> None:
     assert run("unpack", "-q", "-j", "3", pack, "copy2", cwd=pack.parent) == (0, b"", "")
 
 
+def test_unpacking_says_what_has_no_checksums(tmp_path: Path) -> None:
+    with fffs.granular.BagWriter(tmp_path / "two.bag") as bag:
+        bag.append(b"one")
+        bag.append(b"two")
+    result = run("unpack", "two.bag", "copy", cwd=tmp_path)
+    assert result == (0, b"copy: 2 files and folders, 2 records not verifiable: without checksums\n", "")
+
+
 def test_special_bits_are_left_out_unless_asked_for(folder: Path, tmp_path: Path) -> None:
     (folder / "a.jpg").chmod(0o4755)
     run("pack", folder, "p.ffr", cwd=tmp_path)

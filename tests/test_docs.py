@@ -24,9 +24,17 @@ def test_every_test_that_a_document_names_exists(document: str) -> None:
 
 
 def test_every_file_that_a_document_names_exists() -> None:
-    for document in ("README.md", "ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md"):
-        for target in re.findall(r"\]\(([\w./]+)\)", (ROOT / document).read_text()):
-            assert (ROOT / target).exists(), f"{document}: {target}"
+    for document in (
+        "README.md",
+        "ARCHITECTURE.md",
+        "SECURITY.md",
+        "CONTRIBUTING.md",
+        "docs/reading.md",
+        "docs/training.md",
+    ):
+        path = ROOT / document
+        for target in re.findall(r"\]\(([\w./]+)\)", path.read_text()):
+            assert (path.parent / target).exists(), f"{document}: {target}"
 
 
 def test_architecture_names_every_module() -> None:

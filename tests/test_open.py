@@ -280,3 +280,10 @@ def test_verify_names_each_damaged_record_of_a_tfrecord_file(tmp_path: Path) -> 
     lines = result.out.decode().splitlines()
     assert [line.split(":")[1].split("'")[0] for line in lines] == [" record 3 ", " record 39 "]
     assert all("checksum mismatch" in line for line in lines)
+
+
+def test_opening_a_packed_folder_imports_nothing_of_other_formats(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr")
+    program = "import fffs, sys; fffs.PackedFolder('p.ffr'); sys.exit('fffs.granular' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=False).returncode == 0

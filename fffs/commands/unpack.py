@@ -6,8 +6,9 @@ import argparse
 
 from fffs.cli import OK, complain, interrupt_once, printable, say, warn
 from fffs.layouts import load_source
-from fffs.progress import ProgressBar
+from fffs.progress import ProgressBar, plural
 from fffs.unpacking import unpack
+from fffs.verify import unverifiable
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,7 +24,8 @@ def run(args: argparse.Namespace) -> int:
             progress=bar,
             warn=lambda line: complain(f"warning: {line}"),
         )
-        count = len(source.tree.mode) - 1
+        count, without = len(source.tree.mode) - 1, unverifiable(source)
     if not args.quiet:
-        say(f"{args.target}: {count} files and folders, all verified")
+        how = f"{plural(without, 'record')} not verifiable: without checksums" if without else "all verified"
+        say(f"{args.target}: {count} files and folders, {how}")
     return OK

@@ -195,9 +195,12 @@ def _empty() -> Tree:
 
 def _data_set(names: list[str], suffix: str) -> str:
     """The data set that is meant, or nothing."""
+    folders = [name for name in names if os.path.isdir(name)]
+    if not folders:
+        return ""  # what granular needs is imported for a folder at most: that takes as long as opening a large pack
     from fffs.layouts.granular import is_data_set
 
-    sets = [name for name in names if os.path.isdir(name) and is_data_set(name)]
+    sets = [name for name in folders if is_data_set(name)]
     if sets and len(names) > 1:
         raise UsageError(f"{sets[0]}: a granular data set can only be opened alone")
     if sets and suffix:

@@ -9,7 +9,13 @@ from typing import Any
 from figures import Figure
 
 OURS, UNVERIFIED, WITHIN, OTHERS = "#2a6f97", "#89b8d3", "#dfe9ef", "#c3c9ce"
-COLOURS = {"fffs": OURS, "fffs, unverified": UNVERIFIED, "fffs, no fast path": WITHIN, "fffs, neither": WITHIN}
+COLOURS = {
+    "fffs": OURS,
+    "fffs, unverified": UNVERIFIED,
+    "fffs, torch's loader": UNVERIFIED,
+    "fffs, no fast path": WITHIN,
+    "fffs, neither": WITHIN,
+}
 MOUNTS = {
     "fffs, fastpath=on,verify=on": "fffs",
     "fffs, fastpath=on,verify=off": "fffs, unverified",
@@ -34,7 +40,7 @@ def draw(figures: Iterable[Figure], path: Path) -> None:
     if not panels:
         raise SystemExit(f"{path}: not drawn: nothing was measured that others do as well")
     pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "fffs", "svg.fonttype": "path"})
-    columns = min(COLUMNS, len(panels))
+    columns = min(COLUMNS, -(-len(panels) // 2)) if len(panels) > COLUMNS else len(panels)
     rows = -(-len(panels) // columns)
     height = 0.8 + 0.26 * max(map(len, panels.values()))
     figure, axes = pyplot.subplots(rows, columns, figsize=(11, height * rows), squeeze=False)
@@ -59,7 +65,7 @@ def _panels(figures: Iterable[Figure]) -> Panels:
             if colon:
                 name = name.removesuffix(" (not hot)")
                 panels.setdefault(f"{measure}, {row.unit}", {})[MOUNTS.get(name, name)] = row.value
-        elif row.baseline is not None:
+        elif row.baseline is not None and row.measure != "forms":  # those are all ours
             for separator in (" / ", ", against "):
                 measure, _, name = row.what.partition(separator)
                 if name:

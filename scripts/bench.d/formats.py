@@ -9,7 +9,7 @@ from pathlib import Path
 import data
 import page_cache
 from figures import Figure, Report, best, progress
-from peers import BATCH, GranularBag, Set
+from peers import BATCH, SMALL_BATCH, GranularBag, Set
 
 from fffs import FileReader
 from fffs.formats import frames, ofrecord, tfrecord
@@ -19,15 +19,24 @@ FRAME = 100_000  # bytes of data in each frame of the file that is scanned
 
 
 def run(report: Report, scratch: Path, quick: bool) -> None:
-    records = data.large_records(scratch, 2_000 if quick else 10_000)
     rounds = 5 if quick else 15
-    with FileReader(records) as reader:
-        bag = data.kept(records.with_suffix(".v1.bag"), lambda path: _write_bag(path, reader))
-        frames_file = data.kept(records.with_suffix(".tfrecord"), lambda path: _write_frames(path, reader))
-    _batches_of_a_bag(report, bag, records, rounds)
-    _batches_of_frames(report, frames_file, bag, rounds)
+    large, small = data.large_records(scratch, 2_000 if quick else 10_000), data.small_records(scratch, 100_000)
+    bag, frames_file = _as_bag(large), _as_frames(large)
+    _batches_of_a_bag(report, bag, large, rounds)
+    _batches_of_frames(report, Set("112 KiB", frames_file, BATCH, 32), bag, rounds)
+    _batches_of_frames(report, Set("1 KiB", _as_frames(small), SMALL_BATCH, 32), _as_bag(small), rounds)
     for form in (frames.TFRECORD, frames.OFRECORD):
         _scan(report, scratch, form, 20_000 if quick else 100_000)
+
+
+def _as_bag(records: Path) -> Path:
+    with FileReader(records) as reader:
+        return data.kept(records.with_suffix(".v1.bag"), lambda path: _write_bag(path, reader))
+
+
+def _as_frames(records: Path) -> Path:
+    with FileReader(records) as reader:
+        return data.kept(records.with_suffix(".tfrecord"), lambda path: _write_frames(path, reader))
 
 
 def _write_bag(path: Path, reader: FileReader) -> None:
@@ -62,9 +71,9 @@ def _batches_of_a_bag(report: Report, bag: Path, records: Path, rounds: int) -> 
     _add(report, theirs, "Bag, against granular", peer.open(folder), [theirs.path], rounds, 2.0)
 
 
-def _batches_of_frames(report: Report, path: Path, bag: Path, rounds: int) -> None:
+def _batches_of_frames(report: Report, ours: Set, bag: Path, rounds: int) -> None:
     """At random, and verified; the others read in sequence, which is all that one of them can."""
-    ours = Set("112 KiB", path, BATCH, 32)
+    path = ours.path
     peers: list[tuple[str, Path, Callable[[], Callable[[], object]]]] = [
         ("tfrecord in sequence", path, lambda: _tfrecord(path)),
         ("bagz in sequence", bag, lambda: _bagz(bag)),
@@ -78,11 +87,12 @@ def _batches_of_frames(report: Report, path: Path, bag: Path, rounds: int) -> No
         page_cache.warm(path)
         page_cache.warm(file)
         progress(f"reading TFRecord, and {name}")
-        theirs = file.stat().st_size / 1e6 / best(run, 3)
+        records = ours.reader.n if ours.unit == "records/s" else file.stat().st_size / 1e6
+        theirs = records / best(run, 3)
         mine = ours.amount / best(lambda: ours.take(ours.reader.read), rounds)
         progress("")
-        what = f"112 KiB, TFRecord at random, verified, against {name}"
-        report.add(Figure("formats", what, mine, "MB/s", theirs, name, mine / theirs, 5.0))
+        what = f"{ours.what}, TFRecord at random, verified, against {name}"
+        report.add(Figure("formats", what, mine, ours.unit, theirs, name, mine / theirs, 5.0))
 
 
 def _tfrecord(path: Path) -> Callable[[], object]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import time
 from pathlib import Path
 
 import numpy as np
+
+TRIES = 20
 
 _mincore = ctypes.CDLL(None, use_errno=True).mincore
 _buffer = bytearray(1 << 20)
@@ -33,12 +36,15 @@ def warm(path: Path) -> None:
 
 def drop(path: Path) -> None:
     """Take a file out of the page cache; raises RuntimeError when it stays."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    left = cached(path)
-    if left > 0.001:
-        raise RuntimeError(f"{path}: {left:.1%} of it cannot be dropped from the page cache; is it open elsewhere?")
+    for _ in range(TRIES):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        left = cached(path)
+        if left <= 0.001:
+            return
+        time.sleep(0.05)  # the kernel keeps a page a moment longer that it is still reading ahead
+    raise RuntimeError(f"{path}: {left:.1%} of it cannot be dropped from the page cache; is it open elsewhere?")
 
 
 def bytes_from_disk() -> int:

@@ -110,7 +110,7 @@ class Ffrecord:
 
 
 PEERS = (Lmdb, Bagz, ArrayRecord, GranularBag, Ffrecord)
-BATCH = 128
+BATCH, SMALL_BATCH = 128, 1024
 GOALS = {("LMDB", "112 KiB"): 0.95, ("ffrecord", "112 KiB"): 8.0}
 
 
@@ -156,7 +156,7 @@ def run(report: Report, scratch: Path, quick: bool) -> None:
     rounds = 5 if quick else 15
     sets = [
         Set("112 KiB", data.large_records(scratch, 2_000 if quick else 10_000), BATCH, 32),
-        Set("1 KiB", data.small_records(scratch, 100_000), 1024, 100),
+        Set("1 KiB", data.small_records(scratch, 100_000), SMALL_BATCH, 100),
     ]
     for records in sets:
         for kind in PEERS:
