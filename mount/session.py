@@ -167,6 +167,8 @@ class _Session:
             self._announced = True
             self._ready()
         except OSError as error:
+            if self._stopping:
+                return  # somebody wanted the end before it worked
             self._error = error if isinstance(error, FffsError) else MountError(f"{path}: {error.strerror}")
             await self._stop()
 
