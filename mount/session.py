@@ -14,7 +14,6 @@ from fffs.mount import kernel
 from fffs.mount.job import Job
 from fffs.mount.mountpoint import MountPoint
 from fffs.mount.mounts import mount_at
-from fffs.native import lib
 
 try:
     import pyfuse3
@@ -159,9 +158,7 @@ class _Session:
         """Ask the kernel about the root, which asks us: when the answer comes, the mount works."""
         path = self._job.mountpoint
         try:
-            status = await trio.to_thread.run_sync(lib.fffs_stat_apart, os.fsencode(path), abandon_on_cancel=True)
-            if status:
-                raise OSError(-status, os.strerror(-status))
+            await trio.to_thread.run_sync(os.stat, path, abandon_on_cancel=True)
             kernel.read_ahead(self._device, self._job.options.readahead)
             _log.info("%s: mounted %s", path, self._job.name)
             self._announced = True

@@ -284,35 +284,6 @@ def test_signals_until_the_very_end_are_no_error(source: Path, tmp_path: Path) -
             process.stderr.close()
 
 
-SILENT = """
-import sys, trio
-from fffs.mount import session
-from fffs.mount.job import make_job
-from fffs.mount.options import MountOptions
-
-async def getattr(self, inode, ctx):
-    open(sys.argv[3], "w").close()
-    await trio.sleep_forever()
-
-session.Operations.getattr = getattr
-session.serve(make_job(sys.argv[1], sys.argv[2], MountOptions(fastpath=False)))
-"""
-
-
-def test_a_daemon_can_be_killed_while_it_asks_about_its_own_mount(source: Path, tmp_path: Path) -> None:
-    path, asked = tmp_path / "m", tmp_path / "asked"
-    process = subprocess.Popen([sys.executable, "-c", SILENT, source, path, asked])
-    try:
-        wait_until(asked.exists)
-        process.kill()
-        assert process.wait(20) == -signal.SIGKILL
-        with pytest.raises(OSError) as caught:
-            os.stat(path)
-        assert caught.value.errno == errno.ENOTCONN
-    finally:
-        detach_all(tmp_path)
-
-
 def test_a_killed_daemon_is_recognised_and_cleaned_up(source: Path, mounts: Mounts) -> None:
     path = mounts(source)
     with (path / "file").open("rb", 0) as file, gone_afterwards(file):

@@ -419,9 +419,3 @@ uint64_t fffs_count_verified(fffs_store *store);
  * must stay open as long as the process lives, and does nothing else. One descriptor for all; a later call changes it.
  * 0 or -errno. */
 int fffs_signals_to(int fd, const int32_t *numbers, size_t count);
-
-/* ---------------------------------------------------------------- one's own mount (apart.c) */
-
-/* Waits until stat(2) of path is answered, by a thread without any descriptor: the process can be killed meanwhile even
- * if it is to answer itself. 0 or -errno. */
-int fffs_stat_apart(const char *path);
