@@ -113,6 +113,8 @@ class FastPath:
         self._native: Any = native[0]
         self.number = self._its.detach()
         """What libfuse is given as ``/dev/fd/N``; it closes it."""
+        self.connected = trio.Event()
+        """The kernel lets others ask."""
 
     def _configure(self, options: MountOptions) -> Any:
         config = ffi.new("fffs_fastpath_config *")
@@ -135,11 +137,13 @@ class FastPath:
         """Nothing is left to do: the threads carry the first messages like all others."""
 
     async def watch(self, failures: Failures) -> None:
-        """Log what the threads could not read, and end pyfuse3's loop when the kernel has ended the connection."""
+        """Say when the kernel is connected, log what could not be read, and end pyfuse3's loop with the connection."""
         fd = lib.fffs_fastpath_event_fd(self._native)
         record, status = ffi.new("uint64_t *"), ffi.new("int32_t *")
         while not lib.fffs_fastpath_ended(self._native):
             await trio.lowlevel.wait_readable(fd)
+            if lib.fffs_fastpath_connected(self._native):
+                self.connected.set()
             while lib.fffs_fastpath_next_bad(self._native, record, status):
                 await self._report(int(record[0]), int(status[0]), failures)
         # libfuse knows this by ENODEV from its device, which a socket never says.

@@ -36,6 +36,8 @@ class Device:
         self._ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.number = its.detach()
         """What libfuse is given as ``/dev/fd/N``; it closes it."""
+        self.connected = trio.Event()
+        """The kernel lets others ask."""
 
     async def connect(self) -> None:
         """Exchange the first messages. Afterwards ``number`` is the device.
@@ -54,6 +56,7 @@ class Device:
             os.write(self._fuse, _edited(ours.recv(_LARGEST)))
         os.dup2(self._fuse, self.number, inheritable=False)
         self.close()
+        self.connected.set()
 
     def close(self) -> bool:
         """Close what libfuse does not. May be called again. True: nothing is left running."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 TYPE = "fuse.fffs"
@@ -11,8 +12,9 @@ TYPE = "fuse.fffs"
 
 @dataclass(frozen=True)
 class Mount:
-    """One line of mountinfo. ``device`` is ``major:minor``; no other mount has it as long as this one lives."""
+    """One line of mountinfo. ``device`` is ``major:minor``; no other file system has it as long as this one lives."""
 
+    number: str
     device: str
     path: str
     type: str
@@ -27,19 +29,29 @@ class Mount:
 def mount_at(path: str) -> Mount | None:
     """The mount whose mount point is exactly this absolute path, the topmost one if there are several."""
     found = None
-    with open("/proc/thread-self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-        for line in lines:
-            mount = _parse(line)
-            if mount.path == path:
-                found = mount  # what is mounted over something else comes after it
+    for mount in _mounts():
+        if mount.path == path:
+            found = mount  # what is mounted over something else comes after it
     return found
+
+
+def mount_of(fd: int) -> Mount | None:
+    """The mount that an open descriptor is in, without asking its file system, as fstat would."""
+    with open(f"/proc/thread-self/fdinfo/{fd}", encoding="ascii") as lines:
+        number = dict(line.split() for line in lines if line.startswith("mnt_id:"))["mnt_id:"]
+    return next((mount for mount in _mounts() if mount.number == number), None)
+
+
+def _mounts() -> Iterator[Mount]:
+    with open("/proc/thread-self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        yield from map(_parse, lines)
 
 
 def _parse(line: str) -> Mount:
     """``36 35 98:0 / /mnt/point rw,noatime master:1 - ext3 /dev/root rw``: see proc_pid_mountinfo(5)."""
     fields = line.rstrip("\n").split(" ")
     dash = fields.index("-", 6)
-    return Mount(fields[2], _unescape(fields[4]), fields[dash + 1], _unescape(fields[dash + 2]))
+    return Mount(fields[0], fields[2], _unescape(fields[4]), fields[dash + 1], _unescape(fields[dash + 2]))
 
 
 def _unescape(text: str) -> str:

@@ -14,6 +14,8 @@ import select
 
 import trio
 
+from fffs.mount.mounts import mount_of
+
 _log = logging.getLogger("fffs.mount")
 
 # <sys/mount.h>
@@ -81,8 +83,8 @@ def _remount(path: str, device: str, noexec: bool) -> None:
     """Through a descriptor, so that it cannot be another file system that is mounted there by now."""
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW)
     try:
-        number = os.fstat(fd).st_dev
-        if f"{os.major(number)}:{os.minor(number)}" != device:
+        mount = mount_of(fd)
+        if mount is None or mount.device != device:
             raise FileNotFoundError(errno.ENOENT, "not there", path)
         flags = _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOATIME | (_MS_NOEXEC if noexec else 0)
         if _libc.mount(None, b"/proc/self/fd/%d" % fd, None, ctypes.c_ulong(flags), None) != 0:

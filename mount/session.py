@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from fffs.errors import FffsError, MountError
+from fffs.errors import MountError
 from fffs.layouts import Source, load_shown
 from fffs.mount import kernel
 from fffs.mount.job import Job
@@ -93,7 +93,6 @@ class _Session:
         self._stopping = False
         self._detached = False
         self._overdue = False
-        self._error: Exception | None = None
 
     def run(self) -> None:
         job = self._job
@@ -120,8 +119,8 @@ class _Session:
                 self._point.remove()
                 os._exit(0)
         self._finish()
-        if self._error:
-            raise self._error
+        if not self._announced and not self._stopping:
+            raise MountError(f"{job.mountpoint}: unmounted before it was ready")
 
     def _finish(self) -> None:
         summary = self._operations.failures.summary()
@@ -155,18 +154,18 @@ class _Session:
     # ------------------------------------------------------------ tasks
 
     async def _announce(self) -> None:
-        """Ask the kernel about the root, which asks us: when the answer comes, the mount works."""
-        path = self._job.mountpoint
+        """Say that the mount works, once the kernel has the answer to its first message: others wait until then.
+
+        Never ask about a mount, as stat does, in the process that serves it. Were it killed meanwhile, the thread that
+        asks would not end before the answer, and the connection, whose end would be the answer, not before the thread.
+        """
+        await self._connection.connected.wait()
+        kernel.read_ahead(self._device, self._job.options.readahead)
+        _log.info("%s: mounted %s", self._job.mountpoint, self._job.name)
+        self._announced = True
         try:
-            await trio.to_thread.run_sync(os.stat, path, abandon_on_cancel=True)
-            kernel.read_ahead(self._device, self._job.options.readahead)
-            _log.info("%s: mounted %s", path, self._job.name)
-            self._announced = True
             self._ready()
-        except OSError as error:
-            if self._stopping:
-                return  # somebody wanted the end before it worked
-            self._error = error if isinstance(error, FffsError) else MountError(f"{path}: {error.strerror}")
+        except BrokenPipeError:  # nobody waits for it any more
             await self._stop()
 
     async def _watch_signals(self, nursery: trio.Nursery) -> None:

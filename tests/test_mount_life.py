@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import signal
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -282,6 +283,54 @@ def test_signals_until_the_very_end_are_no_error(source: Path, tmp_path: Path) -
             process.kill()
             process.wait()
             process.stderr.close()
+
+
+SILENT = """
+import logging, sys, trio
+from fffs.mount import session
+from fffs.mount.job import make_job
+from fffs.mount.options import MountOptions
+
+async def getattr(self, inode, ctx):
+    print("asked", flush=True)
+    await trio.sleep_forever()
+
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+session.Operations.getattr = getattr
+session.serve(make_job(sys.argv[1], sys.argv[2], MountOptions(fastpath=False)), lambda: print("ready", flush=True))
+"""
+
+
+@contextmanager
+def silent_daemon(source: Path, path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A daemon that answers nobody who wants to know what its files are."""
+    process = subprocess.Popen([sys.executable, "-c", SILENT, source, path], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=20)
+        detach_all(path.parent)
+
+
+def test_a_daemon_can_be_killed_at_any_moment(source: Path, tmp_path: Path) -> None:
+    """Nothing in it waits for its own answers: then it could not end, nor could anybody who waits for it."""
+    with silent_daemon(source, tmp_path / "m") as daemon:
+        waits = subprocess.Popen(["stat", tmp_path / "m"], stderr=subprocess.PIPE, text=True, env={"LC_ALL": "C"})
+        assert daemon.stdout is not None and daemon.stdout.readline() == "asked\n"
+        daemon.kill()
+        assert daemon.wait(20) == -signal.SIGKILL
+        assert "connection abort" in waits.communicate(timeout=20)[1]
+
+
+@as_root
+def test_it_stays_read_only_without_asking_itself(source: Path, tmp_path: Path) -> None:
+    with silent_daemon(source, tmp_path / "m") as daemon:
+        remount, path = 32, os.fsencode(tmp_path / "m")
+        assert ctypes.CDLL(None).mount(None, path, None, ctypes.c_ulong(remount), None) == 0
+        assert daemon.stdout is not None and "read-only again" in daemon.stdout.readline()
 
 
 def test_a_killed_daemon_is_recognised_and_cleaned_up(source: Path, mounts: Mounts) -> None:

@@ -70,7 +70,7 @@ def test_the_name_of_many_sources_fits_the_kernels_table(tmp_path: Path) -> None
 def test_mountinfo_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
     line = r"57 29 0:52 / /a\040b\134c\011d rw,nosuid shared:1 master:2 - fuse.fffs /x\040y.ffr ro,user_id=0" + "\n"
     mount = mounts._parse(line)
-    assert mount == mounts.Mount("0:52", "/a b\\c\td", "fuse.fffs", "/x y.ffr")
+    assert mount == mounts.Mount("57", "0:52", "/a b\\c\td", "fuse.fffs", "/x y.ffr")
     assert mount.ours
 
 

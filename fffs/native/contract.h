@@ -392,12 +392,14 @@ int fffs_fastpath_start(const fffs_fastpath_config *config, const fffs_tree *tre
  * some still do, and then nothing is freed (the process must end). */
 int fffs_fastpath_stop(fffs_fastpath *fastpath, double seconds);
 
-/* A descriptor (the fast path's) that is readable when fffs_fastpath_next_bad has something, or the kernel has
- * unmounted. */
+/* A descriptor (the fast path's) that is readable when one of the following three may say something new. */
 int fffs_fastpath_event_fd(const fffs_fastpath *fastpath);
 
 /* The next record that could not be given out, once per record: 1, with its number and -errno; 0 when there is none. */
 int fffs_fastpath_next_bad(fffs_fastpath *fastpath, uint64_t *record, int32_t *status);
+
+/* 1 when the kernel has the answer to its first message, without which it lets nobody ask anything. */
+int fffs_fastpath_connected(const fffs_fastpath *fastpath);
 
 /* 1 when the kernel has ended the connection: nothing more will come. */
 int fffs_fastpath_ended(const fffs_fastpath *fastpath);

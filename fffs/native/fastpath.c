@@ -94,7 +94,7 @@ struct fffs_fastpath {
     int hot, cold;          /* how many of each may run */
     uint64_t *firsts;       /* number of each file's first record */
     int event_fd;
-    _Atomic bool stopping, ended;
+    _Atomic bool stopping, connected, ended;
     _Atomic uint64_t init_unique, init_flags;
 
     pthread_mutex_t mutex; /* guards the rest */
@@ -461,10 +461,14 @@ static void *run_relay(void *argument)
             continue;
         memcpy(&header, reply, sizeof header);
         uint64_t unique = header.unique;
-        if (unique != 0 && atomic_compare_exchange_strong(&path->init_unique, &unique, 0))
+        bool first = unique != 0 && atomic_compare_exchange_strong(&path->init_unique, &unique, 0);
+        if (first)
             fffs_fast_edit_init(&path->view.config, atomic_load(&path->init_flags), reply, (size_t)got);
         ssize_t put = write(path->view.config.fuse_fd, reply, (size_t)got);
-        (void)put;
+        if (first && put == got) {
+            atomic_store(&path->connected, true);
+            signal_event(path);
+        }
     }
     atomic_store(&worker->running, false);
     return NULL;
@@ -620,6 +624,11 @@ int fffs_fastpath_stop(fffs_fastpath *path, double seconds)
 int fffs_fastpath_event_fd(const fffs_fastpath *path)
 {
     return path->event_fd;
+}
+
+int fffs_fastpath_connected(const fffs_fastpath *path)
+{
+    return atomic_load(&path->connected);
 }
 
 int fffs_fastpath_ended(const fffs_fastpath *path)
