@@ -143,3 +143,4 @@ def assert_whole_before(files: Any, path: Path, whole: list[bytes], error: Frame
     data = path.read_bytes()
     assert [data[a:b] for a, b in zip(index.starts, index.ends, strict=True)] == whole
     assert str(again) == str(error)
+    assert len(index) == error.record
