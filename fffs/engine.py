@@ -44,7 +44,7 @@ REQUEST: Final = np.dtype(
         ("expected", np.uint32),
         ("actual", np.uint32),
         ("status", np.int32),
-        ("reserved", np.uint32),
+        ("around", np.uint32),
     ]
 )
 """``fffs_request`` of ``contract.h``: one record to read. ``dest`` is an address, or 0 to check and drop the bytes."""

@@ -90,6 +90,8 @@ class RecordStore(Shared):
         self._fds = np.array([file.fd for file in self.files], np.int32)
         self._checks = np.array([file.index.check for file in self.files], np.uint32)
         self._join([file.index for file in self.files])
+        self.around = 0
+        """What must come from a disk comes with all of its aligned block of so many bytes; 0: alone."""
         self._native: Any = None
         self._keep: list[Any] = []
         super().__init__()
@@ -244,6 +246,7 @@ class RecordStore(Shared):
         requests = np.zeros(len(numbers), engine.REQUEST)
         requests["offset"] = starts
         requests["length"] = lengths
+        requests["around"] = self.around
         if len(self.files) == 1:
             requests["fd"] = self._fds[0]
             checks: Any = self._checks[0]

@@ -6,8 +6,10 @@ import asyncio
 import itertools
 import mmap
 import os
+import pickle
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ import trio
 import trio.testing
 from engine_model import tells_what_is_cached, wait_until
 
-from fffs import FileReader, FileWriter
+from fffs import FileReader, FileWriter, engine
 from fffs.errors import ChecksumError, ClosedError, RecordIndexError, TruncatedError, UsageError
 
 CONTENTS = [bytes([i]) * size for i, size in enumerate([10, 0, 1, 5000, 64, 200_000, 3])]
@@ -169,27 +171,72 @@ def test_awaiting_does_not_block_the_loop(reader: FileReader, monkeypatch: pytes
 # ---------------------------------------------------------------- what comes next
 
 
+class Cached:
+    """Which records of a file of equal ones are in the page cache; at first none are."""
+
+    def __init__(self, path: Path, count: int, size: int) -> None:
+        if not tells_what_is_cached(str(path.parent)):
+            pytest.skip("this file system does not tell what is in memory")
+        with FileWriter(path, count) as writer:
+            for i in range(count):
+                writer.write_one(bytes([i]) * size)
+        with FileReader(path) as reader:
+            self._starts = reader.index().starts.tolist()
+        self._fd, self._size = os.open(path, os.O_RDONLY), size
+        self.drop()
+
+    def drop(self) -> None:
+        os.fsync(self._fd)
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def __contains__(self, record: int) -> bool:
+        buffer = bytearray(self._size)
+        try:
+            return os.preadv(self._fd, [buffer], self._starts[record], os.RWF_NOWAIT) == len(buffer)
+        except BlockingIOError:
+            return False
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
 def test_what_was_announced_is_in_memory_soon(tmp_path: Path) -> None:
-    if not tells_what_is_cached(str(tmp_path)):
-        pytest.skip("this file system does not tell what is in memory")
-    with FileWriter(tmp_path / "large.ffr", 40) as writer:
-        for i in range(40):
-            writer.write_one(bytes([i]) * 100_000)
-    with FileReader(tmp_path / "large.ffr") as reader, open(tmp_path / "large.ffr", "rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        index = reader.index()
-
-        def cached(record: int) -> bool:
-            buffer = bytearray(100_000)
-            try:
-                return os.preadv(file.fileno(), [buffer], int(index.starts[record]), os.RWF_NOWAIT) == len(buffer)
-            except BlockingIOError:
-                return False
-
+    path = tmp_path / "large.ffr"
+    with closing(Cached(path, 40, 100_000)) as cached, FileReader(path) as reader:
         reader.prefetch([7, 30])
-        wait_until(lambda: cached(7) and cached(30))
+        wait_until(lambda: 7 in cached and 30 in cached)
         assert [array[0] for array in reader.read([30, 7])] == [30, 7]
+
+
+@pytest.mark.parametrize("backend", engine.NAMES)
+def test_neighbours_come_along_when_they_are_wanted(tmp_path: Path, backend: str) -> None:
+    path = tmp_path / "small.ffr"
+    engine.select(backend)
+    with closing(Cached(path, 100, 10_000)) as cached, FileReader(path) as reader:
+        assert [array[0] for array in reader.read([50, 3])] == [50, 3]
+        assert 53 not in cached
+        assert 47 not in cached
+        cached.drop()
+        reader.read_around(1 << 17)
+        copy = pickle.loads(pickle.dumps(reader))
+        for each in (reader, copy):
+            assert [array[0] for array in each.read([50, 3])] == [50, 3]
+            wait_until(lambda: all(record in cached for record in range(40, 52)))  # 393,216 to 524,288
+            assert 60 not in cached
+            assert 30 not in cached
+            cached.drop()
+        copy.close()
+        assert [array[0] for array in reader.read(range(100))] == list(range(100))
+    engine.select()
+
+
+def test_blocks_to_read_around_records_have_a_size(reader: FileReader) -> None:
+    for size in (-1, (1 << 30) + 1):
+        with pytest.raises(UsageError, match="1073741824"):
+            reader.read_around(size)
+    for size in (1, 4097, 1 << 30, 0):
+        reader.read_around(size)
+        assert [array.tobytes() for array in reader.read(range(len(CONTENTS)))] == CONTENTS
 
 
 def test_announcing_refuses_what_reading_refuses(path: Path, reader: FileReader) -> None:

@@ -260,6 +260,20 @@ def test_invalid_requests_are_refused_alone(source: Source) -> None:
         assert batch.requests["status"].tolist() == [0, 0, -errno.EINVAL, 0, 0]
 
 
+@pytest.mark.parametrize("around", [1, 4097, 1 << 16, 2**32 - 1])
+def test_blocks_around_records_end_with_the_file_and_with_the_numbers(
+    backend: str, source: Source, around: int
+) -> None:
+    assert source.data is not None
+    size = len(source.data)
+    batch = Batch([Record(source, 0, 10), Record(source, 0, size), *[Record(source, size - 9, 9) for _ in range(70)]])
+    batch.requests["around"] = around
+    batch.check()
+    batch.requests["offset"][2] = 2**63 - 10  # its block ends where no offset is
+    assert not batch.run()
+    assert batch.requests["status"].tolist() == [0, 0, -errno.ENODATA, *[0] * 69]
+
+
 def test_a_length_beyond_reason_does_not_fit(source: Source) -> None:
     batch = Batch([Record(source, 0, 10)])
     batch.requests["length"] = 2**62

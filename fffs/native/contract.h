@@ -70,7 +70,7 @@ typedef struct {
     uint32_t expected; /* the checksum that must come out */
     uint32_t actual;   /* out: the checksum that came out, when everything could be read */
     int32_t status;    /* out: 0; -EBADMSG: checksum differs; -ENODATA: the file ends too early; or -errno */
-    uint32_t reserved; /* padding, ignored */
+    uint32_t around;   /* what must come from the disk comes with all of its aligned block of so many bytes; 0: alone */
 } fffs_request;
 
 /* Reads count requests, in any order and in parallel, and checks each one. When it returns, no I/O into any dest is

@@ -433,6 +433,7 @@ static fffs_piece *cut_request(const fffs_request *request, uint32_t number, fff
         piece->status = status;
         piece->request = number;
         piece->check = request->check;
+        piece->around = request->around;
     }
     return piece;
 }
@@ -660,6 +661,7 @@ static void run_blind(batch *self)
 
     fffs_job_offer(&hot, FFFS_HOT, share_plain, self, fffs_useful_helpers(self->plain_count, bytes));
     if (share_until_slow(self)) {
+        fffs_announce_blocks(self->plain, self->plain_count);
         fffs_job_offer(&cold, FFFS_COLD, share_plain, self, queue_helpers(self->plain_count));
         share_plain(self);
         fffs_job_retire(&cold);
@@ -740,6 +742,7 @@ static void run_cold(batch *self)
 
     run_plain(self, blind_pieces, blind, run_blind);
     qsort(self->left, misses, sizeof *self->left, compare_places);
+    fffs_announce_blocks(self->left, misses);
     run_plain(self, self->left, run_backend(self, self->left, misses), run_misses);
 }
 
@@ -766,12 +769,4 @@ int fffs_read_one(int fd, int64_t offset, int64_t length, uint8_t *dest, uint32_
     int status = fffs_read_batch(&request, 1);
 
     return status == -EIO ? request.status : status;
-}
-
-void fffs_prefetch(const fffs_request *requests, size_t count)
-{
-    /* Errors are those of the read to come. */
-    for (size_t i = 0; i < count; i++)
-        if (is_valid(&requests[i]) && requests[i].length > 0)
-            (void)posix_fadvise(requests[i].fd, requests[i].offset, requests[i].length, POSIX_FADV_WILLNEED);
 }

@@ -35,7 +35,8 @@ typedef struct {
     int32_t fd;
     int32_t status; /* FFFS_PENDING, 0 or -errno */
     uint32_t request;
-    uint32_t check; /* FFFS_CHECK_* */
+    uint32_t check;  /* FFFS_CHECK_* */
+    uint32_t around; /* as in the request */
 } fffs_piece;
 
 /* Takes the result of one read of data (the bytes after piece->done): counts and checksums a positive one, finishes
@@ -47,6 +48,9 @@ static inline int64_t fffs_piece_offset(const fffs_piece *piece)
 {
     return piece->offset + piece->done;
 }
+
+/* Lets the kernel begin to read the blocks around pieces, where these want it (ahead.c). Best sorted by file and offset. */
+void fffs_announce_blocks(fffs_piece *const *pieces, size_t count);
 
 /* ---------------------------------------------------------------- reads in flight (engine.c) */
 

@@ -15,6 +15,7 @@ import fffs
 from fffs.errors import RecordIndexError, UsageError
 from fffs.reader import FileReader, PathLike
 from fffs.torch.batch import Batch, Records, random_numbers, share_threads
+from fffs.torch.neighbours import read_neighbours
 
 
 def several(indices: Any, count: int) -> list[Any] | None:
@@ -86,6 +87,8 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         """
         self.fnames = fnames
         self.reader = fffs.open(fnames, check_data=check_data)
+        if isinstance(self.reader, FileReader):
+            read_neighbours(self.reader)
 
     def __len__(self) -> int:
         return self.reader.n

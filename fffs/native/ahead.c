@@ -1,0 +1,47 @@
+/* Telling the kernel what will be wanted before it is read. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <fcntl.h>
+
+#include "engine.h"
+
+/* Errors are those of the read to come. */
+static void announce(int fd, int64_t start, int64_t end)
+{
+    if (start >= 0 && start < end)
+        (void)posix_fadvise(fd, start, end - start, POSIX_FADV_WILLNEED);
+}
+
+void fffs_prefetch(const fffs_request *requests, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const fffs_request *request = &requests[i];
+
+        if (request->length > 0 && request->offset <= INT64_MAX - request->length)
+            announce(request->fd, request->offset, request->offset + request->length);
+    }
+}
+
+/* A disk gives blocks of 64 KiB about as often as it gives 8 KiB, so neighbours cost next to nothing. What of a block
+ * is in memory is not read again. */
+void fffs_announce_blocks(fffs_piece *const *pieces, size_t count)
+{
+    const fffs_piece *before = NULL;
+    int64_t announced = 0; /* up to here, of before's file */
+
+    for (size_t i = 0; i < count; i++) {
+        const fffs_piece *piece = pieces[i];
+        int64_t block = piece->around, start = piece->offset, end = start + piece->length;
+
+        if (block == 0 || end > INT64_MAX - block)
+            continue;
+        start -= start % block;
+        end = (end - 1) / block * block + block;
+        if (before && before->fd == piece->fd && start < announced && announced <= end)
+            start = announced;
+        announce(piece->fd, start, end);
+        before = piece;
+        announced = end;
+    }
+}
