@@ -427,6 +427,17 @@ def test_a_tar_becomes_what_packing_the_folder_gives(tmp_path: Path, form: str, 
     assert (tmp_path / "x.ffr").read_bytes() == (tmp_path / "packed.ffr").read_bytes()
 
 
+def test_a_name_that_a_header_cuts_behind_a_slash_is_no_folder(tmp_path: Path) -> None:
+    folder, name = tmp_path / "folder", "n" * 99
+    (folder / name).mkdir(parents=True)
+    (folder / name / ("l" * 120)).write_text("content")
+    for form in ("gnu", "posix"):
+        subprocess.run(["tar", f"--format={form}", "-C", folder, "-cf", tmp_path / "t.tar", name], check=True)
+        fffs.convert(tmp_path / "t.tar", tmp_path / "t.ffr", force=True)
+        with fffs.PackedFolder(tmp_path / "t.ffr") as packed:
+            assert packed.read_one(f"{name}/{'l' * 120}").tobytes() == b"content"
+
+
 def test_what_tar_itself_writes_keeps_nanoseconds_and_names_of_any_bytes(tmp_path: Path) -> None:
     folder = sample(tmp_path / "folder")
     for k, name in enumerate((b"\xff\xfe", b"new\nline", b" blank ", b"x" * 255, b"-", b"a\\b")):

@@ -132,8 +132,6 @@ def _parse(block: bytes) -> Member:
         name = prefix + b"/" + name
     if kind in (b"\0", b"7"):
         kind = b"0"
-    if kind == b"0" and name.endswith(b"/"):
-        kind = b"5"  # as tars before 1988 wrote folders
     length = 0 if kind in NO_DATA else _number(size)
     if length < 0:
         raise _BadHeaderError(f"it claims {length} bytes")
@@ -178,11 +176,10 @@ def _parse_extended(data: bytes) -> dict[bytes, bytes]:
 def _apply(member: Member, extended: dict[bytes, bytes]) -> Member:
     """A member with what its extended headers say in place of what its own can hold."""
     name = extended.get(b"path") or member.name
+    # As tars before 1988 wrote folders. Only the whole name says so: a header may have the first 100 bytes of one.
     kind = b"5" if member.kind == b"0" and name.endswith(b"/") else member.kind
     changed = replace(member, name=name, kind=kind, target=extended.get(b"linkpath") or member.target)
-    if kind == b"5":
-        changed = replace(changed, size=0)
-    elif b"size" in extended and kind not in NO_DATA:
+    if b"size" in extended and member.kind not in NO_DATA:
         if not extended[b"size"].isdigit() or len(extended[b"size"]) > 18:
             raise _BadHeaderError("its extended header has a size that is none")
         changed = replace(changed, size=int(extended[b"size"]))

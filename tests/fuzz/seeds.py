@@ -12,7 +12,7 @@ from pathlib import Path
 from builders import DTYPES, MAGIC, PROTO, Pack, Trailer, dictionary, number, text, whole
 from golden_files import GOLDEN
 
-from fuzz import fuzz_bag, fuzz_granular, fuzz_trailer, make_bad, packs, seeds_frames
+from fuzz import fuzz_archive, fuzz_bag, fuzz_granular, fuzz_trailer, make_bad, packs, seeds_frames
 
 LARGEST = 20_000  # golden files above this would only be slow
 
@@ -243,6 +243,7 @@ TARGETS: dict[str, Callable[[], Seeds]] = {
     "trailer": trailer,
     "bag": lambda: iter(fuzz_bag.seeds().items()),
     "granular": lambda: iter(fuzz_granular.seeds().items()),
+    "archive": lambda: iter(fuzz_archive.seeds().items()),
     "tfrecord": seeds_frames.tfrecord,
     "ofrecord": seeds_frames.ofrecord,
 }
