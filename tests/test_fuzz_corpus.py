@@ -23,7 +23,7 @@ BAD = HERE / "fuzz" / "bad"
 FILES = [str(path.relative_to(BAD)) for kind in make_bad.KINDS for path in sorted((BAD / kind).iterdir())]
 GROUP = 60  # files that a process opens
 C_TARGETS = ("pickle", "tree", "store", "fastpath")
-PYTHON_TARGETS = ("header", "packed", "trailer", "bag", "granular", "archive", "tfrecord", "ofrecord")
+PYTHON_TARGETS = ("header", "packed", "trailer", "bag", "granular", "archive", "tfrecord", "ofrecord", "rows")
 
 # ---------------------------------------------------------------- bad files
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from frame_files import of_frame
 from test_bag import BAGZ, FRAMES, LIMITS
 from test_cli import run
 
@@ -217,6 +218,16 @@ def test_what_nothing_recognises_is_refused(content: bytes, tmp_path: Path) -> N
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(FormatError, match=r"/x: "):
         fffs.open(tmp_path / "x")
+
+
+@pytest.mark.parametrize("record", [b"any bytes", b"", struct.pack("<q", 3) * 4])
+def test_a_part_of_ofrecord_may_hold_any_bytes(record: bytes, tmp_path: Path) -> None:
+    (tmp_path / "part-0").write_bytes(of_frame(record) * 3)
+    with fffs.open(tmp_path / "part-0") as reader:
+        assert as_bytes(reader.read(range(reader.n))) == [record] * 3
+    (tmp_path / "part-0").write_bytes(of_frame(record) * 3 + b"cut")
+    with pytest.raises(FormatError, match=r"/part-0: record 3 \(byte \d+\)|record 3"):
+        fffs.open(tmp_path / "part-0")
 
 
 def test_parts_of_the_package_need_no_import_of_their_own() -> None:

@@ -10,7 +10,7 @@ from fffs.errors import ReadError, UsageError
 from fffs.files import open_source
 from fffs.formats import bag, ofrecord, tfrecord
 from fffs.formats.ffrecord import SUFFIX
-from fffs.formats.table import HEAD, find_format
+from fffs.formats.table import find_format
 from fffs.shards import PATTERN
 
 RECORDS: Final = ("ffrecord", "tfrecord", "ofrecord", "bag")
@@ -35,20 +35,11 @@ def kind_of_source(path: str) -> str:
             return "tfrecord"  # nothing else begins with such a checksum
         if is_tar(fd, path):
             return "tar"
-        return "zip" if is_zip(fd, path) else _record_format(fd, path)
+        return "zip" if is_zip(fd, path) else find_format(fd, path).name
     except OSError as error:
         raise ReadError(error.errno or 0, path) from error
     finally:
         os.close(fd)
-
-
-def _record_format(fd: int, path: str) -> str:
-    """As ``find_format``; records of any bytes in a part of OFRecord are known by the part's name alone."""
-    found = find_format(fd, path)
-    if found.name == "ffrecord" and ofrecord.NAME.fullmatch(os.path.basename(path)):
-        known = found.recognise(os.pread(fd, HEAD, 0), os.fstat(fd).st_size, "")
-        return found.name if known else "ofrecord"
-    return found.name
 
 
 def _has_shards(path: str) -> bool:

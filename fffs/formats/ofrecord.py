@@ -25,16 +25,15 @@ def recognise(head: bytes, size: int, path: str) -> bool:
     """Whether a file of size bytes that begins with head (16 bytes or more, if it has them) is of this format.
 
     There is no magic number. A first frame that fits into the file, with a message that begins as a map's entry does,
-    is what the content can say; where it is empty, the name must be that of a part.
+    is what the content can say. A name says so where it cannot: of an empty or damaged part, and of one with records of
+    any bytes.
     """
-    if len(head) < HEAD.size:
-        return size == 0 and NAME.fullmatch(os.path.basename(path)) is not None
-    (length,) = HEAD.unpack_from(head)
-    if not 0 <= length <= size - HEAD.size or tfrecord.is_head(head):
+    if NAME.fullmatch(os.path.basename(path)):
+        return True
+    if len(head) < HEAD.size or tfrecord.is_head(head):
         return False
-    if length == 0:
-        return NAME.fullmatch(os.path.basename(path)) is not None
-    return _begins_as_a_map(head[HEAD.size :], length)
+    (length,) = HEAD.unpack_from(head)
+    return 0 < length <= size - HEAD.size and _begins_as_a_map(head[HEAD.size :], length)
 
 
 def _begins_as_a_map(message: bytes, length: int) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from builders import DTYPES, MAGIC, PROTO, Pack, Trailer, dictionary, number, text, whole
 from golden_files import GOLDEN
 
-from fuzz import fuzz_archive, fuzz_bag, fuzz_granular, fuzz_trailer, make_bad, packs, seeds_frames
+from fuzz import fuzz_archive, fuzz_bag, fuzz_granular, fuzz_rows, fuzz_trailer, make_bad, packs, seeds_frames
 
 LARGEST = 20_000  # golden files above this would only be slow
 
@@ -246,6 +246,7 @@ TARGETS: dict[str, Callable[[], Seeds]] = {
     "archive": lambda: iter(fuzz_archive.seeds().items()),
     "tfrecord": seeds_frames.tfrecord,
     "ofrecord": seeds_frames.ofrecord,
+    "rows": lambda: iter(fuzz_rows.seeds().items()),
 }
 assert MAGIC == b"piouhjgbr"
 
