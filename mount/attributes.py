@@ -24,6 +24,7 @@ PREFIX = b"user.fffs."
 CRC32, CRC32C, RECORD, SOURCE, VERIFIED = (
     PREFIX + name for name in (b"crc32", b"crc32c", b"record", b"source", b"verified")
 )
+LARGEST = 1 << 16  # bytes of a value: XATTR_SIZE_MAX in <linux/limits.h>
 # Of the root, not listed: what `fffs umount` waits for. The process id, and the namespace in which it is one.
 DAEMON = PREFIX + b"daemon"
 
@@ -92,7 +93,7 @@ class Common:
         if not name.startswith(PREFIX) or name not in self.names_of(inode, record):
             raise pyfuse3.FUSEError(errno.ENODATA)
         if record is None:
-            return b"\n".join(_absolute(file.index.path) for file in self._store.files)
+            return in_lines([_absolute(file.index.path) for file in self._store.files])
         file, row = self._store.locate(record)
         if name == RECORD:
             return b"%d" % row
@@ -146,6 +147,15 @@ class Attributes(Common):
 def daemon_identity() -> bytes:
     """Process id and its namespace, of the process that calls."""
     return b"%d %d" % (os.getpid(), os.stat("/proc/self/ns/pid").st_ino)
+
+
+def in_lines(paths: list[bytes]) -> bytes:
+    """One a line, as many as the kernel lets an extended attribute hold."""
+    lines = b"\n".join(paths)
+    if len(lines) <= LARGEST:
+        return lines
+    kept = lines[: LARGEST - len(b"\nand 18446744073709551615 more")].rpartition(b"\n")[0]
+    return kept + b"\nand %d more" % (len(paths) - kept.count(b"\n") - 1)
 
 
 def _absolute(path: str) -> bytes:

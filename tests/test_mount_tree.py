@@ -138,6 +138,19 @@ def test_in_a_union_the_first_wins_and_the_daemon_warns(tmp_path: Path, mounts: 
     assert os.getxattr(mounted, "user.fffs.source").split(b"\n") == [os.fsencode(tmp_path / f"{k}.ffr") for k in (0, 1)]
 
 
+def test_the_root_of_many_sources_says_as_many_as_it_can(tmp_path: Path, mounts: Mounts) -> None:
+    folder = tmp_path / ("x" * 200)
+    folder.mkdir()
+    with fffs.FileWriter(folder / "0.ffr", 1) as writer:
+        writer.write_one(b"content")
+    for k in range(1, 500):
+        os.link(folder / "0.ffr", folder / f"{k}.ffr")
+    *lines, last = os.getxattr(mounts(folder), "user.fffs.source").split(b"\n")
+    assert lines == sorted(os.fsencode(path) for path in folder.iterdir())[: len(lines)]
+    assert last == b"and %d more" % (500 - len(lines))
+    assert len(lines) > 200
+
+
 # ---------------------------------------------------------------- directories
 
 
