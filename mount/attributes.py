@@ -118,10 +118,11 @@ class Attributes(Common):
         self._mode, self._nlink, self._mtime = memoryview(tree.mode), memoryview(tree.nlink), memoryview(tree.mtime)
         self._ref, self._count = memoryview(tree.ref), memoryview(tree.count)
 
-    def entry(self, node: int) -> pyfuse3.EntryAttributes:
-        """Everything stat(2) shows of a node."""
+    def entry(self, node: int, size: int | None = None) -> pyfuse3.EntryAttributes:
+        """Everything stat(2) shows of a node. size: where it is not that of the node's record."""
         mode = self._mode[node]
-        return self.make(node + 1, mode, self._nlink[node], self._size(node, mode), self._mtime[node])
+        size = self._size(node, mode) if size is None else size
+        return self.make(node + 1, mode, self._nlink[node], size, self._mtime[node])
 
     def _size(self, node: int, mode: int) -> int:
         if stat.S_ISREG(mode):

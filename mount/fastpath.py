@@ -43,9 +43,6 @@ REMOTE = frozenset(
 )
 
 
-_STORED = {"granular": " (arrays are shown as they are stored with -o decode=off)"}
-
-
 def connect(fuse: int, source: Source, options: MountOptions, debug: bool = False) -> FastPath | Device:
     """What stands between the kernel's descriptor, which it owns from now on, and pyfuse3.
 
@@ -68,7 +65,7 @@ def find_obstacle(source: Source, options: MountOptions, debug: bool) -> str:
     if debug:
         return "every request is to be logged, and native threads log none"
     if source.rows is not None:
-        return "its threads show what is stored, and this is decoded" + _STORED.get(source.layout, "")
+        return "its threads know trees, and this is shown row by row"
     kinds: dict[int, str] = {}
     for file in source.store.files:
         if file.fd < 0 or not stat.S_ISREG(os.fstat(file.fd).st_mode):
@@ -125,6 +122,8 @@ class FastPath:
         config.files = files
         self._firsts = ffi.new("uint64_t[]", [self._source.store.first_record(k) for k in range(files)])
         config.firsts = self._firsts
+        if self._source.decoded is not None:
+            config.forwarded = ffi.from_buffer("uint8_t[]", self._source.decoded.nodes)
         config.uid = os.getuid() if options.uid is None else options.uid
         config.gid = os.getgid() if options.gid is None else options.gid
         config.mode_mask = options.umask

@@ -43,7 +43,7 @@ class Operations(ReadOnlyOperations):
             raise pyfuse3.FUSEError(errno.ENAMETOOLONG)
         elif name != b".":
             node = self._tree.lookup(parent_inode - 1, name)
-        return self._attributes.absent if node is None else self._attributes.entry(node)
+        return self._attributes.absent if node is None else await self.entry(node)
 
     @answered
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
@@ -53,15 +53,15 @@ class Operations(ReadOnlyOperations):
     @answered
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         """``.`` is at offset 0, ``..`` at 1, the k-th name at k + 2, always. With each goes the offset after it."""
-        tree, entry, reply = self._tree, self._attributes.entry, pyfuse3.readdir_reply
+        tree, entry, reply = self._tree, self.entry, pyfuse3.readdir_reply
         node = fh - 1
-        if start_id < 1 and not reply(token, b".", entry(node), 1):
+        if start_id < 1 and not reply(token, b".", await entry(node), 1):
             return
-        if start_id < 2 and not reply(token, b"..", entry(int(tree.parent[node])), 2):
+        if start_id < 2 and not reply(token, b"..", await entry(int(tree.parent[node])), 2):
             return
         skip = max(start_id - 2, 0)
         for position, (name, child) in enumerate(tree.entries(node, skip), skip + 3):
-            if not reply(token, name, entry(child), position):
+            if not reply(token, name, await entry(child), position):
                 return
 
     # ------------------------------------------------------------ attributes
@@ -69,7 +69,11 @@ class Operations(ReadOnlyOperations):
     @answered
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """What stat(2) shows."""
-        return self._attributes.entry(inode - 1)
+        return await self.entry(inode - 1)
+
+    async def entry(self, node: int) -> pyfuse3.EntryAttributes:
+        """The same of a node."""
+        return self._attributes.entry(node)
 
     @answered
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:

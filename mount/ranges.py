@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
+from fffs.layouts.rows import File
 from fffs.store import RecordStore
 
 # Reads of one source file that may wait for its disk at a time: a file on a stalled disk leaves threads for the others.
@@ -45,3 +46,13 @@ class Ranges:
             limiter = self.limiter(record)
             got = await trio.to_thread.run_sync(functools.partial(read, dest=dest, wait=True), limiter=limiter)
         return dest[: got or 0]
+
+    async def read_file(self, file: File, start: int, size: int) -> bytes:
+        """Bytes of a file that is decoded, as ``read``."""
+        head = file.prefix[start : start + size]
+        begin = max(start - len(file.prefix), 0)
+        count = min(size - len(head), file.length - begin)
+        if count <= 0:
+            return head
+        tail = await self.read(file.record, file.start + begin, count)
+        return head + tail.tobytes() if head else tail  # type: ignore[return-value] # pyfuse3 takes any buffer

@@ -17,11 +17,11 @@ from fffs.layouts import Source
 from fffs.layouts.plain import digits_for
 from fffs.layouts.rows import File, Folder, Row
 from fffs.mount.attributes import BLOCK_SIZE, ROOT_INODE, Common
+from fffs.mount.cache import Cache
 from fffs.mount.failures import Failures
 from fffs.mount.options import MountOptions
 from fffs.mount.ranges import Ranges
 from fffs.mount.refusals import ReadOnlyOperations, answered
-from fffs.mount.row_cache import RowCache
 from fffs.tree import NAME_MAX
 from fffs.treebuilder import DIRECTORY, FILE
 
@@ -44,7 +44,7 @@ class RowOperations(ReadOnlyOperations):
             )
         self._common = Common(source.store, options)
         self._ranges = Ranges(source.store, options.verify)
-        self._cache = RowCache(self._rows)
+        self._cache = Cache(self._rows.load)
         self._digits = digits_for(self._rows.n)
         self._names = sorted(self._rows.files)
         self.failures = Failures(self._path_of)
@@ -237,12 +237,6 @@ class RowOperations(ReadOnlyOperations):
         """Verified bytes."""
         file, row = await self._file(fh)
         try:
-            head = file.prefix[off : off + size]
-            begin = max(off - len(file.prefix), 0)
-            count = min(size - len(head), file.length - begin)
-            if count <= 0:
-                return head
-            tail = await self._ranges.read(file.record, file.start + begin, count)
-            return head + tail.tobytes() if head else tail  # type: ignore[return-value] # any buffer is accepted
+            return await self._ranges.read_file(file, off, size)
         except (RecordError, ReadError, SourceChangedError) as error:
             self._fail(fh, file.record, error, row)

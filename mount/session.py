@@ -20,6 +20,7 @@ try:
     import trio
 
     from fffs.mount import fastpath
+    from fffs.mount.decoded import DecodedOperations
     from fffs.mount.operations import Operations
     from fffs.mount.readonly import keep_read_only
     from fffs.mount.refusals import ReadOnlyOperations
@@ -86,7 +87,7 @@ class _Session:
     ) -> None:
         self._job, self._point, self._ready, self._lifeline, self._signals = job, point, ready, lifeline, signals
         self._source = source
-        make = Operations if source.rows is None else RowOperations
+        make = RowOperations if source.rows else DecodedOperations if source.decoded else Operations
         self._operations: ReadOnlyOperations = make(source, job.options)
         self._device = ""
         self._announced = False

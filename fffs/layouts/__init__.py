@@ -16,7 +16,7 @@ from fffs.errors import MetadataError, RecordError, SourceNotFoundError, UsageEr
 from fffs.files import SourceFile
 from fffs.formats.bag import COMPRESSED
 from fffs.layouts import packed, plain, union
-from fffs.layouts.rows import Rows
+from fffs.layouts.rows import DecodedFiles, Rows
 from fffs.reader import expand_sources, open_files
 from fffs.store import RecordStore
 from fffs.tree import Tree
@@ -30,8 +30,8 @@ Path = str | bytes | os.PathLike[Any]
 class Source(Closing):
     """Open files and the tree that names their records. Close it when done.
 
-    ``warnings`` are lines for the user, such as names that are hidden by others. ``rows``: what is shown instead of the
-    tree, which is empty then.
+    ``warnings`` are lines for the user, such as names hidden by others. ``decoded``: files of the tree that are
+    not what is stored. ``rows``: what is shown instead of the tree, which is empty then.
     """
 
     tree: Tree
@@ -39,6 +39,7 @@ class Source(Closing):
     layout: str
     warnings: tuple[str, ...] = ()
     rows: Rows | None = None
+    decoded: DecodedFiles | None = None
 
     def close(self) -> None:
         """Close the files."""
@@ -240,9 +241,11 @@ def _show_data_set(path: str, check_data: bool, decode: bool | None) -> Source:
     arrays, numbers = decode is not False, decode is True
     warnings: tuple[str, ...] = ()
     try:
-        if data.fits_a_tree() and not numbers and not (arrays and granular_rows.shows_arrays(data)):
+        if data.fits_a_tree():
             try:
-                return Source(granular.build(data, check_data), RecordStore(data.files), "granular")
+                tree, decoded = granular_rows.build(data, check_data, arrays, numbers)
+                store = RecordStore(data.files)
+                return Source(tree, store, "granular", decoded=decoded(store))
             except (MetadataError, RecordError) as error:  # of some rows: the others can be shown
                 warnings = (str(error),)
     except BaseException:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -196,8 +197,9 @@ class _Parts:
         )
 
 
-def build(data: DataSet, check_data: bool = True) -> Tree:
-    """The tree of a data set, with every blob as it is stored. check_data: compare checksums, where there are some.
+def build(data: DataSet, check_data: bool = True, keys: Sequence[Key] = ()) -> Tree:
+    """The tree of a data set. check_data: compare checksums, where there are some. keys: its keys with the endings that
+    their files shall have; those of blobs as they are stored if there are none.
 
     Raises:
         MetadataError, RecordError: refs.bag is damaged.
@@ -214,7 +216,7 @@ def build(data: DataSet, check_data: bool = True) -> Tree:
     parts.add(0, _repeated(specs.NAME.encode(), 1), np.array([data.spec_record]))
     rows = parts.add(0, numbered(np.arange(data.n), digits_for(data.n), b""), None)
     tables = data.refs(check_data)
-    for position, key in enumerate(data.keys):
+    for position, key in enumerate(keys or data.keys):
         first = np.concatenate([table.first[position] for table in tables])
         if not key.type.sequence:
             parts.add(rows, _repeated(key.file, data.n), first)

@@ -1,11 +1,14 @@
-"""granular's datapoints as rows: arrays, and if asked for numbers, as ``.npy`` files; other blobs as they are stored.
+"""granular's datapoints with arrays, and if asked for numbers, as ``.npy`` files; other blobs as they are stored.
 
-An array's bytes are in its blob as they are in a ``.npy`` file: only what such a file begins with is made here.
+As a tree some of whose files are decoded, or, where that would be too much or some datapoints are damaged, as rows. An
+array's bytes are in its blob as they are in a ``.npy`` file: only what such a file begins with is made here.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
+import stat
 from collections.abc import Callable
 
 import numpy as np
@@ -16,12 +19,13 @@ from fffs.granular import spec as specs
 from fffs.granular.codecs import decode_array
 from fffs.granular.shards import Shard
 from fffs.granular.spec import Type
-from fffs.layouts import npy
+from fffs.layouts import granular, npy
 from fffs.layouts.granular import DataSet, Key
 from fffs.layouts.plain import digits_for
 from fffs.layouts.refs_table import check_row
-from fffs.layouts.rows import MOST_FILES, Entries, File, Row
+from fffs.layouts.rows import MOST_FILES, DecodedFiles, Entries, File, Row
 from fffs.store import RecordStore
+from fffs.tree import Tree
 
 LARGEST = 128 << 20
 """Bytes of a blob that is decoded as a whole, because it is packed in a way that nobody packs."""
@@ -55,9 +59,41 @@ class _Blob:
         return File(b"", self.record, 0, self.length, f"{file.index.path}: record {row}: {problem}")
 
 
-def shows_arrays(data: DataSet) -> bool:
-    """Whether there are arrays in a data set."""
-    return any(_array(key.type) is not None for key in data.keys)
+def build(
+    data: DataSet, check: bool, arrays: bool, numbers: bool
+) -> tuple[Tree, Callable[[RecordStore], DecodedFiles | None]]:
+    """The tree of a data set, and what gives the files of it that are decoded, if there are some, for a store of it.
+
+    Arguments are those of ``GranularRows``.
+
+    Raises:
+        What ``granular.build`` raises.
+
+    """
+    shown = [_shown(key, arrays, numbers) for key in data.keys]
+    tree = granular.build(data, check, [key for key, _ in shown])
+    columns = sorted(
+        (first, count, position)
+        for shard in data.shards
+        for position, (first, count) in enumerate(shard.columns)
+        if shown[position][1] is not _Blob.file
+    )
+    records = np.zeros(data.spec_record + 1, np.uint8)
+    for first, count, _ in columns:
+        records[first : first + count] = 1
+    is_file = tree.mode & 0o170000 == stat.S_IFREG
+    nodes = np.zeros(len(tree.mode), np.uint8)
+    nodes[is_file] = records[tree.ref[is_file]]
+    firsts = [first for first, _, _ in columns]
+
+    def decode(store: RecordStore) -> DecodedFiles | None:
+        def load(record: int) -> File:
+            _, show = shown[columns[bisect.bisect_right(firsts, record) - 1][2]]
+            return show(_Blob(store, record, check))
+
+        return DecodedFiles(nodes, load) if columns else None
+
+    return tree, decode
 
 
 class GranularRows:

@@ -1,12 +1,16 @@
-"""Rows: folders of which each holds what is in one record or datapoint, known only once that is read.
+"""What is decoded when somebody looks at it: files of a tree, or rows, folders that hold what is in one record.
 
-A source of a million records would be tens of millions of names; so they are made when somebody looks, and forgotten.
+A source of a million records would be tens of millions of names; so rows are made when somebody looks, and forgotten.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Union
+
+import numpy as np
+import numpy.typing as npt
 
 MOST_FILES = 1 << 18
 """Names in one row. A hostile record of some megabytes could hold many millions."""
@@ -31,6 +35,11 @@ class File:
     def size(self) -> int:
         """In bytes."""
         return len(self.prefix) + self.length
+
+    @property
+    def cost(self) -> int:
+        """Bytes of memory, about."""
+        return len(self.prefix) + NODE_BYTES
 
 
 Entries = dict[bytes, Union["File", "Entries"]]
@@ -95,3 +104,16 @@ class Rows(Protocol):
             ReadError, SourceChangedError.
 
         """
+
+
+@dataclass(frozen=True)
+class DecodedFiles:
+    """Which files of a tree are not the bytes of their record, and what they are instead.
+
+    ``load(record)`` reads what it needs for that. May be called from several threads at a time. Raises what
+    ``Rows.load`` raises.
+    """
+
+    nodes: npt.NDArray[np.uint8]
+    """[nodes] 1: such a file."""
+    load: Callable[[int], File]

@@ -353,6 +353,7 @@ typedef struct {
     int32_t cold_threads;   /* how many may wait for disks at a time; at least 1 */
     int32_t files;          /* of the store: no file has more than FFFS_FAST_LANE of the cold threads to itself */
     const uint64_t *firsts; /* [files] number of each file's first record, ascending; copied */
+    const uint8_t *forwarded; /* [nodes] not 0: a file that only the library can decode; or NULL; as long as the tree */
     uint32_t uid, gid;      /* the owner of everything */
     uint32_t mode_mask;     /* permission bits to leave out */
     uint32_t timeout;       /* seconds for which the kernel may remember names and attributes */

@@ -195,8 +195,10 @@ static void send_reply(struct worker *worker, const uint8_t *reply, const fffs_f
         report_bad(path, answer->record, answer->status);
 }
 
-/* Hands a message to the library. It must not be lost: whoever sent it waits for an answer. */
-static void forward(struct worker *worker, const uint8_t *message, size_t length)
+/* Hands a message to the library. It must not be lost: whoever sent it waits for an answer. In a READ there is no
+ * file handle, since nothing was opened: it becomes the inode, which is the library's handle of a file that it has
+ * opened. */
+static void forward(struct worker *worker, uint8_t *message, size_t length)
 {
     struct fffs_fastpath *path = worker->owner;
     struct fuse_in_header header;
@@ -212,6 +214,8 @@ static void forward(struct worker *worker, const uint8_t *message, size_t length
         atomic_store(&path->init_flags, in.flags);
         atomic_store(&path->init_unique, header.unique);
     }
+    if (header.opcode == FUSE_READ && length >= sizeof header + sizeof(struct fuse_read_in))
+        memcpy(message + sizeof header + offsetof(struct fuse_read_in, fh), &header.nodeid, sizeof header.nodeid);
     while (send(path->view.config.library_fd, message, length, MSG_NOSIGNAL) < 0) {
         if (errno == EINTR && !atomic_load(&path->stopping))
             continue;
@@ -388,7 +392,7 @@ static void *run_cold(void *argument)
 /* ---------------------------------------------------------------- threads */
 
 /* One message: answered, queued or forwarded. */
-static void handle(struct worker *worker, const uint8_t *message, size_t length, uint8_t *reply)
+static void handle(struct worker *worker, uint8_t *message, size_t length, uint8_t *reply)
 {
     struct fffs_fastpath *path = worker->owner;
     uint64_t began = now();

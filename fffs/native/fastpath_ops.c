@@ -1,7 +1,8 @@
 /* Answers to the kernel's hot requests, from the Tree's arrays and the store: pure functions of a message.
  *
- * What is answered here must mean what the FUSE library's operations mean by it; everything unknown or rare goes to them. What
- * is malformed does not: the library believes lengths. The message format is the kernel's, include/uapi/linux/fuse.h. */
+ * What is answered here must mean what the FUSE library's operations mean by it; everything unknown or rare goes to
+ * them. What is malformed does not: the library believes lengths. The message format is the kernel's,
+ * include/uapi/linux/fuse.h. */
 #include "fastpath.h"
 
 #include <errno.h>
@@ -100,6 +101,12 @@ static int64_t request_node(const fffs_fast_view *view, const struct request *re
     return inode >= 1 && inode <= view->tree->nodes ? (int64_t)(inode - 1) : -1;
 }
 
+/* Whether the size and the bytes of a node are not those of its record. */
+static bool is_forwarded(const fffs_fast_view *view, uint32_t node)
+{
+    return view->config.forwarded && view->config.forwarded[node];
+}
+
 /* ---------------------------------------------------------------- names */
 
 static fffs_fast_answer answer_lookup(const fffs_fast_view *view, const struct request *request, uint32_t node,
@@ -120,6 +127,8 @@ static fffs_fast_answer answer_lookup(const fffs_fast_view *view, const struct r
     int status = fffs_tree_lookup(view->tree, node, request->body, length, &found);
     if (status == -ENOTDIR)
         return reply_error(reply, request, FFFS_FAST_LOOKUP, status);
+    if (status == 0 && is_forwarded(view, found))
+        return forward();
     if (status == 0) {
         fill_entry(view, found, &entry);
     } else { /* inode 0 with a time: the kernel may remember that there is nothing */
@@ -135,6 +144,8 @@ static fffs_fast_answer answer_getattr(const fffs_fast_view *view, const struct 
 {
     struct fuse_attr_out out = {.attr_valid = view->config.timeout};
 
+    if (is_forwarded(view, node))
+        return forward();
     fill_attributes(view, node, &out.attr);
     memcpy(reply + sizeof(struct fuse_out_header), &out, sizeof out);
     return reply_with(reply, request, FFFS_FAST_GETATTR, sizeof out);
@@ -164,7 +175,8 @@ static size_t put_entry(const fffs_fast_view *view, uint8_t *at, size_t room, ui
     if (size > room)
         return 0;
     memset(&entry, 0, sizeof entry);
-    if (plus && known) /* inode 0 for "." and "..": no reference is counted for them */
+    /* Inode 0 for "." and "..": no reference is counted for them; and for what has to be looked up. */
+    if (plus && known && !is_forwarded(view, node))
         fill_entry(view, node, &entry.entry_out);
     entry.dirent.ino = INODE(node);
     entry.dirent.off = next;
@@ -225,12 +237,14 @@ static fffs_fast_answer answer_read(const fffs_fast_view *view, const struct req
 
     if (request->length < sizeof in)
         return malformed(reply, request);
+    if (is_forwarded(view, node))
+        return forward();
     memcpy(&in, request->body, sizeof in);
     if (!S_ISREG(tree->mode[node]))
         return reply_error(reply, request, FFFS_FAST_READ, S_ISDIR(tree->mode[node]) ? -EISDIR : -EINVAL);
     uint64_t size = in.size < FFFS_READ_MAX ? in.size : FFFS_READ_MAX;
-    int64_t got = fffs_store_read(view->store, tree->ref[node], in.offset, size,
-                                  reply + sizeof(struct fuse_out_header), flags);
+    int64_t got =
+        fffs_store_read(view->store, tree->ref[node], in.offset, size, reply + sizeof(struct fuse_out_header), flags);
     fffs_fast_answer answer;
     if (got == -EAGAIN && !wait)
         answer = (fffs_fast_answer){.length = -EAGAIN, .kind = FFFS_FAST_READ};
@@ -258,8 +272,8 @@ static fffs_fast_answer answer_getxattr(const struct request *request, uint8_t *
     return reply_error(reply, request, FFFS_FAST_OTHER, -ENODATA);
 }
 
-/* ENOSYS means "never ask again, and keep what is cached": what makes re-reads as fast as a file system in the kernel. To write
- * is asked for only when somebody has remounted this one writable. */
+/* ENOSYS means "never ask again, and keep what is cached": what makes re-reads as fast as a file system in the
+ * kernel. To write is asked for only when somebody has remounted this one writable. */
 static fffs_fast_answer answer_open(const struct request *request, uint8_t *reply)
 {
     struct fuse_open_in in;
@@ -306,8 +320,7 @@ fffs_fast_answer fffs_fast_answer_request(const fffs_fast_view *view, const uint
     switch (request.header.opcode) {
     case FUSE_FORGET:
     case FUSE_BATCH_FORGET: /* inodes are nodes: nothing was remembered, nothing is forgotten */
-    case FUSE_INTERRUPT:    /* the answer is on its way */
-        return no_reply(FFFS_FAST_FORGET);
+    case FUSE_INTERRUPT: /* the answer is on its way */ return no_reply(FFFS_FAST_FORGET);
     case FUSE_OPENDIR: /* as for OPEN */
     case FUSE_FLUSH: return reply_error(reply, &request, FFFS_FAST_OTHER, -ENOSYS);
     case FUSE_LOOKUP:
@@ -337,12 +350,13 @@ void fffs_fast_edit_init(const fffs_fastpath_config *config, uint64_t kernel_fla
     if (header.error != 0)
         return;
     out.flags |= wanted & (uint32_t)kernel_flags;
-    /* Without OPEN, the kernel would take a file for truncated that nobody refused to truncate: let it ask by SETATTR. */
+    /* Without OPEN, the kernel would take a file for truncated that nobody refused to truncate: let it ask by
+     * SETATTR. */
     out.flags &= ~(uint32_t)FUSE_ATOMIC_O_TRUNC;
     out.max_readahead = config->max_readahead;
     out.max_pages = FFFS_READ_MAX / 4096;
-    /* Reads that the kernel lets wait for an answer at a time, for all files together: by default so few that a disk that does
-     * not answer would soon keep all others from being asked. */
+    /* Reads that the kernel lets wait for an answer at a time, for all files together: by default so few that a disk
+     * that does not answer would soon keep all others from being asked. */
     out.max_background = 1024;
     out.congestion_threshold = 768;
     /* The smallest that the kernel takes: it wants every read of its messages to have room for a write. */

@@ -191,13 +191,13 @@ def fastpath() -> Seeds:
         return message(what, node, struct.pack("<QQIIQII", 0, offset, size, 0, 0, 0, 0))
 
     names = b"".join(
-        message("lookup", 1, name + b"\0") for name in (b"a", b"b", b"g", b"none", b".", b"..", b"x" * 256)
+        message("lookup", 1, name + b"\0") for name in (b"a", b"b", b"g", b"h", b"none", b".", b"..", b"x" * 256)
     )
     yield "names", names
     yield "below", message("lookup", 4, b"e\0") + message("lookup", 4, b"f\0") + message("lookup", 2, b"a\0")
     yield "name-without-end", message("lookup", 1, b"a") + message("lookup", 1) + message("lookup", 1, b"\0")
     yield "attributes", b"".join(message("getattr", node, bytes(16)) for node in range(9))
-    for node in (1, 2, 3, 5, 6):
+    for node in (1, 2, 3, 5, 6, 7):
         yield f"reads-{node}", b"".join(read("read", node, at, size) for at, size in ((0, 9000), (4000, 4096), (1, 0)))
     yield "read-far", read("read", 2, 2**63, 5) + read("read", 6, 2**64 - 1, 2**32 - 1) + read("read", 6, 1000, 65536)
     for what in ("readdir", "readdirplus"):

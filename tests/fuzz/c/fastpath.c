@@ -25,17 +25,19 @@ enum {
 
 /* ---------------------------------------------------------------- what is mounted */
 
-/* / with a (file), b (damaged), d/ with e (the same file as a) and f -> a, g (large) */
-static const int64_t mtime[] = {0, -1, 1600000000123456789, 5, 7, -1500000000};
-static const uint32_t nlink[] = {3, 2, 1, 2, 1, 1};
-static const uint32_t ref[] = {0, 0, 1, 4, 0, 2};
-static const uint32_t counts[] = {4, 0, 0, 2, 1, 0};
-static const uint32_t parent[] = {0, 0, 0, 0, 0, 0};
-static const uint16_t mode[] = {S_IFDIR | 0755, S_IFREG | 0644, S_IFREG | 0600, S_IFDIR | 0700, S_IFLNK | 0777, S_IFREG};
-static const uint32_t name_offsets[] = {0, 1, 2, 3, 4, 5, 6};
-static const uint32_t entry_nodes[] = {1, 2, 3, 5, 1, 4};
+/* / with a (file), b (damaged), d/ with e (the same file as a) and f -> a, g (large), h (the library's) */
+static const int64_t mtime[] = {0, -1, 1600000000123456789, 5, 7, -1500000000, 0};
+static const uint32_t nlink[] = {3, 2, 1, 2, 1, 1, 1};
+static const uint32_t ref[] = {0, 0, 1, 5, 0, 2, 0};
+static const uint32_t counts[] = {5, 0, 0, 2, 1, 0, 0};
+static const uint32_t parent[] = {0, 0, 0, 0, 0, 0, 0};
+static const uint16_t mode[] = {
+    S_IFDIR | 0755, S_IFREG | 0644, S_IFREG | 0600, S_IFDIR | 0700, S_IFLNK | 0777, S_IFREG, S_IFREG};
+static const uint32_t name_offsets[] = {0, 1, 2, 3, 4, 5, 6, 7};
+static const uint32_t entry_nodes[] = {1, 2, 3, 5, 6, 1, 4};
+static const uint8_t forwarded[] = {0, 0, 0, 0, 0, 0, 1};
 static const fffs_tree tree = {mtime, nlink, ref, counts, parent, mode, name_offsets, entry_nodes,
-                               (const uint8_t *)"abdgef", (const uint8_t *)"a", 6, 6, 6, 1};
+                               (const uint8_t *)"abdghef", (const uint8_t *)"a", 7, 7, 7, 1};
 static const uint64_t firsts[] = {0};
 static int64_t starts[RECORDS] = {0, SMALL, 2 * SMALL}, ends[RECORDS] = {SMALL, 2 * SMALL, 2 * SMALL + LARGE};
 static uint32_t checksums[RECORDS];
@@ -80,8 +82,8 @@ static void begin(void)
     fffs_store *store = make_store();
 
     CHECK(store && fffs_tree_validate(&tree, RECORDS, &why, &where) == 0);
-    fffs_fastpath_config config = {.threads = 1, .cold_threads = 2, .files = 1, .firsts = firsts, .uid = 1, .gid = 2,
-                                   .mode_mask = 022, .timeout = 1000, .max_readahead = 1 << 20, .verify = 1};
+    fffs_fastpath_config config = {.threads = 1, .cold_threads = 2, .files = 1, .firsts = firsts, .forwarded = forwarded,
+                                   .uid = 1, .gid = 2, .mode_mask = 022, .timeout = 1000, .max_readahead = 1 << 20, .verify = 1};
     config.fuse_fd = make_pair(&kernel);
     config.library_fd = make_pair(&library);
     view = (fffs_fast_view){config, &tree, store};
@@ -183,6 +185,20 @@ static void answer_forwarded(struct input *in, const uint8_t *message)
     free(reply);
 }
 
+/* What the library gets: a READ has the inode for its handle. */
+static void check_forwarded(uint8_t *message, size_t length)
+{
+    struct fuse_in_header asked;
+
+    memcpy(&asked, message, sizeof asked);
+    if (asked.opcode == FUSE_READ) {
+        CHECK(asked.nodeid == 7);
+        memcpy(message + sizeof asked + offsetof(struct fuse_read_in, fh), &asked.nodeid, sizeof asked.nodeid);
+    }
+    CHECK(receive(library, 0) == (ssize_t)length);
+    CHECK(memcmp(received, message, length) == 0);
+}
+
 static void step(struct input *in)
 {
     size_t length;
@@ -193,8 +209,7 @@ static void step(struct input *in)
     if (!is_too_long(message, length)) {
         CHECK(send(kernel, message, length, MSG_NOSIGNAL) == (ssize_t)length);
         if (answer.length == -EREMOTE) {
-            CHECK(receive(library, 0) == (ssize_t)length);
-            CHECK(memcmp(received, message, length) == 0);
+            check_forwarded(message, length);
             answer_forwarded(in, message);
         } else if (answer.length > 0) {
             CHECK(receive(kernel, 0) == answer.length);
