@@ -254,7 +254,7 @@ class RecordStore(Shared):
             rows = np.searchsorted(self._first_records, numbers, side="right") - 1
             requests["fd"] = self._fds[rows]
             checks = self._checks[rows]
-        if check:
+        if check and self._check != CHECK_NONE:
             requests["check"] = checks
             requests["expected"] = self._checksums[numbers]
         return requests
