@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-import os
 import re
+from collections.abc import Iterator
 
 _MEMINFO, _OWN, _CGROUPS = "/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup"
 
 
 def available_memory() -> int:
-    """Bytes that files could fill before something else must leave: of the machine, or fewer where a cgroup says so."""
-    with open(_MEMINFO, encoding="ascii") as lines:
-        free = re.search(r"^MemAvailable: *(\d+) kB", lines.read(), re.MULTILINE)
-    found = [int(free[1]) * 1024] if free else [0]
-    with open(_OWN, encoding="utf-8", errors="surrogateescape") as lines:
-        own = next((line[4:].strip() for line in lines if line.startswith("0::/")), None)
-    if own is not None:
+    """Bytes that files could fill before something else must leave: of the machine, or fewer where a cgroup says so.
+
+    0 where nobody tells.
+    """
+    free = re.search(r"^MemAvailable: *(\d+) kB", _read(_MEMINFO), re.MULTILINE)
+    return min([int(free[1]) * 1024 if free else 0, *_left_in_cgroups()])
+
+
+def _left_in_cgroups() -> Iterator[int]:
+    """What the limit of each cgroup that we are in leaves. Files that were read count, but make way."""
+    for line in _read(_OWN).splitlines():
+        number, controllers, own = line.split(":", 2)
+        if number == "0":
+            root, limit, statistic = _CGROUPS, "memory.max", "anon"
+        elif "memory" in controllers.split(","):
+            root, limit, statistic = f"{_CGROUPS}/memory", "memory.limit_in_bytes", "total_rss"
+        else:
+            continue
         # A limit counts for all below it. Inside a container, its own is the root that can be seen.
         parts = [part for part in own.split("/") if part and part != ".."]
-        folders = ["/".join([_CGROUPS, *parts[:k]]) for k in range(len(parts) + 1)]
-        found += [limit for folder in folders if (limit := _limit(folder)) is not None]
-    return min(found)
+        for k in range(len(parts) + 1):
+            folder = "/".join([root, *parts[:k]])
+            most = _read(f"{folder}/{limit}").strip()
+            if most.isdecimal():
+                used = re.search(rf"^{statistic} (\d+)", _read(f"{folder}/memory.stat"), re.MULTILINE)
+                yield max(int(most) - (int(used[1]) if used else 0), 0)
 
 
-def _limit(folder: str) -> int | None:
-    """What a cgroup may use; files that were read count, and leave when something else needs the memory."""
+def _read(path: str) -> str:
     try:
-        with open(os.path.join(folder, "memory.max"), encoding="ascii") as file:
-            text = file.read().strip()
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
     except OSError:
-        return None
-    return int(text) if text.isdecimal() else None
+        return ""

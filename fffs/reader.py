@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import operator
 import os
 from typing import Any
 
@@ -205,11 +206,11 @@ class FileReader(Closing):
         self.store.prefetch(indices)
 
     def read_around(self, size: int) -> None:
-        """From now on let what must come from the disk come with its neighbours, which then are in memory when wanted.
+        """From now on let what a batch needs from the disk come with its neighbours, which then are there when wanted.
 
         For small records that will all be read, in any order, and fit into the page cache together: a disk gives blocks
         of 64 KiB about as often as it gives 8 KiB. ``fffs.torch.Dataset`` does this where it pays. What is in memory is
-        read as before. Copies made by pickle do the same.
+        read as before, and so are single records. Copies made by pickle do the same.
 
         Args:
             size: bytes of a block, up to 1 GiB; a record is read with all of the blocks that it is in. 0: alone.
@@ -218,6 +219,7 @@ class FileReader(Closing):
             UsageError, ClosedError.
 
         """
+        size = operator.index(size)
         if not 0 <= size <= LARGEST_BLOCK:
             raise UsageError(f"a block to read around a record has from 0 to {LARGEST_BLOCK} bytes, not {size}")
         self.store.around = self._around = size
@@ -277,9 +279,10 @@ class FileReader(Closing):
             self._store.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        made: tuple[Any, ...] = _reopen, (type(self), self.fnames, self.check_data, self._format)
         if self._format is None:  # what subclasses take as well
-            return type(self), (self.fnames, self.check_data), self._around
-        return _reopen, (type(self), self.fnames, self.check_data, self._format), self._around
+            made = type(self), (self.fnames, self.check_data)
+        return (*made, self._around) if self._around else made
 
     def __setstate__(self, around: int) -> None:
         self.read_around(around)

@@ -152,11 +152,14 @@ def daemon_identity() -> bytes:
 
 def in_lines(paths: list[bytes]) -> bytes:
     """One a line, as many as the kernel lets an extended attribute hold."""
-    lines = b"\n".join(paths)
-    if len(lines) <= LARGEST:
-        return lines
-    kept = lines[: LARGEST - len(b"\nand 18446744073709551615 more")].rpartition(b"\n")[0]
-    return kept + b"\nand %d more" % (len(paths) - kept.count(b"\n") - 1)
+    room = LARGEST - sum(len(path) + 1 for path in paths)
+    if room >= -1:
+        return b"\n".join(paths)
+    kept, room = 0, LARGEST - len(b"and %d more" % len(paths))
+    while len(paths[kept]) < room:
+        room -= len(paths[kept]) + 1
+        kept += 1
+    return b"\n".join([*paths[:kept], b"and %d more" % (len(paths) - kept)])
 
 
 def _absolute(path: str) -> bytes:

@@ -42,7 +42,11 @@ class DecodedOperations(Operations):
         if not self._is_decoded[node]:
             return self._attributes.entry(node)
         file = await self._file(node)
-        return self._attributes.entry(node, max(file.size, 1) if file.problem else file.size)
+        if not file.problem:
+            return self._attributes.entry(node, file.size)
+        entry = self._attributes.entry(node, max(file.size, 1))
+        entry.entry_timeout = entry.attr_timeout = 0  # its source may become good again
+        return entry
 
     @answered
     async def read(self, fh: int, off: int, size: int) -> bytes:

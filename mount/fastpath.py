@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import stat
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from fffs.mount.attributes import FOREVER
 from fffs.mount.failures import Failures
 from fffs.mount.handshake import Device
 from fffs.mount.options import MountOptions
+from fffs.mount.ranges import LARGEST_READ
 from fffs.native import ffi, lib
 
 _log = logging.getLogger("fffs.mount")
@@ -33,6 +35,8 @@ KINDS = ("lookup", "getattr", "read", "readdir", "readlink", "forget", "other", 
 FEWEST_THREADS, MOST_THREADS = 2, 16
 # Threads for reads that wait for disks; they are started when there are that many such reads at a time.
 COLD_THREADS = 512
+# <asm/socket.h>; what unix_dgram_sendmsg() keeps for itself; struct fuse_out_header.
+_SO_SNDBUFFORCE, _PACKET, _REPLY_HEAD = 32, 32, 16
 # How long the end waits for reads from a disk that does not answer.
 PATIENCE = 2.0
 
@@ -90,6 +94,19 @@ def file_system_of(device: int) -> str:
     return ""
 
 
+def make_room(its: socket.socket) -> int:
+    """Let the library send large replies, as large as the system allows; how many bytes of a file one may have.
+
+    What is larger than a packet may be is not sent, and whoever waits for it waits for ever.
+    """
+    for option in (_SO_SNDBUFFORCE, socket.SO_SNDBUF):
+        with suppress(OSError):  # the first is root's
+            its.setsockopt(socket.SOL_SOCKET, option, 2 * LARGEST_READ)
+            break
+    room = its.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - _PACKET - _REPLY_HEAD
+    return max(min(room // 4096 * 4096, LARGEST_READ), 4096)
+
+
 class FastPath:
     """Native threads that serve a FUSE descriptor, which they own from now on. For the thread of the event loop.
 
@@ -122,8 +139,10 @@ class FastPath:
         config.files = files
         self._firsts = ffi.new("uint64_t[]", [self._source.store.first_record(k) for k in range(files)])
         config.firsts = self._firsts
+        config.max_read = LARGEST_READ
         if self._source.decoded is not None:
             config.forwarded = ffi.from_buffer("uint8_t[]", self._source.decoded.nodes)
+            config.max_read = make_room(self._its)
         config.uid = os.getuid() if options.uid is None else options.uid
         config.gid = os.getgid() if options.gid is None else options.gid
         config.mode_mask = options.umask
@@ -141,10 +160,10 @@ class FastPath:
         record, status = ffi.new("uint64_t *"), ffi.new("int32_t *")
         while not lib.fffs_fastpath_ended(self._native):
             await trio.lowlevel.wait_readable(fd)
-            if lib.fffs_fastpath_connected(self._native):
-                self.connected.set()
             while lib.fffs_fastpath_next_bad(self._native, record, status):
                 await self._report(int(record[0]), int(status[0]), failures)
+            if lib.fffs_fastpath_connected(self._native):
+                self.connected.set()
         # libfuse knows this by ENODEV from its device, which a socket never says.
         pyfuse3.terminate()
 

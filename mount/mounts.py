@@ -38,7 +38,7 @@ def mount_at(path: str) -> Mount | None:
 def mount_of(fd: int) -> Mount | None:
     """The mount that an open descriptor is in, without asking its file system, as fstat would."""
     with open(f"/proc/thread-self/fdinfo/{fd}", encoding="ascii") as lines:
-        number = dict(line.split() for line in lines if line.startswith("mnt_id:"))["mnt_id:"]
+        number = dict(line.split() for line in lines if line.startswith("mnt_id:")).get("mnt_id:")
     return next((mount for mount in _mounts() if mount.number == number), None)
 
 

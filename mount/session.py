@@ -94,6 +94,7 @@ class _Session:
         self._stopping = False
         self._detached = False
         self._overdue = False
+        self._error: MountError | None = None
 
     def run(self) -> None:
         job = self._job
@@ -120,6 +121,8 @@ class _Session:
                 self._point.remove()
                 os._exit(0)
         self._finish()
+        if self._error:
+            raise self._error
         if not self._announced and not self._stopping:
             raise MountError(f"{job.mountpoint}: unmounted before it was ready")
 
@@ -163,10 +166,11 @@ class _Session:
         await self._connection.connected.wait()
         kernel.read_ahead(self._device, self._job.options.readahead)
         _log.info("%s: mounted %s", self._job.mountpoint, self._job.name)
-        self._announced = True
         try:
             self._ready()
-        except BrokenPipeError:  # nobody waits for it any more
+            self._announced = True
+        except OSError as error:  # as when nobody waits for it any more
+            self._error = MountError(f"{self._job.mountpoint}: {error.strerror}")
             await self._stop()
 
     async def _watch_signals(self, nursery: trio.Nursery) -> None:

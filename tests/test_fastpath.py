@@ -517,3 +517,19 @@ def test_the_daemon_ends_although_a_disk_does_not_answer(stalled: Path, mounts: 
         assert mounts.daemon.wait()
         assert {future.result(20) for future in waiting} <= {errno.ENOTCONN, errno.ECONNABORTED}
     assert not stalled.exists()
+
+
+@pytest.mark.parametrize("option", [32, 1 << 20])
+@pytest.mark.parametrize("largest", [1 << 20, 300_000, 8192])
+def test_the_largest_reply_fits_into_a_packet(monkeypatch: pytest.MonkeyPatch, option: int, largest: int) -> None:
+    """As root, and as somebody who may ask for less."""
+    from fffs.mount import fastpath
+
+    monkeypatch.setattr(fastpath, "_SO_SNDBUFFORCE", option)
+    monkeypatch.setattr(fastpath, "LARGEST_READ", largest)
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, its:
+        room = fastpath.make_room(its)
+        assert 4096 <= room <= largest and room % 4096 in (0, largest % 4096)
+        its.setblocking(False)
+        assert its.send(bytes(16 + room)) == len(ours.recv(2 << 20)) == 16 + room

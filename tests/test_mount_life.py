@@ -325,6 +325,27 @@ def test_a_daemon_can_be_killed_at_any_moment(source: Path, tmp_path: Path) -> N
         assert "connection abort" in waits.communicate(timeout=20)[1]
 
 
+UNREPORTED = """
+import errno, os, sys
+from fffs.mount import session
+from fffs.mount.job import make_job
+from fffs.mount.options import MountOptions
+
+def ready():
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+session.serve(make_job(sys.argv[1], sys.argv[2], MountOptions()), ready)
+"""
+
+
+def test_a_daemon_that_cannot_say_that_it_is_ready_unmounts(source: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", UNREPORTED, source, tmp_path / "m"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert f"MountError: {tmp_path}/m: Too many open files" in done.stderr
+    assert not is_mounted(tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
 @as_root
 def test_it_stays_read_only_without_asking_itself(source: Path, tmp_path: Path) -> None:
     with silent_daemon(source, tmp_path / "m") as daemon:

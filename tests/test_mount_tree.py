@@ -151,6 +151,21 @@ def test_the_root_of_many_sources_says_as_many_as_it_can(tmp_path: Path, mounts:
     assert len(lines) > 200
 
 
+def test_sources_are_named_whole_or_not_at_all() -> None:
+    from fffs.mount.attributes import LARGEST, in_lines
+
+    for count in (1, 2, 250, 251, 252, 253, 1000):
+        paths = [b"/d\n" + b"x" * 255 + b"%03d" % k for k in range(count)]
+        value = in_lines(paths)
+        assert len(value) <= LARGEST
+        whole = b"\n".join(paths)
+        if value != whole:
+            assert len(whole) > LARGEST
+            kept, more = value.rsplit(b"\nand ", 1)
+            assert whole.startswith(kept + b"\n/d")
+            assert kept.count(b"/d") + int(more.split()[0]) == count
+
+
 # ---------------------------------------------------------------- directories
 
 

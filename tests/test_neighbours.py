@@ -32,28 +32,51 @@ def test_only_what_fits_into_half_of_the_memory(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("own", "limits", "available"),
+    ("own", "files", "available"),
     [
         ("0::/", {}, 4_096_000),
-        ("0::/", {"": "1000"}, 1000),
-        ("0::/a/b", {"a": "2000", "a/b": "3000"}, 2000),
-        ("0::/a/b", {"a": "max", "a/b": "3000"}, 3000),
-        ("0::/a", {"a": "5000000"}, 4_096_000),
-        ("0::/../other", {"other": "7"}, 7),
-        ("3:cpu:/a", {"a": "1"}, 4_096_000),
+        ("0::/", {"memory.max": "1000"}, 1000),
+        ("0::/a/b", {"a/memory.max": "2000", "a/b/memory.max": "3000"}, 2000),
+        ("0::/a/b", {"a/memory.max": "max", "a/b/memory.max": "3000"}, 3000),
+        ("0::/a/b", {"a/memory.max": "3000", "a/memory.stat": "file 7\nanon 2500\n", "a/b/memory.max": "2000"}, 500),
+        ("0::/a", {"a/memory.max": "3000", "a/memory.stat": "anon 3001"}, 0),
+        ("0::/a", {"a/memory.max": "5000000"}, 4_096_000),
+        ("0::/../other", {"other/memory.max": "7"}, 7),
+        ("3:cpu:/a", {"a/memory.max": "1"}, 4_096_000),
+        ("4:memory:/a", {"memory/a/memory.limit_in_bytes": "70", "memory/a/memory.stat": "rss 1\ntotal_rss 30"}, 40),
+        ("4:cpu,memory:/a\n0::/", {"memory/memory.limit_in_bytes": "60", "memory.max": "50"}, 50),
     ],
 )
 def test_memory_is_what_the_machine_and_each_cgroup_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, limits: dict[str, str], available: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, str], available: int
 ) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:    4000 kB\n")
     (tmp_path / "own").write_text(f"12:pids:/x\n{own}\n")
-    for folder, limit in limits.items():
-        (tmp_path / "groups" / folder).mkdir(parents=True, exist_ok=True)
-        (tmp_path / "groups" / folder / "memory.max").write_text(limit + "\n")
+    for name, content in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(content + "\n")
     for name, path in {"_MEMINFO": "meminfo", "_OWN": "own", "_CGROUPS": "groups"}.items():
         monkeypatch.setattr(memory, name, str(tmp_path / path))
     assert memory.available_memory() == available
+
+
+def test_where_nobody_tells_of_memory_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_OWN", "_CGROUPS"):
+        monkeypatch.setattr(memory, name, str(tmp_path / "none"))
+    assert memory.available_memory() > 1 << 20
+    monkeypatch.setattr(memory, "_MEMINFO", str(tmp_path / "none"))
+    assert memory.available_memory() == 0
+    with Dataset(make(tmp_path / "p.ffr", 10, 100)).reader as reader:
+        assert reader.store.around == 0
+
+
+def test_not_where_other_machines_read_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make(tmp_path / "p.ffr", 10, 100)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    for local, around in (("8", neighbours.BLOCK), ("4", 0)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+        with Dataset(path).reader as reader:
+            assert reader.store.around == around
 
 
 def test_this_machine_has_memory() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fffs.errors import ReadError, RecordError
+from fffs.errors import RecordError
 from fffs.granular import refs
 from fffs.granular import spec as specs
 from fffs.granular.codecs import decode_array
@@ -189,7 +189,7 @@ def _fixed(dtype: str, shape: tuple[int, ...]) -> _Show:
 
 
 def _packed(blob: _Blob) -> File:
-    """An array with its dtype and shape, as msgpack."""
+    """An array with its dtype and shape, as msgpack. Raises ReadError, which another time may not come again."""
     try:
         head = _parse(blob.read(_HEAD), blob.length)
         if head is not None:
@@ -197,7 +197,7 @@ def _packed(blob: _Blob) -> File:
         if blob.length > LARGEST:
             return blob.bad(f"an array of {blob.length} bytes, packed in an unusual way")
         return File(npy.encode(decode_array(blob.read(blob.length))), blob.record)
-    except (RecordError, ReadError) as error:
+    except RecordError as error:
         return File(b"", blob.record, 0, blob.length, str(error))
     except ValueError as error:
         return blob.bad(f"no array: {error}")

@@ -27,8 +27,8 @@ void fffs_prefetch(const fffs_request *requests, size_t count)
  * is in memory is not read again. */
 void fffs_announce_blocks(fffs_piece *const *pieces, size_t count)
 {
-    const fffs_piece *before = NULL;
-    int64_t announced = 0; /* up to here, of before's file */
+    int64_t from = 0, to = 0; /* what was announced last ... */
+    int fd = -1;              /* ... of this file */
 
     for (size_t i = 0; i < count; i++) {
         const fffs_piece *piece = pieces[i];
@@ -38,10 +38,11 @@ void fffs_announce_blocks(fffs_piece *const *pieces, size_t count)
             continue;
         start -= start % block;
         end = (end - 1) / block * block + block;
-        if (before && before->fd == piece->fd && start < announced && announced <= end)
-            start = announced;
-        announce(piece->fd, start, end);
-        before = piece;
-        announced = end;
+        if (fd != piece->fd || start < from || start > to) {
+            fd = piece->fd;
+            from = to = start;
+        }
+        announce(fd, to, end);
+        to = end > to ? end : to;
     }
 }

@@ -358,6 +358,7 @@ typedef struct {
     uint32_t mode_mask;     /* permission bits to leave out */
     uint32_t timeout;       /* seconds for which the kernel may remember names and attributes */
     uint32_t max_readahead; /* bytes */
+    uint32_t max_read;      /* bytes that the kernel may ask for at a time: from 4096 to 1 MiB */
     int32_t verify;         /* 0: FFFS_READ_UNVERIFIED */
 } fffs_fastpath_config;
 

@@ -41,7 +41,7 @@ enum {
 };
 _Static_assert((int)HOT_REPLY_BUFFER >= (int)REPLY_BUFFER, "a huge page holds the largest reply");
 
-/* Replies of the library: a listing or attribute, not contents. */
+/* The largest reply of the library: the bytes of a file that it decodes. */
 enum { LIBRARY_ROOM = 1100 * 1024 };
 
 /* Bad records that wait to be logged: more at once are counted, not named. */

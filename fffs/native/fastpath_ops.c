@@ -354,7 +354,7 @@ void fffs_fast_edit_init(const fffs_fastpath_config *config, uint64_t kernel_fla
      * SETATTR. */
     out.flags &= ~(uint32_t)FUSE_ATOMIC_O_TRUNC;
     out.max_readahead = config->max_readahead;
-    out.max_pages = FFFS_READ_MAX / 4096;
+    out.max_pages = (uint16_t)(config->max_read / 4096);
     /* Reads that the kernel lets wait for an answer at a time, for all files together: by default so few that a disk
      * that does not answer would soon keep all others from being asked. */
     out.max_background = 1024;

@@ -223,7 +223,7 @@ static int make_pair(int *ours)
 static void run_round(void)
 {
     struct round round = {.store = make_store()};
-    fffs_fastpath_config config = {.threads = 3, .cold_threads = 4, .files = 1, .firsts = firsts, .timeout = 1000, .verify = 1};
+    fffs_fastpath_config config = {.threads = 3, .cold_threads = 4, .files = 1, .firsts = firsts, .timeout = 1000, .max_read = 4096, .verify = 1};
     void *(*const runs[])(void *) = {run_kernel, run_client, run_client, run_client, run_library,
                                      run_reader, run_reader, run_watcher};
     enum { WAITED = 1 + CLIENTS, ALL = sizeof runs / sizeof *runs };

@@ -83,7 +83,7 @@ static void begin(void)
 
     CHECK(store && fffs_tree_validate(&tree, RECORDS, &why, &where) == 0);
     fffs_fastpath_config config = {.threads = 1, .cold_threads = 2, .files = 1, .firsts = firsts, .forwarded = forwarded,
-                                   .uid = 1, .gid = 2, .mode_mask = 022, .timeout = 1000, .max_readahead = 1 << 20, .verify = 1};
+                                   .uid = 1, .gid = 2, .mode_mask = 022, .timeout = 1000, .max_readahead = 1 << 20, .max_read = 1 << 20, .verify = 1};
     config.fuse_fd = make_pair(&kernel);
     config.library_fd = make_pair(&library);
     view = (fffs_fast_view){config, &tree, store};
