@@ -22,12 +22,15 @@ from typing import Any
 from archives import END, extended, padded, tar_file, tar_header
 
 from fffs import PackedFolder, convert
+from fffs.converting import streams
 from fffs.errors import FffsError
 from fffs.layouts import load_source
 from fuzz import fuzz_bag, packs, surface
 from fuzz.cursor import Cursor
 
 TAR, ZIP, RECIPE, COMPRESSED = range(4)
+XZ, XZ_MEMORY = lzma.FORMAT_XZ, 64 << 20
+streams.XZ_MEMORY = XZ_MEMORY  # below what the fuzzer takes for too much
 LARGEST = 8 << 20  # bytes that an archive may hold: more is only slow
 MEMBERS = 8
 NAMES = (b"a", b"b", b"a/b", b"a/b/c", b"./a", b"/b", b"a/", b"a//c", b"../a", b"a/..", b".", b"\xff", b"n" * 99, b"c")
@@ -133,7 +136,7 @@ def put(root: packs.Folder, parts: list[bytes], entry: Any) -> None:
 
 def is_small(data: bytes) -> bool:
     """Whether what an archive holds is worth the time."""
-    for make in (lambda: zlib.decompressobj(31), bz2.BZ2Decompressor, lzma.LZMADecompressor):
+    for make in (lambda: zlib.decompressobj(31), bz2.BZ2Decompressor, lambda: lzma.LZMADecompressor(XZ, XZ_MEMORY)):
         try:
             if len(make().decompress(data, LARGEST)) >= LARGEST:
                 return False
