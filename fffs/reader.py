@@ -116,7 +116,6 @@ class FileReader(Closing):
         """
         self._store: RecordStore | None = None
         self._format = format
-        self._around = 0
         self.check_data = bool(check_data)
         self.fnames = expand_sources(fname)
         if not self.fnames:
@@ -222,7 +221,7 @@ class FileReader(Closing):
         size = operator.index(size)
         if not 0 <= size <= LARGEST_BLOCK:
             raise UsageError(f"a block to read around a record has from 0 to {LARGEST_BLOCK} bytes, not {size}")
-        self.store.around = self._around = size
+        self.store.around = size
 
     async def read_async(self, indices: Indices) -> list[UInt8Array]:
         """``read`` for tasks of trio or asyncio: others run meanwhile. When it is cancelled, the batch is dropped."""
@@ -282,7 +281,8 @@ class FileReader(Closing):
         made: tuple[Any, ...] = _reopen, (type(self), self.fnames, self.check_data, self._format)
         if self._format is None:  # what subclasses take as well
             made = type(self), (self.fnames, self.check_data)
-        return (*made, self._around) if self._around else made
+        around = self._store.around if self._store else 0
+        return (*made, around) if around else made
 
     def __setstate__(self, around: int) -> None:
         self.read_around(around)

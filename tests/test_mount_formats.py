@@ -666,7 +666,7 @@ def test_a_blob_that_is_no_array_is_an_error_of_its_file(tmp_path: Path, decodin
         for blob in blobs:
             writer.append({"a": blob, "b": blob})
     mounted = decoding(tmp_path / "set")
-    expect(decoding, r"00000[1-6]/a.npy: .*a.bag: record [1-6]: no array: ", "(6|12) reads failed, of 6 records")
+    expect(decoding, r"00000[1-6]/a.npy: .*a.bag: record [1-6]: no array: ", "12 reads failed, of 6 records")
     assert np.load(mounted / "000000/a.npy").tolist() == [[0, 1, 2], [3, 4, 5]]
     assert np.load(mounted / "000007/a.npy").tolist() == [0, 0, 0]
     for k in range(1, 7):
@@ -843,9 +843,9 @@ def test_attributes_of_what_is_decoded(mixed: Path, decoding: Callable[..., Path
     assert all((status.st_uid, status.st_gid) == (12, 34) for status in (root, row, folder, file))
     newest = max(path.stat().st_mtime_ns for path in mixed.rglob("*.*"))
     assert {status.st_mtime_ns for status in (root, row, folder, file)} == {newest}
-    assert root.st_ino == 1
+    assert (root.st_ino, row.st_ino) == (1, 7)
     found = os.statvfs(mounted)
-    assert (found.f_bfree, found.f_ffree) == (0, 0)
+    assert (found.f_bfree, found.f_ffree, found.f_files) == (0, 0, sum(1 for _ in mounted.rglob("*")) + 1)
     assert found.f_blocks == -(
         -sum(path.stat().st_size for path in {*mixed.rglob("*.bag"), mixed / "000000/spec.json"}) // 4096
     )
@@ -918,8 +918,9 @@ def test_an_inode_of_a_row_alone_leads_upwards_and_one_that_never_was_is_stale(
 ) -> None:
     import pyfuse3
 
-    monkeypatch.setattr(granular_layout, "MOST_NODES", 0)
     from fffs.mount.rows import ROW, RowOperations
+
+    monkeypatch.setattr(granular_layout, "MOST_NODES", 0)
 
     async def look(operations: RowOperations) -> None:
         notes = (await operations.lookup(6 * ROW, b"notes", None)).st_ino

@@ -243,9 +243,10 @@ def _show_data_set(path: str, check_data: bool, decode: bool | None) -> Source:
     try:
         if data.fits_a_tree():
             try:
-                tree, decoded = granular_rows.build(data, check_data, arrays, numbers)
+                tree = granular.build(data, check_data, granular_rows.shown_keys(data, arrays, numbers))
                 store = RecordStore(data.files)
-                return Source(tree, store, "granular", decoded=decoded(store))
+                decoded = granular_rows.decoded_files(data, tree, store, check_data, arrays, numbers)
+                return Source(tree, store, "granular", decoded=decoded)
             except (MetadataError, RecordError) as error:  # of some rows: the others can be shown
                 warnings = (str(error),)
     except BaseException:

@@ -19,7 +19,7 @@ from fffs.granular import spec as specs
 from fffs.granular.codecs import decode_array
 from fffs.granular.shards import Shard
 from fffs.granular.spec import Type
-from fffs.layouts import granular, npy
+from fffs.layouts import npy
 from fffs.layouts.granular import DataSet, Key
 from fffs.layouts.plain import digits_for
 from fffs.layouts.refs_table import check_row
@@ -59,26 +59,25 @@ class _Blob:
         return File(b"", self.record, 0, self.length, f"{file.index.path}: record {row}: {problem}")
 
 
-def build(
-    data: DataSet, check: bool, arrays: bool, numbers: bool
-) -> tuple[Tree, Callable[[RecordStore], DecodedFiles | None]]:
-    """The tree of a data set, and what gives the files of it that are decoded, if there are some, for a store of it.
+def shown_keys(data: DataSet, arrays: bool, numbers: bool) -> list[Key]:
+    """The keys of a data set with the endings that their files have. arrays, numbers: as for ``GranularRows``."""
+    return [_shown(key, arrays, numbers)[0] for key in data.keys]
 
-    Arguments are those of ``GranularRows``.
 
-    Raises:
-        What ``granular.build`` raises.
-
-    """
-    shown = [_shown(key, arrays, numbers) for key in data.keys]
-    tree = granular.build(data, check, [key for key, _ in shown])
+def decoded_files(
+    data: DataSet, tree: Tree, store: RecordStore, check: bool, arrays: bool, numbers: bool
+) -> DecodedFiles | None:
+    """What is decoded in the tree of a data set, if anything. Arguments are those of ``GranularRows``."""
+    shows = [_shown(key, arrays, numbers)[1] for key in data.keys]
     columns = sorted(
         (first, count, position)
         for shard in data.shards
         for position, (first, count) in enumerate(shard.columns)
-        if shown[position][1] is not _Blob.file
+        if shows[position] is not _Blob.file
     )
-    records = np.zeros(data.spec_record + 1, np.uint8)
+    if not columns:
+        return None
+    records = np.zeros(store.n, np.uint8)
     for first, count, _ in columns:
         records[first : first + count] = 1
     is_file = tree.mode & 0o170000 == stat.S_IFREG
@@ -86,14 +85,11 @@ def build(
     nodes[is_file] = records[tree.ref[is_file]]
     firsts = [first for first, _, _ in columns]
 
-    def decode(store: RecordStore) -> DecodedFiles | None:
-        def load(record: int) -> File:
-            _, show = shown[columns[bisect.bisect_right(firsts, record) - 1][2]]
-            return show(_Blob(store, record, check))
+    def load(record: int) -> File:
+        _, _, position = columns[bisect.bisect_right(firsts, record) - 1]
+        return shows[position](_Blob(store, record, check))
 
-        return DecodedFiles(nodes, load) if columns else None
-
-    return tree, decode
+    return DecodedFiles(nodes, load)
 
 
 class GranularRows:

@@ -320,7 +320,8 @@ fffs_fast_answer fffs_fast_answer_request(const fffs_fast_view *view, const uint
     switch (request.header.opcode) {
     case FUSE_FORGET:
     case FUSE_BATCH_FORGET: /* inodes are nodes: nothing was remembered, nothing is forgotten */
-    case FUSE_INTERRUPT: /* the answer is on its way */ return no_reply(FFFS_FAST_FORGET);
+    case FUSE_INTERRUPT:    /* the answer is on its way */
+        return no_reply(FFFS_FAST_FORGET);
     case FUSE_OPENDIR: /* as for OPEN */
     case FUSE_FLUSH: return reply_error(reply, &request, FFFS_FAST_OTHER, -ENOSYS);
     case FUSE_LOOKUP:
