@@ -16,6 +16,7 @@ import secrets
 import stat
 from types import TracebackType
 
+from fffs.early import EarlyWriting
 from fffs.errors import UsageError, WriteError
 from fffs.folders import FOLDER, close, open_folder, remove_content
 from fffs.native import lib
@@ -42,8 +43,9 @@ def _temporary_name(name: bytes) -> bytes:
 class AtomicFile:
     """A new file at ``path``; ``commit`` puts it there, ``discard`` (or an exception in the with-block) forgets it.
 
-    ``fd`` is open for reading and writing and belongs to this object. Not thread-safe, but ``fd`` may be written with
-    pwrite from several threads. After fork only the process that made it may commit or discard.
+    ``fd`` is open for reading and writing and belongs to this object; ``early`` is to be told of what is written to it.
+    Not thread-safe, but ``fd`` may be written with pwrite from several threads. After fork only the process that made
+    it may commit or discard.
     """
 
     def __init__(self, path: str | bytes | os.PathLike[str]) -> None:
@@ -64,6 +66,7 @@ class AtomicFile:
                 raise
         except OSError as error:
             raise WriteError(error.errno or errno.EIO, self.path) from error
+        self.early = EarlyWriting(self.fd)
         self._owner = os.getpid()
         self._open = True
 

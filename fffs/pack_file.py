@@ -64,6 +64,7 @@ class PackFile:
             if failed[0] == self.file.fd:
                 raise WriteError(-status, self.file.path)
             raise OSError(-status, os.strerror(-status))
+        self.file.early.wrote(length)
         self._count(k, at, int(crc[0]), length)
 
     def put(self, k: int, at: int, data: Any) -> None:
@@ -107,3 +108,4 @@ class PackFile:
             if not put:
                 raise WriteError(errno.EIO, self.file.path)
             view, offset = view[put:], offset + put
+            self.file.early.wrote(put)

@@ -13,15 +13,15 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
 from fffs.atomic import AtomicFolder
+from fffs.early import EarlyWriting
 from fffs.errors import ReadError, UnsupportedError, UsageError, WriteError
 from fffs.folders import Ways
 from fffs.jobs import Jobs, Progress, default_jobs
-from fffs.layouts import Source
+from fffs.layouts import Path, Source, load_source
 from fffs.progress import human, plural
 from fffs.tree import ROOT
 
@@ -32,8 +32,8 @@ NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def unpack(
-    source: Source,
-    target: str | bytes | os.PathLike[Any],
+    source: Path | Source,
+    target: Path,
     *,
     special_bits: bool = False,
     jobs: int | None = None,
@@ -43,16 +43,17 @@ def unpack(
     """Unpack a source into ``target``, which must not exist or be an empty folder; it appears complete or not at all.
 
     Args:
-        source: what ``fffs.layouts.load_source`` gave; it stays the caller's.
+        source: a file, or what ``load_source`` gave, which stays the caller's.
         target: the folder to make.
         special_bits: restore set-user-ID and set-group-ID bits, and the sticky bits of files; otherwise they are left
             out with a warning, because whoever made the pack would choose what runs with the rights of whoever unpacks
             it. The sticky bits of folders only take rights away, and always stay.
         jobs: how many files are written at once.
         progress: called with (bytes done, bytes in all) from time to time, from any thread.
-        warn: called with a line for what is not restored; the default logs it.
+        warn: called with a line for what is not restored, or hidden in the file; the default logs it.
 
     Raises:
+        SourceNotFoundError, FormatError, ReadError: the source is a file that cannot be opened.
         UsageError: the target is there and not empty.
         UnsupportedError: files share records, and would be more bytes than the source has.
         ChecksumError, TruncatedError, ReadError: a record is bad; nothing is left at the target.
@@ -61,8 +62,13 @@ def unpack(
     """
     name = os.fsdecode(target)
     path = _check_target(name)
-    _refuse_multiplied(source)
-    with AtomicFolder(path, name) as folder:
+    with contextlib.ExitStack() as opened:
+        if not isinstance(source, Source):
+            source = opened.enter_context(load_source([source]))
+            for line in source.warnings:
+                (warn or log.warning)(line)
+        _refuse_multiplied(source)
+        folder = opened.enter_context(AtomicFolder(path, name))
         _Unpacker(source, folder, special_bits, progress, warn or log.warning).run(jobs or default_jobs())
 
 
@@ -170,8 +176,14 @@ class _Unpacker:
         with self._naming(path):
             with self.ways.at(folder) as dir_fd:
                 fd = os.open(name, NEW_FILE, 0o600, dir_fd=dir_fd)
+            early = EarlyWriting(fd)
+
+            def wrote(size: int) -> None:
+                early.wrote(size)
+                self.jobs.count(size)
+
             try:
-                self.store.copy_to(self.tree.record(node), fd, self._shown(path), self.jobs.count)
+                self.store.copy_to(self.tree.record(node), fd, self._shown(path), wrote)
                 os.fchmod(fd, self._mode(node))
                 self._set_time(fd, node)
             finally:

@@ -76,6 +76,7 @@ class FileWriter(Writing):
         self._checksums[self.count] = engine.crc32(data)
         self._offsets[self.count] = self._position
         self._guarded(lambda: self._stream.write(data))
+        self._file.early.wrote(data.nbytes)
         self._position += data.nbytes
         self.count += 1
 

@@ -350,8 +350,7 @@ def test_any_way_to_name_the_folder_gives_the_same_bytes(
 
 def test_what_was_unpacked_packs_to_the_same_bytes(tmp_path: Path, reference: tuple[Path, bytes]) -> None:
     (tmp_path / "pack.ffr").write_bytes(reference[1])
-    with load_source([tmp_path / "pack.ffr"]) as source:
-        fffs.unpack(source, tmp_path / "copy")
+    fffs.unpack(tmp_path / "pack.ffr", tmp_path / "copy")
     fffs.pack_folder(tmp_path / "copy", tmp_path / "again.ffr")
     assert (tmp_path / "again.ffr").read_bytes() == reference[1]
 
@@ -754,8 +753,7 @@ def test_a_folder_far_deeper_than_descriptors_reach_comes_back() -> None:
             os.chdir("d")
         os.chdir(sys.argv[1])
         fffs.pack_folder("folder", "pack.ffr", jobs=2)
-        with fffs.load_source(["pack.ffr"]) as source:
-            fffs.unpack(source, "copy", jobs=2)
+        fffs.unpack("pack.ffr", "copy", jobs=2)
         fffs.pack_folder("copy", "again.ffr", jobs=2)
     """
     with tempfile.TemporaryDirectory(dir=FAST) as room:

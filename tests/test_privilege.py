@@ -54,8 +54,7 @@ def pack(tmp_path: Path) -> Path:
 
 
 def unpack(pack: Path, target: Path, **options: Any) -> None:
-    with load_source([pack]) as source:
-        fffs.unpack(source, target, warn=lambda _: None, **options)
+    fffs.unpack(pack, target, warn=lambda _: None, **options)
 
 
 def run_as_nobody(*command: object) -> str:

@@ -21,15 +21,22 @@ from builders import MIB, Pack, as_nobody, contents, differences, once, record_f
 from golden_files import GOLDEN, sha256
 
 import fffs
-from fffs.errors import ChecksumError, MetadataError, TruncatedError, UsageError, WriteError
+from fffs.errors import (
+    ChecksumError,
+    FormatError,
+    MetadataError,
+    SourceNotFoundError,
+    TruncatedError,
+    UsageError,
+    WriteError,
+)
 from fffs.layouts import load_source
 
 
 def unpack(pack: Path, target: str | bytes | Path, **options: Any) -> list[str]:
     """Unpack a file; returns the warnings."""
     warnings: list[str] = []
-    with load_source([pack]) as source:
-        fffs.unpack(source, target, warn=warnings.append, **options)
+    fffs.unpack(pack, target, warn=warnings.append, **options)
     return warnings
 
 
@@ -318,8 +325,7 @@ LEFTOVER = ".target.0123456789ab.fffs-tmp"
 def test_the_leftovers_of_a_killed_process_are_removed_by_the_next(pack: Path) -> None:
     code = """
         import os, signal, sys, fffs
-        source = fffs.load_source([sys.argv[1]])
-        fffs.unpack(source, sys.argv[2], progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        fffs.unpack(sys.argv[1], sys.argv[2], progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     """
     command = [sys.executable, "-c", textwrap.dedent(code), str(pack), str(pack.parent / "target")]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
@@ -455,3 +461,11 @@ def test_a_tree_that_gives_one_record_to_two_files_unpacks_to_two_files(pack: Pa
     found = snapshot(pack.parent / "target")
     assert found[b"file"][2:] == (b"content", (b"file",))
     assert found[b"sub/other"][2:] == (b"content", (b"sub/other",))
+
+
+def test_a_file_that_cannot_be_opened_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "bad.ffr").write_bytes(b"\xff" * 100)
+    for name, error in (("bad.ffr", FormatError), ("none.ffr", SourceNotFoundError)):
+        with pytest.raises(error, match=name):
+            fffs.unpack(tmp_path / name, tmp_path / "target")
+    assert os.listdir(tmp_path) == ["bad.ffr"]

@@ -68,6 +68,7 @@ class RecordFile:
             if not done:
                 raise WriteError(errno.EIO, target.path)
             place += done
+            target.early.wrote(done)
             while left and done >= len(left[0]):
                 done -= len(left.pop(0))
             if done:

@@ -50,6 +50,7 @@ class FrameWriter(Writing):
             self._stream.write(tail)
         except BaseException as error:
             self._fail(error)
+        self._file.early.wrote(data.nbytes)
         self.count += 1
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fffs.early import EarlyWriting
 from fffs.errors import MetadataError, UsageError, WriteError, WriterError
 from fffs.formats.bag import SUFFIX, encode_table, load_index, sidecars
 from fffs.index import Int64Array
@@ -44,6 +45,7 @@ class RecordStream:
         self.fd, self.path = fd, path
         self.end = end
         self.ends = array("Q")
+        self._early = EarlyWriting(fd)
         self._written = end
         self._pending = bytearray()
 
@@ -51,8 +53,7 @@ class RecordStream:
         """Add a record. Raises WriteError, and then the file is of no use any more."""
         if data.nbytes >= BUFFER:
             self.drain()
-            write_at(self.fd, data, self._written, self.path)
-            self._written += data.nbytes
+            self._write(data)
         else:
             self._pending += data
             if len(self._pending) >= BUFFER:
@@ -62,9 +63,13 @@ class RecordStream:
 
     def drain(self) -> None:
         """Give everything to the operating system."""
-        write_at(self.fd, self._pending, self._written, self.path)
-        self._written += len(self._pending)
+        self._write(self._pending)
         self._pending.clear()
+
+    def _write(self, data: memoryview | bytearray) -> None:
+        write_at(self.fd, data, self._written, self.path)
+        self._written += len(data)
+        self._early.wrote(len(data))
 
     def finish(self) -> None:
         """Write the rest, and the table of layout v1."""

@@ -340,6 +340,9 @@ int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int6
 /* Writes everything of the file system that fd is on to disk. 0 or -errno. */
 int fffs_syncfs(int fd);
 
+/* Has the kernel begin to write a file's changes to disk, without waiting for them. 0 or -errno. */
+int fffs_start_writing(int fd);
+
 /* ---------------------------------------------------------------- the kernel fast path (fastpath.c, fastpath_ops.c) */
 
 /* Threads that stand between the kernel and a FUSE library, and answer the few hot requests themselves. */

@@ -2,6 +2,7 @@
 #include "fffs.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 static int write_fully(int fd, int64_t offset, const uint8_t *data, size_t length)
@@ -74,4 +75,9 @@ int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int6
 int fffs_syncfs(int fd)
 {
     return syncfs(fd) == 0 ? 0 : -errno;
+}
+
+int fffs_start_writing(int fd)
+{
+    return sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE) == 0 ? 0 : -errno;
 }

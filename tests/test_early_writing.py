@@ -1,0 +1,106 @@
+"""Large files go to the disk while they are written, and not all at the end."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import fffs
+from fffs import early
+from fffs.granular import BagWriter
+from fffs.native import lib
+from fffs.tfrecord import TFRecordWriter
+
+RECORDS, SIZE = 40, 1_000_000
+RECORD = os.urandom(SIZE)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How large the file was each time when the kernel was asked to begin."""
+    sizes: list[int] = []
+
+    def start(fd: int) -> int:
+        sizes.append(os.fstat(fd).st_size)
+        return int(lib.fffs_start_writing(fd))
+
+    monkeypatch.setattr(early, "lib", SimpleNamespace(fffs_start_writing=start))
+    return sizes
+
+
+def _ffrecord(folder: Path) -> None:
+    with fffs.FileWriter(folder / "a.ffr", RECORDS) as writer:
+        for _ in range(RECORDS):
+            writer.write_one(RECORD)
+
+
+def _tfrecord(folder: Path) -> None:
+    with TFRecordWriter(folder / "a.tfrecord") as writer:
+        for _ in range(RECORDS):
+            writer.write_one(RECORD)
+
+
+def _bag(folder: Path) -> None:
+    with BagWriter(folder / "a.bag") as writer:
+        for _ in range(RECORDS):
+            writer.append(RECORD)
+
+
+def _converted(folder: Path) -> None:
+    _ffrecord(folder)
+    fffs.convert(folder / "a.ffr", folder / "b.tfrecord")
+
+
+def _grown_bag(folder: Path) -> None:
+    with BagWriter(folder / "a.bag", layout="v3") as writer:
+        for _ in range(RECORDS):
+            writer.append(RECORD)
+
+
+def _packed(folder: Path) -> None:
+    (folder / "files").mkdir()
+    for k in range(4):
+        (folder / "files" / f"{k}").write_bytes(RECORD * (RECORDS // 4))
+    fffs.pack_folder(folder / "files", folder / "b.ffr")
+
+
+def _unpacked(folder: Path) -> None:
+    (folder / "files").mkdir()
+    (folder / "files/one").write_bytes(RECORD * RECORDS)
+    fffs.pack_folder(folder / "files", folder / "b.ffr")
+    fffs.unpack(folder / "b.ffr", folder / "c")
+
+
+@pytest.mark.parametrize(
+    ("write", "files"),
+    [(_ffrecord, 1), (_tfrecord, 1), (_bag, 1), (_grown_bag, 1), (_converted, 2), (_packed, 1), (_unpacked, 2)],
+)
+def test_the_disk_begins_before_the_end(
+    tmp_path: Path, asked: list[int], write: Callable[[Path], None], files: int
+) -> None:
+    write(tmp_path)
+    assert 2 * files <= len(asked) <= 5 * files  # 40 MB each, by 8 MiB, or by the 16 MiB in which files are copied
+    assert asked[-1] > 20_000_000
+
+
+def test_small_files_are_left_to_the_end(tmp_path: Path, asked: list[int]) -> None:
+    with fffs.FileWriter(tmp_path / "a.ffr", 7) as writer:
+        for _ in range(7):
+            writer.write_one(RECORD)
+    assert asked == []
+
+
+def test_what_cannot_be_written_early_says_so(tmp_path: Path) -> None:
+    with (tmp_path / "a").open("wb") as file:
+        file.write(b"a")
+        assert lib.fffs_start_writing(file.fileno()) == 0
+    end, other = os.pipe()
+    os.close(end)
+    assert lib.fffs_start_writing(other) == -errno.ESPIPE
+    os.close(other)
+    assert lib.fffs_start_writing(-1) == -errno.EBADF
