@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from array import array
 from collections.abc import Iterator
 from typing import Any, Final
@@ -34,6 +35,8 @@ class RecordFile:
     def __init__(self, file: AtomicFile, table: AtomicFile | None, form: str, lengths: Int64Array) -> None:
         """file, table: empty, and the caller's; a Bag in layout v3 has a table of its own. form: see ``open_file``."""
         self._file, self._table, self._form, self._lengths = file, table, form, lengths
+        # The kernel lets one thread at a time write to a file, and has the others spin: they can sleep as well.
+        self._turn = threading.Lock()
         n = len(lengths)
         begin = ffrecord.header_size(n) if form == "ffrecord" else 0
         self._offsets = np.full(n + 1, begin, np.int64)
@@ -62,7 +65,8 @@ class RecordFile:
         begin = place
         while left:
             try:
-                done = os.pwritev(target.fd, left, place)
+                with self._turn:
+                    done = os.pwritev(target.fd, left, place)
             except OSError as error:
                 raise WriteError(error.errno or errno.EIO, target.path) from error
             if not done:

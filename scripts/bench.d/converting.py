@@ -6,11 +6,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import data
 import page_cache
-from figures import Figure, Report, paired_ratio, progress, seconds
+from figures import Figure, Report, in_turns, paired_ratio
 
 TARGETS = {"ffrecord": "to.ffr", "tfrecord": "to.tfrecord", "bag": "to.bag"}
 
@@ -27,26 +28,22 @@ def _copy(source: Path, output: Path) -> None:
 
 
 def _measure(report: Report, source: Path, folder: Path, what: str, name: str, rounds: int) -> None:
-    size = source.stat().st_size
-    times: dict[str, list[float]] = {"fffs": [], "cp": []}
-    for k in range(rounds):
-        progress(f"converting {what}: round {k + 1} of {rounds}")
-        # The one that comes first changes: neither has the quieter disk.
-        order = [("fffs", _convert), ("cp", _copy)]
-        for tool, run_it in order if k % 2 == 0 else reversed(order):
-            page_cache.warm(source)
-            output = folder / name
-            subprocess.run(["sync"], check=True)
-            times[tool].append(seconds(lambda run_it=run_it, output=output: run_it(source, output)))
-            output.unlink()
-    progress("")
-    mine, theirs = (size / 1e6 / statistics.median(times[tool]) for tool in ("fffs", "cp"))
-    ratio = paired_ratio(times["cp"], times["fffs"])
-    report.add(Figure("convert", what, mine, "MB/s", theirs, "cp + sync", ratio, 0.7))
+    output = folder / name
+
+    def prepare() -> None:
+        output.unlink(missing_ok=True)
+        page_cache.warm(source)
+        subprocess.run(["sync"], check=True)
+
+    ours, theirs = partial(_convert, source, output), partial(_copy, source, output)
+    taken = in_turns(ours, theirs, prepare, f"converting {what}", rounds)
+    output.unlink()
+    rates = [source.stat().st_size / 1e6 / statistics.median(times) for times in taken]
+    report.add(Figure("convert", what, rates[0], "MB/s", rates[1], "cp + sync", paired_ratio(*reversed(taken)), 0.7))
 
 
 def run(report: Report, scratch: Path, quick: bool) -> None:
-    count, rounds = (10_000, 5) if quick else (20_000, 9)
+    count, rounds = (10_000, 3) if quick else (20_000, 7)
     ffrecord = data.equal_records(scratch, count, 100_000)
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         for form, name in TARGETS.items():

@@ -7,11 +7,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import data
 import page_cache
-from figures import Figure, Report, paired_ratio, progress, seconds
+from figures import Figure, Report, in_turns, paired_ratio
 
 
 def _pack(folder: Path, output: Path) -> None:
@@ -24,25 +25,21 @@ def _tar(folder: Path, output: Path) -> None:
 
 
 def run(report: Report, scratch: Path, quick: bool) -> None:
-    count, rounds = (1_000, 5) if quick else (10_000, 9)
+    count, rounds = (1_000, 5) if quick else (10_000, 7)
     folder = data.photo_folder(scratch, count)
     files = [path for path in folder.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
-    times: dict[str, list[float]] = {"fffs": [], "tar": []}
     with tempfile.TemporaryDirectory(dir=scratch) as outputs:
-        for k in range(rounds):
-            progress(f"packing: round {k + 1} of {rounds}")
-            # The one that comes first changes: neither has the quieter disk.
-            order = [("fffs", _pack), ("tar", _tar)]
-            for name, run_it in order if k % 2 == 0 else reversed(order):
-                for path in files:
-                    page_cache.warm(path)
-                output = Path(outputs, "packed")
-                os.sync()
-                times[name].append(seconds(lambda run_it=run_it, output=output: run_it(folder, output)))
-                for left in Path(outputs).iterdir():
-                    left.unlink()
-    progress("")
-    mine, theirs = (size / 1e6 / statistics.median(times[name]) for name in ("fffs", "tar"))
+        output = Path(outputs, "packed")
+
+        def prepare() -> None:
+            for left in Path(outputs).iterdir():
+                left.unlink()
+            for path in files:
+                page_cache.warm(path)
+            os.sync()
+
+        taken = in_turns(partial(_pack, folder, output), partial(_tar, folder, output), prepare, "packing", rounds)
+    rates = [size / 1e6 / statistics.median(times) for times in taken]
     what = f"{count:,} files of 112 KiB, durably"
-    report.add(Figure("pack", what, mine, "MB/s", theirs, "tar + sync", paired_ratio(times["tar"], times["fffs"]), 1.0))
+    report.add(Figure("pack", what, rates[0], "MB/s", rates[1], "tar + sync", paired_ratio(*reversed(taken)), 1.0))
