@@ -240,6 +240,16 @@ def test_neighbours_come_along_when_they_are_wanted(tmp_path: Path, backend: str
     engine.select()
 
 
+def test_what_is_announced_comes_with_its_neighbours(tmp_path: Path) -> None:
+    path = tmp_path / "small.ffr"
+    with closing(Cached(path, 100, 10_000)) as cached, FileReader(path) as reader:
+        reader.read_around(1 << 17)
+        reader.prefetch([50])
+        wait_until(lambda: all(record in cached for record in range(40, 52)))  # 393,216 to 524,288
+        assert 60 not in cached
+        assert 30 not in cached
+
+
 def test_blocks_to_read_around_records_have_a_size(reader: FileReader) -> None:
     for size in (-1, (1 << 30) + 1):
         with pytest.raises(UsageError, match="1073741824"):

@@ -81,8 +81,9 @@ int fffs_read_batch(fffs_request *requests, size_t count);
 /* The same for one record: 0, or what would be its status. */
 int fffs_read_one(int fd, int64_t offset, int64_t length, uint8_t *dest, uint32_t check, uint32_t expected);
 
-/* Asks the kernel to read ranges of files into the page cache, and does not wait for the disk: only a hint. Takes 10 to
- * 40 us for each range of 100 KiB that is not there. checks and destinations mean nothing. */
+/* Asks the kernel to read ranges of files, with the blocks around them, into the page cache, and does not wait for the
+ * disk: only a hint. Takes 10 to 40 us for each range of 100 KiB that is not there. Checks and destinations mean
+ * nothing. */
 void fffs_prefetch(const fffs_request *requests, size_t count);
 
 /* Says that a batch of so many requests and bytes follows at once: helper threads that sleep wake up meanwhile. Only a

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ import torch.utils.data
 from torch.utils.data import default_convert
 
 from fffs.errors import UsageError
+from fffs.torch.ahead import announced, draws_at_once
 from fffs.torch.arena import Arena, settle
 from fffs.torch.batch import Batch, Collate
 from fffs.torch.dataset import Dataset
@@ -28,6 +30,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     - Batches come from workers through shared memory that is used again, not through ``/dev/shm``. They are ordinary
       tensors, and the caller's for as long as he likes. While many are kept, others come in torch's way.
     - Raw records of different lengths are collated into a ``RecordBatch``.
+    - Without workers, the next batch is announced to the disk before one is read, where batches come from disks and the
+      sampler is one of torch's own: it comes while the program computes. See ``Dataset.prefetch``.
     - ``set_step(k)``: epochs that begin at batch k.
     - ``state_dict()`` and ``load_state_dict()``, at any time between two batches: the resumed run gets the batches that
       the other would have got next, with any number of workers. So that this holds for random augmentations, too, the
@@ -64,6 +68,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._order: Order | None = None
         self.skippable = skippable
         ours = isinstance(dataset, Dataset)
+        users_dataset = dataset
         if batch_size is None and batch_sampler is None:
             dataset, collate_fn = _OneByOne(dataset) if ours else dataset, collate_fn or default_convert
         if not isinstance(collate_fn, Collate):
@@ -88,7 +93,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         )
         if not isinstance(dataset, torch.utils.data.IterableDataset):
             kind = Kind.PLAIN if not ours else Kind.SEEDED if collate_fn.users else Kind.JOINED
-            self._order = Order(super()._index_sampler, self.generator, kind)
+            order = super()._index_sampler
+            if ours and num_workers == 0 and draws_at_once(order):
+                self._order = Order(order, self.generator, kind, partial(announced, dataset=users_dataset))
+            else:
+                self._order = Order(order, self.generator, kind)
 
     @property
     def _index_sampler(self) -> Any:

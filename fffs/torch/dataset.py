@@ -130,6 +130,13 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         """
         return data
 
+    def prefetch(self, indices: list[int]) -> None:
+        """Let what a batch needs begin to come from the disk, and return at once. A DataLoader of ours without workers
+        tells what comes next; override it, with ``FileReader.prefetch``, where ``__getitem__`` has readers of your own.
+        """
+        if type(self).__getitem__ is Dataset.__getitem__ and isinstance(self.reader, FileReader):
+            self.reader.prefetch(indices)
+
     def raw(self, indices: list[int]) -> Records | None:
         """The records of a batch when nobody's code makes something else of them: for our DataLoader."""
         kind = type(self)
@@ -168,6 +175,11 @@ class Subset(Dataset):
             return self[[operator.index(indices)]][0]
         return self.dataset[self._of_dataset(numbers)]
 
+    def prefetch(self, indices: list[int]) -> None:
+        """As the data set's."""
+        if type(self).__getitem__ is Subset.__getitem__:
+            self.dataset.prefetch(self._of_dataset(indices))
+
     def raw(self, indices: list[int]) -> Records | None:
         """As the data set's."""
         return self.dataset.raw(self._of_dataset(indices)) if type(self) is Subset else None
@@ -198,17 +210,27 @@ class ConcatDataset(Dataset):
         k = bisect.bisect_right(self.cumulative_sizes, number)
         return k, number - (self.cumulative_sizes[k - 1] if k else 0)
 
+    def _by_dataset(self, indices: list[Any]) -> dict[int, list[tuple[int, int]]]:
+        """For each data set that is asked: (place among the indices, number there)."""
+        wanted: dict[int, list[tuple[int, int]]] = {}
+        for place, index in enumerate(indices):
+            k, number = self._locate(index)
+            wanted.setdefault(k, []).append((place, number))
+        return wanted
+
+    def prefetch(self, indices: list[int]) -> None:
+        """As the data sets'."""
+        if type(self).__getitem__ is ConcatDataset.__getitem__:
+            for k, pairs in self._by_dataset(indices).items():
+                self.datasets[k].prefetch([number for _, number in pairs])
+
     def __getitem__(self, indices: Any) -> Any:
         """As a data set's, counting through; each data set is read in one batch."""
         numbers = several(indices, len(self))
         if numbers is None:
             return self[[operator.index(indices)]][0]
-        wanted: dict[int, list[tuple[int, int]]] = {}
-        for place, index in enumerate(numbers):
-            k, number = self._locate(index)
-            wanted.setdefault(k, []).append((place, number))
         samples: list[Any] = [None] * len(numbers)
-        for k, pairs in sorted(wanted.items()):
+        for k, pairs in sorted(self._by_dataset(numbers).items()):
             found = self.datasets[k][[number for _, number in pairs]]
             for (place, _), sample in zip(pairs, found, strict=True):
                 samples[place] = sample

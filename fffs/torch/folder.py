@@ -11,7 +11,7 @@ import numpy as np
 from fffs.errors import FormatError, SourceNotFoundError
 from fffs.layouts import load_source
 from fffs.numbers import resolve
-from fffs.reader import PathLike
+from fffs.reader import FileReader, PathLike
 from fffs.torch.batch import share_threads
 from fffs.torch.dataset import Dataset, several
 from fffs.tree import ROOT, Tree
@@ -116,6 +116,11 @@ class PackedFolder(Dataset):
         chosen = resolve(numbers, len(self))
         share_threads()
         return self.process(chosen.tolist(), self.reader.read(self._records[chosen]))
+
+    def prefetch(self, indices: list[int]) -> None:
+        """As ``Dataset``'s."""
+        if type(self).__getitem__ is PackedFolder.__getitem__ and isinstance(self.reader, FileReader):
+            self.reader.prefetch(self._records[resolve(indices, len(self))])
 
     def process(self, indices: list[int], data: list[Any]) -> list[tuple[Any, Any]]:
         """Transformed samples and targets."""

@@ -11,7 +11,7 @@ import enum
 import hashlib
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,9 +52,17 @@ class Order:
     Not thread-safe, as loaders are not.
     """
 
-    def __init__(self, sampler: Any, generator: torch.Generator | None, kind: Kind) -> None:
-        """sampler: of batches, or of indices. generator: the loader's. kind: what is to be given."""
-        self.sampler, self.kind = sampler, kind
+    def __init__(
+        self,
+        sampler: Any,
+        generator: torch.Generator | None,
+        kind: Kind,
+        look_ahead: Callable[[Iterator[Any]], Iterator[Any]] = iter,
+    ) -> None:
+        """sampler: of batches, or of indices. generator: the loader's. kind: what is to be given. look_ahead: the same
+        batches again, after it has done what it wants with those to come.
+        """
+        self.sampler, self.kind, self.look_ahead = sampler, kind, look_ahead
         self.step = 0
         self.epoch = Epoch(0)
         self._latest: weakref.ref[Draws] | None = None  # of the last iterator
@@ -194,7 +202,7 @@ class Draws:
             self._position = self._epoch.position
             # Generators draw when they are asked for the first time.
             first = list(itertools.islice(self._rest, 1))
-            self._rest = itertools.chain(first, self._rest)
+            self._rest = self._order.look_ahead(itertools.chain(first, self._rest))
         return self._epoch
 
     def __iter__(self) -> Draws:
