@@ -49,11 +49,10 @@ def pack_folder(
 ) -> PackSummary:
     """Pack a folder into the file ``fname``, which appears complete or not at all.
 
-    Kept: names, contents, modes, modification times (ns), symbolic links, hard links, empty folders. Not kept:
-        owners, access times,
-    extended attributes. FIFOs, sockets and devices are left out with a warning, and so is ``fname`` itself. The same
-    folder gives the same bytes, with any number of jobs. ffrecord reads the result (symbolic links to files as files,
-    others not).
+    Kept: names, contents, modes, modification times (ns), symbolic links, hard links, empty folders. Not kept: owners,
+    access times, extended attributes. FIFOs, sockets and devices are left out with a warning, and so is ``fname``
+    itself. The same folder gives the same bytes, with any number of jobs. ffrecord reads the result (symbolic links to
+    files as files, others not).
 
     Args:
         dirname: the folder.

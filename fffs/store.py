@@ -18,17 +18,9 @@ import numpy.typing as npt
 
 from fffs import engine, folders
 from fffs.engine import CHECK_NONE
-from fffs.errors import (
-    ChecksumError,
-    ReadError,
-    RecordIndexError,
-    SourceChangedError,
-    TruncatedError,
-    UsageError,
-    WriteError,
-)
+from fffs.errors import RecordIndexError, UsageError, WriteError
 from fffs.files import SourceFile
-from fffs.index import RecordIndex
+from fffs.joined_index import JoinedIndex
 from fffs.native import ffi, lib
 from fffs.native_store import make_native_store
 from fffs.numbers import Indices, Int64Array, resolve
@@ -70,7 +62,7 @@ def room(size: int) -> UInt8Array:
     return engine.take(size) if size >= POOLED else np.empty(size, np.uint8)
 
 
-class RecordStore(Shared):
+class RecordStore(JoinedIndex, Shared):
     """The records of open files, numbered through. Owns the files' descriptors.
 
     May be used from any thread. A child of fork may go on using it. ``close`` from one thread while others read lets
@@ -78,39 +70,10 @@ class RecordStore(Shared):
     """
 
     def __init__(self, files: Sequence[SourceFile]) -> None:
-        self.files = tuple(files)
-        counts = [len(file.index) for file in self.files]
-        self._firsts = [0]
-        for count in counts:
-            self._firsts.append(self._firsts[-1] + count)
-        self.n = self._firsts[-1]
-        self._check = max((file.index.check for file in self.files), default=CHECK_NONE)
-        self._truncated = any(file.index.truncated for file in self.files)
-        self._first_records = np.array(self._firsts, np.int64)
-        self._fds = np.array([file.fd for file in self.files], np.int32)
-        self._checks = np.array([file.index.check for file in self.files], np.uint32)
-        self._join([file.index for file in self.files])
-        self.around = 0
-        """What must come from a disk comes with all of its aligned block of so many bytes; 0: alone."""
+        JoinedIndex.__init__(self, files)
         self._native: Any = None
         self._keep: list[Any] = []
-        super().__init__()
-
-    def _join(self, indexes: list[RecordIndex]) -> None:
-        """One file's arrays serve as they are; those of several are joined so that a batch is a single gather."""
-        if len(indexes) == 1:
-            self._starts, self._ends = indexes[0].starts, indexes[0].ends
-            sums = indexes[0].checksums
-            self._checksums = np.zeros(self.n, np.uint32) if sums is None else sums
-            return
-        self._starts = np.concatenate([np.empty(0, np.int64), *(index.starts for index in indexes)])
-        self._ends = np.concatenate([np.empty(0, np.int64), *(index.ends for index in indexes)])
-        self._checksums = np.concatenate(
-            [
-                np.empty(0, np.uint32),
-                *(np.zeros(len(i), np.uint32) if i.checksums is None else i.checksums for i in indexes),
-            ]
-        )
+        Shared.__init__(self)
 
     # ------------------------------------------------------------ life
 
@@ -129,28 +92,6 @@ class RecordStore(Shared):
         """
         for file in self.files:
             os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_RANDOM)
-
-    # ------------------------------------------------------------ numbers
-
-    def locate(self, record: int) -> tuple[SourceFile, int]:
-        """The file a record is in, and its number there."""
-        if not 0 <= record < self.n:
-            raise RecordIndexError(f"there is no record {record}: the numbers go from 0 to {self.n - 1}")
-        k = bisect.bisect_right(self._firsts, record) - 1
-        return self.files[k], record - self._firsts[k]
-
-    def first_record(self, file: int) -> int:
-        """The number of a file's first record."""
-        return self._firsts[file]
-
-    def length(self, record: int) -> int:
-        """A record's length in bytes. ``record`` is not checked and counts from 0."""
-        return int(self._ends[record]) - int(self._starts[record])
-
-    def checksum(self, record: int) -> int | None:
-        """A record's stored checksum, or None when its format has none."""
-        file, row = self.locate(record)
-        return None if file.index.checksums is None else int(file.index.checksums[row])
 
     # ------------------------------------------------------------ whole records
 
@@ -220,12 +161,6 @@ class RecordStore(Shared):
         with self.use():
             engine.prefetch(self._requests(numbers, self._starts[numbers], lengths, check=False))
 
-    def _lengths(self, indices: Indices) -> tuple[Int64Array, Int64Array]:
-        numbers = resolve(indices, self.n)
-        if self._truncated:
-            self._refuse_truncated(numbers)
-        return numbers, self._ends[numbers] - self._starts[numbers]
-
     def _room(self, numbers: Int64Array, ends: Int64Array) -> UInt8Array:
         """Memory for a batch whose last record ends at the last of ends; helper threads begin to wake up."""
         size = int(ends[-1]) if len(ends) else 0
@@ -242,22 +177,10 @@ class RecordStore(Shared):
             if len(numbers) and not engine.read_batch(requests):
                 self._raise_first(numbers, requests)
 
-    def _requests(self, numbers: Int64Array, starts: Int64Array, lengths: Int64Array, check: bool) -> npt.NDArray[Any]:
-        requests = np.zeros(len(numbers), engine.REQUEST)
-        requests["offset"] = starts
-        requests["length"] = lengths
-        requests["around"] = self.around
-        if len(self.files) == 1:
-            requests["fd"] = self._fds[0]
-            checks: Any = self._checks[0]
-        else:
-            rows = np.searchsorted(self._first_records, numbers, side="right") - 1
-            requests["fd"] = self._fds[rows]
-            checks = self._checks[rows]
-        if check and self._check != CHECK_NONE:
-            requests["check"] = checks
-            requests["expected"] = self._checksums[numbers]
-        return requests
+    def _raise_first(self, numbers: Int64Array, requests: npt.NDArray[Any]) -> None:
+        bad = int(np.flatnonzero(requests["status"])[0])
+        row = requests[bad]
+        raise self._failure(int(numbers[bad]), int(row["status"]), int(row["expected"]), int(row["actual"]))
 
     def read_one(self, record: int, check: bool = True) -> UInt8Array:
         """Read one record: a 1-D writable uint8 array with memory of its own. Raises what ``read`` raises."""
@@ -329,52 +252,6 @@ class RecordStore(Shared):
                     count(size)
         if file.index.checksums is not None and whole != file.index.checksums[row]:
             raise self._failure(record, -errno.EBADMSG, int(file.index.checksums[row]), whole)
-
-    # ------------------------------------------------------------ failures
-
-    def _fits(self, record: int) -> bool:
-        file, row = self.locate(record)
-        return file.index.readable(row)
-
-    def _refuse_truncated(self, numbers: Int64Array) -> None:
-        """Before memory is claimed: in a file that was cut, lengths behind the cut are only claims."""
-        for number in numbers.tolist():
-            if not self._fits(number):
-                raise self._truncation(number)
-
-    def _truncation(self, number: int) -> TruncatedError:
-        file, row = self.locate(number)
-        return TruncatedError(
-            f"{file.index.path}: record {row} reaches past the end of the file; the file was cut, copy it again",
-            path=file.index.path,
-            record=row,
-            number=number,
-        )
-
-    def _raise_first(self, numbers: Int64Array, requests: npt.NDArray[Any]) -> None:
-        bad = int(np.flatnonzero(requests["status"])[0])
-        row = requests[bad]
-        raise self._failure(int(numbers[bad]), int(row["status"]), int(row["expected"]), int(row["actual"]))
-
-    def _failure(self, number: int, status: int, expected: int, actual: int) -> Exception:
-        """The exception for what the engine said about a record."""
-        file, row = self.locate(number)
-        path = file.index.path
-        if status == -errno.EBADMSG:
-            return ChecksumError(
-                f"{path}: record {row}: Sample {number}: checksum mismached! "
-                f"(expected {expected:#010x}, got {actual:#010x}) Its bytes are damaged; other records are unaffected",
-                path=path,
-                record=row,
-                number=number,
-                expected=expected,
-                actual=actual,
-            )
-        if status == -errno.ENODATA:
-            return self._truncation(number)
-        if status == -errno.ESTALE:
-            return SourceChangedError(f"{path}: the file keeps changing while it is read; open it when it is complete")
-        return ReadError(-status, path, f"record {row}")
 
     # ------------------------------------------------------------ ranges
 

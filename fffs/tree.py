@@ -2,8 +2,7 @@
 
 *Entries* are names in directories; a directory's entries are contiguous and sorted by bytes. *Nodes* are what names
 lead to: node 0 is the root directory, and hard links are several entries of one node. A lookup is a search, a listing
-    a slice; nothing has
-to be remembered for the kernel and nothing forgotten.
+a slice; nothing has to be remembered for the kernel and nothing forgotten.
 """
 
 from __future__ import annotations
@@ -48,10 +47,9 @@ class Tree:
     """A namespace. Immutable; may be used from any thread and after fork. The arrays belong to it.
 
     Per node: ``mtime`` (int64, nanoseconds since 1970), ``nlink``, ``mode`` (as stat has them, mode with the type),
-        ``ref`` (file:
-    its record; directory: its first entry; symlink: where its target begins), ``count`` (directory: number of
-    entries; symlink: length of the target), ``parent`` (directory: the one above). Per entry: ``entry_nodes``, and
-    ``name_offsets`` into ``names``.
+    ``ref`` (file: its record; directory: its first entry; symlink: where its target begins), ``count`` (directory:
+    number of entries; symlink: length of the target), ``parent`` (directory: the one above). Per entry:
+    ``entry_nodes``, and ``name_offsets`` into ``names``.
     """
 
     mtime: Int64Array
@@ -102,6 +100,11 @@ class Tree:
         raise MetadataError(f"{source}: the tree is damaged: {ffi.string(why[0]).decode()} (at {where[0]})")
 
     # ------------------------------------------------------------ nodes
+
+    @property
+    def kinds(self) -> UInt16Array:
+        """What each node is: ``stat.S_IFDIR``, ``S_IFREG`` or ``S_IFLNK``."""
+        return self.mode & np.uint16(0o170000)
 
     def is_dir(self, node: int) -> bool:
         """Whether the node is a directory."""

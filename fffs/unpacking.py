@@ -94,7 +94,7 @@ def _refuse_multiplied(source: Source) -> None:
     record, and a small source could fill any disk. Symbolic links may share what they say.
     """
     tree, store = source.tree, source.store
-    kinds = tree.mode & 0o170000
+    kinds = tree.kinds
     records, counts = np.unique(tree.ref[kinds == stat.S_IFREG], return_counts=True)
     targets = int(tree.count[kinds == stat.S_IFLNK].sum(dtype=np.int64))
     if targets <= len(tree.targets) and (counts == 1).all():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Callable
 
 import numpy as np
@@ -48,5 +49,5 @@ def path_of(tree: Tree, node: int) -> bytes:
 
 def _directory_of(tree: Tree, entry: int) -> int:
     """Directories share out the entries in the order of their numbers, so their first entries ascend."""
-    directories = np.flatnonzero((tree.mode & 0o170000 == 0o040000) & (tree.count > 0))
+    directories = np.flatnonzero((tree.kinds == stat.S_IFDIR) & (tree.count > 0))
     return int(directories[np.searchsorted(tree.ref[directories], entry, side="right") - 1])

@@ -170,7 +170,7 @@ class FastPath:
     async def _report(self, record: int, status: int, failures: Failures) -> None:
         error = await trio.to_thread.run_sync(self._reason, record, status, abandon_on_cancel=True)
         tree = self._source.tree
-        node = int(np.argmax((tree.mode & 0o170000 == 0o100000) & (tree.ref == record)))
+        node = int(np.argmax((tree.kinds == stat.S_IFREG) & (tree.ref == record)))
         failures.add(node, record, error)
 
     def _reason(self, record: int, status: int) -> Exception:

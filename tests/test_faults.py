@@ -470,7 +470,9 @@ RANGES = [
 
 @pytest.fixture(scope="module")
 def ranges(folder: Path) -> list[Path]:
-    """A packed folder, whose large record has block checksums, and a record file, whose large record has none."""
+    """A packed folder, whose large record has block checksums, and a record file, whose large record has none. Both
+    rest: of files that were just written, every range is read plainly.
+    """
     (folder / "files").mkdir()
     for name, content in (("big", BIG), ("image", IMAGE), ("tiny", TINY)):
         (folder / "files" / name).write_bytes(content)
@@ -480,6 +482,7 @@ def ranges(folder: Path) -> list[Path]:
     for path in (folder / "packed.ffr", folder / "plain.ffr"):
         with open(path, "rb") as file:
             os.fsync(file.fileno())
+    wait_until(lambda: time.time() - (folder / "plain.ffr").stat().st_ctime > 4)
     return [folder / "packed.ffr", folder / "plain.ffr"]
 
 

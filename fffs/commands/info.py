@@ -50,7 +50,7 @@ def _readable(key: str, value: Any) -> str:
 def describe(source: Source) -> dict[str, Any]:
     """The facts about a source, by name."""
     tree, files = source.tree, source.store.files
-    kinds = tree.mode & 0o170000
+    kinds = tree.kinds
     facts: dict[str, Any] = {
         "sources": [file.index.path for file in files],
         "format": ", ".join(dict.fromkeys(file.index.format for file in files)),

@@ -80,7 +80,7 @@ def decoded_files(
     records = np.zeros(store.n, np.uint8)
     for first, count, _ in columns:
         records[first : first + count] = 1
-    is_file = tree.mode & 0o170000 == stat.S_IFREG
+    is_file = tree.kinds == stat.S_IFREG
     nodes = np.zeros(len(tree.mode), np.uint8)
     nodes[is_file] = records[tree.ref[is_file]]
     firsts = [first for first, _, _ in columns]
