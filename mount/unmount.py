@@ -30,7 +30,7 @@ def umount(mountpoint: str | bytes | os.PathLike[Any], lazy: bool = False) -> No
         lazy: if it is in use, detach it at once, and do not wait: the daemon ends when the last file in it is closed.
 
     Raises:
-        MountError: nothing is mounted there, or not by fffs, or it is in use.
+        MountError: nothing is mounted there, or not by fffs, or it is in use, or its daemon does not answer.
 
     """
     path = canonical(mountpoint)
@@ -39,14 +39,15 @@ def umount(mountpoint: str | bytes | os.PathLike[Any], lazy: bool = False) -> No
         raise MountError(f"{path}: " + ("nothing is mounted there" if os.path.lexists(path) else "no such folder"))
     if not mount.ours:
         raise MountError(f"{path}: not a mount of fffs but of type {mount.type}; use umount(8)")
+    answer = ask(path, DAEMON, ASK_SECONDS)
     try:
-        daemon = _daemon(path)
+        daemon = _daemon(answer)
     except ConnectionError:
         kernel.detach(path, lazy=True)  # dead: nobody can use what is still open
         remove_left(path)
         return
     try:
-        in_use = _detach(path, lazy)
+        in_use = _detach(path, lazy, answers=answer is not None)
         remove_left(path)  # before the daemon does, which may serve open files for long: an empty folder looks fine
         if not in_use and daemon is not None and not _wait(daemon):
             # A mount namespace of its own (a container started meanwhile, `unshare --mount`) holds a copy of the mount.
@@ -56,11 +57,16 @@ def umount(mountpoint: str | bytes | os.PathLike[Any], lazy: bool = False) -> No
             os.close(daemon)
 
 
-def _detach(path: str, lazy: bool) -> bool:
-    """Whether it was in use, and so could be detached only lazily."""
+def _detach(path: str, lazy: bool, answers: bool) -> bool:
+    """Whether it was in use, and so could be detached only lazily. answers: whether its daemon does."""
     try:
         kernel.detach(path)
     except kernel.BusyError:
+        if not lazy and not answers:  # whoever asks such a mount anything uses it, we and fuser, too
+            raise MountError(
+                f"{path}: its daemon does not answer: it is stopped, or its disk is; detach it with: "
+                f"fffs umount --lazy {path}"
+            ) from None
         if not lazy:
             raise MountError(
                 f"{path}: in use; close what is open in it (fuser -vm {path} lists it), or: fffs umount --lazy {path}"
@@ -70,9 +76,10 @@ def _detach(path: str, lazy: bool) -> bool:
     return False
 
 
-def _daemon(path: str) -> int | None:
-    """A pidfd of the process that serves a mount, None if that cannot be found out. ConnectionError: it is gone."""
-    answer = ask(path, DAEMON, ASK_SECONDS)
+def _daemon(answer: bytes | OSError | None) -> int | None:
+    """A pidfd of the process that serves a mount and gave this answer, None if that cannot be found out.
+    ConnectionError: it is gone.
+    """
     if isinstance(answer, OSError) and answer.errno in (errno.ENOTCONN, errno.ECONNABORTED):
         raise ConnectionError from answer
     if answer is None or isinstance(answer, OSError):
