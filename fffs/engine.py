@@ -45,6 +45,8 @@ REQUEST: Final = np.dtype(
         ("actual", np.uint32),
         ("status", np.int32),
         ("around", np.uint32),
+        ("align", np.uint32),
+        ("direct_fd", np.int32),
     ]
 )
 """``fffs_request`` of ``contract.h``: one record to read. ``dest`` is an address, or 0 to check and drop the bytes."""

@@ -21,6 +21,9 @@ from fffs.numbers import Indices, Int64Array, resolve
 class JoinedIndex:
     """The indexes of open files as one, for ``RecordStore``, which reads. May be used from any thread."""
 
+    direct = False
+    """Batches are read past the page cache, where the files can be."""
+
     around = 0
     """What must come from a disk comes with all of its aligned block of so many bytes; 0: alone."""
 
@@ -36,6 +39,9 @@ class JoinedIndex:
         self._first_records = np.array(self._firsts, np.int64)
         self._fds = np.array([file.fd for file in self.files], np.int32)
         self._checks = np.array([file.index.check for file in self.files], np.uint32)
+        # Filled by who opens files for reads past the page cache: see fffs_open_direct.
+        self._aligns = np.zeros(len(self.files), np.uint32)
+        self._direct_fds = np.full(len(self.files), -1, np.int32)
         self._join([file.index for file in self.files])
 
     def _join(self, indexes: list[RecordIndex]) -> None:
@@ -88,14 +94,15 @@ class JoinedIndex:
         requests = np.zeros(len(numbers), engine.REQUEST)
         requests["offset"] = starts
         requests["length"] = lengths
-        requests["around"] = self.around
-        if len(self.files) == 1:
-            requests["fd"] = self._fds[0]
-            checks: Any = self._checks[0]
-        else:
+        rows: Any = 0
+        if len(self.files) > 1:
             rows = np.searchsorted(self._first_records, numbers, side="right") - 1
-            requests["fd"] = self._fds[rows]
-            checks = self._checks[rows]
+        requests["fd"] = self._fds[rows]
+        checks = self._checks[rows]
+        if self.direct:
+            requests["align"], requests["direct_fd"] = self._aligns[rows], self._direct_fds[rows]
+        else:
+            requests["around"] = self.around
         if check and self._check != CHECK_NONE:
             requests["check"] = checks
             requests["expected"] = self._checksums[numbers]

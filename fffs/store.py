@@ -10,6 +10,7 @@ import bisect
 import errno
 import operator
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -73,6 +74,7 @@ class RecordStore(JoinedIndex, Shared):
         JoinedIndex.__init__(self, files)
         self._native: Any = None
         self._keep: list[Any] = []
+        self._lock_direct = threading.Lock()
         Shared.__init__(self)
 
     # ------------------------------------------------------------ life
@@ -81,8 +83,8 @@ class RecordStore(JoinedIndex, Shared):
         lib.fffs_store_free(self._native or ffi.NULL)
         self._native = None
         self._keep.clear()
-        for file in self.files:
-            folders.close(file.fd)
+        for fd in (*(file.fd for file in self.files), *self._direct_fds[self._direct_fds >= 0].tolist()):
+            folders.close(fd)
 
     def expect_random_reads(self) -> None:
         """Tell the kernel that no record follows another.
@@ -92,6 +94,20 @@ class RecordStore(JoinedIndex, Shared):
         """
         for file in self.files:
             os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def read_direct(self, wanted: bool = True) -> bool:
+        """Have batches read past the page cache from now on, or no longer. Returns whether that can be: of all files.
+        Raises ClosedError.
+        """
+        with self.use(), self._lock_direct:
+            for k, file in enumerate(self.files):
+                if wanted and self._direct_fds[k] < 0:
+                    align = ffi.new("uint32_t *")
+                    fd = lib.fffs_open_direct(file.fd, align)
+                    if fd >= 0:
+                        self._aligns[k], self._direct_fds[k] = align[0], fd
+        self.direct = wanted and bool((self._direct_fds >= 0).all())
+        return self.direct
 
     # ------------------------------------------------------------ whole records
 
@@ -159,6 +175,11 @@ class RecordStore(JoinedIndex, Shared):
         """Let the kernel begin to read records into the page cache. Raises RecordIndexError, ClosedError."""
         numbers, lengths = self._lengths(indices)
         with self.use():
+            if self.direct:
+                return
+            if self.around:  # several may be in one block
+                numbers = np.sort(numbers)
+                lengths = self._ends[numbers] - self._starts[numbers]
             engine.prefetch(self._requests(numbers, self._starts[numbers], lengths, check=False))
 
     def _room(self, numbers: Int64Array, ends: Int64Array) -> UInt8Array:

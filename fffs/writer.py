@@ -75,10 +75,13 @@ class FileWriter(Writing):
         data = as_bytes(buffer)
         self._checksums[self.count] = engine.crc32(data)
         self._offsets[self.count] = self._position
-        self._guarded(lambda: self._stream.write(data))
-        self._file.early.wrote(data.nbytes)
+        self._guarded(lambda: self._append(data))
+
+    def _append(self, data: memoryview) -> None:
+        self._stream.write(data)
         self._position += data.nbytes
         self.count += 1
+        self._file.early.wrote(data.nbytes)
 
     def close(self) -> None:
         """Write the header and put the file in place. May be called again.

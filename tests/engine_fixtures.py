@@ -14,7 +14,7 @@ from engine_model import BACKENDS, Source, buffers, descriptors, tells_what_is_c
 
 from fffs import engine
 from fffs.engine import BLOCK
-from fffs.native import lib
+from fffs.native import ffi, lib
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,25 @@ def source(folder: Path) -> Iterator[Source]:
     os.fsync(fd)
     yield Source(fd, data)
     os.close(fd)
+
+
+@pytest.fixture(scope="module")
+def ways(source: Source) -> Iterator[dict[str, Source]]:
+    """The same file, read through the page cache ("source") and, where that is possible, past it ("direct")."""
+    align = ffi.new("uint32_t *")
+    fd = lib.fffs_open_direct(source.fd, align)
+    if fd < 0:
+        yield {"source": source}
+        return
+    yield {"source": source, "direct": Source(source.fd, source.data, (fd, align[0]))}
+    os.close(fd)
+
+
+@pytest.fixture(scope="module")
+def direct(ways: dict[str, Source]) -> Source:
+    if "direct" not in ways:
+        pytest.skip("no reads past the page cache here")
+    return ways["direct"]
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ class Source:
 
     fd: int
     data: bytes | None = field(repr=False)
+    direct: tuple[int, int] | None = None  # descriptor and alignment: what is in it is read past the page cache
 
 
 @dataclass
@@ -91,6 +92,8 @@ class Batch:
             request["dest"] = buffer.ctypes.data + self.GUARD if record.keep else 0
             request["check"], request["expected"] = record.check, record.crc ^ record.spoil
             request["actual"], request["status"] = 0xDEADBEEF, 77
+            if record.source.direct:
+                request["direct_fd"], request["align"] = record.source.direct
 
     def run(self) -> bool:
         return engine.read_batch(self.requests)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import itertools
 import mmap
 import os
@@ -17,7 +16,8 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from engine_model import tells_what_is_cached, wait_until
+from cached import Cached
+from engine_model import wait_until
 
 from fffs import FileReader, FileWriter, engine
 from fffs.errors import ChecksumError, ClosedError, RecordIndexError, TruncatedError, UsageError
@@ -170,44 +170,6 @@ def test_awaiting_does_not_block_the_loop(reader: FileReader, monkeypatch: pytes
 
 
 # ---------------------------------------------------------------- what comes next
-
-_mincore = ctypes.CDLL(None, use_errno=True).mincore
-_mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
-
-
-class Cached:
-    """Which records of a file of equal ones are in the page cache; at first none are."""
-
-    def __init__(self, path: Path, count: int, size: int) -> None:
-        if not tells_what_is_cached(str(path.parent)):
-            pytest.skip("this file system does not tell what is in memory")
-        with FileWriter(path, count) as writer:
-            for i in range(count):
-                writer.write_one(bytes([i]) * size)
-        with FileReader(path) as reader:
-            self._starts = reader.index().starts.tolist()
-        self._size, self._fd = size, os.open(path, os.O_RDONLY)
-        self._bytes = np.frombuffer(mmap.mmap(self._fd, 0, prot=mmap.PROT_READ), np.uint8)
-        self.drop()
-
-    def drop(self) -> None:
-        os.fsync(self._fd)
-        wait_until(self._is_dropped)  # a page that is still being read stays
-
-    def _is_dropped(self) -> bool:
-        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        return not any(record in self for record in range(len(self._starts)))
-
-    def __contains__(self, record: int) -> bool:
-        # Asked of mincore: a read with RWF_NOWAIT starts to load what it then says is not there.
-        first = self._starts[record] // mmap.PAGESIZE * mmap.PAGESIZE
-        asked = self._bytes[first : self._starts[record] + self._size]
-        pages = np.zeros(-(-len(asked) // mmap.PAGESIZE), np.uint8)
-        assert _mincore(asked.ctypes.data, len(asked), pages.ctypes.data) == 0, os.strerror(ctypes.get_errno())
-        return bool((pages & 1).all())
-
-    def close(self) -> None:
-        os.close(self._fd)
 
 
 def test_what_was_announced_is_in_memory_soon(tmp_path: Path) -> None:

@@ -104,10 +104,12 @@ FAULTS: list[tuple[str, int, list[int]]] = [
 ENDLESS = {("PREAD", -EINTR), ("PREAD", -EAGAIN), ("PREAD", 1), ("URING_COMPLETE", 1), ("AIO_COMPLETE", 1)}
 
 CASES = [
-    pytest.param(backend, *case, id=f"{backend}-{case[0]}-{errno.errorcode.get(-case[1], case[1])}")
+    pytest.param(backend, *case, way, id=f"{backend}-{case[0]}-{errno.errorcode.get(-case[1], case[1])}-{way}")
     for backend in BACKENDS
     for case in FAULTS
+    for way in ("source", "direct")  # through the page cache, or, the cold ones, past it
     if case[0] in ("PREAD", "MEMORY") or case[0].startswith(backend.upper())
+    if way == "source" or backend != "pread"
 ]
 
 
@@ -204,10 +206,19 @@ def close_contexts(cold: Source) -> None:
     pytest.fail("a context is kept although it broke down")
 
 
-@pytest.mark.parametrize(("backend", "kind", "result", "statuses"), CASES, indirect=["backend"])
+@pytest.mark.parametrize(("backend", "kind", "result", "statuses", "way"), CASES, indirect=["backend"])
 def test_every_operation_may_fail(
-    backend: str, source: Source, hot: Source, kind: str, result: int, statuses: list[int]
+    backend: str,
+    ways: dict[str, Source],
+    hot: Source,
+    kind: str,
+    result: int,
+    statuses: list[int],
+    way: str,
 ) -> None:
+    if way not in ways:
+        pytest.skip("no reads past the page cache here")
+    source = ways[way]
     records, number = mixed_records(source, hot), kind_of(kind)
     after = [Record(source, n * 400_000, 3000, keep=n != 2) for n in range(12)]
     watch = Watch()

@@ -212,7 +212,7 @@ def test_unmounting_when_the_daemon_does_not_answer(
     path = mounts(source)
     mounts.daemon.kill(signal.SIGSTOP)
     try:
-        with pytest.raises(MountError, match="does not answer.*--lazy"):
+        with pytest.raises(MountError, match=r"does not answer.*--lazy"):
             umount(path)
         umount(path, lazy=True)
         assert not is_mounted(path)

@@ -24,7 +24,7 @@ import fffs
 import fffs.torch
 from fffs.errors import RecordIndexError
 from fffs.torch import ahead
-from fffs.torch.ahead import draws_at_once
+from fffs.torch.ahead import has_fixed_order
 
 COUNT = 20
 
@@ -48,9 +48,9 @@ class Noting(fffs.torch.Dataset):
         self.notes.append(("read", indices))
         return indices
 
-    def prefetch(self, indices: list[int]) -> None:
+    def announce(self, indices: list[int]) -> None:
         self.notes.append(("announced", list(indices)))
-        super().prefetch(indices)
+        super().announce(indices)
 
 
 @pytest.fixture
@@ -72,23 +72,32 @@ def test_each_batch_is_announced_before_the_one_before_is_read(path: Path, shuff
         dataset.notes.clear()
         expected = [batch.tolist() for batch in stock]
         assert [batch.tolist() for batch in loader] == expected
-        a, b, c, d = expected
-        assert dataset.notes == [
-            ("announced", b), ("read", a), ("announced", c), ("read", b), ("announced", d), ("read", c), ("read", d),
-        ]  # fmt: skip
+        a, b, c, d = expected  # the last is not asked for early
+        assert dataset.notes == [("announced", b), ("read", a), ("announced", c), ("read", b), ("read", c), ("read", d)]
+
+
+@pytest.mark.usefixtures("busy")
+@pytest.mark.parametrize(("size", "drop_last", "taken"), [(5, False, 4), (8, False, 2), (8, True, 2), (6, False, 3)])
+def test_who_stops_early_has_torchs_order_in_the_next_epoch(path: Path, size: int, drop_last: bool, taken: int) -> None:
+    def epochs(loader: Any) -> list[Any]:
+        return [[batch.tolist() for batch in itertools.islice(loader, taken)] for _ in range(3)]
+
+    arguments: dict[str, Any] = {"batch_size": size, "shuffle": True, "drop_last": drop_last}
+    ours = fffs.torch.DataLoader(Noting(path), **arguments, generator=torch.Generator().manual_seed(3))
+    generator = torch.Generator().manual_seed(3)
+    stock: Any = torch.utils.data.DataLoader(range(COUNT), **arguments, generator=generator)  # type: ignore[arg-type]
+    assert epochs(ours) == epochs(stock)
 
 
 @pytest.mark.usefixtures("busy")
 def test_what_is_passed_over_is_not_announced(path: Path) -> None:
     dataset = Noting(path)
-    loader = fffs.torch.DataLoader(dataset, batch_size=5)
+    loader = fffs.torch.DataLoader(dataset, batch_size=4)
     loader.set_step(2)
-    assert [batch.tolist() for batch in loader] == [list(range(10, 15)), list(range(15, 20))]
-    assert dataset.notes == [
-        ("announced", list(range(15, 20))),
-        ("read", list(range(10, 15))),
-        ("read", [*range(15, 20)]),
-    ]
+    assert [int(batch[0]) for batch in loader] == [8, 12, 16]
+    assert [(kind, indices[0]) for kind, indices in dataset.notes] == [
+        ("announced", 12), ("read", 8), ("read", 12), ("read", 16),
+    ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("busy")
@@ -106,11 +115,11 @@ def test_a_run_resumes_where_it_was_and_not_where_it_looked(path: Path) -> None:
 
 
 def test_nothing_is_announced_while_all_is_in_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = iter([0, 0, 0, 4, 4, 4])
+    numbers = iter([0, 0, 4, 4])
     monkeypatch.setattr(ahead, "_from_disks", numbers.__next__)
     dataset = Noting(path)
     list(fffs.torch.DataLoader(dataset, batch_size=4))
-    assert [indices for kind, indices in dataset.notes if kind == "announced"] == [[12, 13, 14, 15]]
+    assert [indices for kind, indices in dataset.notes if kind == "announced"] == [[8, 9, 10, 11]]
     assert list(numbers) == []
 
 
@@ -125,12 +134,37 @@ def test_workers_read_ahead_without_it(path: Path) -> None:
 @pytest.mark.usefixtures("busy")
 def test_errors_come_from_the_read(path: Path) -> None:
     dataset = Noting(path)
-    loader = fffs.torch.DataLoader(dataset, sampler=SubsetRandomSampler([0, COUNT]), batch_size=1)
+    loader = fffs.torch.DataLoader(fffs.torch.Subset(dataset, [0, 1, 99, 2, 3]))
     found = []
-    with pytest.raises(RecordIndexError, match=r"20"):
+    with pytest.raises(RecordIndexError, match="99"):
         for batch in loader:
             found += batch.tolist()
-    assert found in ([], [0])
+    assert found == [0, 1]
+    assert ("announced", [99]) in dataset.notes
+
+
+class Unable(fffs.torch.Dataset):
+    announce = 4  # type: ignore[assignment]
+
+
+class Interrupted(Noting):
+    def announce(self, indices: list[int]) -> None:
+        if indices[0] == 8:
+            self.notes.append(("interrupted", indices))
+            raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("busy")
+def test_what_fails_before_a_batch_loses_none(path: Path) -> None:
+    assert len(list(fffs.torch.DataLoader(Unable(path), batch_size=4))) == 5
+    dataset = Interrupted(path)
+    batches, found = iter(fffs.torch.DataLoader(dataset, batch_size=4)), []
+    with pytest.raises(KeyboardInterrupt):
+        for batch in batches:
+            found.append(int(batch[0]))
+    assert dataset.notes[-1][0] == "interrupted"
+    found += [int(batch[0]) for batch in batches]
+    assert found == [0, 4, 8, 12, 16]
 
 
 class Own(Sampler[int]):
@@ -150,12 +184,12 @@ def test_only_samplers_with_a_fixed_order_are_asked_early(path: Path) -> None:
         WeightedRandomSampler([1.0] * COUNT, COUNT),
         DistributedSampler(Noting(path), 2, 0),
     ):
-        assert draws_at_once(sampler)
-        assert draws_at_once(BatchSampler(sampler, 3, False))
-    assert not draws_at_once(Own())
-    assert not draws_at_once(BatchSampler(Own(), 3, False))
-    assert not draws_at_once(RandomSampler(data, replacement=True))
-    assert not draws_at_once(RandomSampler(data, num_samples=COUNT + 1))
+        assert has_fixed_order(sampler)
+        assert has_fixed_order(BatchSampler(sampler, 3, False))
+    assert not has_fixed_order(Own())
+    assert not has_fixed_order(BatchSampler(Own(), 3, False))
+    assert not has_fixed_order(RandomSampler(data, replacement=True))
+    assert not has_fixed_order(RandomSampler(data, num_samples=COUNT + 1))
 
 
 @pytest.mark.usefixtures("busy")
@@ -169,15 +203,15 @@ def test_data_sets_of_data_sets_pass_it_on(path: Path, monkeypatch: pytest.Monke
     asked: list[list[int]] = []
     monkeypatch.setattr(fffs.FileReader, "prefetch", lambda self, indices: asked.append(list(indices)))
     dataset = fffs.torch.Dataset(path)
-    fffs.torch.Subset(dataset, range(0, COUNT, 2)).prefetch([3, -1])
-    (dataset + fffs.torch.Subset(dataset, [9, 8, 7])).prefetch([1, COUNT + 2, 2, COUNT])
+    fffs.torch.Subset(dataset, range(0, COUNT, 2)).announce([3, -1])
+    (dataset + fffs.torch.Subset(dataset, [9, 8, 7])).announce([1, COUNT + 2, 2, COUNT])
     assert asked == [[6, 18], [1, 2], [7, 9]]
 
     class Own(fffs.torch.Dataset):
         def __getitem__(self, indices: Any) -> Any:
             return indices
 
-    Own(path).prefetch([1])
+    Own(path).announce([1])
     assert len(asked) == 3
 
 
@@ -189,7 +223,7 @@ def test_of_a_packed_folder_the_records_are_announced(tmp_path: Path, monkeypatc
     folder = fffs.torch.PackedFolder(tmp_path / "f.ffr")
     asked: list[int] = []
     monkeypatch.setattr(fffs.FileReader, "prefetch", lambda self, indices: asked.extend(indices))
-    folder.prefetch([2, 0, -2])
+    folder.announce([2, 0, -2])
     assert [bytes(folder.reader.read_one(record)) for record in asked] == [b"b/1", b"a/1", b"a/2"]
 
 

@@ -48,10 +48,10 @@ class FrameWriter(Writing):
             self._stream.write(head)
             self._stream.write(data)
             self._stream.write(tail)
+            self.count += 1
+            self._file.early.wrote(data.nbytes)
         except BaseException as error:
             self._fail(error)
-        self._file.early.wrote(data.nbytes)
-        self.count += 1
 
     def close(self) -> None:
         """Put the file in place. May be called again. Raises WriteError, and then an older file is as it was."""

@@ -6,11 +6,23 @@
 
 #include "engine.h"
 
-/* Errors are those of the read to come. */
-static void announce(int fd, int64_t start, int64_t end)
+/* What was announced last: from there to there of this file. */
+typedef struct {
+    int fd;
+    int64_t from, to;
+} announcement;
+
+/* Announces a range, but for what of it was announced just before. Errors are those of the read to come. */
+static void announce(announcement *last, int fd, int64_t start, int64_t end)
 {
-    if (start >= 0 && start < end)
-        (void)posix_fadvise(fd, start, end - start, POSIX_FADV_WILLNEED);
+    if (start < 0 || start >= end)
+        return;
+    if (fd != last->fd || start < last->from || start > last->to)
+        *last = (announcement){fd, start, start};
+    if (end <= last->to)
+        return;
+    (void)posix_fadvise(fd, last->to, end - last->to, POSIX_FADV_WILLNEED);
+    last->to = end;
 }
 
 /* Makes a range that of the blocks it is in: a disk gives blocks of 64 KiB about as often as it gives 8 KiB, so
@@ -26,6 +38,8 @@ static bool widen(int64_t block, int64_t *start, int64_t *end)
 
 void fffs_prefetch(const fffs_request *requests, size_t count)
 {
+    announcement last = {-1, 0, 0};
+
     for (size_t i = 0; i < count; i++) {
         const fffs_request *request = &requests[i];
         int64_t start = request->offset, end;
@@ -34,26 +48,19 @@ void fffs_prefetch(const fffs_request *requests, size_t count)
             continue;
         end = start + request->length;
         (void)widen(request->around, &start, &end);
-        announce(request->fd, start, end);
+        announce(&last, request->fd, start, end);
     }
 }
 
 void fffs_announce_blocks(fffs_piece *const *pieces, size_t count)
 {
-    int64_t from = 0, to = 0; /* what was announced last ... */
-    int fd = -1;              /* ... of this file */
+    announcement last = {-1, 0, 0};
 
     for (size_t i = 0; i < count; i++) {
         const fffs_piece *piece = pieces[i];
         int64_t start = piece->offset, end = start + piece->length;
 
-        if (!widen(piece->around, &start, &end))
-            continue;
-        if (fd != piece->fd || start < from || start > to) {
-            fd = piece->fd;
-            from = to = start;
-        }
-        announce(fd, to, end);
-        to = end > to ? end : to;
+        if (widen(piece->around, &start, &end))
+            announce(&last, piece->fd, start, end);
     }
 }

@@ -96,7 +96,8 @@ static void tell_ahead(voyage *self)
         const fffs_piece *piece = flight->pieces[self->told++];
 
         /* Advice: what it cannot do, the read does. */
-        (void)posix_fadvise(piece->fd, fffs_piece_offset(piece), piece->length - piece->done, POSIX_FADV_WILLNEED);
+        if (piece->align == 0)
+            (void)posix_fadvise(piece->fd, fffs_piece_offset(piece), piece->length - piece->done, POSIX_FADV_WILLNEED);
         self->told_bytes += piece->length;
     }
 }
@@ -114,7 +115,7 @@ static int fill(voyage *self, struct iocb **group)
         memset(block, 0, sizeof *block);
         block->aio_data = (uint64_t)slot;
         block->aio_lio_opcode = IOCB_CMD_PREAD;
-        block->aio_fildes = (uint32_t)next->piece->fd;
+        block->aio_fildes = (uint32_t)fffs_slot_fd(next);
         block->aio_buf = (uint64_t)(uintptr_t)fffs_slot_data(next);
         block->aio_nbytes = fffs_slot_size(next);
         block->aio_offset = fffs_slot_offset(next);

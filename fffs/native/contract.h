@@ -71,7 +71,14 @@ typedef struct {
     uint32_t actual;   /* out: the checksum that came out, when everything could be read */
     int32_t status;    /* out: 0; -EBADMSG: checksum differs; -ENODATA: the file ends too early; or -errno */
     uint32_t around;   /* what must come from the disk comes with all of its aligned block of so many bytes; 0: alone */
+    uint32_t align;    /* 0, or: past the page cache, as fffs_open_direct said */
+    int32_t direct_fd; /* with align: the same file, open as fffs_open_direct does it */
 } fffs_request;
+
+/* Opens the file that fd is open for once more, for reads past the page cache (O_DIRECT), whose places in file and
+ * memory must be multiples of *align. The caller closes the descriptor. A descriptor, or -errno: -EOPNOTSUPP where the
+ * file system does not tell what it wants (Linux before 6.1, most network file systems). */
+int fffs_open_direct(int fd, uint32_t *align);
 
 /* Reads count requests, in any order and in parallel, and checks each one. When it returns, no I/O into any dest is
  * in flight, whatever happened. 0: all are good. -EIO: at least one request's status is not 0; the others are good.
@@ -82,8 +89,8 @@ int fffs_read_batch(fffs_request *requests, size_t count);
 int fffs_read_one(int fd, int64_t offset, int64_t length, uint8_t *dest, uint32_t check, uint32_t expected);
 
 /* Asks the kernel to read ranges of files, with the blocks around them, into the page cache, and does not wait for the
- * disk: only a hint. Takes 10 to 40 us for each range of 100 KiB that is not there. Checks and destinations mean
- * nothing. */
+ * disk: only a hint. Takes 10 to 40 us for each range of 100 KiB that is not there. Best sorted by file and
+ * offset where blocks are wanted. Checks and destinations mean nothing. */
 void fffs_prefetch(const fffs_request *requests, size_t count);
 
 /* Says that a batch of so many requests and bytes follows at once: helper threads that sleep wake up meanwhile. Only a

@@ -31,9 +31,6 @@ enum { TRUST_AFTER = 32, TRUST_BYTES = 16 * 1024, TRUST_CHECK = 8 };
 /* A plain read has waited for the device if it takes this long beside its bytes. */
 enum { SLOW_NANOSECONDS = 50000 };
 
-/* Scratch buffers in flight at a time on one ring, of up to FFFS_BLOCK each. */
-enum { SCRATCH_LIMIT = 16 };
-
 /* Cold pieces that are worth a ring of their own. */
 enum { SLICE_PIECES = 16 };
 
@@ -304,81 +301,6 @@ static void read_plain(fffs_piece *piece, uint8_t **scratch)
     }
 }
 
-/* ---------------------------------------------------------------- reads in flight */
-
-void fffs_flight_open(fffs_flight *flight, fffs_piece **pieces, size_t count, uint32_t depth)
-{
-    flight->pieces = pieces;
-    flight->count = count;
-    flight->next = 0;
-    flight->depth = depth;
-    flight->free_count = depth;
-    flight->again_count = flight->scratch_count = 0;
-    for (uint32_t i = 0; i < depth; i++) {
-        flight->free[i] = (uint8_t)i;
-        flight->slots[i].piece = NULL;
-        flight->slots[i].scratch = NULL;
-    }
-}
-
-int fffs_flight_next(fffs_flight *flight)
-{
-    if (flight->again_count > 0)
-        return flight->again[--flight->again_count];
-    while (flight->free_count > 0 && flight->next < flight->count) {
-        fffs_piece *piece = flight->pieces[flight->next];
-        int slot = flight->free[flight->free_count - 1];
-
-        if (piece->dest == NULL) {
-            if (flight->scratch_count == SCRATCH_LIMIT)
-                return -1;
-            flight->slots[slot].scratch = fffs_buffer_take(piece->length);
-            if (flight->slots[slot].scratch == NULL) {
-                flight->next++; /* a plain read may find the memory */
-                continue;
-            }
-            flight->scratch_count++;
-        }
-        flight->slots[slot].piece = piece;
-        flight->free_count--;
-        flight->next++;
-        return slot;
-    }
-    return -1;
-}
-
-void fffs_flight_again(fffs_flight *flight, int slot)
-{
-    flight->again[flight->again_count++] = (uint8_t)slot;
-}
-
-void fffs_flight_leave(fffs_flight *flight, int slot)
-{
-    if (flight->slots[slot].scratch != NULL) {
-        fffs_buffer_give(flight->slots[slot].scratch);
-        flight->slots[slot].scratch = NULL;
-        flight->scratch_count--;
-    }
-    flight->slots[slot].piece = NULL;
-    flight->free[flight->free_count++] = (uint8_t)slot;
-}
-
-void fffs_flight_landed(fffs_flight *flight, int slot, int64_t result)
-{
-    fffs_slot *landed = &flight->slots[slot];
-
-    if (fffs_piece_read(landed->piece, result, fffs_slot_data(landed)) || result <= 0)
-        fffs_flight_leave(flight, slot);
-    else
-        fffs_flight_again(flight, slot);
-}
-
-void fffs_flight_close(fffs_flight *flight)
-{
-    for (uint32_t i = 0; i < flight->depth; i++)
-        fffs_buffer_give(flight->slots[i].scratch);
-}
-
 /* ---------------------------------------------------------------- batches */
 
 typedef struct {
@@ -392,6 +314,7 @@ typedef struct {
     fffs_piece **plain; /* those to be read plainly */
     size_t plain_count;
     uint64_t bytes;
+    bool direct;  /* what is to be read past the page cache can be: alone a piece is not worth a ring */
     size_t group; /* pieces that a thread takes at a time */
     /* Shared by the threads: */
     _Alignas(64) _Atomic size_t cursor;
@@ -402,10 +325,15 @@ typedef struct {
     fffs_piece *few_left[FEW_PIECES];
 } batch;
 
+static bool is_alignment(uint32_t align)
+{
+    return (align & (align - 1)) == 0 && align <= FFFS_ALIGN_MAX;
+}
+
 static bool is_valid(const fffs_request *request)
 {
     return request->offset >= 0 && request->length >= 0 && request->offset <= INT64_MAX - request->length &&
-           request->check <= FFFS_CHECK_CRC32C;
+           request->check <= FFFS_CHECK_CRC32C && is_alignment(request->align);
 }
 
 static uint64_t count_pieces(const fffs_request *request)
@@ -434,6 +362,8 @@ static fffs_piece *cut_request(const fffs_request *request, uint32_t number, fff
         piece->request = number;
         piece->check = request->check;
         piece->around = request->around;
+        piece->align = request->align;
+        piece->direct_fd = request->direct_fd;
     }
     return piece;
 }
@@ -455,6 +385,7 @@ static int open_batch(batch *self, fffs_request *requests, size_t count)
         self->bytes += is_valid(&requests[i]) ? (uint64_t)requests[i].length : 0;
     }
     self->piece_count = (size_t)total;
+    self->direct = total > 1 && atomic_load(&selected) != NULL;
     self->pieces = self->few_pieces;
     self->left = self->few_left;
     if (total > FEW_PIECES) {
@@ -562,6 +493,10 @@ static void try_piece(batch *self, fffs_piece *piece, hot_worker *worker)
 
     if (piece->status != FFFS_PENDING)
         return;
+    if (self->direct && piece->align != 0) {
+        self->left[atomic_fetch_add_explicit(&self->miss_count, 1, memory_order_relaxed)] = piece;
+        return;
+    }
     if (atomic_load_explicit(&self->misses_in_row, memory_order_relaxed) < COLD_AFTER)
         result = read_hot(piece, &worker->scratch, is_trusted(worker, piece));
     if (result == 0) {

@@ -1,4 +1,4 @@
-/* What the engine's parts (engine.c, uring.c, aio.c, threads.c, buffer.c, fault.c) share and nothing else needs.
+/* What the engine's parts (engine.c, flight.c, uring.c, aio.c, threads.c, buffer.c, fault.c) share.
  *
  * A batch is cut into pieces of at most FFFS_BLOCK. First every piece is tried with reads that never wait (hot). What
  * is not in the page cache is then left to the selected backend (cold), and what a backend leaves behind, for
@@ -37,6 +37,8 @@ typedef struct {
     uint32_t request;
     uint32_t check;  /* FFFS_CHECK_* */
     uint32_t around; /* as in the request */
+    uint32_t align;  /* the same */
+    int32_t direct_fd;
 } fffs_piece;
 
 /* Takes the result of one read of data (the bytes after piece->done): counts and checksums a positive one, finishes
@@ -52,15 +54,20 @@ static inline int64_t fffs_piece_offset(const fffs_piece *piece)
 /* Lets the kernel begin to read the blocks around pieces, where these want it (ahead.c). Best sorted by file and offset. */
 void fffs_announce_blocks(fffs_piece *const *pieces, size_t count);
 
-/* ---------------------------------------------------------------- reads in flight (engine.c) */
+/* ---------------------------------------------------------------- reads in flight (flight.c) */
 
 /* Depth of a ring: more than any disk here needs, and small enough to be set up in tens of microseconds. */
 enum { FFFS_DEPTH = 128 };
+
+/* The most that reads past the page cache may want their places to be multiples of: what pooled memory is. */
+enum { FFFS_ALIGN_MAX = 4096 };
 
 /* One read being prepared or in flight. */
 typedef struct {
     fffs_piece *piece;
     uint8_t *scratch; /* a pooled buffer of the slot's, where the piece has no dest */
+    uint8_t *direct;  /* room in the flight's memory, where the piece is read past the page cache */
+    uint32_t room;    /* so much */
 } fffs_slot;
 
 /* The cold pieces of one batch on their way through one I/O context. Owned and used by one thread. */
@@ -69,6 +76,8 @@ typedef struct {
     size_t count, next;
     uint32_t depth; /* slots in use, at most FFFS_DEPTH */
     uint32_t free_count, again_count, scratch_count;
+    uint8_t *direct; /* pooled, a room for each slot, when some piece is read past the page cache; or NULL */
+    uint32_t room;
     uint8_t free[FFFS_DEPTH];  /* slots nothing is in */
     uint8_t again[FFFS_DEPTH]; /* slots whose piece needs another read */
     fffs_slot slots[FFFS_DEPTH];
@@ -92,17 +101,33 @@ void fffs_flight_leave(fffs_flight *flight, int slot);
 /* Gives back what the slots hold. Nothing may be in flight. */
 void fffs_flight_close(fffs_flight *flight);
 
+/* What a read past the page cache brings along in front of the bytes that are wanted. */
+static inline uint32_t fffs_slot_skip(const fffs_slot *slot)
+{
+    return slot->direct != NULL ? (uint32_t)(fffs_piece_offset(slot->piece) % slot->piece->align) : 0;
+}
+static inline int fffs_slot_fd(const fffs_slot *slot)
+{
+    return slot->direct != NULL ? slot->piece->direct_fd : slot->piece->fd;
+}
 static inline uint8_t *fffs_slot_data(const fffs_slot *slot)
 {
+    if (slot->direct != NULL)
+        return slot->direct;
     return slot->scratch != NULL ? slot->scratch : slot->piece->dest + slot->piece->done;
 }
 static inline uint32_t fffs_slot_size(const fffs_slot *slot)
 {
-    return slot->piece->length - slot->piece->done;
+    uint32_t rest = slot->piece->length - slot->piece->done, whole;
+
+    if (slot->direct == NULL)
+        return rest;
+    whole = (rest + fffs_slot_skip(slot) + slot->piece->align - 1) / slot->piece->align * slot->piece->align;
+    return whole < slot->room ? whole : slot->room;
 }
 static inline int64_t fffs_slot_offset(const fffs_slot *slot)
 {
-    return fffs_piece_offset(slot->piece);
+    return fffs_piece_offset(slot->piece) - fffs_slot_skip(slot);
 }
 
 /* ---------------------------------------------------------------- I/O contexts (engine.c) */

@@ -113,7 +113,7 @@ static bool fill(voyage *self)
             fffs_flight_again(&self->flight, slot);
             return false;
         }
-        io_uring_prep_read(entry, next->piece->fd, fffs_slot_data(next), fffs_slot_size(next),
+        io_uring_prep_read(entry, fffs_slot_fd(next), fffs_slot_data(next), fffs_slot_size(next),
                            (uint64_t)fffs_slot_offset(next));
         entry->user_data = (uint64_t)slot;
         self->queued++;

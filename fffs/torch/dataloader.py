@@ -13,7 +13,7 @@ import torch.utils.data
 from torch.utils.data import default_convert
 
 from fffs.errors import UsageError
-from fffs.torch.ahead import announced, draws_at_once
+from fffs.torch.ahead import Announced, has_fixed_order
 from fffs.torch.arena import Arena, settle
 from fffs.torch.batch import Batch, Collate
 from fffs.torch.dataset import Dataset
@@ -31,7 +31,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
       tensors, and the caller's for as long as he likes. While many are kept, others come in torch's way.
     - Raw records of different lengths are collated into a ``RecordBatch``.
     - Without workers, the next batch is announced to the disk before one is read, where batches come from disks and the
-      sampler is one of torch's own: it comes while the program computes. See ``Dataset.prefetch``.
+      sampler is one of torch's own: it comes while the program computes. See ``Dataset.announce``.
     - ``set_step(k)``: epochs that begin at batch k.
     - ``state_dict()`` and ``load_state_dict()``, at any time between two batches: the resumed run gets the batches that
       the other would have got next, with any number of workers. So that this holds for random augmentations, too, the
@@ -94,8 +94,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if not isinstance(dataset, torch.utils.data.IterableDataset):
             kind = Kind.PLAIN if not ours else Kind.SEEDED if collate_fn.users else Kind.JOINED
             order = super()._index_sampler
-            if ours and num_workers == 0 and draws_at_once(order):
-                self._order = Order(order, self.generator, kind, partial(announced, dataset=users_dataset))
+            if ours and num_workers == 0 and has_fixed_order(order):
+                self._order = Order(order, self.generator, kind, partial(Announced, dataset=users_dataset))
             else:
                 self._order = Order(order, self.generator, kind)
 

@@ -15,7 +15,7 @@ import fffs
 from fffs.errors import RecordIndexError, UsageError
 from fffs.reader import FileReader, PathLike
 from fffs.torch.batch import Batch, Records, random_numbers, share_threads
-from fffs.torch.neighbours import read_neighbours
+from fffs.torch.disk import suit_memory
 
 
 def several(indices: Any, count: int) -> list[Any] | None:
@@ -88,7 +88,7 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         self.fnames = fnames
         self.reader = fffs.open(fnames, check_data=check_data)
         if isinstance(self.reader, FileReader):
-            read_neighbours(self.reader)
+            suit_memory(self.reader)
 
     def __len__(self) -> int:
         return self.reader.n
@@ -130,7 +130,7 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         """
         return data
 
-    def prefetch(self, indices: list[int]) -> None:
+    def announce(self, indices: list[int]) -> None:
         """Let what a batch needs begin to come from the disk, and return at once. A DataLoader of ours without workers
         tells what comes next; override it, with ``FileReader.prefetch``, where ``__getitem__`` has readers of your own.
         """
@@ -175,10 +175,10 @@ class Subset(Dataset):
             return self[[operator.index(indices)]][0]
         return self.dataset[self._of_dataset(numbers)]
 
-    def prefetch(self, indices: list[int]) -> None:
+    def announce(self, indices: list[int]) -> None:
         """As the data set's."""
         if type(self).__getitem__ is Subset.__getitem__:
-            self.dataset.prefetch(self._of_dataset(indices))
+            self.dataset.announce(self._of_dataset(indices))
 
     def raw(self, indices: list[int]) -> Records | None:
         """As the data set's."""
@@ -218,11 +218,11 @@ class ConcatDataset(Dataset):
             wanted.setdefault(k, []).append((place, number))
         return wanted
 
-    def prefetch(self, indices: list[int]) -> None:
+    def announce(self, indices: list[int]) -> None:
         """As the data sets'."""
         if type(self).__getitem__ is ConcatDataset.__getitem__:
             for k, pairs in self._by_dataset(indices).items():
-                self.datasets[k].prefetch([number for _, number in pairs])
+                self.datasets[k].announce([number for _, number in pairs])
 
     def __getitem__(self, indices: Any) -> Any:
         """As a data set's, counting through; each data set is read in one batch."""

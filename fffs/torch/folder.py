@@ -117,7 +117,7 @@ class PackedFolder(Dataset):
         share_threads()
         return self.process(chosen.tolist(), self.reader.read(self._records[chosen]))
 
-    def prefetch(self, indices: list[int]) -> None:
+    def announce(self, indices: list[int]) -> None:
         """As ``Dataset``'s."""
         if type(self).__getitem__ is PackedFolder.__getitem__ and isinstance(self.reader, FileReader):
             self.reader.prefetch(self._records[resolve(indices, len(self))])

@@ -57,10 +57,10 @@ class Order:
         sampler: Any,
         generator: torch.Generator | None,
         kind: Kind,
-        look_ahead: Callable[[Iterator[Any]], Iterator[Any]] = iter,
+        look_ahead: Callable[[Iterator[Any], int], Iterator[Any]] | None = None,
     ) -> None:
-        """sampler: of batches, or of indices. generator: the loader's. kind: what is to be given. look_ahead: the same
-        batches again, after it has done what it wants with those to come.
+        """sampler: of batches, or of indices. generator: the loader's. kind: what is to be given. look_ahead: gives
+        the same batches again, of which there are so many, after it has done what it wants with those to come.
         """
         self.sampler, self.kind, self.look_ahead = sampler, kind, look_ahead
         self.step = 0
@@ -202,7 +202,9 @@ class Draws:
             self._position = self._epoch.position
             # Generators draw when they are asked for the first time.
             first = list(itertools.islice(self._rest, 1))
-            self._rest = self._order.look_ahead(itertools.chain(first, self._rest))
+            self._rest = itertools.chain(first, self._rest)
+            if self._order.look_ahead:
+                self._rest = self._order.look_ahead(self._rest, len(self._order.sampler) - self._position)
         return self._epoch
 
     def __iter__(self) -> Draws:

@@ -19,20 +19,21 @@ from figures import Figure, Report, progress, seconds
 from fffs import FileReader, engine
 
 BATCH = 128
-GOAL = 0.97  # of fio, for one caller: by itself, and telling what comes next
-AHEAD = "1 caller, prefetching"
+GOAL = 0.97  # of fio, for one caller: by itself, telling what comes next, and past the page cache
+ALONE, AHEAD, DIRECT = "1 caller", "1 caller, prefetching", "1 caller, past the page cache"
 # Disks in clouds give more to whoever comes after a pause, as fio itself does, which takes a while to start: so
 # everybody has one, of the same length for all that matters.
 PAUSE = 1.0
 
 
-def _ours(path: Path, backend: str, callers: int, ahead: bool = False) -> float:
+def _ours(path: Path, backend: str, callers: int, ahead: bool = False, direct: bool = False) -> float:
     """MB/s of reading each record once, in random order, with that many threads that ask for batches.
 
-    ahead: each batch is announced before the one before it is read.
+    ahead: each batch is announced before the one before it is read. direct: past the page cache, where that can be.
     """
     engine.select(backend)
     with FileReader(path) as reader:
+        reader.read_direct(direct)
         order = np.random.default_rng(3).permutation(reader.n)
         batches = [order[k : k + BATCH].tolist() for k in range(0, reader.n, BATCH)]
         page_cache.drop(path)
@@ -98,9 +99,10 @@ def run(report: Report, scratch: Path, quick: bool) -> None:
     # beforehand, never lets it rest; neither does a caller that tells what comes next, or two callers, as in a loader
     # with two workers.
     programs = {
-        f"{default}, {AHEAD}": partial(_ours, path, default, 1, True),
+        f"{default}, {AHEAD}": partial(_ours, path, default, 1, ahead=True),
+        f"{default}, {DIRECT}": partial(_ours, path, default, 1, direct=True),
         f"{default}, 2 callers": partial(_ours, path, default, 2),
-        **{f"{name}, 1 caller": partial(_ours, path, name, 1) for name in backends},
+        **{f"{name}, {ALONE}": partial(_ours, path, name, 1) for name in backends},
         **{f"fio {kind}": partial(_fio, path, direct) for direct, kind in enumerate(("buffered", "direct"))},
     }
     rates: dict[str, list[float]] = {name: [] for name in programs}
@@ -118,6 +120,6 @@ def run(report: Report, scratch: Path, quick: bool) -> None:
             floor = rates[f"fio {kind}"]
             ratio = statistics.median(a / b for a, b in zip(rates[name], floor, strict=True))
             what = f"112 KiB, batches of {BATCH}, {name} / fio {kind}"
-            goal = GOAL if name in (f"{default}, 1 caller", f"{default}, {AHEAD}") else None
+            goal = GOAL if name in {f"{default}, {way}" for way in (ALONE, AHEAD, DIRECT)} else None
             ours, theirs = statistics.median(rates[name]), statistics.median(floor)
             report.add(Figure("cold", what, ours, "MB/s", theirs, f"fio, {kind}", ratio, goal))

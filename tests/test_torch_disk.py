@@ -1,4 +1,4 @@
-"""When a data set lets its reader bring neighbours along: small records, and memory for all of them."""
+"""How data sets come from the disk, by the size of their records, and of all of them against the memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fffs import FileWriter, memory
-from fffs.torch import Dataset, neighbours
+from fffs import FileReader, FileWriter, memory
+from fffs.torch import Dataset, disk
 
 
 def make(path: Path, count: int, size: int) -> Path:
@@ -17,7 +17,7 @@ def make(path: Path, count: int, size: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("size", "around"), [(100, neighbours.BLOCK), (30_000, neighbours.BLOCK), (33_000, 0)])
+@pytest.mark.parametrize(("size", "around"), [(100, disk.BLOCK), (30_000, disk.BLOCK), (33_000, 0)])
 def test_only_small_records_are_read_with_their_neighbours(tmp_path: Path, size: int, around: int) -> None:
     with Dataset(make(tmp_path / "p.ffr", 10, size)).reader as reader:
         assert reader.store.around == around
@@ -25,10 +25,26 @@ def test_only_small_records_are_read_with_their_neighbours(tmp_path: Path, size:
 
 def test_only_what_fits_into_half_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make(tmp_path / "p.ffr", 10, 10_000)
-    for available, around in ((2 * path.stat().st_size, neighbours.BLOCK), (2 * path.stat().st_size - 2, 0)):
-        monkeypatch.setattr(neighbours, "available_memory", lambda available=available: available)
+    for available, around in ((2 * path.stat().st_size, disk.BLOCK), (2 * path.stat().st_size - 2, 0)):
+        monkeypatch.setattr(disk, "available_memory", lambda available=available: available)
         with Dataset(path).reader as reader:
             assert reader.store.around == around
+
+
+@pytest.mark.parametrize("size", [4000, 5000, 100_000])
+def test_what_is_much_larger_than_memory_is_read_past_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    path = make(tmp_path / "p.ffr", 10, size)
+    with FileReader(path) as reader:
+        possible = reader.read_direct() and size > disk.PAGE
+    length = path.stat().st_size
+    for available, direct in ((length // 2 + 1, False), (length // 2 - 1, possible), (0, False)):
+        monkeypatch.setattr(disk, "available_memory", lambda available=available: available)
+        dataset = Dataset(path)
+        assert (dataset.reader.store.direct, dataset.reader.store.around) == (direct, 0)
+        assert [len(record) for record in dataset[range(10)]] == [size] * 10
+        dataset.reader.close()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +89,7 @@ def test_where_nobody_tells_of_memory_there_is_none(tmp_path: Path, monkeypatch:
 def test_not_where_other_machines_read_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make(tmp_path / "p.ffr", 10, 100)
     monkeypatch.setenv("WORLD_SIZE", "8")
-    for local, around in (("8", neighbours.BLOCK), ("4", 0)):
+    for local, around in (("8", disk.BLOCK), ("4", 0)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
         with Dataset(path).reader as reader:
             assert reader.store.around == around

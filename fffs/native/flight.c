@@ -1,0 +1,180 @@
+/* Reads in flight: what the asynchronous backends have of a batch, and where its bytes land.
+ *
+ * A read past the page cache needs places in the file and in memory that are multiples of what the file system wants,
+ * and records begin anywhere. So it takes what is around a piece into memory of the flight's, and the piece is copied
+ * out of that: as the kernel copies out of the page cache, whose pages it has to find, fill in and forget again. */
+#include "engine.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Scratch buffers in flight at a time on one ring, of up to FFFS_BLOCK each. */
+enum { SCRATCH_LIMIT = 16 };
+
+/* Room for a read past the page cache; longer pieces take several, one after another. */
+enum { DIRECT_ROOM = 256 * 1024 };
+
+enum { HUGE_PAGE = 2 * 1024 * 1024 };
+
+/* ---------------------------------------------------------------- opening */
+
+int fffs_open_direct(int fd, uint32_t *align)
+{
+#ifdef STATX_DIOALIGN
+    struct statx found;
+    char path[40];
+    int direct;
+
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &found) != 0)
+        return -errno;
+    if (!(found.stx_mask & STATX_DIOALIGN) || found.stx_dio_offset_align == 0)
+        return -EOPNOTSUPP;
+    *align = found.stx_dio_offset_align > found.stx_dio_mem_align ? found.stx_dio_offset_align : found.stx_dio_mem_align;
+    if ((*align & (*align - 1)) != 0 || *align > FFFS_ALIGN_MAX)
+        return -EOPNOTSUPP;
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    direct = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
+    return direct >= 0 ? direct : -errno;
+#else
+    (void)fd;
+    (void)align;
+    return -EOPNOTSUPP; /* the headers are older */
+#endif
+}
+
+/* ---------------------------------------------------------------- slots */
+
+/* Memory in huge pages: a device writes into one of them in one go, and into small ones in 28 for 112 KiB, which took
+ * twice as long. */
+static void open_direct_memory(fffs_flight *flight)
+{
+    uint32_t longest = 0, align = 0, slots = flight->depth;
+
+    for (size_t i = 0; i < flight->count; i++) {
+        const fffs_piece *piece = flight->pieces[i];
+
+        if (piece->align > align)
+            align = piece->align;
+        if (piece->align != 0 && piece->length > longest)
+            longest = piece->length;
+    }
+    flight->direct = NULL;
+    if (align == 0)
+        return;
+    flight->room = (longest + 2 * align - 1) / align * align;
+    if (flight->room > DIRECT_ROOM)
+        flight->room = DIRECT_ROOM;
+    if (slots > flight->count)
+        slots = (uint32_t)flight->count;
+    flight->direct = fffs_buffer_take((size_t)slots * flight->room < HUGE_PAGE ? HUGE_PAGE : (size_t)slots * flight->room);
+}
+
+void fffs_flight_open(fffs_flight *flight, fffs_piece **pieces, size_t count, uint32_t depth)
+{
+    flight->pieces = pieces;
+    flight->count = count;
+    flight->next = 0;
+    flight->depth = depth;
+    flight->free_count = depth;
+    flight->again_count = flight->scratch_count = 0;
+    for (uint32_t i = 0; i < depth; i++) {
+        flight->free[i] = (uint8_t)(depth - 1 - i); /* taken from the back: the first slots first */
+        flight->slots[i].piece = NULL;
+        flight->slots[i].scratch = flight->slots[i].direct = NULL;
+    }
+    open_direct_memory(flight);
+}
+
+int fffs_flight_next(fffs_flight *flight)
+{
+    if (flight->again_count > 0)
+        return flight->again[--flight->again_count];
+    while (flight->free_count > 0 && flight->next < flight->count) {
+        fffs_piece *piece = flight->pieces[flight->next];
+        int slot = flight->free[flight->free_count - 1];
+
+        if (piece->align != 0) {
+            if (flight->direct == NULL) {
+                flight->next++; /* no memory: a plain read needs none, or less */
+                continue;
+            }
+            flight->slots[slot].direct = flight->direct + (size_t)slot * flight->room;
+            flight->slots[slot].room = flight->room;
+        } else if (piece->dest == NULL) {
+            if (flight->scratch_count == SCRATCH_LIMIT)
+                return -1;
+            flight->slots[slot].scratch = fffs_buffer_take(piece->length);
+            if (flight->slots[slot].scratch == NULL) {
+                flight->next++; /* a plain read may find the memory */
+                continue;
+            }
+            flight->scratch_count++;
+        }
+        flight->slots[slot].piece = piece;
+        flight->free_count--;
+        flight->next++;
+        return slot;
+    }
+    return -1;
+}
+
+void fffs_flight_again(fffs_flight *flight, int slot)
+{
+    flight->again[flight->again_count++] = (uint8_t)slot;
+}
+
+void fffs_flight_leave(fffs_flight *flight, int slot)
+{
+    if (flight->slots[slot].scratch != NULL) {
+        fffs_buffer_give(flight->slots[slot].scratch);
+        flight->slots[slot].scratch = NULL;
+        flight->scratch_count--;
+    }
+    flight->slots[slot].direct = NULL;
+    flight->slots[slot].piece = NULL;
+    flight->free[flight->free_count++] = (uint8_t)slot;
+}
+
+/* A read past the page cache that brings none of the bytes that are wanted may have its own reasons: a plain one
+ * decides. */
+static void landed_direct(fffs_flight *flight, int slot, int64_t result)
+{
+    const fffs_slot *landed = &flight->slots[slot];
+    uint32_t skip = fffs_slot_skip(landed), rest = landed->piece->length - landed->piece->done;
+
+    if (result <= skip) {
+        fffs_flight_leave(flight, slot);
+        return;
+    }
+    result = result - skip < rest ? result - skip : rest;
+    if (landed->piece->dest != NULL)
+        memcpy(landed->piece->dest + landed->piece->done, landed->direct + skip, (size_t)result);
+    if (fffs_piece_read(landed->piece, result, landed->direct + skip))
+        fffs_flight_leave(flight, slot);
+    else
+        fffs_flight_again(flight, slot);
+}
+
+void fffs_flight_landed(fffs_flight *flight, int slot, int64_t result)
+{
+    fffs_slot *landed = &flight->slots[slot];
+
+    if (landed->direct != NULL) {
+        landed_direct(flight, slot, result);
+        return;
+    }
+    if (fffs_piece_read(landed->piece, result, fffs_slot_data(landed)) || result <= 0)
+        fffs_flight_leave(flight, slot);
+    else
+        fffs_flight_again(flight, slot);
+}
+
+void fffs_flight_close(fffs_flight *flight)
+{
+    for (uint32_t i = 0; i < flight->depth; i++)
+        fffs_buffer_give(flight->slots[i].scratch);
+    fffs_buffer_give(flight->direct);
+}

@@ -1,0 +1,201 @@
+"""Reads past the page cache: the same bytes and errors as through it, from places that are no multiples of anything."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import random
+import textwrap
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cached import Cached
+from engine_model import Batch, Record, Source, make_cold, many_records, random_records, run_python
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fffs import FileReader, FileWriter, engine
+from fffs.engine import BLOCK, CHECK_CRC32
+from fffs.errors import ChecksumError, ClosedError, TruncatedError
+from fffs.native import ffi, lib
+
+pytest_plugins = ("engine_fixtures",)
+
+SIZES = [1, 0, 511, 512, 513, 4095, 4096, 4097, 100_000, 262_144, 300_000, BLOCK, BLOCK + 1, 2 * BLOCK + 77_777, 3]
+CONTENTS = [random.Random(k).randbytes(size) for k, size in enumerate(SIZES)]
+asynchronous = pytest.mark.parametrize("backend", ["uring", "aio"], indirect=True)
+
+
+@pytest.fixture
+def path(folder: Path) -> Iterator[Path]:
+    """Records whose places and lengths are near to all limits; the last one ends with the file."""
+    target = folder / "records.ffr"
+    with FileWriter(target, len(CONTENTS)) as writer:
+        for content in CONTENTS:
+            writer.write_one(content)
+    with FileReader(target) as reader:
+        if not reader.read_direct():
+            pytest.skip("no reads past the page cache here")
+    yield target
+    target.unlink()
+
+
+# ---------------------------------------------------------------- the engine
+
+
+@asynchronous
+@pytest.mark.usefixtures("nothing_leaks", "backend")
+def test_mixed_batches(direct: Source, source: Source) -> None:
+    rng = random.Random(17)
+    Batch(many_records(direct)).check()
+    for count in (2, 3, 17, 300):
+        Batch(random_records(rng, [direct, source], count, 600_000)).check()
+
+
+@asynchronous
+@pytest.mark.usefixtures("nothing_leaks", "backend")
+@given(data=st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_places_near_to_limits(direct: Source, data: st.DataObject) -> None:
+    size = len(direct.data or b"")
+    edges = st.sampled_from([0, 512, 4096, 8192, 262_144, BLOCK, size - 4096, size - 512, size])
+    near = st.builds(lambda edge, off: max(0, edge + off), edges, st.integers(-3, 3))
+    lengths = st.one_of(st.integers(1, 20), st.sampled_from([508, 512, 4090, 4096, 258_048, 262_144, 270_000]))
+    pairs = data.draw(st.lists(st.tuples(near, lengths), min_size=2, max_size=6))
+    Batch(Record(direct, offset, length) for offset, length in pairs).check()
+
+
+def test_without_memory_plain_reads_do_it(path: Path) -> None:
+    """In a process of its own, whose pool has nothing yet."""
+    code = """
+        import os, fffs, numpy as np
+        from fffs.native import lib
+        with fffs.FileReader(os.environ["RECORDS"]) as reader:
+            assert reader.read_direct()
+            into = np.zeros(200_000, np.uint8)
+            lib.fffs_fault_set(lib.FFFS_FAULT_MEMORY, 1, 1 << 40, -12)
+            ends = reader.read_into([7, 8], into)
+            assert lib.fffs_fault_seen() > 0
+            lib.fffs_fault_set(lib.FFFS_FAULT_NONE, 0, 0, 0)
+            assert bytes(into[: ends[-1]]) == b"".join(map(bytes, reader.read([7, 8])))
+    """
+    run_python(textwrap.dedent(code), RECORDS=str(path))
+
+
+@pytest.mark.usefixtures("nothing_leaks")
+def test_alignments_that_cannot_be_are_refused(direct: Source) -> None:
+    assert direct.direct is not None
+    for align in (3, 4095, 8192, 2**31, 2**32 - 1):
+        batch = Batch([Record(Source(direct.fd, direct.data, (direct.direct[0], align)), 5, 10)] * 3)
+        assert not batch.run()
+        assert batch.requests["status"].tolist() == [-errno.EINVAL] * 3
+
+
+def test_what_cannot_be_opened(tmp_path: Path) -> None:
+    align = ffi.new("uint32_t *")
+    assert lib.fffs_open_direct(-1, align) == -errno.EBADF
+    ends = os.pipe()
+    assert lib.fffs_open_direct(ends[0], align) in (-errno.EOPNOTSUPP, -errno.EINVAL)
+    for end in ends:
+        os.close(end)
+    memory = os.memfd_create("a")
+    assert lib.fffs_open_direct(memory, align) < 0 or align[0] > 0
+    os.close(memory)
+
+
+# ---------------------------------------------------------------- readers
+
+
+@asynchronous
+@pytest.mark.usefixtures("backend")
+def test_a_reader_gives_the_same(path: Path) -> None:
+    numbers = [*range(len(CONTENTS)), 8, 8, -1, 0]
+    expected = [CONTENTS[k] for k in numbers]
+    with FileReader(path) as reader:
+        assert reader.read_direct()
+        assert [array.tobytes() for array in reader.read(numbers)] == expected
+        joined, offsets = reader.read_joined(numbers)
+        assert joined.tobytes() == b"".join(expected)
+        out = np.zeros(offsets[-1] + 10, np.uint8)
+        reader.read_into(numbers, out)
+        assert out.tobytes() == b"".join(expected) + bytes(10)
+        assert reader.read_one(9).tobytes() == CONTENTS[9]
+        assert reader.store.verify(np.arange(len(CONTENTS))) == []
+        reader.prefetch(numbers)
+
+
+@asynchronous
+@pytest.mark.usefixtures("backend")
+def test_the_page_cache_stays_as_it_is(folder: Path) -> None:
+    path = folder / "equal.ffr"
+    with closing(Cached(path, 60, 20_000)) as cached, FileReader(path) as reader:
+        if not reader.read_direct():
+            pytest.skip("no reads past the page cache here")
+        reader.read_around(1 << 16)
+        reader.prefetch(range(60))
+        assert [array[0] for array in reader.read(range(60))] == list(range(60))
+        assert not any(record in cached for record in range(2, 60))  # the first lie beside the header
+        assert not reader.read_direct(False)
+        assert [array[0] for array in reader.read([50, 20])] == [50, 20]
+        assert 50 in cached
+
+
+@asynchronous
+@pytest.mark.usefixtures("backend")
+def test_damage_is_found(path: Path) -> None:
+    with FileReader(path) as reader:
+        assert reader.read_direct()
+        start = int(reader.index().starts[8])
+        with path.open("r+b") as file:
+            file.seek(start + 50_000)
+            file.write(bytes([CONTENTS[8][50_000] ^ 1]))
+        with pytest.raises(ChecksumError, match="record 8"):
+            reader.read([7, 8, 9])
+        assert [array.tobytes() for array in reader.read([7, 9])] == [CONTENTS[7], CONTENTS[9]]
+        os.truncate(path, start + 90_000)
+        with pytest.raises(TruncatedError):
+            reader.read([7, 9])
+        assert [array.tobytes() for array in reader.read([6, 7])] == [CONTENTS[6], CONTENTS[7]]
+
+
+def test_copies_and_children_read_so_too(path: Path) -> None:
+    with FileReader(path) as reader:
+        assert reader.read_direct()
+        copy = pickle.loads(pickle.dumps(reader))
+        assert copy.store.direct
+        copy.close()
+        reader.read_around(1 << 16)
+        copy = pickle.loads(pickle.dumps(reader))
+        assert (copy.store.direct, copy.store.around) == (True, 1 << 16)
+        child = os.fork()
+        if child == 0:
+            os._exit([array.tobytes() for array in reader.read(range(len(CONTENTS)))] != CONTENTS)
+        assert os.waitpid(child, 0)[1] == 0
+        copy.close()
+    with pytest.raises(ClosedError):
+        reader.read_direct()
+
+
+def test_closing_closes_all(path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    reader = FileReader([path, path])
+    assert reader.read_direct()
+    assert reader.read_direct()
+    assert len(os.listdir("/proc/self/fd")) == before + 4
+    assert [array.tobytes() for array in reader.read([8, 8 + len(CONTENTS)])] == [CONTENTS[8]] * 2
+    engine.select("pread")  # closes the rings
+    engine.select()
+    reader.close()
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+@asynchronous
+@pytest.mark.usefixtures("nothing_leaks", "backend")
+def test_a_source_that_grows_cold_again_and_again(direct: Source) -> None:
+    for _ in range(5):
+        make_cold(direct)
+        Batch([Record(direct, 4096 * n + n, 4096, check=CHECK_CRC32, keep=n % 3 > 0) for n in range(200)]).check()
