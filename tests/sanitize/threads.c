@@ -181,7 +181,8 @@ static void *run_reader(void *argument)
         (void)fffs_engine_select(backends[turn % 3]); /* where the kernel has it */
         for (int i = 0; i < RECORDS; i++)
             batch[i] = (fffs_request){.offset = starts[i], .length = ends[i] - starts[i], .dest = room + starts[i],
-                                      .fd = fd, .check = FFFS_CHECK_CRC32, .expected = checksums[i]};
+                                      .fd = fd, .check = FFFS_CHECK_CRC32, .expected = checksums[i],
+                                      .align = turn / 3 % 2 ? 512 : 0, .direct_fd = fd}; /* any descriptor will do */
         CHECK(fffs_read_batch(batch, RECORDS) == 0);
         int64_t got = fffs_store_read(round->store, RECORDS - 1, 5, 1000, room, 0);
         CHECK(got == -ESTALE || (got == 1000 && memcmp(room, content + starts[RECORDS - 1] + 5, 1000) == 0));
