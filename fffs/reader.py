@@ -218,8 +218,8 @@ class FileReader(Closing):
             wanted: False: through the page cache again.
 
         Returns:
-            Whether batches are read so: not unless all files are on file systems that can, and tell how (ext4, XFS,
-            btrfs and others, with Linux 6.1 or newer).
+            Whether batches are read so: not unless all files are on file systems that can, and tell how (ext4, XFS and
+            others, with Linux 6.1 or newer).
 
         Raises:
             ClosedError.
