@@ -219,7 +219,7 @@ class FileReader(Closing):
 
         Returns:
             Whether batches are read so: not unless all files are on file systems that can, and tell how (ext4, XFS and
-            others, with Linux 6.1 or newer).
+            others, with Linux 6.1 or newer), nor where neither io_uring nor AIO can be used.
 
         Raises:
             ClosedError.

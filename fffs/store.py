@@ -99,6 +99,7 @@ class RecordStore(JoinedIndex, Shared):
         """Have batches read past the page cache from now on, or no longer. Returns whether that can be: of all files.
         Raises ClosedError.
         """
+        wanted = wanted and engine.name() != "pread"
         with self.use(), self._lock_direct:
             for k, file in enumerate(self.files):
                 if wanted and self._direct_fds[k] < 0:

@@ -180,6 +180,14 @@ def test_copies_and_children_read_so_too(path: Path) -> None:
         reader.read_direct()
 
 
+@pytest.mark.parametrize("backend", ["pread"], indirect=True)
+@pytest.mark.usefixtures("backend")
+def test_plain_reads_are_not_past_the_page_cache(path: Path) -> None:
+    with FileReader(path) as reader:
+        assert not reader.read_direct()
+        assert [array.tobytes() for array in reader.read([8, 9])] == [CONTENTS[8], CONTENTS[9]]
+
+
 def test_closing_closes_all(path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     reader = FileReader([path, path])
