@@ -121,8 +121,7 @@ def in_turns(
 ) -> tuple[list[float], list[float]]:
     """Seconds of two programs that write much, each twice a round: ours, theirs, theirs, ours.
 
-    So neither has the quieter disk. And a virtual machine gives free memory back to its host and pays for getting it
-    again: on some, every other writer of much takes twice as long, whoever it is.
+    So neither has the quieter disk.
     """
     taken: tuple[list[float], list[float]] = [], []
     for k in range(rounds):

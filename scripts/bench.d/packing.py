@@ -38,6 +38,7 @@ def run(report: Report, scratch: Path, quick: bool) -> None:
             for path in files:
                 page_cache.warm(path)
             os.sync()
+            page_cache.have_memory(3 * size)
 
         taken = in_turns(partial(_pack, folder, output), partial(_tar, folder, output), prepare, "packing", rounds)
     rates = [size / 1e6 / statistics.median(times) for times in taken]
