@@ -273,6 +273,8 @@ def test_numbers_and_marks_do_not_come_from_the_memo() -> None:
     refused(whole(NEW + b"(" + text("a") + number(1) + b"\x94" + text("b") + b"h\x00u"))
     refused(whole(NEW + b"(\x94" + text("a") + b"h\x00u"))
     refused(whole(NEW + b"(" + text("a") + b")\x94" + b"h\x00u"))
+    for memoise in (b"\x94", b"q\x00", b"r\x00\x00\x00\x00"):  # nor do they go there, used or not
+        refused(whole(NEW + b"(" + memoise + text("a") + number(1) + b"u"), "no object")
 
 
 @pytest.mark.parametrize(

@@ -267,6 +267,8 @@ static int memoise(struct machine *m, size_t width)
         return -1;
     if (index != m->memo.count || m->stack.count == 0)
         return refuse(m, "its memo is not numbered as a pickler numbers it");
+    if (m->stack.at[m->stack.count - 1].kind == MARK) /* Python's refuses that, too */
+        return refuse(m, "it remembers what is no object");
     return push(m, &m->memo, m->stack.at[m->stack.count - 1]);
 }
 
