@@ -10,7 +10,6 @@ import bisect
 import errno
 import operator
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -74,7 +73,6 @@ class RecordStore(JoinedIndex, Shared):
         JoinedIndex.__init__(self, files)
         self._native: Any = None
         self._keep: list[Any] = []
-        self._lock_direct = threading.Lock()
         Shared.__init__(self)
 
     # ------------------------------------------------------------ life
@@ -100,15 +98,15 @@ class RecordStore(JoinedIndex, Shared):
         Raises ClosedError.
         """
         wanted = wanted and engine.name() != "pread"
-        with self.use(), self._lock_direct:
+        with self.use(), self._lock:
             for k, file in enumerate(self.files):
                 if wanted and self._direct_fds[k] < 0:
                     align = ffi.new("uint32_t *")
                     fd = lib.fffs_open_direct(file.fd, align)
                     if fd >= 0:
                         self._aligns[k], self._direct_fds[k] = align[0], fd
-        self.direct = wanted and bool((self._direct_fds >= 0).all())
-        return self.direct
+            self.direct = wanted and bool((self._direct_fds >= 0).all())
+            return self.direct
 
     # ------------------------------------------------------------ whole records
 

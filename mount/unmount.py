@@ -62,15 +62,13 @@ def _detach(path: str, lazy: bool, answers: bool) -> bool:
     try:
         kernel.detach(path)
     except kernel.BusyError:
-        if not lazy and not answers:  # whoever asks such a mount anything uses it, we and fuser, too
-            raise MountError(
-                f"{path}: its daemon does not answer: it is stopped, or its disk is; detach it with: "
-                f"fffs umount --lazy {path}"
-            ) from None
         if not lazy:
-            raise MountError(
-                f"{path}: in use; close what is open in it (fuser -vm {path} lists it), or: fffs umount --lazy {path}"
-            ) from None
+            lazily = f"fffs umount --lazy {path}"
+            if answers:
+                why = f"in use; close what is open in it (fuser -vm {path} lists it), or: {lazily}"
+            else:  # whoever asks such a mount anything uses it: we just did, and fuser would
+                why = f"its daemon does not answer: it is stopped, or its disk is; detach it with: {lazily}"
+            raise MountError(f"{path}: {why}") from None
         kernel.detach(path, lazy=True)
         return True
     return False

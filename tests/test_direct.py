@@ -7,18 +7,21 @@ import os
 import pickle
 import random
 import textwrap
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from cached import Cached
-from engine_model import Batch, Record, Source, make_cold, many_records, random_records, run_python
+from engine_model import Batch, Record, Source, in_child, make_cold, many_records, random_records, run_python, wait_for
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fffs import FileReader, FileWriter, engine
+from fffs import FileReader, FileWriter, engine, store
 from fffs.engine import BLOCK, CHECK_CRC32
 from fffs.errors import ChecksumError, ClosedError, TruncatedError
 from fffs.native import ffi, lib
@@ -192,6 +195,35 @@ def test_plain_reads_are_not_past_the_page_cache(records: Path) -> None:
     with FileReader(records) as reader:
         assert not reader.read_direct()
         assert [array.tobytes() for array in reader.read([8, 9])] == [CONTENTS[8], CONTENTS[9]]
+
+
+def test_a_child_that_is_forked_while_a_thread_opens_the_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        """The library, in which opening takes long."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(lib, name)
+
+        def fffs_open_direct(self, fd: int, align: Any) -> int:
+            opening.set()
+            go_on.wait(60)
+            return int(lib.fffs_open_direct(fd, align))
+
+    with FileReader(path) as reader, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(store, "lib", Slow())
+        other = pool.submit(reader.store.read_direct)
+        assert opening.wait(60)
+
+        def work() -> None:
+            assert not reader.read_direct(False)
+            assert [array.tobytes() for array in reader.read([8, 9])] == [CONTENTS[8], CONTENTS[9]]
+
+        child = in_child(work)
+        go_on.set()
+        assert other.result(60)
+    wait_for(child)
 
 
 def test_closing_closes_all(path: Path) -> None:

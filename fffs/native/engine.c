@@ -325,15 +325,10 @@ typedef struct {
     fffs_piece *few_left[FEW_PIECES];
 } batch;
 
-static bool is_alignment(uint32_t align)
-{
-    return (align & (align - 1)) == 0 && align <= FFFS_ALIGN_MAX;
-}
-
 static bool is_valid(const fffs_request *request)
 {
     return request->offset >= 0 && request->length >= 0 && request->offset <= INT64_MAX - request->length &&
-           request->check <= FFFS_CHECK_CRC32C && is_alignment(request->align);
+           request->check <= FFFS_CHECK_CRC32C && fffs_is_alignment(request->align);
 }
 
 static uint64_t count_pieces(const fffs_request *request)
@@ -486,6 +481,12 @@ static bool is_trusted(hot_worker *self, const fffs_piece *piece)
     return true;
 }
 
+/* Leaves a piece to the backend. */
+static void note_miss(batch *self, fffs_piece *piece)
+{
+    self->left[atomic_fetch_add_explicit(&self->miss_count, 1, memory_order_relaxed)] = piece;
+}
+
 /* Tries one piece, and notes what it left. */
 static void try_piece(batch *self, fffs_piece *piece, hot_worker *worker)
 {
@@ -494,7 +495,7 @@ static void try_piece(batch *self, fffs_piece *piece, hot_worker *worker)
     if (piece->status != FFFS_PENDING)
         return;
     if (self->direct && piece->align != 0) {
-        self->left[atomic_fetch_add_explicit(&self->miss_count, 1, memory_order_relaxed)] = piece;
+        note_miss(self, piece);
         return;
     }
     if (atomic_load_explicit(&self->misses_in_row, memory_order_relaxed) < COLD_AFTER)
@@ -509,7 +510,7 @@ static void try_piece(batch *self, fffs_piece *piece, hot_worker *worker)
     } else {
         worker->hits = worker->hits < 0 ? worker->hits : 0;
         atomic_fetch_add_explicit(&self->misses_in_row, 1, memory_order_relaxed);
-        self->left[atomic_fetch_add_explicit(&self->miss_count, 1, memory_order_relaxed)] = piece;
+        note_miss(self, piece);
     }
 }
 

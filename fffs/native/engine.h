@@ -62,12 +62,19 @@ enum { FFFS_DEPTH = 128 };
 /* The most that reads past the page cache may want their places to be multiples of: what pooled memory is. */
 enum { FFFS_ALIGN_MAX = 4096 };
 
+static inline bool fffs_is_alignment(uint32_t align)
+{
+    return (align & (align - 1)) == 0 && align <= FFFS_ALIGN_MAX;
+}
+
+/* The most that one of them brings; longer pieces take several, one after another. */
+enum { FFFS_DIRECT_MAX = 256 * 1024 };
+
 /* One read being prepared or in flight. */
 typedef struct {
     fffs_piece *piece;
     uint8_t *scratch; /* a pooled buffer of the slot's, where the piece has no dest */
     uint8_t *direct;  /* room in the flight's memory, where the piece is read past the page cache */
-    uint32_t room;    /* so much */
 } fffs_slot;
 
 /* The cold pieces of one batch on their way through one I/O context. Owned and used by one thread. */
@@ -76,8 +83,8 @@ typedef struct {
     size_t count, next;
     uint32_t depth; /* slots in use, at most FFFS_DEPTH */
     uint32_t free_count, again_count, scratch_count;
-    uint8_t *direct; /* pooled, a room for each slot, when some piece is read past the page cache; or NULL */
-    uint32_t room;
+    uint8_t *direct; /* pooled, when some piece is read past the page cache; or NULL */
+    uint32_t room;   /* so much of it for each slot: for the longest piece, or FFFS_DIRECT_MAX */
     uint8_t free[FFFS_DEPTH];  /* slots nothing is in */
     uint8_t again[FFFS_DEPTH]; /* slots whose piece needs another read */
     fffs_slot slots[FFFS_DEPTH];
@@ -123,7 +130,7 @@ static inline uint32_t fffs_slot_size(const fffs_slot *slot)
     if (slot->direct == NULL)
         return rest;
     whole = (rest + fffs_slot_skip(slot) + slot->piece->align - 1) / slot->piece->align * slot->piece->align;
-    return whole < slot->room ? whole : slot->room;
+    return whole < FFFS_DIRECT_MAX ? whole : FFFS_DIRECT_MAX;
 }
 static inline int64_t fffs_slot_offset(const fffs_slot *slot)
 {

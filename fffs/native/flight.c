@@ -14,13 +14,12 @@
 /* Scratch buffers in flight at a time on one ring, of up to FFFS_BLOCK each. */
 enum { SCRATCH_LIMIT = 16 };
 
-/* Room for a read past the page cache; longer pieces take several, one after another. */
-enum { DIRECT_ROOM = 256 * 1024 };
-
 enum { HUGE_PAGE = 2 * 1024 * 1024 };
 
 /* ---------------------------------------------------------------- opening */
 
+/* Not where statx does not tell, though the file system might be able to: those are also the kernels (before 5.12) on
+ * which a fork in the middle of such a read may lose its bytes. */
 int fffs_open_direct(int fd, uint32_t *align)
 {
 #ifdef STATX_DIOALIGN
@@ -32,8 +31,10 @@ int fffs_open_direct(int fd, uint32_t *align)
         return -errno;
     if (!(found.stx_mask & STATX_DIOALIGN) || found.stx_dio_offset_align == 0)
         return -EOPNOTSUPP;
-    *align = found.stx_dio_offset_align > found.stx_dio_mem_align ? found.stx_dio_offset_align : found.stx_dio_mem_align;
-    if ((*align & (*align - 1)) != 0 || *align > FFFS_ALIGN_MAX)
+    *align = found.stx_dio_offset_align;
+    if (*align < found.stx_dio_mem_align)
+        *align = found.stx_dio_mem_align;
+    if (!fffs_is_alignment(*align))
         return -EOPNOTSUPP;
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     direct = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
@@ -52,6 +53,7 @@ int fffs_open_direct(int fd, uint32_t *align)
 static void open_direct_memory(fffs_flight *flight)
 {
     uint32_t longest = 0, align = 0, slots = flight->depth;
+    size_t size;
 
     for (size_t i = 0; i < flight->count; i++) {
         const fffs_piece *piece = flight->pieces[i];
@@ -65,11 +67,12 @@ static void open_direct_memory(fffs_flight *flight)
     if (align == 0)
         return;
     flight->room = (longest + 2 * align - 1) / align * align;
-    if (flight->room > DIRECT_ROOM)
-        flight->room = DIRECT_ROOM;
+    if (flight->room > FFFS_DIRECT_MAX)
+        flight->room = FFFS_DIRECT_MAX;
     if (slots > flight->count)
         slots = (uint32_t)flight->count;
-    flight->direct = fffs_buffer_take((size_t)slots * flight->room < HUGE_PAGE ? HUGE_PAGE : (size_t)slots * flight->room);
+    size = (size_t)slots * flight->room;
+    flight->direct = fffs_buffer_take(size < HUGE_PAGE ? HUGE_PAGE : size);
 }
 
 void fffs_flight_open(fffs_flight *flight, fffs_piece **pieces, size_t count, uint32_t depth)
@@ -102,7 +105,6 @@ int fffs_flight_next(fffs_flight *flight)
                 continue;
             }
             flight->slots[slot].direct = flight->direct + (size_t)slot * flight->room;
-            flight->slots[slot].room = flight->room;
         } else if (piece->dest == NULL) {
             if (flight->scratch_count == SCRATCH_LIMIT)
                 return -1;

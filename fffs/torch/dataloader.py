@@ -94,10 +94,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if not isinstance(dataset, torch.utils.data.IterableDataset):
             kind = Kind.PLAIN if not ours else Kind.SEEDED if collate_fn.users else Kind.JOINED
             order = super()._index_sampler
-            if ours and num_workers == 0 and has_fixed_order(order):
-                self._order = Order(order, self.generator, kind, partial(Announced, dataset=users_dataset))
-            else:
-                self._order = Order(order, self.generator, kind)
+            announces = ours and num_workers == 0 and has_fixed_order(order)
+            look_ahead = partial(Announced, dataset=users_dataset) if announces else None
+            self._order = Order(order, self.generator, kind, look_ahead)
 
     @property
     def _index_sampler(self) -> Any:
