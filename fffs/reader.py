@@ -209,7 +209,7 @@ class FileReader(Closing):
         """From now on read batches past the page cache, straight from the disk (O_DIRECT).
 
         For files that are much larger than memory: their pages would only push others out, and making, filling and
-        forgetting them costs more than the reading. A disk that gives 1.2 GB/s through the page cache gave 2 past it.
+        forgetting them costs more than the reading. A disk that gives 1.5 GB/s through the page cache gave 2.3 past it.
         What is in the page cache is read from the disk all the same, so the second epoch is as slow as the first.
         ``fffs.torch.Dataset`` does this where it pays. Single records are read as before. Copies made by pickle do the
         same.
