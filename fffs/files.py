@@ -11,6 +11,8 @@ from typing import Any
 from fffs.errors import ReadError, SourceNotFoundError, UsageError
 from fffs.index import RecordIndex
 
+PathLike = str | bytes | os.PathLike[Any]
+
 
 @dataclass(frozen=True)
 class SourceFile:
@@ -20,7 +22,7 @@ class SourceFile:
     index: RecordIndex
 
 
-def open_source(path: str | bytes | os.PathLike[Any]) -> tuple[int, str]:
+def open_source(path: PathLike) -> tuple[int, str]:
     """Open a regular file for reading: its descriptor, the caller's to close, and its path as a str.
 
     Raises:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from fffs.files import PathLike
 from fffs.formats.bag import COMPRESSED
-from fffs.reader import FileReader, PathLike
+from fffs.reader import FileReader
 
 if TYPE_CHECKING:
     from fffs.granular import BagReader, DatasetReader, ShardedDatasetReader
@@ -49,13 +50,13 @@ def open(  # called as fffs.open
         if os.path.lexists(os.path.join(name, NAME)):
             from fffs.granular import DatasetReader
 
-            return DatasetReader(name)
+            return DatasetReader(name, check_data=check_data)
         if os.path.lexists(os.path.join(name, shard_name(0), NAME)):
             from fffs.granular import ShardedDatasetReader
 
-            return ShardedDatasetReader(name)
+            return ShardedDatasetReader(name, check_data=check_data)
     elif name.endswith(COMPRESSED):
         from fffs.granular import BagReader
 
-        return BagReader(name)
+        return BagReader(name, check_data=check_data)
     return FileReader(path, check_data)

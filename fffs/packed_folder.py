@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
-
-from fffs.errors import ClosedError, EntryNotFoundError, FormatError, MetadataError, UsageError
-from fffs.layouts import Source, load_source
-from fffs.reader import FileReader, PathLike
+from fffs.errors import ClosedError, EntryNotFoundError, UsageError
+from fffs.files import PathLike
+from fffs.layouts import Source, load_packed
+from fffs.reader import FileReader
 from fffs.store import UInt8Array
 from fffs.withblock import Closing
-
-Name = str | bytes | os.PathLike[Any]
 
 
 class PackedFolder(Closing):
@@ -30,21 +26,17 @@ class PackedFolder(Closing):
     """
 
     def __init__(self, fname: PathLike | list[Any] | tuple[Any, ...], check_data: bool = True) -> None:
-        """fname: the packed file, or a folder or list of them. check_data: compare checksums at every read."""
+        """fname: the packed file, or a folder or list of them. check_data: compare checksums at every read.
+
+        Raises:
+            FormatError: it is no packed folder, or damaged. MetadataError: its tree is damaged.
+            SourceNotFoundError, ReadError, UsageError: as ``FileReader``.
+
+        """
         self._sources = list(fname) if isinstance(fname, (list, tuple)) else [fname]
         self._reader: FileReader | None = None
         self.check_data = bool(check_data)
-        self._source: Source = load_source(self._sources, check_data=self.check_data)
-        if self._source.layout == "plain":
-            with self._source:
-                self._refuse_plain()
-
-    def _refuse_plain(self) -> None:
-        """There is no tree: because there never was one, or because its first bytes are damaged?"""
-        store = self._source.store
-        if store.n and store.verify(np.array([store.n - 1])):
-            raise MetadataError(f"{self.fnames[0]}: the last record, where the tree should be, is damaged")
-        raise FormatError(f"{self.fnames[0]}: not a packed folder (it has no tree)")
+        self._source: Source = load_packed(self._sources, self.check_data)
 
     @property
     def fnames(self) -> list[str]:
@@ -55,26 +47,26 @@ class PackedFolder(Closing):
     def reader(self) -> FileReader:
         """A FileReader of the same files, opened when first asked for."""
         if self._source.store.closed:
-            raise ClosedError("PackedFolder has been closed.")
+            raise ClosedError(f"{self.fnames[0]}: the reader has been closed")
         if self._reader is None:
             self._reader = FileReader(self.fnames, self.check_data)
         return self._reader
 
     # ------------------------------------------------------------ names
 
-    def _node(self, path: Name) -> int | None:
+    def _node(self, path: PathLike) -> int | None:
         return self._source.tree.follow(os.fsencode(path))
 
-    def exists(self, path: Name) -> bool:
+    def exists(self, path: PathLike) -> bool:
         """Whether there is a file or folder at path."""
         return self._node(path) is not None
 
-    def is_file(self, path: Name) -> bool:
+    def is_file(self, path: PathLike) -> bool:
         """Whether there is a file at path."""
         node = self._node(path)
         return node is not None and self._source.tree.is_file(node)
 
-    def is_dir(self, path: Name) -> bool:
+    def is_dir(self, path: PathLike) -> bool:
         """Whether there is a folder at path."""
         node = self._node(path)
         return node is not None and self._source.tree.is_dir(node)
@@ -84,7 +76,7 @@ class PackedFolder(Closing):
         return self._source.store.n - len(self._source.store.files)
 
     def list(
-        self, path: Name | None = None, list_file: bool = True, list_dir: bool = True, recursive: bool = False
+        self, path: PathLike | None = None, list_file: bool = True, list_dir: bool = True, recursive: bool = False
     ) -> list[str]:
         """The names in a folder.
 
@@ -119,11 +111,11 @@ class PackedFolder(Closing):
             if tree.is_symlink(node):
                 target = tree.follow(base + b"/" + name if base else name)
             if target is not None:
-                yield name, stat.S_ISDIR(int(tree.mode[target]))
+                yield name, tree.is_dir(target)
 
     # ------------------------------------------------------------ bytes
 
-    def _record(self, path: Name) -> int:
+    def _record(self, path: PathLike) -> int:
         node = self._node(path)
         if node is None:
             raise _not_found(os.fsdecode(path), self.fnames[0])
@@ -131,7 +123,7 @@ class PackedFolder(Closing):
             raise UsageError(f"{os.fsdecode(path)}: a folder, not a file")
         return self._source.tree.record(node)
 
-    def read(self, paths: Name | Iterable[Name]) -> Any:
+    def read(self, paths: PathLike | Iterable[PathLike]) -> Any:
         """Read files in one batch: a list of 1-D writable uint8 arrays in the order asked; a single path gives a
         single array.
 
@@ -144,7 +136,7 @@ class PackedFolder(Closing):
         records = [self._record(path) for path in paths]
         return self._source.store.read(records, self.check_data)
 
-    def read_one(self, path: Name) -> UInt8Array:
+    def read_one(self, path: PathLike) -> UInt8Array:
         """Read one file as a 1-D writable uint8 array; raises what ``read`` raises."""
         return self._source.store.read_one(self._record(path), self.check_data)
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fffs.asynchronous import in_thread
 from fffs.errors import ClosedError, ReadError, SourceNotFoundError, UsageError
-from fffs.files import SourceFile, open_source
+from fffs.files import PathLike, SourceFile, open_source
 from fffs.formats.bag import COMPRESSED
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.ofrecord import NAME as PART
@@ -28,8 +28,6 @@ from fffs.withblock import Closing
 
 # What one read may bring along, and what a request has room for.
 LARGEST_BLOCK = 1 << 30
-
-PathLike = str | bytes | os.PathLike[Any]
 
 
 def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
@@ -113,6 +111,14 @@ class FileReader(Closing):
     ) -> None:
         """fname: a path, a folder of parts or shards, or a list of paths. check_data: compare checksums at every read,
         where the format has them. format: "ffrecord", "tfrecord", "ofrecord", "bag"; None: as each file is recognised.
+
+        Raises:
+            SourceNotFoundError: a file is not there, a folder has no record files, or parts of them are missing.
+            FormatError: a file is damaged, unfinished, or of no known format.
+            MetadataError: a table of checksums beside it does not fit.
+            UsageError: no file, an unknown format, or a ``.bagz``, for which there is ``fffs.open``.
+            ReadError: the operating system could not read.
+
         """
         self._store: RecordStore | None = None
         self._format = format
@@ -189,7 +195,12 @@ class FileReader(Closing):
         return self.store.read_into(indices, writable_bytes(out), self.check_data)
 
     def lengths(self, indices: Indices) -> npt.NDArray[np.int64]:
-        """How long records are, in bytes: int64[k]; nothing is read."""
+        """How long records are, in bytes: int64[k]; nothing is read.
+
+        Raises:
+            RecordIndexError, UsageError, TruncatedError, ClosedError.
+
+        """
         return self.store.lengths(indices)
 
     def prefetch(self, indices: Indices) -> None:
@@ -273,25 +284,30 @@ class FileReader(Closing):
 
     # ------------------------------------------------------------ the index
 
-    def _index(self, file_index: int) -> RecordIndex:
+    def index(self, file_index: int = 0) -> RecordIndex:
+        """Where the records of one file lie, and how they are checked. Its arrays are shared: copy what you change.
+
+        Raises:
+            UsageError: there is no such file. ClosedError.
+
+        """
         files = self.store.files
         if not -len(files) <= file_index < len(files):
             raise UsageError(f"there is no file {file_index}: this reader has {len(files)}")
         return files[file_index].index
 
-    def index(self, file_index: int = 0) -> RecordIndex:
-        """Where the records of one file lie, and how they are checked. Its arrays are shared: copy what you change."""
-        return self._index(file_index)
-
     def get_offsets(self, file_index: int = 0) -> npt.NDArray[np.int64]:
-        """int64[n + 1]: where each record of a file begins, and the file's size."""
-        index = self._index(file_index)
+        """int64[n + 1]: where each record of a file begins, and the file's size. A new array; raises as ``index``."""
+        index = self.index(file_index)
         return np.append(index.starts, index.file_size)
 
     def get_checksums(self, file_index: int = 0) -> npt.NDArray[np.uint32]:
-        """uint32[n]: the checksum of each record of a file: CRC-32, of TFRecord CRC-32C; zeros where there is none."""
-        sums = self._index(file_index).checksums
-        return np.zeros(len(self._index(file_index)), np.uint32) if sums is None else sums.copy()
+        """uint32[n]: the checksum of each record of a file: CRC-32, of TFRecord CRC-32C; zeros where there is none.
+
+        A new array; raises as ``index``.
+        """
+        index = self.index(file_index)
+        return np.zeros(len(index), np.uint32) if index.checksums is None else index.checksums.copy()
 
     # ------------------------------------------------------------ life
 

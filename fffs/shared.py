@@ -29,9 +29,13 @@ _all: weakref.WeakSet[Shared] = weakref.WeakSet()
 
 
 class Shared:
-    """What is closed once nobody uses it any more. May be used from any thread, and by a child of fork."""
+    """What is closed once nobody uses it any more. May be used from any thread, and by a child of fork.
 
-    def __init__(self) -> None:
+    ``shown`` is its name in errors.
+    """
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
         self._lock = threading.Lock()
         self._users = 0
         self._closing = False
@@ -49,7 +53,7 @@ class Shared:
         """What entering ``use`` does."""
         with self._lock:
             if self._closing:
-                raise ClosedError("FileReader has been closed.")
+                raise ClosedError(f"{self._shown}: the reader has been closed")
             self._users += 1
 
     def end_use(self) -> None:

@@ -73,7 +73,7 @@ class RecordStore(JoinedIndex, Shared):
         JoinedIndex.__init__(self, files)
         self._native: Any = None
         self._keep: list[Any] = []
-        Shared.__init__(self)
+        Shared.__init__(self, self.files[0].index.path if self.files else "no files")
 
     # ------------------------------------------------------------ life
 

@@ -19,9 +19,10 @@ import numpy as np
 from fffs.atomic import AtomicFolder
 from fffs.early import EarlyWriting
 from fffs.errors import ReadError, UnsupportedError, UsageError, WriteError
+from fffs.files import PathLike
 from fffs.folders import Ways
 from fffs.jobs import Jobs, Progress, default_jobs
-from fffs.layouts import Path, Source, load_source
+from fffs.layouts import Source, load_source
 from fffs.progress import human, plural
 from fffs.tree import ROOT
 
@@ -32,8 +33,8 @@ NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def unpack(
-    source: Path | Source,
-    target: Path,
+    source: PathLike | Source,
+    target: PathLike,
     *,
     special_bits: bool = False,
     jobs: int | None = None,
@@ -64,7 +65,7 @@ def unpack(
     path = _check_target(name)
     with contextlib.ExitStack() as opened:
         if not isinstance(source, Source):
-            source = opened.enter_context(load_source([source]))
+            source = opened.enter_context(load_source(source))
             for line in source.warnings:
                 (warn or log.warning)(line)
         _refuse_multiplied(source)

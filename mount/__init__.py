@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fffs.files import PathLike
 from fffs.mount.helper import helper
-from fffs.mount.job import Path, make_job
+from fffs.mount.job import make_job
 from fffs.mount.options import MountOptions
 from fffs.mount.python import mounted
 from fffs.mount.unmount import umount
@@ -18,33 +19,28 @@ __all__ = ["MountOptions", "helper", "mount", "mounted", "umount"]
 
 
 def mount(
-    sources: Path | Sequence[Path],
-    mountpoint: Path,
+    sources: PathLike | Sequence[PathLike],
+    mountpoint: PathLike,
     *,
     options: MountOptions = MountOptions(),  # noqa: B008 - immutable
-    suffix: str = "",
     foreground: bool = False,
     debug: bool = False,
-) -> int:
+) -> None:
     """Mount sources as one tree, until somebody unmounts it.
 
     Args:
         sources: a packed folder or record file, a folder of parts, or several of these.
         mountpoint: where; made when missing, and removed after unmounting then.
         options: see ``MountOptions``.
-        suffix: ending of the numbered names of a plain record file; the same as ``options.suffix``.
         foreground: serve in this process, and return when it is unmounted; only in the main thread, and once per
             process. Otherwise a daemon serves, and this returns when the mount answers.
         debug: log every request.
-
-    Returns:
-        0.
 
     Raises:
         FffsError: nothing is mounted.
 
     """
-    job = make_job(sources, mountpoint, options, suffix, debug)
+    job = make_job(sources, mountpoint, options, debug)
     if foreground:
         from fffs.mount.log import DaemonLog
         from fffs.mount.session import serve
@@ -55,4 +51,3 @@ def mount(
         from fffs.mount.background import start
 
         start(job)
-    return 0

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass
 
+from fffs.files import PathLike
 from fffs.mount.mounts import canonical
 from fffs.mount.options import MountOptions
-
-Path = str | bytes | os.PathLike[Any]
 
 # mount(2) takes a page at most, and nobody reads more in a listing of mounts.
 LONGEST_NAME = 1000
@@ -47,10 +45,8 @@ class Job:
 
 
 def make_job(
-    sources: Path | Sequence[Path], mountpoint: Path, options: MountOptions, suffix: str = "", debug: bool = False
+    sources: PathLike | Sequence[PathLike], mountpoint: PathLike, options: MountOptions, debug: bool = False
 ) -> Job:
     """A job from what a user gives: one source or several, relative paths too."""
     paths = [sources] if isinstance(sources, (str, bytes, os.PathLike)) else list(sources)
-    if suffix:
-        options = replace(options, suffix=suffix)
     return Job(tuple(os.path.abspath(os.fsdecode(path)) for path in paths), canonical(mountpoint), options, debug)

@@ -19,7 +19,6 @@ class MountOptions:
         allow_other: users other than the one who mounts may look inside.
         uid, gid: who owns everything; None: who mounts.
         umask: permission bits taken away from every mode.
-        ro: always true.
         noexec: nothing in the mount can be run as a program.
         nonempty: mount over a folder that is not empty.
         suffix: ending of the numbered names of a plain record file.
@@ -39,7 +38,6 @@ class MountOptions:
     uid: int | None = None
     gid: int | None = None
     umask: int = 0
-    ro: bool = True
     noexec: bool = False
     nonempty: bool = False
     suffix: str = ""
@@ -50,11 +48,11 @@ class MountOptions:
     log: str = ""
 
 
-# What fstab and mount(8) pass along, and what is so anyway: nosuid and nodev always hold, and reading changes no time.
+# What fstab and mount(8) pass along, and what is so anyway: ro, nosuid and nodev always hold; reading changes no time.
 _IGNORED = (
     "defaults auto noauto user users nouser owner group nofail _netdev async sync dirsync mand nomand silent loud "
     "atime noatime diratime nodiratime relatime norelatime strictatime nostrictatime lazytime nolazytime "
-    "nosuid nodev exec default_permissions iversion noiversion"
+    "ro nosuid nodev exec default_permissions iversion noiversion"
 )
 IGNORED = frozenset(_IGNORED.split())
 IGNORED_PREFIXES = ("x-", "X-", "comment=", "user=", "uhelper=", "helper=")
@@ -141,7 +139,7 @@ def _path(name: str, value: str) -> str:
     return os.path.abspath(value)
 
 
-FLAGS = ("allow_other", "ro", "noexec", "nonempty")
+FLAGS = ("allow_other", "noexec", "nonempty")
 VALUES: dict[str, Callable[[str, str], Any]] = {
     "verify": _switch,
     "decode": _choice,

@@ -6,12 +6,14 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from typing import Any
 
 from fffs.errors import MountError, UsageError
+from fffs.files import PathLike
 from fffs.mount import kernel
 from fffs.mount.background import spawn
-from fffs.mount.job import Job, Path, make_job
+from fffs.mount.job import Job, make_job
 from fffs.mount.mountpoint import remove_left
 from fffs.mount.mounts import mount_at
 from fffs.mount.options import MountOptions
@@ -20,14 +22,16 @@ STOP_SECONDS = 30.0
 
 
 @contextmanager
-def mounted(source: Path | Sequence[Path], mountpoint: Path | None = None, **options: Any) -> Iterator[str]:
+def mounted(
+    sources: PathLike | Sequence[PathLike], mountpoint: PathLike | None = None, **options: Any
+) -> Iterator[str]:
     """Mount, give the path, and unmount at the end: lazily if something is still open.
 
     May be used from any thread, any number of times at once: each mount has a daemon of its own, which also unmounts
     when this process dies.
 
     Args:
-        source: a packed folder or record file, a folder of parts, or several of these.
+        sources: a packed folder or record file, a folder of parts, or several of these.
         mountpoint: where; made when missing, and removed then. None: a new temporary folder.
         options: as in ``MountOptions``: ``verify=False``, ``suffix=".jpg"``, ...
 
@@ -35,15 +39,14 @@ def mounted(source: Path | Sequence[Path], mountpoint: Path | None = None, **opt
         FffsError: it cannot be mounted; or, at the end, the daemon did not live to see it.
 
     """
-    try:
-        mount_options = MountOptions(**options)
-    except TypeError:
-        raise UsageError(f"mounted() has no option {', '.join(options)}; see fffs.mount.MountOptions") from None
+    if unknown := sorted(options.keys() - {field.name for field in fields(MountOptions)}):
+        raise UsageError(f"mounted() has no option {', '.join(unknown)}; see fffs.mount.MountOptions")
+    mount_options = MountOptions(**options)
     if mountpoint is None:
         with tempfile.TemporaryDirectory(prefix="fffs-") as folder:
-            yield from _while_mounted(make_job(source, folder, mount_options))
+            yield from _while_mounted(make_job(sources, folder, mount_options))
     else:
-        yield from _while_mounted(make_job(source, mountpoint, mount_options))
+        yield from _while_mounted(make_job(sources, mountpoint, mount_options))
 
 
 def _while_mounted(job: Job) -> Iterator[str]:

@@ -30,7 +30,7 @@ try:
 except ModuleNotFoundError as error:
     raise MountError(
         f"mounting needs pyfuse3 and trio, and {error.name} is missing: pip install 'fffs[mount]' "
-        "(Debian, Ubuntu: apt-get install fuse3 libfuse3-dev pkg-config; Fedora: dnf install fuse3 fuse3-devel)"
+        "(Debian, Ubuntu: apt-get install fuse3 libfuse3-dev pkg-config; Fedora: dnf install fuse3 fuse3-devel pkgconf)"
     ) from error
 
 _log = logging.getLogger("fffs.mount")

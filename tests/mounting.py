@@ -137,13 +137,13 @@ class Mounts:
         self.daemons: list[Daemon] = []
         LIVE.append(self)
 
-    def __call__(self, *sources: Path, at: Path | None = None, suffix: str = "", **options: Any) -> Path:
+    def __call__(self, *sources: Path, at: Path | None = None, **options: Any) -> Path:
         """Mount in the background, with a log; the path."""
         number = len(self.daemons)
         path = at or self.folder / f"mnt{number}"
         log = self.folder / f"daemon{number}.log"
         wanted = dataclasses.replace(MountOptions(log=str(log), fastpath=self.fastpath), **options)
-        assert fffs.mount.mount(list(sources), path, options=wanted, suffix=suffix) == 0
+        fffs.mount.mount(list(sources), path, options=wanted)
         self.daemons.append(Daemon(path, log))
         return path
 

@@ -556,6 +556,11 @@ def test_mounted_takes_options_and_lists(source: Path, tmp_path: Path) -> None:
         assert os.stat(path).st_uid == 77
 
 
+def test_mounted_says_which_option_it_does_not_have(source: Path) -> None:
+    with pytest.raises(fffs.errors.UsageError, match=r"no option sufix;"), mounted(source, verify=True, sufix=".bin"):
+        pass
+
+
 def test_mounted_raises_what_the_daemon_raised(tmp_path: Path) -> None:
     (tmp_path / "garbage").write_bytes(b"x" * 100)
     with pytest.raises(SourceNotFoundError, match="nothing"), mounted(tmp_path / "nothing"):

@@ -56,7 +56,7 @@ def test_wrong_options_are_named(option: str, message: str) -> None:
 
 
 def test_a_job_survives_the_way_to_the_daemon(tmp_path: Path) -> None:
-    job = make_job([b"/a/\xff.ffr", "b c.ffr"], tmp_path / "m \n", MountOptions(uid=3), suffix=".x", debug=True)
+    job = make_job([b"/a/\xff.ffr", "b c.ffr"], tmp_path / "m \n", MountOptions(uid=3, suffix=".x"), debug=True)
     assert Job.decode(job.encode()) == job
     assert job.sources[0] == "/a/\udcff.ffr" and job.sources[1].startswith("/")
     assert job.options.suffix == ".x"

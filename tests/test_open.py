@@ -45,6 +45,14 @@ def write_with(kind: Callable[[Path], Any]) -> Callable[[Path], None]:
     return write
 
 
+def test_load_source_takes_one_path_or_several(tmp_path: Path) -> None:
+    path = tmp_path / "x.ffr"
+    write_ffrecord(path)
+    for given, n in ((path, 1), (str(path), 1), (os.fsencode(path), 1), ([path, str(path)], 2)):
+        with fffs.load_source(given) as source:
+            assert source.store.n == n * len(RECORDS)
+
+
 WRITERS: dict[str, tuple[Callable[[Path], None], int]] = {
     "ffrecord": (write_ffrecord, CHECK_CRC32),
     "tfrecord": (write_with(tfrecord.TFRecordWriter), CHECK_CRC32C),

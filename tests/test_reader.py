@@ -468,7 +468,7 @@ def test_closing_while_others_read_gives_bytes_or_the_closed_error() -> None:
                     reading.release()
             failures.append("never closed")
         except RuntimeError as error:
-            if "FileReader has been closed." not in str(error):
+            if "has been closed" not in str(error):
                 failures.append(error)
         except BaseException as error:
             failures.append(error)

@@ -14,6 +14,8 @@ from torch_samples import WARNINGS, write
 import fffs
 from fffs.torch import DataLoader, PackedFolder
 
+GRANULAR = Path(__file__).parent / "golden/granular"
+
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
 
 FILES = {
@@ -96,6 +98,9 @@ def test_what_has_no_classes_or_samples_is_refused(tmp_path: Path, pack: Path) -
     write(tmp_path / "plain.ffr", 3)
     with pytest.raises(fffs.errors.FormatError, match="not a packed folder"):
         PackedFolder(tmp_path / "plain.ffr")
+    for kind in (PackedFolder, fffs.PackedFolder):
+        with pytest.raises(fffs.errors.FormatError, match="not a packed folder"):
+            kind(GRANULAR / "granular-0.24.2/datasets/basic")
     with pytest.raises(FileNotFoundError, match=r"classes cat, dog|class.* bird"):
         PackedFolder(pack, extensions=".gif")
     (tmp_path / "flat").mkdir()

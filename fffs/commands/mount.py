@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 
-from fffs.errors import MountError
-
-try:
-    import fffs.mount as _mount
-    from fffs.mount import options as _options
-except ImportError as error:
-    raise MountError(
-        f"mounting needs pyfuse3 and trio, and {error.name} is missing: pip install 'fffs[mount]' "
-        "(Debian/Ubuntu: apt-get install fuse3 libfuse3-dev pkg-config; Fedora: dnf install fuse3 fuse3-devel pkgconf)"
-    ) from error
+import fffs.mount as _mount
+from fffs.mount import options as _options
 
 
 def run(args: argparse.Namespace) -> int:
     """Mount sources."""
     options = _options.parse(args.options)
-    return _mount.mount(
-        args.source,
-        args.mountpoint,
-        options=options,
-        suffix=args.suffix,
-        foreground=args.foreground or args.debug,
-        debug=args.debug,
+    if args.suffix:
+        options = replace(options, suffix=args.suffix)
+    _mount.mount(
+        args.source, args.mountpoint, options=options, foreground=args.foreground or args.debug, debug=args.debug
     )
+    return 0
 
 
 def unmount(mountpoint: str, lazy: bool) -> None:

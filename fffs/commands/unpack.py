@@ -14,7 +14,7 @@ from fffs.verify import unverifiable
 def run(args: argparse.Namespace) -> int:
     """Unpack a source."""
     interrupt_once()
-    with load_source([args.source]) as source, ProgressBar(printable(f"unpacking {args.source}")) as bar:
+    with load_source(args.source) as source, ProgressBar(printable(f"unpacking {args.source}")) as bar:
         warn(source.warnings)
         unpack(
             source,

@@ -182,7 +182,7 @@ class Job:
                 datasets.pack_rows(data, file, work)
             if self.verify:
                 with self._comparing():
-                    self._compare(data, datasets.load_packed(load_source([self.target]), self.target), work)
+                    self._compare(data, datasets.load_packed(load_source(self.target), self.target), work)
             return len(data), data.total_bytes, 1
 
     def _from_packed(self) -> Done | None:
@@ -197,7 +197,7 @@ class Job:
                 os.close(file.fd)
         if not is_packed:
             return None
-        source = load_source([self.source])
+        source = load_source(self.source)
         try:
             is_data_set = source.tree.lookup(ROOT, kinds.SPEC.encode()) is not None
             if self.form == "granular" or (self.form is None and is_data_set):

@@ -58,7 +58,7 @@ def pack_archive(archive: Archive, target: str, jobs: int, progress: Progress | 
 
 def compare_archive(archive: Archive, contents: Contents, target: str, jobs: int, progress: Progress | None) -> None:
     """Compare an archive with what it was packed as. Raises RecordError."""
-    with load_source([target]) as result:
+    with load_source(target) as result:
         compare_tree(contents.tree, result.tree, archive.path, target)
         work = Jobs(contents.total_bytes, progress)
         work.count(0)
@@ -69,7 +69,7 @@ def compare_archive(archive: Archive, contents: Contents, target: str, jobs: int
 
 def compare_folder(folder: str, target: str, progress: Progress | None) -> None:
     """Compare a folder with what it was packed as. Raises RecordError."""
-    with open_source(os.fsencode(folder)) as source, load_source([target]) as result:
+    with open_source(os.fsencode(folder)) as source, load_source(target) as result:
         scan = scan_folder(source, Output(os.fsencode(target)), lambda _: None)
         compare_tree(build_tree(scan.builder, len(scan.files), folder), result.tree, folder, target)
         work = Jobs(scan.total_bytes, progress)

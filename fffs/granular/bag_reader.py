@@ -10,7 +10,7 @@ from typing import Any, overload
 import numpy as np
 
 from fffs.errors import ClosedError, RecordError, UsageError
-from fffs.files import SourceFile, open_source
+from fffs.files import PathLike, SourceFile, open_source
 from fffs.formats.bag import COMPRESSED, load
 from fffs.granular.zstd import Decompressor
 from fffs.index import RecordIndex
@@ -19,7 +19,7 @@ from fffs.sidecar import with_checksums
 from fffs.store import RecordStore, UInt8Array
 from fffs.withblock import Closing
 
-LIMIT = 1 << 30
+MAX_RECORD = 1 << 30
 
 
 def open_bag(path: str, layout: str | None = None) -> tuple[SourceFile, str]:
@@ -55,15 +55,25 @@ class BagReader(Closing):
     the file anew.
     """
 
-    def __init__(self, path: str | os.PathLike[str], layout: str | None = None, limit: int = LIMIT) -> None:
+    def __init__(
+        self, path: PathLike, layout: str | None = None, max_record: int = MAX_RECORD, *, check_data: bool = True
+    ) -> None:
         """path: the file. layout: "v1", "v2" or "v3" for a file that looks like another (see ``fffs.formats.bag``).
-        limit: the largest record of a ``.bagz``, in bytes when decompressed.
+        max_record: the largest record of a ``.bagz``, in bytes when decompressed. check_data: compare the checksums
+        that ``fffs verify --keep`` has put beside the file, if there are any.
+
+        Raises:
+            SourceNotFoundError: the file, or the table of its records, is not there.
+            FormatError: it is no Bag, or damaged. MetadataError: its checksums are those of another file.
+            ReadError: the operating system could not read.
+
         """
         self.path = os.fsdecode(path)
-        self._arguments = (self.path, layout, limit)
+        self.check_data = bool(check_data)
+        self._arguments = (self.path, layout, max_record)
         self._decompress: Callable[[Any], bytes] | None = None
         if self.path.endswith(COMPRESSED):
-            self._decompress = Decompressor(limit)
+            self._decompress = Decompressor(max_record)
         source, self.layout = open_bag(self.path, layout)
         self._store = RecordStore([source])
         self._store.expect_random_reads()
@@ -101,7 +111,7 @@ class BagReader(Closing):
 
         """
         if self._decompress is None:
-            return self.store.read(indices)
+            return self.store.read(indices, self.check_data)
         return [np.frombuffer(data, np.uint8) for data in self._contents(indices)]
 
     def read_one(self, index: int) -> UInt8Array:
@@ -111,13 +121,13 @@ class BagReader(Closing):
     def read_range(self, index: int, start: int, stop: int) -> UInt8Array:
         """The bytes from start to stop of one record, both clipped to it; one of a ``.bagz`` is read whole for that."""
         if self._decompress is None:
-            return self.store.read_range(index, start, stop)
+            return self.store.read_range(index, start, stop, check=self.check_data)
         return self.read_one(index)[max(start, 0) : max(stop, 0)]
 
     def _contents(self, indices: Indices) -> list[bytes]:
         # Two passes over the indices: of a generator, only one would be left.
         numbers = indices if isinstance(indices, np.ndarray) else list(indices)
-        stored = self.store.read(numbers)
+        stored = self.store.read(numbers, self.check_data)
         if self._decompress is None:
             return [data.tobytes() for data in stored]
         return [self._content(int(number), data) for number, data in zip(np.ravel(numbers), stored, strict=True)]
@@ -150,7 +160,7 @@ class BagReader(Closing):
             number = operator.index(index)
         except TypeError:
             raise UsageError(f"records are asked for by integers, not {type(index).__name__}") from None
-        data = self.store.read_one(number)
+        data = self.store.read_one(number, self.check_data)
         return data.tobytes() if self._decompress is None else self._content(number, data)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -163,7 +173,11 @@ class BagReader(Closing):
         self._store.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._arguments
+        return _reopen, (type(self), self._arguments, self.check_data)
 
     def __repr__(self) -> str:
         return f"<BagReader {self.path!r}: {'closed' if self._store.closed else f'{len(self)} records'}>"
+
+
+def _reopen(kind: type[BagReader], arguments: tuple[Any, ...], check_data: bool) -> BagReader:
+    return kind(*arguments, check_data=check_data)

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError
+from fffs.files import PathLike
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
 from fffs.granular.rows import RowReader
 from fffs.granular.shards import find_shards, shard_name
-
-PathLike = str | os.PathLike[str]
 
 
 def _spec(folder: str, given: Mapping[str, str] | None) -> dict[str, str]:
@@ -45,12 +44,19 @@ class DatasetReader(RowReader):
         parallel: bool = False,
         *,
         spec: Mapping[str, str] | None = None,
+        check_data: bool = True,
     ) -> None:
         """decoders: for each type a function from bytes; without them, ``fffs.granular.decoders``. spec: for a data set
-        that was never flushed and has no spec.json.
+        that was never flushed and has no spec.json. check_data: compare the checksums that ``fffs verify --keep`` has
+        put beside the files, if there are any.
+
+        Raises:
+            SourceNotFoundError: there is no data set. FormatError, MetadataError: it is damaged.
+            UsageError: it is sharded, or spec is not its own. ReadError: the operating system could not read.
+
         """
         path = os.fsdecode(directory)
-        super().__init__(path, decoders)
+        super().__init__(path, decoders, check_data)
         self._given = None if spec is None else dict(spec)
         self._arguments = (path, decoders, cache_index, cache_keys, parallel)
         try:
@@ -62,7 +68,7 @@ class DatasetReader(RowReader):
         self._open([path], found)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (type(self), self._arguments, {"spec": self._given})
+        return _reopen, (type(self), self._arguments, {"spec": self._given, "check_data": self.check_data})
 
 
 class ShardedDatasetReader(RowReader):
@@ -84,10 +90,12 @@ class ShardedDatasetReader(RowReader):
         cache_index: bool = True,
         cache_keys: Any = (),
         parallel: bool = False,
+        check_data: bool = True,
         **newer: int,
     ) -> None:
+        """Arguments and errors are those of ``DatasetReader``; UsageError: it is not sharded."""
         path = os.fsdecode(directory)
-        super().__init__(path, decoders)
+        super().__init__(path, decoders, check_data)
         names = {"shard_start": shard_start, "shard_stop": shard_stop, "shard_step": shard_step}
         names |= newer_names(newer, "shard_start", "shard_stop", "shard_step")
         start, stop, step = names["shard_start"] or 0, names["shard_stop"], names["shard_step"] or 1
@@ -114,7 +122,7 @@ class ShardedDatasetReader(RowReader):
         return len(self._shards)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (type(self), self._arguments, {"spec": self._given})
+        return _reopen, (type(self), self._arguments, {"spec": self._given, "check_data": self.check_data})
 
 
 def newer_names(given: Mapping[str, Any], *names: str) -> dict[str, Any]:

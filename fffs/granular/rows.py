@@ -54,8 +54,8 @@ def _takes(decode: Codec, arguments: tuple[str, ...]) -> bool:
 class RowReader(Closing):
     """What DatasetReader and ShardedDatasetReader share. May be used from any thread, and after fork."""
 
-    def __init__(self, path: str, decoders: Mapping[str, Codec] | None) -> None:
-        self.path = path
+    def __init__(self, path: str, decoders: Mapping[str, Codec] | None, check_data: bool) -> None:
+        self.path, self.check_data = path, bool(check_data)
         self._decoders = supplied if decoders is None else decoders
 
     def _open(self, folders: Sequence[str], spec: dict[str, str]) -> None:
@@ -128,7 +128,7 @@ class RowReader(Closing):
         plan = [
             self._plan(shard, row, entry, wanted, blobs) for (shard, row), entry in zip(places, entries, strict=True)
         ]
-        buffer, offsets = self._store.read_joined(blobs)
+        buffer, offsets = self._store.read_joined(blobs, self.check_data)
         bounds, content, at = offsets.tolist(), buffer.data, iter(range(len(blobs)))
 
         def next_value(want: _Wanted) -> Any:
@@ -170,7 +170,7 @@ class RowReader(Closing):
     def _entries(self, places: list[tuple[Shard, int]]) -> list[list[refs.Ref] | None]:
         """What refs.bag says of each row; None where there is none."""
         numbers = [shard.refs + row for shard, row in places if shard.refs is not None]
-        buffer, offsets = self._store.read_joined(numbers)
+        buffer, offsets = self._store.read_joined(numbers, self.check_data)
         bounds, content, k = offsets.tolist(), buffer.data, 0
         sequences = [kind.sequence for kind in self._types.values()]
         entries: list[list[refs.Ref] | None] = []

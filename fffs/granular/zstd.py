@@ -32,7 +32,7 @@ class Decompressor:
         except self._zstd.ZstdError as error:
             raise ValueError(f"damaged compressed data: {error}") from None
         if len(content) > self.limit:
-            raise ValueError(f"it has more than {self.limit} bytes when decompressed; raise limit= if it is good")
+            raise ValueError(f"it has more than {self.limit} bytes when decompressed; raise max_record= if it is good")
         if not frame.eof:
             raise ValueError("its compressed data is cut")
         if frame.unused_data:

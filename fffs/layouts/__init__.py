@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from fffs.errors import MetadataError, RecordError, SourceNotFoundError, UsageError
-from fffs.files import SourceFile
+import numpy as np
+
+from fffs.errors import FormatError, MetadataError, RecordError, SourceNotFoundError, UsageError
+from fffs.files import PathLike, SourceFile
 from fffs.formats.bag import COMPRESSED
 from fffs.layouts import packed, plain, union
 from fffs.layouts.rows import DecodedFiles, Rows
@@ -23,7 +24,7 @@ from fffs.tree import Tree
 from fffs.treebuilder import TreeBuilder
 from fffs.withblock import Closing
 
-Path = str | bytes | os.PathLike[Any]
+Paths = PathLike | Sequence[PathLike]
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class Source(Closing):
         self.store.close()
 
 
-def load_source(paths: Sequence[Path], suffix: str = "", check_data: bool = True) -> Source:
-    """Open record files of any format, folders of them, or a granular data set, as one tree.
+def load_source(paths: Paths, suffix: str = "", check_data: bool = True) -> Source:
+    """Open a record file of any format, a folder of them, a list of both, or a granular data set, as one tree.
 
     One packed folder shows its tree; several show their union, in which the first wins. Plain record files show one
     file per record, numbered through; ``suffix`` is added to each name. A data set shows a folder per datapoint, with
@@ -64,7 +65,25 @@ def load_source(paths: Sequence[Path], suffix: str = "", check_data: bool = True
     return _load(names, lambda files: _load_any(files, suffix, check_data), check_data)
 
 
-def load_records(paths: Sequence[Path]) -> Source:
+def load_packed(paths: Paths, check_data: bool = True) -> Source:
+    """``load_source`` for packed folders alone: names of records that somebody has given them.
+
+    Raises:
+        FormatError: it is something else. MetadataError: its tree is damaged. And what ``load_source`` raises.
+
+    """
+    source = load_source(paths, check_data=check_data)
+    if source.layout in ("packed", "union"):
+        return source
+    with source:
+        shown, store = source.store.files[0].index.path, source.store
+        # There is no tree: because there never was one, or because its first bytes are damaged?
+        if source.layout == "plain" and store.n and store.verify(np.array([store.n - 1])):
+            raise MetadataError(f"{shown}: the last record, where the tree should be, is damaged")
+        raise FormatError(f"{shown}: not a packed folder (it has no tree)")
+
+
+def load_records(paths: Paths) -> Source:
     """Open record files, or folders of them, as numbered files, whatever names they hold: those may be damaged.
 
     Raises:
@@ -77,7 +96,7 @@ def load_records(paths: Sequence[Path]) -> Source:
     return _load(names, lambda files: _load_plain(files, ""))
 
 
-def load_shown(paths: Sequence[Path], suffix: str = "", check_data: bool = True, decode: bool | None = None) -> Source:
+def load_shown(paths: Paths, suffix: str = "", check_data: bool = True, decode: bool | None = None) -> Source:
     """``load_source`` for the mount, which can show ``rows`` as well.
 
     Args:
@@ -104,8 +123,9 @@ def load_shown(paths: Sequence[Path], suffix: str = "", check_data: bool = True,
 # ---------------------------------------------------------------- record files
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
-    return [os.fsdecode(path) for path in paths]
+def _names(paths: Paths) -> list[str]:
+    given = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else paths
+    return [os.fsdecode(path) for path in given]
 
 
 def _load(names: list[str], layout: Callable[[list[SourceFile]], _Loaded], check_data: bool = True) -> Source:

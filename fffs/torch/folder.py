@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fffs.errors import FormatError, SourceNotFoundError
-from fffs.layouts import load_source
+from fffs.errors import SourceNotFoundError
+from fffs.files import PathLike
+from fffs.layouts import load_packed
 from fffs.numbers import resolve
-from fffs.reader import FileReader, PathLike
+from fffs.reader import FileReader
 from fffs.torch.batch import share_threads
 from fffs.torch.dataset import Dataset, several
 from fffs.tree import ROOT, Tree
@@ -55,9 +56,7 @@ class PackedFolder(Dataset):
         self.transform, self.target_transform = transform, target_transform
         self.extensions = tuple([extensions] if isinstance(extensions, str) else extensions or ())
         self._fname = list(fname) if isinstance(fname, (list, tuple)) else [fname]
-        with load_source(self._fname, check_data=check_data) as source:
-            if source.layout == "plain":
-                raise FormatError(f"{source.store.files[0].index.path}: not a packed folder (it has no tree)")
+        with load_packed(self._fname, check_data) as source:
             tree, fnames = source.tree, [file.index.path for file in source.store.files]
         super().__init__(fnames, check_data)
         self.classes = sorted(os.fsdecode(name) for name, node in tree.entries(ROOT) if tree.is_dir(node))
@@ -91,7 +90,7 @@ class PackedFolder(Dataset):
     def samples(self) -> list[tuple[str, int]]:
         """(path in the folder, class number) of each sample."""
         if "_samples" not in self.__dict__:
-            with load_source(self._fname) as source:
+            with load_packed(self._fname, self.reader.check_data) as source:
                 self._samples = [(path, target) for path, _, target in self._find(source.tree)]
         return self._samples
 

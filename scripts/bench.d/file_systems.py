@@ -23,6 +23,8 @@ RATARMOUNT = Path("ratarmount/bin/ratarmount")  # in the scratch folder
 SQUASHFS_FLAGS = ("-noI", "-noD", "-noF", "-noX", "-noappend", "-no-progress", "-quiet")
 FFFS = (sys.executable, "-m", "fffs")
 LARGE = "large.bin"
+# For the contents of the files, read once from the disk and once more through the mount.
+MEMORY = 5 << 30
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,13 @@ class FileSystem:
 def forget_names() -> None:
     """Drop names and attributes that the kernel keeps. It keeps what is read of files that are in the page cache."""
     Path("/proc/sys/vm/drop_caches").write_text("2\n")
+
+
+def forget_contents() -> None:
+    """Drop what the kernel keeps of all files on this machine. It keeps names and attributes."""
+    os.sync()
+    page_cache.have_memory(MEMORY)
+    Path("/proc/sys/vm/drop_caches").write_text("1\n")
 
 
 def _run(*command: str) -> None:
