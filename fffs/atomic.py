@@ -17,13 +17,16 @@ import stat
 from types import TracebackType
 
 from fffs.early import EarlyWriting
-from fffs.errors import UsageError, WriteError
+from fffs.errors import UsageError, WriteError, WriterError
 from fffs.folders import FOLDER, close, open_folder, remove_content
 from fffs.native import lib
 
 # Leftovers of a writer that was killed are recognised by this name, and as nobody's by their lock: the writer holds
 # one.
 SUFFIX = ".fffs-tmp"
+
+# What is added to the name of a file for the one that holds its checksums: see fffs.sidecar.
+CHECKSUMS = b".fffs-crc"
 
 # The folder that something is written to. It need not be readable.
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -38,6 +41,12 @@ def temporary_names(name: bytes) -> re.Pattern[bytes]:
 
 def _temporary_name(name: bytes) -> bytes:
     return b".%b.%b%b" % (name[:200], secrets.token_hex(6).encode(), SUFFIX.encode())
+
+
+def temporary_path(path: str) -> bytes:
+    """A new name beside a file, which its next writer takes for a leftover unless it is locked."""
+    folder, name = os.path.split(os.fsencode(path))
+    return os.path.join(folder, _temporary_name(name))
 
 
 class AtomicFile:
@@ -75,9 +84,12 @@ class AtomicFile:
 
         Or it is in place and only its folder could not be synced; the error says so.
         """
+        if os.getpid() != self._owner:
+            raise WriterError(f"{self.path}: it belongs to the process that made it, which this one was forked from")
         try:
             os.fchmod(self.fd, self._mode)
             os.fsync(self.fd)
+            self._forget_checksums()
             os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError as error:
             self.discard()
@@ -88,6 +100,19 @@ class AtomicFile:
             raise WriteError(error.errno or errno.EIO, self.path, _IN_PLACE) from error
         finally:
             self._close()
+
+    def sync(self) -> None:
+        """Have all of it on the disk, so that ``commit`` has little left that can fail. Raises WriteError."""
+        try:
+            os.fsync(self.fd)
+        except OSError as error:
+            self.discard()
+            raise WriteError(error.errno or errno.EIO, self.path) from error
+
+    def _forget_checksums(self) -> None:
+        """Those kept beside the file that is replaced are not the new one's: every record would seem damaged."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._name + CHECKSUMS, dir_fd=self._folder)
 
     def discard(self) -> None:
         """Forget the file. May be called again, and after ``commit``."""

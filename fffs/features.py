@@ -144,6 +144,8 @@ def encode_feature(value: Any, kinds: tuple[Kind, ...], name: str, chosen: str |
         return b""
     if isinstance(value, (bytes, bytearray, memoryview, str)):
         value = [value]
+    elif hasattr(value, "__array__"):  # also a tensor, and a number of numpy's
+        value = _as_array(value, where)
     # An empty list has no type: it is what decoding gives for no bytes.
     is_bytes = not isinstance(value, np.ndarray) and (
         (hasattr(value, "__len__") and len(value) == 0)
@@ -184,7 +186,14 @@ def _as_array(value: Any, where: str) -> npt.NDArray[Any]:
         raise UsageError(f"{where}: an array of {array.ndim} dimensions; flatten it, and keep its shape elsewhere")
     if array.dtype.kind not in "biuf":
         raise UsageError(f"{where}: numbers or bytes are needed, not {array.dtype}")
+    # numpy makes floats of integers that no integer type of its holds together: others than they were.
+    if array.dtype.kind == "f" and isinstance(value, (list, tuple)) and value and all(map(_is_integer, value)):
+        raise UsageError(f"{where}: integers from {min(value)} to {max(value)} fit into no type together")
     return array.reshape(-1)
+
+
+def _is_integer(item: Any) -> bool:
+    return isinstance(item, (int, np.integer))
 
 
 def _kind_of(array: npt.NDArray[Any], kinds: tuple[Kind, ...], where: str) -> Kind:
@@ -200,8 +209,8 @@ def _kind_of(array: npt.NDArray[Any], kinds: tuple[Kind, ...], where: str) -> Ki
 
 def _convert(array: npt.NDArray[Any], dtype: np.dtype[Any], where: str) -> npt.NDArray[Any]:
     """Numbers as another type; raises UsageError when one would be another number, but for the precision of floats."""
-    if array.dtype == dtype:
-        return array
+    if array.dtype == dtype or not len(array):
+        return array.astype(dtype)
     if dtype.kind == "i":
         limits = np.iinfo(dtype)
         if array.dtype.kind == "f" or (

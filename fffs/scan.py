@@ -27,12 +27,16 @@ class FileToPack:
 
     path: bytes  # from the folder that is packed
     size: int
-    identity: tuple[int, int, int, int]  # device, inode, size, mtime in nanoseconds
+    identity: Identity
 
 
-def identity(status: os.stat_result) -> tuple[int, int, int, int]:
-    """What must be the same for a file to count as unchanged."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+Identity = tuple[int, int, int, int, int]
+"""Device, inode, size, mtime and ctime in nanoseconds."""
+
+
+def identity(status: os.stat_result) -> Identity:
+    """What must be the same for a file to count as unchanged. Who writes may set mtime back, but not ctime."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class Output:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs import engine
-from fffs.atomic import AtomicFile
+from fffs.atomic import CHECKSUMS, AtomicFile
 from fffs.engine import CHECK_CRC32, CHECK_NONE
 from fffs.errors import MetadataError, ReadError, TruncatedError, UsageError, WriteError
 from fffs.files import SourceFile, open_source
@@ -25,7 +25,7 @@ from fffs.formats import bag
 from fffs.formats.table import find_format
 from fffs.index import RecordIndex
 
-SUFFIX: Final = ".fffs-crc"
+SUFFIX: Final = CHECKSUMS.decode()
 MAGIC: Final = b"fffsCRC1"
 HEAD: Final = struct.Struct("<8sQQI")
 CRC: Final = struct.Struct("<I")

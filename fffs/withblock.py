@@ -42,6 +42,8 @@ class Writing(Closing):
     def _need_open(self) -> None:
         if self.closed:
             raise WriterError(f"{self._shown}: the writer has been closed")
+        if os.getpid() != self._owner:
+            raise WriterError(f"{self._shown}: it belongs to the process that made it, which this one was forked from")
 
     def discard(self) -> None:
         """Forget what is not permanent yet. May be called again, and after ``close``."""
@@ -49,10 +51,15 @@ class Writing(Closing):
             self.closed = True
             if os.getpid() == self._owner:
                 self._forget()
+            else:
+                self._let_go()
 
     def _forget(self) -> None:
         """What ``discard`` does, once."""
         raise NotImplementedError
+
+    def _let_go(self) -> None:
+        """The same in a child of fork: see to it that nothing that was not written yet is, when Python ends."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -93,6 +93,7 @@ class FileWriter(Writing):
         """
         if self.closed:
             return
+        self._need_open()
         if self.count < self.n:
             raise WriterError(
                 f"{self.fname}: {self.count} of {self.n} records have been written; write the rest before closing"
@@ -109,9 +110,12 @@ class FileWriter(Writing):
 
     def _forget(self) -> None:
         try:
-            self._stream.raw.close()
+            self._let_go()
         finally:
             self._file.discard()
+
+    def _let_go(self) -> None:
+        self._stream.raw.close()  # which leaves the descriptor open, and takes no more from the stream's buffer
 
 
 def as_bytes(buffer: Any) -> memoryview:

@@ -358,12 +358,12 @@ def test_a_decompression_bomb_stops_at_the_limit(tmp_path: Path) -> None:
     bomb = bomb[:6] + (block.to_bytes(3, "little") + b"\0") * 4096 + ((1 << 3) | 3).to_bytes(3, "little") + b"\0"
     path = frames(tmp_path, bomb)
     begin = time.perf_counter()
-    with BagReader(path, limit=1 << 20) as reader, pytest.raises(RecordError, match="more than 1048576 bytes"):
+    with BagReader(path, max_record=1 << 20) as reader, pytest.raises(RecordError, match="more than 1048576 bytes"):
         reader[0]
     assert time.perf_counter() - begin < 1
-    with BagReader(frames(tmp_path, FRAMES[14:36]), limit=500) as reader:
+    with BagReader(frames(tmp_path, FRAMES[14:36]), max_record=500) as reader:
         assert len(reader[0]) == 500
-    with BagReader(frames(tmp_path, FRAMES[14:36]), limit=499) as reader, pytest.raises(RecordError):
+    with BagReader(frames(tmp_path, FRAMES[14:36]), max_record=499) as reader, pytest.raises(RecordError):
         reader[0]
 
 

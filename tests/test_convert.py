@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import itertools
 import json
@@ -208,6 +209,13 @@ def test_the_source_stays_as_it_is_and_may_not_be_the_destination(tmp_path: Path
     with pytest.raises(UsageError, match="is the source itself"):
         fffs.convert(source, source, force=True)
     assert split_records(source.read_bytes()) == RECORDS
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    for k in range(2):
+        shutil.copy(source, parts / f"PART_0000{k}.ffr")
+    with pytest.raises(UsageError, match="is the source itself, or a part of it"):
+        fffs.convert(parts, parts / "PART_00000.ffr", force=True)
+    assert split_records((parts / "PART_00000.ffr").read_bytes()) == RECORDS
 
 
 # ---------------------------------------------------------------- parts
@@ -271,8 +279,37 @@ def test_parts_need_a_new_folder_and_a_format(tmp_path: Path) -> None:
 def test_parts_of_a_packed_folder_would_lose_its_names(tmp_path: Path) -> None:
     pack = GOLDEN.path("packed/tree.ffr")
     with pytest.raises(UsageError, match="--from ffrecord"):
-        fffs.convert(pack, tmp_path / "parts", to="ffrecord", parts=2)
+        fffs.convert(pack, tmp_path / "parts", to="tfrecord", parts=2)
+    for options in ({}, {"from_": "ffrecord"}):
+        with pytest.raises(UsageError, match="names would lead to other files' records; leave the parts out"):
+            fffs.convert(pack, tmp_path / "parts", to="ffrecord", parts=2, **options)
     assert fffs.convert(pack, tmp_path / "parts", from_="ffrecord", to="tfrecord", parts=2, verify=True).parts == 2
+
+
+def test_the_names_of_packed_folders_never_lead_to_records_of_others(tmp_path: Path) -> None:
+    for name in "ab":
+        make(tmp_path / name, {f"{name}{k}": name.encode() * (k + 1) for k in range(3)})
+        (tmp_path / "packs").mkdir(exist_ok=True)
+        fffs.pack_folder(tmp_path / name, tmp_path / f"packs/{name}.ffr")
+    (tmp_path / "mixed").mkdir()
+    write_ffr(tmp_path / "mixed/0.ffr", [b"plain"])
+    shutil.copy(tmp_path / "packs/b.ffr", tmp_path / "mixed/1.ffr")
+    for source in ("packs", "mixed"):
+        for options in ({}, {"from_": "ffrecord"}):
+            with pytest.raises(UsageError, match="names would lead to other files' records; convert each by itself"):
+                fffs.convert(tmp_path / source, tmp_path / "merged.ffr", **options)
+        with pytest.raises(UsageError, match="--from ffrecord takes the records"):
+            fffs.convert(tmp_path / source, tmp_path / "x.tfrecord")
+        fffs.convert(tmp_path / source, tmp_path / f"{source}.tfrecord", from_="ffrecord", verify=True)
+        # Nobody can tell this from a packed folder; but its tree says for how many records it is.
+        fffs.convert(tmp_path / f"{source}.tfrecord", tmp_path / f"{source}.ffr")
+        with pytest.raises(MetadataError, match=r"its tree is for 3 records, and \d are in front of it"):
+            fffs.PackedFolder(tmp_path / f"{source}.ffr")
+        assert run("ls", tmp_path / f"{source}.ffr").code == MetadataError.exit_code
+    # One alone may take the way through another format.
+    fffs.convert(tmp_path / "packs/b.ffr", tmp_path / "b.tfrecord", verify=True)
+    fffs.convert(tmp_path / "b.tfrecord", tmp_path / "back.ffr", verify=True)
+    assert (tmp_path / "back.ffr").read_bytes() == (tmp_path / "packs/b.ffr").read_bytes()
 
 
 # ---------------------------------------------------------------- data sets
@@ -727,6 +764,33 @@ def test_a_source_is_known_by_its_content(tmp_path: Path) -> None:
         fffs.convert(tmp_path / "missing", tmp_path / "x.ffr", force=True)
 
 
+@pytest.mark.parametrize("layout", ["v1", "v3"])
+def test_a_bag_is_one_whatever_its_first_record_is(tmp_path: Path, layout: str) -> None:
+    make(tmp_path / "folder", {"a": b"a", "b": b"b"})
+    tar_folder(tmp_path / "folder", tmp_path / "x.tar", "w", tarfile.PAX_FORMAT)
+    tar_folder(tmp_path / "folder", tmp_path / "x.tar.gz", "w:gz", tarfile.PAX_FORMAT)
+    zip_folder(tmp_path / "folder", tmp_path / "x.zip")
+    fffs.convert(write_ffr(tmp_path / "x.ffr", RECORDS), tmp_path / "x.tfrecord")
+    for name in ("x.tar", "x.tar.gz", "x.zip", "x.tfrecord", "x.ffr"):
+        records = 3 * [(tmp_path / name).read_bytes()]
+        with granular.BagWriter(tmp_path / f"{name}.bag", layout) as bag:
+            for record in records:
+                bag.append(record)
+        fffs.convert(tmp_path / f"{name}.bag", tmp_path / "out.ffr", verify=True, force=True)
+        assert records_of(tmp_path / "out.ffr") == records
+
+
+def test_what_is_in_front_of_a_zip_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    make(tmp_path / "folder", {"a": b"a"})
+    zip_folder(tmp_path / "folder", tmp_path / "x.zip")
+    (tmp_path / "y.zip").write_bytes(2 * (tmp_path / "x.zip").read_bytes())
+    lines: list[str] = []
+    fffs.convert(tmp_path / "y.zip", tmp_path / "y.ffr", warn=lines.append)
+    assert [line.partition(": ")[2] for line in lines] == [
+        f"{(tmp_path / 'x.zip').stat().st_size} bytes in front of the archive are none of its, left out"
+    ]
+
+
 def test_a_format_can_be_forced(tmp_path: Path) -> None:
     (tmp_path / "x.bag").write_bytes(GOLDEN.bytes("mixed-100.ffr"))
     fffs.convert(tmp_path / "x.bag", tmp_path / "x.ffr", from_="ffrecord")
@@ -822,6 +886,48 @@ def test_verify_finds_a_flipped_byte_of_an_archive_a_folder_and_a_data_set(tmp_p
                 tmp_path / source, target, verify=True, progress=flip_when_there(target, 90_000), jobs=1, force=True
             )
         assert left_in(tmp_path) == there, source
+
+
+@pytest.mark.parametrize("name", ["x.bag", "part-0", "x.ffr", "x.tfrecord"])
+@pytest.mark.parametrize("layout", ["v1", "v3"])
+def test_what_is_replaced_by_force_comes_back_when_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, layout: str
+) -> None:
+    fffs.convert(write_ffr(tmp_path / "old.ffr", [b"old", b"er"]), tmp_path / name, layout=layout)
+    source = write_ffr(tmp_path / "source.ffr", [stretched(1000, k) for k in range(20)])
+    there = contents_of(tmp_path)
+
+    def interrupt(_target: str) -> None:
+        assert records_of(tmp_path / name) != [b"old", b"er"]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(job, "forget", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            fffs.convert(source, tmp_path / name, layout=layout, force=True, verify=True)
+    assert contents_of(tmp_path) == there
+    calls = 0
+
+    def failing(fd: int, real: Any = os.fsync) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise OSError(errno.EIO, "injected")
+        real(fd)
+
+    for at in range(1, 10):
+        calls = 0
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", failing)
+            try:
+                fffs.convert(source, tmp_path / name, layout=layout, force=True)
+            except WriteError:
+                assert contents_of(tmp_path) == there, at
+            else:
+                break
+    assert at > 2
+    assert records_of(tmp_path / name) == split_records(source.read_bytes())
+    assert len(left_in(tmp_path)) == len(there)
 
 
 def test_a_damaged_source_gives_no_result(tmp_path: Path) -> None:

@@ -320,6 +320,11 @@ def test_what_does_not_fit_a_kind_is_refused(value: Any, kind: str) -> None:
         ofrecord.encode({"a": value}, {"a": kind})
 
 
+@pytest.mark.parametrize("kind", ["int32_list", "int64_list", "float_list", "double_list"])
+def test_an_empty_list_is_of_any_kind(kind: str) -> None:
+    assert ofrecord.encode({"a": []}, {"a": kind}) == ofrecord.encode({"a": np.zeros(0)}, {"a": kind})
+
+
 def test_a_kind_for_a_feature_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="'b'"):
         ofrecord.encode({"a": 1}, {"b": "int32_list"})

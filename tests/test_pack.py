@@ -569,7 +569,7 @@ def test_a_file_that_changes_before_its_turn_is_named(room: Path, change: str) -
     assert_as_before(room)
 
 
-@pytest.mark.parametrize("change", ["grows", "shrinks", "is rewritten"])
+@pytest.mark.parametrize("change", ["grows", "shrinks", "is rewritten", "is rewritten and set back"])
 def test_a_file_that_changes_while_it_is_copied_is_named(room: Path, change: str) -> None:
     victim = room / "f" / "sub" / "victim"
     os.truncate(victim, 20 * MIB)  # more than one piece: there is a moment in the middle
@@ -581,8 +581,11 @@ def test_a_file_that_changes_while_it_is_copied_is_named(room: Path, change: str
             assert 5 < done < 20 * MIB
             os.truncate(victim, 20 * MIB + 1) if change == "grows" else None
             os.truncate(victim, MIB) if change == "shrinks" else None
+            before = victim.stat().st_mtime_ns
             with victim.open("r+b") as file:
                 file.write(b"rewritten")
+            if change == "is rewritten and set back":
+                os.utime(victim, ns=(before, before))
 
     with pytest.raises(SourceChangedError, match="f/sub/victim: changed"):
         fffs.pack_folder(room / "f", room / "pack.ffr", jobs=1, progress=progress)

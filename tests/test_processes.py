@@ -572,3 +572,41 @@ def test_an_exception_ends_the_interpreter_as_usual_while_threads_read(tmp_path:
         sys.exit(3)
     """
     run_script(tmp_path, path, code, status=3)
+
+
+# ---------------------------------------------------------------- writers and fork
+
+
+@pytest.mark.parametrize("kind", ["FileWriter", "TFRecordWriter", "OFRecordWriter", "BagWriter"])
+def test_a_child_of_fork_cannot_write_into_or_publish_what_its_parent_writes(tmp_path: Path, kind: str) -> None:
+    code = f"""
+        from fffs import granular, ofrecord, tfrecord
+        from fffs.errors import WriterError
+        warnings.simplefilter("ignore", DeprecationWarning)
+        target = PATH + {{"FileWriter": ".ffr", "BagWriter": ".bag"}}.get({kind!r}, ".tfrecord")
+        kinds = {{
+            "FileWriter": lambda path: fffs.FileWriter(path, 2),
+            "TFRecordWriter": tfrecord.TFRecordWriter,
+            "OFRecordWriter": ofrecord.OFRecordWriter,
+            "BagWriter": granular.BagWriter,
+        }}
+        writer = kinds[{kind!r}](target)
+        write = getattr(writer, "write_one", None) or writer.append
+        write(b"first")
+        if (child := os.fork()) == 0:
+            for step in (lambda: write(b"child's"), writer.close):
+                try:
+                    step()
+                except WriterError as error:
+                    print("which this one was forked from" in str(error), flush=True)
+            del writer, write
+            sys.exit(0)  # runs what is left to be run: nothing is flushed
+        os.waitpid(child, 0)
+        print(os.path.exists(target))
+        write(b"second")
+        writer.close()
+        with fffs.open(target, format="ofrecord" if {kind!r} == "OFRecordWriter" else None) as reader:
+            print([bytes(record) for record in reader.read(range(reader.n))])
+    """
+    out = run_script(tmp_path, tmp_path / "written", code)
+    assert out.splitlines() == ["True", "True", "False", "[b'first', b'second']"]

@@ -102,16 +102,50 @@ def test_a_sidecar_of_another_version_is_refused_and_replaced(path: Path) -> Non
     sidecar.keep_checksums(path)
     other = path.with_name("other" + path.suffix if path.suffix else "part-1")
     path.rename(other)
-    writer = granular.BagWriter(path) if path.suffix else OFRecordWriter(path)
-    with writer:
-        for record in RECORDS[::-1]:
-            (writer.append if isinstance(writer, granular.BagWriter) else writer.write_one)(record)
+    kept = path.with_name(path.name + sidecar.SUFFIX).read_bytes()
+    write_reversed(path)
+    path.with_name(path.name + sidecar.SUFFIX).write_bytes(kept)  # as other programs leave it
     with pytest.raises(MetadataError, match=r"not the checksums of .* as it is now"):
         fffs.open(path)
     result = run("cat", path, "00")
     assert result.code == MetadataError.exit_code and result.err.count("\n") == 1
     assert sidecar.keep_checksums(path) == [f"{path}.fffs-crc"]
     assert run("verify", path).code == 0
+
+
+def write_reversed(path: Path) -> None:
+    writer = granular.BagWriter(path) if path.suffix else OFRecordWriter(path)
+    with writer:
+        for record in RECORDS[::-1]:
+            (writer.append if isinstance(writer, granular.BagWriter) else writer.write_one)(record)
+
+
+def test_a_file_that_is_written_anew_loses_the_checksums_of_the_old_one(path: Path, tmp_path: Path) -> None:
+    def is_kept() -> bool:
+        return path.with_name(path.name + sidecar.SUFFIX).exists()
+
+    assert sidecar.keep_checksums(path)
+    write_reversed(path)
+    assert not is_kept()
+    with fffs.open(path) as reader:
+        assert reader.read_one(0).tobytes() == RECORDS[-1]
+        with fffs.FileWriter(tmp_path / "x.ffr", len(RECORDS)) as writer:
+            for record in RECORDS:
+                writer.write_one(record)
+    assert sidecar.keep_checksums(path)
+    fffs.convert(tmp_path / "x.ffr", path, to="bag" if path.suffix else "ofrecord", force=True, verify=True)
+    assert not is_kept()
+
+
+def test_a_bag_that_grows_loses_the_checksums_that_it_had(tmp_path: Path) -> None:
+    path = tmp_path / "x.bag"
+    for records in (RECORDS[:5], RECORDS[5:9]):
+        with granular.BagWriter(path, layout="v3") as bag:
+            for record in records:
+                bag.append(record)
+        with fffs.open(path) as reader:
+            assert reader.read_one(reader.n - 1).tobytes() == records[-1]
+        assert sidecar.keep_checksums(path)
 
 
 def test_a_record_that_cannot_be_read_gets_no_checksum(tmp_path: Path) -> None:

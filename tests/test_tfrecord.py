@@ -367,6 +367,8 @@ def test_values_of_many_types_become_the_three_kinds() -> None:
         np.array([1 + 2j]),
         np.array([None]),
         [[1], [2, 3]],
+        [-7, 2**63 + 5],
+        (np.uint64(2**63), np.int64(-1)),
         1e300,
         np.array([1e39]),
         "\ud800",
@@ -376,6 +378,20 @@ def test_values_of_many_types_become_the_three_kinds() -> None:
 def test_what_cannot_be_encoded_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match="feature 'name'"):
         tfrecord.encode({"name": value})
+
+
+def test_tensors_and_empty_arrays_are_what_their_dtype_says() -> None:
+    import torch
+
+    values = {"a": torch.tensor([1, 2]), "b": torch.tensor(3), "c": torch.zeros(0, dtype=torch.int64), "d": np.int32(4)}
+    decoded = tfrecord.decode(tfrecord.encode(values))
+    assert {name: (list(value), value.dtype) for name, value in decoded.items() if name != "c"} == {
+        "a": ([1, 2], np.int64),
+        "b": ([3], np.int64),
+        "d": ([4], np.int64),
+    }
+    assert tfrecord.encode({"c": values["c"]}) == tfrecord.encode({"c": np.zeros(0, np.int64)})
+    assert tfrecord.encode({"c": values["c"]}) != tfrecord.encode({"c": []})
 
 
 def test_names_must_be_text() -> None:

@@ -73,6 +73,28 @@ def test_batches_after_a_resume_are_those_of_the_other_run(
     check(make, workers, other_workers)
 
 
+class FailsAtNine(Dataset):
+    """Fails for one record."""
+
+    def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+        if 9 in indices:
+            raise ValueError("number 9")
+        return super().process(indices, data)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_that_failed_is_not_given_twice(path: Path, workers: int) -> None:
+    batches = iter(loader := DataLoader(FailsAtNine(path), 4, num_workers=workers))
+    for k in range(5):
+        try:
+            next(batches)
+        except ValueError as error:
+            assert k == 2 and "number 9" in str(error)
+    resumed = DataLoader(FailsAtNine(path), 4, num_workers=workers)
+    resumed.load_state_dict(saved(loader.state_dict()))
+    assert plain(resumed) == plain(batches) != []
+
+
 def test_persistent_workers_resume_and_are_resumed(path: Path) -> None:
     def make(**arguments: Any) -> DataLoader:
         return DataLoader(Noisy(path), 4, shuffle=True, persistent_workers=True, **arguments)

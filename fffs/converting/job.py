@@ -17,6 +17,7 @@ from fffs import tfrecord
 from fffs.atomic import AtomicFile, AtomicFolder
 from fffs.converting import kinds, packs, writers
 from fffs.converting.archives import open_archive
+from fffs.converting.keeping import Kept
 from fffs.converting.pipeline import Pipeline
 from fffs.converting.records import Records, StoredRecords, StreamedRecords, plan
 from fffs.converting.verifying import compare_records, differs, forget
@@ -67,17 +68,19 @@ class Job:
         return self.parts is not None or self.part_size is not None
 
     def run(self) -> Done:
-        """Convert."""
+        """Convert. What is replaced by force comes back when that fails, or is interrupted."""
+        with Kept(self._replaced()) if self.force else contextlib.nullcontext():
+            return self._run()
+
+    def _run(self) -> Done:
         if self.kind in (*kinds.ARCHIVES, "folder"):
             return self._pack()
         if self.kind == "granular":
             from fffs.converting.datasets import load_folder
 
             return self._from_data_set(load_folder(self.source))
-        if self.kind == "ffrecord" and not self.forced and (self.form in (None, "granular") or self.split):
-            done = self._from_packed()
-            if done is not None:
-                return done
+        if self.kind == "ffrecord" and (done := self._from_packed()) is not None:
+            return done
         self._choose(None)
         with contextlib.closing(self._open_records()) as records:
             return self._to_data_set(records) if self.form == "granular" else self._to_files(records)
@@ -94,15 +97,24 @@ class Job:
         if self.split or self.form == "granular":
             self._refuse_content()
             return self.form
-        files = [self.target, *(sidecars(self.target)[:1] if (self.form, self.layout) == ("bag", "v3") else ())]
-        for name in files:
-            if not os.path.lexists(name):
-                continue
+        for name in self._replaced():
             if os.path.isdir(name) or not self.force:
                 raise UsageError(f"{name}: already exists{'' if os.path.isdir(name) else '; --force replaces it'}")
-            if os.path.exists(self.source) and os.path.samefile(name, self.source):
-                raise UsageError(f"{name}: is the source itself")
+            if any(os.path.samefile(name, source) for source in self._sources() if os.path.exists(source)):
+                raise UsageError(f"{name}: is the source itself, or a part of it")
         return self.form
+
+    def _replaced(self) -> list[str]:
+        """The files that are where the result will be."""
+        names = [self.target, *(sidecars(self.target)[:1] if self._has_table() else ())]
+        return [name for name in names if os.path.lexists(name)]
+
+    def _sources(self) -> list[str]:
+        """The files that are read, unless they are packed: those of a folder may be replaced by the pack."""
+        if self.kind not in kinds.RECORDS:
+            return [self.source]
+        paths = expand_shards(self.source) if self.kind == "tfrecord" else expand_sources(self.source)
+        return [*paths, *(table for path in paths if self.kind == "bag" for table in sidecars(path))]
 
     def _refuse_content(self) -> None:
         """A folder must be new or empty, with --force as well: nobody should lose many files by an option."""
@@ -187,16 +199,20 @@ class Job:
 
     def _from_packed(self) -> Done | None:
         """A packed folder as the data set in it; None when the source is none, or is to be taken for its records."""
-        from fffs.converting import datasets
-
         files = open_files(expand_sources(self.source), True, "ffrecord")
         try:
-            is_packed = any(map(packed.is_packed, files))
+            is_packed = [packed.is_packed(file) for file in files]
         finally:
             for file in files:
                 os.close(file.fd)
-        if not is_packed:
+        if not any(is_packed):
             return None
+        if self.split or len(files) > 1:
+            self._refuse_torn(several=len(files) > 1)
+        if self.forced or (self.form not in (None, "granular") and not self.split):
+            return None
+        from fffs.converting import datasets
+
         source = load_source(self.source)
         try:
             is_data_set = source.tree.lookup(ROOT, kinds.SPEC.encode()) is not None
@@ -204,11 +220,18 @@ class Job:
                 return self._from_data_set(datasets.load_packed(source, self.source))
         finally:
             source.close()
-        if self.split:
-            raise UsageError(
-                f"{self.source}: a packed folder: no part would have its names; --from ffrecord takes the records"
-            )
         return None
+
+    def _refuse_torn(self, *, several: bool) -> None:
+        """The last record of a packed folder gives names to those in front of it: it must stay alone with them."""
+        what = "packed folders" if several else "a packed folder"
+        if self.form == "ffrecord":
+            raise UsageError(
+                f"{self.source}: {what}: names would lead to other files' records; "
+                + ("convert each by itself" if several else "leave the parts out")
+            )
+        if not self.forced and self.form in kinds.RECORDS:
+            raise UsageError(f"{self.source}: {what}: the names would be lost; --from ffrecord takes the records")
 
     def _write_rows(self, data: DataSet) -> Done:
         from fffs.converting import datasets
@@ -281,7 +304,7 @@ class Job:
         return len(lengths), total, count
 
     def _has_table(self) -> bool:
-        return (self.form, self.layout) == ("bag", "v3")
+        return (self.form or kinds.kind_of_destination(self.target), self.layout) == ("bag", "v3")
 
     def _write(self, records: Records, paths: list[str], bounds: list[int], work: Jobs) -> None:
         """Write all records to files, each to its part."""

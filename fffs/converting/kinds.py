@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from fffs.atomic import CHECKSUMS
 from fffs.converting.archives import is_tar, is_zip
 from fffs.errors import ReadError, UsageError
 from fffs.files import open_source
@@ -20,7 +21,7 @@ ARCHIVES: Final = ("tar", "zip")
 SOURCES: Final = (*RECORDS, "granular", *ARCHIVES, "folder")
 DESTINATIONS: Final = (*RECORDS, "granular")
 SPEC, FIRST_SHARD = "spec.json", "000000"  # of granular's data sets, which are imported when there is one
-SIDECARS: Final = (*tfrecord.SIDECARS, ".fffs-crc")
+SIDECARS: Final = (*tfrecord.SIDECARS, CHECKSUMS.decode())
 
 
 def kind_of_source(path: str) -> str:
@@ -31,6 +32,8 @@ def kind_of_source(path: str) -> str:
         return "tfrecord"
     fd, path = open_source(path)
     try:
+        if bag.recognise(b"", 0, path):
+            return "bag"  # a record of a Bag may be anything, and it begins with one
         if tfrecord.is_head(os.pread(fd, tfrecord.HEAD.size, 0)):
             return "tfrecord"  # nothing else begins with such a checksum
         if is_tar(fd, path):

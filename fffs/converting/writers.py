@@ -94,6 +94,8 @@ class RecordFile:
     def _finish_table(self, table: AtomicFile) -> None:
         """The table appears first, because a Bag without its table would pass for another."""
         self._write([self._offsets[1:].astype("<u8").tobytes()], 0, table)
+        self._file.sync()
+        table.sync()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._file.path)  # an older one, to which the new table would not belong
         table.commit()

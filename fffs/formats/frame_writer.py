@@ -57,6 +57,7 @@ class FrameWriter(Writing):
         """Put the file in place. May be called again. Raises WriteError, and then an older file is as it was."""
         if self.closed:
             return
+        self._need_open()
         try:
             self._stream.flush()
         except BaseException as error:
@@ -73,6 +74,9 @@ class FrameWriter(Writing):
 
     def _forget(self) -> None:
         try:
-            self._stream.raw.close()
+            self._let_go()
         finally:
             self._file.discard()
+
+    def _let_go(self) -> None:
+        self._stream.raw.close()  # which leaves the descriptor open, and takes no more from the stream's buffer

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import math
+import operator
 import re
 import struct
 from collections.abc import Callable
@@ -59,7 +60,7 @@ def encode_int(value: int, size: str | None = None) -> bytes:
     """``int(size)``: unsigned, little-endian. ``int``: signed, in as few bytes as it needs, at least one."""
     if size is not None:
         return encode_unsigned(value, size)
-    value = int(value)
+    value = operator.index(value)
     return value.to_bytes((value if value >= 0 else ~value).bit_length() // 8 + 1, "little", signed=True)
 
 
@@ -70,7 +71,7 @@ def decode_int(blob: bytes, size: str | None = None) -> int:
 
 def encode_unsigned(value: int, size: str | None = None) -> bytes:
     """``int`` of 0.6.0: unsigned, little-endian, in as few bytes as it needs, 0 in none."""
-    value = int(value)
+    value = operator.index(value)
     return value.to_bytes((value.bit_length() + 7) // 8 if size is None else int(size), "little")
 
 
@@ -125,11 +126,18 @@ def as_array(name: Any, shape: Any, data: Any) -> np.ndarray:
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-def encode_array(value: Any, *arguments: str) -> bytes:
-    """``array(dtype,dims...)``: the bytes of such an array. ``array``: with its dtype and shape (needs msgpack)."""
-    array = np.asarray(value)
+def _plain(array: np.ndarray) -> np.ndarray:
+    """The array, unless its bytes and the name of its dtype are not all of it."""
     if array.dtype.hasobject:
         raise ValueError("an array of objects has no bytes of its own")
+    if array.dtype.kind == "V":
+        raise ValueError(f"an array of {array.dtype}: the names of its fields would be lost; write each as an array")
+    return array
+
+
+def encode_array(value: Any, *arguments: str) -> bytes:
+    """``array(dtype,dims...)``: the bytes of such an array. ``array``: with its dtype and shape (needs msgpack)."""
+    array = _plain(np.asarray(value))
     if not arguments:
         return pack((array.dtype.str, array.shape, array.tobytes()))
     dtype, shape = np.dtype(arguments[0]), tuple(int(length) for length in arguments[1:])
@@ -151,9 +159,18 @@ def decode_array(blob: bytes, *arguments: str) -> np.ndarray:
 # ---------------------------------------------------------------- structures
 
 
+def _readable(blob: bytes) -> bytes:
+    """The blob, unless no reader would take it: for one, msgpack writes keys that are numbers, and reads none."""
+    try:
+        unpack(blob)
+    except ValueError as error:
+        raise ValueError(f"it could not be read again: {error}") from None
+    return blob
+
+
 def encode_msgpack(value: Any) -> bytes:
     """``msgpack``: a structure of lists, dictionaries, numbers, texts and bytes."""
-    return pack(value)
+    return _readable(pack(value))
 
 
 def decode_msgpack(blob: bytes) -> Any:
@@ -162,8 +179,8 @@ def decode_msgpack(blob: bytes) -> Any:
 
 
 def _embed(value: Any) -> Any:
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        return ["_", value.dtype.str, value.shape, value.tobytes()]
+    if isinstance(value, np.ndarray):
+        return ["_", _plain(value).dtype.str, value.shape, value.tobytes()]
     raise TypeError(f"a tree cannot hold {type(value).__name__}")
 
 
@@ -178,7 +195,7 @@ def _extract(items: list[Any]) -> Any:
 
 def encode_tree(value: Any) -> bytes:
     """``tree``: a structure as of ``msgpack`` that may hold arrays, each as ``["_", dtype, shape, bytes]``."""
-    return pack(value, _embed)
+    return _readable(pack(value, _embed))
 
 
 def decode_tree(blob: bytes) -> Any:

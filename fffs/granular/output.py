@@ -44,6 +44,7 @@ class OutputWriter(Writing):
         """Write the rest and put everything in place. May be called again. Raises WriteError."""
         if self.closed:
             return
+        self._need_open()
         try:
             self._output.finish()
         except BaseException:

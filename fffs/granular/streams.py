@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fffs.atomic import CHECKSUMS
 from fffs.early import EarlyWriting
 from fffs.errors import MetadataError, UsageError, WriteError, WriterError
 from fffs.formats.bag import SUFFIX, encode_table, load_index, sidecars
@@ -141,6 +142,8 @@ class AppendedBag:
         """
         self._kept, self._kept_end = count, int(self._ends[count - 1]) if count else 0
         self._ends = self._ends[:0]
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.fsencode(self.path) + CHECKSUMS)  # they are of the Bag as it was
         self._stream = RecordStream(self._bag, self.path, self._kept_end)
         if self._truncate():
             warnings.warn(

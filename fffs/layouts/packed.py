@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from fffs import packed_pickle, trailer
 from fffs.errors import ChecksumError, FormatError, MetadataError, ReadError, UnsupportedError
 from fffs.files import SourceFile
+from fffs.index import RecordIndex
 from fffs.store import RecordStore
 from fffs.tree import Tree
 
@@ -56,6 +58,7 @@ def load(file: SourceFile, check_data: bool = True) -> Packed:
         raise FormatError(f"{index.path}: {problem}")
     found = trailer.load(file.fd, index)
     if found is not None:
+        _refuse_foreign(index, found[0])
         return Packed(SourceFile(file.fd, found[1]), found[0], lossless=True)
     # Before memory is claimed for all of it: in a file that is mostly holes, a record can be of any size.
     if _read(file, len(packed_pickle.MAGIC), 1) != packed_pickle.PROTO:
@@ -74,4 +77,19 @@ def load(file: SourceFile, check_data: bool = True) -> Packed:
         borrowed.close()
     mtime = os.fstat(file.fd).st_mtime_ns
     tree = packed_pickle.decode(np.ascontiguousarray(data), len(index) - 1, index.path, mtime)
+    _refuse_foreign(index, tree)
     return Packed(file, tree, lossless=False)
+
+
+def _refuse_foreign(index: RecordIndex, tree: Tree) -> None:
+    """Who copies the records of several files into one has a tree at the end whose names lead to other files' records.
+
+    Numbers of records are counted from the file's first one, so the highest of a tree tells how many it is for.
+    """
+    files = tree.kinds == stat.S_IFREG
+    named = int((tree.ref.astype(np.int64) * files + files).max(initial=0))
+    if named != len(index) - 1:
+        raise MetadataError(
+            f"{index.path}: its tree is for {named} records, and {len(index) - 1} are in front of it: it is of another "
+            "file; pack the folder again"
+        )

@@ -212,6 +212,10 @@ class _Batches:
             epoch.done = True
             raise
         except Exception as error:
+            # A batch that fails is one of the order all the same, and the next is behind it. One that torch's iterator
+            # has not got is still to come.
+            if not str(error).startswith(("DataLoader timed out", "DataLoader worker")):
+                epoch.position += 1
             if not self._workers:
                 raise
             # A worker's traceback is in the message. The one of here would keep torch's iterator alive with its

@@ -1,0 +1,64 @@
+"""Kept: files that are about to be replaced, until it is certain that what replaces them is good."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable
+from types import TracebackType
+
+from fffs.atomic import temporary_path
+
+
+class Kept:
+    """Gives files second names for the length of a with-block; an exception in it brings them back under the first.
+
+    The second names are those of temporary files, and locked: what a killed process leaves of them is removed by the
+    next writer of the same file. Where there are no hard links, nothing is kept. For one thread.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        """paths: files that exist. Folders are left alone: they are not replaced."""
+        self._paths = [path for path in paths if not os.path.isdir(path) or os.path.islink(path)]
+        self._kept: list[tuple[str, bytes, int]] = []  # first name, second, descriptor with the lock or -1
+
+    def __enter__(self) -> Kept:
+        for path in self._paths:
+            second = temporary_path(path)
+            with contextlib.suppress(OSError):  # among others EPERM, ENOTSUP: a file system without links
+                os.link(path, second, follow_symlinks=False)
+                self._kept.append((path, second, _lock(second)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for path, second, fd in self._kept:
+            with contextlib.suppress(OSError):
+                if kind is not None and not _is_same(path, second):
+                    os.rename(second, path)
+                else:
+                    os.unlink(second)
+            if fd >= 0:
+                os.close(fd)
+
+
+def _lock(path: bytes) -> int:
+    """A descriptor with a lock; -1 where there can be none: of a symbolic link, which nobody takes for a leftover."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+    return -1
+
+
+def _is_same(path: str, second: bytes) -> bool:
+    try:
+        return os.path.samestat(os.lstat(path), os.lstat(second))
+    except FileNotFoundError:
+        return False
