@@ -13,7 +13,7 @@ import string
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fffs.errors import FffsError, UsageError, WriteError
 from fffs.version import __version__
@@ -50,6 +50,22 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(UsageError.exit_code)
 
 
+class _CommandParser(_Parser):
+    """Takes options between arguments, too: ``fffs ls photos.ffr -l cats``."""
+
+    _is_inner = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As the base class; ``parse_known_intermixed_args`` comes back here for each half of its work."""
+        if self._is_inner:
+            return super().parse_known_args(args, namespace)
+        self._is_inner = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_inner = False
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     parser = _Parser(
@@ -59,7 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"fffs {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_CommandParser)
     _add_pack(commands)
     _add_unpack(commands)
     _add_convert(commands)
@@ -76,7 +92,7 @@ def make_parser() -> argparse.ArgumentParser:
 _Commands = argparse._SubParsersAction  # what add_subparsers returns has no public name
 
 
-def _command(commands: _Commands[_Parser], name: str, text: str, example: str) -> argparse.ArgumentParser:
+def _command(commands: _Commands[_CommandParser], name: str, text: str, example: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         name,
         help=text,
@@ -97,7 +113,7 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def _add_pack(commands: _Commands[_Parser]) -> None:
+def _add_pack(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "pack", "pack a folder into one file", "fffs pack photos photos.ffr")
     parser.add_argument("folder", metavar="FOLDER", help="the folder to pack")
     parser.add_argument(
@@ -107,7 +123,7 @@ def _add_pack(commands: _Commands[_Parser]) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 
 
-def _add_unpack(commands: _Commands[_Parser]) -> None:
+def _add_unpack(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "unpack", "unpack a file into a new folder", "fffs unpack photos.ffr restored")
     parser.add_argument("source", metavar="SOURCE", help="a packed folder or record file, or a folder of parts")
     parser.add_argument("target", metavar="TARGET", help="the folder to make")
@@ -128,7 +144,7 @@ example:
 """
 
 
-def _add_convert(commands: _Commands[_Parser]) -> None:
+def _add_convert(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "convert", "convert records, data sets and archives", "")
     parser.epilog = CONVERSIONS
     parser.add_argument("source", metavar="SRC", help="what to convert")
@@ -159,7 +175,7 @@ def _add_convert(commands: _Commands[_Parser]) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 
 
-def _add_mount(commands: _Commands[_Parser]) -> None:
+def _add_mount(commands: _Commands[_CommandParser]) -> None:
     parser = _command(
         commands,
         "mount",
@@ -183,13 +199,13 @@ def _mount_options() -> str:
     )
 
 
-def _add_umount(commands: _Commands[_Parser]) -> None:
+def _add_umount(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "umount", "unmount, also what a dead daemon left", "fffs umount /mnt/photos")
     parser.add_argument("mountpoint", metavar="MOUNTPOINT")
     parser.add_argument("-l", "--lazy", action="store_true", help="detach now, finish when the last file is closed")
 
 
-def _add_stat(commands: _Commands[_Parser]) -> None:
+def _add_stat(commands: _Commands[_CommandParser]) -> None:
     parser = _command(
         commands, "stat", "show what a mount was asked for, and how fast it answered", "fffs stat --watch /mnt/photos"
     )
@@ -199,16 +215,16 @@ def _add_stat(commands: _Commands[_Parser]) -> None:
     parser.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="of --watch (default: 1)")
 
 
-def _add_ls(commands: _Commands[_Parser]) -> None:
+def _add_ls(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "ls", "list what is in a source", "fffs ls -l photos.ffr 2024/july")
     parser.add_argument("source", metavar="SOURCE", help="a packed folder or record file, or a folder of parts")
-    parser.add_argument("path", metavar="PATH", nargs="*", help="a path in it (default: all of it)")
+    parser.add_argument("path", metavar="PATH", nargs="*", default=[], help="a path in it (default: all of it)")
     parser.add_argument("-l", "--long", action="store_true", help="mode, links, size, time and name")
     parser.add_argument("-R", "--recursive", action="store_true", help="folders too, as paths")
     _add_json(parser)
 
 
-def _add_cat(commands: _Commands[_Parser]) -> None:
+def _add_cat(commands: _Commands[_CommandParser]) -> None:
     parser = _command(
         commands, "cat", "write files to standard output, verified", "fffs cat photos.ffr 2024/a.jpg > a.jpg"
     )
@@ -217,13 +233,13 @@ def _add_cat(commands: _Commands[_Parser]) -> None:
     parser.add_argument("--record", action="store_true", help="PATH is a record number")
 
 
-def _add_info(commands: _Commands[_Parser]) -> None:
+def _add_info(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "info", "say what a source is", "fffs info photos.ffr")
     _add_sources(parser)
     _add_json(parser)
 
 
-def _add_verify(commands: _Commands[_Parser]) -> None:
+def _add_verify(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "verify", "check every byte, and name what is bad", "fffs verify photos.ffr")
     _add_sources(parser)
     _add_json(parser)
@@ -266,7 +282,9 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Run a command line (without the program's name) and return its exit code. Prints errors as one line each."""
     args, unknown = make_parser().parse_known_args(argv)
     if unknown:
-        complain(f"unrecognized arguments: {' '.join(unknown)} (see fffs {args.command} --help)")
+        # After an option that is not known, argparse gives back all that follows.
+        odd = [argument for argument in unknown if argument.startswith("-")] or unknown
+        complain(f"unrecognized arguments: {' '.join(odd)} (see fffs {args.command} --help)")
         return UsageError.exit_code
     try:
         code = int(importlib.import_module(f"fffs.commands.{args.command}").run(args))

@@ -39,6 +39,14 @@ def identity(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
+def nearest_mtime(nanoseconds: int, shown: Callable[[], str], warn: Callable[[str], None]) -> int:
+    """A time of modification, or the nearest that a node can have, and a warning with the name of what has it."""
+    nearest = min(max(nanoseconds, MTIME_MIN), MTIME_MAX)
+    if nearest != nanoseconds:
+        warn(f"{shown()}: its time is not in the years 1678 to 2262; the nearest that is was packed")
+    return nearest
+
+
 class Output:
     """The file that the scanned folder is packed into. Where it lies inside, it and its temporary files are left out.
 
@@ -71,6 +79,8 @@ class Scan:
     builder: TreeBuilder
     files: list[FileToPack] = field(default_factory=list)
     total_bytes: int = 0
+    holds_output: bytes | None = None
+    """The folder, as a path, that the output lies in: its time is not what it was when the output is there."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +180,8 @@ class _Scanner:
 
     def _names(self, path: bytes, status: os.stat_result, fd: int) -> list[bytes]:
         inside = self.output if self.output and self.output.is_in(status) else None
+        if inside:
+            self.scan.holds_output = path
         try:
             found = map(os.fsencode, os.listdir(fd))
             return sorted(name for name in found if not (inside and inside.is_named(name)))
@@ -194,11 +206,7 @@ class _Scanner:
 
     def _mtime(self, status: os.stat_result, path: bytes) -> int:
         """The time of modification, in as many nanoseconds as 64 bits can count."""
-        mtime = min(max(status.st_mtime_ns, MTIME_MIN), MTIME_MAX)
-        if mtime != status.st_mtime_ns:
-            shown = self.source.shown(path)
-            self.warn(f"{shown}: its time is not in the years 1678 to 2262; the nearest that is was packed")
-        return mtime
+        return nearest_mtime(status.st_mtime_ns, lambda: self.source.shown(path), self.warn)
 
     def _add(self, parent: int, path: bytes, name: bytes, status: os.stat_result, fd: int) -> None:
         """Add what is no folder: a file, a further name of a file, a symbolic link; or warn."""

@@ -900,3 +900,18 @@ def test_ctrl_c_in_a_terminal_leaves_nothing(interrupted_in_terminal: tuple[int,
     assert code == 130
     assert shown.endswith(b"fffs: interrupted\r\n")
     assert os.listdir(room) == ["in"]
+
+
+def test_options_may_stand_between_arguments(tmp_path: Path) -> None:
+    (tmp_path / "f/sub").mkdir(parents=True)
+    (tmp_path / "f/sub/a").write_bytes(b"a")
+    assert run("pack", tmp_path / "f", "-q", tmp_path / "x.ffr").code == 0
+    result = run("ls", tmp_path / "x.ffr", "-l", "sub")
+    assert (result.code, result.err) == (0, "") and result.out.endswith(b" a\n")
+    for arguments, problem in (
+        (("ls",), "required: SOURCE ("),
+        (("ls", tmp_path / "x.ffr", "--nonsense", "sub"), "unrecognized arguments: --nonsense ("),
+        (("pack", "a", "b", "c"), "unrecognized arguments: c ("),
+    ):
+        result = run(*arguments)
+        assert result.code == errors.UsageError.exit_code and problem in result.err

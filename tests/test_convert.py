@@ -387,6 +387,25 @@ def test_records_become_a_data_set_of_one_key_also_in_shards(tmp_path: Path, lay
     assert [row["image"] for row in rows_of(tmp_path / "whole", "")] == RECORDS
 
 
+@pytest.mark.parametrize("layout", ["v1", "v3"])
+def test_a_data_set_of_one_key_becomes_records_again(tmp_path: Path, layout: str) -> None:
+    source = write_ffr(tmp_path / "x.ffr", RECORDS)
+    fffs.convert(source, tmp_path / "set", to="granular", layout=layout)
+    for name in ("x.tfrecord", "x.bag", "part-0"):
+        assert fffs.convert(tmp_path / "set", tmp_path / name, verify=True, warn=lambda _: None).items == len(RECORDS)
+        assert records_of(tmp_path / name) == RECORDS
+    with granular.DatasetWriter(tmp_path / "two", {"a": "bytes", "b": "bytes"}) as writer:
+        writer.append({"a": b"a", "b": b"b"})
+    with granular.DatasetWriter(tmp_path / "many", {"a": "bytes[]"}) as writer:
+        writer.append({"a": [b"a", b"b"]})
+    for folder in ("two", "many"):
+        with pytest.raises(UsageError, match="a data set of several keys, or with sequences, can only become a packed"):
+            fffs.convert(tmp_path / folder, tmp_path / "y.tfrecord")
+    with pytest.raises(UsageError) as info:
+        fffs.convert(tmp_path / "many", tmp_path / "v3", to="granular", layout="v3")
+    assert str(info.value).startswith(f"{tmp_path}/v3") and ".fffs-tmp" not in str(info.value)
+
+
 def test_only_the_tree_of_a_data_set_becomes_one(tmp_path: Path) -> None:
     with pytest.raises(MetadataError, match=r"it has no spec\.json"):
         fffs.convert(GOLDEN.path("packed/tree.ffr"), tmp_path / "x", to="granular")
@@ -516,6 +535,12 @@ def test_a_folder_is_packed(tmp_path: Path) -> None:
     assert (tmp_path / "x.ffr").read_bytes() == (tmp_path / "packed.ffr").read_bytes()
 
 
+def test_a_folder_that_holds_the_output_is_compared_with_what_it_was(tmp_path: Path) -> None:
+    make(tmp_path / "folder", {"a": b"a", "sub": {"b": b"b"}})
+    for output in ("folder/out.ffr", "folder/sub/out.ffr", "folder/out.ffr"):
+        fffs.convert(tmp_path / "folder", tmp_path / output, verify=True, force=True)
+
+
 def test_archives_of_several_streams_and_padding_are_read_to_their_end(tmp_path: Path) -> None:
     whole = tar_file(b"a", stretched(100_000)) + tar_file(b"b") + END
     for compress in (gzip.compress, bz2.compress, lzma.compress):
@@ -623,6 +648,13 @@ def test_a_leading_slash_is_left_out_with_one_warning(tmp_path: Path) -> None:
     warnings, found = warned(tmp_path, tar_file(b"/etc/a") + tar_file(b"//b") + END)
     assert warnings == ["the leading '/' of names is left out, as in '/etc/a'"]
     assert found == {b"etc": None, b"etc/a": b"content", b"b": b"content"}
+
+
+def test_a_time_that_no_file_can_have_is_the_nearest_with_a_warning(tmp_path: Path) -> None:
+    far = extended(mtime=b"1099511627776") + tar_header(b"far")
+    lines, contents = warned(tmp_path, far + tar_header(b"near") + END)
+    assert set(contents) >= {b"far", b"near"}
+    assert lines == ["'far': its time is not in the years 1678 to 2262; the nearest that is was packed"]
 
 
 def test_devices_and_fifos_are_left_out_with_a_warning(tmp_path: Path) -> None:

@@ -86,6 +86,19 @@ def test_lists_and_negative_indices(pack: Path) -> None:
         dataset["cat"]
 
 
+def test_samples_are_never_named_after_another_pack(tmp_path: Path, pack: Path) -> None:
+    path = tmp_path / "copy.ffr"
+    path.write_bytes(pack.read_bytes())
+    dataset = PackedFolder(path)
+    (tmp_path / "f/cat").mkdir(parents=True)
+    (tmp_path / "f/cat/other.jpg").write_bytes(b"other")
+    fffs.pack_folder(tmp_path / "f", path)
+    with pytest.raises(fffs.errors.SourceChangedError, match=r"copy\.ffr: packed anew"):
+        _ = dataset.samples
+    path.write_bytes(pack.read_bytes())
+    assert dataset.samples == PackedFolder(pack).samples
+
+
 def test_names_are_not_sent_to_workers(pack: Path) -> None:
     dataset = PackedFolder(pack)
     assert dataset.samples

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
@@ -292,3 +294,16 @@ def test_torchdatas_protocol_is_all_that_is_needed(path: Path, style: Any) -> No
         assert callable(getattr(loader, name))
     assert isinstance(loader.state_dict(), dict)
     assert fffs.torch.DataLoader.__mro__[1] is torch.utils.data.DataLoader
+
+
+@pytest.mark.parametrize("sampler", [torch.randperm(8), np.arange(8)[::-1]])
+def test_samplers_of_tensors_give_single_samples(path: Path, sampler: Any) -> None:
+    loader = DataLoader(Dataset(path), batch_size=None, sampler=sampler)
+    with fffs.FileReader(path) as reader:
+        assert plain(loader) == [record.tolist() for record in reader.read([int(k) for k in sampler])]
+
+
+def test_a_loader_can_be_pickled_also_after_an_epoch(path: Path) -> None:
+    loader = DataLoader(Dataset(path), 4)
+    first = plain(loader)
+    assert plain(pickle.loads(pickle.dumps(loader))) == plain(loader) == first

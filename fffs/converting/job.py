@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -132,7 +133,9 @@ class Job:
                 yield here
             except WriteError as error:
                 name = str(error.filename).replace(here, self.target)
-                raise WriteError(error.errno or 0, name, error.detail) from error
+                raise WriteError(error.errno or errno.EIO, name, error.detail) from error
+            except UsageError as error:
+                raise UsageError(str(error).replace(here, self.target)) from error
             mode = stat.S_IMODE(os.stat(os.path.join(here, os.listdir(here)[0])).st_mode) & 0o666
             folder.commit(mode | (mode & 0o444) >> 2, time.time_ns())
 
@@ -188,7 +191,9 @@ class Job:
             self._choose("granular")
             if self.form == "granular":
                 return self._write_rows(data)
-            self._need_pack("a data set of several keys")
+            if self.form != "ffrecord" and data.counts.shape[1] == 1 and (data.counts == datasets.SCALAR).all():
+                return self._to_files(data.blobs)
+            self._need_pack("a data set of several keys, or with sequences,")
             work = Jobs(data.total_bytes * (1 + self.verify), self.progress)
             with AtomicFile(self.target) as file:
                 datasets.pack_rows(data, file, work)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fffs.errors import UnsupportedError
-from fffs.scan import PATH_MAX
+from fffs.scan import PATH_MAX, nearest_mtime
 from fffs.tree import NAME_MAX
 from fffs.treebuilder import DIRECTORY, TreeBuilder
 
@@ -71,17 +71,17 @@ class Names:
         """A folder; one that is there already gets its mode and time."""
         parts = self._split(path)
         folder = self._folder(parts, path) if parts else self.root
-        folder.mode, folder.mtime = stat.S_IFDIR | mode, self._note(mtime)
+        folder.mode, folder.mtime = stat.S_IFDIR | mode, self._note(path, mtime)
 
     def add_file(self, path: bytes, place: int, size: int, mode: int, mtime: int) -> None:
         """A regular file."""
-        self._put(path, File(place, size, stat.S_IFREG | mode, self._note(mtime)))
+        self._put(path, File(place, size, stat.S_IFREG | mode, self._note(path, mtime)))
 
     def add_symlink(self, path: bytes, target: bytes, mtime: int) -> None:
         """A symbolic link, wherever it leads: nobody follows it here."""
         if not target or len(target) > TARGET_MAX or b"\0" in target:
             raise self._refused(path, "a symbolic link that leads to no name that could be one")
-        self._put(path, Link(target, stat.S_IFLNK | 0o777, self._note(mtime)))
+        self._put(path, Link(target, stat.S_IFLNK | 0o777, self._note(path, mtime)))
 
     def add_hard_link(self, path: bytes, target: bytes) -> None:
         """One more name of what is there already."""
@@ -141,7 +141,8 @@ class Names:
             raise self._refused(path, f"a path of more than {PATH_MAX} bytes")
         return parts
 
-    def _note(self, mtime: int) -> int:
+    def _note(self, path: bytes, mtime: int) -> int:
+        mtime = nearest_mtime(mtime, lambda: f"{self.shown}: {_text(path)}", self._warn)
         if self._newest is None or mtime > self._newest:
             self._newest = mtime
         return mtime

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -71,7 +72,13 @@ def compare_folder(folder: str, target: str, progress: Progress | None) -> None:
     """Compare a folder with what it was packed as. Raises RecordError."""
     with open_source(os.fsencode(folder)) as source, load_source(target) as result:
         scan = scan_folder(source, Output(os.fsencode(target)), lambda _: None)
-        compare_tree(build_tree(scan.builder, len(scan.files), folder), result.tree, folder, target)
+        tree = build_tree(scan.builder, len(scan.files), folder)
+        if scan.holds_output is not None:
+            node = result.tree.find(scan.holds_output)
+            mtime = tree.mtime.copy()
+            mtime[node] = result.tree.mtime[node]
+            tree = replace(tree, mtime=mtime)
+        compare_tree(tree, result.tree, folder, target)
         work = Jobs(scan.total_bytes, progress)
         work.count(0)
         for k, file in enumerate(scan.files):

@@ -12,7 +12,6 @@ from typing import Final
 
 from fffs.converting.streams import Stream
 from fffs.errors import MetadataError, UnsupportedError
-from fffs.scan import MTIME_MAX, MTIME_MIN
 
 BLOCK: Final = 512
 HEADER_MAX: Final = 1 << 20  # bytes of an extended header
@@ -135,7 +134,7 @@ def _parse(block: bytes) -> Member:
     length = 0 if kind in NO_DATA else _number(size)
     if length < 0:
         raise _BadHeaderError(f"it claims {length} bytes")
-    return Member(name, kind, target, _number(mode) & 0o7777, _clip(_number(mtime) * 10**9), length)
+    return Member(name, kind, target, _number(mode) & 0o7777, _number(mtime) * 10**9, length)
 
 
 def _number(field: bytes) -> int:
@@ -148,10 +147,6 @@ def _number(field: bytes) -> int:
     if not all(0x30 <= byte <= 0x37 for byte in text):
         raise _BadHeaderError("a number in its header is none")
     return int(text or b"0", 8)
-
-
-def _clip(nanoseconds: int) -> int:
-    return min(max(nanoseconds, MTIME_MIN), MTIME_MAX)
 
 
 def _parse_extended(data: bytes) -> dict[bytes, bytes]:
@@ -194,4 +189,4 @@ def _time(text: bytes) -> int:
     whole, _, part = text.removeprefix(b"-").partition(b".")
     if not (whole + part).isdigit() or len(whole) > 20:
         raise _BadHeaderError("its extended header has a time that is none")
-    return _clip(sign * (int(whole or b"0") * 10**9 + int(part[:9].ljust(9, b"0"))))
+    return sign * (int(whole or b"0") * 10**9 + int(part[:9].ljust(9, b"0")))

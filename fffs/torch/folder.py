@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fffs.errors import SourceNotFoundError
+from fffs import engine
+from fffs.errors import SourceChangedError, SourceNotFoundError
 from fffs.files import PathLike
-from fffs.layouts import load_packed
+from fffs.layouts import Source, load_packed
 from fffs.numbers import resolve
 from fffs.reader import FileReader
 from fffs.torch.batch import share_threads
@@ -58,6 +59,7 @@ class PackedFolder(Dataset):
         self._fname = list(fname) if isinstance(fname, (list, tuple)) else [fname]
         with load_packed(self._fname, check_data) as source:
             tree, fnames = source.tree, [file.index.path for file in source.store.files]
+            self._checksums = _checksums(source)
         super().__init__(fnames, check_data)
         self.classes = sorted(os.fsdecode(name) for name, node in tree.entries(ROOT) if tree.is_dir(node))
         self.class_to_idx = {name: k for k, name in enumerate(self.classes)}
@@ -88,9 +90,11 @@ class PackedFolder(Dataset):
 
     @property
     def samples(self) -> list[tuple[str, int]]:
-        """(path in the folder, class number) of each sample."""
+        """(path in the folder, class number) of each sample. Raises SourceChangedError: it was packed anew."""
         if "_samples" not in self.__dict__:
             with load_packed(self._fname, self.reader.check_data) as source:
+                if _checksums(source) != self._checksums:
+                    raise SourceChangedError(f"{source.store.files[0].index.path}: packed anew since it was opened")
                 self._samples = [(path, target) for path, _, target in self._find(source.tree)]
         return self._samples
 
@@ -132,3 +136,8 @@ class PackedFolder(Dataset):
     def __getstate__(self) -> dict[str, Any]:
         # Names are for the process that asks for them, not for every worker.
         return {key: value for key, value in self.__dict__.items() if key != "_samples"}
+
+
+def _checksums(source: Source) -> list[int]:
+    """Of each file a checksum of those of all records, the one with the names included: of all that is in it."""
+    return [engine.crc32(file.index.checksums) for file in source.store.files if file.index.checksums is not None]

@@ -79,6 +79,9 @@ class Order:
     def __len__(self) -> int:
         return max(len(self.sampler) - self.step, 0)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_latest": None}  # a copy has no iterators
+
     def __iter__(self) -> Iterator[Any]:
         draws = Draws(self)
         self._latest = weakref.ref(draws)
@@ -217,7 +220,7 @@ class Draws:
         self._position += 1
         if self._order.kind is Kind.PLAIN:
             return indices
-        if isinstance(indices, Iterable):
+        if isinstance(indices, Iterable) and getattr(indices, "ndim", None) != 0:  # a number of torch's has no items
             return Batch(indices, seed, joined=self._order.kind is Kind.JOINED)
         return Batch([indices], seed, single=True)
 
