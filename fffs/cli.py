@@ -117,7 +117,10 @@ def _add_pack(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "pack", "pack a folder into one file", "fffs pack photos photos.ffr")
     parser.add_argument("folder", metavar="FOLDER", help="the folder to pack")
     parser.add_argument(
-        "output", metavar="OUTPUT", nargs="?", help="the file to write (default: the folder's name with .ffr, here)"
+        "output",
+        metavar="OUTPUT",
+        nargs="?",
+        help="the file to write; an older one is replaced (default: the folder's name with .ffr, here)",
     )
     parser.add_argument("-j", "--jobs", type=_positive, help="how many files are copied at once")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")

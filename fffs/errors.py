@@ -15,7 +15,7 @@ nearly everything) would catch::
     │   └── TruncatedError                         5   the file ends before the record does
     ├── ReadError (OSError)                        6   the operating system could not read
     ├── WriteError (OSError)                       7   the operating system could not write
-    ├── SourceChangedError (RuntimeError)          8   a file changed while it was packed or mounted
+    ├── SourceChangedError (RuntimeError)          8   a file changed while it was packed, read, ...
     ├── WriterError (RuntimeError)                 2   too many records, too few, a closed writer
     ├── ClosedError (RuntimeError, ValueError)     1
     ├── RecordIndexError (IndexError)              9   no record of that number
@@ -129,14 +129,14 @@ class ReadError(_SystemError):
 
 
 class WriteError(_SystemError):
-    """The operating system could not write; the target is as it was before."""
+    """The operating system could not write. The target is as it was, unless ``detail`` says that it is in place."""
 
     exit_code = 7
     verb = "write"
 
 
 class SourceChangedError(FffsError, RuntimeError):
-    """A file changed while it was being packed, or under a mount."""
+    """A file changed while it was packed, converted, read or scanned, or under a mount."""
 
     exit_code = 8
 

@@ -104,7 +104,7 @@ class _Message(Decoded):
         super().__init__(data, schema, kinds)
         self._record = record
         items = (self._values // 8 - self._items) // 2
-        self.files = len(self._entries) + len(self._features) + items
+        self.files = max(len(self._entries), len(self._features)) + items  # of numbers, a feature is one file
         if self.files > MOST_FILES:
             raise MessageError(f"it would be more than {MOST_FILES} files")
 
