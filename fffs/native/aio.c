@@ -13,9 +13,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Events of one context. All contexts of a machine share /proc/sys/fs/aio-max-nr, 65536 by default. */
-enum { DEPTH = 64 };
-
 /* Reads submitted at a time: on buffered files, how much is read before the next checksum. */
 enum { GROUP = 4 };
 
@@ -35,9 +32,9 @@ typedef struct {
     aio *context;
     fffs_flight flight;
     uint32_t in_flight, stalls;
-    size_t told;               /* pieces the kernel knows of */
-    uint64_t told_bytes;       /* of pieces told and not yet taken */
-    struct iocb blocks[DEPTH]; /* by slot */
+    size_t told;                    /* pieces the kernel knows of */
+    uint64_t told_bytes;            /* of pieces told and not yet taken */
+    struct iocb blocks[FFFS_DEPTH]; /* by slot */
 } voyage;
 
 /* ---------------------------------------------------------------- the context */
@@ -53,8 +50,8 @@ static int open_context(fffs_context **context)
     new->id = 0;
     if (fffs_fault(FFFS_FAULT_AIO_SETUP, &fault))
         failed = fault < 0 ? fault : -EIO;
-    else if (syscall(SYS_io_setup, DEPTH, &new->id) != 0)
-        failed = -errno; /* EAGAIN: aio-max-nr is used up */
+    else if (syscall(SYS_io_setup, FFFS_DEPTH, &new->id) != 0)
+        failed = -errno; /* EAGAIN: all contexts of a machine share /proc/sys/fs/aio-max-nr, 65536 by default */
     if (failed != 0) {
         free(new);
         return failed;
@@ -190,7 +187,7 @@ static bool run_context(fffs_context *context, fffs_piece **pieces, size_t count
     voyage self = {.context = (aio *)context};
     bool works = true;
 
-    fffs_flight_open(&self.flight, pieces, count, DEPTH);
+    fffs_flight_open(&self.flight, pieces, count);
     for (;;) {
         int filled = fill(&self, group);
 

@@ -56,8 +56,9 @@ void fffs_announce_blocks(fffs_piece *const *pieces, size_t count);
 
 /* ---------------------------------------------------------------- reads in flight (flight.c) */
 
-/* Depth of a ring: more than any disk here needs, and small enough to be set up in tens of microseconds. */
-enum { FFFS_DEPTH = 128 };
+/* Reads in flight at most on one ring or AIO context: as many as keep a disk busy, and few enough for it to be set up
+ * in tens of microseconds. */
+enum { FFFS_DEPTH = 64 };
 
 /* The most that reads past the page cache may want their places to be multiples of: what pooled memory is. */
 enum { FFFS_ALIGN_MAX = 4096 };
@@ -81,7 +82,6 @@ typedef struct {
 typedef struct {
     fffs_piece **pieces; /* sorted by file and offset; not owned */
     size_t count, next;
-    uint32_t depth; /* slots in use, at most FFFS_DEPTH */
     uint32_t free_count, again_count, scratch_count;
     uint8_t *direct; /* pooled, when some piece is read past the page cache; or NULL */
     uint32_t room;   /* so much of it for each slot: for the longest piece, or FFFS_DIRECT_MAX */
@@ -90,7 +90,7 @@ typedef struct {
     fffs_slot slots[FFFS_DEPTH];
 } fffs_flight;
 
-void fffs_flight_open(fffs_flight *flight, fffs_piece **pieces, size_t count, uint32_t depth);
+void fffs_flight_open(fffs_flight *flight, fffs_piece **pieces, size_t count);
 
 /* A slot whose piece is to be read next (from fffs_slot_data, fffs_slot_size bytes), or -1 when there is none just
  * now: then either something is in flight, or all is done. The slot is the caller's until one of the next three. */

@@ -52,7 +52,7 @@ int fffs_open_direct(int fd, uint32_t *align)
  * twice as long. */
 static void open_direct_memory(fffs_flight *flight)
 {
-    uint32_t longest = 0, align = 0, slots = flight->depth;
+    uint32_t longest = 0, align = 0, slots = FFFS_DEPTH;
     size_t size;
 
     for (size_t i = 0; i < flight->count; i++) {
@@ -75,16 +75,15 @@ static void open_direct_memory(fffs_flight *flight)
     flight->direct = fffs_buffer_take(size < HUGE_PAGE ? HUGE_PAGE : size);
 }
 
-void fffs_flight_open(fffs_flight *flight, fffs_piece **pieces, size_t count, uint32_t depth)
+void fffs_flight_open(fffs_flight *flight, fffs_piece **pieces, size_t count)
 {
     flight->pieces = pieces;
     flight->count = count;
     flight->next = 0;
-    flight->depth = depth;
-    flight->free_count = depth;
+    flight->free_count = FFFS_DEPTH;
     flight->again_count = flight->scratch_count = 0;
-    for (uint32_t i = 0; i < depth; i++) {
-        flight->free[i] = (uint8_t)(depth - 1 - i); /* taken from the back: the first slots first */
+    for (uint32_t i = 0; i < FFFS_DEPTH; i++) {
+        flight->free[i] = (uint8_t)(FFFS_DEPTH - 1 - i); /* taken from the back: the first slots first */
         flight->slots[i].piece = NULL;
         flight->slots[i].scratch = flight->slots[i].direct = NULL;
     }
@@ -176,7 +175,7 @@ void fffs_flight_landed(fffs_flight *flight, int slot, int64_t result)
 
 void fffs_flight_close(fffs_flight *flight)
 {
-    for (uint32_t i = 0; i < flight->depth; i++)
+    for (uint32_t i = 0; i < FFFS_DEPTH; i++)
         fffs_buffer_give(flight->slots[i].scratch);
     fffs_buffer_give(flight->direct);
 }

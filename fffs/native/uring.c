@@ -167,7 +167,7 @@ static bool run_ring(fffs_context *context, fffs_piece **pieces, size_t count)
     voyage self = {.ring = &((uring *)context)->ring};
     bool works = true;
 
-    fffs_flight_open(&self.flight, pieces, count, 64);
+    fffs_flight_open(&self.flight, pieces, count);
     for (;;) {
         bool more = fill(&self);
 
