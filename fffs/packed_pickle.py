@@ -35,9 +35,8 @@ MARK, SETITEMS, STOP = b"(", b"u", b"."
 def decode(data: npt.NDArray[np.uint8], records: int, source: str, mtime: int) -> Tree:
     """The Tree in the last record of a packed folder (uint8, magic bytes included).
 
-    records: how many records files may name. mtime (nanoseconds) is given to everything, and so are the usual modes:
-        ffrecord keeps
-    neither.
+    records: how many records files may name. mtime (nanoseconds since 1970) is given to all nodes, and so are the usual
+    modes: ffrecord keeps neither.
 
     Raises:
         MetadataError: it is not such a tree; nothing in it was run.

@@ -106,9 +106,9 @@ def build_tree(
 ) -> Tree:
     """The Tree of entries and nodes in any order.
 
-    Per entry: ``parents`` and ``nodes`` (uint32) and ``name_offsets`` (one more) into ``names``. Per node: ``mode``,
-        ``mtime``, ``ref``
-    (file: its record; symlink: where its target begins), ``count`` (symlink: its target's length). Node 0 is the root.
+    Per entry: ``parents`` and ``nodes`` (uint32), and ``name_offsets`` (one more) into ``names``. Per node: ``mode``,
+    ``mtime``, ``ref`` (file: its record; symlink: where its target begins), ``count`` (symlink: its target's length).
+    Node 0 is the root.
 
     Raises:
         MetadataError: they do not form a tree.

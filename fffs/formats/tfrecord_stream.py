@@ -16,9 +16,7 @@ from fffs.formats.tfrecord import GZIP, HEAD, TAIL, compression, is_head
 from fffs.withblock import Closing
 
 PIECE: Final = 1 << 18  # bytes that are read, and decompressed, at a time
-SIP: Final = (
-    1 << 13
-)  # ... that zlib is given at a time: it copies what it leaves, also behind each of very many members
+SIP: Final = 1 << 13  # ... that zlib is given at a time: it copies what it leaves, behind each of very many members
 LARGEST: Final = 1 << 30
 RATIO: Final = 1032  # DEFLATE makes no more than so many bytes of one ...
 PENDING: Final = 1 << 16  # ... and zlib keeps no more than so many to itself

@@ -1,7 +1,6 @@
 """The compiled engine: ``ffi`` and ``lib`` as cffi gives them, checked once when loaded.
 
-Few modules call ``lib``: ``fffs.engine``, ``store``, ``tree``, ``treebuilder``, ``packed_pickle``, ``packing``,
-``unpacking`` and ``fffs.mount.fastpath``. Nothing else needs to know that there is C.
+Functions and ownership: see ``contract.h``. Modules that call ``lib`` keep it to themselves.
 """
 
 from __future__ import annotations

@@ -94,7 +94,8 @@ static void tell_ahead(voyage *self)
 
         /* Advice: what it cannot do, the read does. */
         if (piece->align == 0)
-            (void)posix_fadvise(piece->fd, fffs_piece_offset(piece), piece->length - piece->done, POSIX_FADV_WILLNEED);
+            (void)posix_fadvise(piece->fd, fffs_piece_offset(piece), piece->length - piece->done,
+                                POSIX_FADV_WILLNEED);
         self->told_bytes += piece->length;
     }
 }

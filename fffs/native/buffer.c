@@ -90,8 +90,8 @@ static void unlink_idle(header *idle)
 }
 
 /* The last buffer given to the class or to any of the NEAR next larger ones: batches of about the same size then
- * share one buffer, which stays in the processor's cache, wherever their sizes lie between two classes. NULL: none.
- */
+ * share one buffer, which stays in the processor's cache, wherever their sizes lie between two classes. NULL: there
+ * is none. */
 static header *take_idle(size_t index)
 {
     header *found = NULL;

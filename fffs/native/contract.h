@@ -1,12 +1,11 @@
-/* The whole C interface of fffs, read twice: by cffi (fffs/native/build.py), as the declarations Python calls
- * through, and by the C sources (through fffs.h). So there is no preprocessor here, only declarations.
+/* The whole C interface of fffs, read twice: by cffi (build_backend.py), as the declarations Python calls through,
+ * and by the C sources (through fffs.h). So there is no preprocessor here, only declarations.
  *
  * Conventions
  *   - Functions that can fail return 0 or -errno. Nothing sets errno for the caller.
  *   - Memory passed in is the caller's and is used only until the call returns, unless a line says otherwise.
  *   - Every function may be called from any thread, and after fork in parent and child.
- *   - Offsets and lengths are bytes. Integers in files are little-endian, and so is every supported host.
- */
+ *   - Offsets and lengths are bytes. Integers in files are little-endian, and so is every supported host. */
 
 /* ---------------------------------------------------------------- checksums (crc.c) */
 
@@ -32,10 +31,10 @@ uint32_t fffs_crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b);
 /* As TFRecord stores it: rotated and shifted by a constant, so that the checksum of a checksum is a good one. */
 uint32_t fffs_crc32c_mask(uint32_t crc);
 
-/* Known-answer test of the three above. 0, or -EILSEQ when this machine computes CRC-32C wrongly. */
+/* Known-answer test of fffs_crc32c and fffs_crc32c_combine. 0, or -EILSEQ when this machine computes them wrongly. */
 int fffs_crc32c_self_test(void);
 
-/* How it is computed here: "processor" or "tables". A constant. */
+/* How it is computed here: "processor", "tables", or "bits" where neither passed its test. A constant. */
 const char *fffs_crc32c_name(void);
 
 /* The same as fffs_crc32c without the processor's help, for tests. */
@@ -70,14 +69,14 @@ typedef struct {
     uint32_t expected; /* the checksum that must come out */
     uint32_t actual;   /* out: the checksum that came out, when everything could be read */
     int32_t status;    /* out: 0; -EBADMSG: checksum differs; -ENODATA: the file ends too early; or -errno */
-    uint32_t around;   /* what must come from the disk comes with all of its aligned block of so many bytes; 0: alone */
+    uint32_t around;   /* what comes from the disk comes with its whole aligned block of so many bytes; 0: alone */
     uint32_t align;    /* 0, or: past the page cache, as fffs_open_direct said */
     int32_t direct_fd; /* with align: the same file, open as fffs_open_direct does it */
 } fffs_request;
 
 /* Opens the file that fd is open for once more, for reads past the page cache (O_DIRECT), whose places in file and
- * memory must be multiples of *align. The caller closes the descriptor. A descriptor, or -errno: -EOPNOTSUPP where the
- * file system does not tell what it wants (Linux before 6.1, most network file systems). */
+ * memory must be multiples of *align. The caller closes the descriptor. A descriptor, or -errno: -EOPNOTSUPP where
+ * the file system does not tell what it wants (Linux before 6.1, most network file systems). */
 int fffs_open_direct(int fd, uint32_t *align);
 
 /* Reads count requests, in any order and in parallel, and checks each one. When it returns, no I/O into any dest is
@@ -88,13 +87,13 @@ int fffs_read_batch(fffs_request *requests, size_t count);
 /* The same for one record: 0, or what would be its status. */
 int fffs_read_one(int fd, int64_t offset, int64_t length, uint8_t *dest, uint32_t check, uint32_t expected);
 
-/* Asks the kernel to read ranges of files, with the blocks around them, into the page cache, and does not wait for the
- * disk: only a hint. Takes 10 to 40 us for each range of 100 KiB that is not there. Best sorted by file and
+/* Asks the kernel to read ranges of files, with the blocks around them, into the page cache, and does not wait for
+ * the disk: only a hint. Takes 10 to 40 us for each range of 100 KiB that is not there. Best sorted by file and
  * offset where blocks are wanted. Checks and destinations mean nothing. */
 void fffs_prefetch(const fffs_request *requests, size_t count);
 
-/* Says that a batch of so many requests and bytes follows at once: helper threads that sleep wake up meanwhile. Only a
- * hint; nothing has to follow. */
+/* Says that a batch of so many requests and bytes follows at once: helper threads that sleep wake up meanwhile. Only
+ * a hint; nothing has to follow. */
 void fffs_engine_expect(size_t count, uint64_t bytes);
 
 /* Picks the backend for this process: "uring", "aio" or "pread". 0; -EINVAL for another name; -errno when the kernel
@@ -117,26 +116,26 @@ void fffs_engine_usage(int32_t *contexts, int32_t *threads);
 /* System calls and completions of the engine that can be made to fail. */
 enum {
     FFFS_FAULT_NONE = 0,
-    FFFS_FAULT_PREAD = 1,         /* pread and preadv2: result is -errno, or a short count */
-    FFFS_FAULT_URING_SETUP = 2,   /* io_uring_queue_init */
-    FFFS_FAULT_URING_SUBMIT = 3,  /* io_uring_submit, also with wait */
-    FFFS_FAULT_URING_COMPLETE = 4,/* the res of one completion */
-    FFFS_FAULT_URING_GET_SQE = 5, /* any result: the ring is full */
-    FFFS_FAULT_AIO_SETUP = 6,     /* io_setup */
-    FFFS_FAULT_AIO_SUBMIT = 7,    /* io_submit */
-    FFFS_FAULT_AIO_COMPLETE = 8,  /* the res of one event */
-    FFFS_FAULT_AIO_WAIT = 9,      /* io_getevents */
-    FFFS_FAULT_MEMORY = 10,       /* an allocation */
-    FFFS_FAULT_THREAD = 11,       /* pthread_create */
-    FFFS_FAULT_CLOCK = 12         /* a look at a clock: it is result seconds ahead */
+    FFFS_FAULT_PREAD = 1,          /* pread and preadv2: result is -errno, or a short count */
+    FFFS_FAULT_URING_SETUP = 2,    /* io_uring_queue_init */
+    FFFS_FAULT_URING_SUBMIT = 3,   /* io_uring_submit, also with wait */
+    FFFS_FAULT_URING_COMPLETE = 4, /* the res of one completion */
+    FFFS_FAULT_URING_GET_SQE = 5,  /* any result: the ring is full */
+    FFFS_FAULT_AIO_SETUP = 6,      /* io_setup */
+    FFFS_FAULT_AIO_SUBMIT = 7,     /* io_submit */
+    FFFS_FAULT_AIO_COMPLETE = 8,   /* the res of one event */
+    FFFS_FAULT_AIO_WAIT = 9,       /* io_getevents */
+    FFFS_FAULT_MEMORY = 10,        /* an allocation */
+    FFFS_FAULT_THREAD = 11,        /* pthread_create */
+    FFFS_FAULT_CLOCK = 12          /* a look at a clock: it is result seconds ahead */
 };
 
-/* A result of fffs_fault_set that stalls: the operation waits until the faults are ended, and then does what it does. */
+/* A result of fffs_fault_set that stalls: the operation waits until the faults are ended, and then goes on. */
 enum { FFFS_FAULT_HOLD = -1000000 };
 
 /* Makes the nth operation (1 is the next one) of a kind give result instead of its own, and count - 1 more after it.
- * Each kind has a fault of its own; kind FFFS_FAULT_NONE ends all. A non-negative result of a read cuts it to that many
- * bytes (really read). For tests; costs one predictable branch per operation when unused. */
+ * Each kind has a fault of its own; kind FFFS_FAULT_NONE ends all. A non-negative result of a read cuts it to that
+ * many bytes (really read). For tests; costs one predictable branch per operation when unused. */
 void fffs_fault_set(int kind, int64_t nth, int64_t count, int32_t result);
 
 /* How many operations of the kind set last have been seen since fffs_fault_set. */
@@ -155,7 +154,7 @@ int32_t fffs_fault_held(void);
 typedef struct {
     const int64_t *mtime;         /* [nodes] nanoseconds since 1970 */
     const uint32_t *nlink;        /* [nodes] as stat(2) shows it */
-    const uint32_t *ref;          /* [nodes] file: its record; directory: its first entry; symlink: its target's offset */
+    const uint32_t *ref;          /* [nodes] file: record; directory: first entry; symlink: its target's offset */
     const uint32_t *count;        /* [nodes] directory: how many entries; symlink: its target's length; file: 0 */
     const uint32_t *parent;       /* [nodes] directory: the one above (the root: itself); others: 0 */
     const uint16_t *mode;         /* [nodes] as stat(2) shows it, type included */
@@ -173,14 +172,15 @@ typedef struct {
  * more than 2048 deep) and for what a symbolic link says. */
 enum { FFFS_NAME_MAX = 255, FFFS_PATH_MAX = 4095, FFFS_TARGET_MAX = 4095 };
 
-/* Checks everything that fffs_tree_lookup, and anyone who walks the arrays, relies on. files may name the records below
- * records. 0; -ENOMEM; or -EINVAL, and then *why (never freed) says what is wrong and *where at which node or entry. */
+/* Checks everything that fffs_tree_lookup, and anyone who walks the arrays, relies on. files may name the records
+ * below records. 0; -ENOMEM; or -EINVAL, and then *why (never freed) says what is wrong and *where at which node or
+ * entry. */
 int fffs_tree_validate(const fffs_tree *tree, uint64_t records, const char **why, uint64_t *where);
 
 /* The node of name in directory node, by binary search. 0 and *found; -ENOENT; -ENOTDIR. The tree must be valid. */
 int fffs_tree_lookup(const fffs_tree *tree, uint32_t node, const uint8_t *name, size_t length, uint32_t *found);
 
-/* How many symbolic links are followed for a path, as in Linux, and how many names are looked up for it, all in all. */
+/* How many symbolic links are followed for a path, as in Linux, and how many names are looked up for it in all. */
 enum { FFFS_LINKS_MAX = 40, FFFS_STEPS_MAX = 8190 };
 
 /* The node at a path from the root, with symbolic links followed as long as they stay inside the tree: relative ones,
@@ -198,26 +198,26 @@ int fffs_tree_order(uint64_t entries, uint64_t nodes, const uint32_t *entry_pare
                     const uint32_t *in_name_offsets, const uint8_t *in_names, const uint8_t *is_directory,
                     uint32_t *rank, uint32_t *entry_nodes, uint32_t *name_offsets, uint8_t *names);
 
-/* ---------------------------------------------------------------- packed folders written by ffrecord
- * (packed_pickle.c) */
+/* ---------------------------------------------------------------- packed folders of ffrecord's (packed_pickle.c) */
 
-/* What a packed folder's pickle holds. Call once with the pointers NULL to learn the sizes, then with room for them. */
+/* What a packed folder's pickle holds. Decode with the pointers NULL to learn the sizes, then with room for them. */
 typedef struct {
-    uint32_t *entry_parent;   /* [entries] number of the dictionary this name is in; 0 is the root */
-    uint32_t *entry_child;    /* [entries] number of the dictionary it leads to, or 0 for a file */
-    int64_t *entry_record;    /* [entries] the file's record, or -1 */
-    uint32_t *name_offsets;   /* [entries + 1] */
-    uint8_t *names;           /* [names_size] as the file system has them: lone surrogates are bytes again */
-    uint64_t entries;         /* out */
-    uint64_t names_size;      /* out */
-    uint64_t directories;     /* out: dictionaries, the root included */
-    uint64_t consumed;        /* out: length of the pickle, STOP included */
+    uint32_t *entry_parent; /* [entries] number of the dictionary this name is in; 0 is the root */
+    uint32_t *entry_child;  /* [entries] number of the dictionary it leads to, or 0 for a file */
+    int64_t *entry_record;  /* [entries] the file's record, or -1 */
+    uint32_t *name_offsets; /* [entries + 1] */
+    uint8_t *names;         /* [names_size] as the file system has them: lone surrogates are bytes again */
+    uint64_t entries;       /* out */
+    uint64_t names_size;    /* out */
+    uint64_t directories;   /* out: dictionaries, the root included */
+    uint64_t consumed;      /* out: length of the pickle, STOP included */
 } fffs_packed_pickle;
 
 /* Decodes the pickle of nested OrderedDicts of names to record numbers, and nothing else: no object is built, no
  * global but collections.OrderedDict is accepted, memory is bounded by a multiple of size. 0; -ENOMEM; or -EINVAL,
  * and then *why (never freed) and *where (offset in data) say what was refused. */
-int fffs_packed_pickle_decode(const uint8_t *data, size_t size, fffs_packed_pickle *out, const char **why, uint64_t *where);
+int fffs_packed_pickle_decode(const uint8_t *data, size_t size, fffs_packed_pickle *out, const char **why,
+                              uint64_t *where);
 
 /* ---------------------------------------------------------------- verified range reads (store.c) */
 
@@ -239,7 +239,7 @@ typedef struct {
 typedef struct fffs_store fffs_store;
 
 /* A store over files, whose records are numbered through. NULL without memory, or when a file cannot be stat'ed. Free
- * it when no call on it is running; the descriptors are the caller's to close. A store may be used from any thread. */
+ * it when no call on it is running; the descriptors are the caller's to close. */
 fffs_store *fffs_store_new(const fffs_file *files, size_t count);
 void fffs_store_free(fffs_store *store);
 
@@ -254,7 +254,8 @@ enum {
  * that changes is noticed, and its records are checked again; until it rests, at each read.
  * The number of bytes read (0 at or after the record's end); -EAGAIN; -EBADMSG: bad checksum; -ENODATA: the file ends
  * inside the record; -ERANGE: no such record; -ESTALE: the file does not stop changing; or -errno. */
-int64_t fffs_store_read(fffs_store *store, uint64_t record, uint64_t start, uint64_t length, uint8_t *dest, int flags);
+int64_t fffs_store_read(fffs_store *store, uint64_t record, uint64_t start, uint64_t length, uint8_t *dest,
+                        int flags);
 
 /* How many records there are in all files. */
 uint64_t fffs_store_records(const fffs_store *store);
@@ -277,7 +278,7 @@ enum {
     FFFS_FRAME_CUT = 2,             /* it reaches past the end of the file */
     FFFS_FRAME_LENGTH_CHECKSUM = 3, /* the checksum of its length is wrong */
     FFFS_FRAME_LENGTH_NEGATIVE = 4,
-    FFFS_FRAME_EMPTIES = 5          /* more than FFFS_EMPTY_FRAMES empty ones in a row: zeros, but no frames */
+    FFFS_FRAME_EMPTIES = 5 /* more than FFFS_EMPTY_FRAMES empty ones in a row: zeros, but no frames */
 };
 
 /* How many empty frames in a row are believed where no checksum speaks for them. */
@@ -290,20 +291,20 @@ typedef struct {
     uint64_t empty;   /* in, out: empty frames just before; 0 at first */
     uint64_t length;  /* out: what the last frame looked at says is its data's length */
     int32_t fd;
-    int32_t kind;     /* FFFS_FRAMES_* */
-    int32_t check;    /* 0: the checksums of TFRecord's lengths are not compared */
-    int32_t fault;    /* out: FFFS_FRAME_*, what is wrong with the frame at position */
+    int32_t kind;  /* FFFS_FRAMES_* */
+    int32_t check; /* 0: the checksums of TFRecord's lengths are not compared */
+    int32_t fault; /* out: FFFS_FRAME_*, what is wrong with the frame at position */
 } fffs_frames;
 
 /* Finds the next frames, at most room: *count of them, and for each where its data ends, and its data's CRC-32C,
  * unmasked (TFRecord only; else checksums may be NULL). Data begins at position + 12 or 8, and then as far behind the
- * data before as head and tail are long. 0, with frames->fault set where the scan cannot go on; -ENODATA when the file
- * has become shorter than size; -ENOMEM; or -errno. */
+ * data before as head and tail are long. 0, with frames->fault set where the scan cannot go on; -ENODATA when the
+ * file has become shorter than size; -ENOMEM; or -errno. */
 int fffs_frames_scan(fffs_frames *frames, int64_t *ends, uint32_t *checksums, size_t room, size_t *count);
 
 /* ---------------------------------------------------------------- messages of names and lists (features.c) */
 
-/* tf.train.Example (or the context of a SequenceExample), the feature lists of a SequenceExample, OneFlow's OFRecord. */
+/* tf.train.Example (or the context of a SequenceExample), a SequenceExample's feature lists, OneFlow's OFRecord. */
 enum { FFFS_SCHEMA_EXAMPLE = 1, FFFS_SCHEMA_FEATURE_LISTS = 2, FFFS_SCHEMA_OFRECORD = 3 };
 
 /* An entry of the map. Its name is where data has it (not checked to be UTF-8); the same name may come again. */
@@ -327,20 +328,20 @@ typedef struct {
     uint64_t sequence;    /* 1 when the message has feature lists: it is no Example */
 } fffs_features;
 
-/* Decodes a message. Call it first with tables NULL to learn the sizes, bounded by a multiple of the message's; then with
- * those sizes in *out, and tables that have room for, one after another: the entries; the features; uint64[2] for each
- * item, where it begins and ends in data; the values. Numbers are of the kind's type, each list's beginning at a
- * multiple of 8. 0; or -EINVAL, and then *why (never freed) and *where (offset in data) say what was refused. */
+/* Decodes a message. Call it first with tables NULL to learn the sizes, bounded by a multiple of the message's; then
+ * with those sizes in *out, and tables that have room for, one after another: the entries; the features; uint64[2]
+ * for each item, where it begins and ends in data; the values. Numbers are of the kind's type, each list's beginning
+ * at a multiple of 8. 0; or -EINVAL, and then *why (never freed) and *where (offset in data) say what was refused. */
 int fffs_features_decode(const uint8_t *data, size_t size, int schema, uint64_t *tables, fffs_features *out,
                          const char **why, uint64_t *where);
 
-/* Encodes count numbers as protobuf's varints into data, which has room for ten bytes each. How many bytes there are. */
+/* Encodes count numbers as protobuf's varints into data, which has room for ten bytes each. How many bytes it is. */
 size_t fffs_varints_encode(const int64_t *values, size_t count, uint8_t *data);
 
 /* ---------------------------------------------------------------- copying with checksums (copy.c) */
 
 /* Copies length bytes from in_fd at in_offset to out_fd at out_offset through a bounded buffer, and gives their
- * checksum of a kind (FFFS_CHECK_*); with block_crcs also that of each FFFS_BLOCK bytes ([ceil(length / FFFS_BLOCK)]).
+ * checksum of a kind (FFFS_CHECK_*); with block_crcs also those of its blocks ([ceil(length / FFFS_BLOCK)]).
  * *failed_fd is the descriptor whose call failed. 0; -ENODATA when in_fd ends too early; or -errno. */
 int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int64_t length, uint32_t check,
               uint32_t *crc, uint32_t *block_crcs, int *failed_fd);
@@ -351,53 +352,60 @@ int fffs_syncfs(int fd);
 /* Has the kernel begin to write a file's changes to disk, without waiting for them. 0 or -errno. */
 int fffs_start_writing(int fd);
 
-/* ---------------------------------------------------------------- the kernel fast path (fastpath.c, fastpath_ops.c) */
+/* ---------------------------------------------------------------- the kernel fast path (fastpath*.c) */
 
 /* Threads that stand between the kernel and a FUSE library, and answer the few hot requests themselves. */
 typedef struct fffs_fastpath fffs_fastpath;
 
 /* What a mount shows, beside its tree. */
 typedef struct {
-    int32_t fuse_fd;        /* the connection to the kernel */
-    int32_t library_fd;     /* our end of a SOCK_SEQPACKET pair, at whose other end the FUSE library serves */
-    int32_t threads;        /* how many answer from memory; at least 1 */
-    int32_t cold_threads;   /* how many may wait for disks at a time; at least 1 */
-    int32_t files;          /* of the store: no file has more than FFFS_FAST_LANE of the cold threads to itself */
-    const uint64_t *firsts; /* [files] number of each file's first record, ascending; copied */
-    const uint8_t *forwarded; /* [nodes] not 0: a file that only the library can decode; or NULL; as long as the tree */
-    uint32_t uid, gid;      /* the owner of everything */
-    uint32_t mode_mask;     /* permission bits to leave out */
-    uint32_t timeout;       /* seconds for which the kernel may remember names and attributes */
-    uint32_t max_readahead; /* bytes */
-    uint32_t max_read;      /* bytes that the kernel may ask for at a time: from 4096 to 1 MiB */
-    int32_t verify;         /* 0: FFFS_READ_UNVERIFIED */
+    int32_t fuse_fd;          /* the connection to the kernel */
+    int32_t library_fd;       /* our end of a SOCK_SEQPACKET pair, at whose other end the FUSE library serves */
+    int32_t threads;          /* how many answer from memory; at least 1 */
+    int32_t cold_threads;     /* how many may wait for disks at a time; at least 1 */
+    int32_t files;            /* of the store: no file has more than FFFS_FAST_LANE of the cold threads to itself */
+    const uint64_t *firsts;   /* [files] number of each file's first record, ascending; copied */
+    const uint8_t *forwarded; /* [nodes] not 0: a file that only the library can decode; or NULL. Lives as the tree */
+    uint32_t uid, gid;        /* the owner of everything */
+    uint32_t mode_mask;       /* permission bits to leave out */
+    uint32_t timeout;         /* seconds for which the kernel may remember names and attributes */
+    uint32_t max_readahead;   /* bytes */
+    uint32_t max_read;        /* bytes that the kernel may ask for at a time: from 4096 to 1 MiB */
+    int32_t verify;           /* 0: FFFS_READ_UNVERIFIED */
 } fffs_fastpath_config;
 
-/* How many reads of one file may wait for its disk at a time: one that does not answer leaves threads for the others. */
+/* How many reads of one file may wait for its disk at a time: one that does not answer leaves threads for others. */
 enum { FFFS_FAST_LANE = 32 };
 
 /* Requests by kind, as fffs_fastpath_stats counts them. */
 enum {
-    FFFS_FAST_LOOKUP, FFFS_FAST_GETATTR, FFFS_FAST_READ, FFFS_FAST_READDIR, FFFS_FAST_READLINK, FFFS_FAST_FORGET,
-    FFFS_FAST_OTHER, FFFS_FAST_FORWARDED, FFFS_FAST_KINDS
+    FFFS_FAST_LOOKUP,
+    FFFS_FAST_GETATTR,
+    FFFS_FAST_READ,
+    FFFS_FAST_READDIR,
+    FFFS_FAST_READLINK,
+    FFFS_FAST_FORGET,
+    FFFS_FAST_OTHER,
+    FFFS_FAST_FORWARDED,
+    FFFS_FAST_KINDS
 };
 
 /* Latencies are counted in powers of two: bucket b has those from 2^b nanoseconds to twice that. */
 enum { FFFS_FAST_BUCKETS = 40 };
 
 typedef struct {
-    uint64_t requests[8];          /* by FFFS_FAST_* */
+    uint64_t requests[FFFS_FAST_KINDS]; /* by FFFS_FAST_* */
     uint64_t read_bytes;
     uint64_t read_errors;
-    uint64_t cold_reads;           /* that had to wait for the disk, or for a whole large record */
-    uint64_t read_latency[40];     /* reads by latency */
-    uint64_t waiting;              /* cold reads that nobody has begun yet */
-    int32_t threads, cold_threads; /* that were started, the cold ones when first needed */
+    uint64_t cold_reads;                      /* that had to wait for the disk, or for a whole large record */
+    uint64_t read_latency[FFFS_FAST_BUCKETS]; /* reads by latency */
+    uint64_t waiting;                         /* cold reads that nobody has begun yet */
+    int32_t threads, cold_threads;            /* that were started, the cold ones when first needed */
 } fffs_fastpath_stats_t;
 
-/* Starts the threads, fewer of them where the system gives no more. tree and store stay the caller's and must outlive the
- * fast path; so must both descriptors, which it never closes. *fastpath is the caller's until fffs_fastpath_stop. 0 or
- * -errno, and then no message has been read. Not to be used after fork. */
+/* Starts the threads, fewer of them where the system gives no more. tree and store stay the caller's and must outlive
+ * the fast path; so must both descriptors, which it never closes. *fastpath is the caller's until fffs_fastpath_stop.
+ * 0 or -errno, and then no message has been read. Not to be used after fork. */
 int fffs_fastpath_start(const fffs_fastpath_config *config, const fffs_tree *tree, fffs_store *store,
                         fffs_fastpath **fastpath);
 
@@ -408,7 +416,7 @@ int fffs_fastpath_stop(fffs_fastpath *fastpath, double seconds);
 /* A descriptor (the fast path's) that is readable when one of the following three may say something new. */
 int fffs_fastpath_event_fd(const fffs_fastpath *fastpath);
 
-/* The next record that could not be given out, once per record: 1, with its number and -errno; 0 when there is none. */
+/* The next record that could not be given out, once per record: 1, with its number and -errno; or 0. */
 int fffs_fastpath_next_bad(fffs_fastpath *fastpath, uint64_t *record, int32_t *status);
 
 /* 1 when the kernel has the answer to its first message, without which it lets nobody ask anything. */
@@ -423,14 +431,15 @@ void fffs_fastpath_stats(fffs_fastpath *fastpath, fffs_fastpath_stats_t *stats);
 /* Answers one message from the kernel as a thread would, for tests: the reply goes to reply (of room bytes). The
  * length of the reply; 0 when no reply is due; -EREMOTE when the message is the library's; -EAGAIN when it must wait.
  * Any bytes are safe. */
-int64_t fffs_fastpath_answer(fffs_fastpath *fastpath, const uint8_t *message, size_t length, uint8_t *reply, size_t room);
+int64_t fffs_fastpath_answer(fffs_fastpath *fastpath, const uint8_t *message, size_t length, uint8_t *reply,
+                             size_t room);
 
 /* How many records fffs_store_verified says yes of. Looks at every one. */
 uint64_t fffs_count_verified(fffs_store *store);
 
 /* ---------------------------------------------------------------- signals (signals.c) */
 
-/* From now on each of these signals (count of them) writes its number as one byte to fd, a non-blocking descriptor that
- * must stay open as long as the process lives, and does nothing else. One descriptor for all; a later call changes it.
- * 0 or -errno. */
+/* From now on each of these signals (count of them) writes its number as one byte to fd, a non-blocking descriptor
+ * that must stay open as long as the process lives, and does nothing else. One descriptor for all; a later call
+ * changes it. 0 or -errno. */
 int fffs_signals_to(int fd, const int32_t *numbers, size_t count);

@@ -51,7 +51,8 @@ static inline int64_t fffs_piece_offset(const fffs_piece *piece)
     return piece->offset + piece->done;
 }
 
-/* Lets the kernel begin to read the blocks around pieces, where these want it (ahead.c). Best sorted by file and offset. */
+/* Lets the kernel begin to read the blocks around pieces, where these want it (ahead.c). Best sorted by file and
+ * offset. */
 void fffs_announce_blocks(fffs_piece *const *pieces, size_t count);
 
 /* ---------------------------------------------------------------- reads in flight (flight.c) */
@@ -83,8 +84,8 @@ typedef struct {
     fffs_piece **pieces; /* sorted by file and offset; not owned */
     size_t count, next;
     uint32_t free_count, again_count, scratch_count;
-    uint8_t *direct; /* pooled, when some piece is read past the page cache; or NULL */
-    uint32_t room;   /* so much of it for each slot: for the longest piece, or FFFS_DIRECT_MAX */
+    uint8_t *direct;           /* pooled, when some piece is read past the page cache; or NULL */
+    uint32_t room;             /* so much of it for each slot: for the longest piece, or FFFS_DIRECT_MAX */
     uint8_t free[FFFS_DEPTH];  /* slots nothing is in */
     uint8_t again[FFFS_DEPTH]; /* slots whose piece needs another read */
     fffs_slot slots[FFFS_DEPTH];
@@ -161,8 +162,7 @@ extern const fffs_backend fffs_uring, fffs_aio;
 
 /* ---------------------------------------------------------------- helper threads (threads.c) */
 
-/* What helpers are wanted for; each kind has a limit of its own on how many threads may work at it in this process.
- */
+/* What helpers are wanted for; each kind has a limit of its own on how many threads may work at it in a process. */
 enum { FFFS_HOT = 0, FFFS_COLD = 1 };
 
 /* Work that any number of threads may share. On its caller's stack. */

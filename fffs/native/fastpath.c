@@ -8,7 +8,7 @@
  * Facts about the kernel that this depends on (fs/fuse/dev.c):
  *   - one read returns one whole message, one write must hold one whole reply; both are safe from any thread;
  *   - a read blocks until there is a message, and gives ENODEV once the file system is unmounted or the connection
- * aborted;
+ *     aborted;
  *   - a reply to a request that nobody waits for any more gives ENOENT: not an error;
  *   - a read buffer must hold the largest WRITE; INIT's answer says how large that is, and ours says 4096. */
 #include "fastpath.h"

@@ -318,10 +318,10 @@ fffs_fast_answer fffs_fast_answer_request(const fffs_fast_view *view, const uint
     request.body = message + sizeof request.header;
     request.length = length - sizeof request.header;
     switch (request.header.opcode) {
+    /* Inodes are nodes: nothing was remembered, nothing is forgotten. What is interrupted has its answer soon. */
     case FUSE_FORGET:
-    case FUSE_BATCH_FORGET: /* inodes are nodes: nothing was remembered, nothing is forgotten */
-    case FUSE_INTERRUPT:    /* the answer is on its way */
-        return no_reply(FFFS_FAST_FORGET);
+    case FUSE_BATCH_FORGET:
+    case FUSE_INTERRUPT: return no_reply(FFFS_FAST_FORGET);
     case FUSE_OPENDIR: /* as for OPEN */
     case FUSE_FLUSH: return reply_error(reply, &request, FFFS_FAST_OTHER, -ENOSYS);
     case FUSE_LOOKUP:

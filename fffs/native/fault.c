@@ -1,5 +1,4 @@
-/* Injected faults: makes the nth operation of a kind fail or stall, and wraps the operations that several parts use.
- */
+/* Injected faults: makes the nth operation of a kind fail or stall, and wraps operations that several parts use. */
 #include "engine.h"
 
 #include <stdlib.h>

@@ -2,8 +2,10 @@
  * decoded in one walk.
  *
  *     message = Features features = 1 (OFRecord: is Features itself), FeatureLists feature_lists = 2
- *     Features = map<string, Feature> feature = 1             FeatureLists = map<string, FeatureList> feature_list =
- * 1 FeatureList = repeated Feature feature = 1              Feature = one of several lists, by the field's number
+ *     Features = map<string, Feature> feature = 1
+ *     FeatureLists = map<string, FeatureList> feature_list = 1
+ *     FeatureList = repeated Feature feature = 1
+ *     Feature = one of several lists, by the field's number
  *     list = repeated bytes or numbers value = 1, numbers packed or not
  *
  * As protobuf has it: unknown fields are skipped, pieces of a message that come apart are merged, of several kinds in

@@ -171,8 +171,7 @@ static int set_item(struct machine *m, struct item dictionary, struct item key, 
     int length = encode_name(m, m->data + key.value, key.length, name);
     if (length < 0)
         return -1;
-    /* A name may be used again from the memo at the cost of two bytes, which must not claim a hundred times as many.
-     */
+    /* A name may be used again from the memo at the cost of two bytes, which must not claim a hundred bytes. */
     if (out->names_size > NAMES_LEAST && out->names_size > NAMES_FACTOR * m->size)
         return refuse(m, "its names are out of proportion to its size");
     if (out->entries >= UINT32_MAX - 1 || out->names_size + (uint64_t)length >= UINT32_MAX)

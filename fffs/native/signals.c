@@ -2,9 +2,8 @@
  *
  * A handler in Python is interrupted by the next signal like any other code. Whoever sends many, fast, nests handlers
  * until the interpreter's stack ends; and making it deaf meanwhile is a race that Python itself reports as an error
- * ("Signal 15 ignored due to race condition"). Blocking the signals and waiting for them (sigwait, signalfd) needs all
- * threads to take part, and those of other libraries (numpy's) do not.
- */
+ * ("Signal 15 ignored due to race condition"). Blocking the signals and waiting for them (sigwait, signalfd) needs
+ * all threads to take part, and those of other libraries (numpy's) do not. */
 #include "fffs.h"
 
 #include <errno.h>

@@ -8,8 +8,7 @@
 #include <time.h>
 
 /* A thread that has nothing to do looks for work this long before it sleeps: waking it costs the next batch 30 to
- * 60 microseconds on a virtual machine, as long as checking half a megabyte. Python needs less between two batches.
- */
+ * 60 microseconds on a virtual machine, as long as checking half a megabyte. Between batches Python needs less. */
 #define SPIN_NANOSECONDS 50000
 
 /* A batch that was announced comes within this, unless its thread has lost the processor. */

@@ -166,7 +166,8 @@ static int validate_each_name(const fffs_tree *t, uint64_t begin, uint64_t end, 
     return 0;
 }
 
-/* Whether each name from begin to end lies in the array and has 3 to 255 bytes. No branches: compilers make vectors of it. */
+/* Whether each name from begin to end lies in the array and has 3 to 255 bytes. No branches: compilers make vectors
+ * of it. */
 static bool have_usual_lengths(const fffs_tree *t, uint64_t begin, uint64_t end)
 {
     const uint32_t *offsets = t->name_offsets;
@@ -175,7 +176,8 @@ static bool have_usual_lengths(const fffs_tree *t, uint64_t begin, uint64_t end)
     for (uint64_t i = begin; i < end; i++) {
         uint32_t length = offsets[i + 1] - offsets[i];
 
-        unusual |= (uint32_t)(offsets[i + 1] <= offsets[i]) | (uint32_t)(length <= 2) | (uint32_t)(length > FFFS_NAME_MAX);
+        unusual |=
+            (uint32_t)(offsets[i + 1] <= offsets[i]) | (uint32_t)(length <= 2) | (uint32_t)(length > FFFS_NAME_MAX);
     }
     return !unusual;
 }
@@ -211,8 +213,8 @@ static uint64_t load_word(const uint8_t *bytes)
     return __builtin_bswap64(word);
 }
 
-/* Whether the name of entry i - 1 sorts before that of entry i. The names must be valid. By words: a call of memcmp for
- * each of millions of names would take as long as all the rest. */
+/* Whether the name of entry i - 1 sorts before that of entry i. The names must be valid. By words: a call of memcmp
+ * for each of millions of names would take as long as all the rest. */
 static bool ascends(const fffs_tree *t, uint32_t i)
 {
     uint32_t a = t->name_offsets[i - 1], b = t->name_offsets[i], end = t->name_offsets[i + 1];
@@ -418,7 +420,7 @@ static size_t next_part(struct way *way, const uint8_t **part)
 
 int fffs_tree_follow(const fffs_tree *tree, const uint8_t *path, size_t length, uint32_t *found)
 {
-    /* The last one is where we are; no path of a valid tree is longer than FFFS_PATH_MAX, so none is deeper than this. */
+    /* The last one is where we are. No path of a valid tree is longer than FFFS_PATH_MAX, so none is deeper. */
     uint32_t trail[FFFS_PATH_MAX / 2 + 2] = {0};
     struct way ways[FFFS_LINKS_MAX + 1] = {{path, length, false}};
     size_t depth = 0, way = 0, links = 0, steps = 0;

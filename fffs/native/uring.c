@@ -1,4 +1,4 @@
-/* The io_uring backend: one ring per slice of a batch, up to FFFS_DEPTH reads in flight, checksums as they complete. */
+/* The io_uring backend: a ring for each slice of a batch, FFFS_DEPTH reads in flight, checksums as they complete. */
 #include "engine.h"
 
 #include <errno.h>
