@@ -136,9 +136,6 @@ class FastPath:
         config.fuse_fd, config.library_fd = self._fuse, self._ours.fileno()
         config.threads = options.threads or min(max(cores, FEWEST_THREADS), MOST_THREADS)
         config.cold_threads = min(lib.FFFS_FAST_LANE * files, COLD_THREADS)
-        config.files = files
-        self._firsts = ffi.new("uint64_t[]", [self._source.store.first_record(k) for k in range(files)])
-        config.firsts = self._firsts
         config.max_read = LARGEST_READ
         if self._source.decoded is not None:
             config.forwarded = ffi.from_buffer("uint8_t[]", self._source.decoded.nodes)

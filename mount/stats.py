@@ -116,6 +116,6 @@ class Statistics:
     async def _count_verified(self, reads: int) -> int:
         """Counted again only when there were reads since: all records are looked at, in a thread."""
         if self._verified[0] != reads:
-            count = await trio.to_thread.run_sync(lib.fffs_count_verified, self._source.store.native)
+            count = await trio.to_thread.run_sync(lib.fffs_store_count_verified, self._source.store.native)
             self._verified = reads, int(count)
         return self._verified[1]

@@ -266,6 +266,9 @@ int64_t fffs_store_length(const fffs_store *store, uint64_t record);
 /* 1 when all of the record has been verified and its file was not seen to change since, else 0. */
 int fffs_store_verified(fffs_store *store, uint64_t record);
 
+/* How many records fffs_store_verified says yes of. Looks at every one. */
+uint64_t fffs_store_count_verified(fffs_store *store);
+
 /* ---------------------------------------------------------------- files made of frames (frames.c) */
 
 /* TFRecord: u64 length, its masked CRC-32C, data, the data's masked CRC-32C. OFRecord: i64 length, data. */
@@ -363,8 +366,6 @@ typedef struct {
     int32_t library_fd;       /* our end of a SOCK_SEQPACKET pair, at whose other end the FUSE library serves */
     int32_t threads;          /* how many answer from memory; at least 1 */
     int32_t cold_threads;     /* how many may wait for disks at a time; at least 1 */
-    int32_t files;            /* of the store: no file has more than FFFS_FAST_LANE of the cold threads to itself */
-    const uint64_t *firsts;   /* [files] number of each file's first record, ascending; copied */
     const uint8_t *forwarded; /* [nodes] not 0: a file that only the library can decode; or NULL. Lives as the tree */
     uint32_t uid, gid;        /* the owner of everything */
     uint32_t mode_mask;       /* permission bits to leave out */
@@ -427,15 +428,6 @@ int fffs_fastpath_ended(const fffs_fastpath *fastpath);
 
 /* Counters since the start, summed over the threads. */
 void fffs_fastpath_stats(fffs_fastpath *fastpath, fffs_fastpath_stats_t *stats);
-
-/* Answers one message from the kernel as a thread would, for tests: the reply goes to reply (of room bytes). The
- * length of the reply; 0 when no reply is due; -EREMOTE when the message is the library's; -EAGAIN when it must wait.
- * Any bytes are safe. */
-int64_t fffs_fastpath_answer(fffs_fastpath *fastpath, const uint8_t *message, size_t length, uint8_t *reply,
-                             size_t room);
-
-/* How many records fffs_store_verified says yes of. Looks at every one. */
-uint64_t fffs_count_verified(fffs_store *store);
 
 /* ---------------------------------------------------------------- signals (signals.c) */
 

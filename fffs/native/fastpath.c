@@ -68,7 +68,7 @@ struct worker {
 struct cold_read {
     struct cold_read *next;
     struct lane *lane;
-    uint64_t began; /* nanoseconds */
+    int64_t began; /* on fffs_now's clock */
     size_t length;
     uint8_t message[sizeof(struct fuse_in_header) + sizeof(struct fuse_read_in)];
 };
@@ -92,7 +92,6 @@ struct fffs_fastpath {
     fffs_fast_view view;
     struct worker *workers; /* the relay, then hot ones, then cold ones */
     int hot, cold;          /* how many of each may run */
-    uint64_t *firsts;       /* number of each file's first record */
     int event_fd;
     _Atomic bool stopping, connected, ended;
     _Atomic uint64_t init_unique, init_flags;
@@ -107,14 +106,6 @@ struct fffs_fastpath {
     int bad_count;
     uint8_t *reported; /* a bit per record that was reported */
 };
-
-static uint64_t now(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
 
 static void count(_Atomic uint64_t *counter, uint64_t by)
 {
@@ -165,14 +156,14 @@ int fffs_fastpath_next_bad(fffs_fastpath *path, uint64_t *record, int32_t *statu
 
 /* ---------------------------------------------------------------- answering */
 
-static void count_answer(struct worker *worker, const fffs_fast_answer *answer, uint64_t began)
+static void count_answer(struct worker *worker, const fffs_fast_answer *answer, int64_t began)
 {
     struct counters *counters = &worker->counters;
 
     count(&counters->requests[answer->kind], 1);
     if (answer->kind != FFFS_FAST_READ)
         return;
-    uint64_t took = (now() - began) | 1;
+    uint64_t took = (uint64_t)(fffs_now() - began) | 1;
     int bucket = 63 - __builtin_clzll(took);
     count(&counters->read_latency[bucket < FFFS_FAST_BUCKETS ? bucket : FFFS_FAST_BUCKETS - 1], 1);
     if (answer->status)
@@ -181,7 +172,7 @@ static void count_answer(struct worker *worker, const fffs_fast_answer *answer, 
         count(&counters->read_bytes, (uint64_t)answer->length - sizeof(struct fuse_out_header));
 }
 
-static void send_reply(struct worker *worker, const uint8_t *reply, const fffs_fast_answer *answer, uint64_t began)
+static void send_reply(struct worker *worker, const uint8_t *reply, const fffs_fast_answer *answer, int64_t began)
 {
     struct fffs_fastpath *path = worker->owner;
 
@@ -249,21 +240,6 @@ static struct cold_read *take(struct queue *queue)
     return read;
 }
 
-static struct lane *lane_of(struct fffs_fastpath *path, uint64_t record)
-{
-    int low = 0, high = path->view.config.files;
-
-    while (high - low > 1) {
-        int middle = low + (high - low) / 2;
-
-        if (path->firsts[middle] <= record)
-            low = middle;
-        else
-            high = middle;
-    }
-    return &path->lanes[low];
-}
-
 static void *run_cold(void *argument);
 
 /* Starts a thread for a worker: 0 or -errno. Signals of the process are for the threads it knows of. */
@@ -295,18 +271,19 @@ static int start_worker(struct worker *worker, void *(*run)(void *), size_t mess
     return status;
 }
 
-/* Queues a read for the cold threads, starting another one when there are more reads than idle threads. -ENOMEM: it
- * is not queued; -EAGAIN: it is, but nobody will come. */
+/* Queues a read of a record that there is for the cold threads, starting another one when there are more reads than
+ * idle threads. -ENOMEM: it is not queued; -EAGAIN: it is, but nobody will come. */
 static int queue_cold(struct fffs_fastpath *path, const uint8_t *message, size_t length, uint64_t record,
-                      uint64_t began)
+                      int64_t began)
 {
+    struct lane *lane = &path->lanes[fffs_store_file_of(path->view.store, record)];
     struct cold_read *read = fffs_allocate(sizeof *read);
 
     if (!read || length > sizeof read->message) {
         free(read);
         return -ENOMEM;
     }
-    *read = (struct cold_read){.began = began, .length = length, .lane = lane_of(path, record)};
+    *read = (struct cold_read){.began = began, .length = length, .lane = lane};
     memcpy(read->message, message, length);
     pthread_mutex_lock(&path->mutex);
     path->cold_waiting++;
@@ -395,7 +372,7 @@ static void *run_cold(void *argument)
 static void handle(struct worker *worker, uint8_t *message, size_t length, uint8_t *reply)
 {
     struct fffs_fastpath *path = worker->owner;
-    uint64_t began = now();
+    int64_t began = fffs_now();
     fffs_fast_answer answer = fffs_fast_answer_request(&path->view, message, length, reply, false);
 
     if (answer.length == -EREMOTE) {
@@ -489,7 +466,7 @@ static void free_path(struct fffs_fastpath *path)
 {
     struct cold_read *read;
 
-    for (int i = 0; path->lanes && i < path->view.config.files; i++)
+    for (size_t i = 0; path->lanes && i < fffs_store_files(path->view.store); i++)
         while ((read = take(&path->lanes[i].backlog)))
             free(read);
     while ((read = take(&path->ready)))
@@ -503,7 +480,6 @@ static void free_path(struct fffs_fastpath *path)
     pthread_cond_destroy(&path->more_cold);
     pthread_mutex_destroy(&path->mutex);
     free(path->workers);
-    free(path->firsts);
     free(path->lanes);
     free(path->reported);
     free(path);
@@ -514,19 +490,17 @@ static bool make_arrays(struct fffs_fastpath *path)
 {
     const fffs_fastpath_config *config = &path->view.config;
     size_t workers = (size_t)(1 + config->threads + config->cold_threads) * sizeof *path->workers;
-    size_t firsts = (size_t)config->files * sizeof *path->firsts;
+    size_t files = fffs_store_files(path->view.store);
 
     path->workers = aligned_alloc(_Alignof(struct worker), workers);
-    path->firsts = malloc(firsts);
-    path->lanes = calloc((size_t)config->files, sizeof *path->lanes);
+    path->lanes = calloc(files, sizeof *path->lanes);
     path->reported = calloc((size_t)(fffs_store_records(path->view.store) / 8 + 1), 1);
-    if (!path->workers || !path->firsts || !path->lanes || !path->reported)
+    if (!path->workers || !path->lanes || !path->reported)
         return false;
     memset(path->workers, 0, workers);
     for (int i = 0; i < 1 + config->threads + config->cold_threads; i++)
         path->workers[i].owner = path;
-    memcpy(path->firsts, config->firsts, firsts);
-    for (int i = 0; i < config->files; i++)
+    for (size_t i = 0; i < files; i++)
         path->lanes[i].backlog.last = &path->lanes[i].backlog.first;
     return true;
 }
@@ -563,7 +537,7 @@ int fffs_fastpath_start(const fffs_fastpath_config *config, const fffs_tree *tre
     struct fffs_fastpath *path = NULL;
     int status;
 
-    if (config->threads < 1 || config->cold_threads < 1 || config->files < 1)
+    if (config->threads < 1 || config->cold_threads < 1 || fffs_store_files(store) < 1)
         return -EINVAL;
     status = make_path(config, tree, store, &path);
     if (status)
@@ -610,12 +584,12 @@ static bool wake_all(struct fffs_fastpath *path)
 int fffs_fastpath_stop(fffs_fastpath *path, double seconds)
 {
     const struct timespec moment = {0, 2000000};
-    uint64_t deadline = now() + (uint64_t)(seconds * 1e9);
+    int64_t deadline = fffs_now() + (int64_t)(seconds * 1e9);
 
     atomic_store(&path->stopping, true);
     shutdown(path->view.config.library_fd, SHUT_RDWR);
     while (wake_all(path)) {
-        if (now() > deadline)
+        if (fffs_now() > deadline)
             return -EBUSY;
         nanosleep(&moment, NULL);
     }
@@ -659,11 +633,4 @@ void fffs_fastpath_stats(fffs_fastpath *path, fffs_fastpath_stats_t *stats)
         stats->read_errors += atomic_load_explicit(&from->read_errors, memory_order_relaxed);
         stats->cold_reads += atomic_load_explicit(&from->cold_reads, memory_order_relaxed);
     }
-}
-
-int64_t fffs_fastpath_answer(fffs_fastpath *path, const uint8_t *message, size_t length, uint8_t *reply, size_t room)
-{
-    if (room < FFFS_REPLY_ROOM)
-        return -EINVAL;
-    return fffs_fast_answer_request(&path->view, message, length, reply, true).length;
 }

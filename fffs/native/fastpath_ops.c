@@ -364,12 +364,3 @@ void fffs_fast_edit_init(const fffs_fastpath_config *config, uint64_t kernel_fla
     out.max_write = 4096;
     memcpy(reply + sizeof header, &out, sizeof out);
 }
-
-uint64_t fffs_count_verified(fffs_store *store)
-{
-    uint64_t count = 0, records = fffs_store_records(store);
-
-    for (uint64_t record = 0; record < records; record++)
-        count += (uint64_t)fffs_store_verified(store, record);
-    return count;
-}

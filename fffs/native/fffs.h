@@ -8,6 +8,12 @@
 
 #include "contract.h"
 
+/* How many files a store is over (store.c). Thread-safe. */
+size_t fffs_store_files(const fffs_store *store);
+
+/* The position among them of the file that has a record, or -ERANGE. Thread-safe. */
+int64_t fffs_store_file_of(const fffs_store *store, uint64_t record);
+
 /* Remainders in GF(2)[x], reflected: bit 31 is the coefficient of x^0. */
 #define FFFS_CRC_ONE 0x80000000u
 

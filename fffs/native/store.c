@@ -464,6 +464,27 @@ int fffs_store_verified(fffs_store *store, uint64_t record)
     return 1;
 }
 
+uint64_t fffs_store_count_verified(fffs_store *store)
+{
+    uint64_t count = 0, records = fffs_store_records(store);
+
+    for (uint64_t record = 0; record < records; record++)
+        count += (uint64_t)fffs_store_verified(store, record);
+    return count;
+}
+
+size_t fffs_store_files(const fffs_store *store)
+{
+    return store->count;
+}
+
+int64_t fffs_store_file_of(const fffs_store *store, uint64_t record)
+{
+    const struct store_file *file = find_file(store, record);
+
+    return file ? file - store->files : -ERANGE;
+}
+
 uint64_t fffs_store_records(const fffs_store *store)
 {
     return store->count ? store->files[store->count - 1].first + store->files[store->count - 1].is.records : 0;

@@ -45,7 +45,6 @@ static uint32_t checksums[RECORDS], ref[RECORDS + 1], counts[RECORDS + 1], paren
 static uint32_t name_offsets[RECORDS + 1], entry_nodes[RECORDS];
 static uint16_t mode[RECORDS + 1];
 static uint8_t names[RECORDS + 1];
-static const uint64_t firsts[] = {0};
 static const fffs_tree tree = {mtime, nlink, ref, counts, parent, mode, name_offsets, entry_nodes, names, names,
                                RECORDS + 1, RECORDS, RECORDS, 0};
 static int fd, requests;
@@ -202,7 +201,7 @@ static void *run_watcher(void *argument)
         struct timespec times[2] = {{0, UTIME_OMIT}, {atomic_load(&round->answered), 0}};
 
         fffs_fastpath_stats(round->path, &stats);
-        CHECK(fffs_count_verified(round->store) <= RECORDS);
+        CHECK(fffs_store_count_verified(round->store) <= RECORDS);
         while (fffs_fastpath_next_bad(round->path, &record, &status)) /* it may change too often for a slow reader */
             CHECK(status == -ESTALE);
         CHECK(!fffs_fastpath_ended(round->path));
@@ -224,7 +223,8 @@ static int make_pair(int *ours)
 static void run_round(void)
 {
     struct round round = {.store = make_store()};
-    fffs_fastpath_config config = {.threads = 3, .cold_threads = 4, .files = 1, .firsts = firsts, .timeout = 1000, .max_read = 4096, .verify = 1};
+    fffs_fastpath_config config = {
+        .threads = 3, .cold_threads = 4, .timeout = 1000, .max_read = 4096, .verify = 1};
     void *(*const runs[])(void *) = {run_kernel, run_client, run_client, run_client, run_library,
                                      run_reader, run_reader, run_watcher};
     enum { WAITED = 1 + CLIENTS, ALL = sizeof runs / sizeof *runs };

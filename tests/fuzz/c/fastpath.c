@@ -38,7 +38,6 @@ static const uint32_t entry_nodes[] = {1, 2, 3, 5, 6, 1, 4};
 static const uint8_t forwarded[] = {0, 0, 0, 0, 0, 0, 1};
 static const fffs_tree tree = {mtime, nlink, ref, counts, parent, mode, name_offsets, entry_nodes,
                                (const uint8_t *)"abdghef", (const uint8_t *)"a", 7, 7, 7, 1};
-static const uint64_t firsts[] = {0};
 static int64_t starts[RECORDS] = {0, SMALL, 2 * SMALL}, ends[RECORDS] = {SMALL, 2 * SMALL, 2 * SMALL + LARGE};
 static uint32_t checksums[RECORDS];
 
@@ -82,8 +81,9 @@ static void begin(void)
     fffs_store *store = make_store();
 
     CHECK(store && fffs_tree_validate(&tree, RECORDS, &why, &where) == 0);
-    fffs_fastpath_config config = {.threads = 1, .cold_threads = 2, .files = 1, .firsts = firsts, .forwarded = forwarded,
-                                   .uid = 1, .gid = 2, .mode_mask = 022, .timeout = 1000, .max_readahead = 1 << 20, .max_read = 1 << 20, .verify = 1};
+    fffs_fastpath_config config = {.threads = 1, .cold_threads = 2, .forwarded = forwarded, .uid = 1, .gid = 2,
+                                   .mode_mask = 022, .timeout = 1000, .max_readahead = 1 << 20, .max_read = 1 << 20,
+                                   .verify = 1};
     config.fuse_fd = make_pair(&kernel);
     config.library_fd = make_pair(&library);
     view = (fffs_fast_view){config, &tree, store};

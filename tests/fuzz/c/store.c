@@ -344,6 +344,7 @@ static void check_verified(fffs_store *store, uint64_t record)
     uint64_t row = record;
     int k = file_of(&row);
 
+    CHECK(fffs_store_file_of(store, record) == (k == FILES ? -ERANGE : k));
     if (k == FILES)
         CHECK(length == -ERANGE && !verified);
     else
