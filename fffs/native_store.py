@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any
 
 import numpy.typing as npt
 
+from fffs.errors import ReadError
 from fffs.files import SourceFile
 from fffs.native import ffi, lib
 
 
 def make_native_store(files: Sequence[SourceFile]) -> tuple[Any, list[Any]]:
-    """The C store over files, to be freed with ``fffs_store_free``, and the arrays that must outlive it."""
+    """The C store over files, to be freed with ``fffs_store_free``, and the arrays that must outlive it.
+
+    Raises:
+        ReadError: a file's attributes cannot be read.
+        MemoryError: there is no memory.
+
+    """
     keep: list[Any] = []
     structs = ffi.new("fffs_file[]", max(len(files), 1))
     for k, source in enumerate(files):
@@ -32,7 +40,10 @@ def make_native_store(files: Sequence[SourceFile]) -> tuple[Any, list[Any]]:
             setattr(file, name, ffi.cast(kind, array.ctypes.data))
             keep.append(array)
         file.records, file.fd, file.check = len(index), source.fd, index.check
-    native = lib.fffs_store_new(structs, len(files))
-    if native == ffi.NULL:
+    native, failed = ffi.new("fffs_store **"), ffi.new("size_t *")
+    status = lib.fffs_store_new(structs, len(files), native, failed)
+    if status == -errno.ENOMEM:
         raise MemoryError("not enough memory for a record store")
-    return native, keep
+    if status != 0:
+        raise ReadError(-status, files[failed[0]].index.path)
+    return native[0], keep

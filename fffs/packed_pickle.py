@@ -8,6 +8,7 @@ give the same bytes.
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -89,7 +90,7 @@ def _run(pickle: npt.NDArray[np.uint8], out: object, source: str) -> None:
     status = lib.fffs_packed_pickle_decode(ffi.cast("uint8_t *", pickle.ctypes.data), len(pickle), out, why, where)
     if status == 0:
         return
-    if status == -12:
+    if status == -errno.ENOMEM:
         raise MemoryError(f"{source}: not enough memory to read the tree")
     reason = ffi.string(why[0]).decode()
     raise MetadataError(

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ from fffs.engine import BLOCK, CHECK_NONE, REQUEST
 from fffs.errors import ChecksumError, ClosedError, ReadError, TruncatedError
 from fffs.layouts import load_source
 from fffs.native import lib
+from fffs.native_store import make_native_store
 from fffs.store import RecordStore
 
 pytest_plugins = ("engine_fixtures",)
@@ -592,6 +593,20 @@ def test_who_must_not_wait_gets_only_what_is_cached_and_verified(ranges: list[Pa
         with later():
             Range(asked.content, asked.start, asked.length).read(stores)
         assert asked.read(stores) == asked.expected
+
+
+def test_a_store_over_a_bad_descriptor_names_its_file(ranges: list[Path]) -> None:
+    with opened(ranges) as (packed, plain):
+        with pytest.raises(ReadError) as caught:
+            make_native_store([packed.files[0], replace(plain.files[0], fd=-1), packed.files[0]])
+        assert (caught.value.errno, caught.value.filename) == (errno.EBADF, str(ranges[1]))
+
+
+@pytest.mark.parametrize("nth", range(1, 7))
+def test_a_store_without_memory_says_so(ranges: list[Path], nth: int) -> None:
+    with opened(ranges) as (packed, plain):
+        with fault(lib.FFFS_FAULT_MEMORY, nth, 1, -ENOMEM), pytest.raises(MemoryError):
+            make_native_store([packed.files[0], plain.files[0]])
 
 
 # ---------------------------------------------------------------- a disk that does not answer

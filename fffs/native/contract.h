@@ -238,9 +238,10 @@ typedef struct {
 
 typedef struct fffs_store fffs_store;
 
-/* A store over files, whose records are numbered through. NULL without memory, or when a file cannot be stat'ed. Free
- * it when no call on it is running; the descriptors are the caller's to close. */
-fffs_store *fffs_store_new(const fffs_file *files, size_t count);
+/* A store over files, whose records are numbered through. *store is the caller's, to be freed when no call on it is
+ * running; so are the descriptors, to be closed. 0; -ENOMEM; or -errno, and then *failed is the position of the file
+ * that cannot be stat'ed. */
+int fffs_store_new(const fffs_file *files, size_t count, fffs_store **store, size_t *failed);
 void fffs_store_free(fffs_store *store);
 
 /* How fffs_store_read may answer. */

@@ -82,28 +82,30 @@ static int init_file(struct store_file *file, const fffs_file *from, uint64_t fi
     return fffs_watch_init(&file->watch, from->fd, &file->size);
 }
 
-fffs_store *fffs_store_new(const fffs_file *files, size_t count)
+int fffs_store_new(const fffs_file *files, size_t count, fffs_store **store, size_t *failed)
 {
-    fffs_store *store = fffs_allocate_zeroed(1, sizeof *store);
+    fffs_store *new = fffs_allocate_zeroed(1, sizeof *new);
     uint64_t first = 0;
+    int status = 0;
 
-    if (!store)
-        return NULL;
+    if (!new)
+        return -ENOMEM;
     pthread_once(&once, watch_forks);
-    store->files = fffs_allocate_zeroed(count ? count : 1, sizeof *store->files);
-    if (!store->files) {
-        fffs_store_free(store);
-        return NULL;
-    }
-    for (size_t i = 0; i < count; i++) {
-        store->count = i + 1;
-        if (init_file(&store->files[i], &files[i], first) != 0) {
-            fffs_store_free(store);
-            return NULL;
-        }
+    new->files = fffs_allocate_zeroed(count ? count : 1, sizeof *new->files);
+    if (!new->files)
+        status = -ENOMEM;
+    for (size_t i = 0; !status && i < count; i++) {
+        *failed = i;
+        new->count = i + 1;
+        status = init_file(&new->files[i], &files[i], first);
         first += files[i].records;
     }
-    return store;
+    if (status) {
+        fffs_store_free(new);
+        return status;
+    }
+    *store = new;
+    return 0;
 }
 
 void fffs_store_free(fffs_store *store)

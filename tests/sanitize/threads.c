@@ -78,11 +78,12 @@ static void make_records(void)
 static fffs_store *make_store(void)
 {
     static fffs_file file;
+    fffs_store *store;
+    size_t unread;
 
     file = (fffs_file){.starts = starts, .ends = ends, .checksums = checksums, .records = RECORDS, .fd = fd,
                        .check = FFFS_CHECK_CRC32};
-    fffs_store *store = fffs_store_new(&file, 1);
-    CHECK(store);
+    CHECK(fffs_store_new(&file, 1, &store, &unread) == 0);
     return store;
 }
 

@@ -51,6 +51,8 @@ static fffs_store *make_store(void)
     static fffs_file file;
     uint8_t *content = exactly(2 * SMALL + LARGE);
     int fd = memfd_create("fuzz", MFD_CLOEXEC);
+    fffs_store *store;
+    size_t unread;
 
     for (size_t i = 0; i < 2 * SMALL + LARGE; i++)
         content[i] = (uint8_t)(i * 2654435761u >> 13);
@@ -60,7 +62,8 @@ static fffs_store *make_store(void)
     free(content);
     file = (fffs_file){.starts = starts, .ends = ends, .checksums = checksums, .records = RECORDS, .fd = fd,
                        .check = FFFS_CHECK_CRC32};
-    return fffs_store_new(&file, 1);
+    CHECK(fffs_store_new(&file, 1, &store, &unread) == 0);
+    return store;
 }
 
 static int make_pair(int *ours)
@@ -80,7 +83,7 @@ static void begin(void)
     uint64_t where;
     fffs_store *store = make_store();
 
-    CHECK(store && fffs_tree_validate(&tree, RECORDS, &why, &where) == 0);
+    CHECK(fffs_tree_validate(&tree, RECORDS, &why, &where) == 0);
     fffs_fastpath_config config = {.threads = 1, .cold_threads = 2, .forwarded = forwarded, .uid = 1, .gid = 2,
                                    .mode_mask = 022, .timeout = 1000, .max_readahead = 1 << 20, .max_read = 1 << 20,
                                    .verify = 1};

@@ -393,8 +393,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     hidden = ahead = 0;
     begun = time(NULL);
     pass_time(0);
-    fffs_store *store = fffs_store_new(files, FILES);
-    CHECK(store && fffs_store_records(store) == records);
+    fffs_store *store;
+    size_t unread;
+    CHECK(fffs_store_new(files, FILES, &store, &unread) == 0 && fffs_store_records(store) == records);
     for (int k = 0; k < STEPS && in.left; k++)
         step(store, &in);
     fffs_store_free(store);
