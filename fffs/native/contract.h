@@ -51,7 +51,7 @@ void fffs_buffer_give(void *buffer);
 /* Bytes held by callers, and bytes idle in the pool. */
 void fffs_buffer_usage(uint64_t *taken, uint64_t *idle);
 
-/* ---------------------------------------------------------------- batched, verified reads (engine.c, flight.c) */
+/* ---------------------------------------------------------------- batched reads (engine.c, contexts.c, flight.c) */
 
 /* How a record is checked. */
 enum { FFFS_CHECK_NONE = 0, FFFS_CHECK_CRC32 = 1, FFFS_CHECK_CRC32C = 2 };

@@ -2,11 +2,8 @@
 #include "engine.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 /* ---------------------------------------------------------------- constants */
@@ -37,176 +34,8 @@ enum { SLICE_PIECES = 16 };
 /* How often a plain read may say "again" before that is taken for its answer. */
 enum { AGAIN_LIMIT = 1000 };
 
-/* Idle contexts kept: as many batches as may usefully run at a time. */
-enum { IDLE_CONTEXTS = 16 };
-
 /* Pieces of a batch that needs no allocation. */
 enum { FEW_PIECES = 16 };
-
-/* ---------------------------------------------------------------- pools of I/O contexts */
-
-typedef struct {
-    const fffs_backend *backend;
-    fffs_context *all, *idle;
-    int idle_count;
-} context_pool;
-
-static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
-static context_pool pools[] = {{&fffs_uring, NULL, NULL, 0}, {&fffs_aio, NULL, NULL, 0}}; /* under pools_lock */
-enum { POOLS = sizeof pools / sizeof *pools };
-
-/* The pool of the selected backend; NULL: pread. */
-static context_pool *_Atomic selected = NULL;
-
-/* Under pools_lock. */
-static void unlink_context(context_pool *pool, fffs_context *context)
-{
-    *(context->previous != NULL ? &context->previous->next : &pool->all) = context->next;
-    if (context->next != NULL)
-        context->next->previous = context->previous;
-}
-
-/* The caller owns the context until it is returned. 0 or -errno. */
-static int take_context(context_pool *pool, fffs_context **context)
-{
-    int failed = 0;
-
-    pthread_mutex_lock(&pools_lock);
-    *context = pool->idle;
-    if (*context != NULL) {
-        pool->idle = (*context)->next_idle;
-        pool->idle_count--;
-    } else {
-        /* Under the lock, so that a fork meets either no context or a listed one. */
-        failed = pool->backend->open(context);
-        if (failed == 0) {
-            (*context)->previous = NULL;
-            (*context)->next = pool->all;
-            if (pool->all != NULL)
-                pool->all->previous = *context;
-            pool->all = *context;
-        }
-    }
-    pthread_mutex_unlock(&pools_lock);
-    return failed;
-}
-
-static void return_context(context_pool *pool, fffs_context *context, bool usable)
-{
-    pthread_mutex_lock(&pools_lock);
-    if (usable && pool->idle_count < IDLE_CONTEXTS) {
-        context->next_idle = pool->idle;
-        pool->idle = context;
-        pool->idle_count++;
-        context = NULL;
-    } else {
-        unlink_context(pool, context);
-        pool->backend->close(context);
-    }
-    pthread_mutex_unlock(&pools_lock);
-}
-
-static void close_idle_contexts(context_pool *pool)
-{
-    pthread_mutex_lock(&pools_lock);
-    while (pool->idle != NULL) {
-        fffs_context *context = pool->idle;
-
-        pool->idle = context->next_idle;
-        unlink_context(pool, context);
-        pool->backend->close(context);
-    }
-    pool->idle_count = 0;
-    pthread_mutex_unlock(&pools_lock);
-}
-
-/* ---------------------------------------------------------------- set-up and fork */
-
-static void before_fork(void)
-{
-    fffs_threads_before_fork();
-    pthread_mutex_lock(&pools_lock);
-    fffs_buffer_before_fork();
-}
-
-static void after_fork_in_parent(void)
-{
-    fffs_buffer_after_fork(false);
-    pthread_mutex_unlock(&pools_lock);
-    fffs_threads_after_fork(false);
-}
-
-static void after_fork_in_child(void)
-{
-    fffs_buffer_after_fork(true);
-    for (context_pool *pool = pools; pool < pools + POOLS; pool++) {
-        /* Also those that are in the middle of a batch: that batch goes on in the parent only. */
-        while (pool->all != NULL) {
-            fffs_context *context = pool->all;
-
-            pool->all = context->next;
-            pool->backend->forget(context);
-        }
-        pool->idle = NULL;
-        pool->idle_count = 0;
-    }
-    pthread_mutex_unlock(&pools_lock);
-    fffs_threads_after_fork(true);
-}
-
-static void register_fork_handlers(void)
-{
-    (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-}
-
-void fffs_setup(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-    pthread_once(&once, register_fork_handlers);
-}
-
-/* ---------------------------------------------------------------- choosing a backend */
-
-int fffs_engine_select(const char *name)
-{
-    context_pool *chosen = NULL;
-    fffs_context *context;
-
-    fffs_setup();
-    if (strcmp(name, "pread") != 0) {
-        for (context_pool *pool = pools; pool < pools + POOLS; pool++)
-            if (strcmp(name, pool->backend->name) == 0)
-                chosen = pool;
-        if (chosen == NULL)
-            return -EINVAL;
-        int failed = take_context(chosen, &context);
-        if (failed != 0)
-            return failed;
-        return_context(chosen, context, true);
-    }
-    atomic_store(&selected, chosen);
-    for (context_pool *pool = pools; pool < pools + POOLS; pool++)
-        if (pool != chosen)
-            close_idle_contexts(pool);
-    return 0;
-}
-
-const char *fffs_engine_name(void)
-{
-    context_pool *pool = atomic_load(&selected);
-
-    return pool != NULL ? pool->backend->name : "pread";
-}
-
-void fffs_engine_usage(int32_t *contexts, int32_t *threads)
-{
-    fffs_setup();
-    pthread_mutex_lock(&pools_lock);
-    *contexts = pools[0].idle_count + pools[1].idle_count;
-    pthread_mutex_unlock(&pools_lock);
-    *threads = fffs_threads_alive();
-}
 
 /* ---------------------------------------------------------------- pieces */
 
@@ -380,7 +209,7 @@ static int open_batch(batch *self, fffs_request *requests, size_t count)
         self->bytes += is_valid(&requests[i]) ? (uint64_t)requests[i].length : 0;
     }
     self->piece_count = (size_t)total;
-    self->direct = total > 1 && atomic_load(&selected) != NULL;
+    self->direct = total > 1 && fffs_backend_selected();
     self->pieces = self->few_pieces;
     self->left = self->few_left;
     if (total > FEW_PIECES) {
@@ -629,17 +458,12 @@ static int compare_places(const void *a, const void *b)
 /* One thread's share of what goes through the selected backend: a slice on a ring of its own. */
 static void share_backend(void *work)
 {
-    context_pool *pool = atomic_load(&selected);
     batch *self = work;
     size_t i, end;
 
-    while (take_group(self, self->plain_count, &i, &end)) {
-        fffs_context *context;
-
-        if (pool == NULL || take_context(pool, &context) != 0)
+    while (take_group(self, self->plain_count, &i, &end))
+        if (fffs_backend_run(self->plain + i, end - i) != 0)
             return;
-        return_context(pool, context, pool->backend->run(context, self->plain + i, end - i));
-    }
 }
 
 /* Submitting a cold read and copying what came take a core at little more than 1 GB/s, whatever the disk can. */
@@ -660,7 +484,7 @@ static size_t run_backend(batch *self, fffs_piece **pieces, size_t count)
 {
     size_t left = 0;
 
-    if (count < 2 || atomic_load(&selected) == NULL)
+    if (count < 2 || !fffs_backend_selected())
         return count;
     run_plain(self, pieces, count, run_slices);
     for (size_t i = 0; i < count; i++)

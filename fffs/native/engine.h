@@ -1,4 +1,5 @@
-/* What the engine's parts (engine.c, flight.c, uring.c, aio.c, threads.c, buffer.c, fault.c) share.
+/* What the engine's parts (engine.c, contexts.c, flight.c, ahead.c, uring.c, aio.c, threads.c, buffer.c, fault.c)
+ * share.
  *
  * A batch is cut into pieces of at most FFFS_BLOCK. First every piece is tried with reads that never wait (hot). What
  * is not in the page cache is then left to the selected backend (cold), and what a backend leaves behind, for
@@ -15,7 +16,7 @@
 
 #include "fffs.h"
 
-/* ---------------------------------------------------------------- set-up (engine.c) */
+/* ---------------------------------------------------------------- set-up (contexts.c) */
 
 /* Registers the fork handlers, once. Called by every entry point that takes a lock. Any thread. */
 void fffs_setup(void);
@@ -138,7 +139,7 @@ static inline int64_t fffs_slot_offset(const fffs_slot *slot)
     return fffs_piece_offset(slot->piece) - fffs_slot_skip(slot);
 }
 
-/* ---------------------------------------------------------------- I/O contexts (engine.c) */
+/* ---------------------------------------------------------------- I/O contexts (contexts.c) */
 
 /* A ring or an AIO context: the head of a backend's own structure. Checked out by one batch at a time. */
 typedef struct fffs_context {
@@ -159,6 +160,13 @@ typedef struct {
 } fffs_backend;
 
 extern const fffs_backend fffs_uring, fffs_aio;
+
+/* Whether one of them is selected, and not "pread". Any thread. */
+bool fffs_backend_selected(void);
+
+/* Reads pieces, the caller's, through a context of the selected backend, each until it is finished or left. 0; or
+ * -errno when there is no context, and then nothing was read. Any thread. */
+int fffs_backend_run(fffs_piece **pieces, size_t count);
 
 /* ---------------------------------------------------------------- helper threads (threads.c) */
 
@@ -193,7 +201,7 @@ int64_t fffs_now(void);
 /* Helper threads alive. */
 int fffs_threads_alive(void);
 
-/* Fork handlers of the parts, called by engine.c's in this order; the child's reset what only the parent has. */
+/* Fork handlers of the parts, called by contexts.c's in this order; the child's reset what only the parent has. */
 void fffs_threads_before_fork(void);
 void fffs_threads_after_fork(bool child);
 void fffs_buffer_before_fork(void);
