@@ -7,38 +7,22 @@ that the two C libraries can be found, then writes ``_native.c`` from ``contract
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from glue import write_glue  # type: ignore[import-not-found] # beside this file, where pip looks
 from setuptools import build_meta as _setuptools
 from setuptools.build_meta import *  # noqa: F403
 
-HERE = Path(__file__).parent
+GLUE = Path(__file__).parent / "_native.c"
 NEEDED = {"libdeflate.h": "deflate", "liburing.h": "uring"}
 MISSING = (
     "fffs: cannot compile against {headers}: install a C compiler and the development packages "
     "(Debian/Ubuntu: apt-get install gcc python3-dev libdeflate-dev liburing-dev; "
     "Fedora: dnf install gcc python3-devel libdeflate-devel liburing-devel)"
 )
-
-
-def write_extension_source() -> None:
-    """Write ``_native.c``, the glue between Python and the functions of ``contract.h``."""
-    from cffi import FFI
-
-    ffi = FFI()
-    ffi.cdef((HERE / "contract.h").read_text())
-    ffi.set_source("fffs.native._native", '#include "fffs.h"')
-    target = HERE / "_native.c"
-    with tempfile.TemporaryDirectory() as folder:
-        fresh = Path(folder) / "_native.c"
-        ffi.emit_c_code(str(fresh))
-        # An unchanged file keeps its time stamp, so that setuptools has nothing to recompile.
-        if not target.exists() or target.read_bytes() != fresh.read_bytes():
-            shutil.copyfile(fresh, target)
 
 
 def check_headers() -> None:
@@ -63,7 +47,7 @@ def check_headers() -> None:
 
 def _prepare() -> None:
     check_headers()
-    write_extension_source()
+    write_glue(GLUE)
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):  # type: ignore[no-untyped-def]
@@ -80,5 +64,5 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
 
 def build_sdist(sdist_directory, config_settings=None):  # type: ignore[no-untyped-def]
     """PEP 517. The generated source is left out (MANIFEST.in), but setuptools wants every named source to exist."""
-    write_extension_source()
+    write_glue(GLUE)
     return _setuptools.build_sdist(sdist_directory, config_settings)

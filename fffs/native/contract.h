@@ -1,5 +1,5 @@
-/* The whole C interface of fffs, read twice: by cffi (build_backend.py), as the declarations Python calls through,
- * and by the C sources (through fffs.h). So there is no preprocessor here, only declarations.
+/* The whole C interface of fffs, read twice: by cffi (glue.py), as the declarations Python calls through, and by the
+ * C sources (through fffs.h). So there is no preprocessor here, only declarations.
  *
  * Conventions
  *   - Functions that can fail return 0 or -errno. Nothing sets errno for the caller.

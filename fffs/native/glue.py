@@ -1,0 +1,26 @@
+"""The C between Python and the functions of ``contract.h``, as cffi writes it: for the build and for sanitized ones."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+
+def write_glue(target: Path) -> None:
+    """Write that C to a file. An unchanged one keeps its time stamp, so that nothing has to be compiled again."""
+    from cffi import FFI
+
+    ffi = FFI()
+    ffi.cdef((Path(__file__).parent / "contract.h").read_text())
+    ffi.set_source("fffs.native._native", '#include "fffs.h"')
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder) / "_native.c"
+        ffi.emit_c_code(str(fresh))
+        if not target.exists() or target.read_bytes() != fresh.read_bytes():
+            shutil.copyfile(fresh, target)
+
+
+if __name__ == "__main__":
+    write_glue(Path(sys.argv[1]))
