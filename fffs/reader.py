@@ -216,7 +216,7 @@ class FileReader(Closing):
         """
         self.store.prefetch(indices)
 
-    def read_direct(self, wanted: bool = True) -> bool:
+    def use_direct(self, wanted: bool = True) -> bool:
         """From now on read batches past the page cache, straight from the disk (O_DIRECT).
 
         For files that are much larger than memory: their pages would only push others out, and making, filling and
@@ -236,9 +236,9 @@ class FileReader(Closing):
             ClosedError.
 
         """
-        return self.store.read_direct(wanted)
+        return self.store.use_direct(wanted)
 
-    def read_around(self, size: int) -> None:
+    def use_blocks(self, size: int) -> None:
         """From now on let what a batch needs from the disk come with its neighbours, which then are there when wanted.
 
         For small records that will all be read, in any order, and fit into the page cache together: a disk gives blocks
@@ -324,8 +324,8 @@ class FileReader(Closing):
         return (*made, how) if any(how) else made
 
     def __setstate__(self, how: tuple[int, bool]) -> None:
-        self.read_around(how[0])
-        self.read_direct(how[1])
+        self.use_blocks(how[0])
+        self.use_direct(how[1])
 
     def __repr__(self) -> str:
         state = "closed" if self._store is None or self._store.closed else f"{self.n} records"

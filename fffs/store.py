@@ -93,7 +93,7 @@ class RecordStore(JoinedIndex, Shared):
         for file in self.files:
             os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_RANDOM)
 
-    def read_direct(self, wanted: bool = True) -> bool:
+    def use_direct(self, wanted: bool = True) -> bool:
         """Have batches read past the page cache from now on, or no longer. Returns whether that can be: of all files.
         Raises ClosedError.
         """

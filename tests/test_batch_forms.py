@@ -189,7 +189,7 @@ def test_neighbours_come_along_when_they_are_wanted(tmp_path: Path, backend: str
         assert 53 not in cached
         assert 47 not in cached
         cached.drop()
-        reader.read_around(1 << 17)
+        reader.use_blocks(1 << 17)
         copy = pickle.loads(pickle.dumps(reader))
         for each in (reader, copy):
             assert [array[0] for array in each.read([50, 3])] == [50, 3]
@@ -205,7 +205,7 @@ def test_neighbours_come_along_when_they_are_wanted(tmp_path: Path, backend: str
 def test_what_is_announced_comes_with_its_neighbours(tmp_path: Path) -> None:
     path = tmp_path / "small.ffr"
     with closing(Cached(path, 100, 10_000)) as cached, FileReader(path) as reader:
-        reader.read_around(1 << 17)
+        reader.use_blocks(1 << 17)
         reader.prefetch([50])
         wait_until(lambda: all(record in cached for record in range(40, 52)))  # 393,216 to 524,288
         assert 60 not in cached
@@ -215,9 +215,9 @@ def test_what_is_announced_comes_with_its_neighbours(tmp_path: Path) -> None:
 def test_blocks_to_read_around_records_have_a_size(reader: FileReader) -> None:
     for size in (-1, (1 << 30) + 1):
         with pytest.raises(UsageError, match="1073741824"):
-            reader.read_around(size)
+            reader.use_blocks(size)
     for size in (1, 4097, 1 << 30, 0):
-        reader.read_around(size)
+        reader.use_blocks(size)
         assert [array.tobytes() for array in reader.read(range(len(CONTENTS)))] == CONTENTS
 
 

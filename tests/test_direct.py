@@ -48,7 +48,7 @@ def records(folder: Path) -> Iterator[Path]:
 def path(records: Path) -> Path:
     """The same, where they can be read past the page cache."""
     with FileReader(records) as reader:
-        if not reader.read_direct():
+        if not reader.use_direct():
             pytest.skip("no reads past the page cache here")
     return records
 
@@ -84,7 +84,7 @@ def test_without_memory_plain_reads_do_it(path: Path) -> None:
         import os, fffs, numpy as np
         from fffs.native import lib
         with fffs.FileReader(os.environ["RECORDS"]) as reader:
-            assert reader.read_direct()
+            assert reader.use_direct()
             into = np.zeros(200_000, np.uint8)
             lib.fffs_fault_set(lib.FFFS_FAULT_MEMORY, 1, 1 << 40, -12)
             ends = reader.read_into([7, 8], into)
@@ -125,7 +125,7 @@ def test_a_reader_gives_the_same(path: Path) -> None:
     numbers = [*range(len(CONTENTS)), 8, 8, -1, 0]
     expected = [CONTENTS[k] for k in numbers]
     with FileReader(path) as reader:
-        assert reader.read_direct()
+        assert reader.use_direct()
         assert [array.tobytes() for array in reader.read(numbers)] == expected
         joined, offsets = reader.read_joined(numbers)
         assert joined.tobytes() == b"".join(expected)
@@ -142,13 +142,13 @@ def test_a_reader_gives_the_same(path: Path) -> None:
 def test_the_page_cache_stays_as_it_is(folder: Path) -> None:
     path = folder / "equal.ffr"
     with closing(Cached(path, 60, 20_000)) as cached, FileReader(path) as reader:
-        if not reader.read_direct():
+        if not reader.use_direct():
             pytest.skip("no reads past the page cache here")
-        reader.read_around(1 << 16)
+        reader.use_blocks(1 << 16)
         reader.prefetch(range(60))
         assert [array[0] for array in reader.read(range(60))] == list(range(60))
         assert not any(record in cached for record in range(2, 60))  # the first lie beside the header
-        assert not reader.read_direct(False)
+        assert not reader.use_direct(False)
         assert [array[0] for array in reader.read([50, 20])] == [50, 20]
         assert 50 in cached
 
@@ -157,7 +157,7 @@ def test_the_page_cache_stays_as_it_is(folder: Path) -> None:
 @pytest.mark.usefixtures("backend")
 def test_damage_is_found(path: Path) -> None:
     with FileReader(path) as reader:
-        assert reader.read_direct()
+        assert reader.use_direct()
         start = int(reader.index().starts[8])
         with path.open("r+b") as file:
             file.seek(start + 50_000)
@@ -173,11 +173,11 @@ def test_damage_is_found(path: Path) -> None:
 
 def test_copies_and_children_read_so_too(path: Path) -> None:
     with FileReader(path) as reader:
-        assert reader.read_direct()
+        assert reader.use_direct()
         copy = pickle.loads(pickle.dumps(reader))
         assert copy.store.direct
         copy.close()
-        reader.read_around(1 << 16)
+        reader.use_blocks(1 << 16)
         copy = pickle.loads(pickle.dumps(reader))
         assert (copy.store.direct, copy.store.around) == (True, 1 << 16)
         child = os.fork()
@@ -186,14 +186,14 @@ def test_copies_and_children_read_so_too(path: Path) -> None:
         assert os.waitpid(child, 0)[1] == 0
         copy.close()
     with pytest.raises(ClosedError):
-        reader.read_direct()
+        reader.use_direct()
 
 
 @pytest.mark.parametrize("backend", ["pread"], indirect=True)
 @pytest.mark.usefixtures("backend")
 def test_plain_reads_are_not_past_the_page_cache(records: Path) -> None:
     with FileReader(records) as reader:
-        assert not reader.read_direct()
+        assert not reader.use_direct()
         assert [array.tobytes() for array in reader.read([8, 9])] == [CONTENTS[8], CONTENTS[9]]
 
 
@@ -213,11 +213,11 @@ def test_a_child_that_is_forked_while_a_thread_opens_the_files(path: Path, monke
 
     with FileReader(path) as reader, ThreadPoolExecutor(1) as pool:
         monkeypatch.setattr(store, "lib", Slow())
-        other = pool.submit(reader.store.read_direct)
+        other = pool.submit(reader.store.use_direct)
         assert opening.wait(60)
 
         def work() -> None:
-            assert not reader.read_direct(False)
+            assert not reader.use_direct(False)
             assert [array.tobytes() for array in reader.read([8, 9])] == [CONTENTS[8], CONTENTS[9]]
 
         child = in_child(work)
@@ -229,8 +229,8 @@ def test_a_child_that_is_forked_while_a_thread_opens_the_files(path: Path, monke
 def test_closing_closes_all(path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     reader = FileReader([path, path])
-    assert reader.read_direct()
-    assert reader.read_direct()
+    assert reader.use_direct()
+    assert reader.use_direct()
     assert len(os.listdir("/proc/self/fd")) == before + 4
     assert [array.tobytes() for array in reader.read([8, 8 + len(CONTENTS)])] == [CONTENTS[8]] * 2
     engine.select("pread")  # closes the rings

@@ -37,7 +37,7 @@ def test_what_is_much_larger_than_memory_is_read_past_it(
 ) -> None:
     path = make(tmp_path / "p.ffr", 10, size)
     with FileReader(path) as reader:
-        possible = reader.read_direct() and size > disk.PAGE
+        possible = reader.use_direct() and size > disk.PAGE
     length = path.stat().st_size
     for available, direct in ((length // 2 + 1, False), (length // 2 - 1, possible), (0, False)):
         monkeypatch.setattr(disk, "available_memory", lambda available=available: available)

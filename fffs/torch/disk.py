@@ -25,9 +25,9 @@ def suit_memory(reader: FileReader) -> None:
     size = sum(file.index.file_size for file in reader.store.files)
     memory = available_memory()
     if size <= SMALL * reader.n and size <= SHARE * memory and not _shared_with_other_machines():
-        reader.read_around(BLOCK)
+        reader.use_blocks(BLOCK)
     elif size > LARGE * memory > 0 and size > PAGE * reader.n:
-        reader.read_direct()
+        reader.use_direct()
 
 
 def _shared_with_other_machines() -> bool:

@@ -33,7 +33,7 @@ def _ours(path: Path, backend: str, callers: int, ahead: bool = False, direct: b
     """
     engine.select(backend)
     with FileReader(path) as reader:
-        reader.read_direct(direct)
+        reader.use_direct(direct)
         order = np.random.default_rng(3).permutation(reader.n)
         batches = [order[k : k + BATCH].tolist() for k in range(0, reader.n, BATCH)]
         page_cache.drop(path)
