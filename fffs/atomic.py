@@ -18,6 +18,7 @@ from types import TracebackType
 
 from fffs.early import EarlyWriting
 from fffs.errors import UsageError, WriteError, WriterError
+from fffs.failures import writing
 from fffs.folders import FOLDER, close, open_folder, remove_content
 from fffs.native import lib
 
@@ -64,7 +65,7 @@ class AtomicFile:
             raise UsageError(f"{self.path}: the name of a file is needed, not of a folder")
         if os.path.isdir(self.path) and not os.path.islink(self.path):
             raise WriteError(errno.EISDIR, self.path)
-        try:
+        with writing(self.path):
             self._folder = os.open(folder or b".", _PLACE)
             try:
                 _remove_leftover_files(self._folder, self._name)
@@ -73,8 +74,6 @@ class AtomicFile:
             except BaseException:
                 close(self._folder)
                 raise
-        except OSError as error:
-            raise WriteError(error.errno or errno.EIO, self.path) from error
         self.early = EarlyWriting(self.fd)
         self._owner = os.getpid()
         self._open = True
@@ -93,11 +92,10 @@ class AtomicFile:
             os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError as error:
             self.discard()
-            raise WriteError(error.errno or errno.EIO, self.path) from error
+            raise WriteError(error.errno, self.path) from error
         try:
-            _sync_place(self._folder)
-        except OSError as error:
-            raise WriteError(error.errno or errno.EIO, self.path, _IN_PLACE) from error
+            with writing(self.path, _IN_PLACE):
+                _sync_place(self._folder)
         finally:
             self._close()
 
@@ -107,7 +105,7 @@ class AtomicFile:
             os.fsync(self.fd)
         except OSError as error:
             self.discard()
-            raise WriteError(error.errno or errno.EIO, self.path) from error
+            raise WriteError(error.errno, self.path) from error
 
     def _forget_checksums(self) -> None:
         """Those kept beside the file that is replaced are not the new one's: every record would seem damaged."""
@@ -151,7 +149,7 @@ class AtomicFolder:
         """shown: what the target is called in messages."""
         self.shown = shown
         parent, self._name = os.path.split(path)
-        try:
+        with writing(shown):
             self._parent = os.open(parent or b".", _PLACE)
             try:
                 _remove_leftover_folders(self._parent, self._name)
@@ -159,14 +157,12 @@ class AtomicFolder:
             except BaseException:
                 close(self._parent)
                 raise
-        except OSError as error:
-            raise WriteError(error.errno or errno.EIO, shown) from error
 
     def commit(self, mode: int, mtime: int) -> None:
         """Put the folder in place, durably, with that mode and time. Raises WriteError, and then the target is as it
         was. Or it is in place and only its parent could not be synced; the error says so.
         """
-        try:
+        with writing(self.shown):
             # One call for all that is in it, instead of one for every file.
             if status := lib.fffs_syncfs(self.fd):
                 raise OSError(-status, os.strerror(-status))
@@ -174,12 +170,8 @@ class AtomicFolder:
             os.utime(self.fd, ns=(mtime, mtime))
             _sync_folder(self.fd)
             os.rename(self._temporary, self._name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
-        except OSError as error:
-            raise WriteError(error.errno or errno.EIO, self.shown) from error
-        try:
+        with writing(self.shown, _IN_PLACE):
             _sync_place(self._parent)
-        except OSError as error:
-            raise WriteError(error.errno or errno.EIO, self.shown, _IN_PLACE) from error
 
     def __enter__(self) -> AtomicFolder:
         return self

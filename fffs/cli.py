@@ -347,7 +347,7 @@ def put(data: bytes | memoryview, flush: bool = False) -> None:
         # What is still in the buffer would fail again when the interpreter ends.
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
-        raise WriteError(error.errno or errno.EIO, "standard output") from error
+        raise WriteError(error.errno, "standard output") from error
 
 
 def say(text: str) -> None:

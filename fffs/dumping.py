@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import multiprocessing
 import multiprocessing.connection
 import operator
@@ -87,7 +86,7 @@ def _refuse_content(target: str) -> None:
     except NotADirectoryError:
         raise UsageError(f"{target}: is there, and no folder; several parts need one") from None
     except OSError as error:
-        raise WriteError(error.errno or errno.EIO, target) from error
+        raise WriteError(error.errno, target) from error
     if there:
         raise UsageError(f"{target}: is not empty (it has {min(there)}); name another folder, or none that exists")
 

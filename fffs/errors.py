@@ -28,6 +28,7 @@ nearly everything) would catch::
 from __future__ import annotations
 
 import os
+from errno import EIO
 
 
 class FffsError(Exception):
@@ -108,7 +109,8 @@ class _SystemError(FffsError, OSError):
 
     verb = "access"
 
-    def __init__(self, errno: int, filename: str, detail: str = "") -> None:
+    def __init__(self, errno: int | None, filename: str, detail: str = "") -> None:
+        errno = errno or EIO  # Python's own OSErrors may have none, and 0 would read as success
         super().__init__(errno, os.strerror(errno), filename)
         self.detail = detail
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ def open_source(path: PathLike) -> tuple[int, str]:
     except FileNotFoundError:
         raise SourceNotFoundError(f"{name}: no such file") from None
     except OSError as error:
-        raise ReadError(error.errno or errno.EIO, name) from error
+        raise ReadError(error.errno, name) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise UsageError(f"{name}: not a regular file")

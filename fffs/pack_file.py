@@ -104,7 +104,7 @@ class PackFile:
             try:
                 put = os.pwrite(self.file.fd, view[: 64 * BLOCK], offset)
             except OSError as error:
-                raise WriteError(error.errno or errno.EIO, self.file.path) from error
+                raise WriteError(error.errno, self.file.path) from error
             if not put:
                 raise WriteError(errno.EIO, self.file.path)
             view, offset = view[put:], offset + put

@@ -11,15 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fffs.atomic import AtomicFile
-from fffs.errors import (
-    FffsError,
-    MetadataError,
-    ReadError,
-    SourceChangedError,
-    UnsupportedError,
-    UsageError,
-    WriteError,
-)
+from fffs.errors import FffsError, MetadataError, ReadError, SourceChangedError, UnsupportedError, UsageError
+from fffs.failures import writing
 from fffs.folders import close
 from fffs.formats.ffrecord import SUFFIX
 from fffs.jobs import Jobs, Progress, default_jobs
@@ -74,10 +67,8 @@ def pack_folder(
     target = os.fsdecode(fname)
     if not target.endswith(SUFFIX):
         raise UsageError(f"{target}: the name of a packed folder must end in {SUFFIX}")
-    try:
+    with writing(target):
         output = Output(os.fsencode(target))
-    except OSError as error:
-        raise WriteError(error.errno or errno.EIO, target) from error
     # The folder is scanned before the output is created, which may lie inside it and would change its time.
     with open_source(os.fsencode(dirname)) as source:
         scan = scan_folder(source, output, warn or log.warning)
@@ -113,7 +104,7 @@ class _Packer:
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
                 raise self._changed(file) from None
-            raise ReadError(error.errno or errno.EIO, self.source.shown(file.path)) from error
+            raise ReadError(error.errno, self.source.shown(file.path)) from error
         try:
             if identity(os.fstat(fd)) != file.identity:
                 raise self._changed(file)
@@ -134,7 +125,7 @@ class _Packer:
             except OSError as error:
                 if error.errno == errno.ENODATA:
                     raise self._changed(file) from None
-                raise ReadError(error.errno or errno.EIO, self.source.shown(file.path)) from error
+                raise ReadError(error.errno, self.source.shown(file.path)) from error
             self.jobs.count(length)
 
     def _changed(self, file: FileToPack) -> SourceChangedError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import operator
 import os
 from typing import Any
@@ -11,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.asynchronous import in_thread
-from fffs.errors import ClosedError, ReadError, SourceNotFoundError, UsageError
+from fffs.errors import ClosedError, SourceNotFoundError, UsageError
+from fffs.failures import reading
 from fffs.files import PathLike, SourceFile, open_source
 from fffs.formats.bag import COMPRESSED
 from fffs.formats.ffrecord import SUFFIX
@@ -54,10 +54,8 @@ def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
 
 
 def _files_of_folder(path: str) -> list[str]:
-    try:
+    with reading(path):
         entries = os.listdir(path)
-    except OSError as error:
-        raise ReadError(error.errno or errno.EIO, path) from error
     parts = sorted(entry for entry in entries if entry.endswith(SUFFIX) and not entry.startswith("."))
     if parts:
         return [os.path.join(path, part) for part in parts]

@@ -112,7 +112,7 @@ def open_source(folder: bytes) -> Iterator[SourceFolder]:
     except FileNotFoundError:
         raise SourceNotFoundError(f"{os.fsdecode(folder)}: no such folder") from None
     except OSError as error:
-        raise ReadError(error.errno or errno.EIO, os.fsdecode(folder)) from error
+        raise ReadError(error.errno, os.fsdecode(folder)) from error
     ways = Ways(fd)
     try:
         yield SourceFolder(folder, fd, ways)
@@ -197,7 +197,7 @@ class _Scanner:
     def _failure(self, error: OSError, path: bytes) -> Exception:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return self._vanished(path)
-        return ReadError(error.errno or errno.EIO, self.source.shown(path))
+        return ReadError(error.errno, self.source.shown(path))
 
     def _vanished(self, path: bytes) -> SourceChangedError:
         return SourceChangedError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections import defaultdict
@@ -152,4 +151,4 @@ def _list(folder: str, shown: str) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         raise SourceNotFoundError(f"{shown}: no such file") from None
     except OSError as error:
-        raise ReadError(error.errno or errno.EIO, shown) from error
+        raise ReadError(error.errno, shown) from error

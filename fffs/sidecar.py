@@ -19,7 +19,8 @@ import numpy.typing as npt
 from fffs import engine
 from fffs.atomic import CHECKSUMS, AtomicFile
 from fffs.engine import CHECK_CRC32, CHECK_NONE
-from fffs.errors import MetadataError, ReadError, TruncatedError, UsageError, WriteError
+from fffs.errors import MetadataError, ReadError, TruncatedError, UsageError
+from fffs.failures import reading, writing
 from fffs.files import SourceFile, open_source
 from fffs.formats import bag
 from fffs.formats.table import find_format
@@ -63,15 +64,13 @@ def _load(fd: int, path: str, index: RecordIndex) -> npt.NDArray[np.uint32]:
     n = len(index)
     size = HEAD.size + 4 * n + CRC.size
     stale = f"{path}: not the checksums of {index.path} as it is now; make them anew (fffs verify --keep), or remove it"
-    try:
+    with reading(path):
         # The file's own number of records says how much there may be, not a number in here.
         if os.fstat(fd).st_size != size:
             raise MetadataError(stale)
         data = bytearray()
         while len(data) < size and (piece := os.pread(fd, size - len(data), len(data))):
             data += piece
-    except OSError as error:
-        raise ReadError(error.errno or errno.EIO, path) from error
     if len(data) != size or CRC.unpack(data[-CRC.size :])[0] != engine.crc32(data[: -CRC.size]):
         raise MetadataError(f"{path}: damaged; make it anew (fffs verify --keep), or remove it")
     if HEAD.unpack_from(data) != (MAGIC, n, index.file_size, _fingerprint(index)):
@@ -145,12 +144,9 @@ def _write(source: SourceFile) -> str:
     head = HEAD.pack(MAGIC, len(index), index.file_size, _fingerprint(index))
     body = head + checksums.astype("<u4").tobytes()
     with AtomicFile(index.path + SUFFIX) as target:
-        try:
-            with open(target.fd, "wb", closefd=False) as file:
-                file.write(body)
-                file.write(CRC.pack(engine.crc32(body)))
-        except OSError as error:
-            raise WriteError(error.errno or errno.EIO, target.path) from error
+        with writing(target.path), open(target.fd, "wb", closefd=False) as file:
+            file.write(body)
+            file.write(CRC.pack(engine.crc32(body)))
         target.commit()
     return index.path + SUFFIX
 

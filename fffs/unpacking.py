@@ -8,17 +8,17 @@ folders only, never through a symbolic link (``fffs.folders``), also while someb
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from fffs.atomic import AtomicFolder
 from fffs.early import EarlyWriting
-from fffs.errors import ReadError, UnsupportedError, UsageError, WriteError
+from fffs.errors import UnsupportedError, UsageError
+from fffs.failures import writing
 from fffs.files import PathLike
 from fffs.folders import Ways
 from fffs.jobs import Jobs, Progress, default_jobs
@@ -76,11 +76,9 @@ def unpack(
 def _check_target(name: str) -> bytes:
     """The path to give to what is unpacked; UsageError when that cannot be."""
     path = os.fsencode(name).rstrip(b"/") or b"/"
-    try:
+    with writing(name):
         if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
             raise UsageError(f"{name}: already exists; unpack into a new or an empty folder")
-    except OSError as error:
-        raise WriteError(error.errno or errno.EIO, name) from error
     if os.path.islink(path) or os.path.basename(path) in (b".", b".."):
         path = os.path.realpath(path)
     # The target is replaced in one step, which these two cannot be: one belongs to another file system, and whoever is
@@ -132,7 +130,7 @@ class _Unpacker:
             self.jobs.run(self._write_file, list(files.items()), jobs)
             self._make_links(links, files)
             for path, node in reversed(folders):
-                with self._naming(path), self.ways.at(path) as fd:
+                with writing(self._shown(path)), self.ways.at(path) as fd:
                     os.fchmod(fd, self._mode(node))
                     self._set_time(fd, node)
         finally:
@@ -148,7 +146,7 @@ class _Unpacker:
         for path, node in self.tree.walk():
             if self.tree.is_dir(node):
                 parent, name = os.path.split(path)
-                with self._naming(path), self.ways.at(parent) as fd:
+                with writing(self._shown(path)), self.ways.at(parent) as fd:
                     os.mkdir(name, 0o700, dir_fd=fd)
                 folders.append((path, node))
             elif self.tree.is_file(node) and node not in files:
@@ -157,16 +155,6 @@ class _Unpacker:
                 links.append((path, node))
         return folders, files, links
 
-    @contextlib.contextmanager
-    def _naming(self, path: bytes) -> Iterator[None]:
-        """Make OSErrors name what was to be written."""
-        try:
-            yield
-        except (ReadError, WriteError):
-            raise
-        except OSError as error:
-            raise WriteError(error.errno or errno.EIO, self._shown(path)) from error
-
     def _shown(self, path: bytes) -> str:
         """A path below the folder as the user knows it."""
         return os.path.join(self.folder.shown, os.fsdecode(path))
@@ -174,7 +162,7 @@ class _Unpacker:
     def _write_file(self, file: tuple[int, bytes]) -> None:
         node, path = file
         folder, name = os.path.split(path)
-        with self._naming(path):
+        with writing(self._shown(path)):
             with self.ways.at(folder) as dir_fd:
                 fd = os.open(name, NEW_FILE, 0o600, dir_fd=dir_fd)
             early = EarlyWriting(fd)
@@ -195,7 +183,7 @@ class _Unpacker:
         first = dict(files)
         for path, node in links:
             folder, name = os.path.split(path)
-            with self._naming(path), self.ways.at(folder) as fd:
+            with writing(self._shown(path)), self.ways.at(folder) as fd:
                 if node in first:
                     there, old = os.path.split(first[node])
                     with self.ways.at(there) as old_fd:

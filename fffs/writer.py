@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import operator
 import os
@@ -56,7 +55,7 @@ class FileWriter(Writing):
         except BaseException as error:
             self.discard()
             if isinstance(error, OSError):
-                raise WriteError(error.errno or errno.EIO, self.fname) from error
+                raise WriteError(error.errno, self.fname) from error
             raise
 
     def write_one(self, buffer: Any) -> None:

@@ -16,7 +16,7 @@ import warnings
 from types import TracebackType
 from typing import Any
 
-from fffs.errors import WriteError
+from fffs.failures import writing
 
 SYSTEM_LOG = "/dev/log"
 
@@ -48,10 +48,8 @@ class DaemonLog:
         _log_what_python_prints()
 
     def _open(self, file: str) -> logging.FileHandler:
-        try:
+        with writing(file):
             handler = logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
-        except OSError as error:
-            raise WriteError(error.errno or 0, file) from None
         self._add(handler, "%(asctime)s %(levelname)s %(message)s")
         return handler
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import struct
@@ -16,7 +15,8 @@ from fffs.converting import tar
 from fffs.converting.names import File, Names
 from fffs.converting.streams import Stream, compression
 from fffs.engine import BLOCK
-from fffs.errors import MetadataError, ReadError, SourceChangedError, UnsupportedError
+from fffs.errors import MetadataError, SourceChangedError, UnsupportedError
+from fffs.failures import reading
 from fffs.jobs import Jobs, Progress
 from fffs.scan import KINDS, identity
 from fffs.withblock import Closing
@@ -128,12 +128,10 @@ class Zip(Archive):
     def scan(self, progress: Progress | None) -> None:
         """As ``Archive`` says."""
         try:
-            with open(self.fd, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
+            with reading(self.path), open(self.fd, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
                 self._infos = archive.infolist()
         except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError, EOFError) as error:
             raise MetadataError(f"{self.path}: its directory is damaged ({error})") from None
-        except OSError as error:
-            raise ReadError(error.errno or errno.EIO, self.path) from error
         self._refuse_overlaps()
         for k, info in enumerate(self._infos):
             self._add(k, info)
@@ -181,10 +179,8 @@ class Zip(Archive):
     def pieces(self, file: File) -> Iterator[bytes]:
         """As ``Archive`` says."""
         info = self._infos[file.place]
-        try:
+        with reading(self.path):
             head = os.pread(self.fd, LOCAL.size, info.header_offset)
-        except OSError as error:
-            raise ReadError(error.errno or errno.EIO, self.path) from error
         magic, name, extra = LOCAL.unpack(head) if len(head) == LOCAL.size else (b"", 0, 0)
         if magic != b"PK\x03\x04":
             raise MetadataError(f"{self.path}: {info.filename!a:.200}: its header is damaged")
@@ -234,10 +230,8 @@ def _zip_time(info: zipfile.ZipInfo) -> int:
 
 
 def _head(fd: int, path: str) -> bytes:
-    try:
+    with reading(path):
         return os.pread(fd, tar.BLOCK, 0)
-    except OSError as error:
-        raise ReadError(error.errno or errno.EIO, path) from error
 
 
 def is_tar(fd: int, path: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import stat
@@ -133,7 +132,7 @@ class Job:
                 yield here
             except WriteError as error:
                 name = str(error.filename).replace(here, self.target)
-                raise WriteError(error.errno or errno.EIO, name, error.detail) from error
+                raise WriteError(error.errno, name, error.detail) from error
             except UsageError as error:
                 raise UsageError(str(error).replace(here, self.target)) from error
             mode = stat.S_IMODE(os.stat(os.path.join(here, os.listdir(here)[0])).st_mode) & 0o666

@@ -7,7 +7,8 @@ from typing import Final
 
 from fffs.atomic import CHECKSUMS
 from fffs.converting.archives import is_tar, is_zip
-from fffs.errors import ReadError, UsageError
+from fffs.errors import UsageError
+from fffs.failures import reading
 from fffs.files import open_source
 from fffs.formats import bag, ofrecord, tfrecord
 from fffs.formats.ffrecord import SUFFIX
@@ -32,15 +33,14 @@ def kind_of_source(path: str) -> str:
         return "tfrecord"
     fd, path = open_source(path)
     try:
-        if bag.recognise(b"", 0, path):
-            return "bag"  # a record of a Bag may be anything, and it begins with one
-        if tfrecord.is_head(os.pread(fd, tfrecord.HEAD.size, 0)):
-            return "tfrecord"  # nothing else begins with such a checksum
-        if is_tar(fd, path):
-            return "tar"
-        return "zip" if is_zip(fd, path) else find_format(fd, path).name
-    except OSError as error:
-        raise ReadError(error.errno or 0, path) from error
+        with reading(path):
+            if bag.recognise(b"", 0, path):
+                return "bag"  # a record of a Bag may be anything, and it begins with one
+            if tfrecord.is_head(os.pread(fd, tfrecord.HEAD.size, 0)):
+                return "tfrecord"  # nothing else begins with such a checksum
+            if is_tar(fd, path):
+                return "tar"
+            return "zip" if is_zip(fd, path) else find_format(fd, path).name
     finally:
         os.close(fd)
 
@@ -56,10 +56,8 @@ def _has_shards(path: str) -> bool:
 
 def _kind_of_folder(path: str) -> str:
     """A folder with nothing but parts in it is taken for these, any other for what it is."""
-    try:
+    with reading(path):
         names = [name for name in os.listdir(path) if not name.startswith(".") and not name.endswith(SIDECARS)]
-    except OSError as error:
-        raise ReadError(error.errno or 0, path) from error
     for folder in (path, os.path.join(path, FIRST_SHARD)):
         if os.path.isfile(os.path.join(folder, SPEC)) and any(name.endswith(bag.SUFFIX) for name in os.listdir(folder)):
             return "granular"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import bz2
-import errno
 import lzma
 import os
 import re
 import zlib
 from typing import Any, Final, Protocol
 
-from fffs.errors import MetadataError, ReadError
+from fffs.errors import MetadataError
+from fffs.failures import reading
 
 READ: Final = 1 << 18  # bytes of the file that are read at a time ...
 SIP: Final = 1 << 14  # ... that a decompressor is given at a time: it copies what it leaves
@@ -121,10 +121,8 @@ class Stream:
     def _load(self) -> bytes:
         """Some bytes of the file as it is."""
         size = READ if self._end is None else min(READ, max(self._end - self._place, 0))
-        try:
+        with reading(self.path):
             data = os.pread(self._fd, size, self._place)
-        except OSError as error:
-            raise ReadError(error.errno or errno.EIO, self.path) from error
         self._place += len(data)
         return data
 

@@ -68,7 +68,7 @@ class RecordFile:
                 with self._turn:
                     done = os.pwritev(target.fd, left, place)
             except OSError as error:
-                raise WriteError(error.errno or errno.EIO, target.path) from error
+                raise WriteError(error.errno, target.path) from error
             if not done:
                 raise WriteError(errno.EIO, target.path)
             place += done

@@ -16,6 +16,7 @@ import numpy as np
 from fffs import engine
 from fffs.engine import CHECK_NONE
 from fffs.errors import MetadataError, ReadError, UnfinishedFileError, UsageError
+from fffs.failures import reading
 from fffs.files import open_source
 from fffs.index import STEP, Int64Array, RecordIndex
 from fffs.store import room
@@ -132,10 +133,8 @@ def _table_begin(fd: int, path: str, size: int) -> int:
 
 
 def _offset_at(fd: int, path: str, position: int) -> int:
-    try:
+    with reading(path, f"the table at byte {position}"):
         data = os.pread(fd, OFFSET.size, position)
-    except OSError as error:
-        raise ReadError(error.errno or errno.EIO, path, f"the table at byte {position}") from error
     if len(data) != OFFSET.size:
         raise MetadataError(f"{path}: the file ends inside its table, at byte {position + len(data)}")
     return int(OFFSET.unpack(data)[0])

@@ -16,6 +16,7 @@ import numpy as np
 from fffs import engine
 from fffs.engine import CHECK_CRC32
 from fffs.errors import MetadataError, ReadError, UnfinishedFileError
+from fffs.failures import reading
 from fffs.index import RecordIndex
 from fffs.store import room
 
@@ -76,10 +77,8 @@ def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
 
     """
     size = os.fstat(fd).st_size
-    try:
+    with reading(path, "the header"):
         head = os.pread(fd, HEADER.size, 0)
-    except OSError as error:
-        raise ReadError(error.errno or errno.EIO, path, "the header") from error
     if len(head) < HEADER.size:
         raise MetadataError(f"{path}: too short for an FFRecord file ({len(head)} bytes); was it written completely?")
     stored_crc, n = HEADER.unpack(head)
@@ -117,10 +116,8 @@ def _check_large_tables(fd: int, n: int, path: str) -> None:
     last = header_size(n)
     for begin in range(0, n, len(piece)):
         part = piece[: n - begin]
-        try:
+        with reading(path, "the header"):
             got = os.preadv(fd, [part.data], 12 + 4 * n + 8 * begin)
-        except OSError as error:
-            raise ReadError(error.errno or errno.EIO, path, "the header") from error
         if got != part.nbytes or int(part[0]) < last or not bool((part[1:] >= part[:-1]).all()):
             raise MetadataError(f"{path}: the offsets of its {n} records do not ascend; the file's index is damaged")
         last = int(part[-1])

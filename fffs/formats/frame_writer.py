@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 from typing import Any
@@ -69,7 +68,7 @@ class FrameWriter(Writing):
         """Forget the file: nobody could say how much of a record is in it."""
         self.discard()
         if isinstance(error, OSError):
-            raise WriteError(error.errno or errno.EIO, self.fname) from error
+            raise WriteError(error.errno, self.fname) from error
         raise error
 
     def _forget(self) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from fffs.errors import ReadError, UsageError
+from fffs.errors import UsageError
+from fffs.failures import reading
 from fffs.formats import bag, ffrecord, ofrecord, tfrecord
 from fffs.index import RecordIndex
 
@@ -56,10 +56,8 @@ def find_format(fd: int, path: str) -> Format:
 
     """
     size = os.fstat(fd).st_size
-    try:
+    with reading(path, "the header"):
         head = os.pread(fd, HEAD, 0)
-    except OSError as error:
-        raise ReadError(error.errno or errno.EIO, path, "the header") from error
     if bag.recognise(head, size, path):
         return BAG
     for name in ("", path):

@@ -12,7 +12,8 @@ import struct
 from typing import Final
 
 from fffs.crc32c import crc32c, mask
-from fffs.errors import ReadError, UnsupportedError
+from fffs.errors import UnsupportedError
+from fffs.failures import reading
 from fffs.formats.frame_writer import FrameWriter
 from fffs.formats.frames import TFRECORD, FrameError, scan
 from fffs.formats.frames import load_index as load_frames
@@ -85,10 +86,8 @@ def partial_index(fd: int, path: str) -> tuple[RecordIndex, FrameError | None]:
 
 
 def _refuse_compressed(fd: int, path: str) -> None:
-    try:
+    with reading(path, "the first frame"):
         kind = compression(os.pread(fd, HEAD.size, 0))
-    except OSError as error:
-        raise ReadError(error.errno or 0, path, "the first frame") from error
     if kind is not None:
         raise UnsupportedError(
             f"{path}: compressed as a whole ({kind}): its records can only be read one after another, with "

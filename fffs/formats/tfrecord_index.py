@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.atomic import AtomicFile
-from fffs.errors import MetadataError, ReadError, WriteError
+from fffs.errors import MetadataError
+from fffs.failures import reading, writing
 from fffs.files import open_source
 from fffs.formats.frames import TFRECORD
 from fffs.formats.tfrecord import load_index
@@ -36,13 +37,10 @@ def export_index(index: RecordIndex, path: str | bytes | os.PathLike[Any]) -> No
     """
     begins, lengths = frame_table(index)
     with AtomicFile(path) as target:
-        try:
-            with open(target.fd, "wb", closefd=False) as file:
-                for k in range(0, len(index), STEP):
-                    rows = zip(begins[k : k + STEP].tolist(), lengths[k : k + STEP].tolist(), strict=True)
-                    file.write(b"".join(b"%d %d\n" % row for row in rows))
-        except OSError as error:
-            raise WriteError(error.errno or 0, target.path) from error
+        with writing(target.path), open(target.fd, "wb", closefd=False) as file:
+            for k in range(0, len(index), STEP):
+                rows = zip(begins[k : k + STEP].tolist(), lengths[k : k + STEP].tolist(), strict=True)
+                file.write(b"".join(b"%d %d\n" % row for row in rows))
         target.commit()
 
 
@@ -90,8 +88,5 @@ def import_index(fd: int, path: str, index_path: str | bytes | os.PathLike[Any])
 def _lines(path: str | bytes | os.PathLike[Any]) -> Iterator[tuple[str, Iterator[bytes]]]:
     """An index file's name and its lines; those that are too long for one come in pieces."""
     fd, name = open_source(path)
-    with open(fd, "rb") as file:
-        try:
-            yield name, iter(lambda: file.readline(LONGEST + 1), b"")
-        except OSError as error:
-            raise ReadError(error.errno or 0, name) from error
+    with reading(name), open(fd, "rb") as file:
+        yield name, iter(lambda: file.readline(LONGEST + 1), b"")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
 from fffs.crc32c import crc32c, unmask
-from fffs.errors import ChecksumError, ClosedError, ReadError
+from fffs.errors import ChecksumError, ClosedError
+from fffs.failures import reading
 from fffs.files import open_source
 from fffs.formats.frames import frame_error
 from fffs.formats.tfrecord import GZIP, HEAD, TAIL, compression, is_head
@@ -35,10 +35,8 @@ class _Plain:
 
     def next(self) -> bytes:
         """Some more bytes; none at the end."""
-        try:
+        with reading(self._path):
             data = os.read(self._fd, PIECE)
-        except OSError as error:
-            raise ReadError(error.errno or errno.EIO, self._path) from error
         self.left -= len(data)
         return data
 
@@ -104,10 +102,11 @@ class TFRecordStream(Closing, Iterator[bytes]):
         self.offset = 0  # of the frame, in what the file decompresses to
         self._source: _Plain | _Inflated
         try:
-            kind = compression(os.pread(self._fd, HEAD.size, 0))
-        except OSError as error:
+            with reading(self.path):
+                kind = compression(os.pread(self._fd, HEAD.size, 0))
+        except BaseException:
             self.close()
-            raise ReadError(error.errno or errno.EIO, self.path) from error
+            raise
         self._source = _Inflated(self._fd, self.path, kind) if kind else _Plain(self._fd, self.path)
 
     def __iter__(self) -> TFRecordStream:

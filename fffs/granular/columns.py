@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from fffs.atomic import AtomicFile, AtomicFolder
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError, WriteError
+from fffs.failures import writing
 from fffs.formats.bag import SUFFIX
 from fffs.granular import refs
 from fffs.granular import spec as specs
@@ -45,10 +46,8 @@ class NewColumns:
 
     def _create(self, name: str) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
+        with writing(self._name(name)):
             fd = os.open(name.encode(), flags, 0o666, dir_fd=self._folder.fd)
-        except OSError as error:
-            raise WriteError(error.errno or errno.EIO, self._name(name)) from error
         self._fds.append(fd)
         return fd
 
@@ -187,10 +186,8 @@ class GrownColumns:
 
 def make_folder(path: str) -> None:
     """Make a folder, and those above it, where there is none. Raises WriteError."""
-    try:
+    with writing(path):
         os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise WriteError(error.errno or errno.EIO, path) from error
 
 
 def _umask() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from dataclasses import dataclass
 
@@ -96,7 +95,7 @@ def find_shards(root: str) -> list[str]:
     except FileNotFoundError:
         raise SourceNotFoundError(f"{root}: no such folder") from None
     except OSError as error:
-        raise ReadError(error.errno or errno.EIO, root) from error
+        raise ReadError(error.errno, root) from error
     found = sorted((name for name in names if name.isdigit() and name.isascii()), key=lambda name: (len(name), name))
     for number, name in enumerate(found):
         if name != shard_name(number):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -10,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fffs.errors import MetadataError, ReadError, UsageError
+from fffs.errors import MetadataError, UsageError
+from fffs.failures import reading
 from fffs.files import open_source
 from fffs.formats.bag import SUFFIX
 
@@ -107,11 +107,8 @@ def load(folder: str) -> dict[str, str]:
 
     """
     fd, path = open_source(os.path.join(folder, NAME))
-    try:
-        with open(fd, "rb") as file:
-            text = file.read(LARGEST + 1)
-    except OSError as error:
-        raise ReadError(error.errno or errno.EIO, path) from error
+    with reading(path), open(fd, "rb") as file:
+        text = file.read(LARGEST + 1)
     if len(text) > LARGEST:
         raise MetadataError(f"{path}: larger than {LARGEST} bytes, which is no spec")
     return parse(text, path)

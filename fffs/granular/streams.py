@@ -16,6 +16,7 @@ import numpy as np
 from fffs.atomic import CHECKSUMS
 from fffs.early import EarlyWriting
 from fffs.errors import MetadataError, UsageError, WriteError, WriterError
+from fffs.failures import writing
 from fffs.formats.bag import SUFFIX, encode_table, load_index, sidecars
 from fffs.index import Int64Array
 
@@ -30,12 +31,10 @@ class TornTailWarning(UserWarning):
 def write_at(fd: int, data: Any, position: int, path: str) -> None:
     """Write all of a buffer at a position. Raises WriteError."""
     view = memoryview(data).cast("B") if len(data) else memoryview(b"")
-    try:
+    with writing(path):
         while len(view):
             done = os.pwrite(fd, view, position)
             view, position = view[done:], position + done
-    except OSError as error:
-        raise WriteError(error.errno or errno.EIO, path) from error
 
 
 class RecordStream:
@@ -121,7 +120,7 @@ class AppendedBag:
         except BlockingIOError:
             raise WriterError(f"{self.path}: another writer is appending to it") from None
         except OSError as error:
-            raise WriteError(error.errno or errno.EIO, self.path) from error
+            raise WriteError(error.errno, self.path) from error
 
     def _load(self) -> Int64Array:
         """Where the records end that are there."""
@@ -155,13 +154,11 @@ class AppendedBag:
     def _truncate(self) -> bool:
         """Forget what lies behind what is kept; whether there was something."""
         keep = ((self._bag, self._kept_end), (self._index, 8 * self._kept))
-        try:
+        with writing(self.path):
             if all(os.fstat(fd).st_size == size for fd, size in keep):
                 return False
             for fd, size in keep:
                 os.ftruncate(fd, size)
-        except OSError as error:
-            raise WriteError(error.errno or errno.EIO, self.path) from error
         return True
 
     def __len__(self) -> int:
@@ -192,10 +189,8 @@ class AppendedBag:
         del self._stream.ends[:]
 
     def _sync(self, fd: int) -> None:
-        try:
+        with writing(self.path):
             os.fdatasync(fd)
-        except OSError as error:
-            raise WriteError(error.errno or errno.EIO, self.path) from error
 
     def rollback(self) -> None:
         """Forget what was appended since the last flush, as far as possible; nothing can be appended any more."""

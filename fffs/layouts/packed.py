@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from dataclasses import dataclass
@@ -10,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fffs import packed_pickle, trailer
-from fffs.errors import ChecksumError, FormatError, MetadataError, ReadError, UnsupportedError
+from fffs.errors import ChecksumError, FormatError, MetadataError, UnsupportedError
+from fffs.failures import reading
 from fffs.files import SourceFile
 from fffs.index import RecordIndex
 from fffs.store import RecordStore
@@ -38,10 +38,8 @@ def is_packed(file: SourceFile) -> bool:
 
 def _read(file: SourceFile, start: int, size: int) -> bytes:
     """A few bytes of the last record, unverified."""
-    try:
+    with reading(file.index.path):
         return os.pread(file.fd, size, int(file.index.starts[-1]) + start)
-    except OSError as error:
-        raise ReadError(error.errno or errno.EIO, file.index.path) from error
 
 
 def load(file: SourceFile, check_data: bool = True) -> Packed:
