@@ -16,7 +16,8 @@ from typing import Any, Protocol
 from fffs.atomic import AtomicFolder
 from fffs.errors import UsageError, WriteError
 from fffs.formats.ffrecord import SUFFIX
-from fffs.writer import FileWriter, as_bytes
+from fffs.views import readable_bytes
+from fffs.writer import FileWriter
 
 PART_BYTES = 256 << 20  # the least that a part should have, by the advice of the format's authors
 PARTS_MAX = 200
@@ -95,7 +96,7 @@ def _guess_size(dataset: Items) -> int:
     """How many bytes all items have, from some of them."""
     n = len(dataset)
     chosen = range(0, n, max(n // SAMPLES, 1))
-    return sum(as_bytes(dataset[i]).nbytes for i in chosen) * n // max(len(chosen), 1)
+    return sum(readable_bytes(dataset[i]).nbytes for i in chosen) * n // max(len(chosen), 1)
 
 
 def _write_part(dataset: Items, path: str, start: int, stop: int, verbose: bool) -> None:

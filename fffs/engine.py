@@ -170,5 +170,20 @@ def read_batch(requests: npt.NDArray[np.void]) -> bool:
     raise EngineError(f"cannot read a batch: {os.strerror(-result)}")
 
 
+def read_at(fd: int, offset: int, dest: npt.NDArray[np.uint8], crc: int | None = None) -> tuple[int, int]:
+    """Fill a contiguous array with what is at an offset, and compare its CRC-32 unless crc is None: a batch of one.
+
+    Returns:
+        0 or an errno as ``read_batch`` gives it, and the CRC-32 that came out (0 when none was asked for).
+    """
+    request = np.zeros(1, REQUEST)
+    request["offset"], request["length"], request["fd"] = offset, dest.nbytes, fd
+    request["dest"] = dest.ctypes.data
+    if crc is not None:
+        request["check"], request["expected"] = CHECK_CRC32, crc
+    read_batch(request)
+    return -int(request["status"][0]), int(request["actual"][0])
+
+
 _configure_threads()
 select()

@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fffs import engine, packed_pickle, trailer
 from fffs.atomic import AtomicFile
@@ -16,8 +15,10 @@ from fffs.errors import WriteError
 from fffs.formats.ffrecord import encode_header, header_size
 from fffs.index import BlockChecksums, Int64Array
 from fffs.native import ffi, lib
+from fffs.pwrite import write_at
 from fffs.tree import Tree
 
+PORTION = 64 * BLOCK  # of what comes from memory, between two looks at an interrupt
 PIECE = 16 * BLOCK  # of a record, between two looks at whether to go on
 
 
@@ -98,14 +99,8 @@ class PackFile:
         self._write(encode_header(self._checksums, self.offsets), 0)
         self.file.commit()
 
-    def _write(self, data: bytes | memoryview | npt.NDArray[Any], offset: int) -> None:
+    def _write(self, data: bytes | memoryview, offset: int) -> None:
         view = memoryview(data)
-        while view:
-            try:
-                put = os.pwrite(self.file.fd, view[: 64 * BLOCK], offset)
-            except OSError as error:
-                raise WriteError(error.errno, self.file.path) from error
-            if not put:
-                raise WriteError(errno.EIO, self.file.path)
-            view, offset = view[put:], offset + put
-            self.file.early.wrote(put)
+        for begin in range(0, len(view), PORTION):
+            done = write_at(self.file.fd, [view[begin : begin + PORTION]], offset + begin, self.file.path)
+            self.file.early.wrote(done)

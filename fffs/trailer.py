@@ -131,14 +131,9 @@ def load(fd: int, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
 def _read(fd: int, offset: int, size: int, path: str, crc: int | None = None) -> npt.NDArray[np.uint8]:
     """size bytes at offset, with their CRC-32 compared: by the engine, in parallel."""
     buffer = engine.take(size)
-    request = np.zeros(1, engine.REQUEST)
-    request["offset"], request["length"], request["fd"] = offset, size, fd
-    request["dest"] = buffer.ctypes.data
-    if crc is not None:
-        request["check"], request["expected"] = engine.CHECK_CRC32, crc
-    if not engine.read_batch(request):
-        status = -int(request["status"][0])
-        if status in (errno.EBADMSG, errno.ENODATA):
-            raise MetadataError(f"{path}: the trailer (the tree of names) is damaged; copy the file again")
+    status, _ = engine.read_at(fd, offset, buffer, crc)
+    if status in (errno.EBADMSG, errno.ENODATA):
+        raise MetadataError(f"{path}: the trailer (the tree of names) is damaged; copy the file again")
+    if status:
         raise ReadError(status, path, "the trailer")
     return buffer

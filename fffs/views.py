@@ -10,6 +10,24 @@ import numpy.typing as npt
 from fffs.errors import UsageError
 
 
+def readable_bytes(buffer: Any) -> memoryview:
+    """A contiguous buffer's bytes, without a copy. Raises TypeError for anything else."""
+    if isinstance(buffer, np.ndarray):
+        if buffer.dtype.hasobject:
+            raise TypeError("a record must be bytes: an array of objects holds addresses, not contents")
+        if not buffer.flags.c_contiguous:
+            raise TypeError("a record must be C-contiguous; use numpy.ascontiguousarray")
+        # Not memoryview(buffer): dates and other dtypes have no buffer format.
+        buffer = buffer.reshape(-1).view(np.uint8) if buffer.nbytes else b""
+    try:
+        view = memoryview(buffer)
+    except TypeError:
+        raise TypeError(f"a record must be bytes, an array or another buffer, not {type(buffer).__name__}") from None
+    if not view.c_contiguous:
+        raise TypeError("a record must be C-contiguous; use numpy.ascontiguousarray")
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
 def writable_bytes(out: Any) -> npt.NDArray[np.uint8]:
     """The memory of out as uint8[bytes], without a copy. It must be writable, contiguous and on this machine's side.
 

@@ -603,14 +603,14 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     with BagWriter(tmp_path / "y.bag") as old:
         old.append(b"old")
 
-    def full(fd: int, data: bytes, position: int) -> int:
+    def full(fd: int, pieces: list[bytes], position: int) -> int:
         raise OSError(28, "No space left on device")
 
     for name, layout in (("x.bag", "v3"), ("y.bag", "v1")):
         writer = BagWriter(tmp_path / name, layout)
         writer.append(b"more")
         with monkeypatch.context() as patch, pytest.raises(WriteError, match="No space left"):
-            patch.setattr("os.pwrite", full)
+            patch.setattr("os.pwritev", full)
             writer.flush()
         with pytest.raises(WriterError):
             writer.append(b"again")

@@ -26,8 +26,6 @@ ALL = bool(os.environ.get("FFFS_ALL_CRASHES"))
 
 WRITERS = ("write", "pack", "unpack")
 TEMPORARY = r"\.%s\.[0-9a-f]{12}\.fffs-tmp"
-# What changes a file or a folder; the rename is looked at by itself.
-CHANGES = ("write", "pwrite64", "ftruncate", "fallocate", "fchmod", "utimensat", "mkdirat", "linkat", "symlinkat")
 CLEANERS = ("unlink", "unlinkat", "rmdir")
 # Calls for which ENOSPC is no answer that a file system would give.
 NEVER_FULL = ("flock", *CLEANERS)
@@ -239,7 +237,7 @@ def test_what_was_written_is_synced_before_the_rename_and_the_folder_after_it(
         )
         (rename,) = [k for k, call in enumerate(calls) if call.name.startswith("rename")]
         changes = [k for k, call in enumerate(calls) if call.name in CHANGES and ours.search(call.arguments)]
-        writes = [k for k in changes if calls[k].name in ("write", "pwrite64")]
+        writes = [k for k in changes if calls[k].name in ("write", "pwrite64", "pwritev")]
         assert len(writes) >= 3
         syncs = [k for k, call in enumerate(calls) if call.name == "fsync" and ours.search(call.arguments)]
         assert len(syncs) == 1
@@ -261,6 +259,7 @@ def test_what_was_written_is_synced_before_the_rename_and_the_folder_after_it(
 CHANGES = [
     "write",
     "pwrite64",
+    "pwritev",
     "ftruncate",
     "fallocate",
     "fchmod",

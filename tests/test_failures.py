@@ -1,14 +1,18 @@
-"""Failed system calls become the typed error of a file, once."""
+"""Failed system calls become the typed error of a file, once; those that do a part of their work go on."""
 
 from __future__ import annotations
 
 import errno
+import os
 import pickle
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fffs.errors import ReadError, SourceNotFoundError, WriteError
 from fffs.failures import reading, writing
+from fffs.pwrite import write_at
 
 
 def test_a_failure_is_named_after_its_file() -> None:
@@ -34,3 +38,24 @@ def test_what_is_no_bare_failure_passes_as_it_is(error: Exception) -> None:
     with pytest.raises(type(error)) as caught, writing("outer"):
         raise error
     assert caught.value is error
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 100])
+def test_what_the_system_takes_in_parts_is_all_written(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = os.pwritev
+
+    def some(fd: int, pieces: Any, position: int) -> int:
+        return original(fd, [b"".join(pieces)[:most]], position)
+
+    with open(tmp_path / "x", "wb", buffering=0) as file:
+        monkeypatch.setattr(os, "pwritev", some)
+        assert write_at(file.fileno(), [b"abc", b"", bytearray(b"d"), memoryview(b"efgh")], 2, "x") == 8
+    assert (tmp_path / "x").read_bytes() == b"\0\0abcdefgh"
+
+
+def test_a_system_that_takes_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pwritev", lambda *_: 0)
+    with open(tmp_path / "x", "wb") as file, pytest.raises(WriteError, match=r"^x: cannot write: Input/output error$"):
+        write_at(file.fileno(), [b"abc"], 0, "x")

@@ -1069,19 +1069,19 @@ def test_shards_that_cannot_be_are_an_error(tmp_path: Path, arguments: dict[str,
 
 def test_a_full_disk_leaves_no_data_set_and_no_torn_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = tree(folder)
-    original, left = os.pwrite, 0
+    original, left = os.pwritev, 0
 
-    def limited(fd: int, data: Any, position: int) -> int:
+    def limited(fd: int, pieces: Any, position: int) -> int:
         nonlocal left
         if left == 0:
             raise OSError(28, "No space left on device")
         left -= 1
-        return original(fd, data, position)
+        return original(fd, pieces, position)
 
     for allowed in range(6):
         for path, layout in ((folder / "new", "v1"), (folder / "v3" / "000000", "v3")):
             with monkeypatch.context() as patch, pytest.raises(WriteError, match="No space left"):
-                patch.setattr(os, "pwrite", limited)
+                patch.setattr(os, "pwritev", limited)
                 left = min(allowed, 3)
                 with DatasetWriter(path, SPEC_V3, layout=layout) as writer:
                     writer.append({"k": 5, "s": "x" * 100})

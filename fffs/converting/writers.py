@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import threading
 from array import array
@@ -16,15 +15,15 @@ from fffs import engine
 from fffs.atomic import AtomicFile
 from fffs.converting.records import Batch
 from fffs.crc32c import crc32c, mask
-from fffs.errors import UnsupportedError, UsageError, WriteError
+from fffs.errors import UnsupportedError, UsageError
 from fffs.formats import ffrecord, ofrecord, tfrecord
 from fffs.formats.bag import SUFFIX as BAG
 from fffs.formats.bag import encode_table, sidecars
 from fffs.index import Int64Array
+from fffs.pwrite import PIECES, write_at
 from fffs.shards import shard_name
 
 EMPTY_IN_A_ROW: Final = 1 << 16  # more empty OFRecords than that are read as zeros that are no records
-PIECES: Final = 1023  # that one system call may write, a multiple of what a frame consists of
 AROUND: Final = {"tfrecord": tfrecord.HEAD.size + tfrecord.TAIL.size, "ofrecord": ofrecord.HEAD.size}
 """Bytes of a frame that are not its data."""
 
@@ -61,23 +60,10 @@ class RecordFile:
     def _write(self, pieces: list[Any], place: int, file: AtomicFile | None = None) -> int:
         """Write buffers one after another; how many bytes."""
         target = file or self._file
-        left = [memoryview(piece) for piece in pieces if len(piece)]
-        begin = place
-        while left:
-            try:
-                with self._turn:
-                    done = os.pwritev(target.fd, left, place)
-            except OSError as error:
-                raise WriteError(error.errno, target.path) from error
-            if not done:
-                raise WriteError(errno.EIO, target.path)
-            place += done
-            target.early.wrote(done)
-            while left and done >= len(left[0]):
-                done -= len(left.pop(0))
-            if done:
-                left[0] = left[0][done:]
-        return place - begin
+        with self._turn:
+            done = write_at(target.fd, pieces, place, target.path)
+        target.early.wrote(done)
+        return done
 
     def finish(self) -> None:
         """Write the header or table, and put the file in place."""

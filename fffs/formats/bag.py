@@ -150,13 +150,10 @@ def _read_bounds(fd: int, path: str, table: str, begin: int, entries: int, lead:
     buffer = room(first + 8 * entries)
     buffer[:first] = 0
     if entries:
-        request = np.zeros(1, engine.REQUEST)
-        request["offset"], request["length"], request["fd"] = begin, 8 * entries, fd
-        request["dest"] = buffer.ctypes.data + first
-        if not engine.read_batch(request):
-            status = -int(request["status"][0])
-            if status == errno.ENODATA:
-                raise MetadataError(f"{table}: the file ends inside its table; it was cut, copy it again")
+        status, _ = engine.read_at(fd, begin, buffer[first:])
+        if status == errno.ENODATA:
+            raise MetadataError(f"{table}: the file ends inside its table; it was cut, copy it again")
+        if status:
             raise ReadError(status, table, "the table")
     bounds = buffer.view("<i8")
     for k in range(0, len(bounds) - 1, STEP):

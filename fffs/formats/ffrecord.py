@@ -135,21 +135,15 @@ def _read_tables(fd: int, n: int, path: str, crc: int | None) -> tuple[np.ndarra
     # Views must be aligned: in memory the offsets begin at a multiple of 8.
     begin = 4 * (n % 2)
     buffer = room(begin + covered + 8)
-    request = np.zeros(1, engine.REQUEST)
-    request["offset"], request["length"], request["fd"] = 4, covered, fd
-    request["dest"] = buffer.ctypes.data + begin
-    if crc is not None:
-        request["check"], request["expected"] = CHECK_CRC32, crc
-    if not engine.read_batch(request):
-        status = -int(request["status"][0])
-        if status == errno.EBADMSG:
-            actual = int(request["actual"][0])
-            raise MetadataError(
-                f"{path}: checksum of metadata mismached! (expected {crc:#010x}, got {actual:#010x}) "
-                "The file is damaged, or not an FFRecord file"
-            )
-        if status == errno.ENODATA:
-            raise MetadataError(f"{path}: the file ends inside its header; it was cut, copy it again")
+    status, actual = engine.read_at(fd, 4, buffer[begin : begin + covered], crc)
+    if status == errno.EBADMSG:
+        raise MetadataError(
+            f"{path}: checksum of metadata mismached! (expected {crc:#010x}, got {actual:#010x}) "
+            "The file is damaged, or not an FFRecord file"
+        )
+    if status == errno.ENODATA:
+        raise MetadataError(f"{path}: the file ends inside its header; it was cut, copy it again")
+    if status:
         raise ReadError(status, path, "the header")
     tables = buffer[begin + 8 :]
     return tables[: 4 * n].view(np.uint32), tables[4 * n : 12 * n + 8].view(np.int64)

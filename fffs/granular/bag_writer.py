@@ -10,7 +10,7 @@ from fffs.errors import UsageError
 from fffs.formats.bag import SUFFIX, sidecars
 from fffs.granular.output import OutputWriter
 from fffs.granular.streams import AppendedBag, RecordStream
-from fffs.writer import as_bytes
+from fffs.views import readable_bytes
 
 
 class _NewBag:
@@ -99,7 +99,7 @@ class BagWriter(OutputWriter):
 
         """
         self._need_open()
-        data = as_bytes(record)
+        data = readable_bytes(record)
         try:
             self._output.append(data)
         except BaseException:

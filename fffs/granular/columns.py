@@ -13,7 +13,8 @@ from fffs.failures import writing
 from fffs.formats.bag import SUFFIX
 from fffs.granular import refs
 from fffs.granular import spec as specs
-from fffs.granular.streams import AppendedBag, RecordStream, write_at
+from fffs.granular.streams import AppendedBag, RecordStream
+from fffs.pwrite import write_at
 
 Blobs = Sequence[memoryview | list[memoryview]]
 """The blobs of one row: for each key one, or a list for a sequence."""
@@ -76,7 +77,7 @@ class NewColumns:
 
     def finish(self) -> None:
         """Write the tables and put the folder in place. Raises WriteError."""
-        write_at(self._spec, self._spec_bytes, 0, self._name(specs.NAME))
+        write_at(self._spec, [self._spec_bytes], 0, self._name(specs.NAME))
         for stream in (*self._columns, self._refs):
             stream.finish()
         self._close_files()
@@ -124,7 +125,7 @@ class GrownColumns:
             found = specs.load(path)
         except SourceNotFoundError:
             with AtomicFile(os.path.join(path, specs.NAME)) as file:
-                write_at(file.fd, specs.encode(spec), 0, file.path)
+                write_at(file.fd, [specs.encode(spec)], 0, file.path)
                 file.commit()
             return
         if found != spec:

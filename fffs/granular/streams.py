@@ -9,7 +9,6 @@ import os
 import stat
 import warnings
 from array import array
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from fffs.errors import MetadataError, UsageError, WriteError, WriterError
 from fffs.failures import writing
 from fffs.formats.bag import SUFFIX, encode_table, load_index, sidecars
 from fffs.index import Int64Array
+from fffs.pwrite import write_at
 
 BUFFER = 1 << 20
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -26,15 +26,6 @@ _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 class TornTailWarning(UserWarning):
     """A writer that was stopped left an incomplete record or row behind the complete ones; it was cut off."""
-
-
-def write_at(fd: int, data: Any, position: int, path: str) -> None:
-    """Write all of a buffer at a position. Raises WriteError."""
-    view = memoryview(data).cast("B") if len(data) else memoryview(b"")
-    with writing(path):
-        while len(view):
-            done = os.pwrite(fd, view, position)
-            view, position = view[done:], position + done
 
 
 class RecordStream:
@@ -67,14 +58,14 @@ class RecordStream:
         self._pending.clear()
 
     def _write(self, data: memoryview | bytearray) -> None:
-        write_at(self.fd, data, self._written, self.path)
+        write_at(self.fd, [data], self._written, self.path)
         self._written += len(data)
         self._early.wrote(len(data))
 
     def finish(self) -> None:
         """Write the rest, and the table of layout v1."""
         self.drain()
-        write_at(self.fd, encode_table(self.ends), self._written, self.path)
+        write_at(self.fd, [encode_table(self.ends)], self._written, self.path)
 
     @property
     def size(self) -> int:
@@ -180,7 +171,7 @@ class AppendedBag:
 
     def write_table(self) -> None:
         """The second half: the table's new entries."""
-        write_at(self._index, np.array(self._stream.ends, "<u8").view(np.uint8), 8 * self._kept, self.table)
+        write_at(self._index, [np.array(self._stream.ends, "<u8").tobytes()], 8 * self._kept, self.table)
         self._sync(self._index)
 
     def keep(self) -> None:

@@ -13,7 +13,7 @@ from fffs.granular.codecs import encoders as supplied
 from fffs.granular.columns import GrownColumns, NewColumns
 from fffs.granular.output import OutputWriter
 from fffs.granular.spec import Type
-from fffs.writer import as_bytes
+from fffs.views import readable_bytes
 
 
 class Encoder:
@@ -47,11 +47,11 @@ class Encoder:
         for key, kind in self._types.items():
             encode = self._encode[key]
             if not kind.sequence:
-                blobs.append(as_bytes(encode(row[key])))
+                blobs.append(readable_bytes(encode(row[key])))
                 continue
             if isinstance(row[key], (str, bytes, Mapping)):
                 raise UsageError(f"{self.path}: {key!r} is a sequence; give a list, not {type(row[key]).__name__}")
-            blobs.append([as_bytes(encode(value)) for value in row[key]])
+            blobs.append([readable_bytes(encode(value)) for value in row[key]])
         return blobs
 
 
