@@ -9,45 +9,30 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import re
-import secrets
-import stat
+import time
+from collections.abc import Iterator
 from types import TracebackType
 
 from fffs.early import EarlyWriting
 from fffs.errors import UsageError, WriteError, WriterError
 from fffs.failures import writing
-from fffs.folders import FOLDER, close, open_folder, remove_content
+from fffs.folders import FOLDER, close
 from fffs.native import lib
-
-# Leftovers of a writer that was killed are recognised by this name, and as nobody's by their lock: the writer holds
-# one.
-SUFFIX = ".fffs-tmp"
+from fffs.temporary import (
+    create_locked_file,
+    create_locked_folder,
+    remove_folder,
+    remove_leftover_files,
+    remove_leftover_folders,
+)
 
 # What is added to the name of a file for the one that holds its checksums: see fffs.sidecar.
 CHECKSUMS = b".fffs-crc"
 
 # The folder that something is written to. It need not be readable.
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _IN_PLACE = "it is complete and in place, but a power failure may undo that"
-
-
-def temporary_names(name: bytes) -> re.Pattern[bytes]:
-    """What the temporary files of a target called ``name`` are called. Long names must leave room for the rest."""
-    return re.compile(rb"\.%b\.[0-9a-f]{12}%b" % (re.escape(name[:200]), re.escape(SUFFIX.encode())), re.DOTALL)
-
-
-def _temporary_name(name: bytes) -> bytes:
-    return b".%b.%b%b" % (name[:200], secrets.token_hex(6).encode(), SUFFIX.encode())
-
-
-def temporary_path(path: str) -> bytes:
-    """A new name beside a file, which its next writer takes for a leftover unless it is locked."""
-    folder, name = os.path.split(os.fsencode(path))
-    return os.path.join(folder, _temporary_name(name))
 
 
 class AtomicFile:
@@ -68,9 +53,9 @@ class AtomicFile:
         with writing(self.path):
             self._folder = os.open(folder or b".", _PLACE)
             try:
-                _remove_leftover_files(self._folder, self._name)
-                self._mode = _mode_of_new_files()
-                self.fd, self._temporary = _create_locked_file(self._folder, self._name)
+                remove_leftover_files(self._folder, self._name)
+                self._mode = new_mode(0o666)
+                self.fd, self._temporary = create_locked_file(self._folder, self._name)
             except BaseException:
                 close(self._folder)
                 raise
@@ -140,38 +125,58 @@ class AtomicFile:
 
 
 class AtomicFolder:
-    """A new folder at ``path``, which must not exist or be an empty folder: ``commit`` puts it there, or it is removed.
+    """A new folder at ``path``, which must not exist or be an empty folder: ``commit`` puts it there, ``discard`` (or
+    the end of the with-block without ``commit``) removes it.
 
-    ``fd`` is the folder, which only its user may enter until then, and belongs to this object. Not thread-safe.
+    ``fd`` is the folder, which only its user may enter until then, and belongs to this object. Not thread-safe. Not to
+    be discarded by a child of fork.
     """
 
-    def __init__(self, path: bytes, shown: str) -> None:
+    def __init__(self, path: str | bytes, shown: str) -> None:
         """shown: what the target is called in messages."""
         self.shown = shown
-        parent, self._name = os.path.split(path)
+        parent, self._name = os.path.split(os.fsencode(path).rstrip(b"/"))
         with writing(shown):
             self._parent = os.open(parent or b".", _PLACE)
             try:
-                _remove_leftover_folders(self._parent, self._name)
-                self.fd, self._temporary = _create_locked_folder(self._parent, self._name)
+                remove_leftover_folders(self._parent, self._name)
+                self.fd, self._temporary = create_locked_folder(self._parent, self._name)
             except BaseException:
                 close(self._parent)
                 raise
+        self._open = True
 
-    def commit(self, mode: int, mtime: int) -> None:
-        """Put the folder in place, durably, with that mode and time. Raises WriteError, and then the target is as it
-        was. Or it is in place and only its parent could not be synced; the error says so.
+    def commit(self, mode: int | None = None, mtime: int | None = None) -> None:
+        """Put the folder in place, durably, with that mode and time; without them, as mkdir(2) would make it now.
+
+        Raises WriteError, and then the target is as it was. Or it is in place and only its parent could not be synced;
+        the error says so.
         """
         with writing(self.shown):
             # One call for all that is in it, instead of one for every file.
             if status := lib.fffs_syncfs(self.fd):
                 raise OSError(-status, os.strerror(-status))
-            os.fchmod(self.fd, mode)
+            os.fchmod(self.fd, new_mode(0o777) if mode is None else mode)
+            mtime = time.time_ns() if mtime is None else mtime
             os.utime(self.fd, ns=(mtime, mtime))
-            _sync_folder(self.fd)
+            _sync_open_folder(self.fd)
             os.rename(self._temporary, self._name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
-        with writing(self.shown, _IN_PLACE):
-            _sync_place(self._parent)
+        try:
+            with writing(self.shown, _IN_PLACE):
+                _sync_place(self._parent)
+        finally:
+            self._close()
+
+    def discard(self) -> None:
+        """Remove the folder. May be called again, and after ``commit``."""
+        if self._open:
+            remove_folder(self._parent, self._temporary, self.fd)
+            self._close()
+
+    def _close(self) -> None:
+        self._open = False
+        close(self.fd)
+        close(self._parent)
 
     def __enter__(self) -> AtomicFolder:
         return self
@@ -179,83 +184,68 @@ class AtomicFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _remove_folder(self._parent, self._temporary, self.fd)
-        close(self.fd)
-        close(self._parent)
+        self.discard()
 
 
-def _create_locked_file(folder: int, name: bytes) -> tuple[int, bytes]:
-    """A new file whose lock this process holds: its descriptor and name."""
-    while True:
-        temporary = _temporary_name(name)
+@contextlib.contextmanager
+def new_folder(path: str) -> Iterator[str]:
+    """The path that a folder has in the block, which may be used by other processes, until it appears at its end.
+
+    WriteErrors and UsageErrors of the block get the names that the files would have had.
+    """
+    with AtomicFolder(path, path) as folder:
+        here = os.readlink(f"/proc/self/fd/{folder.fd}")
         try:
-            fd = os.open(temporary, _NEW_FILE, 0o600, dir_fd=folder)
-        except FileExistsError:
-            continue  # by chance, or because somebody wants us to write there
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            # Another writer may have taken the file for a leftover before it was locked.
-            if os.fstat(fd).st_nlink == 1:
-                return fd, temporary
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary, dir_fd=folder)
-            close(fd)
-            raise
-        close(fd)
+            yield here
+        except WriteError as error:
+            raise WriteError(error.errno, str(error.filename).replace(here, path), error.detail) from error
+        except UsageError as error:
+            raise UsageError(str(error).replace(here, path)) from error
+        folder.commit()
 
 
-def _create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
-    """A new folder whose lock this process holds: its descriptor and name."""
-    while True:
-        temporary = _temporary_name(name)
-        try:
-            os.mkdir(temporary, 0o700, dir_fd=parent)
-        except FileExistsError:
-            continue
-        try:
-            fd = open_folder(temporary, parent, force=True)  # a umask may forbid it even to us
-        except FileNotFoundError:
-            continue  # another took it for a leftover before it was locked
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.rmdir(temporary, dir_fd=parent)
-            raise
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            os.fchmod(fd, 0o700)
-            if _is_named(parent, temporary, fd):
-                return fd, temporary
-        except BaseException:
-            _remove_folder(parent, temporary, fd)
-            close(fd)
-            raise
-        close(fd)
+def refuse_content(path: str, *, follow: bool = False) -> None:
+    """Before work for a new folder begins: that there is none, or an empty one. What appears there meanwhile is an
+    error of the commit. follow: a symbolic link is what it leads to.
+
+    Raises:
+        UsageError: something is there, which nobody should lose.
+        WriteError: that cannot be found out.
+
+    """
+    path = path.rstrip("/") or "/"
+    with writing(path):
+        if not os.path.lexists(path):
+            return
+        if not os.path.isdir(path) or (os.path.islink(path) and not follow):
+            raise UsageError(f"{path}: already exists and is no folder; name a new or an empty folder")
+        if names := os.listdir(path):
+            raise UsageError(
+                f"{path}: already exists and is not empty (it has {min(names)}); name a new or an empty folder"
+            )
 
 
-def _is_named(folder: int, name: bytes, fd: int) -> bool:
-    """Whether the name leads to what is open as fd."""
-    try:
-        return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(fd))
-    except OSError:
-        return False
+def make_folder(path: str) -> None:
+    """Make a folder, and those above it, where there is none. Raises WriteError."""
+    with writing(path):
+        os.makedirs(path, exist_ok=True)
 
 
-def _remove_folder(parent: int, name: bytes, fd: int) -> None:
-    """Remove a folder, open as fd and locked by us, as far as possible; not what has been given another name."""
-    if _is_named(parent, name, fd):
-        remove_content(fd)
-        with contextlib.suppress(OSError):
-            os.rmdir(name, dir_fd=parent)
-
-
-def _mode_of_new_files() -> int:
-    """What open(2) would give a new file. The umask can only be read by setting it, or here without that race."""
+def new_mode(wanted: int) -> int:
+    """What the umask leaves of the mode of something new. It can only be read by setting it, or here without that
+    race. Raises OSError.
+    """
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-        for line in status:
-            if line.startswith("Umask:"):
-                return 0o666 & ~int(line.split()[1], 8)
-    return 0o644
+        return wanted & ~next((int(line.split()[1], 8) for line in status if line.startswith("Umask:")), 0o022)
+
+
+def sync_folder(path: str) -> None:
+    """Make new names in a folder durable. Raises OSError."""
+    place = os.open(path or ".", _PLACE)
+    try:
+        _sync_place(place)
+    finally:
+        close(place)
 
 
 def _sync_place(place: int) -> None:
@@ -265,65 +255,15 @@ def _sync_place(place: int) -> None:
     except PermissionError:
         return  # we may write to it and not list it; the rename is done
     try:
-        _sync_folder(fd)
+        _sync_open_folder(fd)
     finally:
         close(fd)
 
 
-def _sync_folder(fd: int) -> None:
+def _sync_open_folder(fd: int) -> None:
     """File systems that cannot sync a folder say EINVAL: nothing more can be done there."""
     try:
         os.fsync(fd)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
-
-
-# ---------------------------------------------------------------- leftovers
-
-
-def _find_leftovers(place: int, name: bytes) -> list[bytes]:
-    """What bears the name of a temporary file or folder of the target."""
-    ours = temporary_names(name)
-    try:
-        fd = os.open(b".", FOLDER, dir_fd=place)
-    except OSError:
-        return []  # a folder that cannot be listed can be written to all the same
-    try:
-        return [entry for entry in map(os.fsencode, os.listdir(fd)) if ours.fullmatch(entry)]
-    except OSError:
-        return []
-    finally:
-        close(fd)
-
-
-def _remove_leftover_files(folder: int, name: bytes) -> None:
-    """Remove what killed writers of the same target left: their locks are free."""
-    for entry in _find_leftovers(folder, name):
-        with contextlib.suppress(OSError):  # somebody is writing it, or it is gone, or it is nothing of ours
-            # O_NONBLOCK: a FIFO of that name must not stop us.
-            fd = os.open(entry, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.unlink(entry, dir_fd=folder)
-            finally:
-                close(fd)
-
-
-def _remove_leftover_folders(parent: int, name: bytes) -> None:
-    """Remove what killed processes left that unpacked into the same target: their locks are free."""
-    for entry in _find_leftovers(parent, name):
-        with contextlib.suppress(OSError):
-            mode = stat.S_IMODE(os.stat(entry, dir_fd=parent, follow_symlinks=False).st_mode)
-            try:
-                fd, forced = open_folder(entry, parent), False
-            except PermissionError:
-                fd, forced = open_folder(entry, parent, force=True), True
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove_folder(parent, entry, fd)
-            except BlockingIOError:
-                if forced:
-                    os.fchmod(fd, mode)  # its owner has completed it and is about to rename it
-            finally:
-                close(fd)

@@ -7,14 +7,12 @@ import multiprocessing.connection
 import operator
 import os
 import signal
-import stat
 import sys
-import time
 import traceback
 from typing import Any, Protocol
 
-from fffs.atomic import AtomicFolder
-from fffs.errors import UsageError, WriteError
+from fffs.atomic import make_folder, new_folder, refuse_content
+from fffs.errors import UsageError
 from fffs.formats.ffrecord import SUFFIX
 from fffs.views import readable_bytes
 from fffs.writer import FileWriter
@@ -68,28 +66,11 @@ def dump(dataset: Items, fname: str | os.PathLike[str], nfiles: int | None = Non
         raise UsageError(f"the number of parts must be at least 1, not {count}")
     count = max(min(count, n), 1)
     bounds = [n * k // count for k in range(count + 1)]
-    _refuse_content(target)
-    with AtomicFolder(os.fsencode(target), target) as folder:
-        here = os.readlink(f"/proc/self/fd/{folder.fd}")
+    refuse_content(target)
+    make_folder(os.path.dirname(target))
+    with new_folder(target) as here:
         parts = [(os.path.join(here, f"PART_{k:05}{SUFFIX}"), bounds[k], bounds[k + 1]) for k in range(count)]
         _write_in_processes(dataset, parts, verbose)
-        mode = stat.S_IMODE(os.stat(parts[0][0]).st_mode)
-        folder.commit(mode | (mode & 0o444) >> 2, time.time_ns())
-
-
-def _refuse_content(target: str) -> None:
-    """Before anything is written. What appears there meanwhile is an error of the commit."""
-    try:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        there = os.listdir(target)
-    except FileNotFoundError:
-        return
-    except NotADirectoryError:
-        raise UsageError(f"{target}: is there, and no folder; several parts need one") from None
-    except OSError as error:
-        raise WriteError(error.errno, target) from error
-    if there:
-        raise UsageError(f"{target}: is not empty (it has {min(there)}); name another folder, or none that exists")
 
 
 def _guess_size(dataset: Items) -> int:

@@ -9,10 +9,10 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from fffs.atomic import temporary_names
 from fffs.errors import ReadError, SourceChangedError, SourceNotFoundError, UnsupportedError, UsageError
 from fffs.folders import Way, Ways, close
 from fffs.native import lib
+from fffs.temporary import temporary_names
 from fffs.treebuilder import TreeBuilder
 
 KINDS = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fffs.atomic import AtomicFolder
+from fffs.atomic import AtomicFolder, refuse_content
 from fffs.early import EarlyWriting
 from fffs.errors import UnsupportedError, UsageError
 from fffs.failures import writing
@@ -75,10 +75,8 @@ def unpack(
 
 def _check_target(name: str) -> bytes:
     """The path to give to what is unpacked; UsageError when that cannot be."""
+    refuse_content(name, follow=True)
     path = os.fsencode(name).rstrip(b"/") or b"/"
-    with writing(name):
-        if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
-            raise UsageError(f"{name}: already exists; unpack into a new or an empty folder")
     if os.path.islink(path) or os.path.basename(path) in (b".", b".."):
         path = os.path.realpath(path)
     # The target is replaced in one step, which these two cannot be: one belongs to another file system, and whoever is

@@ -264,7 +264,7 @@ def test_parts_need_a_new_folder_and_a_format(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "kept").touch()
     for force in (False, True):
-        with pytest.raises(UsageError, match="need a new or an empty folder"):
+        with pytest.raises(UsageError, match=r"full: already exists and is not empty \(it has kept\); name a new"):
             fffs.convert(source, tmp_path / "full", to="ffrecord", parts=2, force=force)
     with pytest.raises(UsageError, match="say so with --to"):
         fffs.convert(source, tmp_path / "new", parts=2)

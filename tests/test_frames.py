@@ -22,11 +22,11 @@ from frame_files import of_frame, path_of, tf_frame, tf_head
 from fuzz import frames, fuzz_ofrecord, fuzz_tfrecord, seeds_frames
 
 from fffs import engine, ofrecord, tfrecord
-from fffs.atomic import SUFFIX
 from fffs.crc32c import crc32c, crc32c_combine, mask, unmask
 from fffs.errors import ReadError, SourceChangedError, WriteError, WriterError
 from fffs.formats.frames import OFRECORD, TFRECORD, scan
 from fffs.native import ffi, lib
+from fffs.temporary import SUFFIX
 
 TIB = 1 << 40
 

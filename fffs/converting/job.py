@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import stat
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fffs import tfrecord
-from fffs.atomic import AtomicFile, AtomicFolder
+from fffs.atomic import AtomicFile, new_folder, refuse_content
 from fffs.converting import kinds, packs, writers
 from fffs.converting.archives import open_archive
 from fffs.converting.keeping import Kept
 from fffs.converting.pipeline import Pipeline
 from fffs.converting.records import Records, StoredRecords, StreamedRecords, plan
 from fffs.converting.verifying import compare_records, differs, forget
-from fffs.errors import UsageError, WriteError
+from fffs.errors import UsageError
 from fffs.files import open_source
 from fffs.formats.bag import COMPRESSED, sidecars
 from fffs.formats.ffrecord import SUFFIX
@@ -95,7 +93,7 @@ class Job:
         if self.split and self.form == "bag":
             raise UsageError(f"{self.target}: Bags have no parts; a data set has (--to granular)")
         if self.split or self.form == "granular":
-            self._refuse_content()
+            refuse_content(self.target)  # with --force as well: nobody should lose many files by an option
             return self.form
         for name in self._replaced():
             if os.path.isdir(name) or not self.force:
@@ -115,28 +113,6 @@ class Job:
             return [self.source]
         paths = expand_shards(self.source) if self.kind == "tfrecord" else expand_sources(self.source)
         return [*paths, *(table for path in paths if self.kind == "bag" for table in sidecars(path))]
-
-    def _refuse_content(self) -> None:
-        """A folder must be new or empty, with --force as well: nobody should lose many files by an option."""
-        if os.path.lexists(self.target) and (
-            os.path.islink(self.target) or not os.path.isdir(self.target) or os.listdir(self.target)
-        ):
-            raise UsageError(f"{self.target}: already exists; several files need a new or an empty folder")
-
-    @contextlib.contextmanager
-    def _new_folder(self) -> Iterator[str]:
-        """A folder, by the path that it has until it appears at the end of the block."""
-        with AtomicFolder(os.fsencode(self.target), self.target) as folder:
-            here = os.readlink(f"/proc/self/fd/{folder.fd}")
-            try:
-                yield here
-            except WriteError as error:
-                name = str(error.filename).replace(here, self.target)
-                raise WriteError(error.errno, name, error.detail) from error
-            except UsageError as error:
-                raise UsageError(str(error).replace(here, self.target)) from error
-            mode = stat.S_IMODE(os.stat(os.path.join(here, os.listdir(here)[0])).st_mode) & 0o666
-            folder.commit(mode | (mode & 0o444) >> 2, time.time_ns())
 
     @contextlib.contextmanager
     def _comparing(self, *more: str) -> Iterator[None]:
@@ -247,7 +223,7 @@ class Job:
         if not self.split and self.layout == "v1":
             datasets.write_rows(rows, len(data), self.target, data.spec, self.layout, work)
         else:
-            with self._new_folder() as here:
+            with new_folder(self.target) as here:
                 for k in range(len(edges) - 1):
                     folder = os.path.join(here, shard_name(k)) if self.split else here
                     datasets.write_rows(rows, edges[k + 1] - edges[k], folder, data.spec, self.layout, work)
@@ -294,7 +270,7 @@ class Job:
         if self.split:
             stem = os.path.splitext(os.path.basename(self.target))[0]
             names = [writers.part_name(self.form, stem, k, count) for k in range(count)]
-            with self._new_folder() as here:
+            with new_folder(self.target) as here:
                 self._write(records, [os.path.join(here, name) for name in names], bounds, work)
             paths = [os.path.join(self.target, name) for name in names]
         else:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from types import TracebackType
 
-from fffs.atomic import temporary_path
+from fffs.temporary import temporary_path
 
 
 class Kept:

@@ -18,7 +18,7 @@ from fffs.crc32c import crc32c, mask
 from fffs.errors import UnsupportedError, UsageError
 from fffs.formats import ffrecord, ofrecord, tfrecord
 from fffs.formats.bag import SUFFIX as BAG
-from fffs.formats.bag import encode_table, sidecars
+from fffs.formats.bag import encode_table, refuse_sidecars, sidecars
 from fffs.index import Int64Array
 from fffs.pwrite import PIECES, write_at
 from fffs.shards import shard_name
@@ -116,7 +116,7 @@ def open_file(form: str, layout: str, path: str, lengths: Int64Array) -> Iterato
         if form == known and not path.endswith(suffix):
             raise UsageError(f"{path}: the name of such a file must end in {suffix}")
     if form == "bag" and layout == "v1":
-        _refuse_tables(path)
+        refuse_sidecars(path)
     with contextlib.ExitStack() as files:
         file = files.enter_context(AtomicFile(path))
         has_table = form == "bag" and layout == "v3"
@@ -124,12 +124,6 @@ def open_file(form: str, layout: str, path: str, lengths: Int64Array) -> Iterato
         records = RecordFile(file, table, form, lengths)
         yield records
         records.finish()
-
-
-def _refuse_tables(path: str) -> None:
-    for table in sidecars(path):
-        if os.path.lexists(table):
-            raise UsageError(f"{path}: remove {table} first: readers would take it for the table of the new Bag")
 
 
 def part_name(form: str, stem: str, k: int, count: int) -> str:

@@ -43,6 +43,13 @@ def sidecars(path: str) -> tuple[str, ...]:
     return (path.removesuffix(SUFFIX) + ".idx", limits) if name.endswith(SUFFIX) else (limits,)
 
 
+def refuse_sidecars(path: str) -> None:
+    """Before a Bag in layout v1 is written: UsageError when there is a table of an older one in layout v3."""
+    for table in sidecars(path):
+        if os.path.lexists(table):
+            raise UsageError(f"{path}: remove {table} first: readers would take it for the table of the new Bag")
+
+
 def encode_table(ends: array[int]) -> bytes:
     """The table of layout v1 for records that end at ends (an array of type "Q")."""
     return bytes(8) + np.array(ends, "<u8").tobytes()

@@ -7,7 +7,7 @@ from typing import Any
 
 from fffs.atomic import AtomicFile
 from fffs.errors import UsageError
-from fffs.formats.bag import SUFFIX, sidecars
+from fffs.formats.bag import SUFFIX, refuse_sidecars
 from fffs.granular.output import OutputWriter
 from fffs.granular.streams import AppendedBag, RecordStream
 from fffs.views import readable_bytes
@@ -19,9 +19,7 @@ class _NewBag:
     def __init__(self, path: str) -> None:
         if not path.endswith(SUFFIX):
             raise UsageError(f"{path}: the name of a Bag must end in {SUFFIX}")
-        for table in sidecars(path):
-            if os.path.lexists(table):
-                raise UsageError(f"{path}: remove {table} first: readers would take it for the table of the new Bag")
+        refuse_sidecars(path)
         self._file = AtomicFile(path)
         self._stream = RecordStream(self._file.fd, path)
         self.append, self.flush = self._stream.append, self._stream.drain

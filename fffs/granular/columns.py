@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Sequence
 
-from fffs.atomic import AtomicFile, AtomicFolder
+from fffs.atomic import AtomicFile, AtomicFolder, make_folder, refuse_content
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError, WriteError
 from fffs.failures import writing
 from fffs.formats.bag import SUFFIX
@@ -28,10 +27,13 @@ class NewColumns:
 
     def __init__(self, path: str, spec: dict[str, str]) -> None:
         self.path = path
-        if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path) or os.listdir(path)):
-            raise WriteError(errno.EEXIST, path, "a data set in layout v1 is written at once, to a new or empty folder")
+        try:
+            refuse_content(path)
+        except UsageError:  # callers expect an OSError, as mkdir(2) would have given
+            detail = "a data set in layout v1 is written at once, to a new or empty folder"
+            raise WriteError(errno.EEXIST, path, detail) from None
         make_folder(os.path.dirname(path.rstrip("/")) or ".")
-        self._folder = AtomicFolder(os.fsencode(path.rstrip("/")), path)
+        self._folder = AtomicFolder(path, path)
         self._fds: list[int] = []
         try:
             self._spec = self._create(specs.NAME)
@@ -81,13 +83,12 @@ class NewColumns:
         for stream in (*self._columns, self._refs):
             stream.finish()
         self._close_files()
-        self._folder.commit(0o777 & ~_umask(), time.time_ns())
-        self._folder.__exit__(None, None, None)
+        self._folder.commit()
 
     def discard(self) -> None:
         """Forget it."""
         self._close_files()
-        self._folder.__exit__(None, None, None)
+        self._folder.discard()
 
     def _close_files(self) -> None:
         while self._fds:
@@ -183,15 +184,3 @@ class GrownColumns:
     def _close(self) -> None:
         for bag in self._bags:
             bag.close()
-
-
-def make_folder(path: str) -> None:
-    """Make a folder, and those above it, where there is none. Raises WriteError."""
-    with writing(path):
-        os.makedirs(path, exist_ok=True)
-
-
-def _umask() -> int:
-    """Read without setting it, which would be a race."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-        return next((int(line.split()[1], 8) for line in status if line.startswith("Umask:")), 0o022)

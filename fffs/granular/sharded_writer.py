@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from fffs.atomic import make_folder
 from fffs.errors import UsageError
 from fffs.granular.codecs import Codec
-from fffs.granular.columns import make_folder
 from fffs.granular.reader import newer_names
 from fffs.granular.shards import shard_name
 from fffs.granular.spec import NAME

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import stat
@@ -12,7 +11,7 @@ from array import array
 
 import numpy as np
 
-from fffs.atomic import CHECKSUMS
+from fffs.atomic import CHECKSUMS, sync_folder
 from fffs.early import EarlyWriting
 from fffs.errors import MetadataError, UsageError, WriteError, WriterError
 from fffs.failures import writing
@@ -194,15 +193,3 @@ class AppendedBag:
             if fd >= 0:
                 os.close(fd)
         self._bag = self._index = -1
-
-
-def sync_folder(path: str) -> None:
-    """Make new names in a folder durable."""
-    fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that cannot
-            raise
-    finally:
-        os.close(fd)

@@ -1,0 +1,145 @@
+"""What is being written, under temporary names that its lock makes ours; and what writers that were killed left."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import stat
+
+from fffs.folders import FOLDER, close, open_folder, remove_content
+
+# Leftovers of a writer that was killed are recognised by this name, and as nobody's by their lock: the writer holds
+# one.
+SUFFIX = ".fffs-tmp"
+
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def temporary_names(name: bytes) -> re.Pattern[bytes]:
+    """What the temporary files of a target called ``name`` are called. Long names must leave room for the rest."""
+    return re.compile(rb"\.%b\.[0-9a-f]{12}%b" % (re.escape(name[:200]), re.escape(SUFFIX.encode())), re.DOTALL)
+
+
+def _temporary_name(name: bytes) -> bytes:
+    return b".%b.%b%b" % (name[:200], secrets.token_hex(6).encode(), SUFFIX.encode())
+
+
+def temporary_path(path: str) -> bytes:
+    """A new name beside a file, which its next writer takes for a leftover unless it is locked."""
+    folder, name = os.path.split(os.fsencode(path))
+    return os.path.join(folder, _temporary_name(name))
+
+
+def create_locked_file(folder: int, name: bytes) -> tuple[int, bytes]:
+    """A new file whose lock this process holds: its descriptor and name."""
+    while True:
+        temporary = _temporary_name(name)
+        try:
+            fd = os.open(temporary, _NEW_FILE, 0o600, dir_fd=folder)
+        except FileExistsError:
+            continue  # by chance, or because somebody wants us to write there
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            # Another writer may have taken the file for a leftover before it was locked.
+            if os.fstat(fd).st_nlink == 1:
+                return fd, temporary
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            close(fd)
+            raise
+        close(fd)
+
+
+def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
+    """A new folder whose lock this process holds: its descriptor and name."""
+    while True:
+        temporary = _temporary_name(name)
+        try:
+            os.mkdir(temporary, 0o700, dir_fd=parent)
+        except FileExistsError:
+            continue
+        try:
+            fd = open_folder(temporary, parent, force=True)  # a umask may forbid it even to us
+        except FileNotFoundError:
+            continue  # another took it for a leftover before it was locked
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.rmdir(temporary, dir_fd=parent)
+            raise
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            os.fchmod(fd, 0o700)
+            if _is_named(parent, temporary, fd):
+                return fd, temporary
+        except BaseException:
+            remove_folder(parent, temporary, fd)
+            close(fd)
+            raise
+        close(fd)
+
+
+def _is_named(folder: int, name: bytes, fd: int) -> bool:
+    """Whether the name leads to what is open as fd."""
+    try:
+        return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(fd))
+    except OSError:
+        return False
+
+
+def remove_folder(parent: int, name: bytes, fd: int) -> None:
+    """Remove a folder, open as fd and locked by us, as far as possible; not what has been given another name."""
+    if _is_named(parent, name, fd):
+        remove_content(fd)
+        with contextlib.suppress(OSError):
+            os.rmdir(name, dir_fd=parent)
+
+
+def _find_leftovers(place: int, name: bytes) -> list[bytes]:
+    """What bears the name of a temporary file or folder of the target."""
+    ours = temporary_names(name)
+    try:
+        fd = os.open(b".", FOLDER, dir_fd=place)
+    except OSError:
+        return []  # a folder that cannot be listed can be written to all the same
+    try:
+        return [entry for entry in map(os.fsencode, os.listdir(fd)) if ours.fullmatch(entry)]
+    except OSError:
+        return []
+    finally:
+        close(fd)
+
+
+def remove_leftover_files(folder: int, name: bytes) -> None:
+    """Remove what killed writers of the same target left: their locks are free."""
+    for entry in _find_leftovers(folder, name):
+        with contextlib.suppress(OSError):  # somebody is writing it, or it is gone, or it is nothing of ours
+            # O_NONBLOCK: a FIFO of that name must not stop us.
+            fd = os.open(entry, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(entry, dir_fd=folder)
+            finally:
+                close(fd)
+
+
+def remove_leftover_folders(parent: int, name: bytes) -> None:
+    """Remove what killed processes left that unpacked into the same target: their locks are free."""
+    for entry in _find_leftovers(parent, name):
+        with contextlib.suppress(OSError):
+            mode = stat.S_IMODE(os.stat(entry, dir_fd=parent, follow_symlinks=False).st_mode)
+            try:
+                fd, forced = open_folder(entry, parent), False
+            except PermissionError:
+                fd, forced = open_folder(entry, parent, force=True), True
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_folder(parent, entry, fd)
+            except BlockingIOError:
+                if forced:
+                    os.fchmod(fd, mode)  # its owner has completed it and is about to rename it
+            finally:
+                close(fd)
