@@ -44,17 +44,12 @@ def open(  # called as fffs.open
         return FileReader(path, check_data, format=format)
     name = os.fsdecode(path)
     if os.path.isdir(name):
-        from fffs.granular.shards import shard_name
-        from fffs.granular.spec import NAME
+        from fffs.granular.shards import data_set_folders
 
-        if os.path.lexists(os.path.join(name, NAME)):
-            from fffs.granular import DatasetReader
+        if folders := data_set_folders(name):
+            from fffs.granular import DatasetReader, ShardedDatasetReader
 
-            return DatasetReader(name, check_data=check_data)
-        if os.path.lexists(os.path.join(name, shard_name(0), NAME)):
-            from fffs.granular import ShardedDatasetReader
-
-            return ShardedDatasetReader(name, check_data=check_data)
+            return (DatasetReader if folders == [name] else ShardedDatasetReader)(name, check_data=check_data)
     elif name.endswith(COMPRESSED):
         from fffs.granular import BagReader
 

@@ -111,9 +111,7 @@ def _files(path: str) -> Iterator[tuple[str, str | None]]:
     from fffs.granular import shards, spec
     from fffs.reader import expand_sources  # which reads with sidecars
 
-    folders = [path] if os.path.lexists(os.path.join(path, spec.NAME)) else []
-    if os.path.lexists(os.path.join(path, shards.shard_name(0), spec.NAME)):
-        folders = shards.find_shards(path)
+    folders = shards.data_set_folders(path)
     for folder in folders:
         layout = shards.layout_of(folder, spec.load(folder))
         for name in sorted(os.listdir(folder)):

@@ -441,8 +441,17 @@ def test_rows_that_share_blobs_are_refused(tmp_path: Path) -> None:
             writer.append({"k": [b"%d" % k]})
     refs = (tmp_path / "set" / "refs.bag").read_bytes()
     (tmp_path / "set" / "refs.bag").write_bytes(refs.replace(b"\x92\x01\x01", b"\x92\x00\x03"))
-    with pytest.raises(MetadataError, match="blobs that other rows have"):
+    with pytest.raises(MetadataError, match=r"refs\.bag: its sequences have 5 blobs of 3"):
         fffs.convert(tmp_path / "set", tmp_path / "x.ffr")
+    for name, count in (("three", 3), ("one", 1)):
+        with granular.DatasetWriter(tmp_path / name, {"k": "bytes"}) as writer:
+            for _ in range(count):
+                writer.append({"k": b"large"})
+    refs = (tmp_path / "three" / "refs.bag").read_bytes()
+    (tmp_path / "one" / "refs.bag").write_bytes(refs.replace(b"\x91\1", b"\x91\0").replace(b"\x91\2", b"\x91\0"))
+    with pytest.raises(MetadataError, match=r"refs\.bag: its rows name blobs that other rows have: 3 together.* 1$"):
+        fffs.convert(tmp_path / "one", tmp_path / "x.ffr")
+    assert not (tmp_path / "x.ffr").exists()
 
 
 # ---------------------------------------------------------------- archives

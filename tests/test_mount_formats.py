@@ -559,6 +559,7 @@ def test_keys_that_are_no_names_are_refused(key: str, tmp_path: Path) -> None:
 
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "spec.json").write_text(json.dumps({key: "utf8"}))
+    (tmp_path / "set" / "refs.bag").touch()
     for load in (load_source, load_shown):
         with pytest.raises(MetadataError):
             load([tmp_path / "set"])

@@ -21,9 +21,12 @@ from test_cli import run
 
 import fffs
 from fffs import granular, tfrecord
+from fffs.converting.kinds import kind_of_source
 from fffs.engine import CHECK_CRC32, CHECK_CRC32C, CHECK_NONE
 from fffs.errors import ChecksumError, FormatError, RecordIndexError, SourceNotFoundError, UsageError
 from fffs.formats.ofrecord import OFRecordWriter
+from fffs.granular.shards import data_set_folders
+from fffs.sidecar import keep_checksums
 
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 RECORDS = [b"\n\0" + np.random.default_rng(k).bytes(1000 + k) for k in range(40)]
@@ -176,6 +179,28 @@ def test_folders_of_parts_and_shards_are_one_reader(tmp_path: Path) -> None:
             assert reader.n == 440
             assert [os.path.basename(name) for name in reader.fnames] == names
             assert as_bytes(reader.read([401])) == [RECORDS[1]]
+
+
+def test_a_data_set_is_a_spec_with_bags_beside_it_for_everybody(tmp_path: Path) -> None:
+    parts, shards = tmp_path / "parts", tmp_path / "shards"
+    with granular.ShardedDatasetWriter(shards, {"k": "bytes"}, shard_length=1) as writer:
+        for k in range(2):
+            writer.append({"k": b"%d" % k})
+    (shards / "spec.json").write_text("{}")  # of another program, as the one beside the parts
+    parts.mkdir()
+    (parts / "spec.json").write_text('{"k": "bytes"}')
+    write_ffrecord(parts / "PART_00000.ffr")
+    assert data_set_folders(os.fspath(parts)) == []
+    assert kind_of_source(os.fspath(parts)) == "folder"
+    assert keep_checksums(parts) == []
+    with fffs.open(parts) as reader, fffs.load_source(parts) as source:
+        assert isinstance(reader, fffs.FileReader) and reader.n == source.store.n == len(RECORDS)
+    assert data_set_folders(os.fspath(shards)) == [os.fspath(shards / name) for name in ("000000", "000001")]
+    assert kind_of_source(os.fspath(shards)) == "granular"
+    assert len(keep_checksums(shards)) == 4
+    with fffs.open(shards) as rows, fffs.load_source(shards) as source:
+        assert (type(rows), rows.n, source.layout) == (granular.ShardedDatasetReader, 2, "granular")
+    fffs.convert(shards, tmp_path / "x.ffr", verify=True)
 
 
 def test_formats_can_be_mixed_in_one_reader(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Blobs are never decoded: what a type means is up to whoever reads the data set, 
 
 from __future__ import annotations
 
+import itertools
 import os
 from array import array
 from collections.abc import Iterator, Mapping
@@ -14,19 +15,18 @@ from typing import Final
 import numpy as np
 
 from fffs.atomic import AtomicFile
-from fffs.converting.records import Records, StoredRecords, plan
+from fffs.converting.records import Records, StoredRecords
 from fffs.errors import MetadataError
 from fffs.files import SourceFile
-from fffs.granular import refs
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
 from fffs.granular.columns import Blobs
-from fffs.granular.shards import Shard, find_shards, open_shard
+from fffs.granular.shards import Shard, data_set_folders, find_shards, open_shards
 from fffs.granular.spec import Type
 from fffs.granular.writer import DatasetWriter
 from fffs.index import Int64Array
 from fffs.jobs import Jobs
-from fffs.layouts import Source
+from fffs.layouts import Source, refs_table
 from fffs.pack_file import PackFile
 from fffs.packing import build_tree
 from fffs.store import RecordStore
@@ -38,7 +38,7 @@ LEAST_DIGITS: Final = 6
 
 
 @dataclass
-class DataSet:
+class BlobRows:
     """The rows of a data set.
 
     ``counts`` int64[rows, keys]: how many blobs each sequence has, SCALAR for what is none. ``blobs``: those of all
@@ -92,73 +92,48 @@ class DataSet:
 # ---------------------------------------------------------------- from a folder of Bags
 
 
-def load_folder(path: str) -> DataSet:
+def load_folder(path: str) -> BlobRows:
     """A data set of any generation, also one in shards.
 
     Raises:
         SourceNotFoundError, MetadataError, ReadError: it is not there, damaged, or cannot be read.
 
     """
-    folders = [path] if os.path.lexists(os.path.join(path, specs.NAME)) else find_shards(path)
-    spec = specs.load(folders[0])
-    sources: list[SourceFile] = []
-    try:
-        shards = []
-        for folder in folders:
-            if specs.load(folder) != spec:
-                raise MetadataError(f"{os.path.join(folder, specs.NAME)}: not the spec of {folders[0]}")
-            shards.append(open_shard(folder, spec, sources))
-    except BaseException:
-        for source in sources:
-            os.close(source.fd)
-        raise
+    folders = data_set_folders(path) or find_shards(path)  # which says what is missing
+    spec = specs.load_common(folders)
+    sources, shards = open_shards(path, folders, spec)
     store = RecordStore(sources)
     try:
         mtime = max(os.fstat(source.fd).st_mtime_ns for source in sources)
-        parts = [_places(store, shard, spec, folder) for shard, folder in zip(shards, folders, strict=True)]
+        firsts = [0, *itertools.accumulate(shard.files for shard in shards)][:-1]
+        parts = [_places(sources[k], shard, spec) for k, shard in zip(firsts, shards, strict=True)]
         numbers = np.concatenate([part[0] for part in parts])
         counts = np.concatenate([part[1] for part in parts])
-        return DataSet(path, spec, counts, StoredRecords(store, path, numbers), mtime)
+        return BlobRows(path, spec, counts, StoredRecords(store, path, numbers), mtime)
     except BaseException:
         store.close()
         raise
 
 
-def _places(store: RecordStore, shard: Shard, spec: dict[str, str], folder: str) -> tuple[Int64Array, Int64Array]:
-    """The records that are the blobs of a shard's rows, and how many each key has."""
-    firsts = np.array([first for first, _ in shard.columns], np.int64)
-    if shard.refs is None:
-        numbers = firsts[None, :] + np.arange(shard.rows)[:, None]
-        return numbers.reshape(-1), np.full(numbers.shape, SCALAR, np.int64)
-    sequences = [Type.parse(kind).sequence for kind in spec.values()]
-    found, counts = array("q"), array("q")
-    left = sum(count for _, count in shard.columns)
-    lengths = store.lengths(range(shard.refs, shard.refs + shard.rows))
-    for begin, end in plan(lengths, ()):
-        data, offsets = store.read_joined(range(shard.refs + begin, shard.refs + end))
-        bounds = offsets.tolist()
-        for k in range(end - begin):
-            where = f"{folder}: row {begin + k}"
-            try:
-                row = refs.decode(data[bounds[k] : bounds[k + 1]].tobytes(), sequences)
-            except ValueError as error:
-                raise MetadataError(f"{where}: its record in refs.bag is none: {error}") from None
-            for ref, (first, count) in zip(row, shard.columns, strict=True):
-                at, length = (ref, 1) if isinstance(ref, int) else ref
-                left -= length
-                if at + length > count:
-                    raise MetadataError(f"{where}: it names the blobs {at} to {at + length - 1}, and there are {count}")
-                if left < 0:
-                    raise MetadataError(f"{where}: it names blobs that other rows have: together more than there are")
-                found.extend(range(first + at, first + at + length))
-                counts.append(SCALAR if isinstance(ref, int) else length)
-    return np.array(found, np.int64), np.array(counts, np.int64).reshape(shard.rows, len(spec))
+def _places(file: SourceFile, shard: Shard, spec: dict[str, str]) -> tuple[Int64Array, Int64Array]:
+    """The records that are the blobs of a shard's rows, and how many each key has. file: the shard's first."""
+    sequences = [shard.refs is not None and Type.parse(kind).sequence for kind in spec.values()]
+    table = refs_table.load(file, shard, sequences)
+    firsts, lengths = (np.stack(columns, axis=1) for columns in (table.first, table.count))
+    total, blobs = int(lengths.sum()), sum(count for _, count in shard.columns)
+    if total > blobs:  # else a small file would become as large a one as somebody likes
+        raise MetadataError(
+            f"{file.index.path}: its rows name blobs that other rows have: {total} together, and there are {blobs}"
+        )
+    each = lengths.reshape(-1)
+    numbers = np.repeat(firsts.reshape(-1) - (np.cumsum(each) - each), each) + np.arange(total)
+    return numbers, np.where(sequences, lengths, SCALAR)
 
 
 # ---------------------------------------------------------------- from a packed folder
 
 
-def load_packed(source: Source, shown: str) -> DataSet:
+def load_packed(source: Source, shown: str) -> BlobRows:
     """The data set that a packed folder shows as a tree; the source is closed with it.
 
     Raises:
@@ -192,7 +167,7 @@ def load_packed(source: Source, shown: str) -> DataSet:
             else:
                 raise MetadataError(f"{shown}: not the tree of a data set: {key!r} of row {row} is not of type {kind}")
     blobs = StoredRecords(source.store, shown, np.array(found, np.int64))
-    return DataSet(shown, spec, np.array(counts, np.int64).reshape(len(named), len(spec)), blobs, 0)
+    return BlobRows(shown, spec, np.array(counts, np.int64).reshape(len(named), len(spec)), blobs, 0)
 
 
 def _numbered(entries: Iterator[tuple[bytes, int]], count: int, what: str) -> Iterator[int]:
@@ -232,7 +207,7 @@ def write_rows(rows: Iterator[Blobs], count: int, path: str, spec: dict[str, str
             del row
 
 
-def pack_rows(data: DataSet, file: AtomicFile, work: Jobs) -> None:
+def pack_rows(data: BlobRows, file: AtomicFile, work: Jobs) -> None:
     """Write a data set as a packed folder."""
     lengths, spec = data.blobs.lengths, specs.encode(data.spec)
     tree = build_tree(_lay_out(data), len(lengths) + 1, data.shown)
@@ -248,7 +223,7 @@ def pack_rows(data: DataSet, file: AtomicFile, work: Jobs) -> None:
     pack.finish(tree)
 
 
-def _lay_out(data: DataSet) -> TreeBuilder:
+def _lay_out(data: BlobRows) -> TreeBuilder:
     """The names of all blobs, in the order of the blobs, and of the spec behind them."""
     builder = TreeBuilder(mtime=data.mtime)
     keys, record = [key.encode() for key in data.spec], 0

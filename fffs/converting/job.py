@@ -33,7 +33,7 @@ from fffs.store import RecordStore
 from fffs.tree import ROOT
 
 if TYPE_CHECKING:  # what needs granular is imported when there is a data set
-    from fffs.converting.datasets import DataSet
+    from fffs.converting.datasets import BlobRows
 
 DEFAULT_JOBS = 2  # one thread reads and checks while another writes: a file system lets one write to a file at a time
 
@@ -159,7 +159,7 @@ class Job:
 
     # ------------------------------------------------------------ data sets
 
-    def _from_data_set(self, data: DataSet) -> Done:
+    def _from_data_set(self, data: BlobRows) -> Done:
         from fffs.converting import datasets
 
         with contextlib.closing(data):
@@ -192,10 +192,11 @@ class Job:
         if self.forced or (self.form not in (None, "granular") and not self.split):
             return None
         from fffs.converting import datasets
+        from fffs.granular.spec import NAME
 
         source = load_source(self.source)
         try:
-            is_data_set = source.tree.lookup(ROOT, kinds.SPEC.encode()) is not None
+            is_data_set = source.tree.lookup(ROOT, NAME.encode()) is not None
             if self.form == "granular" or (self.form is None and is_data_set):
                 return self._from_data_set(datasets.load_packed(source, self.source))
         finally:
@@ -213,7 +214,7 @@ class Job:
         if not self.forced and self.form in kinds.RECORDS:
             raise UsageError(f"{self.source}: {what}: the names would be lost; --from ffrecord takes the records")
 
-    def _write_rows(self, data: DataSet) -> Done:
+    def _write_rows(self, data: BlobRows) -> Done:
         from fffs.converting import datasets
         from fffs.granular.shards import shard_name
 
@@ -233,7 +234,7 @@ class Job:
                 self._compare(data, result, work)
         return len(data), data.total_bytes, len(edges) - 1
 
-    def _compare(self, data: DataSet, result: DataSet, work: Jobs) -> None:
+    def _compare(self, data: BlobRows, result: BlobRows, work: Jobs) -> None:
         with contextlib.closing(result):
             if data.spec != result.spec or not np.array_equal(data.counts, result.counts):
                 raise differs(self.target, 0)
@@ -243,7 +244,7 @@ class Job:
         from fffs.converting import datasets
 
         counts = np.full((len(records.lengths), 1), datasets.SCALAR, np.int64)
-        return self._write_rows(datasets.DataSet(self.source, {self.key: "bytes"}, counts, records, 0))
+        return self._write_rows(datasets.BlobRows(self.source, {self.key: "bytes"}, counts, records, 0))
 
     # ------------------------------------------------------------ record files
 

@@ -21,7 +21,6 @@ RECORDS: Final = ("ffrecord", "tfrecord", "ofrecord", "bag")
 ARCHIVES: Final = ("tar", "zip")
 SOURCES: Final = (*RECORDS, "granular", *ARCHIVES, "folder")
 DESTINATIONS: Final = (*RECORDS, "granular")
-SPEC, FIRST_SHARD = "spec.json", "000000"  # of granular's data sets, which are imported when there is one
 SIDECARS: Final = (*tfrecord.SIDECARS, CHECKSUMS.decode())
 
 
@@ -58,9 +57,10 @@ def _kind_of_folder(path: str) -> str:
     """A folder with nothing but parts in it is taken for these, any other for what it is."""
     with reading(path):
         names = [name for name in os.listdir(path) if not name.startswith(".") and not name.endswith(SIDECARS)]
-    for folder in (path, os.path.join(path, FIRST_SHARD)):
-        if os.path.isfile(os.path.join(folder, SPEC)) and any(name.endswith(bag.SUFFIX) for name in os.listdir(folder)):
-            return "granular"
+    from fffs.granular.shards import data_set_folders  # imported for a folder at most, like all of granular
+
+    if data_set_folders(path):
+        return "granular"
     parts = {
         "ffrecord": lambda name: name.endswith(SUFFIX),
         "ofrecord": lambda name: ofrecord.NAME.fullmatch(name) is not None,

@@ -6,26 +6,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from fffs.errors import MetadataError, SourceNotFoundError, UsageError
+from fffs.errors import SourceNotFoundError, UsageError
 from fffs.files import PathLike
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
 from fffs.granular.rows import RowReader
-from fffs.granular.shards import find_shards, shard_name
-
-
-def _spec(folder: str, given: Mapping[str, str] | None) -> dict[str, str]:
-    """The spec of a folder; the one given stands in for a spec.json that is missing, and must not contradict it."""
-    wanted = None if given is None else specs.check(given, f"{folder}: the spec given")
-    try:
-        found = specs.load(folder)
-    except SourceNotFoundError:
-        if wanted is None or not os.path.isdir(folder):
-            raise
-        return wanted
-    if wanted is not None and wanted != found:
-        raise UsageError(f"{folder}: its {specs.NAME} is not the spec given")
-    return found
+from fffs.granular.shards import data_set_folders, find_shards, shard_name
 
 
 class DatasetReader(RowReader):
@@ -60,7 +46,7 @@ class DatasetReader(RowReader):
         self._given = None if spec is None else dict(spec)
         self._arguments = (path, decoders, cache_index, cache_keys, parallel)
         try:
-            found = _spec(path, self._given)
+            found = specs.load_common([path], self._given)
         except SourceNotFoundError as error:
             if os.path.isdir(os.path.join(path, shard_name(0))):
                 raise UsageError(f"{path}: a sharded data set; open it with ShardedDatasetReader") from None
@@ -103,18 +89,11 @@ class ShardedDatasetReader(RowReader):
             raise UsageError(f"{path}: shard_start and shard_stop must not be negative, and shard_step at least 1")
         self._given = None if spec is None else dict(spec)
         self._arguments = (path, decoders, start, stop, step)
-        if os.path.lexists(os.path.join(path, specs.NAME)):
+        if data_set_folders(path) == [path]:
             raise UsageError(f"{path}: not sharded; open it with DatasetReader")
         folders = find_shards(path)
-        found = _spec(folders[0], self._given)
         chosen = folders[start:stop:step]
-        for folder in chosen:
-            if _spec(folder, self._given) != found:
-                raise MetadataError(f"{os.path.join(folder, specs.NAME)}: not the spec of {folders[0]}")
-        self._open(chosen, found)
-        if len({shard.layout == "v3" for shard in self._shards}) > 1:
-            self.close()
-            raise MetadataError(f"{path}: some shards are of granular before 0.22, some are not")
+        self._open(chosen, specs.load_common([folders[0], *chosen], self._given))
 
     @property
     def shards(self) -> int:

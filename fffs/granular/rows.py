@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import bisect
-import errno
 import inspect
+import itertools
 import operator
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
 
-from fffs.errors import ClosedError, FffsError, ReadError, RecordError, UsageError
-from fffs.files import SourceFile
+from fffs.errors import ClosedError, FffsError, RecordError, UsageError
 from fffs.granular import refs
 from fffs.granular.bag_reader import clip
 from fffs.granular.codecs import Codec
 from fffs.granular.codecs import decoders as supplied
-from fffs.granular.shards import Shard, open_shard
+from fffs.granular.shards import Shard, open_shards
 from fffs.granular.spec import Type
 from fffs.numbers import Indices, resolve
 from fffs.store import RecordStore
@@ -60,22 +58,8 @@ class RowReader(Closing):
 
     def _open(self, folders: Sequence[str], spec: dict[str, str]) -> None:
         """Open the shards; all of them or none."""
-        sources: list[SourceFile] = []
-        self._shards: list[Shard] = []
-        self._first_rows = [0]
-        try:
-            for folder in folders:
-                shard = open_shard(folder, spec, sources)
-                self._shards.append(shard)
-                self._first_rows.append(self._first_rows[-1] + shard.rows)
-        except BaseException as error:
-            for source in sources:
-                os.close(source.fd)
-            if isinstance(error, ReadError) and error.errno == errno.EMFILE:
-                raise ReadError(
-                    errno.EMFILE, self.path, "a shard needs one per key: raise ulimit -n or read fewer shards"
-                ) from None
-            raise
+        sources, self._shards = open_shards(self.path, folders, spec)
+        self._first_rows = [0, *itertools.accumulate(shard.rows for shard in self._shards)]
         self._store = RecordStore(sources)
         self._store.expect_random_reads()
         self._spec = spec

@@ -1,15 +1,17 @@
-"""One folder with a data set, opened: which records of which files are its rows; and the folders that are shards."""
+"""The folders of a data set: which they are, and opened, which records of which files are its rows."""
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fffs.errors import MetadataError, ReadError, SourceNotFoundError
 from fffs.files import SourceFile, open_source
 from fffs.formats.bag import SUFFIX, tail_layout
 from fffs.granular.bag_reader import open_bag, size_of
-from fffs.granular.spec import REFS
+from fffs.granular.spec import NAME, REFS
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,16 @@ class Shard:
     columns: tuple[tuple[int, int], ...]
     refs: int | None
 
+    @property
+    def files(self) -> int:
+        """How many it has, the first of which is refs.bag where there is one."""
+        return len(self.columns) + (self.refs is not None)
 
-def open_shard(folder: str, spec: dict[str, str], sources: list[SourceFile]) -> Shard:
-    """Open the files of a data set, behind those in sources.
+
+def open_shards(path: str, folders: Sequence[str], spec: dict[str, str]) -> tuple[list[SourceFile], list[Shard]]:
+    """Open folders of one data set, all of them or none: their files, the caller's to close, and what they hold.
+
+    path: what errors call the data set. spec: of all of them, as ``spec.load_common`` has it.
 
     Raises:
         SourceNotFoundError: a file is missing.
@@ -36,6 +45,23 @@ def open_shard(folder: str, spec: dict[str, str], sources: list[SourceFile]) -> 
         ReadError: the operating system could not read.
 
     """
+    sources: list[SourceFile] = []
+    try:
+        shards = [_open_shard(folder, spec, sources) for folder in folders]
+        if len({shard.layout == "v3" for shard in shards}) > 1:
+            raise MetadataError(f"{path}: some shards are of granular before 0.22, some are not")
+    except BaseException as error:
+        for source in sources:
+            os.close(source.fd)
+        if isinstance(error, ReadError) and error.errno == errno.EMFILE:
+            hint = "a shard needs one file per key: raise ulimit -n or read fewer shards"
+            raise ReadError(errno.EMFILE, path, hint) from None
+        raise
+    return sources, shards
+
+
+def _open_shard(folder: str, spec: dict[str, str], sources: list[SourceFile]) -> Shard:
+    """Open the files of a folder, behind those in sources."""
     refs_path = os.path.join(folder, REFS + SUFFIX)
     first = sum(len(source.index) for source in sources)
     layout, refs, rows, size = layout_of(folder, spec), None, -1, 0
@@ -79,6 +105,29 @@ def layout_of(folder: str, spec: dict[str, str]) -> str:
 def shard_name(number: int) -> str:
     """The folder of a shard."""
     return f"{number:06d}"
+
+
+def data_set_folders(path: str) -> list[str]:
+    """The folders of the data set at a path: that path, or its shards in order; none where there is something else.
+
+    A spec.json alone makes no data set: other programs have files of that name. There must be Bags beside it.
+
+    Raises:
+        MetadataError, ReadError: as ``find_shards``.
+
+    """
+    if _is_shard(path):
+        return [path]
+    return find_shards(path) if _is_shard(os.path.join(path, shard_name(0))) else []
+
+
+def _is_shard(folder: str) -> bool:
+    if not os.path.lexists(os.path.join(folder, NAME)):
+        return False
+    try:
+        return any(name.endswith(SUFFIX) for name in os.listdir(folder))
+    except OSError:
+        return True  # one that we may enter and not list can be opened all the same
 
 
 def find_shards(root: str) -> list[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fffs.errors import MetadataError, UsageError
+from fffs.errors import MetadataError, SourceNotFoundError, UsageError
 from fffs.failures import reading
 from fffs.files import open_source
 from fffs.formats.bag import SUFFIX
@@ -112,6 +112,34 @@ def load(folder: str) -> dict[str, str]:
     if len(text) > LARGEST:
         raise MetadataError(f"{path}: larger than {LARGEST} bytes, which is no spec")
     return parse(text, path)
+
+
+def load_common(folders: Sequence[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The spec that all folders of a data set have. given stands in for a spec.json that is missing.
+
+    Raises:
+        UsageError: given contradicts a spec.json that is there.
+        MetadataError: one folder has another spec than the first. And what ``load`` raises.
+
+    """
+    spec = _load_or(given, folders[0])
+    for folder in folders[1:]:
+        if _load_or(given, folder) != spec:
+            raise MetadataError(f"{os.path.join(folder, NAME)}: not the spec of {folders[0]}")
+    return spec
+
+
+def _load_or(given: Mapping[str, str] | None, folder: str) -> dict[str, str]:
+    wanted = None if given is None else check(given, f"{folder}: the spec given")
+    try:
+        found = load(folder)
+    except SourceNotFoundError:
+        if wanted is None or not os.path.isdir(folder):
+            raise
+        return wanted
+    if wanted is not None and wanted != found:
+        raise UsageError(f"{folder}: its {NAME} is not the spec given")
+    return found
 
 
 def parse(text: bytes, path: str) -> dict[str, str]:

@@ -219,9 +219,9 @@ def _data_set(names: list[str], suffix: str) -> str:
     folders = [name for name in names if os.path.isdir(name)]
     if not folders:
         return ""  # what granular needs is imported for a folder at most: that takes as long as opening a large pack
-    from fffs.layouts.granular import is_data_set
+    from fffs.granular.shards import data_set_folders
 
-    sets = [name for name in folders if is_data_set(name)]
+    sets = [name for name in folders if data_set_folders(name)]
     if sets and len(names) > 1:
         raise UsageError(f"{sets[0]}: a granular data set can only be opened alone")
     if sets and suffix:
@@ -232,7 +232,7 @@ def _data_set(names: list[str], suffix: str) -> str:
 def _load_data_set(path: str, check_data: bool) -> Source:
     from fffs.layouts import granular
 
-    data = granular.DataSet(path)
+    data = granular.DataSetFiles(path)
     try:
         tree = granular.build(data, check_data)
     except BaseException:
@@ -245,7 +245,7 @@ def _load_blobs(path: str) -> Source:
     """All records of all its Bags as numbered files."""
     from fffs.layouts import granular
 
-    data = granular.DataSet(path)
+    data = granular.DataSetFiles(path)
     try:
         loaded = _load_plain(data.files, "")
     except BaseException:
@@ -257,7 +257,7 @@ def _load_blobs(path: str) -> Source:
 def _show_data_set(path: str, check_data: bool, decode: bool | None) -> Source:
     from fffs.layouts import granular, granular_rows
 
-    data = granular.DataSet(path)
+    data = granular.DataSetFiles(path)
     arrays, numbers = decode is not False, decode is True
     warnings: tuple[str, ...] = ()
     try:

@@ -1,12 +1,12 @@
 """granular's data sets: a folder for each datapoint, in it a file for each key, or a folder for each sequence.
 
-``DataSet`` opens one; ``build`` makes its tree, in which each file is a blob as it is stored.
+``DataSetFiles`` opens one; ``build`` makes its tree, in which each file is a blob as it is stored.
 """
 
 from __future__ import annotations
 
 import bisect
-import errno
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,17 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.engine import CHECK_NONE
-from fffs.errors import MetadataError, ReadError, UnsupportedError
+from fffs.errors import UnsupportedError
 from fffs.files import SourceFile, open_source
 from fffs.granular import spec as specs
-from fffs.granular.shards import Shard, find_shards, open_shard, shard_name
+from fffs.granular.shards import Shard, data_set_folders, find_shards, open_shards
 from fffs.granular.spec import Type
 from fffs.index import RecordIndex
 from fffs.layouts import refs_table
 from fffs.layouts.escape import file_name
 from fffs.layouts.plain import digits_for, numbered
 from fffs.layouts.refs_table import RefsTable
-from fffs.sidecar import with_checksums
 from fffs.tree import Tree
 from fffs.treebuilder import DIRECTORY, FILE, build_tree
 
@@ -64,14 +63,7 @@ def stored_ending(kind: Type) -> bytes:
     return b".bin" if raw else _ENDINGS.get(kind.name, b".bin")
 
 
-def is_data_set(path: str) -> bool:
-    """Whether a folder is a data set, or has shards of one."""
-    return os.path.lexists(os.path.join(path, specs.NAME)) or os.path.lexists(
-        os.path.join(path, shard_name(0), specs.NAME)
-    )
-
-
-class DataSet:
+class DataSetFiles:
     """The open files of a data set. Whoever makes a RecordStore of ``files`` closes them.
 
     ``spec_record`` is the record that is spec.json.
@@ -80,35 +72,12 @@ class DataSet:
     def __init__(self, path: str) -> None:
         """Raises MetadataError, SourceNotFoundError, ReadError: it is damaged, or cannot be read."""
         self.path = path
-        self.files: list[SourceFile] = []
-        self.shards: list[Shard] = []
-        self._first_rows = [0]
-        self._refs_files: list[int] = []
-        folders = [path] if os.path.lexists(os.path.join(path, specs.NAME)) else find_shards(path)
-        try:
-            self._open(folders)
-        except BaseException as error:
-            for file in self.files:
-                os.close(file.fd)
-            if isinstance(error, ReadError) and error.errno == errno.EMFILE:
-                raise ReadError(errno.EMFILE, path, "a shard needs one file per key: raise ulimit -n") from None
-            raise
+        folders = data_set_folders(path) or find_shards(path)  # which says what is missing
+        spec = specs.load_common(folders)
+        self.files, self.shards = open_shards(path, folders, spec)
+        self._first_rows = [0, *itertools.accumulate(shard.rows for shard in self.shards)]
+        self._refs_files = [0, *itertools.accumulate(shard.files for shard in self.shards)][:-1]
         self.n = self._first_rows[-1]
-        self.mtime = max(os.fstat(file.fd).st_mtime_ns for file in self.files)
-
-    def _open(self, folders: list[str]) -> None:
-        spec = specs.load(folders[0])
-        for folder in folders:
-            if specs.load(folder) != spec:
-                raise MetadataError(f"{os.path.join(folder, specs.NAME)}: not the spec of {folders[0]}")
-            self._refs_files.append(len(self.files))
-            self.shards.append(open_shard(folder, spec, self.files))
-            self._first_rows.append(self._first_rows[-1] + self.shards[-1].rows)
-        for k, file in enumerate(self.files):
-            self.files[k] = SourceFile(file.fd, with_checksums(file.index))
-        layouts = {shard.layout == "v3" for shard in self.shards}
-        if len(layouts) > 1:
-            raise MetadataError(f"{self.path}: some shards are of granular before 0.22, some are not")
         sequences = self.shards[0].layout != "v3"
         self.keys = [
             Key(name, kind, stored_ending(kind))
@@ -116,7 +85,13 @@ class DataSet:
             for kind in (Type.parse(text, sequences),)
         ]
         self.spec_record = sum(len(file.index) for file in self.files)
-        self.files.append(_whole(os.path.join(folders[0], specs.NAME)))
+        try:
+            self.files.append(_whole(os.path.join(folders[0], specs.NAME)))
+            self.mtime = max(os.fstat(file.fd).st_mtime_ns for file in self.files)
+        except BaseException:
+            for file in self.files:
+                os.close(file.fd)
+            raise
 
     def place(self, number: int) -> tuple[Shard, int]:
         """The shard a row is in, and its number there."""
@@ -197,7 +172,7 @@ class _Parts:
         )
 
 
-def build(data: DataSet, check_data: bool = True, keys: Sequence[Key] = ()) -> Tree:
+def build(data: DataSetFiles, check_data: bool = True, keys: Sequence[Key] = ()) -> Tree:
     """The tree of a data set. check_data: compare checksums, where there are some. keys: its keys with the endings that
     their files shall have; those of blobs as they are stored if there are none.
 

@@ -20,7 +20,7 @@ from fffs.granular.codecs import decode_array
 from fffs.granular.shards import Shard
 from fffs.granular.spec import Type
 from fffs.layouts import npy
-from fffs.layouts.granular import DataSet, Key
+from fffs.layouts.granular import DataSetFiles, Key
 from fffs.layouts.plain import digits_for
 from fffs.layouts.refs_table import check_row
 from fffs.layouts.rows import MOST_FILES, DecodedFiles, Entries, File, Row
@@ -59,13 +59,13 @@ class _Blob:
         return File(b"", self.record, 0, self.length, f"{file.index.path}: record {row}: {problem}")
 
 
-def shown_keys(data: DataSet, arrays: bool, numbers: bool) -> list[Key]:
+def shown_keys(data: DataSetFiles, arrays: bool, numbers: bool) -> list[Key]:
     """The keys of a data set with the endings that their files have. arrays, numbers: as for ``GranularRows``."""
     return [_shown(key, arrays, numbers)[0] for key in data.keys]
 
 
 def decoded_files(
-    data: DataSet, tree: Tree, store: RecordStore, check: bool, arrays: bool, numbers: bool
+    data: DataSetFiles, tree: Tree, store: RecordStore, check: bool, arrays: bool, numbers: bool
 ) -> DecodedFiles | None:
     """What is decoded in the tree of a data set, if anything. Arguments are those of ``GranularRows``."""
     shows = [_shown(key, arrays, numbers)[1] for key in data.keys]
@@ -95,7 +95,7 @@ def decoded_files(
 class GranularRows:
     """The rows of a data set."""
 
-    def __init__(self, data: DataSet, store: RecordStore, check: bool, arrays: bool, numbers: bool) -> None:
+    def __init__(self, data: DataSetFiles, store: RecordStore, check: bool, arrays: bool, numbers: bool) -> None:
         """check: compare checksums, where there are some. arrays, numbers: show them as ``.npy`` files."""
         self._data, self._store, self._check = data, store, check
         self.n, self.mtime = data.n, data.mtime
