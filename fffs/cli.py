@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import errno
 import importlib
 import logging
-import os
 import signal
 import string
 import sys
@@ -15,15 +12,14 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from fffs.errors import FffsError, UsageError, WriteError
+from fffs.errors import FffsError, UsageError
+from fffs.output import complain, put
 from fffs.version import __version__
 
 # The exit codes that are not an exception's (see fffs/errors.py for those).
 OK = 0
 UNEXPECTED = 1
 INTERRUPTED = 130
-
-WARNINGS_MAX = 20  # lines of one kind
 
 EXIT_CODES = """exit codes:
    0  all is well
@@ -322,55 +318,6 @@ def interrupt_once() -> None:
 
     for end in ends:
         signal.signal(end, interrupt)
-
-
-# ---------------------------------------------------------------- output
-
-
-def printable(text: str) -> str:
-    """The text in one line: what a file is called must neither end it nor command the terminal."""
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return line.encode(errors="backslashreplace").decode()
-
-
-def put(data: bytes | memoryview, flush: bool = False) -> None:
-    """Write bytes to standard output. Raises WriteError."""
-    if sys.stdout is None:  # it was closed when the program began
-        if data:
-            raise WriteError(errno.EBADF, "standard output")
-        return
-    try:
-        sys.stdout.buffer.write(data)
-        if flush:
-            sys.stdout.flush()
-    except OSError as error:
-        # What is still in the buffer would fail again when the interpreter ends.
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
-        raise WriteError(error.errno, "standard output") from error
-
-
-def say(text: str) -> None:
-    """Print one line to standard output."""
-    put(printable(text).encode() + b"\n")
-
-
-def complain(text: str) -> None:
-    """Print one line about a problem to stderr."""
-    if sys.stderr is None:
-        return
-    # A progress bar may stand there.
-    erase = "\r\x1b[K" if sys.stderr.isatty() else ""
-    with contextlib.suppress(OSError):  # nothing can be said about an stderr that cannot be written
-        print(f"{erase}fffs: {printable(text)}", file=sys.stderr)
-
-
-def warn(lines: Sequence[str]) -> None:
-    """Print warnings to stderr; of very many only the first."""
-    for line in lines[:WARNINGS_MAX]:
-        complain(f"warning: {line}")
-    if len(lines) > WARNINGS_MAX:
-        complain(f"warning: ... and {len(lines) - WARNINGS_MAX} more of these")
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

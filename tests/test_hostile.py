@@ -419,11 +419,11 @@ BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {
         "duplicated",
     ),
     "a million names in order": (
-        lambda: whole(NEW + b"(" + b"".join(text(f"{i}") + b"K\x00" for i in range(200_000)) + b"u"),
+        lambda: whole(NEW + b"(" + b"".join(text(f"{i}") + b"K\x01" for i in range(200_000)) + b"u"),
         "",
     ),
     "names in the worst order": (
-        lambda: whole(NEW + b"(" + b"".join(text(f"{-i % 99991}") + b"K\x00" for i in range(99991)) + b"u"),
+        lambda: whole(NEW + b"(" + b"".join(text(f"{-i % 99991}") + b"K\x01" for i in range(99991)) + b"u"),
         "",
     ),
     "a huge index of the memo": (lambda: PROTO + NEW + b"r\xff\xff\xff\x7f.", "memo"),
@@ -470,7 +470,7 @@ def trailer_of_folders(levels: int, entries: int) -> bytes:
     arrays: dict[str, Any] = {
         "mtime": np.zeros(nodes),
         "nlink": [3] * levels + [2, entries],
-        "ref": [*range(levels + 1), 0],
+        "ref": [*range(levels + 1), len(pack.records) - 1],
         "count": [1] * levels + [entries, 0],
         "parent": [0, *range(levels), 0],
         "mode": [0o40755] * (levels + 1) + [0o100644],
@@ -491,6 +491,7 @@ def trailer_of_links(count: int) -> bytes:
     pack = Pack.parse(PACKED)
     trailer = pack.trailer
     assert trailer
+    pack.records.clear()
     names = [b"%07d" % i for i in range(count)]
     target = b"x/" * 2047 + b"y"
     arrays: dict[str, Any] = {

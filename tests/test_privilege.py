@@ -413,12 +413,12 @@ def test_nothing_outside_changes_while_an_adversary_exchanges_folders(pack: Path
 
 
 def share_one_record(pack: Path, size: int) -> None:
-    """Rewrite a pack: every file names the first record, which has that size."""
+    """Rewrite a pack: every file names the last record, which has that size."""
     parts = Pack.parse(pack.read_bytes())
     assert parts.trailer
     modes, refs = parts.trailer.arrays["mode"], parts.trailer.arrays["ref"]
-    refs[[stat.S_ISREG(int(mode)) for mode in modes]] = 0
-    parts.records[0] = bytes(size)
+    refs[[stat.S_ISREG(int(mode)) for mode in modes]] = len(parts.records) - 1
+    parts.records[-1] = bytes(size)
     pack.write_bytes(parts.build())
 
 

@@ -454,13 +454,13 @@ def test_a_tree_that_gives_one_record_to_two_files_unpacks_to_two_files(pack: Pa
         refs, mode = parts.trailer.arrays["ref"], parts.trailer.arrays["mode"]
         for node in range(len(mode)):
             if stat.S_ISREG(int(mode[node])):
-                refs[node] = 0
+                refs[node] = len(parts.records) - 1
 
     change(pack, share)
     unpack(pack, pack.parent / "target")
     found = snapshot(pack.parent / "target")
-    assert found[b"file"][2:] == (b"content", (b"file",))
-    assert found[b"sub/other"][2:] == (b"content", (b"sub/other",))
+    assert found[b"file"][2:] == (b"more content", (b"file",))
+    assert found[b"sub/other"][2:] == (b"more content", (b"sub/other",))
 
 
 def test_a_file_that_cannot_be_opened_leaves_nothing(tmp_path: Path) -> None:

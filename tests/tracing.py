@@ -29,7 +29,7 @@ CALLS = (
 
 SERVER = """
 import ctypes, json, os, resource, sys, tempfile
-import fffs.cli
+import fffs.cli, fffs.output
 
 def write(path):
     try:
@@ -37,7 +37,7 @@ def write(path):
             for record in (b"first", bytes(range(256)) * 6000, b""):
                 writer.write_one(record)
     except fffs.errors.FffsError as error:
-        fffs.cli.complain(str(error))
+        fffs.output.complain(str(error))
         return error.exit_code
     return 0
 

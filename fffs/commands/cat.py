@@ -7,10 +7,11 @@ import os
 
 import numpy as np
 
-from fffs.cli import OK, put
+from fffs.cli import OK
 from fffs.errors import EntryNotFoundError, UsageError
 from fffs.layouts import Source, load_source
 from fffs.numbers import resolve
+from fffs.output import put
 
 CHUNK = 1 << 22
 

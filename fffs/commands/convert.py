@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import time
 
-from fffs.cli import OK, WARNINGS_MAX, complain, interrupt_once, printable, say
+from fffs.cli import OK, interrupt_once
 from fffs.converting import convert
+from fffs.output import Warnings, printable, say
 from fffs.progress import ProgressBar, human, plural
 
 COUNTED = {"granular": "row", "tar": "file", "zip": "file", "folder": "file"}
@@ -15,16 +16,8 @@ COUNTED = {"granular": "row", "tar": "file", "zip": "file", "folder": "file"}
 def run(args: argparse.Namespace) -> int:
     """Convert a source."""
     interrupt_once()
-    warnings = 0
-
-    def warn(line: str) -> None:
-        nonlocal warnings
-        warnings += 1
-        if warnings <= WARNINGS_MAX:
-            complain(f"warning: {line}")
-
     begin = time.monotonic()
-    with ProgressBar(printable(f"converting {args.source}")) as bar:
+    with Warnings() as warn, ProgressBar(printable(f"converting {args.source}")) as bar:
         done = convert(
             args.source,
             args.output,
@@ -40,8 +33,6 @@ def run(args: argparse.Namespace) -> int:
             progress=bar,
             warn=warn,
         )
-    if warnings > WARNINGS_MAX:
-        complain(f"warning: ... and {warnings - WARNINGS_MAX} more of these")
     if not args.quiet:
         seconds = max(time.monotonic() - begin, 1e-9)
         what = plural(done.items, COUNTED.get(done.source, "record"))

@@ -8,9 +8,10 @@ import stat
 from typing import Any
 
 from fffs import engine
-from fffs.cli import OK, put, say, warn
+from fffs.cli import OK
 from fffs.layouts import Source, load_source
 from fffs.layouts.packed import load as load_packed
+from fffs.output import put, say, warn
 from fffs.progress import human
 
 LAYOUTS = {

@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from fffs.cli import OK, printable, put, warn
+from fffs.cli import OK
 from fffs.engine import CHECK_CRC32C
 from fffs.layouts import Source, load_source
+from fffs.output import printable, put, warn
 
 TYPES = {stat.S_IFDIR: "dir", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 

@@ -6,8 +6,9 @@ import argparse
 import os
 import time
 
-from fffs.cli import OK, complain, interrupt_once, printable, say
+from fffs.cli import OK, interrupt_once
 from fffs.errors import UsageError
+from fffs.output import Warnings, printable, say
 from fffs.packing import pack_folder
 from fffs.progress import ProgressBar, human, plural
 
@@ -20,10 +21,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.folder}: has no name to call the output by; name the output, too")
     output = args.output or f"{name}.ffr"
     begin = time.monotonic()
-    with ProgressBar(printable(f"packing {args.folder}")) as bar:
-        summary = pack_folder(
-            args.folder, output, jobs=args.jobs, progress=bar, warn=lambda line: complain(f"warning: {line}")
-        )
+    with Warnings() as warn, ProgressBar(printable(f"packing {args.folder}")) as bar:
+        summary = pack_folder(args.folder, output, jobs=args.jobs, progress=bar, warn=warn)
     if not args.quiet:
         seconds = max(time.monotonic() - begin, 1e-9)
         rate = human(summary.total_bytes / seconds)

@@ -9,11 +9,12 @@ import os
 import time
 from typing import Any
 
-from fffs.cli import OK, put, say
+from fffs.cli import OK
 from fffs.errors import DeadMountError, MountError
 from fffs.mount import asking
 from fffs.mount.latency import percentile
 from fffs.mount.mounts import Mount, canonical, mount_at
+from fffs.output import put, say
 from fffs.progress import human
 
 ATTRIBUTE = "user.fffs.stat"

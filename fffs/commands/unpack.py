@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from fffs.cli import OK, complain, interrupt_once, printable, say, warn
+from fffs.cli import OK, interrupt_once
 from fffs.layouts import load_source
+from fffs.output import Warnings, printable, say
 from fffs.progress import ProgressBar, plural
 from fffs.unpacking import unpack
 from fffs.verify import unverifiable
@@ -14,16 +15,11 @@ from fffs.verify import unverifiable
 def run(args: argparse.Namespace) -> int:
     """Unpack a source."""
     interrupt_once()
-    with load_source(args.source) as source, ProgressBar(printable(f"unpacking {args.source}")) as bar:
-        warn(source.warnings)
-        unpack(
-            source,
-            args.target,
-            special_bits=args.special_bits,
-            jobs=args.jobs,
-            progress=bar,
-            warn=lambda line: complain(f"warning: {line}"),
-        )
+    bar = ProgressBar(printable(f"unpacking {args.source}"))
+    with load_source(args.source) as source, Warnings() as warn, bar:
+        for line in source.warnings:
+            warn(line)
+        unpack(source, args.target, special_bits=args.special_bits, jobs=args.jobs, progress=bar, warn=warn)
         count, without = len(source.tree.mode) - 1, unverifiable(source)
     if not args.quiet:
         how = f"{plural(without, 'record')} not verifiable: without checksums" if without else "all verified"

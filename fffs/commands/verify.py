@@ -7,9 +7,10 @@ import json
 import time
 from dataclasses import replace
 
-from fffs.cli import OK, complain, printable, put, say
+from fffs.cli import OK
 from fffs.errors import FormatError, RecordError
 from fffs.layouts import Source, load_records, load_source
+from fffs.output import complain, printable, put, say
 from fffs.progress import ProgressBar, human, plural
 from fffs.sidecar import keep_checksums
 from fffs.verify import BadRecord, unverifiable, verify
