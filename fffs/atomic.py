@@ -19,6 +19,7 @@ from fffs.errors import UsageError, WriteError, WriterError
 from fffs.failures import writing
 from fffs.folders import FOLDER, close
 from fffs.native import lib
+from fffs.paths import PathLike
 from fffs.temporary import (
     create_locked_file,
     create_locked_folder,
@@ -43,7 +44,7 @@ class AtomicFile:
     it may commit or discard.
     """
 
-    def __init__(self, path: str | bytes | os.PathLike[str]) -> None:
+    def __init__(self, path: PathLike) -> None:
         self.path = os.fsdecode(path)
         folder, self._name = os.path.split(os.fsencode(path))
         if not self._name:

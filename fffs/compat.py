@@ -11,11 +11,13 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from fffs.paths import PathLike
+
 NAMES = ("FileReader", "FileWriter", "PackedFolder", "pack_folder", "checkFsAlign", "__version__")
 STANDIN = os.path.join(os.path.dirname(__file__), "standin")
 
 
-def checkFsAlign(path: str | bytes | os.PathLike[Any]) -> bool:  # noqa: N802 - ffrecord's name
+def checkFsAlign(path: PathLike) -> bool:  # noqa: N802 - ffrecord's name
     """Whether a path is on a file system that asks for aligned reads. Never: the engine needs no alignment."""
     os.stat(path)
     return False

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from fffs.atomic import make_folder, new_folder, refuse_content
 from fffs.errors import UsageError
 from fffs.formats.ffrecord import SUFFIX
+from fffs.paths import PathLike
 from fffs.views import readable_bytes
 from fffs.writer import FileWriter
 
@@ -37,7 +38,7 @@ def plan_parts(total_bytes: int) -> int:
     return min(max(total_bytes // PART_BYTES, 1), PARTS_MAX)
 
 
-def dump(dataset: Items, fname: str | os.PathLike[str], nfiles: int | None = None, verbose: bool = False) -> None:
+def dump(dataset: Items, fname: PathLike, nfiles: int | None = None, verbose: bool = False) -> None:
     """Write all items of a data set as records: to one file, or to ``PART_00000.ffr``, … in a folder.
 
     Parts are written in parallel by processes, which get the data set by fork or pickle, as ``multiprocessing`` is set

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
-from typing import Any
 
 from fffs.errors import ReadError, SourceNotFoundError, UsageError
 from fffs.index import RecordIndex
-
-PathLike = str | bytes | os.PathLike[Any]
+from fffs.paths import PathLike
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fffs.errors import ClosedError, EntryNotFoundError, UsageError
-from fffs.files import PathLike
 from fffs.layouts import Source, load_packed
+from fffs.paths import PathLike
 from fffs.reader import FileReader
 from fffs.store import UInt8Array
 from fffs.withblock import Closing

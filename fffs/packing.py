@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fffs.folders import close
 from fffs.formats.ffrecord import SUFFIX
 from fffs.jobs import Jobs, Progress, default_jobs
 from fffs.pack_file import PIECE, PackFile
+from fffs.paths import PathLike
 from fffs.scan import FileToPack, Output, Scan, SourceFolder, identity, open_source, scan_folder
 from fffs.tree import Tree
 from fffs.treebuilder import TreeBuilder
@@ -32,8 +33,8 @@ class PackSummary(NamedTuple):
 
 
 def pack_folder(
-    dirname: str | bytes | os.PathLike[Any],
-    fname: str | bytes | os.PathLike[Any],
+    dirname: PathLike,
+    fname: PathLike,
     verbose: bool = False,
     *,
     jobs: int | None = None,

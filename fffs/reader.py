@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fffs.asynchronous import in_thread
 from fffs.errors import ClosedError, SourceNotFoundError, UsageError
 from fffs.failures import reading
-from fffs.files import PathLike, SourceFile, open_source
+from fffs.files import SourceFile, open_source
 from fffs.formats.bag import COMPRESSED
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.ofrecord import NAME as PART
@@ -20,6 +20,7 @@ from fffs.formats.table import find_format, format_named
 from fffs.formats.tfrecord import NAME as TFRECORD_NAME
 from fffs.index import RecordIndex
 from fffs.numbers import Indices
+from fffs.paths import PathLike
 from fffs.shards import expand_parts, expand_shards
 from fffs.sidecar import with_checksums
 from fffs.store import RecordStore, UInt8Array

@@ -5,17 +5,18 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from fffs.atomic import AtomicFile
 from fffs.errors import WriteError
+from fffs.paths import PathLike
 from fffs.withblock import Writing
 
 
 class RecordWriter(Writing):
     """What the writers of all formats share. Not thread-safe; not to be used in a child of fork."""
 
-    def __init__(self, fname: str | bytes | os.PathLike[Any], begin: int = 0) -> None:
+    def __init__(self, fname: PathLike, begin: int = 0) -> None:
         """fname: where the file will be. begin: of the first record, behind what ``_finish`` writes."""
         self.fname = os.fsdecode(fname)
         self.count = 0

@@ -6,10 +6,11 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from fffs.errors import FormatError, ReadError, SourceNotFoundError, UsageError
 from fffs.formats.tfrecord import NAME, SIDECARS
+from fffs.paths import PathLike
 
 SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{1,9})-of-(?P<total>[0-9]{1,9})(?P<end>\.[^/]*)?", re.DOTALL)
 PATTERN: Final = re.compile(r"(?P<stem>.+)(?:-[?*]+-of-(?P<total>[0-9]{1,9})|@(?P<count>[0-9]{1,9}))(?P<end>\.[^/]*)?")
@@ -19,7 +20,7 @@ Group = tuple[str, str, int]
 """Stem, total and end of a set of shards: what they have in common."""
 
 
-def expand_shards(path: str | bytes | os.PathLike[Any]) -> list[str]:
+def expand_shards(path: PathLike) -> list[str]:
     """The TFRecord files that a path means, in order.
 
     Args:
@@ -56,7 +57,7 @@ def expand_shards(path: str | bytes | os.PathLike[Any]) -> list[str]:
     return [os.path.join(folder, shard) for shard in _complete(folder or ".", group, shards)]
 
 
-def expand_parts(path: str | bytes | os.PathLike[Any], prefix: str = "part-") -> list[str]:
+def expand_parts(path: PathLike, prefix: str = "part-") -> list[str]:
     """The OFRecord files that a path means: a file itself, or the parts of a folder in the order of their numbers.
 
     Raises:

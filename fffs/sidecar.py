@@ -25,6 +25,7 @@ from fffs.files import SourceFile, open_source
 from fffs.formats import bag
 from fffs.formats.table import find_format
 from fffs.index import RecordIndex
+from fffs.paths import PathLike
 
 SUFFIX: Final = CHECKSUMS.decode()
 MAGIC: Final = b"fffsCRC1"
@@ -78,7 +79,7 @@ def _load(fd: int, path: str, index: RecordIndex) -> npt.NDArray[np.uint32]:
     return np.frombuffer(data, "<u4", n, HEAD.size).astype(np.uint32)
 
 
-def keep_checksums(path: str | bytes | os.PathLike[Any]) -> list[str]:
+def keep_checksums(path: PathLike) -> list[str]:
     """Write the sidecars of all files of a source whose formats have no checksums: what is in them now is right.
 
     A sidecar that fits its file stays, also when records are not what it says: ``fffs verify`` names them then.

@@ -5,7 +5,6 @@ The messages are ``tf.train.Example`` and ``tf.train.SequenceExample``. TensorFl
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -24,6 +23,7 @@ from fffs.formats.tfrecord import TFRecordWriter
 from fffs.formats.tfrecord_index import check_index_file, export_index, import_index
 from fffs.formats.tfrecord_stream import LARGEST, TFRecordStream
 from fffs.native import lib
+from fffs.paths import PathLike
 from fffs.protobuf import MessageError, as_bytes, encode_bytes
 from fffs.shards import expand_shards, shard_name
 
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-def read(path: str | bytes | os.PathLike[Any], *, check_data: bool = True, max_record: int = LARGEST) -> TFRecordStream:
+def read(path: PathLike, *, check_data: bool = True, max_record: int = LARGEST) -> TFRecordStream:
     """Read the records of a file one after another, also of one that is compressed with GZIP or ZLIB.
 
     Args:

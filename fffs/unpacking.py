@@ -19,10 +19,10 @@ from fffs.atomic import AtomicFolder, refuse_content
 from fffs.early import EarlyWriting
 from fffs.errors import UnsupportedError, UsageError
 from fffs.failures import writing
-from fffs.files import PathLike
 from fffs.folders import Ways
 from fffs.jobs import Jobs, Progress, default_jobs
 from fffs.layouts import Source, load_source
+from fffs.paths import PathLike
 from fffs.progress import human, plural
 from fffs.tree import ROOT
 

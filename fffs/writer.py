@@ -11,6 +11,7 @@ import numpy as np
 from fffs import engine
 from fffs.errors import UsageError, WriterError
 from fffs.formats.ffrecord import SUFFIX, encode_header, header_size
+from fffs.paths import PathLike
 from fffs.record_writer import RecordWriter
 from fffs.views import readable_bytes
 
@@ -25,7 +26,7 @@ class FileWriter(RecordWriter):
     The bytes are those that HFAiLab/ffrecord writes for the same records.
     """
 
-    def __init__(self, fname: str | bytes | os.PathLike[Any], n: int) -> None:
+    def __init__(self, fname: PathLike, n: int) -> None:
         """fname: where the file will be; it must end in ``.ffr``. n: how many records it will have."""
         path = os.fsdecode(fname)
         self.n = operator.index(n)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fffs.files import PathLike
 from fffs.mount.helper import helper
 from fffs.mount.job import make_job
 from fffs.mount.options import MountOptions
 from fffs.mount.python import mounted
 from fffs.mount.unmount import umount
+from fffs.paths import PathLike
 
 __all__ = ["MountOptions", "helper", "mount", "mounted", "umount"]
 

@@ -5,6 +5,16 @@ from __future__ import annotations
 import os
 import queue
 import threading
+from typing import Final
+
+PREFIX: Final = "user.fffs."
+"""What all our extended attributes begin with."""
+
+DAEMON: Final = PREFIX + "daemon"
+"""The process id, and the namespace in which it is one. Of the root, not listed."""
+
+STAT: Final = PREFIX + "stat"
+"""Counters, as JSON. Of the root, not listed."""
 
 
 def ask(path: str, attribute: str, seconds: float) -> bytes | OSError | None:

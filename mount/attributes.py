@@ -10,6 +10,7 @@ import pyfuse3
 
 from fffs.engine import CHECK_CRC32C, CHECK_NONE
 from fffs.layouts import Source
+from fffs.mount import asking
 from fffs.mount.options import MountOptions
 from fffs.store import RecordStore
 from fffs.tree import NAME_MAX, ROOT
@@ -20,13 +21,12 @@ FOREVER = 365 * 86400.0
 
 ROOT_INODE = ROOT + 1
 
-PREFIX = b"user.fffs."
+PREFIX = asking.PREFIX.encode()
 CRC32, CRC32C, RECORD, SOURCE, VERIFIED = (
     PREFIX + name for name in (b"crc32", b"crc32c", b"record", b"source", b"verified")
 )
 LARGEST = 1 << 16  # bytes of a value: XATTR_SIZE_MAX in <linux/limits.h>
-# Of the root, not listed: what `fffs umount` waits for. The process id, and the namespace in which it is one.
-DAEMON = PREFIX + b"daemon"
+DAEMON = asking.DAEMON.encode()
 
 
 class Common:

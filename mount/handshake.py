@@ -14,18 +14,14 @@ import struct
 import pyfuse3
 import trio
 
+from fffs.native import lib
+
 # struct fuse_out_header: length, error, unique. In struct fuse_init_out after it: max_background, congestion_threshold.
 _HEADER = struct.Struct("<IiQ")
 _LIMITS = struct.Struct("<HH")
 _LIMITS_AT = _HEADER.size + 16
 # The kernel refuses a smaller buffer.
 _LARGEST = 1 << 16
-
-# Reads that the kernel lets wait for an answer at a time, for all files together. Its default of 12 would let 12 reads
-# from a disk that does not answer keep all others from even being asked for. Above the threshold it reads no longer
-# ahead.
-MAX_BACKGROUND = 1024
-CONGESTION = 768
 
 
 class Device:
@@ -73,5 +69,5 @@ def _edited(answer: bytes) -> bytes:
     if error or length < _LIMITS_AT + _LIMITS.size:
         return answer
     edited = bytearray(answer)
-    _LIMITS.pack_into(edited, _LIMITS_AT, MAX_BACKGROUND, CONGESTION)
+    _LIMITS.pack_into(edited, _LIMITS_AT, lib.FFFS_MAX_BACKGROUND, lib.FFFS_CONGESTION)
     return bytes(edited)

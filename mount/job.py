@@ -7,9 +7,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from fffs.files import PathLike
 from fffs.mount.mounts import canonical
 from fffs.mount.options import MountOptions
+from fffs.paths import PathLike
 
 # mount(2) takes a page at most, and nobody reads more in a listing of mounts.
 LONGEST_NAME = 1000

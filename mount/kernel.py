@@ -21,7 +21,7 @@ from fffs.mount.mounts import TYPE
 DEVICE = "/dev/fuse"
 
 # <sys/mount.h>
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_NOATIME = 1, 2, 4, 8, 1024
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_NOATIME = 1, 2, 4, 8, 32, 1024
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -71,12 +71,27 @@ def _attach_as_root(request: Request) -> int:
     data = f"fd={fd},rootmode={stat.S_IFDIR:o},user_id={os.getuid()},group_id={os.getgid()},default_permissions"
     if request.allow_other:
         data += ",allow_other"
-    flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOATIME | (_MS_NOEXEC if request.noexec else 0)
     source, target = os.fsencode(request.source), os.fsencode(request.mountpoint)
-    if _libc.mount(source, target, TYPE.encode(), ctypes.c_ulong(flags), data.encode()) != 0:
+    try:
+        _mount(source, target, TYPE.encode(), _flags(request.noexec), data.encode())
+    except OSError:
         os.close(fd)
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        raise
     return fd
+
+
+def remount_read_only(fd: int, noexec: bool) -> None:
+    """Give the mount that fd is the root of its flags again. Raises OSError."""
+    _mount(None, b"/proc/self/fd/%d" % fd, None, _MS_REMOUNT | _flags(noexec), None)
+
+
+def _flags(noexec: bool) -> int:
+    return _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOATIME | (_MS_NOEXEC if noexec else 0)
+
+
+def _mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, data: bytes | None) -> None:
+    if _libc.mount(source, target, kind, ctypes.c_ulong(flags), data) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _attach_as_user(request: Request) -> int:

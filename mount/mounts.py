@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fffs.paths import PathLike
+
 TYPE = "fuse.fffs"
 
 
@@ -59,7 +61,7 @@ def _unescape(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
-def canonical(mountpoint: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str:
+def canonical(mountpoint: PathLike) -> str:
     """A mount point as mountinfo spells it: absolute, links resolved.
 
     The last component is looked at only when nothing is mounted there: looking at a dead or stuck mount fails or hangs.

@@ -10,13 +10,13 @@ from dataclasses import fields
 from typing import Any
 
 from fffs.errors import MountError, UsageError
-from fffs.files import PathLike
 from fffs.mount import kernel
 from fffs.mount.background import spawn
 from fffs.mount.job import Job, make_job
 from fffs.mount.mountpoint import remove_left
 from fffs.mount.mounts import mount_at
 from fffs.mount.options import MountOptions
+from fffs.paths import PathLike
 
 STOP_SECONDS = 30.0
 

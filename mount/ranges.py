@@ -9,12 +9,10 @@ import numpy.typing as npt
 import trio
 
 from fffs.layouts.rows import File
+from fffs.native import lib
 from fffs.store import RecordStore
 
-# Reads of one source file that may wait for its disk at a time: a file on a stalled disk leaves threads for the others.
-WAITING_READS = 32
-# The largest read the kernel sends: 256 pages, unless an administrator raised fs.fuse.max_pages_limit.
-LARGEST_READ = 1 << 20
+LARGEST_READ = int(lib.FFFS_READ_MAX)
 
 
 class Ranges:
@@ -23,7 +21,7 @@ class Ranges:
     def __init__(self, store: RecordStore, check: bool) -> None:
         """check: give out only verified bytes."""
         self._store, self._check = store, check
-        self._limiters = {file.fd: trio.CapacityLimiter(WAITING_READS) for file in store.files}
+        self._limiters = {file.fd: trio.CapacityLimiter(lib.FFFS_FAST_LANE) for file in store.files}
         self._buffer = np.empty(LARGEST_READ, np.uint8)
 
     def limiter(self, record: int) -> trio.CapacityLimiter:

@@ -6,7 +6,6 @@ ask about opening at all, which is what makes re-reads fast, nothing else can re
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import logging
 import os
@@ -14,16 +13,13 @@ import select
 
 import trio
 
+from fffs.mount import kernel
 from fffs.mount.mounts import mount_of
 
 _log = logging.getLogger("fffs.mount")
 
-# <sys/mount.h>
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_NOATIME = 1, 2, 4, 8, 32, 1024
 # While a file is open for writing, which it was before anybody could do anything about it.
 BUSY_SECONDS = 0.1
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 async def keep_read_only(path: str, device: str, noexec: bool) -> None:
@@ -86,8 +82,6 @@ def _remount(path: str, device: str, noexec: bool) -> None:
         mount = mount_of(fd)
         if mount is None or mount.device != device:
             raise FileNotFoundError(errno.ENOENT, "not there", path)
-        flags = _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOATIME | (_MS_NOEXEC if noexec else 0)
-        if _libc.mount(None, b"/proc/self/fd/%d" % fd, None, ctypes.c_ulong(flags), None) != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        kernel.remount_read_only(fd, noexec)
     finally:
         os.close(fd)

@@ -18,14 +18,14 @@ import pyfuse3
 import trio
 
 from fffs.layouts import Source
-from fffs.mount.attributes import PREFIX
+from fffs.mount import asking
 from fffs.mount.fastpath import FastPath
 from fffs.mount.latency import BUCKETS, bucket, percentile
 from fffs.mount.refusals import ReadOnlyOperations
 from fffs.native import lib
 from fffs.tree import ROOT
 
-STAT = PREFIX + b"stat"
+STAT = asking.STAT.encode()
 COUNTED = (
     "lookup", "getattr", "read", "readdir", "readlink", "open", "opendir", "statfs", "getxattr", "listxattr",
 )  # fmt: skip

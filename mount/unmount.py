@@ -6,23 +6,22 @@ import errno
 import logging
 import os
 import select
-from typing import Any
 
 from fffs.errors import MountError
 from fffs.mount import kernel
-from fffs.mount.asking import ask
+from fffs.mount.asking import DAEMON, ask
 from fffs.mount.mountpoint import remove_left
 from fffs.mount.mounts import canonical, mount_at
+from fffs.paths import PathLike
 
 _log = logging.getLogger("fffs.mount")
 
 # A daemon that is stopped or stuck does not say who it is; unmounting does not depend on it.
 ASK_SECONDS = 5.0
 EXIT_SECONDS = 10.0
-DAEMON = "user.fffs.daemon"
 
 
-def umount(mountpoint: str | bytes | os.PathLike[Any], lazy: bool = False) -> None:
+def umount(mountpoint: PathLike, lazy: bool = False) -> None:
     """Unmount, and wait until the daemon is gone: its files are closed then, and a mount point that it made is removed.
 
     Args:

@@ -17,7 +17,6 @@ from fffs.mount.mounts import Mount, canonical, mount_at
 from fffs.output import put, say
 from fffs.progress import human
 
-ATTRIBUTE = "user.fffs.stat"
 ASK_SECONDS = 10.0
 HEAD_EVERY = 20  # lines of --watch
 
@@ -60,7 +59,7 @@ def ask(path: str) -> dict[str, Any]:
         MountError: it does not answer, or not this user.
 
     """
-    answer = asking.ask(path, ATTRIBUTE, ASK_SECONDS)
+    answer = asking.ask(path, asking.STAT, ASK_SECONDS)
     if answer is None:
         raise MountError(f"{path}: the daemon of this mount does not answer")
     if isinstance(answer, OSError):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fffs.converting import kinds
 from fffs.converting.job import Job
 from fffs.errors import UsageError
 from fffs.jobs import Progress
+from fffs.paths import PathLike
 
 __all__ = ["Conversion", "convert"]
 
@@ -28,8 +29,8 @@ class Conversion(NamedTuple):
 
 
 def convert(
-    source: str | bytes | os.PathLike[Any],
-    destination: str | bytes | os.PathLike[Any],
+    source: PathLike,
+    destination: PathLike,
     *,
     from_: str | None = None,
     to: str | None = None,

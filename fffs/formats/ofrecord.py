@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from typing import Any, Final
+from typing import Final
 
 from fffs.errors import UsageError
 from fffs.formats import tfrecord
@@ -16,6 +16,7 @@ from fffs.formats.frame_writer import FrameWriter
 from fffs.formats.frames import OFRECORD, FrameError, scan
 from fffs.formats.frames import load_index as load_frames
 from fffs.index import RecordIndex
+from fffs.paths import PathLike
 
 HEAD: Final = struct.Struct("<q")
 NAME: Final = re.compile(r"part-[0-9]+", re.ASCII)
@@ -72,7 +73,7 @@ def partial_index(fd: int, path: str) -> tuple[RecordIndex, FrameError | None]:
 class OFRecordWriter(FrameWriter):
     """Writes one part. An empty message is refused unless ``allow_empty`` is set: OneFlow cannot read it."""
 
-    def __init__(self, fname: str | bytes | os.PathLike[Any], *, allow_empty: bool = False) -> None:
+    def __init__(self, fname: PathLike, *, allow_empty: bool = False) -> None:
         self._allow_empty = allow_empty
         super().__init__(fname)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from fffs.files import open_source
 from fffs.formats.frames import TFRECORD
 from fffs.formats.tfrecord import load_index
 from fffs.index import RecordIndex
+from fffs.paths import PathLike
 
 LINE: Final = re.compile(rb"([0-9]{1,18}) ([0-9]{1,18})\r?\n?")
 LONGEST: Final = 18 + 1 + 18 + 2
@@ -30,7 +30,7 @@ def frame_table(index: RecordIndex) -> tuple[npt.NDArray[np.int64], npt.NDArray[
     return begins, index.ends + TFRECORD.tail - begins
 
 
-def export_index(index: RecordIndex, path: str | bytes | os.PathLike[Any]) -> None:
+def export_index(index: RecordIndex, path: PathLike) -> None:
     """Write the index file of a TFRecord file, as DALI's ``tfrecord2idx`` and the ``tfrecord`` package do.
 
     It appears complete or not at all. Raises WriteError.
@@ -44,7 +44,7 @@ def export_index(index: RecordIndex, path: str | bytes | os.PathLike[Any]) -> No
         target.commit()
 
 
-def check_index_file(index: RecordIndex, path: str | bytes | os.PathLike[Any]) -> None:
+def check_index_file(index: RecordIndex, path: PathLike) -> None:
     """Compare an index file with the frames of the TFRecord file that index is of.
 
     Raises:
@@ -73,7 +73,7 @@ def check_index_file(index: RecordIndex, path: str | bytes | os.PathLike[Any]) -
             )
 
 
-def import_index(fd: int, path: str, index_path: str | bytes | os.PathLike[Any]) -> RecordIndex:
+def import_index(fd: int, path: str, index_path: PathLike) -> RecordIndex:
     """The index of the TFRecord file open as fd, once every line of its index file has been found to be right.
 
     Lines are never believed: what is returned is what the frames say. Raises what ``load_index`` and
@@ -85,7 +85,7 @@ def import_index(fd: int, path: str, index_path: str | bytes | os.PathLike[Any])
 
 
 @contextlib.contextmanager
-def _lines(path: str | bytes | os.PathLike[Any]) -> Iterator[tuple[str, Iterator[bytes]]]:
+def _lines(path: PathLike) -> Iterator[tuple[str, Iterator[bytes]]]:
     """An index file's name and its lines; those that are too long for one come in pieces."""
     fd, name = open_source(path)
     with reading(name), open(fd, "rb") as file:

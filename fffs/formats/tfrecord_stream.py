@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from fffs.crc32c import crc32c, unmask
 from fffs.errors import ChecksumError, ClosedError
@@ -13,6 +13,7 @@ from fffs.failures import reading
 from fffs.files import open_source
 from fffs.formats.frames import frame_error
 from fffs.formats.tfrecord import GZIP, HEAD, TAIL, compression, is_head
+from fffs.paths import PathLike
 from fffs.withblock import Closing
 
 PIECE: Final = 1 << 18  # bytes that are read, and decompressed, at a time
@@ -91,9 +92,7 @@ class TFRecordStream(Closing, Iterator[bytes]):
     of the largest record, twice, and a few pieces. A context manager; not thread-safe.
     """
 
-    def __init__(
-        self, path: str | bytes | os.PathLike[Any], *, check_data: bool = True, max_record: int = LARGEST
-    ) -> None:
+    def __init__(self, path: PathLike, *, check_data: bool = True, max_record: int = LARGEST) -> None:
         """check_data: compare the checksums of data (those of lengths are always). max_record: refuse larger ones."""
         self._fd, self.path = open_source(path)
         self._check, self._largest = check_data, max_record

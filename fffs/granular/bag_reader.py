@@ -10,11 +10,12 @@ from typing import Any, overload
 import numpy as np
 
 from fffs.errors import ClosedError, RecordError, UsageError
-from fffs.files import PathLike, SourceFile, open_source
+from fffs.files import SourceFile, open_source
 from fffs.formats.bag import COMPRESSED, load
 from fffs.granular.zstd import Decompressor
 from fffs.index import RecordIndex
 from fffs.numbers import Indices
+from fffs.paths import PathLike
 from fffs.sidecar import with_checksums
 from fffs.store import RecordStore, UInt8Array
 from fffs.withblock import Closing

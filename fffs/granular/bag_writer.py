@@ -10,6 +10,7 @@ from fffs.errors import UsageError
 from fffs.formats.bag import SUFFIX, refuse_sidecars
 from fffs.granular.output import OutputWriter
 from fffs.granular.streams import AppendedBag, RecordStream
+from fffs.paths import PathLike
 from fffs.views import readable_bytes
 
 
@@ -79,7 +80,7 @@ class BagWriter(OutputWriter):
     used in a child of fork.
     """
 
-    def __init__(self, path: str | os.PathLike[str], layout: str = "v1") -> None:
+    def __init__(self, path: PathLike, layout: str = "v1") -> None:
         self.path = os.fsdecode(path)
         if layout not in ("v1", "v3"):
             raise UsageError(f"{self.path}: layout {layout!r} cannot be written, only v1 and v3")

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from fffs.errors import SourceNotFoundError, UsageError
-from fffs.files import PathLike
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
 from fffs.granular.rows import RowReader
 from fffs.granular.shards import data_set_folders, find_shards, shard_name
+from fffs.paths import PathLike
 
 
 class DatasetReader(RowReader):

@@ -13,6 +13,7 @@ from fffs.granular.reader import newer_names
 from fffs.granular.shards import shard_name
 from fffs.granular.spec import NAME
 from fffs.granular.writer import DatasetWriter, Encoder
+from fffs.paths import PathLike
 from fffs.withblock import Writing
 
 SHARD_SIZE = 10 << 30
@@ -30,7 +31,7 @@ class ShardedDatasetWriter(Writing):
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: PathLike,
         spec: Mapping[str, str],
         encoders: Mapping[str, Codec] | None = None,
         shard_size: int | None = SHARD_SIZE,

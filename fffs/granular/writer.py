@@ -13,6 +13,7 @@ from fffs.granular.codecs import encoders as supplied
 from fffs.granular.columns import GrownColumns, NewColumns
 from fffs.granular.output import OutputWriter
 from fffs.granular.spec import Type
+from fffs.paths import PathLike
 from fffs.views import readable_bytes
 
 
@@ -68,7 +69,7 @@ class DatasetWriter(OutputWriter):
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: PathLike,
         spec: Mapping[str, str],
         encoders: Mapping[str, Codec] | None = None,
         layout: str = "v1",

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fffs.errors import FormatError, MetadataError, RecordError, SourceNotFoundError, UsageError
-from fffs.files import PathLike, SourceFile
+from fffs.files import SourceFile
 from fffs.formats.bag import COMPRESSED
 from fffs.layouts import packed, plain, union
 from fffs.layouts.rows import DecodedFiles, Rows
+from fffs.paths import PathLike
 from fffs.reader import expand_sources, open_files
 from fffs.store import RecordStore
 from fffs.tree import Tree

@@ -379,6 +379,15 @@ typedef struct {
 /* How many reads of one file may wait for its disk at a time: one that does not answer leaves threads for others. */
 enum { FFFS_FAST_LANE = 32 };
 
+/* The largest READ that the kernel is told it may send: 256 pages, what it takes unless an administrator raised
+ * fs.fuse.max_pages_limit. */
+enum { FFFS_READ_MAX = 1048576 };
+
+/* Reads that the kernel lets wait for an answer at a time, for all files together, and how many of them there may be
+ * before it reads no longer ahead. Its own 12 would let 12 reads from a disk that does not answer keep all others from
+ * even being asked for. */
+enum { FFFS_MAX_BACKGROUND = 1024, FFFS_CONGESTION = 768 };
+
 /* Requests by kind, as fffs_fastpath_stats counts them. */
 enum {
     FFFS_FAST_LOOKUP,

@@ -6,8 +6,8 @@
 
 #include <linux/fuse.h>
 
-/* The largest READ the kernel is told it may send, and room for its answer. */
-enum { FFFS_READ_MAX = 1048576, FFFS_REPLY_ROOM = FFFS_READ_MAX + sizeof(struct fuse_out_header) };
+/* Room for the answer to the largest READ. */
+enum { FFFS_REPLY_ROOM = FFFS_READ_MAX + sizeof(struct fuse_out_header) };
 
 /* What answering needs: all of it constant while threads run. */
 typedef struct {

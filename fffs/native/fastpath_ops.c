@@ -356,10 +356,8 @@ void fffs_fast_edit_init(const fffs_fastpath_config *config, uint64_t kernel_fla
     out.flags &= ~(uint32_t)FUSE_ATOMIC_O_TRUNC;
     out.max_readahead = config->max_readahead;
     out.max_pages = (uint16_t)(config->max_read / 4096);
-    /* Reads that the kernel lets wait for an answer at a time, for all files together: by default so few that a disk
-     * that does not answer would soon keep all others from being asked. */
-    out.max_background = 1024;
-    out.congestion_threshold = 768;
+    out.max_background = FFFS_MAX_BACKGROUND;
+    out.congestion_threshold = FFFS_CONGESTION;
     /* The smallest that the kernel takes: it wants every read of its messages to have room for a write. */
     out.max_write = 4096;
     memcpy(reply + sizeof header, &out, sizeof out);

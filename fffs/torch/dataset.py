@@ -13,7 +13,7 @@ import torch.utils.data
 
 import fffs
 from fffs.errors import RecordIndexError, UsageError
-from fffs.files import PathLike
+from fffs.paths import PathLike
 from fffs.reader import FileReader
 from fffs.torch.batch import Batch, Records, random_numbers, share_threads
 from fffs.torch.disk import suit_memory

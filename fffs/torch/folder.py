@@ -10,9 +10,9 @@ import numpy as np
 
 from fffs import engine
 from fffs.errors import SourceChangedError, SourceNotFoundError
-from fffs.files import PathLike
 from fffs.layouts import Source, load_packed
 from fffs.numbers import resolve
+from fffs.paths import PathLike
 from fffs.reader import FileReader
 from fffs.torch.batch import share_threads
 from fffs.torch.dataset import Dataset, several
