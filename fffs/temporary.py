@@ -27,9 +27,16 @@ def _temporary_name(name: bytes) -> bytes:
     return b".%b.%b%b" % (name[:200], secrets.token_hex(6).encode(), SUFFIX.encode())
 
 
-def temporary_path(path: str) -> bytes:
-    """A new name beside a file, which its next writer takes for a leftover unless it is locked."""
+def second_name(path: str) -> bytes:
+    """A new name beside a file, which the file's next writer takes for a leftover unless it is locked. What is there of
+    that kind is removed: once this file has a lock, its other names look as if they were in use.
+    """
     folder, name = os.path.split(os.fsencode(path))
+    place = os.open(folder or b".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        remove_leftover_files(place, name)
+    finally:
+        close(place)
     return os.path.join(folder, _temporary_name(name))
 
 

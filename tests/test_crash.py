@@ -18,6 +18,7 @@ from builders import differences, small_disk, snapshot
 from tracing import Call, Prepared, prepared
 
 import fffs
+import fffs.tfrecord
 from fffs.errors import WriterError
 
 FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -44,6 +45,7 @@ class Room:
             "write": ["write", self.target],
             "pack": ["pack", "-q", folder / "f", self.target],
             "unpack": ["unpack", "-q", folder / "p.ffr", self.target],
+            "convert": ["convert", "-q", "-j", "1", "--force", "--verify", folder / "r.tfrecord", self.target],
         }[kind]
         self.old = old
         self.living, self.dead = (f".{self.name}.{letter * 12}.fffs-tmp" for letter in "ad")
@@ -143,6 +145,9 @@ def workplace(process: Prepared) -> Iterator[Path]:
         (folder / "sub" / "link").symlink_to("../a")
         (folder / "sub").chmod(0o750)
         assert process.run("pack", "-q", folder, Path(name, "p.ffr")).code == 0
+        with fffs.tfrecord.TFRecordWriter(Path(name, "r.tfrecord")) as writer:
+            for record in (b"first", bytes(range(256)) * 5000, b""):
+                writer.write_one(record)
         yield Path(name)
 
 
@@ -179,6 +184,43 @@ def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new(
             assert len(room.leftovers() - {room.dead}) <= (found == room.before), call
             room.assert_next_run_succeeds()
         assert seen == {False, True}
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_conversion_killed_at_any_call_leaves_the_old_or_the_new(
+    process: Prepared, workplace: Path, old: bool
+) -> None:
+    """What it keeps of the old file until the new one is compared is removed by the next run, too."""
+    with room_for(process, workplace, "convert", old) as room:
+        seen = set()
+        for call in room.killing_calls():
+            room.reset()
+            outcome = process.trace(*room.command, inject=f"{call.name}:signal=KILL:when={call.number}")
+            found = state(room.target)
+            if outcome.code == 0:  # a thread's call: strace counts them for each thread
+                assert found == room.after and call.name == "pwritev2", call
+                continue
+            assert outcome.code == -9, call
+            assert found in (room.before, room.after), call
+            seen.add((found == room.after, len(room.leftovers() - {room.dead})))
+            room.assert_next_run_succeeds()
+        assert {new for new, _ in seen} == {False, True}
+        assert {left for _, left in seen} == ({0, 1, 2} if old else {0, 1})
+
+
+def test_a_conversion_of_which_any_call_fails_leaves_the_old(process: Prepared, workplace: Path) -> None:
+    with room_for(process, workplace, "convert", old=True) as room:
+        codes = set()
+        for call in room.calls():
+            room.reset()
+            outcome = process.trace(*room.command, inject=f"{call.name}:error=EIO:when={call.number}")
+            codes.add(outcome.code)
+            assert outcome.code in (0, 6, 7), (call, outcome.stderr)
+            found = state(room.target)
+            assert found == (room.before if outcome.code else room.after), (call, outcome.stderr)
+            assert not room.leftovers() - {room.dead} or call.name in CLEANERS, call
+            room.assert_next_run_succeeds()
+        assert codes >= {0, 6, 7}
 
 
 # ---------------------------------------------------------------- failing

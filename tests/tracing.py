@@ -46,6 +46,9 @@ def prepare(room):
     write(f"{room}/a.ffr")
     fffs.cli.run(["unpack", "-q", f"{room}/a.ffr", f"{room}/b"])
     fffs.cli.run(["pack", "-q", f"{room}/b", f"{room}/c.ffr"])
+    for target in ("d.tfrecord", "e.ffr"):
+        fffs.cli.run(["convert", "-q", "--verify", "--force", f"{room}/a.ffr", f"{room}/{target}"])
+    fffs.cli.run(["convert", "-q", "-j", "1", "--verify", "--force", f"{room}/d.tfrecord", f"{room}/e.ffr"])
 
 with tempfile.TemporaryDirectory() as room:
     prepare(room)

@@ -8,7 +8,8 @@ import os
 from collections.abc import Iterable
 from types import TracebackType
 
-from fffs.temporary import temporary_path
+from fffs.folders import close
+from fffs.temporary import second_name
 
 
 class Kept:
@@ -25,8 +26,8 @@ class Kept:
 
     def __enter__(self) -> Kept:
         for path in self._paths:
-            second = temporary_path(path)
             with contextlib.suppress(OSError):  # among others EPERM, ENOTSUP: a file system without links
+                second = second_name(path)
                 os.link(path, second, follow_symlinks=False)
                 self._kept.append((path, second, _lock(second)))
         return self
@@ -41,7 +42,7 @@ class Kept:
                 else:
                     os.unlink(second)
             if fd >= 0:
-                os.close(fd)
+                close(fd)
 
 
 def _lock(path: bytes) -> int:
@@ -49,9 +50,9 @@ def _lock(path: bytes) -> int:
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH)
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # who has one keeps cleaners away as well
         except OSError:
-            os.close(fd)
+            close(fd)
             raise
         return fd
     return -1

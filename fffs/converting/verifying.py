@@ -8,6 +8,8 @@ import numpy as np
 
 from fffs.converting.records import Records
 from fffs.errors import RecordError
+from fffs.failures import reading
+from fffs.folders import close
 from fffs.jobs import Jobs
 from fffs.tree import COLUMNS, Tree
 
@@ -23,14 +25,18 @@ def differs(target: str, record: int) -> RecordError:
 
 
 def forget(target: str) -> None:
-    """Have a file, or all in a folder, read from the disk when they are compared, not from memory. They are synced."""
+    """Have a file, or all in a folder, read from the disk when they are compared, not from memory. They are synced.
+
+    Raises ReadError.
+    """
     paths = [os.path.join(folder, name) for folder, _, names in os.walk(target) for name in names] or [target]
     for path in paths:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
+        with reading(path):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                close(fd)
 
 
 def compare_records(source: Records, result: Records, target: str, work: Jobs) -> None:
