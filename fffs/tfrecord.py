@@ -20,7 +20,7 @@ from fffs.features import (
 )
 from fffs.formats.frames import FrameError
 from fffs.formats.tfrecord import TFRecordWriter
-from fffs.formats.tfrecord_index import check_index_file, export_index, import_index
+from fffs.formats.tfrecord_index import check_index_file, export_index
 from fffs.formats.tfrecord_stream import LARGEST, TFRecordStream
 from fffs.native import lib
 from fffs.paths import PathLike
@@ -39,7 +39,6 @@ __all__ = [
     "encode_sequence",
     "expand_shards",
     "export_index",
-    "import_index",
     "read",
     "shard_name",
 ]

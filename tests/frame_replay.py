@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fuzz.replay import MEMORY, status
 
+import fffs
 from fffs import ofrecord, tfrecord
 from fffs.formats import ofrecord as ofrecord_files
 from fffs.formats import tfrecord as tfrecord_files
@@ -49,11 +50,9 @@ def record(path: str) -> str:
 
 
 def index_file(path: str) -> str:
-    fd = os.open(path.removesuffix(".idx"), os.O_RDONLY)
-    try:
-        return f"{len(tfrecord.import_index(fd, path.removesuffix('.idx'), path))} records"
-    finally:
-        os.close(fd)
+    with fffs.FileReader(path.removesuffix(".idx"), format="tfrecord") as reader:
+        tfrecord.check_index_file(reader.index(), path)
+        return f"{len(reader)} records"
 
 
 KINDS: dict[str, Callable[[str], str]] = {

@@ -442,9 +442,7 @@ def test_index_files_are_read_and_written_as_others_do(tmp_path: Path, path: str
     described = ENTRIES[path]["index_file"]
     source = TFRECORD.path(path)
     index = load(source)
-    with source.open("rb") as file:
-        imported = tfrecord.import_index(file.fileno(), str(source), TFRECORD.path(described["path"]))
-    assert imported.ends.tolist() == index.ends.tolist()
+    tfrecord.check_index_file(index, TFRECORD.path(described["path"]))
     tfrecord.export_index(index, tmp_path / "index")
     assert sha256((tmp_path / "index").read_bytes()) == described["sha256"]
 
@@ -470,15 +468,9 @@ def test_index_files_are_read_and_written_as_others_do(tmp_path: Path, path: str
 def test_a_wrong_index_file_is_an_error_that_names_the_line(tmp_path: Path, text: bytes, problem: str) -> None:
     source = path_of(tmp_path, "file", b"".join(map(tf_frame, [b"", b"abc", b"four"])))
     listed = path_of(tmp_path, "file.idx", text)
-    with source.open("rb") as file, pytest.raises(MetadataError, match=problem) as caught:
-        tfrecord.import_index(file.fileno(), str(source), listed)
+    with pytest.raises(MetadataError, match=problem) as caught:
+        tfrecord.check_index_file(load(source), listed)
     assert str(caught.value).startswith(f"{listed}: ")
-
-
-def test_an_index_file_of_a_damaged_file_does_not_hide_the_damage(tmp_path: Path) -> None:
-    source = path_of(tmp_path, "file", TFRECORD.corrupt("length-bit"))
-    with source.open("rb") as file, pytest.raises(FrameError, match="record 10"):
-        tfrecord.import_index(file.fileno(), str(source), TFRECORD.path("example.tfindex"))
 
 
 # ---------------------------------------------------------------- shards

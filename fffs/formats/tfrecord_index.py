@@ -15,7 +15,6 @@ from fffs.errors import MetadataError
 from fffs.failures import reading, writing
 from fffs.files import open_source
 from fffs.formats.frames import TFRECORD
-from fffs.formats.tfrecord import load_index
 from fffs.index import RecordIndex
 from fffs.paths import PathLike
 
@@ -71,17 +70,6 @@ def check_index_file(index: RecordIndex, path: PathLike) -> None:
             raise MetadataError(
                 f"{name}: ends after {row} lines, and {index.path} has {len(index)} records; make the index file anew"
             )
-
-
-def import_index(fd: int, path: str, index_path: PathLike) -> RecordIndex:
-    """The index of the TFRecord file open as fd, once every line of its index file has been found to be right.
-
-    Lines are never believed: what is returned is what the frames say. Raises what ``load_index`` and
-    ``check_index_file`` raise.
-    """
-    index = load_index(fd, path)
-    check_index_file(index, index_path)
-    return index
 
 
 @contextlib.contextmanager

@@ -7,14 +7,13 @@ file; a compressed file; a file that is compressed first, then damaged.
 from __future__ import annotations
 
 import contextlib
-import os
 import struct
 import zlib
 from typing import Any
 
 from frame_files import crc32c, masked, tf_frame, tf_head
 
-from fffs import tfrecord
+from fffs import FileReader, tfrecord
 from fffs.errors import ChecksumError, FormatError
 from fffs.formats.frames import FrameError
 from fuzz import frames, messages, surface
@@ -66,15 +65,13 @@ def check_index_file(text: bytes) -> None:
     """Accepted is what says the same as the frames, however its lines end."""
     same = numbers(text.split(b"\n")) == [(0, 16), (16, 19), (35, 216)]
     with surface.file_of(INDEXED) as path, surface.file_of(text) as index_path:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            tfrecord.import_index(fd, path, index_path)
-            assert same
-        except FormatError as error:
-            assert not same
-            assert "line" in str(error)
-        finally:
-            os.close(fd)
+        with FileReader(path, format="tfrecord") as reader:
+            try:
+                tfrecord.check_index_file(reader.index(), index_path)
+                assert same
+            except FormatError as error:
+                assert not same
+                assert "line" in str(error)
 
 
 def numbers(lines: list[bytes]) -> list[tuple[int, int]] | None:
