@@ -67,7 +67,8 @@ class Job:
 
     def run(self) -> Done:
         """Convert. What is replaced by force comes back when that fails, or is interrupted."""
-        with Kept(self._replaced()) if self.force else contextlib.nullcontext():
+        replaced = self._replaced() if self.force else []
+        with Kept([*replaced, *(name + kinds.KEPT for name in replaced if os.path.lexists(name + kinds.KEPT))]):
             return self._run()
 
     def _run(self) -> Done:

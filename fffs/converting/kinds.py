@@ -21,7 +21,8 @@ RECORDS: Final = ("ffrecord", "tfrecord", "ofrecord", "bag")
 ARCHIVES: Final = ("tar", "zip")
 SOURCES: Final = (*RECORDS, "granular", *ARCHIVES, "folder")
 DESTINATIONS: Final = (*RECORDS, "granular")
-SIDECARS: Final = (*tfrecord.SIDECARS, CHECKSUMS.decode())
+KEPT: Final = CHECKSUMS.decode()
+SIDECARS: Final = (*tfrecord.SIDECARS, KEPT)
 
 
 def kind_of_source(path: str) -> str:
