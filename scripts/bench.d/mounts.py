@@ -34,7 +34,9 @@ UNITS = {FIRST: "files/s", AGAIN: "files/s", LARGE: "GB/s", WALK: "entries/s", P
 UNITS |= {COLD: "files/s", COLD_LARGE: "GB/s", COLD_PARALLEL: "files/s"}
 FROM_DISK = {COLD, COLD_LARGE, COLD_PARALLEL}
 # What is measured in one mount, one right after the other.
-SESSIONS = ((FIRST, AGAIN), (LARGE,), (WALK,), (PARALLEL,), (COLD,), (COLD_LARGE,), (COLD_PARALLEL,))
+SESSIONS = ((FIRST, AGAIN), (LARGE,), (WALK,), (PARALLEL,))
+COLD_SESSIONS = ((COLD,), (COLD_LARGE,), (COLD_PARALLEL,))
+COLD_ROUNDS = 2  # a disk takes most of the time
 READERS = 16
 
 EROFS, SQUASHFS, SQUASHFUSE = "erofs, kernel", "squashfs, kernel", "squashfuse_ll"
@@ -245,7 +247,7 @@ def run(report: Report, scratch: Path, quick: bool) -> None:
     bench = _Bench(folder, scratch, _task(folder))
     rounds = 3 if quick else 5
     for k in range(rounds):
-        for measures in (*SESSIONS, *([(PYTHON,)] if k == 0 else [])):
+        for measures in (*SESSIONS, *(COLD_SESSIONS if k < COLD_ROUNDS else ()), *([(PYTHON,)] if k == 0 else [])):
             for system in systems:
                 progress(f"round {k + 1} of {rounds}: {', '.join(measures)}: {system.name}")
                 bench.measure(system, measures)
