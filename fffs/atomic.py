@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from fffs.early import EarlyWriting
-from fffs.errors import UsageError, WriteError, WriterError
+from fffs.errors import UsageError, WriteError
 from fffs.failures import writing
 from fffs.folders import FOLDER, close
 from fffs.native import lib
@@ -27,9 +27,10 @@ from fffs.temporary import (
     remove_leftover_files,
     remove_leftover_folders,
 )
+from fffs.withblock import refuse_child
 
 # What is added to the name of a file for the one that holds its checksums: see fffs.sidecar.
-CHECKSUMS = b".fffs-crc"
+CHECKSUMS = ".fffs-crc"
 
 # The folder that something is written to. It need not be readable.
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -69,12 +70,11 @@ class AtomicFile:
 
         Or it is in place and only its folder could not be synced; the error says so.
         """
-        if os.getpid() != self._owner:
-            raise WriterError(f"{self.path}: it belongs to the process that made it, which this one was forked from")
+        refuse_child(self._owner, self.path)
         try:
             os.fchmod(self.fd, self._mode)
             os.fsync(self.fd)
-            self._forget_checksums()
+            forget_checksums(self._name, self._folder)
             os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError as error:
             self.discard()
@@ -92,11 +92,6 @@ class AtomicFile:
         except OSError as error:
             self.discard()
             raise WriteError(error.errno, self.path) from error
-
-    def _forget_checksums(self) -> None:
-        """Those kept beside the file that is replaced are not the new one's: every record would seem damaged."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._name + CHECKSUMS, dir_fd=self._folder)
 
     def discard(self) -> None:
         """Forget the file. May be called again, and after ``commit``."""
@@ -203,6 +198,14 @@ def new_folder(path: str) -> Iterator[str]:
         except UsageError as error:
             raise UsageError(str(error).replace(here, path)) from error
         folder.commit()
+
+
+def forget_checksums(name: bytes, folder: int | None = None) -> None:
+    """Remove those that are kept beside a file which is replaced or added to: every record would seem damaged. name: in
+    the open folder. Raises OSError.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name + CHECKSUMS.encode(), dir_fd=folder)
 
 
 def refuse_content(path: str, *, follow: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -316,10 +317,10 @@ class FileReader(Closing):
             self._store.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made: tuple[Any, ...] = _reopen, (type(self), self.fnames, self.check_data, self._format)
-        if self._format is None:  # what subclasses take as well
-            made = type(self), (self.fnames, self.check_data)
+        # Without a format, what subclasses take as well.
+        kind = type(self) if self._format is None else partial(type(self), format=self._format)
         how = (self._store.around, self._store.direct) if self._store else (0, False)
+        made = kind, (self.fnames, self.check_data)
         return (*made, how) if any(how) else made
 
     def __setstate__(self, how: tuple[int, bool]) -> None:
@@ -329,7 +330,3 @@ class FileReader(Closing):
     def __repr__(self) -> str:
         state = "closed" if self._store is None or self._store.closed else f"{self.n} records"
         return f"<FileReader {self.fnames[0]!r}{'…' if len(self.fnames) > 1 else ''}: {state}>"
-
-
-def _reopen(kind: type[FileReader], fnames: list[str], check_data: bool, form: str | None) -> FileReader:
-    return kind(fnames, check_data, format=form)

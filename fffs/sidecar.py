@@ -27,7 +27,6 @@ from fffs.formats.table import find_format
 from fffs.index import RecordIndex
 from fffs.paths import PathLike
 
-SUFFIX: Final = CHECKSUMS.decode()
 MAGIC: Final = b"fffsCRC1"
 HEAD: Final = struct.Struct("<8sQQI")
 CRC: Final = struct.Struct("<I")
@@ -50,7 +49,7 @@ def with_checksums(index: RecordIndex) -> RecordIndex:
         ReadError: the operating system could not read it.
 
     """
-    path = index.path + SUFFIX
+    path = index.path + CHECKSUMS
     if index.check != CHECK_NONE or not os.path.lexists(path):
         return index
     fd, _ = open_source(path)
@@ -142,12 +141,12 @@ def _write(source: SourceFile) -> str:
     checksums = np.concatenate([np.empty(0, np.uint32), *_compute(source)])
     head = HEAD.pack(MAGIC, len(index), index.file_size, _fingerprint(index))
     body = head + checksums.astype("<u4").tobytes()
-    with AtomicFile(index.path + SUFFIX) as target:
+    with AtomicFile(index.path + CHECKSUMS) as target:
         with writing(target.path), open(target.fd, "wb", closefd=False) as file:
             file.write(body)
             file.write(CRC.pack(engine.crc32(body)))
         target.commit()
-    return index.path + SUFFIX
+    return index.path + CHECKSUMS
 
 
 def _compute(source: SourceFile) -> Any:

@@ -27,6 +27,12 @@ class Closing:
         self.close()
 
 
+def refuse_child(owner: int, shown: str) -> None:
+    """Raise WriterError in a child of fork: what is being written is that process's whose number is owner."""
+    if os.getpid() != owner:
+        raise WriterError(f"{shown}: it belongs to the process that made it, which this one was forked from")
+
+
 class Writing(Closing):
     """A writer: the end of a with-block closes it; an exception, or nobody's knowing it any more, has it ``discard``.
 
@@ -42,8 +48,7 @@ class Writing(Closing):
     def _need_open(self) -> None:
         if self.closed:
             raise WriterError(f"{self._shown}: the writer has been closed")
-        if os.getpid() != self._owner:
-            raise WriterError(f"{self._shown}: it belongs to the process that made it, which this one was forked from")
+        refuse_child(self._owner, self._shown)
 
     def discard(self) -> None:
         """Forget what is not permanent yet. May be called again, and after ``close``."""

@@ -16,6 +16,7 @@ from test_cli import run
 
 import fffs
 from fffs import granular, sidecar
+from fffs.atomic import CHECKSUMS
 from fffs.engine import CHECK_CRC32, CHECK_NONE
 from fffs.errors import ChecksumError, MetadataError, RecordError, TruncatedError
 from fffs.formats.ofrecord import OFRecordWriter
@@ -102,9 +103,9 @@ def test_a_sidecar_of_another_version_is_refused_and_replaced(path: Path) -> Non
     sidecar.keep_checksums(path)
     other = path.with_name("other" + path.suffix if path.suffix else "part-1")
     path.rename(other)
-    kept = path.with_name(path.name + sidecar.SUFFIX).read_bytes()
+    kept = path.with_name(path.name + CHECKSUMS).read_bytes()
     write_reversed(path)
-    path.with_name(path.name + sidecar.SUFFIX).write_bytes(kept)  # as other programs leave it
+    path.with_name(path.name + CHECKSUMS).write_bytes(kept)  # as other programs leave it
     with pytest.raises(MetadataError, match=r"not the checksums of .* as it is now"):
         fffs.open(path)
     result = run("cat", path, "00")
@@ -122,7 +123,7 @@ def write_reversed(path: Path) -> None:
 
 def test_a_file_that_is_written_anew_loses_the_checksums_of_the_old_one(path: Path, tmp_path: Path) -> None:
     def is_kept() -> bool:
-        return path.with_name(path.name + sidecar.SUFFIX).exists()
+        return path.with_name(path.name + CHECKSUMS).exists()
 
     assert sidecar.keep_checksums(path)
     write_reversed(path)

@@ -40,7 +40,7 @@ class Archive(Closing):
 
     def __init__(self, fd: int, path: str, warn: Callable[[str], None]) -> None:
         """fd: open at path, and from now on this object's."""
-        self.fd, self.path, self._warn = fd, path, warn
+        self.fd, self.path = fd, path
         self._identity = identity(os.fstat(fd))
         self.names = Names(path, self._identity[2], warn)
 
@@ -143,7 +143,9 @@ class Zip(Archive):
             if info.header_offset < end:
                 raise MetadataError(f"{self.path}: {info.filename!a:.200} overlaps another member; it is damaged")
             if end == 0 and info.header_offset > 0:
-                self._warn(f"{self.path}: {info.header_offset} bytes in front of the archive are none of its, left out")
+                self.names.warn(
+                    f"{self.path}: {info.header_offset} bytes in front of the archive are none of its, left out"
+                )
             end = info.header_offset + LOCAL.size + info.compress_size
         if end > self._identity[2]:
             raise MetadataError(f"{self.path}: members reach past the end of the file; it was cut")

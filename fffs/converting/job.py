@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fffs import tfrecord
-from fffs.atomic import AtomicFile, new_folder, refuse_content
+from fffs.atomic import CHECKSUMS, AtomicFile, new_folder, refuse_content
 from fffs.converting import kinds, packs, writers
 from fffs.converting.archives import open_archive
 from fffs.converting.keeping import Kept
@@ -68,7 +68,7 @@ class Job:
     def run(self) -> Done:
         """Convert. What is replaced by force comes back when that fails, or is interrupted."""
         replaced = self._replaced() if self.force else []
-        with Kept([*replaced, *(name + kinds.KEPT for name in replaced if os.path.lexists(name + kinds.KEPT))]):
+        with Kept([*replaced, *(name + CHECKSUMS for name in replaced if os.path.lexists(name + CHECKSUMS))]):
             return self._run()
 
     def _run(self) -> Done:
@@ -78,11 +78,11 @@ class Job:
             from fffs.converting.datasets import load_folder
 
             return self._from_data_set(load_folder(self.source))
-        if self.kind == "ffrecord" and (done := self._from_packed()) is not None:
-            return done
+        if self.kind == "ffrecord":
+            return self._from_ffrecord()
         self._choose(None)
         with contextlib.closing(self._open_records()) as records:
-            return self._to_data_set(records) if self.form == "granular" else self._to_files(records)
+            return self._from_records(records)
 
     # ------------------------------------------------------------ destinations
 
@@ -112,7 +112,7 @@ class Job:
         """The files that are read, unless they are packed: those of a folder may be replaced by the pack."""
         if self.kind not in kinds.RECORDS:
             return [self.source]
-        paths = expand_shards(self.source) if self.kind == "tfrecord" else expand_sources(self.source)
+        paths = self._record_files()
         return [*paths, *(table for path in paths if self.kind == "bag" for table in sidecars(path))]
 
     @contextlib.contextmanager
@@ -178,31 +178,26 @@ class Job:
                     self._compare(data, datasets.load_packed(load_source(self.target), self.target), work)
             return len(data), data.total_bytes, 1
 
-    def _from_packed(self) -> Done | None:
-        """A packed folder as the data set in it; None when the source is none, or is to be taken for its records."""
-        files = open_files(expand_sources(self.source), True, "ffrecord")
-        try:
-            is_packed = [packed.is_packed(file) for file in files]
-        finally:
-            for file in files:
-                os.close(file.fd)
-        if not any(is_packed):
-            return None
-        if self.split or len(files) > 1:
-            self._refuse_torn(several=len(files) > 1)
-        if self.forced or (self.form not in (None, "granular") and not self.split):
-            return None
+    def _from_ffrecord(self) -> Done:
+        """The records; or a packed folder as the data set in it, unless it is to be taken for its records."""
+        with contextlib.closing(self._open_stored()) as records:
+            files = records.store.files
+            is_packed = any(map(packed.is_packed, files))
+            if is_packed and (self.split or len(files) > 1):
+                self._refuse_torn(several=len(files) > 1)
+            if not is_packed or self.forced or (self.form not in (None, "granular") and not self.split):
+                self._choose(None)
+                return self._from_records(records)
         from fffs.converting import datasets
         from fffs.granular.spec import NAME
 
         source = load_source(self.source)
         try:
-            is_data_set = source.tree.lookup(ROOT, NAME.encode()) is not None
-            if self.form == "granular" or (self.form is None and is_data_set):
-                return self._from_data_set(datasets.load_packed(source, self.source))
+            if self.form is None and source.tree.lookup(ROOT, NAME.encode()) is None:
+                self._choose(None)  # raises: it would be a data set by its content alone
+            return self._from_data_set(datasets.load_packed(source, self.source))
         finally:
             source.close()
-        return None
 
     def _refuse_torn(self, *, several: bool) -> None:
         """The last record of a packed folder gives names to those in front of it: it must stay alone with them."""
@@ -257,8 +252,16 @@ class Job:
             return StreamedRecords(lambda: contextlib.nullcontext(iter(bag)), self.source, bag.close)
         if self.kind == "tfrecord" and os.path.isfile(self.source) and _is_compressed(self.source):
             return StreamedRecords(lambda: tfrecord.read(self.source), self.source)
-        paths = expand_shards(self.source) if self.kind == "tfrecord" else expand_sources(self.source)
-        return StoredRecords(RecordStore(open_files(paths, True, self.kind)), self.source)
+        return self._open_stored()
+
+    def _open_stored(self) -> StoredRecords:
+        return StoredRecords(RecordStore(open_files(self._record_files(), True, self.kind)), self.source)
+
+    def _record_files(self) -> list[str]:
+        return expand_shards(self.source) if self.kind == "tfrecord" else expand_sources(self.source)
+
+    def _from_records(self, records: Records) -> Done:
+        return self._to_data_set(records) if self.form == "granular" else self._to_files(records)
 
     def _to_files(self, records: Records) -> Done:
         assert self.form is not None
@@ -286,7 +289,7 @@ class Job:
         return len(lengths), total, count
 
     def _has_table(self) -> bool:
-        return (self.form or kinds.kind_of_destination(self.target), self.layout) == ("bag", "v3")
+        return (self.form, self.layout) == ("bag", "v3")
 
     def _write(self, records: Records, paths: list[str], bounds: list[int], work: Jobs) -> None:
         """Write all records to files, each to its part."""

@@ -21,8 +21,7 @@ RECORDS: Final = ("ffrecord", "tfrecord", "ofrecord", "bag")
 ARCHIVES: Final = ("tar", "zip")
 SOURCES: Final = (*RECORDS, "granular", *ARCHIVES, "folder")
 DESTINATIONS: Final = (*RECORDS, "granular")
-KEPT: Final = CHECKSUMS.decode()
-SIDECARS: Final = (*tfrecord.SIDECARS, KEPT)
+SIDECARS: Final = (*tfrecord.SIDECARS, CHECKSUMS)
 
 
 def kind_of_source(path: str) -> str:

@@ -59,7 +59,7 @@ class Names:
 
     def __init__(self, shown: str, size: int, warn: Callable[[str], None]) -> None:
         """size: of the archive, in bytes. warn: gets a line for what is not kept as it is."""
-        self.shown, self._warn = shown, warn
+        self.shown, self.warn = shown, warn
         self.root = Folder()
         self._room = FREE + size // BYTES_PER_NAME
         self._newest: int | None = None
@@ -94,7 +94,7 @@ class Names:
 
     def leave_out(self, path: bytes, what: str) -> None:
         """Something that cannot be packed."""
-        self._warn(f"{self.shown}: {_text(path)}: {what}, left out")
+        self.warn(f"{self.shown}: {_text(path)}: {what}, left out")
 
     def _put(self, path: bytes, node: File | Link) -> None:
         parts = self._split(path)
@@ -107,7 +107,7 @@ class Names:
         if old is None:
             self._count()
         elif old is not node:
-            self._warn(f"{self.shown}: {_text(path)}: there more than once; the last one counts")
+            self.warn(f"{self.shown}: {_text(path)}: there more than once; the last one counts")
             del folder.entries[parts[-1]]
         folder.entries[parts[-1]] = node
 
@@ -129,7 +129,7 @@ class Names:
         """The names that a path has, which must be good ones."""
         if path.startswith(b"/") and not self._stripped:
             self._stripped = True
-            self._warn(f"{self.shown}: the leading '/' of names is left out, as in {_text(path)}")
+            self.warn(f"{self.shown}: the leading '/' of names is left out, as in {_text(path)}")
         parts = [part for part in path.split(b"/") if part not in (b"", b".")]
         if b".." in parts:
             raise self._refused(path, "a name with '..', which would lead out of the folder")
@@ -142,7 +142,7 @@ class Names:
         return parts
 
     def _note(self, path: bytes, mtime: int) -> int:
-        mtime = nearest_mtime(mtime, lambda: f"{self.shown}: {_text(path)}", self._warn)
+        mtime = nearest_mtime(mtime, lambda: f"{self.shown}: {_text(path)}", self.warn)
         if self._newest is None or mtime > self._newest:
             self._newest = mtime
         return mtime

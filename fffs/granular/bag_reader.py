@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -174,11 +175,7 @@ class BagReader(Closing):
         self._store.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (type(self), self._arguments, self.check_data)
+        return partial(type(self), check_data=self.check_data), self._arguments
 
     def __repr__(self) -> str:
         return f"<BagReader {self.path!r}: {'closed' if self._store.closed else f'{len(self)} records'}>"
-
-
-def _reopen(kind: type[BagReader], arguments: tuple[Any, ...], check_data: bool) -> BagReader:
-    return kind(*arguments, check_data=check_data)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from fffs.errors import SourceNotFoundError, UsageError
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
 from fffs.granular.rows import RowReader
-from fffs.granular.shards import data_set_folders, find_shards, shard_name
+from fffs.granular.shards import find_shards, is_shard, shard_name
 from fffs.paths import PathLike
 
 
@@ -54,7 +55,7 @@ class DatasetReader(RowReader):
         self._open([path], found)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (type(self), self._arguments, {"spec": self._given, "check_data": self.check_data})
+        return partial(type(self), spec=self._given, check_data=self.check_data), self._arguments
 
 
 class ShardedDatasetReader(RowReader):
@@ -89,7 +90,7 @@ class ShardedDatasetReader(RowReader):
             raise UsageError(f"{path}: shard_start and shard_stop must not be negative, and shard_step at least 1")
         self._given = None if spec is None else dict(spec)
         self._arguments = (path, decoders, start, stop, step)
-        if data_set_folders(path) == [path]:
+        if is_shard(path):
             raise UsageError(f"{path}: not sharded; open it with DatasetReader")
         folders = find_shards(path)
         chosen = folders[start:stop:step]
@@ -101,7 +102,7 @@ class ShardedDatasetReader(RowReader):
         return len(self._shards)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (type(self), self._arguments, {"spec": self._given, "check_data": self.check_data})
+        return partial(type(self), spec=self._given, check_data=self.check_data), self._arguments
 
 
 def newer_names(given: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -111,7 +112,3 @@ def newer_names(given: Mapping[str, Any], *names: str) -> dict[str, Any]:
         if name not in known:
             raise TypeError(f"unexpected argument {name!r}")
     return {known[name]: value for name, value in given.items()}
-
-
-def _reopen(kind: type[RowReader], arguments: tuple[Any, ...], options: dict[str, Any]) -> RowReader:
-    return kind(*arguments, **options)

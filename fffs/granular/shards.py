@@ -116,12 +116,13 @@ def data_set_folders(path: str) -> list[str]:
         MetadataError, ReadError: as ``find_shards``.
 
     """
-    if _is_shard(path):
+    if is_shard(path):
         return [path]
-    return find_shards(path) if _is_shard(os.path.join(path, shard_name(0))) else []
+    return find_shards(path) if is_shard(os.path.join(path, shard_name(0))) else []
 
 
-def _is_shard(folder: str) -> bool:
+def is_shard(folder: str) -> bool:
+    """Whether a folder is a data set, or a shard of one, by itself."""
     if not os.path.lexists(os.path.join(folder, NAME)):
         return False
     try:

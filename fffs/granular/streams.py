@@ -11,7 +11,7 @@ from array import array
 
 import numpy as np
 
-from fffs.atomic import CHECKSUMS, sync_folder
+from fffs.atomic import forget_checksums, sync_folder
 from fffs.early import EarlyWriting
 from fffs.errors import MetadataError, UsageError, WriteError, WriterError
 from fffs.failures import writing
@@ -131,8 +131,7 @@ class AppendedBag:
         """
         self._kept, self._kept_end = count, int(self._ends[count - 1]) if count else 0
         self._ends = self._ends[:0]
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.fsencode(self.path) + CHECKSUMS)  # they are of the Bag as it was
+        forget_checksums(os.fsencode(self.path))
         self._stream = RecordStream(self._bag, self.path, self._kept_end)
         if self._truncate():
             warnings.warn(

@@ -63,7 +63,7 @@ def _panels(figures: Iterable[Figure]) -> Panels:
         measure, colon, name = row.what.partition(": ")
         if row.measure == "mount":
             if colon:
-                name = name.removesuffix(" (not hot)").removesuffix(" (not cold)")
+                name = name.partition(" (not ")[0]
                 panels.setdefault(f"{measure}, {row.unit}", {})[MOUNTS.get(name, name)] = row.value
         elif row.baseline is not None and row.measure != "forms":  # those are all ours
             for separator in (" / ", ", against "):
