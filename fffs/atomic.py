@@ -34,7 +34,8 @@ CHECKSUMS = ".fffs-crc"
 
 # The folder that something is written to. It need not be readable.
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-_IN_PLACE = "it is complete and in place, but a power failure may undo that"
+# What an error says when only the folder could not be synced.
+IN_PLACE = "it is complete and in place, but a power failure may undo that"
 
 
 class AtomicFile:
@@ -80,7 +81,7 @@ class AtomicFile:
             self.discard()
             raise WriteError(error.errno, self.path) from error
         try:
-            with writing(self.path, _IN_PLACE):
+            with writing(self.path, IN_PLACE):
                 _sync_place(self._folder)
         finally:
             self._close()
@@ -158,7 +159,7 @@ class AtomicFolder:
             _sync_open_folder(self.fd)
             os.rename(self._temporary, self._name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
         try:
-            with writing(self.shown, _IN_PLACE):
+            with writing(self.shown, IN_PLACE):
                 _sync_place(self._parent)
         finally:
             self._close()

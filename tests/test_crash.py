@@ -218,6 +218,7 @@ def test_a_conversion_of_which_any_call_fails_leaves_the_old(process: Prepared, 
             assert outcome.code in (0, 6, 7), (call, outcome.stderr)
             found = state(room.target)
             assert found == (room.before if outcome.code else room.after), (call, outcome.stderr)
+            assert IN_PLACE not in outcome.stderr, call
             assert not room.leftovers() - {room.dead} or call.name in CLEANERS, call
             room.assert_next_run_succeeds()
         assert codes >= {0, 6, 7}

@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterable
 from types import TracebackType
 
+from fffs.atomic import IN_PLACE
+from fffs.errors import WriteError
 from fffs.folders import close
 from fffs.temporary import second_name
 
@@ -35,14 +37,18 @@ class Kept:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        restored = set()
         for path, second, fd in self._kept:
             with contextlib.suppress(OSError):
                 if kind is not None and not _is_same(path, second):
                     os.rename(second, path)
+                    restored.add(path)
                 else:
                     os.unlink(second)
             if fd >= 0:
                 close(fd)
+        if isinstance(error, WriteError) and error.detail == IN_PLACE and str(error.filename) in restored:
+            raise WriteError(error.errno, str(error.filename)) from error  # what it said is no longer true
 
 
 def _lock(path: bytes) -> int:
