@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 from array import array
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -111,63 +112,85 @@ def build_tree(
     Node 0 is the root.
 
     Raises:
+        MemoryError: there is no memory.
         MetadataError: they do not form a tree.
         UnsupportedError: more names than 32 bits can count.
 
     """
-    n_entries, n_nodes = len(parents), len(mode)
-    if max(n_entries, n_nodes, int(name_offsets[-1]), len(targets)) >= 2**32 - 1:
+    if max(len(parents), len(mode), int(name_offsets[-1]), len(targets)) >= 2**32 - 1:
         raise UnsupportedError(
             f"{source}: more names than a tree can hold (4 GiB of names); split it into several packs"
         )
     is_directory = (mode & 0o170000) == stat.S_IFDIR
-    rank = np.empty(n_nodes, np.uint32)
-    entry_nodes = np.empty(n_entries, np.uint32)
-    out_offsets = np.empty(n_entries + 1, np.uint32)
-    out_names = np.empty(len(names), np.uint8)
-    arrays = (
+    order = _find_order(parents, nodes, name_offsets, names, is_directory, source)
+    rank, directories = order.rank, _scatter(is_directory, order.rank)
+    inner = is_directory[nodes]
+    subdirectories, their_parents = rank[nodes[inner]], rank[parents[inner]]
+    parent = np.zeros(len(mode), np.uint32)
+    parent[subdirectories] = their_parents
+
+    refs, counts = _scatter(ref, rank), _scatter(count, rank).astype(np.uint32)
+    if int(refs.min()) < 0 or int(refs.max()) >= 2**32:
+        raise MetadataError(f"{source}: the tree is damaged: a file names a record that is not there")
+    # Directories share out the entries in the order of their numbers.
+    per_directory = np.bincount(rank[parents], minlength=len(mode))[directories]
+    refs[directories], counts[directories] = np.cumsum(per_directory) - per_directory, per_directory
+    return Tree(
+        mtime=_scatter(mtime, rank).astype(np.int64),
+        nlink=_count_links(order.entry_nodes, directories, their_parents),
+        ref=refs.astype(np.uint32),
+        count=counts,
+        parent=parent,
+        mode=_scatter(mode, rank).astype(np.uint16),
+        name_offsets=order.name_offsets,
+        entry_nodes=order.entry_nodes,
+        names=order.names,
+        targets=np.ascontiguousarray(targets, np.uint8),
+    ).validate(records, source)
+
+
+class _Order(NamedTuple):
+    """What the tree's order makes of entries and nodes: all uint32 but the names."""
+
+    rank: Array  # per node: its number in the tree
+    entry_nodes: Array  # per entry of the tree: the number of its node
+    name_offsets: Array
+    names: Array
+
+
+def _find_order(
+    parents: Array, nodes: Array, name_offsets: Array, names: Array, is_directory: Array, source: str
+) -> _Order:
+    n_entries, n_nodes = len(parents), len(is_directory)
+    given = (
         np.ascontiguousarray(parents, np.uint32),
         np.ascontiguousarray(nodes, np.uint32),
         np.ascontiguousarray(name_offsets, np.uint32),
         np.ascontiguousarray(names, np.uint8),
         np.ascontiguousarray(is_directory, np.uint8),
     )
-    status = lib.fffs_tree_order(
-        n_entries, n_nodes, *(_pointer(a) for a in (*arrays, rank, entry_nodes, out_offsets, out_names))
+    order = _Order(
+        np.empty(n_nodes, np.uint32),
+        np.empty(n_entries, np.uint32),
+        np.empty(n_entries + 1, np.uint32),
+        np.empty(len(names), np.uint8),
     )
+    status = lib.fffs_tree_order(n_entries, n_nodes, *(_pointer(array) for array in (*given, *order)))
+    if status == -errno.ENOMEM:
+        raise MemoryError("not enough memory to lay out a tree")
     if status != 0:
         raise MetadataError(f"{source}: the names do not form a tree; the file is damaged")
+    return order
 
-    # Link counts as stat(2) has them: names of a file, two and one per subdirectory of a directory.
-    nlink = np.bincount(entry_nodes, minlength=n_nodes)
-    subdirectories = is_directory[arrays[1]]
-    parents_of_directories = rank[arrays[0][subdirectories]]
-    directories = _scatter(is_directory, rank)
+
+def _count_links(entry_nodes: Array, directories: Array, parents: Array) -> Array:
+    """Per node as stat(2) has it: the names of a file, two and one per subdirectory of a directory. parents: of each
+    directory but the root.
+    """
+    nlink = np.bincount(entry_nodes, minlength=len(directories))
     nlink[directories] = 2
-    nlink += np.bincount(parents_of_directories, minlength=n_nodes)
-    parent = np.zeros(n_nodes, np.uint32)
-    parent[rank[arrays[1][subdirectories]]] = parents_of_directories
-
-    # Directories share out the entries in the order of their numbers.
-    counts = _scatter(count, rank).astype(np.uint32)
-    per_directory = np.bincount(rank[arrays[0]], minlength=n_nodes)[directories]
-    counts[directories] = per_directory
-    refs = _scatter(ref, rank)
-    if len(refs) and (int(refs.min()) < 0 or int(refs.max()) >= 2**32):
-        raise MetadataError(f"{source}: the tree is damaged: a file names a record that is not there")
-    refs[directories] = np.cumsum(per_directory) - per_directory
-    return Tree(
-        mtime=_scatter(mtime, rank).astype(np.int64),
-        nlink=nlink.astype(np.uint32),
-        ref=refs.astype(np.uint32),
-        count=counts,
-        parent=parent,
-        mode=_scatter(mode, rank).astype(np.uint16),
-        name_offsets=out_offsets,
-        entry_nodes=entry_nodes,
-        names=out_names,
-        targets=np.ascontiguousarray(targets, np.uint8),
-    ).validate(records, source)
+    nlink += np.bincount(parents, minlength=len(directories))
+    return nlink.astype(np.uint32)
 
 
 def _scatter(values: Array, rank: npt.NDArray[np.uint32]) -> Array:
