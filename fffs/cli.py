@@ -38,6 +38,10 @@ EXIT_CODES = """exit codes:
 """
 
 
+# Of record files.
+FORMATS = ["ffrecord", "tfrecord", "ofrecord", "bag"]
+
+
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, as everything here does."""
 
@@ -103,6 +107,21 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source", nargs="+", metavar="SOURCE", help="a packed folder or record file, or a folder of parts"
     )
+    _add_format(parser)
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SOURCE", help="a packed folder or record file, or a folder of parts")
+    _add_format(parser)
+
+
+def _add_format(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format",
+        metavar="FORMAT",
+        choices=FORMATS,
+        help="of the record files: %(choices)s (default: as recognised)",
+    )
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +143,7 @@ def _add_pack(commands: _Commands[_CommandParser]) -> None:
 
 def _add_unpack(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "unpack", "unpack a file into a new folder", "fffs unpack photos.ffr restored")
-    parser.add_argument("source", metavar="SOURCE", help="a packed folder or record file, or a folder of parts")
+    _add_source(parser)
     parser.add_argument("target", metavar="TARGET", help="the folder to make")
     parser.add_argument("-j", "--jobs", type=_positive, help="how many files are written at once")
     parser.add_argument(
@@ -152,13 +171,13 @@ def _add_convert(commands: _Commands[_CommandParser]) -> None:
         "--from",
         dest="source_format",
         metavar="FORMAT",
-        choices=["ffrecord", "tfrecord", "ofrecord", "bag", "granular", "tar", "zip", "folder"],
+        choices=[*FORMATS, "granular", "tar", "zip", "folder"],
         help="what SRC is: %(choices)s (default: as recognised)",
     )
     parser.add_argument(
         "--to",
         metavar="FORMAT",
-        choices=["ffrecord", "tfrecord", "ofrecord", "bag", "granular"],
+        choices=[*FORMATS, "granular"],
         help="what DST shall be: %(choices)s (default: as its name says)",
     )
     parser.add_argument("--layout", choices=["v1", "v3"], default="v1", help="of Bags and data sets (default: v1)")
@@ -216,7 +235,7 @@ def _add_stat(commands: _Commands[_CommandParser]) -> None:
 
 def _add_ls(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "ls", "list what is in a source", "fffs ls -l photos.ffr 2024/july")
-    parser.add_argument("source", metavar="SOURCE", help="a packed folder or record file, or a folder of parts")
+    _add_source(parser)
     parser.add_argument("path", metavar="PATH", nargs="*", default=[], help="a path in it (default: all of it)")
     parser.add_argument("-l", "--long", action="store_true", help="mode, links, size, time and name")
     parser.add_argument("-R", "--recursive", action="store_true", help="folders too, as paths")
@@ -227,7 +246,7 @@ def _add_cat(commands: _Commands[_CommandParser]) -> None:
     parser = _command(
         commands, "cat", "write files to standard output, verified", "fffs cat photos.ffr 2024/a.jpg > a.jpg"
     )
-    parser.add_argument("source", metavar="SOURCE", help="a packed folder or record file, or a folder of parts")
+    _add_source(parser)
     parser.add_argument("path", metavar="PATH", nargs="+", help="a path in it, or with --record a number")
     parser.add_argument("--record", action="store_true", help="PATH is a record number")
 

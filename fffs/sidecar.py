@@ -23,7 +23,7 @@ from fffs.errors import MetadataError, ReadError, TruncatedError, UsageError
 from fffs.failures import reading, writing
 from fffs.files import SourceFile, open_source
 from fffs.formats import bag
-from fffs.formats.table import find_format
+from fffs.formats.table import find_format, format_named
 from fffs.index import RecordIndex
 from fffs.paths import PathLike
 
@@ -78,13 +78,14 @@ def _load(fd: int, path: str, index: RecordIndex) -> npt.NDArray[np.uint32]:
     return np.frombuffer(data, "<u4", n, HEAD.size).astype(np.uint32)
 
 
-def keep_checksums(path: PathLike) -> list[str]:
+def keep_checksums(path: PathLike, format: str | None = None) -> list[str]:
     """Write the sidecars of all files of a source whose formats have no checksums: what is in them now is right.
 
     A sidecar that fits its file stays, also when records are not what it says: ``fffs verify`` names them then.
 
     Args:
         path: a record file, a folder of them, or a granular data set.
+        format: as in ``fffs.open``.
 
     Returns:
         The sidecars that were written.
@@ -95,10 +96,14 @@ def keep_checksums(path: PathLike) -> list[str]:
 
     """
     written: list[str] = []
-    for name, layout in _files(os.fsdecode(path)):
+    named = None if format is None else format_named(format)
+    for name, layout in _files(os.fsdecode(path), may_be_data_set=named is None):
         fd, _ = open_source(name)
         try:
-            index = bag.load(fd, name, layout)[0] if layout else find_format(fd, name).load_index(fd, name, True)
+            if layout:
+                index = bag.load(fd, name, layout)[0]
+            else:
+                index = (named or find_format(fd, name)).load_index(fd, name, True)
             if index.check == CHECK_NONE and not _fits(index):
                 written.append(_write(SourceFile(fd, index)))
         finally:
@@ -106,12 +111,12 @@ def keep_checksums(path: PathLike) -> list[str]:
     return written
 
 
-def _files(path: str) -> Iterator[tuple[str, str | None]]:
+def _files(path: str, *, may_be_data_set: bool) -> Iterator[tuple[str, str | None]]:
     """The record files of a source; of a data set its Bags, also those of its shards, and the layout they are in."""
     from fffs.granular import shards, spec
     from fffs.reader import expand_sources  # which reads with sidecars
 
-    folders = shards.data_set_folders(path)
+    folders = shards.data_set_folders(path) if may_be_data_set else []
     for folder in folders:
         layout = shards.layout_of(folder, spec.load(folder))
         for name in sorted(os.listdir(folder)):

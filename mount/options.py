@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fffs.errors import UsageError
+from fffs.formats.table import format_named
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class MountOptions:
         noexec: nothing in the mount can be run as a program.
         nonempty: mount over a folder that is not empty.
         suffix: ending of the numbered names of a plain record file.
+        format: of record files that are not recognised: "ffrecord", "tfrecord", "ofrecord" or "bag".
         decode: show what is in records instead of the records. True: each record of a TFRecord or OFRecord file as
             a folder of features, arrays and integers of a granular data set as ``.npy`` files. None: only its arrays.
         fastpath: native threads answer what is asked for most. None: if all sources are local files; True: whatever the
@@ -41,6 +43,7 @@ class MountOptions:
     noexec: bool = False
     nonempty: bool = False
     suffix: str = ""
+    format: str | None = None
     decode: bool | None = None
     fastpath: bool | None = None
     threads: int = 0
@@ -95,6 +98,7 @@ def known() -> list[str]:
         "readahead": "readahead=KIB",
         "umask": "umask=OCTAL",
         "suffix": "suffix=TEXT",
+        "format": "format=FORMAT",
         "log": "log=FILE",
     }
     return [*sorted(FLAGS), *(forms.get(name, f"{name}=N") for name in VALUES)]
@@ -133,6 +137,10 @@ def _text(_name: str, value: str) -> str:
     return value
 
 
+def _format(_name: str, value: str) -> str:
+    return format_named(value).name
+
+
 def _path(name: str, value: str) -> str:
     if not value:
         raise UsageError(f"-o {name}=: must be a file")
@@ -150,6 +158,7 @@ VALUES: dict[str, Callable[[str, str], Any]] = {
     "gid": _number,
     "umask": _bits,
     "suffix": _text,
+    "format": _format,
     "log": _path,
 }
 BARE = ("decode",)

@@ -59,7 +59,7 @@ def serve(job: Job, ready: Callable[[], None] = lambda: None, lifeline: int | No
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     leave_when_signalled()
     options = job.options
-    with load_shown(job.sources, options.suffix, options.verify, options.decode) as source:
+    with load_shown(job.sources, options.suffix, options.verify, options.format, options.decode) as source:
         for line in source.warnings[:WARNINGS_SHOWN]:
             _log.warning("%s", line)
         if len(source.warnings) > WARNINGS_SHOWN:

@@ -29,6 +29,7 @@ from golden_files import GOLDEN
 
 import fffs
 from fffs import cli, errors
+from fffs.formats import table
 from fffs.version import __version__
 
 FFFS = [sys.executable, "-m", "fffs"]
@@ -154,6 +155,10 @@ def test_the_example_of_each_command_is_accepted(command: str) -> None:
     assert cli.make_parser().parse_args(example.split()).command == command
 
 
+def test_the_formats_that_can_be_named_are_those_there_are() -> None:
+    assert [form.name for form in table.FORMATS] == cli.FORMATS
+
+
 def test_the_help_lists_commands_and_exit_codes() -> None:
     result = run("--help")
     assert result.code == 0
@@ -181,6 +186,7 @@ def test_the_version_is_told() -> None:
         (["pack", "x", "-j", "-1"], "-1"),
         (["unpack", "x", "y", "-j", "many"], "'many' is not a number"),
         (["ls", "x", "--new\nline"], r"--new\nline"),
+        (["info", "x", "--format", "zip"], "invalid choice: 'zip' (choose from 'ffrecord', "),
     ],
     ids=" ".join,
 )

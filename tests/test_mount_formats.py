@@ -28,7 +28,15 @@ from hypothesis import strategies as st
 from mounting import Mounts, list_from, run_fffs
 from PIL import Image
 
-from fffs.errors import FffsError, MetadataError, ReadError, RecordError, UnsupportedError, UsageError
+from fffs.errors import (
+    FffsError,
+    FormatError,
+    MetadataError,
+    ReadError,
+    RecordError,
+    UnsupportedError,
+    UsageError,
+)
 from fffs.files import SourceFile
 from fffs.formats.bag import load as load_bag
 from fffs.granular import DatasetWriter, ShardedDatasetWriter, encoders, refs
@@ -110,6 +118,18 @@ def test_records_of_every_format_are_numbered_files(tmp_path: Path, mounts: Moun
     records = list(itertools.chain(*sources.values()))
     assert sorted(os.listdir(mounted)) == [f"{k:06}" for k in range(len(records))]
     assert [(mounted / f"{k:06}").read_bytes() for k in range(len(records))] == records
+
+
+def test_the_format_of_files_can_be_named(tmp_path: Path, mounts: Mounts) -> None:
+    path = tmp_path / "records"
+    shutil.copyfile(granular.FOLDER / next(iter(granular.BAGS)), path)
+    with pytest.raises(FormatError):
+        load_shown(path)
+    mounted = mounts(path, format="bag")
+    records = granular.records(next(iter(granular.BAGS)))
+    assert [(mounted / name).read_bytes() for name in sorted(os.listdir(mounted))] == records
+    with pytest.raises(UsageError, match="of format Bag, whose records cannot be decoded"):
+        load_shown(path, format="bag", decode=True)
 
 
 def records_of(golden: FrameGolden, parts: list[str]) -> list[bytes]:

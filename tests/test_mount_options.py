@@ -24,6 +24,7 @@ def test_options_in_mount_style() -> None:
     assert parse(["umask=027,noexec,suffix=.jpg,nonempty"]) == MountOptions(
         umask=0o27, noexec=True, suffix=".jpg", nonempty=True
     )
+    assert parse(["format=bag"]).format == "bag"
 
 
 def test_what_fstab_passes_is_accepted() -> None:
@@ -48,6 +49,7 @@ def test_what_fstab_passes_is_accepted() -> None:
         ("gid=4294967295", "must be a number"),
         ("umask=999", "octal"),
         ("log=", "must be a file"),
+        ("format=zip", "no format 'zip'; there are ffrecord, tfrecord, ofrecord, bag"),
     ],
 )
 def test_wrong_options_are_named(option: str, message: str) -> None:

@@ -285,6 +285,35 @@ def test_info_names_the_format_and_its_checksums(form: str, path: Path) -> None:
     assert (facts["format"], facts["checksums"], facts["records"]) == (title, sums, 40)
 
 
+def test_commands_can_be_told_the_format(tmp_path: Path) -> None:
+    with granular.BagWriter(tmp_path / "x.bag") as writer:
+        writer.append(b"first")
+        writer.append(b"second")
+    path = (tmp_path / "x.bag").rename(tmp_path / "x.data")
+    form = ["--format", "bag"]
+    refused = run("ls", path)
+    assert refused.code == 4 and "no FFRecord file (of another format? say which)" in refused.err
+    assert run("ls", path, *form) == (0, b"000000\n000001\n", "")
+    assert run("cat", *form, path, "000001") == (0, b"second", "")
+    assert json.loads(run("info", *form, "--json", path).out)["format"] == "Bag"
+    assert run("unpack", "-q", *form, path, tmp_path / "copy") == (0, b"", "")
+    assert (tmp_path / "copy" / "000000").read_bytes() == b"first"
+    assert run("verify", *form, path).out.startswith(b"not verifiable: 2 records")
+    assert run("verify", "--keep", *form, path).out.startswith(b"ok: 2 records")
+    assert run("verify", path).code == 4
+    assert (tmp_path / "x.data.fffs-crc").exists()
+
+
+def test_a_folder_of_a_format_that_was_named_is_no_data_set(tmp_path: Path) -> None:
+    spec = {"x": "bytes"}
+    with granular.DatasetWriter(tmp_path / "set", spec) as writer:
+        writer.append({"x": b"abc"})
+    assert run("ls", tmp_path / "set").code == 0
+    result = run("ls", "--format", "tfrecord", tmp_path / "set")
+    assert result.code == 3 and "no .ffr files in this folder" in result.err
+    assert run("verify", "--keep", "--format", "tfrecord", tmp_path / "set").code == 3
+
+
 def test_cat_and_ls_work_on_each_format(form: str, path: Path) -> None:
     result = run("cat", path, "000007")
     assert result.code == 0

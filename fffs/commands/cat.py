@@ -18,7 +18,7 @@ CHUNK = 1 << 22
 
 def run(args: argparse.Namespace) -> int:
     """Write files to standard output. A record is verified before its first byte is written."""
-    with load_source(args.source) as source:
+    with load_source(args.source, format=args.format) as source:
         records = [_record(source, path, args.record) for path in args.path]
         buffer = np.empty(CHUNK, np.uint8)
         for record in records:

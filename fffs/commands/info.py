@@ -29,7 +29,7 @@ CHECKSUMS = {
 
 def run(args: argparse.Namespace) -> int:
     """Say what a source is."""
-    with load_source(args.source) as source:
+    with load_source(args.source, format=args.format) as source:
         warn(source.warnings)
         facts = describe(source)
     if args.json:

@@ -21,7 +21,7 @@ TYPES = {stat.S_IFDIR: "dir", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 
 def run(args: argparse.Namespace) -> int:
     """List names, in the order of their bytes."""
-    with load_source(args.source) as source:
+    with load_source(args.source, format=args.format) as source:
         warn(source.warnings)
         folders = [_resolve(source, os.fsencode(path)) for path in args.path or [""]]
         if args.json:

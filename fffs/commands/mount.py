@@ -13,8 +13,7 @@ from fffs.mount import options as _options
 def run(args: argparse.Namespace) -> int:
     """Mount sources."""
     options = _options.parse(args.options)
-    if args.suffix:
-        options = replace(options, suffix=args.suffix)
+    options = replace(options, suffix=args.suffix or options.suffix, format=args.format or options.format)
     _mount.mount(
         args.source, args.mountpoint, options=options, foreground=args.foreground or args.debug, debug=args.debug
     )

@@ -16,7 +16,7 @@ def run(args: argparse.Namespace) -> int:
     """Unpack a source."""
     interrupt_once()
     bar = ProgressBar(printable(f"unpacking {args.source}"))
-    with load_source(args.source) as source, Warnings() as warn, bar:
+    with load_source(args.source, format=args.format) as source, Warnings() as warn, bar:
         for line in source.warnings:
             warn(line)
         unpack(source, args.target, special_bits=args.special_bits, jobs=args.jobs, progress=bar, warn=warn)

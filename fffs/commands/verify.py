@@ -20,9 +20,9 @@ def run(args: argparse.Namespace) -> int:
     """Check every byte; the exit code says whether all is well."""
     if args.keep:
         for path in args.source:
-            keep_checksums(path)
+            keep_checksums(path, args.format)
     begin = time.monotonic()
-    source, refusal = _load(args.source)
+    source, refusal = _load(args.source, args.format)
     with source:
         with ProgressBar(printable(f"verifying {args.source[0]}")) as bar:
             bad = verify(source, bar)
@@ -53,12 +53,12 @@ def run(args: argparse.Namespace) -> int:
     return RecordError.exit_code
 
 
-def _load(paths: list[str]) -> tuple[Source, FormatError | None]:
+def _load(paths: list[str], form: str | None) -> tuple[Source, FormatError | None]:
     """The source; where its tree of names is damaged, its records alone, and why."""
     try:
-        return load_source(paths), None
+        return load_source(paths, format=form), None
     except FormatError as refusal:
-        return load_records(paths), refusal
+        return load_records(paths, form), refusal
 
 
 def _line(entry: BadRecord) -> str:

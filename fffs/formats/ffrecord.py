@@ -89,7 +89,8 @@ def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
     # Before anything is allocated: the tables of n records must fit into the file.
     if n < 0 or n > (size - HEADER.size) // 12:
         raise MetadataError(
-            f"{path}: the header promises {n} records, more than its {size} bytes hold; damaged, or no FFRecord file"
+            f"{path}: the header promises {n} records, more than its {size} bytes hold; damaged, or no FFRecord file "
+            "(of another format? say which)"
         )
     if n == 0 and size > HEADER.size:
         raise MetadataError(f"{path}: {size - HEADER.size} bytes follow a header of no records; the file is damaged")

@@ -48,22 +48,29 @@ class Source(Closing):
         self.store.close()
 
 
-def load_source(paths: Paths, suffix: str = "", check_data: bool = True) -> Source:
+def load_source(paths: Paths, suffix: str = "", check_data: bool = True, format: str | None = None) -> Source:
     """Open a record file of any format, a folder of them, a list of both, or a granular data set, as one tree.
 
     One packed folder shows its tree; several show their union, in which the first wins. Plain record files show one
     file per record, numbered through; ``suffix`` is added to each name. A data set shows a folder per datapoint, with
     every blob as it is stored.
 
+    Args:
+        paths: a file, a folder, or a list of them.
+        suffix: ends the numbered names.
+        check_data: compare the checksums of trees and tables, where there are some.
+        format: "ffrecord", "tfrecord", "ofrecord" or "bag", for files that are not recognised by content and name.
+
     Raises:
-        UsageError: packed and plain files are mixed, or a suffix is given for what has names of its own.
+        UsageError: packed and plain files are mixed, a suffix is given for what has names of its own, or there is no
+            such format.
         FormatError, SourceNotFoundError, ReadError: a file cannot be opened.
 
     """
     names = _names(paths)
-    if path := _data_set(names, suffix):
+    if format is None and (path := _data_set(names, suffix)):
         return _load_data_set(path, check_data)
-    return _load(names, lambda files: _load_any(files, suffix, check_data), check_data)
+    return _load(_open(names, check_data, format), lambda files: _load_any(files, suffix, check_data))
 
 
 def load_packed(paths: Paths, check_data: bool = True) -> Source:
@@ -84,26 +91,34 @@ def load_packed(paths: Paths, check_data: bool = True) -> Source:
         raise FormatError(f"{shown}: not a packed folder (it has no tree)")
 
 
-def load_records(paths: Paths) -> Source:
+def load_records(paths: Paths, format: str | None = None) -> Source:
     """Open record files, or folders of them, as numbered files, whatever names they hold: those may be damaged.
+    format: as in ``load_source``.
 
     Raises:
         FormatError, SourceNotFoundError, ReadError: a file cannot be opened.
 
     """
     names = _names(paths)
-    if path := _data_set(names, ""):
+    if format is None and (path := _data_set(names, "")):
         return _load_blobs(path)
-    return _load(names, lambda files: _load_plain(files, ""))
+    return _load(_open(names, True, format), lambda files: _load_plain(files, ""))
 
 
-def load_shown(paths: Paths, suffix: str = "", check_data: bool = True, decode: bool | None = None) -> Source:
+def load_shown(
+    paths: Paths,
+    suffix: str = "",
+    check_data: bool = True,
+    format: str | None = None,
+    decode: bool | None = None,
+) -> Source:
     """``load_source`` for the mount, which can show ``rows`` as well.
 
     Args:
         paths: as there.
         suffix: as there.
         check_data: as there.
+        format: as there.
         decode: True: what is in the records of TFRecord and OFRecord files, and a data set's arrays and numbers as
             ``.npy`` files. None: only a data set's arrays. False: everything as it is stored.
 
@@ -112,13 +127,13 @@ def load_shown(paths: Paths, suffix: str = "", check_data: bool = True, decode: 
 
     """
     names = _names(paths)
-    if path := _data_set(names, suffix):
+    if format is None and (path := _data_set(names, suffix)):
         return _show_data_set(path, check_data, decode)
     if not decode:
-        return load_source(names, suffix, check_data)
+        return load_source(names, suffix, check_data, format)
     if suffix:
         raise UsageError("--suffix is for records as they are stored; leave it or decode out")
-    return _decode(names, check_data)
+    return _decode(_open(names, check_data, format), check_data)
 
 
 # ---------------------------------------------------------------- record files
@@ -129,8 +144,7 @@ def _names(paths: Paths) -> list[str]:
     return [os.fsdecode(path) for path in given]
 
 
-def _load(names: list[str], layout: Callable[[list[SourceFile]], _Loaded], check_data: bool = True) -> Source:
-    files = _open(names, check_data)
+def _load(files: list[SourceFile], layout: Callable[[list[SourceFile]], _Loaded]) -> Source:
     try:
         loaded = layout(files)
     except BaseException:
@@ -140,11 +154,11 @@ def _load(names: list[str], layout: Callable[[list[SourceFile]], _Loaded], check
     return Source(loaded.tree, RecordStore(loaded.files), loaded.layout, loaded.warnings)
 
 
-def _open(names: list[str], check_data: bool) -> list[SourceFile]:
+def _open(names: list[str], check_data: bool, form: str | None) -> list[SourceFile]:
     paths = expand_sources(names)
     if not paths:
         raise SourceNotFoundError("nothing to open")
-    return open_files(paths, check_data)
+    return open_files(paths, check_data, form)
 
 
 def _close(files: list[SourceFile]) -> None:
@@ -196,10 +210,9 @@ def _load_packed(files: list[SourceFile], check_data: bool) -> _Loaded:
     return _Loaded(files, tree, "union", lines)
 
 
-def _decode(names: list[str], check_data: bool) -> Source:
+def _decode(files: list[SourceFile], check_data: bool) -> Source:
     from fffs.layouts.messages import MessageRows
 
-    files = _open(names, check_data)
     store = RecordStore(files)
     try:
         return Source(_empty(), store, "messages", rows=MessageRows(files, store, check_data))
