@@ -203,7 +203,7 @@ def new_folder(path: str) -> Iterator[str]:
 
 def forget_checksums(name: bytes, folder: int | None = None) -> None:
     """Remove those that are kept beside a file which is replaced or added to: every record would seem damaged. name: in
-    the open folder. Raises OSError.
+    the open folder, or without one a path. Raises OSError.
     """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name + CHECKSUMS.encode(), dir_fd=folder)

@@ -38,7 +38,7 @@ EXIT_CODES = """exit codes:
 """
 
 
-# Of record files.
+# Of record files, as in fffs.formats.table, which would be imported for every --help.
 FORMATS = ["ffrecord", "tfrecord", "ofrecord", "bag"]
 
 

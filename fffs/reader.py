@@ -17,7 +17,7 @@ from fffs.files import SourceFile, open_source
 from fffs.formats.bag import COMPRESSED
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.ofrecord import NAME as PART
-from fffs.formats.table import find_format, format_named
+from fffs.formats.table import recogniser
 from fffs.formats.tfrecord import NAME as TFRECORD_NAME
 from fffs.index import RecordIndex
 from fffs.numbers import Indices
@@ -77,13 +77,13 @@ def open_files(paths: list[str], check_data: bool = True, form: str | None = Non
         form: name of the format that all are of (``fffs.formats.table``); None: as each is recognised.
 
     """
-    named = None if form is None else format_named(form)
+    recognise = recogniser(form)
     opened: list[SourceFile] = []
     try:
         for path in paths:
             fd, name = open_source(path)
             try:
-                index = with_checksums((named or find_format(fd, name)).load_index(fd, name, check_data))
+                index = with_checksums(recognise(fd, name).load_index(fd, name, check_data))
             except BaseException:
                 os.close(fd)
                 raise
@@ -279,8 +279,7 @@ class FileReader(Closing):
         with store.use():
             for source in store.files:
                 path = source.index.path
-                named = format_named(self._format) if self._format else find_format(source.fd, path)
-                named.load_index(source.fd, path, True)
+                recogniser(self._format)(source.fd, path).load_index(source.fd, path, True)
 
     # ------------------------------------------------------------ the index
 

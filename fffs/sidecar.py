@@ -23,7 +23,7 @@ from fffs.errors import MetadataError, ReadError, TruncatedError, UsageError
 from fffs.failures import reading, writing
 from fffs.files import SourceFile, open_source
 from fffs.formats import bag
-from fffs.formats.table import find_format, format_named
+from fffs.formats.table import recogniser
 from fffs.index import RecordIndex
 from fffs.paths import PathLike
 
@@ -96,14 +96,14 @@ def keep_checksums(path: PathLike, format: str | None = None) -> list[str]:
 
     """
     written: list[str] = []
-    named = None if format is None else format_named(format)
-    for name, layout in _files(os.fsdecode(path), may_be_data_set=named is None):
+    recognise = recogniser(format)
+    for name, layout in _files(os.fsdecode(path), may_be_data_set=format is None):
         fd, _ = open_source(name)
         try:
             if layout:
                 index = bag.load(fd, name, layout)[0]
             else:
-                index = (named or find_format(fd, name)).load_index(fd, name, True)
+                index = recognise(fd, name).load_index(fd, name, True)
             if index.check == CHECK_NONE and not _fits(index):
                 written.append(_write(SourceFile(fd, index)))
         finally:

@@ -12,11 +12,10 @@ from fffs.failures import reading
 from fffs.files import open_source
 from fffs.formats import bag, ofrecord, tfrecord
 from fffs.formats.ffrecord import SUFFIX
-from fffs.formats.table import find_format
+from fffs.formats.table import FORMATS, find_format
 from fffs.shards import PATTERN
 
-RECORDS: Final = ("ffrecord", "tfrecord", "ofrecord", "bag")
-"""Formats of record files, as ``fffs.formats.table`` names them."""
+RECORDS: Final = tuple(form.name for form in FORMATS)
 
 ARCHIVES: Final = ("tar", "zip")
 SOURCES: Final = (*RECORDS, "granular", *ARCHIVES, "folder")

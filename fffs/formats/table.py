@@ -45,6 +45,19 @@ def format_named(name: str) -> Format:
     raise UsageError(f"there is no format {name!r}; there are {', '.join(form.name for form in FORMATS)}")
 
 
+def recogniser(name: str | None) -> Callable[[int, str], Format]:
+    """What says which format the file open as fd, at path, is of: ``find_format``, unless one is named.
+
+    Raises:
+        UsageError: there is no format of that name.
+
+    """
+    if name is None:
+        return find_format
+    named = format_named(name)
+    return lambda fd, path: named
+
+
 def find_format(fd: int, path: str) -> Format:
     """The format of the file open as fd, by its content first and its name second.
 

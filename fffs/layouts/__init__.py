@@ -68,9 +68,9 @@ def load_source(paths: Paths, suffix: str = "", check_data: bool = True, format:
 
     """
     names = _names(paths)
-    if format is None and (path := _data_set(names, suffix)):
+    if path := _data_set(names, suffix, format):
         return _load_data_set(path, check_data)
-    return _load(_open(names, check_data, format), lambda files: _load_any(files, suffix, check_data))
+    return _load_files(names, suffix, check_data, format)
 
 
 def load_packed(paths: Paths, check_data: bool = True) -> Source:
@@ -100,7 +100,7 @@ def load_records(paths: Paths, format: str | None = None) -> Source:
 
     """
     names = _names(paths)
-    if format is None and (path := _data_set(names, "")):
+    if path := _data_set(names, "", format):
         return _load_blobs(path)
     return _load(_open(names, True, format), lambda files: _load_plain(files, ""))
 
@@ -127,10 +127,10 @@ def load_shown(
 
     """
     names = _names(paths)
-    if format is None and (path := _data_set(names, suffix)):
+    if path := _data_set(names, suffix, format):
         return _show_data_set(path, check_data, decode)
     if not decode:
-        return load_source(names, suffix, check_data, format)
+        return _load_files(names, suffix, check_data, format)
     if suffix:
         raise UsageError("--suffix is for records as they are stored; leave it or decode out")
     return _decode(_open(names, check_data, format), check_data)
@@ -142,6 +142,10 @@ def load_shown(
 def _names(paths: Paths) -> list[str]:
     given = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else paths
     return [os.fsdecode(path) for path in given]
+
+
+def _load_files(names: list[str], suffix: str, check_data: bool, form: str | None) -> Source:
+    return _load(_open(names, check_data, form), lambda files: _load_any(files, suffix, check_data))
 
 
 def _load(files: list[SourceFile], layout: Callable[[list[SourceFile]], _Loaded]) -> Source:
@@ -228,8 +232,10 @@ def _empty() -> Tree:
 # ---------------------------------------------------------------- data sets
 
 
-def _data_set(names: list[str], suffix: str) -> str:
-    """The data set that is meant, or nothing."""
+def _data_set(names: list[str], suffix: str, form: str | None) -> str:
+    """The data set that is meant, or nothing: also where a format is named, since those are of record files."""
+    if form is not None:
+        return ""
     folders = [name for name in names if os.path.isdir(name)]
     if not folders:
         return ""  # what granular needs is imported for a folder at most: that takes as long as opening a large pack
