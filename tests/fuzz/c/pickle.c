@@ -16,7 +16,8 @@ typedef void (*on_free)(const volatile void *);
 int __sanitizer_install_malloc_and_free_hooks(on_malloc, on_free) __attribute__((weak));
 size_t __sanitizer_get_allocated_size(const volatile void *) __attribute__((weak));
 
-static int counting;
+/* Of this thread: libFuzzer has one that watches memory, and takes some of it when it begins. */
+static _Thread_local int counting;
 static size_t held, most;
 
 static void count_malloc(const volatile void *memory, size_t size)
