@@ -286,14 +286,14 @@ def test_a_path_with_its_links_has_so_many_parts_at_most() -> None:
         {
             b"file": 0,
             b"d": {},
-            b"1": b"./" * 2000 + b"file",
-            **{b"%d" % i: b"d/../" * 800 + b"%d" % (i - 1) for i in range(2, 9)},
+            b"1": b"./" * 1000 + b"file",
+            **{b"%d" % i: b"d/../" * 400 + b"%d" % (i - 1) for i in range(2, 9)},
         }
     )
-    assert tree.follow(b"./" * 8189 + b"file") == tree.find(b"file")
-    assert tree.follow(b"./" * 8190 + b"file") is None
-    assert tree.follow(b"./" * 6188 + b"1") == tree.find(b"file")
-    assert tree.follow(b"./" * 6189 + b"1") is None
+    assert tree.follow(b"./" * 4094 + b"file") == tree.find(b"file")
+    assert tree.follow(b"./" * 4095 + b"file") is None
+    assert tree.follow(b"./" * 3093 + b"1") == tree.find(b"file")
+    assert tree.follow(b"./" * 3094 + b"1") is None
     assert tree.follow(b"4") == tree.find(b"file")
     assert tree.follow(b"6") is None
 

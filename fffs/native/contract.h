@@ -180,8 +180,9 @@ int fffs_tree_validate(const fffs_tree *tree, uint64_t records, const char **why
 /* The node of name in directory node, by binary search. 0 and *found; -ENOENT; -ENOTDIR. The tree must be valid. */
 int fffs_tree_lookup(const fffs_tree *tree, uint32_t node, const uint8_t *name, size_t length, uint32_t *found);
 
-/* How many symbolic links are followed for a path, as in Linux, and how many names are looked up for it in all. */
-enum { FFFS_LINKS_MAX = 40, FFFS_STEPS_MAX = 8190 };
+/* How many symbolic links are followed for a path, as in Linux, and how many names are looked up for it in all: twice
+ * as many as the longest path has. Links may share long targets, and then each costs all of that. */
+enum { FFFS_LINKS_MAX = 40, FFFS_STEPS_MAX = FFFS_PATH_MAX };
 
 /* The node at a path from the root, with symbolic links followed as long as they stay inside the tree: relative ones,
  * whose ".." do not leave it. A ".." in the path itself is no name. 0 and *found; -ENOENT; -ELOOP. The tree must be

@@ -14,7 +14,7 @@ import numpy as np
 from builders import DTYPES, FOOTER, MIB, Pack, Trailer, unpickle
 
 MTIME = 1_600_000_000_123_456_789
-LINKS_MAX, STEPS_MAX = 40, 2 * 4095
+LINKS_MAX, STEPS_MAX = 40, 4095
 
 
 @dataclass(frozen=True)
