@@ -140,6 +140,14 @@ class PackedFolder(Closing):
         """Read one file as a 1-D writable uint8 array; raises what ``read`` raises."""
         return self._source.store.read_one(self._record(path), self.check_data)
 
+    def read_range(self, path: PathLike, start: int, stop: int) -> UInt8Array:
+        """The bytes of one file from start to stop (both clipped to it) as a 1-D writable uint8 array.
+
+        Where a large file has block checksums, only the blocks around the range are read and checked. Raises what
+        ``read`` raises.
+        """
+        return self._source.store.read_range(self._record(path), start, stop, check=self.check_data)
+
     # ------------------------------------------------------------ life
 
     def close(self) -> None:

@@ -65,7 +65,10 @@ def _files_of_folder(path: str) -> list[str]:
         return expand_parts(path)
     if any(TFRECORD_NAME.search(entry) for entry in entries):
         return expand_shards(path)
-    raise SourceNotFoundError(f"{path}: no {SUFFIX} files in this folder, nor OFRecord parts, nor TFRecord files")
+    raise SourceNotFoundError(
+        f"{path}: no {SUFFIX} files in this folder, nor OFRecord parts, nor TFRecord files; "
+        "fffs pack makes one file of a folder"
+    )
 
 
 def open_files(paths: list[str], check_data: bool = True, form: str | None = None) -> list[SourceFile]:

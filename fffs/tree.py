@@ -167,6 +167,14 @@ class Tree:
             raise EntryNotFoundError(f"{os.fsdecode(path)!r}: no such file or folder in the pack")
         return node
 
+    def has(self, path: bytes) -> bool:
+        """Whether ``find`` finds something at path."""
+        try:
+            self.find(path)
+        except EntryNotFoundError:
+            return False
+        return True
+
     def follow(self, path: bytes) -> int | None:
         """The node at a path with symbolic links followed, inside the tree; None when nothing is there.
 

@@ -679,6 +679,18 @@ def test_cat_checks_all_paths_before_it_writes(pack: Path) -> None:
     fails(9, "cat", pack, "a.jpg", "nowhere")
 
 
+def test_what_is_not_there_is_said_with_the_name_of_the_pack(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "dangling").symlink_to("nowhere")
+    path = tmp_path / "p.ffr"
+    fffs.pack_folder(tmp_path / "f", path)
+    for command in ("ls", "cat"):
+        message = fails(9, command, path, "nowhere")
+        assert "'nowhere': no such file" in message and message.endswith(f" in {path}")
+    assert f"'dangling': a symbolic link that leads to nothing in {path}" in fails(9, "cat", path, "dangling")
+    assert str(path) in fails(9, "cat", path, "--record", "5")
+
+
 # ---------------------------------------------------------------- info, verify
 
 
@@ -704,6 +716,10 @@ def test_info_says_what_a_source_is(pack: Path, tmp_path: Path) -> None:
     (tmp_path / "plain.ffr").write_bytes(record_file([b"first", b"second"])[:-8])
     facts = json.loads(run("info", "--json", tmp_path / "plain.ffr").out)
     assert (facts["layout"], facts["records"], facts["truncated"]) == ("record file", 2, True)
+    for command in ("info", "ls"):
+        assert "plain.ffr: the file was cut: 0 of its 2 records are there" in run(command, tmp_path / "plain.ffr").err
+    (tmp_path / "plain.ffr").write_bytes(record_file([b"first", b"second", b"third", b""])[:-6])
+    assert "1 of its 4 records are there" in run("ls", tmp_path / "plain.ffr").err
     assert not json.loads(run("info", "--json", GOLDEN.path("packed/tree.ffr")).out)["modes_and_times"]
 
 

@@ -611,7 +611,7 @@ def refusal(tmp_path: Path, data: bytes, kind: type[Exception] = FormatError) ->
         (extended(GNU__sparse__major=b"1") + tar_file(b"a"), "sparse"),
         (tar_header(b"a", 0, b"S"), "sparse"),
         (tar_header(b"a", 0, b"M"), "a volume"),
-        (tar_header(b"a", 1 << 60), "ends inside of"),
+        (tar_header(b"a", 1 << 60), "ends inside of 'a'; it was cut"),
         (tar_header(b"a", 1 << 60, b"L"), "extended header of"),
         (tar_header(b"a", 1 << 30, b"x"), "extended header of"),
         (extended(size=b"9" * 30) + tar_file(b"a"), "a size that is none"),
@@ -641,6 +641,13 @@ def test_a_cut_archive_is_refused_wherever_it_is_cut(tmp_path: Path) -> None:
     archive = zip_of(("a", stretched(1000), 0o100644), ("b", b"b", 0o100644))
     assert "damaged" in refusal(tmp_path, archive[:-30])
     assert "damaged" in refusal(tmp_path, archive[: len(archive) // 2])
+
+
+@pytest.mark.parametrize("options", [{}, {"from_": "tar"}], ids=["recognised", "named"])
+def test_what_is_compressed_with_zstd_is_refused_as_such(tmp_path: Path, options: dict[str, str]) -> None:
+    (tmp_path / "x").write_bytes(b"\x28\xb5\x2f\xfd" + stretched(1000))
+    with pytest.raises((UnsupportedError, MetadataError), match=f"^{tmp_path}/x: .*zstd -d"):
+        fffs.convert(tmp_path / "x", tmp_path / "x.ffr", **options)
 
 
 def warned(tmp_path: Path, data: bytes) -> tuple[list[str], dict[bytes, Any]]:

@@ -6,6 +6,7 @@ test_packed_pickle.py.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pickle
@@ -123,6 +124,22 @@ def test_offsets_past_the_end_fail_those_records_alone(path: Path, beyond: int) 
                     read(record)
     with load_source([path]) as source:
         assert [bad.number for bad in verify(source)] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (gzip.compress(bytes(2000)), "a compressed file; fffs convert"),
+        (b"PK\x03\x04" + b"\xff" * 600, "an archive; fffs convert"),
+        (b"\xff" * 257 + b"ustar" + b"\xff" * 600, "an archive; fffs convert"),
+        (b"\x28\xb5\x2f\xfd" + b"\xff" * 600, "decompress it first"),
+    ],
+    ids=["gz", "zip", "tar", "zstd"],
+)
+def test_an_archive_is_refused_as_such(tmp_path: Path, data: bytes, what: str) -> None:
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(MetadataError, match=f"x: no record file, but .*{what}"):
+        fffs.FileReader(tmp_path / "x")
 
 
 def test_a_record_that_would_take_all_memory_is_refused_before_it_is_taken(path: Path) -> None:

@@ -41,6 +41,7 @@ from hypothesis import strategies as st
 
 import fffs
 from fffs.errors import (
+    ChecksumError,
     ReadError,
     SourceChangedError,
     SourceNotFoundError,
@@ -85,6 +86,24 @@ def assert_lossless(folder: Path | bytes, room: Path) -> None:
         fffs.unpack(source, copy, special_bits=True, warn=warnings.append)
     assert differences(snapshot(copy), expected) == {}
     assert warnings == []
+
+
+def test_a_range_of_a_large_file_costs_its_blocks_alone(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    data = stretched(5 * MIB)
+    (tmp_path / "f" / "large").write_bytes(data)
+    fffs.pack_folder(tmp_path / "f", tmp_path / "p.ffr")
+    packed = bytearray((tmp_path / "p.ffr").read_bytes())
+    packed[packed.index(data[:4096]) + 2 * MIB + 5] ^= 1
+    (tmp_path / "p.ffr").write_bytes(packed)
+    with fffs.PackedFolder(tmp_path / "p.ffr") as folder:
+        assert folder.read_range("large", 100, 2 * MIB).tobytes() == data[100 : 2 * MIB]
+        assert folder.read_range("large", 3 * MIB, 9 * MIB).tobytes() == data[3 * MIB :]
+        assert folder.read_range("large", 7, 7).tobytes() == b""
+        with pytest.raises(ChecksumError):
+            folder.read_range("large", 2 * MIB, 2 * MIB + 1)
+    with fffs.FileReader(tmp_path / "p.ffr") as reader, pytest.raises(ChecksumError):
+        reader.read_range(0, 0, 1)  # it knows records alone
 
 
 # ---------------------------------------------------------------- nothing is lost

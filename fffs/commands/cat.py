@@ -8,7 +8,7 @@ import os
 import numpy as np
 
 from fffs.cli import OK
-from fffs.errors import EntryNotFoundError, UsageError
+from fffs.errors import EntryNotFoundError, RecordIndexError, UsageError
 from fffs.layouts import Source, load_source
 from fffs.numbers import resolve
 from fffs.output import put
@@ -19,7 +19,7 @@ CHUNK = 1 << 22
 def run(args: argparse.Namespace) -> int:
     """Write files to standard output. A record is verified before its first byte is written."""
     with load_source(args.source, format=args.format) as source:
-        records = [_record(source, path, args.record) for path in args.path]
+        records = [_record(source, args.source, path, args.record) for path in args.path]
         buffer = np.empty(CHUNK, np.uint8)
         for record in records:
             # A large record with block checksums would be given out block by block, up to the first bad one.
@@ -32,15 +32,18 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def _record(source: Source, path: str, is_number: bool) -> int:
+def _record(source: Source, shown: str, path: str, is_number: bool) -> int:
     if is_number:
         try:
             return int(resolve([int(path)], source.store.n)[0])
+        except RecordIndexError as error:
+            raise RecordIndexError(f"{shown}: {error}") from None
         except ValueError:
             raise UsageError(f"{path}: not a record number") from None
     node = source.tree.follow(os.fsencode(path))
     if node is None:
-        raise EntryNotFoundError(f"{path!r}: no such file in {source.store.files[0].index.path}")
+        what = "a symbolic link that leads to nothing" if source.tree.has(os.fsencode(path)) else "no such file"
+        raise EntryNotFoundError(f"{path!r}: {what} in {shown}")
     if not source.tree.is_file(node):
         raise UsageError(f"{path}: a folder; name a file in it (fffs ls lists them)")
     return source.tree.record(node)

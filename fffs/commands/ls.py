@@ -13,6 +13,7 @@ from typing import Any
 
 from fffs.cli import OK
 from fffs.engine import CHECK_CRC32C
+from fffs.errors import EntryNotFoundError
 from fffs.layouts import Source, load_source
 from fffs.output import printable, put, warn
 
@@ -23,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     """List names, in the order of their bytes."""
     with load_source(args.source, format=args.format) as source:
         warn(source.warnings)
-        folders = [_resolve(source, os.fsencode(path)) for path in args.path or [""]]
+        folders = [_resolve(source, args.source, os.fsencode(path)) for path in args.path or [""]]
         if args.json:
             _print_json(source, folders, args.recursive)
         else:
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def _resolve(source: Source, path: bytes) -> tuple[bytes, int]:
+def _resolve(source: Source, shown: str, path: bytes) -> tuple[bytes, int]:
     """A path without its ornaments, and its node. Links on the way are followed, and links to folders, as in ls(1)."""
     tree = source.tree
     plain = b"/".join(part for part in path.split(b"/") if part not in (b"", b"."))
@@ -41,7 +42,9 @@ def _resolve(source: Source, path: bytes) -> tuple[bytes, int]:
     folder, _, name = plain.rpartition(b"/")
     parent = None if path.startswith(b"/") else tree.follow(folder)
     node = None if parent is None else tree.lookup(parent, name)
-    return plain, tree.find(path) if node is None else node
+    if node is None:
+        raise EntryNotFoundError(f"{os.fsdecode(path)!r}: no such file or folder in {shown}")
+    return plain, node
 
 
 def _entries(source: Source, path: bytes, node: int, recursive: bool) -> Iterator[tuple[bytes, int]]:

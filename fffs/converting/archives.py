@@ -17,6 +17,7 @@ from fffs.converting.streams import Stream, compression
 from fffs.engine import BLOCK
 from fffs.errors import MetadataError, SourceChangedError, UnsupportedError
 from fffs.failures import reading
+from fffs.formats import strangers
 from fffs.jobs import Jobs, Progress
 from fffs.scan import KINDS, identity
 from fffs.withblock import Closing
@@ -82,7 +83,10 @@ class Tar(Archive):
 
     def __init__(self, fd: int, path: str, warn: Callable[[str], None]) -> None:
         super().__init__(fd, path, warn)
-        self.kind = compression(_head(fd, path))
+        head = _head(fd, path)
+        self.kind = compression(head)
+        if head.startswith(strangers.ZSTD):
+            raise UnsupportedError(f"{path}: {strangers.describe(head)}")
 
     def scan(self, progress: Progress | None) -> None:
         """As ``Archive`` says."""

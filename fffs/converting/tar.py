@@ -5,6 +5,7 @@ Not by tarfile, which believes how long an extended header claims to be, keeps n
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -74,7 +75,8 @@ def members(stream: Stream) -> Iterator[Member]:
         yield member
         end = member.place + -(-member.size // BLOCK) * BLOCK
         if not stream.skip(end - stream.position):
-            raise MetadataError(f"{stream.path}: the archive ends inside of {member.name!a:.200}; it was cut")
+            name = os.fsdecode(member.name)
+            raise MetadataError(f"{stream.path}: the archive ends inside of {name!a:.200}; it was cut, copy it again")
 
 
 def _next(stream: Stream, shared: dict[bytes, bytes]) -> Member | None:

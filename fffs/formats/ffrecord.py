@@ -17,6 +17,7 @@ from fffs import engine
 from fffs.engine import CHECK_CRC32
 from fffs.errors import MetadataError, ReadError, UnfinishedFileError
 from fffs.failures import reading
+from fffs.formats import strangers
 from fffs.index import RecordIndex
 from fffs.store import room
 
@@ -86,8 +87,11 @@ def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
         raise UnfinishedFileError(
             f"{path}: the header is empty: its writer was stopped before it finished; write it again"
         )
+    claims_too_many = n < 0 or n > (size - HEADER.size) // 12
+    if claims_too_many or (n == 0 and size > HEADER.size):
+        _refuse_strangers(fd, path)
     # Before anything is allocated: the tables of n records must fit into the file.
-    if n < 0 or n > (size - HEADER.size) // 12:
+    if claims_too_many:
         raise MetadataError(
             f"{path}: the header promises {n} records, more than its {size} bytes hold; damaged, or no FFRecord file "
             "(of another format? say which)"
@@ -122,6 +126,14 @@ def _check_large_tables(fd: int, n: int, path: str) -> None:
         if got != part.nbytes or int(part[0]) < last or not bool((part[1:] >= part[:-1]).all()):
             raise MetadataError(f"{path}: the offsets of its {n} records do not ascend; the file's index is damaged")
         last = int(part[-1])
+
+
+def _refuse_strangers(fd: int, path: str) -> None:
+    """Raise MetadataError where the file seems to be something else that people pack."""
+    with reading(path, "the header"):
+        stranger = strangers.describe(os.pread(fd, strangers.HEAD, 0))
+    if stranger:
+        raise MetadataError(f"{path}: no record file, but {stranger}")
 
 
 def _read_tables(fd: int, n: int, path: str, crc: int | None) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,11 +43,16 @@ class FileSystem:
         if not self.command:
             yield self.image
             return
-        _run(*self.command, str(self.image), str(target))
+        is_mounted = False
         try:
+            with _uninterrupted():
+                _run(*self.command, str(self.image), str(target))
+                is_mounted = True
             yield target
         finally:
-            _run(*self.unmount, str(target))
+            if is_mounted:
+                with _uninterrupted():
+                    _run(*self.unmount, str(target))
 
     def warm(self) -> None:
         """Put what this file system reads into the page cache: the image, or each file of the folder."""
@@ -75,6 +81,16 @@ def _run(*command: str) -> None:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """An interrupt waits for the end, also of the programs that are started: who else would unmount?"""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # ---------------------------------------------------------------- installing
