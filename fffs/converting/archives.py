@@ -254,7 +254,7 @@ def is_tar(fd: int, path: str) -> bool:
 
 def is_zip(fd: int, path: str) -> bool:
     """Whether the file begins as a zip archive does."""
-    return _head(fd, path)[:4] in (b"PK\x03\x04", b"PK\x05\x06")
+    return _head(fd, path).startswith(strangers.ZIP)
 
 
 def open_archive(fd: int, path: str, kind: str, warn: Callable[[str], None]) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from fffs.errors import MetadataError
 from fffs.failures import reading
+from fffs.formats.strangers import COMPRESSED
 
 READ: Final = 1 << 18  # bytes of the file that are read at a time ...
 SIP: Final = 1 << 14  # ... that a decompressor is given at a time: it copies what it leaves
@@ -18,12 +19,11 @@ PIECE: Final = 1 << 20  # ... and the most that it may give
 XZ_MEMORY: Final = 256 << 20  # what decompressing .xz may take: xz -9 needs 65 MiB
 
 NOT_ZERO: Final = re.compile(rb"[^\0]")
-MAGICS: Final = {b"\x1f\x8b\x08": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
 
 
 def compression(head: bytes) -> str | None:
     """How a file that begins with head is compressed: a key of what ``open_stream`` knows, or None."""
-    return next((kind for magic, kind in MAGICS.items() if head.startswith(magic)), None)
+    return next((kind for magic, kind in COMPRESSED.items() if head.startswith(magic)), None)
 
 
 class _Machine(Protocol):

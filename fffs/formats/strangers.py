@@ -7,7 +7,7 @@ from typing import Final
 ZSTD: Final = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
 HEAD: Final = 512  # bytes that are looked at
 TAR_MAGIC: Final = slice(257, 262)  # of POSIX and of GNU tar; older archives have none
-COMPRESSED: Final = (b"\x1f\x8b\x08", b"BZh", b"\xfd7zXZ\x00")
+COMPRESSED: Final = {b"\x1f\x8b\x08": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
 ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
 
 
@@ -15,7 +15,7 @@ def describe(head: bytes) -> str | None:
     """What a file that begins with head seems to be, for the end of a message; None when nothing is known of it."""
     if head.startswith(ZSTD):
         return "compressed with zstd, which is not read here; decompress it first (zstd -d)"
-    if head.startswith(COMPRESSED):
+    if head.startswith(tuple(COMPRESSED)):
         return "a compressed file; fffs convert packs .tar.gz, .tar.bz2 and .tar.xz that are not damaged"
     if head.startswith(ZIP) or head[TAR_MAGIC] == b"ustar":
         return "an archive; fffs convert packs what it holds"
