@@ -85,12 +85,20 @@ def _run(*command: str) -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """An interrupt waits for the end, also of the programs that are started: who else would unmount?"""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """An interrupt waits for the end, also of the programs that are started: who else would unmount?
+
+    They inherit what is blocked. Here that is not enough: numpy has threads which take the signal all the same.
+    """
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 # ---------------------------------------------------------------- installing
