@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_model import tells_what_is_cached, wait_until
+from engine_model import cached_pages, tells_what_is_cached, wait_until
 
 from fffs import FileReader, FileWriter
-
-_mincore = ctypes.CDLL(None, use_errno=True).mincore
-_mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 
 
 class Cached:
@@ -41,12 +37,9 @@ class Cached:
         return not any(record in self for record in range(len(self._starts)))
 
     def __contains__(self, record: int) -> bool:
-        # Asked of mincore: a read with RWF_NOWAIT starts to load what it then says is not there.
         first = self._starts[record] // mmap.PAGESIZE * mmap.PAGESIZE
         asked = self._bytes[first : self._starts[record] + self._size]
-        pages = np.zeros(-(-len(asked) // mmap.PAGESIZE), np.uint8)
-        assert _mincore(asked.ctypes.data, len(asked), pages.ctypes.data) == 0, os.strerror(ctypes.get_errno())
-        return bool((pages & 1).all())
+        return bool(cached_pages(asked.ctypes.data, len(asked)).all())
 
     def close(self) -> None:
         os.close(self._fd)

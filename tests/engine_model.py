@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
 import random
 import signal
@@ -17,6 +19,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +32,11 @@ BACKENDS = ("uring", "aio", "pread")
 FOREVER = 10**9
 
 # Seconds after which something hangs, however busy the machine is.
+_pointer, _size = ctypes.c_void_p, ctypes.c_size_t
+_libc = ctypes.CDLL(None)
+_libc.mmap.restype = _pointer
+
+COLD_TRIES = 100  # where others read the file meanwhile, it stays
 PATIENCE = 120
 
 # ---------------------------------------------------------------- the model: what a batch must give
@@ -183,9 +191,28 @@ def buffers() -> tuple[int, int]:
     return numbers[0], numbers[1]
 
 
+def cached_pages(address: int, size: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which pages of a mapped file, from the address of a page on, are in the page cache.
+
+    Asked of mincore: a read with RWF_NOWAIT starts to load what it then says is not there.
+    """
+    pages = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
+    assert _libc.mincore(_pointer(address), _size(size), _pointer(pages.ctypes.data)) == 0
+    return (pages & 1).astype(bool)
+
+
 def make_cold(*sources: Source) -> None:
+    """Drop files from the page cache: again for a while, since a page that is still being read ahead stays."""
     for source in sources:
-        os.posix_fadvise(source.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        size = len(source.data)
+        # mmap.mmap takes a descriptor of its own, and there are tests that have none left.
+        address = _libc.mmap(None, _size(size), mmap.PROT_READ, mmap.MAP_SHARED, source.fd, _size(0))
+        for _ in range(COLD_TRIES):
+            os.posix_fadvise(source.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            if not cached_pages(address, size).any():
+                break
+            time.sleep(0.005)
+        assert _libc.munmap(_pointer(address), _size(size)) == 0
 
 
 @contextmanager

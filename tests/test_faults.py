@@ -289,8 +289,11 @@ def test_a_context_that_cannot_be_opened_is_tried_for_again(backend: str, source
     with fault(lib.FFFS_FAULT_MEMORY, 2, 1, -ENOMEM):  # the first is the batch itself, this the context
         Batch(records).check()
     assert usage()[0] == 0
-    make_cold(source)
-    Batch(records).check()
+    for _ in range(50):  # a disk may be as fast as memory for once, and then no context is wanted
+        make_cold(source)
+        Batch(records).check()
+        if usage()[0]:
+            break
     assert usage()[0] == 1
 
 
