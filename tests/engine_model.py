@@ -36,7 +36,7 @@ _pointer, _size = ctypes.c_void_p, ctypes.c_size_t
 _libc = ctypes.CDLL(None)
 _libc.mmap.restype = _pointer
 
-COLD_TRIES = 100  # where others read the file meanwhile, it stays
+COLD_TRIES = 20  # where others read the file meanwhile, it stays
 PATIENCE = 120
 
 # ---------------------------------------------------------------- the model: what a batch must give
