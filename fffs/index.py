@@ -109,6 +109,10 @@ class RecordIndex:
         """Whether the file is long enough to hold the record."""
         return int(self.starts[row]) <= self.file_size and int(self.ends[row]) <= self.file_size
 
+    def count_readable(self) -> int:
+        """How many records the file is long enough to hold."""
+        return int(np.count_nonzero((self.starts <= self.file_size) & (self.ends <= self.file_size)))
+
 
 def _first_below(numbers: Int64Array, bounds: Int64Array) -> int | None:
     """The first k with numbers[k] < bounds[k], or None. In steps: temporaries of millions of items cost page faults."""

@@ -97,7 +97,7 @@ class PackedFolder(Closing):
         base = os.fsencode(path or "")
         node = tree.follow(base)
         if node is None:
-            raise _not_found(os.fsdecode(base), self.fnames[0])
+            raise not_found(os.fsdecode(base), self.fnames[0])
         if not tree.is_dir(node):
             raise UsageError(f"{os.fsdecode(base)}: not a folder")
         found = tree.walk(node) if recursive else tree.entries(node)
@@ -118,7 +118,7 @@ class PackedFolder(Closing):
     def _record(self, path: PathLike) -> int:
         node = self._node(path)
         if node is None:
-            raise _not_found(os.fsdecode(path), self.fnames[0])
+            raise not_found(os.fsdecode(path), self.fnames[0])
         if not self._source.tree.is_file(node):
             raise UsageError(f"{os.fsdecode(path)}: a folder, not a file")
         return self._source.tree.record(node)
@@ -160,5 +160,6 @@ class PackedFolder(Closing):
         return type(self), (self._sources, self.check_data)
 
 
-def _not_found(path: str, pack: str) -> EntryNotFoundError:
+def not_found(path: str, pack: str) -> EntryNotFoundError:
+    """The error for a path that is not in a pack."""
     return EntryNotFoundError(f"{path!r}: no such file or folder in {pack}")

@@ -646,8 +646,10 @@ def test_a_cut_archive_is_refused_wherever_it_is_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{}, {"from_": "tar"}], ids=["recognised", "named"])
 def test_what_is_compressed_with_zstd_is_refused_as_such(tmp_path: Path, options: dict[str, str]) -> None:
     (tmp_path / "x").write_bytes(b"\x28\xb5\x2f\xfd" + stretched(1000))
+    before = os.listdir("/proc/self/fd")
     with pytest.raises((UnsupportedError, MetadataError), match=f"^{tmp_path}/x: .*zstd -d"):
         fffs.convert(tmp_path / "x", tmp_path / "x.ffr", **options)
+    assert os.listdir("/proc/self/fd") == before
 
 
 def warned(tmp_path: Path, data: bytes) -> tuple[list[str], dict[bytes, Any]]:

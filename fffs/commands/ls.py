@@ -13,9 +13,9 @@ from typing import Any
 
 from fffs.cli import OK
 from fffs.engine import CHECK_CRC32C
-from fffs.errors import EntryNotFoundError
 from fffs.layouts import Source, load_source
 from fffs.output import printable, put, warn
+from fffs.packed_folder import not_found
 
 TYPES = {stat.S_IFDIR: "dir", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 
@@ -43,7 +43,7 @@ def _resolve(source: Source, shown: str, path: bytes) -> tuple[bytes, int]:
     parent = None if path.startswith(b"/") else tree.follow(folder)
     node = None if parent is None else tree.lookup(parent, name)
     if node is None:
-        raise EntryNotFoundError(f"{os.fsdecode(path)!r}: no such file or folder in {shown}")
+        raise not_found(os.fsdecode(path), shown)
     return plain, node
 
 

@@ -258,5 +258,14 @@ def is_zip(fd: int, path: str) -> bool:
 
 
 def open_archive(fd: int, path: str, kind: str, warn: Callable[[str], None]) -> Any:
-    """The archive open as fd, which is the archive's from now on; kind is "tar" or "zip"."""
-    return (Tar if kind == "tar" else Zip)(fd, path, warn)
+    """The archive open as fd, which is the archive's from now on, and closed when this raises; kind is "tar" or "zip".
+
+    Raises:
+        UnsupportedError: it is compressed in a way that is not read. ReadError.
+
+    """
+    try:
+        return (Tar if kind == "tar" else Zip)(fd, path, warn)
+    except BaseException:
+        os.close(fd)
+        raise

@@ -87,17 +87,16 @@ def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
         raise UnfinishedFileError(
             f"{path}: the header is empty: its writer was stopped before it finished; write it again"
         )
-    claims_too_many = n < 0 or n > (size - HEADER.size) // 12
-    if claims_too_many or (n == 0 and size > HEADER.size):
-        _refuse_strangers(fd, path)
     # Before anything is allocated: the tables of n records must fit into the file.
-    if claims_too_many:
-        raise MetadataError(
-            f"{path}: the header promises {n} records, more than its {size} bytes hold; damaged, or no FFRecord file "
-            "(of another format? say which)"
+    if n < 0 or n > (size - HEADER.size) // 12:
+        raise _refusal(
+            fd,
+            path,
+            f"the header promises {n} records, more than its {size} bytes hold; damaged, or no FFRecord file "
+            "(of another format? say which)",
         )
     if n == 0 and size > HEADER.size:
-        raise MetadataError(f"{path}: {size - HEADER.size} bytes follow a header of no records; the file is damaged")
+        raise _refusal(fd, path, f"{size - HEADER.size} bytes follow a header of no records; the file is damaged")
     if stored_crc == 0:
         warnings.warn(
             f"{path}: the metadata has no checksum (an old writer, or damage); offsets are used as they are",
@@ -128,12 +127,11 @@ def _check_large_tables(fd: int, n: int, path: str) -> None:
         last = int(part[-1])
 
 
-def _refuse_strangers(fd: int, path: str) -> None:
-    """Raise MetadataError where the file seems to be something else that people pack."""
+def _refusal(fd: int, path: str, problem: str) -> MetadataError:
+    """The error for a header that cannot be: with the problem, unless the file seems to be something else."""
     with reading(path, "the header"):
         stranger = strangers.describe(os.pread(fd, strangers.HEAD, 0))
-    if stranger:
-        raise MetadataError(f"{path}: no record file, but {stranger}")
+    return MetadataError(f"{path}: no record file, but {stranger}" if stranger else f"{path}: {problem}")
 
 
 def _read_tables(fd: int, n: int, path: str, crc: int | None) -> tuple[np.ndarray, np.ndarray]:

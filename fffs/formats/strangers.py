@@ -14,7 +14,7 @@ ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
 def describe(head: bytes) -> str | None:
     """What a file that begins with head seems to be, for the end of a message; None when nothing is known of it."""
     if head.startswith(ZSTD):
-        return "compressed with zstd, which is not read here; decompress it first (zstd -d)"
+        return "compressed with zstd: decompress it first (zstd -d), or name it .bagz if it is a compressed Bag"
     if head.startswith(tuple(COMPRESSED)):
         return "a compressed file; fffs convert packs .tar.gz, .tar.bz2 and .tar.xz that are not damaged"
     if head.startswith(ZIP) or head[TAR_MAGIC] == b"ustar":

@@ -16,7 +16,6 @@ import numpy as np
 from fffs.errors import FormatError, MetadataError, RecordError, SourceNotFoundError, UsageError
 from fffs.files import SourceFile
 from fffs.formats.bag import COMPRESSED
-from fffs.index import RecordIndex
 from fffs.layouts import packed, plain, union
 from fffs.layouts.rows import DecodedFiles, Rows
 from fffs.paths import PathLike
@@ -155,14 +154,14 @@ def _load(files: list[SourceFile], layout: Callable[[list[SourceFile]], _Loaded]
     except BaseException:
         _close(files)
         raise
-    cut = tuple(_cut(file.index) for file in loaded.files if file.index.truncated)
+    cut = tuple(
+        f"{file.index.path}: the file was cut: {file.index.count_readable()} of its {len(file.index)} records "
+        "are there; copy it again"
+        for file in loaded.files
+        if file.index.truncated
+    )
     # The last step: from here on the store owns the descriptors.
     return Source(loaded.tree, RecordStore(loaded.files), loaded.layout, (*cut, *loaded.warnings))
-
-
-def _cut(index: RecordIndex) -> str:
-    left = int(np.count_nonzero((index.starts <= index.file_size) & (index.ends <= index.file_size)))
-    return f"{index.path}: the file was cut: {left} of its {len(index)} records are there; copy it again"
 
 
 def _open(names: list[str], check_data: bool, form: str | None) -> list[SourceFile]:
