@@ -32,12 +32,15 @@ BACKENDS = ("uring", "aio", "pread")
 FOREVER = 10**9
 
 # Seconds after which something hangs, however busy the machine is.
+PATIENCE = 120
+
+# A file that others read meanwhile stays in the page cache however often it is dropped, and a disk may be as fast as
+# memory.
+COLD_TRIES = 20
+
 _pointer, _size = ctypes.c_void_p, ctypes.c_size_t
 _libc = ctypes.CDLL(None)
 _libc.mmap.restype = _pointer
-
-COLD_TRIES = 20  # where others read the file meanwhile, it stays
-PATIENCE = 120
 
 # ---------------------------------------------------------------- the model: what a batch must give
 
@@ -223,6 +226,13 @@ def fault(kind: int, nth: int, count: int, result: int) -> Iterator[Callable[[],
         yield lambda: int(lib.fffs_fault_seen())
     finally:
         lib.fffs_fault_set(lib.FFFS_FAULT_NONE, 0, 0, 0)
+
+
+@contextmanager
+def nothing_cached() -> Iterator[None]:
+    """Batches are taken for cold, whatever the page cache holds: a fast disk fills it while they ask what is there."""
+    with fault(lib.FFFS_FAULT_NOWAIT, 1, FOREVER, -errno.EAGAIN):
+        yield
 
 
 @contextmanager

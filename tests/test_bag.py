@@ -212,7 +212,7 @@ def test_an_offset_that_cannot_be_is_refused_at_once(tmp_path: Path, number: int
     table = [0, 4, 9, 9] if layout == "v1" else [4, 9, 9, 12]
     table[entry] = number % 2**64
     path, data = tmp_path / "hostile.bag", b"zerofirstend"[: 9 if layout == "v1" else 12]
-    begin = time.perf_counter()
+    begin = time.process_time()
     if layout == "v3":
         path.write_bytes(data)
         path.with_suffix(".idx").write_bytes(v1(b"", table))
@@ -229,11 +229,11 @@ def test_an_offset_that_cannot_be_is_refused_at_once(tmp_path: Path, number: int
         for asked in (None, layout):
             with pytest.raises(MetadataError, match=r"hostile\.(bag|idx)"):
                 BagReader(path, asked)
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
 
 
 def test_a_sparse_file_that_claims_billions_of_records_claims_no_memory(tmp_path: Path) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     for name, size, layout in (("zeros.bag", 1 << 40, "v1"), ("data.bag", 5, "v3")):
         path = tmp_path / name
         path.write_bytes(b"")
@@ -243,7 +243,7 @@ def test_a_sparse_file_that_claims_billions_of_records_claims_no_memory(tmp_path
             os.truncate(path.with_suffix(".idx"), 1 << 42)
         with pytest.raises(MetadataError, match="was never written"):
             BagReader(path)
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
 
 
 def test_a_large_record_of_a_bag_that_was_cut_claims_no_memory(tmp_path: Path) -> None:
@@ -341,14 +341,14 @@ def frames(tmp_path: Path, *stored: bytes) -> Path:
     ids=["cut", "byte behind", "two", "text", "magic", "damaged", "huge", "window"],
 )
 def test_a_damaged_frame_fails_its_record_alone(tmp_path: Path, frame: bytes) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     with BagReader(frames(tmp_path, FRAMES[:14], frame, FRAMES[:14])) as reader:
         assert reader[0] == reader[2] == b"hello"
         for read in (lambda: reader[1], lambda: reader[:], lambda: reader.read([2, 1])):
             with pytest.raises(RecordError, match=r"x\.bagz: record 1 \(at byte 14\): ") as caught:
                 read()
             assert caught.value.record == 1
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
 
 
 def test_a_decompression_bomb_stops_at_the_limit(tmp_path: Path) -> None:
@@ -357,10 +357,10 @@ def test_a_decompression_bomb_stops_at_the_limit(tmp_path: Path) -> None:
     bomb = b"\x28\xb5\x2f\xfd\x00\x38" + block.to_bytes(3, "little") + b"\0"
     bomb = bomb[:6] + (block.to_bytes(3, "little") + b"\0") * 4096 + ((1 << 3) | 3).to_bytes(3, "little") + b"\0"
     path = frames(tmp_path, bomb)
-    begin = time.perf_counter()
+    begin = time.process_time()
     with BagReader(path, max_record=1 << 20) as reader, pytest.raises(RecordError, match="more than 1048576 bytes"):
         reader[0]
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
     with BagReader(frames(tmp_path, FRAMES[14:36]), max_record=500) as reader:
         assert len(reader[0]) == 500
     with BagReader(frames(tmp_path, FRAMES[14:36]), max_record=499) as reader, pytest.raises(RecordError):

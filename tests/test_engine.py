@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from engine_model import (
     BACKENDS,
+    COLD_TRIES,
     FOREVER,
     Batch,
     Record,
@@ -320,10 +321,14 @@ def test_file_systems_that_do_not_tell_what_is_cached(backend: str) -> None:
 def test_cold_batches_go_through_the_backend(backend: str, source: Source) -> None:
     """What the other tests of cold data take for granted."""
     kinds = {"uring": lib.FFFS_FAULT_URING_COMPLETE, "aio": lib.FFFS_FAULT_AIO_COMPLETE, "pread": lib.FFFS_FAULT_PREAD}
-    make_cold(source)
-    with fault(kinds[backend], FOREVER, 1, 0) as seen:
-        Batch(Record(source, n * 100_000, 100_000) for n in range(50)).check()
-    assert seen() >= 20
+
+    def reads() -> int:
+        make_cold(source)
+        with fault(kinds[backend], FOREVER, 1, 0) as seen:
+            Batch(Record(source, n * 100_000, 100_000) for n in range(50)).check()
+            return seen()
+
+    assert any(reads() >= 20 for _ in range(COLD_TRIES))
 
 
 def test_direct_files(backend: str, folder: Path, source: Source) -> None:

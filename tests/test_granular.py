@@ -467,13 +467,13 @@ def test_a_blob_that_is_not_of_its_type_fails_its_row_alone(tmp_path: Path, kind
     with DatasetWriter(tmp_path / "x", {"good": "bytes", "key": kind}, {"bytes": bytes, name: lambda *a: a[0]}) as w:
         for _ in range(3):
             w.append({"good": b"fine", "key": blob})
-    begin = time.perf_counter()
+    begin = time.process_time()
     with DatasetReader(tmp_path / "x") as reader:
         with pytest.raises(RecordError, match=rf"key\.bag: record 1 \(at byte {len(blob)}\): not of type ") as caught:
             reader[1]
         assert (caught.value.record, caught.value.path) == (1, str(tmp_path / "x" / "key.bag"))
         assert reader[1, ["good"]] == {"good": b"fine"}
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
 
 
 def test_bombs_and_claims_take_little_memory() -> None:
@@ -582,14 +582,14 @@ def test_refs_that_cannot_be_fail_their_row_alone(folder: Path, name: str) -> No
     path = folder / "v1" / "000000"
     good = bytes.fromhex("9201920001")
     rewrite(path / "refs.bag", [good, BAD_REFS[name], good])
-    begin = time.perf_counter()
+    begin = time.process_time()
     with DatasetReader(path) as reader:
         assert reader[0] == reader[2] == {"k": 7, "s": ["green"]}
         for read in (lambda: reader[1], lambda: reader[1, ["s", "k"]], lambda: reader[:], lambda: reader.read([2, 1])):
             with pytest.raises(RecordError, match=r"refs\.bag: record 1 \(at byte 5\): ") as caught:
                 read()
             assert caught.value.record == 1
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
 
 
 def test_refs_are_packed_as_msgpack_packs_them() -> None:
@@ -705,10 +705,10 @@ def test_a_hostile_spec_is_refused_and_leads_nowhere(
     touched: list[str] = []
     original = os.open
     monkeypatch.setattr(os, "open", lambda path, *a, **k: (touched.append(str(path)), original(path, *a, **k))[1])
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(MetadataError, match=r"spec\.json: "):
         DatasetReader(tmp_path / "x")
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
     assert touched == [str(tmp_path / "x" / "spec.json")]
     if name not in ("nothing", "cut", "NaN", "latin-1", "nested", "nested objects", "large number", "large", "twice"):
         with pytest.raises(UsageError, match="the spec given"):

@@ -639,10 +639,10 @@ def test_a_damaged_row_is_a_folder_that_cannot_be_listed(tmp_path: Path, decodin
 def test_rows_that_share_their_blobs_are_refused_before_there_are_too_many(tmp_path: Path) -> None:
     row = b"\x92\x00\x92\x00\xcd\x27\x10"  # ten thousand blobs
     path = data_set(tmp_path / "set", [row] * 10_000, k=[b"a"], s=[b""] * 10_000)
-    begin = time.monotonic()
+    begin = time.process_time()
     with pytest.raises(MetadataError, match="100000000 blobs of 10000"):
         load_source([path])
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5
     with load_shown([path]) as source:
         assert source.rows is not None and len(source.rows.load(0).nodes) == 10_003
 
@@ -661,10 +661,10 @@ def test_a_record_of_very_many_values_is_an_error_of_its_folder(tmp_path: Path) 
     path = path_of(tmp_path, "x.tfrecord", tf_frame(many) + tf_frame(b""))
     with load_shown([path], decode=True) as source:
         assert source.rows is not None
-        begin = time.monotonic()
+        begin = time.process_time()
         with pytest.raises(RecordError, match="more than 262144 files"):
             source.rows.load(0)
-        assert time.monotonic() - begin < 5
+        assert time.process_time() - begin < 5
         assert len(source.rows.load(1).nodes) == 1
 
 

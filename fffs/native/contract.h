@@ -127,7 +127,8 @@ enum {
     FFFS_FAULT_AIO_WAIT = 9,       /* io_getevents */
     FFFS_FAULT_MEMORY = 10,        /* an allocation */
     FFFS_FAULT_THREAD = 11,        /* pthread_create */
-    FFFS_FAULT_CLOCK = 12          /* a look at a clock: it is result seconds ahead */
+    FFFS_FAULT_CLOCK = 12,         /* a look at a clock: it is result seconds ahead */
+    FFFS_FAULT_NOWAIT = 13         /* preadv2 with RWF_NOWAIT, which is a PREAD before */
 };
 
 /* A result of fffs_fault_set that stalls: the operation waits until the faults are ended, and then goes on. */

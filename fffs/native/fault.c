@@ -79,11 +79,11 @@ bool fffs_fault_strikes(int kind, int32_t *result)
 }
 
 /* An error, or less room: what is then read is really read. */
-static int32_t strike_read(size_t *size)
+static int32_t strike_read(int kind, size_t *size)
 {
     int32_t result;
 
-    if (!fffs_fault(FFFS_FAULT_PREAD, &result))
+    if (!fffs_fault(kind, &result))
         return 0;
     if (result < 0)
         return result;
@@ -94,7 +94,7 @@ static int32_t strike_read(size_t *size)
 
 int64_t fffs_pread(int fd, void *data, size_t size, int64_t offset)
 {
-    int32_t fault = strike_read(&size);
+    int32_t fault = strike_read(FFFS_FAULT_PREAD, &size);
     ssize_t result;
 
     if (fault < 0)
@@ -105,10 +105,12 @@ int64_t fffs_pread(int fd, void *data, size_t size, int64_t offset)
 
 int64_t fffs_pread_nowait(int fd, void *data, size_t size, int64_t offset)
 {
-    int32_t fault = strike_read(&size);
+    int32_t fault = strike_read(FFFS_FAULT_PREAD, &size);
     struct iovec target = {data, size};
     ssize_t result;
 
+    if (fault == 0)
+        fault = strike_read(FFFS_FAULT_NOWAIT, &size);
     if (fault < 0)
         return fault;
     target.iov_len = size;
