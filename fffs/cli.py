@@ -6,12 +6,12 @@ import argparse
 import importlib
 import logging
 import signal
-import string
 import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from fffs.arguments import filled, positive, seconds, size
 from fffs.errors import FffsError, UsageError
 from fffs.output import complain, put
 from fffs.version import __version__
@@ -105,13 +105,15 @@ def _command(commands: _Commands[_CommandParser], name: str, text: str, example:
 
 def _add_sources(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "source", nargs="+", metavar="SOURCE", help="a packed folder or record file, or a folder of parts"
+        "source", type=filled, nargs="+", metavar="SOURCE", help="a packed folder or record file, or a folder of parts"
     )
     _add_format(parser)
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SOURCE", help="a packed folder or record file, or a folder of parts")
+    parser.add_argument(
+        "source", type=filled, metavar="SOURCE", help="a packed folder or record file, or a folder of parts"
+    )
     _add_format(parser)
 
 
@@ -130,24 +132,28 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 
 def _add_pack(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "pack", "pack a folder into one file", "fffs pack photos photos.ffr")
-    parser.add_argument("folder", metavar="FOLDER", help="the folder to pack")
+    parser.add_argument("folder", type=filled, metavar="FOLDER", help="the folder to pack")
     parser.add_argument(
         "output",
+        type=filled,
         metavar="OUTPUT",
         nargs="?",
         help="the file to write; an older one is replaced (default: the folder's name with .ffr, here)",
     )
-    parser.add_argument("-j", "--jobs", type=_positive, help="how many files are copied at once")
+    parser.add_argument("-j", "--jobs", type=positive, help="how many files are copied at once")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 
 
 def _add_unpack(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "unpack", "unpack a file into a new folder", "fffs unpack photos.ffr restored")
     _add_source(parser)
-    parser.add_argument("target", metavar="TARGET", help="the folder to make")
-    parser.add_argument("-j", "--jobs", type=_positive, help="how many files are written at once")
+    parser.add_argument("target", type=filled, metavar="TARGET", help="the folder to make")
+    parser.add_argument("-j", "--jobs", type=positive, help="how many files are written at once")
     parser.add_argument(
         "--special-bits", action="store_true", help="restore set-user-ID and set-group-ID bits of files"
+    )
+    parser.add_argument(
+        "-k", "--keep-going", action="store_true", help="leave out files whose records are bad, and name them"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 
@@ -165,8 +171,10 @@ example:
 def _add_convert(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "convert", "convert records, data sets and archives", "")
     parser.epilog = CONVERSIONS
-    parser.add_argument("source", metavar="SRC", help="what to convert")
-    parser.add_argument("output", metavar="DST", help="the file to write, or with parts and data sets the folder")
+    parser.add_argument("source", type=filled, metavar="SRC", help="what to convert")
+    parser.add_argument(
+        "output", type=filled, metavar="DST", help="the file to write, or with parts and data sets the folder"
+    )
     parser.add_argument(
         "--from",
         dest="source_format",
@@ -183,13 +191,11 @@ def _add_convert(commands: _Commands[_CommandParser]) -> None:
     parser.add_argument("--layout", choices=["v1", "v3"], default="v1", help="of Bags and data sets (default: v1)")
     parser.add_argument("--key", default="data", help="of a data set made of records (default: data)")
     parts = parser.add_mutually_exclusive_group()
-    parts.add_argument("--parts", type=_positive, metavar="N", help="write N parts, in a folder")
-    parts.add_argument("--part-size", type=_size, metavar="SIZE", help="write parts of at most so much: 500MB, 1GiB")
+    parts.add_argument("--parts", type=positive, metavar="N", help="write N parts, in a folder")
+    parts.add_argument("--part-size", type=size, metavar="SIZE", help="write parts of at most so much: 500MB, 1GiB")
     parser.add_argument("--verify", action="store_true", help="read DST back and compare it with SRC")
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
-    parser.add_argument(
-        "-j", "--jobs", type=_positive, help="how many files, or batches of records, are copied at once"
-    )
+    parser.add_argument("-j", "--jobs", type=positive, help="how many files, or batches of records, are copied at once")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 
 
@@ -201,7 +207,9 @@ def _add_mount(commands: _Commands[_CommandParser]) -> None:
         "fffs mount photos.ffr /mnt/photos",
     )
     _add_sources(parser)
-    parser.add_argument("mountpoint", metavar="MOUNTPOINT", help="the folder to mount on; made when missing")
+    parser.add_argument(
+        "mountpoint", type=filled, metavar="MOUNTPOINT", help="the folder to mount on; made when missing"
+    )
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTIONS", help=_mount_options())
     parser.add_argument("-f", "--foreground", action="store_true", help="stay in front and log to the terminal")
     parser.add_argument("-d", "--debug", action="store_true", help="log every request (implies -f)")
@@ -219,7 +227,7 @@ def _mount_options() -> str:
 
 def _add_umount(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "umount", "unmount, also what a dead daemon left", "fffs umount /mnt/photos")
-    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    parser.add_argument("mountpoint", type=filled, metavar="MOUNTPOINT")
     parser.add_argument("-l", "--lazy", action="store_true", help="detach now, finish when the last file is closed")
 
 
@@ -227,10 +235,10 @@ def _add_stat(commands: _Commands[_CommandParser]) -> None:
     parser = _command(
         commands, "stat", "show what a mount was asked for, and how fast it answered", "fffs stat --watch /mnt/photos"
     )
-    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    parser.add_argument("mountpoint", type=filled, metavar="MOUNTPOINT")
     parser.add_argument("--json", action="store_true", help="print one JSON document, with --watch one per line")
     parser.add_argument("--watch", action="store_true", help="go on, a line per second, until it is unmounted")
-    parser.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="of --watch (default: 1)")
+    parser.add_argument("--interval", type=seconds, default=1.0, metavar="SECONDS", help="of --watch (default: 1)")
 
 
 def _add_ls(commands: _Commands[_CommandParser]) -> None:
@@ -265,35 +273,6 @@ def _add_verify(commands: _Commands[_CommandParser]) -> None:
     parser.add_argument(
         "--keep", action="store_true", help="first write checksums of formats that have none, beside each file"
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
-    return int(text)
-
-
-UNITS: dict[str, int] = {"": 1, **{f"{unit}B": 1000**k for k, unit in enumerate(("", "k", "M", "G", "T"))}}
-UNITS |= {"KB": 1000, **{f"{unit}iB": 1024 ** (k + 1) for k, unit in enumerate("KMGT")}}
-
-
-def _size(text: str) -> int:
-    """Bytes: a whole number, with or without a unit."""
-    digits = text.rstrip(string.ascii_letters)
-    unit = text[len(digits) :]
-    if not digits.strip().isdecimal() or int(digits) < 1 or unit not in UNITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size, as in 500MB or 1GiB")
-    return int(digits) * UNITS[unit]
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.01 <= seconds <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, from 0.01 to 86400")
-    return seconds
 
 
 def run(argv: Sequence[str] | None = None) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 
 from fffs.atomic import AtomicFolder, refuse_content
 from fffs.early import EarlyWriting
-from fffs.errors import UnsupportedError, UsageError
+from fffs.errors import ReadError, RecordError, UnsupportedError, UsageError
 from fffs.failures import writing
 from fffs.folders import Ways
 from fffs.jobs import Jobs, Progress, default_jobs
@@ -40,6 +40,7 @@ def unpack(
     jobs: int | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
+    leave_out: Callable[[str, RecordError | ReadError], None] | None = None,
 ) -> None:
     """Unpack a source into ``target``, which must not exist or be an empty folder; it appears complete or not at all.
 
@@ -52,12 +53,15 @@ def unpack(
         jobs: how many files are written at once.
         progress: called with (bytes done, bytes in all) from time to time, from any thread.
         warn: called with a line for what is not restored, or hidden in the file; the default logs it.
+        leave_out: called, from any thread, with the path in the target and the error of each file whose record is bad;
+            the others are unpacked. Without it the first such ends all.
 
     Raises:
         SourceNotFoundError, FormatError, ReadError: the source is a file that cannot be opened.
         UsageError: the target is there and not empty.
         UnsupportedError: files share records, and would be more bytes than the source has.
-        ChecksumError, TruncatedError, ReadError: a record is bad; nothing is left at the target.
+        ChecksumError, TruncatedError, ReadError: a record is bad, and there is no leave_out; nothing is left at the
+            target.
         WriteError: the target cannot be written.
 
     """
@@ -70,11 +74,13 @@ def unpack(
                 (warn or log.warning)(line)
         _refuse_multiplied(source)
         folder = opened.enter_context(AtomicFolder(path, name))
-        _Unpacker(source, folder, special_bits, progress, warn or log.warning).run(jobs or default_jobs())
+        _Unpacker(source, folder, special_bits, progress, warn or log.warning, leave_out).run(jobs or default_jobs())
 
 
 def _check_target(name: str) -> bytes:
     """The path to give to what is unpacked; UsageError when that cannot be."""
+    if not name:
+        raise UsageError("the name of the folder to unpack into is empty")
     refuse_content(name, follow=True)
     path = os.fsencode(name).rstrip(b"/") or b"/"
     if os.path.islink(path) or os.path.basename(path) in (b".", b".."):
@@ -114,9 +120,11 @@ class _Unpacker:
         special_bits: bool,
         progress: Progress | None,
         warn: Callable[[str], None],
+        leave_out: Callable[[str, RecordError | ReadError], None] | None,
     ) -> None:
         self.source, self.tree, self.store = source, source.tree, source.store
-        self.folder, self.warn = folder, warn
+        self.folder, self.warn, self.leave_out = folder, warn, leave_out
+        self.left_out: dict[int, RecordError | ReadError] = {}
         self.special_bits, self.progress = special_bits, progress
         self.ways = Ways(folder.fd, force=True)  # a umask may forbid us to enter what we made
 
@@ -134,7 +142,9 @@ class _Unpacker:
         finally:
             self.ways.close()
         self.folder.commit(self._mode(ROOT), int(self.tree.mtime[ROOT]))
-        self._warn_of_bits(list(files), [ROOT, *(node for _, node in folders)])
+        self._warn_of_bits(
+            [node for node in files if node not in self.left_out], [ROOT, *(node for _, node in folders)]
+        )
 
     def _make_folders(self) -> tuple[list[tuple[bytes, int]], dict[int, bytes], list[tuple[bytes, int]]]:
         """Make the folders. Returns them in pre-order, the files' nodes with their first paths, and all other names."""
@@ -159,6 +169,18 @@ class _Unpacker:
 
     def _write_file(self, file: tuple[int, bytes]) -> None:
         node, path = file
+        try:
+            self._copy(node, path)
+        except (RecordError, ReadError) as error:
+            if self.leave_out is None:
+                raise _named(error, path) from None
+            folder, name = os.path.split(path)
+            with writing(self._shown(path)), self.ways.at(folder) as dir_fd:
+                os.unlink(name, dir_fd=dir_fd)
+            self.left_out[node] = error
+            self.leave_out(self._shown(path), error)
+
+    def _copy(self, node: int, path: bytes) -> None:
         folder, name = os.path.split(path)
         with writing(self._shown(path)):
             with self.ways.at(folder) as dir_fd:
@@ -180,6 +202,9 @@ class _Unpacker:
         """Hard links to the files just written, and symbolic links (which may have several names too)."""
         first = dict(files)
         for path, node in links:
+            if self.leave_out and node in self.left_out:
+                self.leave_out(self._shown(path), self.left_out[node])
+                continue
             folder, name = os.path.split(path)
             with writing(self._shown(path)), self.ways.at(folder) as fd:
                 if node in first:
@@ -212,3 +237,11 @@ class _Unpacker:
                 f"{' and '.join(which)} unpacked without set-user-ID or set-group-ID bits "
                 "(--special-bits restores them)"
             )
+
+
+def _named(error: RecordError | ReadError, path: bytes) -> RecordError | ReadError:
+    """The error of a file, which then says which one it is."""
+    if isinstance(error, RecordError):
+        hint = f"It is {os.fsdecode(path)!r}, and nothing was unpacked: --keep-going unpacks all others"
+        error.args = (f"{error}. {hint}",)
+    return error

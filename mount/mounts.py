@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fffs.errors import UsageError
 from fffs.paths import PathLike
 
 TYPE = "fuse.fffs"
@@ -65,7 +66,10 @@ def canonical(mountpoint: PathLike) -> str:
     """A mount point as mountinfo spells it: absolute, links resolved.
 
     The last component is looked at only when nothing is mounted there: looking at a dead or stuck mount fails or hangs.
+    UsageError for an empty one, which would be the current folder.
     """
+    if not os.fsdecode(mountpoint):
+        raise UsageError("the name of the mount point is empty")
     path = os.path.abspath(os.fsdecode(mountpoint))
     parent, name = os.path.split(path)
     candidate = os.path.join(os.path.realpath(parent), name) if name else "/"

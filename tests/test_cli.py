@@ -937,3 +937,58 @@ def test_options_may_stand_between_arguments(tmp_path: Path) -> None:
     ):
         result = run(*arguments)
         assert result.code == errors.UsageError.exit_code and problem in result.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("pack", ""),
+        ("pack", "f", ""),
+        ("unpack", "x.ffr", ""),
+        ("convert", "", "x.ffr"),
+        ("convert", "x.ffr", ""),
+        ("mount", "x.ffr", ""),
+        ("umount", ""),
+        ("stat", ""),
+        ("ls", ""),
+        ("verify", "x.ffr", ""),
+    ],
+    ids=" ".join,
+)
+def test_an_empty_name_is_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """Of ``fffs unpack photos.ffr "$TARGET"``, where nobody set TARGET: neither the current folder nor /."""
+    (tmp_path / "f").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert run("pack", "f", "x.ffr", "-q").code == 0
+    result = run(*arguments)
+    assert result.code == errors.UsageError.exit_code and "the name is empty" in result.err
+    assert sorted(os.listdir()) == ["f", "x.ffr"]
+
+
+def test_a_damaged_file_is_named_by_unpack_and_left_out_when_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    for name in ("a", "b", "c"):
+        (tmp_path / "f" / name).write_bytes(name.encode() * 20)
+    assert run("pack", tmp_path / "f", tmp_path / "x.ffr", "-q").code == 0
+    data = (tmp_path / "x.ffr").read_bytes()
+    (tmp_path / "x.ffr").write_bytes(data.replace(b"b" * 20, b"B" * 20))
+    result = run("unpack", tmp_path / "x.ffr", tmp_path / "all")
+    assert result.code == errors.RecordError.exit_code and "It is 'b', and nothing was unpacked" in result.err
+    result = run("unpack", "--keep-going", tmp_path / "x.ffr", tmp_path / "some")
+    assert result.code == errors.RecordError.exit_code and result.out == b""
+    assert f"{tmp_path}/some/b is left out: {tmp_path}/x.ffr: record 1" in result.err
+    assert result.err.endswith(f"{tmp_path}/some: all but 1 file; copy {tmp_path}/x.ffr again when you can\n")
+    assert sorted(os.listdir(tmp_path / "some")) == ["a", "c"]
+
+
+def test_verify_ends_its_list_of_what_is_bad(tmp_path: Path) -> None:
+    with fffs.FileWriter(tmp_path / "x.ffr", 300) as writer:
+        for number in range(300):
+            writer.write_one(b"%03d" % number)
+    data = (tmp_path / "x.ffr").read_bytes()
+    (tmp_path / "x.ffr").write_bytes(data[:-450])
+    lines = run("verify", tmp_path / "x.ffr").out.splitlines()
+    assert len(lines) == 101 and lines[-1] == b"... and 50 more (--json lists all)"
+    assert len(json.loads(run("verify", tmp_path / "x.ffr", "--json").out)["bad"]) == 150

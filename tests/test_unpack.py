@@ -203,6 +203,11 @@ def test_a_target_in_no_folder_is_an_error_that_names_it(pack: Path) -> None:
         unpack(pack, pack.parent / "nowhere" / "target")
 
 
+def test_a_target_without_a_name_is_refused(pack: Path) -> None:
+    with pytest.raises(UsageError, match="is empty"):
+        unpack(pack, "")
+
+
 def test_a_target_where_nothing_may_be_written_is_an_error_that_names_it(
     pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,7 +275,7 @@ def test_a_damaged_record_is_an_error_and_leaves_nothing(tmp_path: Path, jobs: i
     data = bytearray((tmp_path / "pack.ffr").read_bytes())
     data[12 + 12 * 3 + 4 + size - 1] ^= 1
     (tmp_path / "pack.ffr").write_bytes(data)
-    with pytest.raises(ChecksumError, match=r"pack\.ffr: record 1"):
+    with pytest.raises(ChecksumError, match=r"pack\.ffr: record 1.*'victim', and nothing was unpacked: --keep-going"):
         unpack(tmp_path / "pack.ffr", tmp_path / "target", jobs=jobs)
     assert sorted(os.listdir(tmp_path)) == ["f", "pack.ffr"]
 
@@ -280,6 +285,41 @@ def test_a_record_behind_a_cut_is_an_error_and_leaves_nothing(tmp_path: Path) ->
     with pytest.raises(TruncatedError, match="record 1"):
         unpack(tmp_path / "plain.ffr", tmp_path / "target")
     assert os.listdir(tmp_path) == ["plain.ffr"]
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_what_is_bad_is_left_out_with_all_its_names_when_asked_for(tmp_path: Path, jobs: int) -> None:
+    folder = tmp_path / "f"
+    (folder / "sub").mkdir(parents=True)
+    for number in range(200):
+        (folder / f"{number:03}").write_bytes(stretched(1000 + number))
+    (folder / "victim").write_bytes(b"a file that will be bad")
+    os.link(folder / "victim", folder / "sub" / "other name")
+    os.link(folder / "007", folder / "sub" / "good name")
+    fffs.pack_folder(folder, tmp_path / "pack.ffr")
+    data = (tmp_path / "pack.ffr").read_bytes()
+    (tmp_path / "pack.ffr").write_bytes(data.replace(b"a file that will be bad", b"a file that is not good"))
+
+    left_out: dict[str, Exception] = {}
+    unpack(tmp_path / "pack.ffr", tmp_path / "target", jobs=jobs, leave_out=left_out.__setitem__)
+    names = [folder / "victim", folder / "sub" / "other name"]
+    assert sorted(left_out) == sorted(str(tmp_path / "target" / name.relative_to(folder)) for name in names)
+    assert all(isinstance(error, ChecksumError) for error in left_out.values())
+    times = (folder / "sub").stat()
+    for name in names:
+        name.unlink()
+    for changed in (folder, folder / "sub"):
+        os.utime(changed, ns=(times.st_mtime_ns, times.st_mtime_ns))
+        os.utime(tmp_path / "target" / changed.relative_to(folder), ns=(times.st_mtime_ns, times.st_mtime_ns))
+    assert differences(snapshot(tmp_path / "target"), snapshot(folder)) == {}
+
+
+def test_what_cannot_be_read_is_left_out_too(tmp_path: Path) -> None:
+    (tmp_path / "plain.ffr").write_bytes(record_file([b"first", b"second", b"third"])[:-6])
+    left_out: list[str] = []
+    unpack(tmp_path / "plain.ffr", tmp_path / "target", leave_out=lambda path, _: left_out.append(path))
+    assert left_out == [str(tmp_path / "target" / name) for name in ("000001", "000002")]
+    assert contents(tmp_path / "target") == {b"000000": b"first"}
 
 
 def test_an_interrupt_leaves_nothing(pack: Path) -> None:

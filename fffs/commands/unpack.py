@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from fffs.cli import OK, interrupt_once
+from fffs.errors import ReadError, RecordError
 from fffs.layouts import load_source
-from fffs.output import Warnings, printable, say
+from fffs.output import Warnings, complain, printable, say
 from fffs.progress import ProgressBar, plural
 from fffs.unpacking import unpack
 from fffs.verify import unverifiable
@@ -16,11 +17,28 @@ def run(args: argparse.Namespace) -> int:
     """Unpack a source."""
     interrupt_once()
     bar = ProgressBar(printable(f"unpacking {args.source}"))
+    left_out: list[str] = []
     with load_source(args.source, format=args.format) as source, Warnings() as warn, bar:
         for line in source.warnings:
             warn(line)
-        unpack(source, args.target, special_bits=args.special_bits, jobs=args.jobs, progress=bar, warn=warn)
+
+        def leave_out(path: str, error: RecordError | ReadError) -> None:
+            left_out.append(path)
+            warn(f"{path} is left out: {error}")
+
+        unpack(
+            source,
+            args.target,
+            special_bits=args.special_bits,
+            jobs=args.jobs,
+            progress=bar,
+            warn=warn,
+            leave_out=leave_out if args.keep_going else None,
+        )
         count, without = len(source.tree.mode) - 1, unverifiable(source)
+    if left_out:
+        complain(f"{args.target}: all but {plural(len(left_out), 'file')}; copy {args.source} again when you can")
+        return RecordError.exit_code
     if not args.quiet:
         how = f"{plural(without, 'record')} not verifiable: without checksums" if without else "all verified"
         say(f"{args.target}: {count} files and folders, {how}")

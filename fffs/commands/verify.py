@@ -15,6 +15,8 @@ from fffs.progress import ProgressBar, human, plural
 from fffs.sidecar import keep_checksums
 from fffs.verify import BadRecord, unverifiable, verify
 
+LINES_MAX = 100  # of a file that was cut, each record behind is one
+
 
 def run(args: argparse.Namespace) -> int:
     """Check every byte; the exit code says whether all is well."""
@@ -36,8 +38,10 @@ def run(args: argparse.Namespace) -> int:
         facts = {"records": records, "bytes": size, "unverifiable": without, "bad": [vars(entry) for entry in bad]}
         put(json.dumps(facts, indent=1).encode() + b"\n")
     else:
-        for entry in bad:
+        for entry in bad[:LINES_MAX]:
             say(_line(entry))
+        if len(bad) > LINES_MAX:
+            say(f"... and {len(bad) - LINES_MAX} more (--json lists all)")
         if not args.quiet and not bad:
             seconds = max(time.monotonic() - begin, 1e-9)
             how = f"{human(size)} in {seconds:.1f} s ({human(size / seconds)}/s)"
