@@ -29,6 +29,7 @@ def test_every_file_that_a_document_names_exists() -> None:
         "ARCHITECTURE.md",
         "SECURITY.md",
         "CONTRIBUTING.md",
+        "docs/mounting.md",
         "docs/reading.md",
         "docs/training.md",
     ):
