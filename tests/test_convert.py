@@ -307,8 +307,10 @@ def test_the_names_of_packed_folders_never_lead_to_records_of_others(tmp_path: P
             fffs.PackedFolder(tmp_path / f"{source}.ffr")
         assert run("ls", tmp_path / f"{source}.ffr").code == MetadataError.exit_code
     # One alone may take the way through another format.
-    fffs.convert(tmp_path / "packs/b.ffr", tmp_path / "b.tfrecord", verify=True)
-    fffs.convert(tmp_path / "b.tfrecord", tmp_path / "back.ffr", verify=True)
+    warnings: list[str] = []
+    fffs.convert(tmp_path / "packs/b.ffr", tmp_path / "b.tfrecord", verify=True, warn=warnings.append)
+    assert warnings == [f"{tmp_path}/packs/b.ffr: the names of its files go along as the last record, for the way back"]
+    fffs.convert(tmp_path / "b.tfrecord", tmp_path / "back.ffr", verify=True, warn=pytest.fail)
     assert (tmp_path / "back.ffr").read_bytes() == (tmp_path / "packs/b.ffr").read_bytes()
 
 

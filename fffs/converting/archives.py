@@ -135,7 +135,9 @@ class Zip(Archive):
             with reading(self.path), open(self.fd, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
                 self._infos = archive.infolist()
         except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError, EOFError) as error:
-            raise MetadataError(f"{self.path}: its directory is damaged ({error})") from None
+            raise MetadataError(
+                f"{self.path}: its directory, which is at the end, is damaged or missing ({error}); copy it again"
+            ) from None
         self._refuse_overlaps()
         for k, info in enumerate(self._infos):
             self._add(k, info)

@@ -187,6 +187,8 @@ class Job:
                 self._refuse_torn(several=len(files) > 1)
             if not is_packed or self.forced or (self.form not in (None, "granular") and not self.split):
                 self._choose(None)
+                if is_packed and not self.forced and self.form != "ffrecord":
+                    self.warn(f"{self.source}: the names of its files go along as the last record, for the way back")
                 return self._from_records(records)
         from fffs.converting import datasets
         from fffs.granular.spec import NAME
