@@ -64,14 +64,15 @@ class PackedFolder(Dataset):
         self.classes = sorted(os.fsdecode(name) for name, node in tree.entries(ROOT) if tree.is_dir(node))
         self.class_to_idx = {name: k for k, name in enumerate(self.classes)}
         if not self.classes:
-            raise SourceNotFoundError(f"{fnames[0]}: there are no subfolders, which are the classes")
+            raise SourceNotFoundError(f"{fnames[0]}: has no subfolders, which would be the classes")
         found = self._find(tree)
         self._records = np.array([record for _, record, _ in found], np.int64)
         self._targets = np.array([target for _, _, target in found], np.int64)
         missing = sorted(set(range(len(self.classes))) - set(self._targets.tolist()))
         if missing:
             names = ", ".join(self.classes[k] for k in missing)
-            raise SourceNotFoundError(f"{fnames[0]}: there are no samples of the classes {names}")
+            ending = f" ending in {' or '.join(self.extensions)}" if self.extensions else ""
+            raise SourceNotFoundError(f"{fnames[0]}: every subfolder is a class, and no file{ending} is in: {names}")
 
     def _find(self, tree: Tree) -> list[tuple[str, int, int]]:
         """(path, record, class number) of each sample, in ImageFolder's order: by class, folder and name."""
