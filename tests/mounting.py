@@ -60,7 +60,7 @@ def umount_quietly(path: Path) -> None:
     libc.umount2(os.fsencode(path), 2)
 
 
-def wait_until(condition: Any, seconds: float = 20.0) -> None:
+def wait_until(condition: Any, seconds: float = 60.0) -> None:
     """Wait for something another process is about to do."""
     end = time.monotonic() + seconds
     while not condition():
@@ -104,7 +104,7 @@ class Daemon:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
 
-    def wait(self, seconds: float = 20.0) -> bool:
+    def wait(self, seconds: float = 60.0) -> bool:
         """Wait until the process is gone."""
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)

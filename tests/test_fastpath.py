@@ -397,7 +397,7 @@ def busy_readers(paths: list[Path], count: int = 4) -> Iterator[list[OSError]]:
         thread.start()
     yield failures
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive(), "a reader hangs"
     assert len(failures) == count
 

@@ -119,7 +119,7 @@ class Readers:
         for process in self.processes:
             process.terminate()
         try:
-            texts = [process.communicate(timeout=30)[0] for process in self.processes]
+            texts = [process.communicate(timeout=60)[0] for process in self.processes]
         finally:
             for process in self.processes:
                 process.kill()

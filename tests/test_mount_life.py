@@ -240,7 +240,7 @@ def test_a_signal_unmounts_in_the_foreground_with_files_open(number: int, source
         with (path / "file").open() as file, gone_afterwards(file):
             assert file.read() == "content"
             process.send_signal(number)
-            text = process.communicate(timeout=20)[1]
+            text = process.communicate(timeout=60)[1]
         assert process.returncode == 0
         assert not is_mounted(path) and not path.exists()
         assert f"fffs: {path}: unmounted" in text
@@ -313,7 +313,7 @@ def silent_daemon(source: Path, path: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
         detach_all(path.parent)
 
 
@@ -324,7 +324,7 @@ def test_a_daemon_can_be_killed_at_any_moment(source: Path, tmp_path: Path) -> N
         assert daemon.stdout is not None and daemon.stdout.readline() == "asked\n"
         daemon.kill()
         assert daemon.wait(20) == -signal.SIGKILL
-        assert "connection abort" in waits.communicate(timeout=20)[1]
+        assert "connection abort" in waits.communicate(timeout=60)[1]
 
 
 UNREPORTED = """
@@ -423,7 +423,7 @@ def shared_folder() -> Iterator[Path]:
 def as_nobody(*command: object) -> subprocess.CompletedProcess[str]:
     arguments = [str(part) for part in command]
     return subprocess.run(
-        arguments, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True, check=False, timeout=20
+        arguments, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True, check=False, timeout=60
     )
 
 
@@ -450,7 +450,7 @@ class UserDaemon:
         return is_mounted(self.path)
 
     def umount(self) -> str:
-        return self._start("umount").communicate(timeout=20)[1]
+        return self._start("umount").communicate(timeout=60)[1]
 
 
 def copy_of(source: Path, folder: Path, name: str) -> Path:
@@ -507,7 +507,7 @@ def test_allow_other_for_a_user_needs_fuse_conf(source: Path) -> None:
 
     def work(folder: Path) -> None:
         with UserDaemon(copy_of(source, folder, "p.ffr"), folder / "m", "yes") as daemon:
-            text = daemon.process.communicate(timeout=20)[1]
+            text = daemon.process.communicate(timeout=60)[1]
             assert daemon.process.returncode == 1
             assert "MountError" in text and "user_allow_other" in text
             assert not daemon.path.exists()

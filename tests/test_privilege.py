@@ -59,7 +59,7 @@ def unpack(pack: Path, target: Path, **options: Any) -> None:
 
 def run_as_nobody(*command: object) -> str:
     arguments = [str(part) for part in command]
-    return subprocess.check_output(arguments, user=NOBODY, group=NOBODY, extra_groups=[], text=True, timeout=20)
+    return subprocess.check_output(arguments, user=NOBODY, group=NOBODY, extra_groups=[], text=True, timeout=60)
 
 
 # ---------------------------------------------------------------- the mount

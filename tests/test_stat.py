@@ -112,7 +112,7 @@ class Watching:
 
     def end(self) -> tuple[int, str]:
         """Its exit code and what it wrote to stderr."""
-        errors = self.process.communicate(timeout=20)[1]
+        errors = self.process.communicate(timeout=60)[1]
         return self.process.returncode, errors
 
 
