@@ -244,7 +244,9 @@ def _add_stat(commands: _Commands[_CommandParser]) -> None:
 def _add_ls(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "ls", "list what is in a source", "fffs ls -l photos.ffr 2024/july")
     _add_source(parser)
-    parser.add_argument("path", metavar="PATH", nargs="*", default=[], help="a path in it (default: all of it)")
+    parser.add_argument(
+        "path", type=filled, metavar="PATH", nargs="*", default=[], help="a path in it (default: all of it)"
+    )
     parser.add_argument("-l", "--long", action="store_true", help="mode, links, size, time and name")
     parser.add_argument("-R", "--recursive", action="store_true", help="folders too, as paths")
     _add_json(parser)
@@ -255,7 +257,7 @@ def _add_cat(commands: _Commands[_CommandParser]) -> None:
         commands, "cat", "write files to standard output, verified", "fffs cat photos.ffr 2024/a.jpg > a.jpg"
     )
     _add_source(parser)
-    parser.add_argument("path", metavar="PATH", nargs="+", help="a path in it, or with --record a number")
+    parser.add_argument("path", type=filled, metavar="PATH", nargs="+", help="a path in it, or with --record a number")
     parser.add_argument("--record", action="store_true", help="PATH is a record number")
 
 

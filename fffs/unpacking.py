@@ -174,6 +174,7 @@ class _Unpacker:
         except (RecordError, ReadError) as error:
             if self.leave_out is None:
                 raise _named(error, path) from None
+            error.with_traceback(None)  # which would keep the frames of the copying for each bad file
             folder, name = os.path.split(path)
             with writing(self._shown(path)), self.ways.at(folder) as dir_fd:
                 os.unlink(name, dir_fd=dir_fd)
@@ -240,8 +241,10 @@ class _Unpacker:
 
 
 def _named(error: RecordError | ReadError, path: bytes) -> RecordError | ReadError:
-    """The error of a file, which then says which one it is."""
-    if isinstance(error, RecordError):
-        hint = f"It is {os.fsdecode(path)!r}, and nothing was unpacked: --keep-going unpacks all others"
-        error.args = (f"{error}. {hint}",)
+    """The error of a record, which then says which file that is."""
+    name = repr(os.fsdecode(path))
+    if isinstance(error, ReadError):
+        error.detail = f"{error.detail}, {name}" if error.detail else name
+    else:
+        error.args = (f"{error}. The file is {name}",)
     return error

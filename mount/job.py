@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from fffs.errors import UsageError
 from fffs.mount.mounts import canonical
 from fffs.mount.options import MountOptions
 from fffs.paths import PathLike
@@ -48,5 +49,7 @@ def make_job(
     sources: PathLike | Sequence[PathLike], mountpoint: PathLike, options: MountOptions, debug: bool = False
 ) -> Job:
     """A job from what a user gives: one source or several, relative paths too."""
-    paths = [sources] if isinstance(sources, (str, bytes, os.PathLike)) else list(sources)
-    return Job(tuple(os.path.abspath(os.fsdecode(path)) for path in paths), canonical(mountpoint), options, debug)
+    paths = [os.fsdecode(path) for path in ([sources] if isinstance(sources, (str, bytes, os.PathLike)) else sources)]
+    if "" in paths:  # the current folder, for abspath
+        raise UsageError("the name of a source is empty")
+    return Job(tuple(os.path.abspath(path) for path in paths), canonical(mountpoint), options, debug)

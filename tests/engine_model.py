@@ -223,7 +223,7 @@ def fault(kind: int, nth: int, count: int, result: int) -> Iterator[Callable[[],
     """Operations nth to nth + count - 1 of a kind give result; gives a function that counts those seen."""
     lib.fffs_fault_set(kind, nth, count, result)
     try:
-        yield lambda: int(lib.fffs_fault_seen())
+        yield lambda: int(lib.fffs_fault_seen(kind))
     finally:
         lib.fffs_fault_set(lib.FFFS_FAULT_NONE, 0, 0, 0)
 

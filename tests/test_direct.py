@@ -88,7 +88,7 @@ def test_without_memory_plain_reads_do_it(path: Path) -> None:
             into = np.zeros(200_000, np.uint8)
             lib.fffs_fault_set(lib.FFFS_FAULT_MEMORY, 1, 1 << 40, -12)
             ends = reader.read_into([7, 8], into)
-            assert lib.fffs_fault_seen() > 0
+            assert lib.fffs_fault_seen(lib.FFFS_FAULT_MEMORY) > 0
             lib.fffs_fault_set(lib.FFFS_FAULT_NONE, 0, 0, 0)
             assert bytes(into[: ends[-1]]) == b"".join(map(bytes, reader.read([7, 8])))
     """

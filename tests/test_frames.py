@@ -144,7 +144,7 @@ def test_short_reads_are_continued(tmp_path: Path) -> None:
     try:
         with path.open("rb") as file:
             index, error = scan(file.fileno(), str(path), TFRECORD)
-        assert lib.fffs_fault_seen() > 24
+        assert lib.fffs_fault_seen(lib.FFFS_FAULT_PREAD) > 24
     finally:
         lib.fffs_fault_set(lib.FFFS_FAULT_NONE, 0, 0, 0)
     assert error is None
@@ -161,7 +161,7 @@ def test_large_records_cost_one_small_read_each(tmp_path: Path) -> None:
         with path.open("rb") as file:
             index, _ = scan(file.fileno(), str(path), TFRECORD)
         assert len(index) == 100
-        assert lib.fffs_fault_seen() <= 102
+        assert lib.fffs_fault_seen(lib.FFFS_FAULT_PREAD) <= 102
     finally:
         lib.fffs_fault_set(lib.FFFS_FAULT_NONE, 0, 0, 0)
 

@@ -329,6 +329,26 @@ def test_a_file_cut_at_any_byte_gives_errors_and_right_bytes(path: Path, kind: s
             assert verify(source), f"cut at {size}"
 
 
+@pytest.mark.parametrize("kind", [kind for kind in SMALL if "packed" in kind])
+def test_a_cut_packed_folder_is_numbered_records_or_refused(path: Path, kind: str) -> None:
+    data, records = SMALL[kind], split_records(SMALL[kind])
+    begin, names = struct.unpack_from("<q", data, 12 + 4 * len(records))[0], len(data) - len(records[-1])
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        # Where the last record ends only the size tells: what is left of the names are names that are damaged, or so
+        # little of them that it could be anything. Then it is a record, and a bad one.
+        if size < begin or size >= names + len(MAGIC):
+            with pytest.raises(FormatError):
+                load_source([path])
+            continue
+        with load_source([path]) as source:
+            assert [name for name, _ in source.tree.walk()] == [b"000000", b"000001", b"000002"]
+            if size < names:
+                assert f"{path}: the file was cut: " in source.warnings[0]
+            else:
+                assert [bad.number for bad in verify(source)] == [2]
+
+
 @pytest.mark.parametrize("extra", [b"\0", b"x", bytes(4096), SMALL["packed"]])
 @pytest.mark.parametrize("kind", SMALL)
 def test_bytes_behind_a_file_are_found(path: Path, kind: str, extra: bytes) -> None:

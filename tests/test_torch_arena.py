@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import resource
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from engine_model import wait_until
 from torch_samples import WARNINGS, Tagged, content, write
 
 import fffs.torch
@@ -137,16 +139,27 @@ def test_a_child_that_ends_gives_nothing_back(own: arena.Arena) -> None:
 
 
 def test_nothing_is_left_open_or_in_dev_shm(path: Path) -> None:
-    def used() -> tuple[int, list[str]]:
-        gc.collect()
-        return len(os.listdir("/proc/self/fd")), [name for name in os.listdir("/dev/shm") if "torch" in name]
+    ours = {os.getpid()}
 
-    list(DataLoader(Dataset(path), 4, num_workers=1))  # what torch opens once
-    before = used()
+    def run() -> None:
+        loader = DataLoader(Dataset(path), 4, num_workers=1)
+        batches = iter(loader)
+        ours.update(process.pid for process in multiprocessing.active_children())
+        assert len(list(batches)) > 1
+
+    def files() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    run()
+    before = files()  # with what torch opens once, and may be about to close
     for _ in range(3):
-        batches = list(DataLoader(Dataset(path), 4, num_workers=1))
-    del batches
-    assert used() == before
+        run()
+    wait_until(lambda: files() <= before)
+    # torch_PID_...: other tests have some, too.
+    left = [name for name in os.listdir("/dev/shm") if name.startswith("torch_")]
+    assert not ours.intersection(int(name.split("_")[1]) for name in left)
+    assert len(ours) == 5
 
 
 def test_every_kind_of_tensor_arrives_as_it_was(path: Path) -> None:

@@ -25,12 +25,14 @@ from fffs.errors import (
     ChecksumError,
     FormatError,
     MetadataError,
+    ReadError,
     SourceNotFoundError,
     TruncatedError,
     UsageError,
     WriteError,
 )
 from fffs.layouts import load_source
+from fffs.store import RecordStore
 
 
 def unpack(pack: Path, target: str | bytes | Path, **options: Any) -> list[str]:
@@ -275,7 +277,7 @@ def test_a_damaged_record_is_an_error_and_leaves_nothing(tmp_path: Path, jobs: i
     data = bytearray((tmp_path / "pack.ffr").read_bytes())
     data[12 + 12 * 3 + 4 + size - 1] ^= 1
     (tmp_path / "pack.ffr").write_bytes(data)
-    with pytest.raises(ChecksumError, match=r"pack\.ffr: record 1.*'victim', and nothing was unpacked: --keep-going"):
+    with pytest.raises(ChecksumError, match=r"pack\.ffr: record 1.* The file is 'victim'$"):
         unpack(tmp_path / "pack.ffr", tmp_path / "target", jobs=jobs)
     assert sorted(os.listdir(tmp_path)) == ["f", "pack.ffr"]
 
@@ -314,12 +316,31 @@ def test_what_is_bad_is_left_out_with_all_its_names_when_asked_for(tmp_path: Pat
     assert differences(snapshot(tmp_path / "target"), snapshot(folder)) == {}
 
 
-def test_what_cannot_be_read_is_left_out_too(tmp_path: Path) -> None:
+def test_what_is_behind_a_cut_is_left_out_too(tmp_path: Path) -> None:
     (tmp_path / "plain.ffr").write_bytes(record_file([b"first", b"second", b"third"])[:-6])
     left_out: list[str] = []
     unpack(tmp_path / "plain.ffr", tmp_path / "target", leave_out=lambda path, _: left_out.append(path))
     assert left_out == [str(tmp_path / "target" / name) for name in ("000001", "000002")]
     assert contents(tmp_path / "target") == {b"000000": b"first"}
+
+
+def test_what_cannot_be_read_is_an_error_that_names_it_or_left_out(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = RecordStore.copy_to
+
+    def fail(store: RecordStore, record: int, fd: int, *rest: Any) -> None:
+        os.write(fd, b"half")
+        if record == 1:
+            raise ReadError(errno.EIO, str(pack), "record 1")
+        copy(store, record, fd, *rest)
+
+    monkeypatch.setattr(RecordStore, "copy_to", fail)
+    with pytest.raises(ReadError, match=r"pack\.ffr: cannot read \(record 1, 'sub/other'\): Input/output error$"):
+        unpack(pack, pack.parent / "target")
+    assert os.listdir(pack.parent) == ["pack.ffr"]
+    left_out: list[str] = []
+    unpack(pack, pack.parent / "target", leave_out=lambda path, _: left_out.append(path))
+    assert left_out == [str(pack.parent / "target/sub/other")]
+    assert sorted(contents(pack.parent / "target")) == [b"file", b"sub", b"sub/empty", b"sub/link"]
 
 
 def test_an_interrupt_leaves_nothing(pack: Path) -> None:

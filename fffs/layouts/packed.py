@@ -68,7 +68,10 @@ def load(file: SourceFile, check_data: bool = True) -> Packed:
     try:
         data = borrowed.read_one(len(index) - 1, check_data)
     except ChecksumError as error:
-        raise MetadataError(f"{index.path}: the tree of the packed folder is damaged; copy the file again") from error
+        # The file's size is all that tells where the last record ends.
+        raise MetadataError(
+            f"{index.path}: the tree of the packed folder is damaged, or its end was cut off; copy the file again"
+        ) from error
     except MemoryError as error:
         raise UnsupportedError(f"{index.path}: the tree of the packed folder is larger than memory") from error
     finally:

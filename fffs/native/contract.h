@@ -139,8 +139,8 @@ enum { FFFS_FAULT_HOLD = -1000000 };
  * many bytes (really read). For tests; costs one predictable branch per operation when unused. */
 void fffs_fault_set(int kind, int64_t nth, int64_t count, int32_t result);
 
-/* How many operations of the kind set last have been seen since fffs_fault_set. */
-int64_t fffs_fault_seen(void);
+/* How many operations of a kind have been seen since fffs_fault_set of it, until the faults were ended. */
+int64_t fffs_fault_seen(int kind);
 
 /* How many operations FFFS_FAULT_HOLD makes wait just now. */
 int32_t fffs_fault_held(void);

@@ -15,7 +15,6 @@ typedef struct {
 } fault;
 
 static fault faults[32]; /* by kind */
-static _Atomic int last_kind;
 static _Atomic int32_t held;
 static _Atomic uint32_t endings; /* how often all faults were ended: what is held waits for the next time */
 
@@ -35,13 +34,12 @@ void fffs_fault_set(int kind, int64_t nth, int64_t count, int32_t result)
     atomic_store(&set->count, count);
     atomic_store(&set->result, result);
     atomic_store(&set->seen, 0);
-    atomic_store(&last_kind, kind);
     atomic_fetch_or(&fffs_faults_armed, 1U << kind);
 }
 
-int64_t fffs_fault_seen(void)
+int64_t fffs_fault_seen(int kind)
 {
-    return atomic_load(&faults[atomic_load(&last_kind)].seen);
+    return atomic_load(&faults[kind].seen);
 }
 
 int32_t fffs_fault_held(void)
