@@ -392,26 +392,13 @@ def test_more_reads_in_flight_than_a_ring_holds(backend: str, source: Source) ->
         batch.verify()
 
 
-@pytest.mark.parametrize("nth", [2, 3, 5, 8])
-def test_nothing_is_in_flight_afterwards(backend: str, source: Source, nth: int) -> None:
-    """The caller may use the memory for something else at once, also when the backend broke down in the middle."""
-    kind = {"uring": "URING_SUBMIT", "aio": "AIO_WAIT", "pread": "PREAD"}[backend]
-    batch = Batch(Record(source, n * 50_000, 50_000) for n in range(100))
-    with nothing_cached(), fault(kind_of(kind), nth, FOREVER, -EIO) as seen:
-        batch.run()
-        assert seen() >= nth
-    for buffer in batch.buffers:
-        buffer[:] = 0x5A
-    for _ in range(20):
-        time.sleep(0.001)
-        assert all((buffer == 0x5A).all() for buffer in batch.buffers)
-
-
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("backend", ["uring", "aio"], indirect=True)
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_nothing_is_in_flight_into_unbuffered_memory(backend: str, folder: Path, source: Source, nth: int) -> None:
-    """With O_DIRECT the disk itself writes to memory, and Linux AIO really is asynchronous."""
+    """With O_DIRECT the disk itself writes to memory, and Linux AIO really is asynchronous. The caller may use the
+    memory for something else at once; on fast disks all is over by then, and only the pipes above are slow for sure.
+    """
     try:
         fd = os.open(folder / "data", os.O_RDONLY | os.O_DIRECT)
     except OSError:
