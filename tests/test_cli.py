@@ -979,6 +979,8 @@ def test_a_damaged_file_is_named_by_unpack_and_left_out_when_asked_for(tmp_path:
     result = run("unpack", tmp_path / "x.ffr", tmp_path / "all")
     assert result.code == errors.RecordError.exit_code
     assert result.err.endswith("The file is 'b'. Nothing was unpacked: --keep-going unpacks all that is good\n")
+    result = run("unpack", "/proc/self/mem", tmp_path / "all")
+    assert result.code == errors.ReadError.exit_code and "--keep-going" not in result.err
     result = run("unpack", "--keep-going", tmp_path / "x.ffr", tmp_path / "some")
     assert result.code == errors.RecordError.exit_code and result.out == b""
     assert f"{tmp_path}/some/b is left out: {tmp_path}/x.ffr: record 1" in result.err

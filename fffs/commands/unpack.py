@@ -23,10 +23,10 @@ def run(args: argparse.Namespace) -> int:
         left_out.append(error)
         complain(f"{path} is left out: {error}")
 
-    try:
-        with load_source(args.source, format=args.format) as source, Warnings() as warn, bar:
-            for line in source.warnings:
-                warn(line)
+    with load_source(args.source, format=args.format) as source, Warnings() as warn, bar:
+        for line in source.warnings:
+            warn(line)
+        try:
             unpack(
                 source,
                 args.target,
@@ -36,10 +36,10 @@ def run(args: argparse.Namespace) -> int:
                 warn=warn,
                 leave_out=leave_out if args.keep_going else None,
             )
-            count, without = len(source.tree.mode) - 1, unverifiable(source)
-    except (RecordError, ReadError) as error:
-        complain(f"{error}. Nothing was unpacked: --keep-going unpacks all that is good")
-        return error.exit_code
+        except (RecordError, ReadError) as error:
+            complain(f"{error}. Nothing was unpacked: --keep-going unpacks all that is good")
+            return error.exit_code
+        count, without = len(source.tree.mode) - 1, unverifiable(source)
     if left_out:
         complain(
             f"{args.target}: without {plural(len(left_out), 'file')}; copy {args.source} again, "
