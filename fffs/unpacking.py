@@ -22,7 +22,7 @@ from fffs.failures import writing
 from fffs.folders import Ways
 from fffs.jobs import Jobs, Progress, default_jobs
 from fffs.layouts import Source, load_source
-from fffs.paths import PathLike
+from fffs.paths import PathLike, named
 from fffs.progress import human, plural
 from fffs.tree import ROOT
 
@@ -65,7 +65,7 @@ def unpack(
         WriteError: the target cannot be written.
 
     """
-    name = os.fsdecode(target)
+    name = named(target, "the folder to unpack into")
     path = _check_target(name)
     with contextlib.ExitStack() as opened:
         if not isinstance(source, Source):
@@ -79,8 +79,6 @@ def unpack(
 
 def _check_target(name: str) -> bytes:
     """The path to give to what is unpacked; UsageError when that cannot be."""
-    if not name:
-        raise UsageError("the name of the folder to unpack into is empty")
     refuse_content(name, follow=True)
     path = os.fsencode(name).rstrip(b"/") or b"/"
     if os.path.islink(path) or os.path.basename(path) in (b".", b".."):
@@ -173,7 +171,8 @@ class _Unpacker:
             self._copy(node, path)
         except (RecordError, ReadError) as error:
             if self.leave_out is None:
-                raise _named(error, path) from None
+                _name_file(error, path)
+                raise
             error.with_traceback(None)  # which would keep the frames of the copying for each bad file
             folder, name = os.path.split(path)
             with writing(self._shown(path)), self.ways.at(folder) as dir_fd:
@@ -240,11 +239,10 @@ class _Unpacker:
             )
 
 
-def _named(error: RecordError | ReadError, path: bytes) -> RecordError | ReadError:
-    """The error of a record, which then says which file that is."""
+def _name_file(error: RecordError | ReadError, path: bytes) -> None:
+    """Let the error of a record say which file that is."""
     name = repr(os.fsdecode(path))
     if isinstance(error, ReadError):
         error.detail = f"{error.detail}, {name}" if error.detail else name
     else:
         error.args = (f"{error}. The file is {name}",)
-    return error

@@ -7,10 +7,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from fffs.errors import UsageError
 from fffs.mount.mounts import canonical
 from fffs.mount.options import MountOptions
-from fffs.paths import PathLike
+from fffs.paths import PathLike, named
 
 # mount(2) takes a page at most, and nobody reads more in a listing of mounts.
 LONGEST_NAME = 1000
@@ -49,7 +48,6 @@ def make_job(
     sources: PathLike | Sequence[PathLike], mountpoint: PathLike, options: MountOptions, debug: bool = False
 ) -> Job:
     """A job from what a user gives: one source or several, relative paths too."""
-    paths = [os.fsdecode(path) for path in ([sources] if isinstance(sources, (str, bytes, os.PathLike)) else sources)]
-    if "" in paths:  # the current folder, for abspath
-        raise UsageError("the name of a source is empty")
-    return Job(tuple(os.path.abspath(path) for path in paths), canonical(mountpoint), options, debug)
+    paths = [sources] if isinstance(sources, (str, bytes, os.PathLike)) else list(sources)
+    found = tuple(os.path.abspath(named(path, "a source")) for path in paths)
+    return Job(found, canonical(mountpoint), options, debug)

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fffs.errors import UsageError
-from fffs.paths import PathLike
+from fffs.paths import PathLike, named
 
 TYPE = "fuse.fffs"
 
@@ -66,11 +65,9 @@ def canonical(mountpoint: PathLike) -> str:
     """A mount point as mountinfo spells it: absolute, links resolved.
 
     The last component is looked at only when nothing is mounted there: looking at a dead or stuck mount fails or hangs.
-    UsageError for an empty one, which would be the current folder.
+    UsageError for an empty one.
     """
-    if not os.fsdecode(mountpoint):
-        raise UsageError("the name of the mount point is empty")
-    path = os.path.abspath(os.fsdecode(mountpoint))
+    path = os.path.abspath(named(mountpoint, "the mount point"))
     parent, name = os.path.split(path)
     candidate = os.path.join(os.path.realpath(parent), name) if name else "/"
     return candidate if mount_at(candidate) else os.path.realpath(path)

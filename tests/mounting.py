@@ -68,6 +68,14 @@ def wait_until(condition: Any, seconds: float = 60.0) -> None:
         time.sleep(0.01)
 
 
+def read_all(fd: int) -> bytes:
+    """What is in a file. A read during which the daemon ends may be short, and the next one fails."""
+    data = b""
+    while part := os.pread(fd, 1 << 20, len(data)):
+        data += part
+    return data
+
+
 class Daemon:
     """A daemon that serves a mount."""
 

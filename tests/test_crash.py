@@ -32,6 +32,8 @@ CLEANERS = ("unlink", "unlinkat", "rmdir")
 NEVER_FULL = ("flock", *CLEANERS)
 HARMLESS = r"close|openat(?!.*O_CREAT)"
 IN_PLACE = "complete and in place"
+# What unpack says after a record that could not be read.
+KEEP_GOING = ". Nothing was unpacked: --keep-going unpacks all that is good"
 
 
 class Room:
@@ -246,8 +248,10 @@ def test_a_writer_of_which_any_call_fails_names_the_file_and_leaves_the_old(
             if outcome.code == 0:  # the call did not matter: a leftover's, or a descriptor's that was only read
                 assert (state(room.target), outcome.stderr) == (room.after, ""), call
             else:
-                line = rf"fffs: {workplace}/[^:]*: cannot [^\n]*{words}(\. Nothing was unpacked: [^\n]*)?\n"
-                assert re.fullmatch(line, outcome.stderr), outcome.stderr
+                said = (
+                    outcome.stderr.replace(KEEP_GOING, "") if kind == "unpack" and outcome.code == 6 else outcome.stderr
+                )
+                assert re.fullmatch(rf"fffs: {workplace}/[^:]*: cannot [^\n]*{words}\n", said), said
                 assert state(room.target) == (room.after if IN_PLACE in outcome.stderr else room.before), call
             room.assert_next_run_succeeds()
         assert 7 in codes

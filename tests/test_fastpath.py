@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mounting import Daemon, Mounts, detach_all, is_mounted, run_fffs, wait_until
+from mounting import Daemon, Mounts, detach_all, is_mounted, read_all, run_fffs, wait_until
 
 import fffs
 from fffs.errors import MountError
@@ -370,14 +370,6 @@ def test_what_is_no_regular_file_does_without(source: Source, monkeypatch: pytes
 
 
 # ---------------------------------------------------------------- the end
-
-
-def read_all(fd: int) -> bytes:
-    """What is in a file. A read during which the daemon ends may be short, and the next one fails."""
-    data = b""
-    while part := os.pread(fd, 1 << 20, len(data)):
-        data += part
-    return data
 
 
 @contextmanager

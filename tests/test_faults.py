@@ -292,10 +292,8 @@ def test_a_context_that_cannot_be_opened_is_tried_for_again(backend: str, source
     with nothing_cached(), fault(kind_of(f"{backend.upper()}_SETUP"), 1, FOREVER, -errno.EMFILE) as seen:
         Batch(records).check()
         assert seen() == 1
-    with (
-        nothing_cached(),
-        fault(lib.FFFS_FAULT_MEMORY, 2, 1, -ENOMEM),
-    ):  # the first is the batch itself, this the context
+    # The first is the batch itself, the second the context.
+    with nothing_cached(), fault(lib.FFFS_FAULT_MEMORY, 2, 1, -ENOMEM):
         Batch(records).check()
     assert usage()[0] == 0
     with nothing_cached():

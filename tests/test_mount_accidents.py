@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from mounting import Mounts, is_mounted, run_fffs, umount_quietly, wait_until
+from mounting import Mounts, is_mounted, read_all, run_fffs, umount_quietly, wait_until
 
 import fffs
 from fffs.mount import umount
@@ -61,10 +61,7 @@ def read(path: Path) -> bytes | int:
         return error.errno or -1
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        data = b""
-        while part := os.pread(fd, 1 << 20, len(data)):
-            data += part
-        return data
+        return read_all(fd)
     except OSError as error:
         return error.errno or -1
     finally:

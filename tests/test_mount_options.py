@@ -101,3 +101,9 @@ def test_the_package_is_imported_without_pyfuse3() -> None:
         "except fffs.errors.MountError as error:\n    print(error)"
     )
     assert "pip install 'fffs[mount]'" in subprocess.check_output([sys.executable, "-c", code], text=True)
+
+
+@pytest.mark.parametrize(("source", "mountpoint", "what"), [("", "m", "a source"), ("x.ffr", "", "the mount point")])
+def test_an_empty_name_is_not_the_current_folder(source: str, mountpoint: str, what: str) -> None:
+    with pytest.raises(UsageError, match=f"^the name of {what} is empty$"):
+        make_job(source, mountpoint, MountOptions())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from engine_model import wait_until
+from engine_model import descriptors, wait_until
 from torch_samples import WARNINGS, Tagged, content, write
 
 import fffs.torch
@@ -149,7 +149,7 @@ def test_nothing_is_left_open_or_in_dev_shm(path: Path) -> None:
 
     def files() -> int:
         gc.collect()
-        return len(os.listdir("/proc/self/fd"))
+        return descriptors()
 
     run()
     before = files()  # with what torch opens once, and may be about to close

@@ -17,9 +17,9 @@ def run(args: argparse.Namespace) -> int:
     """Pack a folder."""
     interrupt_once()
     name = os.path.basename(os.path.abspath(args.folder))
-    if args.output is None and not name:
+    if not args.output and not name:
         raise UsageError(f"{args.folder}: has no name to call the output by; name the output, too")
-    output = f"{name}.ffr" if args.output is None else args.output
+    output = args.output or f"{name}.ffr"
     begin = time.monotonic()
     with Warnings() as warn, ProgressBar(printable(f"packing {args.folder}")) as bar:
         summary = pack_folder(args.folder, output, jobs=args.jobs, progress=bar, warn=warn)
