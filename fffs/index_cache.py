@@ -1,9 +1,14 @@
 """Indexes that were made by scanning a file, kept in the user's cache folder for the next time it is opened.
 
 ``$XDG_CACHE_HOME/fffs`` (mode 0700, files 0600) has one entry per file, named by its device and inode. An entry is
-believed when all of this holds: it is ours, its key (device, inode, size, times) is that of the file, and its own
-checksum is right; what it says is validated afterwards like anything that was read. Anything else is ignored, and the
-index is made and written anew. No failure to keep or find an entry is an error.
+believed when all of this holds: it is ours, its key (file system, device, inode, size, times) is that of the file, and
+its own checksum is right. What it says is validated afterwards like anything that was read, and compared with the file
+(``fffs.formats.frames``). Anything else is ignored, and the index is made and written anew. No failure to keep or find
+an entry is an error.
+
+A key says which file it is only on a disk of this machine: a mounted image, or a mount of FUSE, gets the device number
+of the one before, and the inodes and times that somebody chose. So files on such file systems have no key
+(``fffs_keeps_times``).
 
 Environment:
     FFFS_CACHE: ``off``: neither read nor write entries.
@@ -12,6 +17,8 @@ Environment:
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import fcntl
 import logging
 import os
 import secrets
@@ -20,27 +27,46 @@ import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fffs import engine
 from fffs.engine import CHECK_NONE
+from fffs.native import lib
 
 _log = logging.getLogger("fffs.cache")
 
 MAGIC: Final = b"fffsSCAN"
-VERSION: Final = 1
-HEADER: Final = struct.Struct("<8sIIQQqqqQII")
-"""Magic, version, format, device, inode, size, mtime and ctime in nanoseconds, number of records, kind of the records'
-checksums, reserved (0). int64[n] ends follow; uint32[n] checksums, unless their kind is CHECK_NONE (so there is a place
-for checksums that somebody computes for a format without any); u32 CRC-32 of everything before it."""
+VERSION: Final = 2
+HEADER: Final = struct.Struct("<8sII16sQQqqqQII")
+"""Magic, version, format, UUID of the file system, device, inode, size, mtime and ctime in nanoseconds, number of
+records, kind of the records' checksums, reserved (0). int64[n] ends follow; uint32[n] checksums, unless their kind is
+CHECK_NONE (so there is a place for checksums that somebody computes for a format without any); u32 CRC-32 of everything
+before it."""
 
 FEWEST: Final = 256  # records below which a scan costs less than an entry
-SETTLED: Final = 2.0  # seconds: a file may still change without its times changing for so long
+SETTLED: Final = 60.0  # seconds for which one write(2) may still change a file without changing its times
 LIMIT: Final = 1 << 30  # bytes of all entries: beyond that, those that were made first are removed
 UNFINISHED: Final = 3600.0  # seconds after which nobody goes on with an unfinished entry
+
+
+# <linux/fs.h>: _IOR(0x15, 0, struct fsuuid2), a length and 16 bytes. Linux 6.9.
+_GET_UUID: Final = 0x80111500
+
+_unused = contextvars.ContextVar("_unused", default=False)
+
+
+class Key(NamedTuple):
+    """Which file it is, in which state."""
+
+    system: bytes
+    device: int
+    inode: int
+    size: int
+    mtime: int
+    ctime: int
 
 
 @dataclass(frozen=True)
@@ -52,18 +78,56 @@ class Entry:
     check: int
 
 
-def load(kind: int, status: os.stat_result) -> Entry | None:
-    """The entry for the file that status (of fstat) is of, if there is one to believe. kind is the format's number."""
+@contextlib.contextmanager
+def unused() -> Iterator[None]:
+    """A block in which this thread believes no entry: what verifies a file looks at the file. New ones are kept."""
+    token = _unused.set(True)
+    try:
+        yield
+    finally:
+        _unused.reset(token)
+
+
+def key_of(fd: int) -> Key | None:
+    """The key of an open file, or None where entries would mean nothing. Raises OSError."""
+    if not lib.fffs_keeps_times(fd):
+        return None
+    status = os.fstat(fd)
+    return Key(_system(fd), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _system(fd: int) -> bytes:
+    """16 bytes that tell file systems apart, also those that had the same device number."""
+    with contextlib.suppress(OSError):
+        uuid = fcntl.ioctl(fd, _GET_UUID, bytes(17))[1:]
+        if any(uuid):
+            return uuid
+    return struct.pack("<Q8x", os.fstatvfs(fd).f_fsid & (2**64 - 1))
+
+
+def settle(fd: int, key: Key) -> bool:
+    """Whether each change of an open file from now on makes its key another one. Waits for its dirty pages.
+
+    To be asked before the file is scanned.
+    """
+    newest = max(key.mtime, key.ctime)
+    return newest <= time.time_ns() - int(SETTLED * 1e9) and lib.fffs_clean_pages(fd) == 0
+
+
+def load(kind: int, key: Key) -> Entry | None:
+    """The entry for a file, if there is one to believe. kind is the format's number."""
+    if _unused.get():
+        return None
     with _folder(create=False) as folder:
         if folder is None:
             return None
         try:
             # O_NONBLOCK: a FIFO of that name must not stop us.
-            fd = os.open(_name(kind, status), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            fd = os.open(_name(kind, key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         except OSError:
             return None
         try:
-            return read_entry(fd, kind, status)
+            return read_entry(fd, kind, key)
         except (OSError, MemoryError) as error:
             _log.debug("entry not read: %s", error)
             return None
@@ -71,18 +135,17 @@ def load(kind: int, status: os.stat_result) -> Entry | None:
             os.close(fd)
 
 
-def store(kind: int, status: os.stat_result, entry: Entry) -> None:
-    """Keep the index of the file that status is of, as it was before and after the scan."""
-    newest = max(status.st_mtime_ns, status.st_ctime_ns)
-    if len(entry.ends) < FEWEST or newest > time.time_ns() - int(SETTLED * 1e9):
+def store(kind: int, key: Key, entry: Entry) -> None:
+    """Keep the index of a file whose key was the same before and after the scan, and which had settled before."""
+    if len(entry.ends) < FEWEST:
         return
     with _folder(create=True) as folder:
         if folder is None:
             return
-        name = _name(kind, status)
+        name = _name(kind, key)
         temporary = f".{name}.{secrets.token_hex(6)}"
         try:
-            _write(folder, temporary, _encode(kind, status, entry))
+            _write(folder, temporary, _encode(kind, key, entry))
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             _prune(folder)
         except OSError as error:
@@ -91,26 +154,17 @@ def store(kind: int, status: os.stat_result, entry: Entry) -> None:
                 os.unlink(temporary, dir_fd=folder)
 
 
-def same_file(a: os.stat_result, b: os.stat_result) -> bool:
-    """Whether nothing that an entry is keyed by differs."""
-    return _key(a) == _key(b)
-
-
 # ---------------------------------------------------------------- entries
 
 
-def _key(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _name(kind: int, status: os.stat_result) -> str:
+def _name(kind: int, key: Key) -> str:
     """A file that changed has its old entry's name: nothing piles up."""
-    return f"scan-{kind}-{status.st_dev:x}-{status.st_ino:x}"
+    return f"scan-{kind}-{key.device:x}-{key.inode:x}"
 
 
-def _encode(kind: int, status: os.stat_result, entry: Entry) -> list[Any]:
+def _encode(kind: int, key: Key, entry: Entry) -> list[Any]:
     parts: list[Any] = [
-        HEADER.pack(MAGIC, VERSION, kind, *_key(status), len(entry.ends), entry.check, 0),
+        HEADER.pack(MAGIC, VERSION, kind, *key, len(entry.ends), entry.check, 0),
         np.ascontiguousarray(entry.ends),
     ]
     if entry.checksums is not None:
@@ -150,7 +204,7 @@ def _prune(folder: int) -> None:
         size -= its_size
 
 
-def read_entry(fd: int, kind: int, status: os.stat_result) -> Entry | None:
+def read_entry(fd: int, kind: int, expected: Key) -> Entry | None:
     """The entry in a file of the cache, if it is one to believe."""
     own = os.fstat(fd)
     if not stat.S_ISREG(own.st_mode) or own.st_uid != os.geteuid() or own.st_mode & 0o022:
@@ -159,11 +213,11 @@ def read_entry(fd: int, kind: int, status: os.stat_result) -> Entry | None:
     if len(head) != HEADER.size:
         return None
     magic, version, its_kind, *key, n, check, reserved = HEADER.unpack(head)
-    if (magic, version, its_kind, tuple(key), reserved) != (MAGIC, VERSION, kind, _key(status), 0):
+    if (magic, version, its_kind, tuple(key), reserved) != (MAGIC, VERSION, kind, expected, 0):
         return None
     width = 8 if check == CHECK_NONE else 12
     # Every record has a head of eight bytes at least: a number that cannot be is refused before there is memory for it.
-    if n > status.st_size // 8 or own.st_size != HEADER.size + width * n + 4:
+    if n > expected.size // 8 or own.st_size != HEADER.size + width * n + 4:
         return None
     body = np.empty(width * n + 4, np.uint8)
     if os.preadv(fd, [body.data], HEADER.size) != body.nbytes:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from fffs import engine
+from fffs import engine, index_cache
 from fffs.atomic import CHECKSUMS, AtomicFile
 from fffs.engine import CHECK_CRC32, CHECK_NONE
 from fffs.errors import MetadataError, ReadError, TruncatedError, UsageError
@@ -103,7 +103,8 @@ def keep_checksums(path: PathLike, format: str | None = None) -> list[str]:
             if layout:
                 index = bag.load(fd, name, layout)[0]
             else:
-                index = recognise(fd, name).load_index(fd, name, True)
+                with index_cache.unused():
+                    index = recognise(fd, name).load_index(fd, name, True)
             if index.check == CHECK_NONE and not _fits(index):
                 written.append(_write(SourceFile(fd, index)))
         finally:

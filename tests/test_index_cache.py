@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import stat
 import struct
@@ -17,9 +18,11 @@ from frame_files import of_frame, path_of, tf_frame
 from fuzz import frames as models
 
 from fffs import index_cache
+from fffs.cli import run
 from fffs.errors import FormatError
 from fffs.formats import frames, ofrecord, tfrecord
-from fffs.formats.frames import OFRECORD, TFRECORD
+from fffs.formats.frames import LOOKS, OFRECORD, TFRECORD
+from fffs.native import lib
 
 COUNT = 300
 RECORDS = b"".join(tf_frame(b"%d" % k) for k in range(COUNT))
@@ -49,12 +52,23 @@ class Counted:
             os.close(fd)
 
 
+class KeepsTimes:
+    """The engine, on a disk of this machine."""
+
+    fffs_clean_pages = lib.fffs_clean_pages
+
+    @staticmethod
+    def fffs_keeps_times(fd: int) -> int:
+        return 1
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder, for files that may just have been written."""
+    """An empty cache folder, for files that may just have been written, wherever they are."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("FFFS_CACHE", raising=False)
     monkeypatch.setattr(index_cache, "SETTLED", -1.0)
+    monkeypatch.setattr(index_cache, "lib", KeepsTimes)
     return tmp_path / "cache" / "fffs"
 
 
@@ -219,14 +233,90 @@ def test_an_entry_that_contradicts_the_file_is_ignored(
 def test_checksums_that_somebody_computed_have_a_place(tmp_path: Path, cache: Path, counted: Counted) -> None:
     path = path_of(tmp_path, "file", RECORDS)
     counted.load(path)
-    status = path.stat()
-    entry = index_cache.load(TFRECORD.kind, status)
+    key = key_of(path)
+    entry = index_cache.load(TFRECORD.kind, key)
     assert entry is not None
     assert (entry.check, len(entry.checksums)) == (TFRECORD.check, COUNT)  # type: ignore[arg-type]
-    index_cache.store(OFRECORD.kind, status, entry)
-    again = index_cache.load(OFRECORD.kind, status)
+    index_cache.store(OFRECORD.kind, key, entry)
+    again = index_cache.load(OFRECORD.kind, key)
     assert again is not None
     assert again.checksums.tolist() == entry.checksums.tolist()  # type: ignore[union-attr]
+
+
+# ---------------------------------------------------------------- the same file?
+
+
+def key_of(path: Path) -> index_cache.Key:
+    with path.open("rb") as file:
+        key = index_cache.key_of(file.fileno())
+    assert key is not None
+    return key
+
+
+def of_file(lengths: list[int]) -> bytes:
+    return b"".join(of_frame(bytes(length)) for length in lengths)
+
+
+def test_an_entry_of_a_file_with_the_same_key_and_other_frames_is_not_believed(
+    tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of two images that were made with fixed times, mounted one after the other."""
+    lengths = [k % 7 + 8 for k in range(LOOKS)]
+    other = [*lengths[1:], lengths[0]]
+    one, two = path_of(tmp_path, "one", of_file(lengths)), path_of(tmp_path, "two", of_file(other))
+    key = key_of(one)
+    monkeypatch.setattr(index_cache, "key_of", lambda fd: key)
+    assert counted.load(one, ofrecord) == (models.of_frames(of_file(lengths))[0], 1)
+    assert counted.load(one, ofrecord)[1] == 0
+    assert counted.load(two, ofrecord) == (models.of_frames(of_file(other))[0], 1)
+
+
+def test_file_systems_with_one_device_number_and_inode_are_told_apart(
+    tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = path_of(tmp_path, "file", RECORDS)
+    counted.load(path)
+    monkeypatch.setattr(index_cache, "_system", lambda fd: bytes(range(16)))
+    assert counted.load(path) == (EXPECTED, 1)
+
+
+def test_files_of_file_systems_that_keep_no_times_are_not_cached(
+    tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KeepsTimes, "fffs_keeps_times", staticmethod(lambda fd: 0))
+    path = path_of(tmp_path, "file", RECORDS)
+    assert [counted.load(path)[1] for _ in range(2)] == [1, 1]
+    assert not cache.exists()
+
+
+def test_a_change_through_a_page_that_was_dirty_at_the_scan_is_noticed(
+    tmp_path: Path, cache: Path, counted: Counted
+) -> None:
+    """The kernel sets the times when a page becomes dirty, and not again until it has been written."""
+    path = path_of(tmp_path, "file", of_file([8] * COUNT))
+    with path.open("r+b") as file:
+        if not lib.fffs_keeps_times(file.fileno()):
+            pytest.skip("a file system that sets no times here")
+        with mmap.mmap(file.fileno(), 0) as memory:
+            memory[0] = 8
+            time.sleep(0.01)  # the clock of a file system may be no finer
+            assert counted.load(path, ofrecord)[1] == 1
+            memory[COUNT // 2 * 16] = 8 + 16  # of two records it makes one
+            index, scans = counted.load(path, ofrecord)
+    assert (len(index), scans) == (COUNT - 1, 1)
+
+
+def test_who_verifies_converts_or_blesses_a_file_scans_it(
+    tmp_path: Path, cache: Path, counted: Counted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = path_of(tmp_path, "part-0", PARTS)
+    counted.load(path, ofrecord)
+    for command in (["verify"], ["verify", "--keep"], ["convert", "--to", "ofrecord"]):
+        before = counted.scans
+        target = [] if command[0] == "verify" else [str(tmp_path / "part-1")]
+        assert run([*command, str(path), *target]) == 0
+        assert counted.scans > before, command
+    assert counted.load(path, ofrecord)[1] == 0, "what was found is kept"
 
 
 # ---------------------------------------------------------------- folders that are not to be used
@@ -332,6 +422,7 @@ def test_a_home_that_may_not_be_written_to_is_no_error(
 
 def test_a_full_disk_is_no_error(tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_cache, "SETTLED", -1.0)
+    monkeypatch.setattr(index_cache, "lib", KeepsTimes)
     path = path_of(tmp_path, "file", RECORDS)
     with small_disk(tmp_path / "disk", 64 << 10) as disk:
         monkeypatch.setenv("XDG_CACHE_HOME", str(disk))

@@ -9,23 +9,24 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
+import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_model import fault, later
+from engine_model import FOREVER, fault, later
 
 import fffs
 from fffs.errors import ChecksumError
 from fffs.layouts import Source, load_records, load_source
+from fffs.mount.fastpath import file_system_of
 from fffs.native import lib
 
 SIZES = {"small": 5000, "large": 3_000_000, "in blocks": 3_000_000}
-AGE = 3.1  # seconds from which on the times of a file that is opened are believed
+AGE = 61  # seconds from which on the times of a file that is opened are believed
 
 
 @pytest.fixture(params=SIZES)
@@ -50,8 +51,16 @@ def path(kind: str, content: bytes, tmp_path: Path) -> Path:
     return tmp_path / "r.ffr"
 
 
-def opened(path: Path, kind: str) -> Source:
-    return load_source([str(path)], "", True) if kind == "in blocks" else load_records([path])
+def opened(path: Path, kind: str, *, age: int = 0, keeps_times: bool = True) -> Source:
+    """The file as it is opened age seconds from now, on a file system that keeps times or on one that does not."""
+    source = load_source([str(path)], "", True) if kind == "in blocks" else load_records([path])
+    lib.fffs_fault_set(lib.FFFS_FAULT_FILE_SYSTEM, 1, FOREVER, keeps_times)
+    lib.fffs_fault_set(lib.FFFS_FAULT_CLOCK, 1, FOREVER, age)
+    try:
+        assert source.store.native, "what ranges need is made now"
+    finally:
+        lib.fffs_fault_set(lib.FFFS_FAULT_NONE, 0, 0, 0)
+    return source
 
 
 @contextmanager
@@ -77,11 +86,12 @@ def read(source: Source, start: int, length: int) -> bytes | None:
     return buffer.tobytes()
 
 
-def test_a_change_that_no_time_shows_is_found(kind: str, path: Path, content: bytes) -> None:
-    """The writer was at it before the file was opened."""
+@pytest.mark.parametrize("age", [0, AGE - 2])
+def test_a_change_that_no_time_shows_is_found(kind: str, path: Path, content: bytes, age: int) -> None:
+    """The writer was at it before the file was opened: pages stay dirty for half a minute, and no time changes."""
     with mapped(path, content) as invert:
         invert(1000), invert(1000)
-        with opened(path, kind) as source:
+        with opened(path, kind, age=age) as source:
             assert read(source, 100, 2000) == content[100:2100]
             assert source.store.verified(0) == (kind != "in blocks")
             before = os.stat(path).st_mtime_ns
@@ -119,12 +129,53 @@ def test_what_was_verified_is_remembered_once_the_file_rests(kind: str, path: Pa
         assert read(source, 100, 2000) is None
 
 
+def test_what_no_disk_of_this_machine_holds_is_checked_at_each_read(kind: str, path: Path, content: bytes) -> None:
+    """Its times come from a cache, or are never set: a change shows in the bytes alone."""
+    with opened(path, kind, age=AGE, keeps_times=False) as source, mapped(path, content) as invert:
+        invert(1000), invert(1000)
+        with later():
+            assert read(source, 100, 2000) == content[100:2100]
+        invert(1000)
+        with later():
+            assert read(source, 100, 2000) is None
+
+
+def test_only_file_systems_that_are_known_to_keep_times_are_believed(tmp_path: Path) -> None:
+    keep = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs"}
+    assert keep_times(Path("/proc/version")) == 0
+    for folder in (tmp_path, Path("/dev/shm"), Path(__file__).parent):
+        if kind := file_system_of(os.stat(folder).st_dev):  # Btrfs hides its device
+            with tempfile.TemporaryFile(dir=folder) as file:
+                assert lib.fffs_keeps_times(file.fileno()) == (kind in keep), kind
+
+
+def keep_times(path: Path) -> int:
+    with path.open("rb") as file:
+        return int(lib.fffs_keeps_times(file.fileno()))
+
+
+def test_all_of_a_large_record_is_read_once_however_often_its_file_changes(tmp_path: Path) -> None:
+    content = np.random.default_rng(1).bytes(8 << 20)
+    with fffs.FileWriter(tmp_path / "r.ffr", 1) as writer:
+        writer.write_one(content)
+    step = 64 << 10
+    with (
+        opened(tmp_path / "r.ffr", "large", keeps_times=False) as source,
+        fault(lib.FFFS_FAULT_PREAD, 1 << 40, 1, 0) as reads,
+    ):
+        assert read(source, 0, step) == content[:step]
+        once = reads()
+        for begin in range(step, len(content), step):
+            os.utime(tmp_path / "r.ffr", ns=(begin, begin))
+            assert read(source, begin, step) == content[begin : begin + step]
+        assert reads() - once < 2 * len(content) // step, "a block for each read, not the record"
+
+
 def test_an_old_file_is_believed_at_once(tmp_path: Path) -> None:
     content = np.random.default_rng(1).bytes(5000)
     with fffs.FileWriter(tmp_path / "r.ffr", 1) as writer:
         writer.write_one(content)
-    time.sleep(AGE)
-    with opened(tmp_path / "r.ffr", "small") as source, mapped(tmp_path / "r.ffr", content) as invert:
+    with opened(tmp_path / "r.ffr", "small", age=AGE) as source, mapped(tmp_path / "r.ffr", content) as invert:
         assert read(source, 100, 2000) == content[100:2100]
         with fault(lib.FFFS_FAULT_CLOCK, 1 << 40, 1, 0) as looks:
             assert read(source, 100, 2000) == content[100:2100]

@@ -7,6 +7,7 @@ import json
 import time
 from dataclasses import replace
 
+from fffs import index_cache
 from fffs.cli import OK
 from fffs.errors import FormatError, RecordError
 from fffs.layouts import Source, load_records, load_source
@@ -59,10 +60,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _load(paths: list[str], form: str | None) -> tuple[Source, FormatError | None]:
     """The source; where its tree of names is damaged, its records alone, and why."""
-    try:
-        return load_source(paths, format=form), None
-    except FormatError as refusal:
-        return load_records(paths, form), refusal
+    with index_cache.unused():
+        try:
+            return load_source(paths, format=form), None
+        except FormatError as refusal:
+            return load_records(paths, form), refusal
 
 
 def _line(entry: BadRecord) -> str:

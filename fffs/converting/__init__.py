@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
+from fffs import index_cache
 from fffs.converting import kinds
 from fffs.converting.job import Job
 from fffs.errors import UsageError
@@ -105,5 +106,6 @@ def convert(
         progress=progress,
         warn=warn or log.warning,
     )
-    count, total, written = job.run()
+    with index_cache.unused():
+        count, total, written = job.run()
     return Conversion(job.kind, job.form or "", count, total, written)

@@ -10,13 +10,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from fffs import index_cache
+from fffs import engine, index_cache
 from fffs.engine import CHECK_CRC32C, CHECK_NONE
 from fffs.errors import MetadataError, ReadError, SourceChangedError
+from fffs.failures import reading
 from fffs.index import RecordIndex
 from fffs.native import ffi, lib
 
 STEP: Final = 1 << 16  # frames between two looks at whether somebody pressed Ctrl-C
+LOOKS: Final = 256  # frames of the file that a cached index is compared with
 
 
 @dataclass(frozen=True)
@@ -58,16 +60,18 @@ def load_index(fd: int, path: str, form: FrameFormat, check: bool) -> RecordInde
 
     Only a scan that checked is cached.
     """
-    before = os.fstat(fd)
-    if cached := index_cache.load(form.kind, before):
-        index = cached_index(path, form, before.st_size, cached)
-        if index is not None:
-            return index
+    with reading(path):
+        key = index_cache.key_of(fd)
+        if key is not None and (cached := index_cache.load(form.kind, key)):
+            index = cached_index(fd, path, form, key.size, cached)
+            if index is not None:
+                return index
+        settled = key is not None and check and index_cache.settle(fd, key)
     index, error = scan(fd, path, form, check)
     if error is not None:
         raise error
-    if check and index_cache.same_file(before, os.fstat(fd)) and before.st_size == index.file_size:
-        index_cache.store(form.kind, before, index_cache.Entry(index.ends, index.checksums, form.check))
+    if key is not None and settled and index_cache.key_of(fd) == key and key.size == index.file_size:
+        index_cache.store(form.kind, key, index_cache.Entry(index.ends, index.checksums, form.check))
     return index
 
 
@@ -132,8 +136,8 @@ def _index(
     return RecordIndex(path, starts, ends, checksums, form.check, size, format=form.name).validate()
 
 
-def cached_index(path: str, form: FrameFormat, size: int, entry: index_cache.Entry) -> RecordIndex | None:
-    """The index that was cached, or None when it cannot be one of this file."""
+def cached_index(fd: int, path: str, form: FrameFormat, size: int, entry: index_cache.Entry) -> RecordIndex | None:
+    """The index that was cached, or None when it cannot be one of the file open as fd."""
     last = int(entry.ends[-1]) + form.tail if len(entry.ends) else 0
     if entry.check != form.check or last != size:
         return None
@@ -141,7 +145,23 @@ def cached_index(path: str, form: FrameFormat, size: int, entry: index_cache.Ent
         index = _index(path, form, size, entry.ends, entry.checksums)
     except MetadataError:
         return None
-    return None if index.truncated else index
+    return None if index.truncated or not _agrees(fd, form, index) else index
+
+
+def _agrees(fd: int, form: FrameFormat, index: RecordIndex) -> bool:
+    """Whether frames begin in the file where the index says so: all, or LOOKS of them. Files that only look the same
+    to their system, such as those of images with fixed times, differ in most.
+    """
+    rows = np.unique(np.linspace(0, len(index) - 1, LOOKS).astype(np.int64))
+    heads = np.empty((len(rows), form.head), np.uint8)
+    requests = np.zeros(len(rows), engine.REQUEST)
+    requests["fd"], requests["length"] = fd, form.head
+    requests["offset"] = index.starts[rows] - form.head
+    requests["dest"] = heads.ctypes.data + form.head * np.arange(len(rows))
+    if not engine.read_batch(requests):
+        return False  # the scan will say why
+    lengths = np.ascontiguousarray(heads[:, :8]).view("<u8")[:, 0]
+    return bool((lengths == (index.ends - index.starts)[rows].astype(np.uint64)).all())
 
 
 def _fault(frames: Any, path: str, record: int, form: FrameFormat) -> FrameError:

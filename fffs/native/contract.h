@@ -128,7 +128,8 @@ enum {
     FFFS_FAULT_MEMORY = 10,        /* an allocation */
     FFFS_FAULT_THREAD = 11,        /* pthread_create */
     FFFS_FAULT_CLOCK = 12,         /* a look at a clock: it is result seconds ahead */
-    FFFS_FAULT_NOWAIT = 13         /* preadv2 with RWF_NOWAIT, which is a PREAD before */
+    FFFS_FAULT_NOWAIT = 13,        /* preadv2 with RWF_NOWAIT, which is a PREAD before */
+    FFFS_FAULT_FILE_SYSTEM = 14    /* what fffs_keeps_times answers */
 };
 
 /* A result of fffs_fault_set that stalls: the operation waits until the faults are ended, and then goes on. */
@@ -221,6 +222,12 @@ typedef struct {
 int fffs_packed_pickle_decode(const uint8_t *data, size_t size, fffs_packed_pickle *out, const char **why,
                               uint64_t *where);
 
+/* ---------------------------------------------------------------- changing files (watch.c) */
+
+/* Whether fstat of an open file shows that its content changed, at once and whoever changes it: 1 on the file systems
+ * of this machine's disks that are known to do so, else 0 (network, FUSE, overlay, tmpfs, and what is not known). */
+int fffs_keeps_times(int fd);
+
 /* ---------------------------------------------------------------- verified range reads (store.c) */
 
 /* One open file of a store with its index. The arrays and the descriptor stay the caller's and must outlive the
@@ -254,7 +261,8 @@ enum {
 
 /* Reads up to length bytes of a record from start on into dest, and gives out only what was verified: the first touch
  * of a record reads and checks all of it, or, where there are block checksums, of the blocks touched. A source file
- * that changes is noticed, and its records are checked again; until it rests, at each read.
+ * that changes is noticed, and its records are checked again; until it rests, at each read. Of a record larger than a
+ * block all is read once only: from then on the store has checksums of its blocks (8 bytes a block).
  * The number of bytes read (0 at or after the record's end); -EAGAIN; -EBADMSG: bad checksum; -ENODATA: the file ends
  * inside the record; -ERANGE: no such record; -ESTALE: the file does not stop changing; or -errno. */
 int64_t fffs_store_read(fffs_store *store, uint64_t record, uint64_t start, uint64_t length, uint8_t *dest,
@@ -357,6 +365,10 @@ int fffs_syncfs(int fd);
 
 /* Has the kernel begin to write a file's changes to disk, without waiting for them. 0 or -errno. */
 int fffs_start_writing(int fd);
+
+/* Waits until the file's dirty pages are on their way to the disk and no longer dirty: a later write to one of them
+ * through a mapping sets the file's times anew. 0 or -errno. */
+int fffs_clean_pages(int fd);
 
 /* ---------------------------------------------------------------- the kernel fast path (fastpath*.c) */
 

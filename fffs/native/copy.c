@@ -81,3 +81,10 @@ int fffs_start_writing(int fd)
 {
     return sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE) == 0 ? 0 : -errno;
 }
+
+int fffs_clean_pages(int fd)
+{
+    const unsigned all = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+
+    return sync_file_range(fd, 0, 0, all) == 0 ? 0 : -errno;
+}

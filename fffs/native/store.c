@@ -2,7 +2,8 @@
  *
  * A record's checksum covers all of it, but readers ask for ranges. So the first touch of a record reads and checks
  * all of it (or, where the file has block checksums, the blocks touched), and remembers that; later ranges are plain
- * reads.
+ * reads. Of a large record the checksums of its blocks are kept then: a look at all of it, which takes seconds for one
+ * of 10 GiB, happens once, however often the file changes.
  *
  * "Remembers" holds only while the file is the same, and only for a file that rests: see watch.c. So what was
  * verified is remembered with the mark of that moment, and each plain read is followed by a look at the file. */
@@ -15,11 +16,21 @@
 /* How often a read starts again because its file changed meanwhile, before it gives up. */
 #define CHANGES_MAX 8
 
+/* The blocks of a large record: from the file's table, or learned when all of the record was good. */
+struct blocks {
+    const uint32_t *checksums;
+    _Atomic fffs_mark *verified; /* under which mark the block was verified, 0 never */
+    uint64_t count;
+    struct blocks *next; /* among all that were learned */
+};
+
 struct store_file {
     fffs_file is;
     uint64_t first;                    /* number in the store of its first record */
-    _Atomic fffs_mark *verified;       /* [records] under which mark the record was verified, 0 never */
-    _Atomic fffs_mark *block_verified; /* the same for each block of big records */
+    _Atomic fffs_mark *verified;       /* [records] the same for each record of at most a block */
+    _Atomic fffs_mark *block_verified; /* the same for each block of the table */
+    struct blocks *_Atomic *learned;   /* [records] large ones that the table lacks; NULL: not learned yet */
+    struct blocks *_Atomic all_learned;
     fffs_watch watch;
     int64_t size; /* when it was opened */
 };
@@ -77,7 +88,8 @@ static int init_file(struct store_file *file, const fffs_file *from, uint64_t fi
     /* calloc of a large array costs nothing until a page of it is touched. */
     file->verified = fffs_allocate_zeroed(from->records ? from->records : 1, sizeof *file->verified);
     file->block_verified = fffs_allocate_zeroed(blocks ? blocks : 1, sizeof *file->block_verified);
-    if (!file->verified || !file->block_verified)
+    file->learned = fffs_allocate_zeroed(from->records ? from->records : 1, sizeof *file->learned);
+    if (!file->verified || !file->block_verified || !file->learned)
         return -ENOMEM;
     return fffs_watch_init(&file->watch, from->fd, &file->size);
 }
@@ -108,14 +120,25 @@ int fffs_store_new(const fffs_file *files, size_t count, fffs_store **store, siz
     return 0;
 }
 
+static void free_file(struct store_file *file)
+{
+    struct blocks *next;
+
+    for (struct blocks *blocks = atomic_load(&file->all_learned); blocks; blocks = next) {
+        next = blocks->next;
+        free(blocks);
+    }
+    free(file->learned);
+    free(file->verified);
+    free(file->block_verified);
+}
+
 void fffs_store_free(fffs_store *store)
 {
     if (!store)
         return;
-    for (size_t i = 0; i < store->count; i++) {
-        free(store->files[i].verified);
-        free(store->files[i].block_verified);
-    }
+    for (size_t i = 0; i < store->count; i++)
+        free_file(&store->files[i]);
     free(store->files);
     while (store->checks) { /* only a child of fork finds any */
         struct check *left = store->checks;
@@ -259,50 +282,85 @@ static void keep(_Atomic fffs_mark *verified, fffs_mark mark)
         atomic_store(verified, mark);
 }
 
-/* Checks a record of more than a block, once for all who wait for it, keeping no more than scratch memory. For a file
- * that rests. */
-static int check_large(fffs_store *store, struct store_file *file, uint64_t row, fffs_mark mark)
+/* Blocks that are read at a time: enough to keep a disk busy, in bounded memory. */
+enum { GROUP = 256 };
+
+/* The checksums of all blocks of a record into checksums, and their combination, what its own must be, into *whole. */
+static int checksum_blocks(const struct store_file *file, uint64_t row, uint64_t count, uint32_t *checksums,
+                           uint32_t *whole)
+{
+    fffs_request *requests = fffs_allocate(GROUP * sizeof *requests);
+    int status = requests ? 0 : -ENOMEM;
+
+    *whole = 0;
+    for (uint64_t begin = 0; !status && begin < count; begin += GROUP) {
+        uint64_t some = count - begin < GROUP ? count - begin : GROUP;
+
+        for (uint64_t i = 0; i < some; i++) {
+            int64_t offset = file->is.starts[row] + (int64_t)((begin + i) * FFFS_BLOCK);
+            int64_t rest = file->is.ends[row] - offset;
+
+            requests[i] = (fffs_request){.offset = offset,
+                                         .length = rest < FFFS_BLOCK ? rest : FFFS_BLOCK,
+                                         .fd = file->is.fd,
+                                         .check = file->is.check};
+        }
+        status = fffs_read_batch(requests, some);
+        status = status == -EIO ? 0 : status; /* nothing is expected, so few checksums are "right" */
+        for (uint64_t i = 0; !status && i < some; i++) {
+            status = requests[i].status == -EBADMSG ? 0 : requests[i].status;
+            checksums[begin + i] = requests[i].actual;
+            *whole = fffs_checksum_combine(file->is.check, *whole, requests[i].actual, (uint64_t)requests[i].length);
+        }
+    }
+    free(requests);
+    return status;
+}
+
+/* Checks all of a record. *learned, the caller's to free, has its blocks: as they were read, which was good, whatever
+ * the file does meanwhile; if it did nothing, they are verified. */
+static int learn(struct store_file *file, uint64_t row, fffs_mark mark, struct blocks **learned)
+{
+    uint64_t count = ((uint64_t)(file->is.ends[row] - file->is.starts[row]) - 1) / FFFS_BLOCK + 1;
+    struct blocks *blocks = fffs_allocate_zeroed(1, sizeof *blocks + count * (sizeof(uint32_t) + sizeof(fffs_mark)));
+    uint32_t *checksums = (uint32_t *)(blocks + 1), whole;
+    int status;
+
+    if (!blocks)
+        return -ENOMEM;
+    *blocks = (struct blocks){checksums, (_Atomic fffs_mark *)(checksums + count), count, NULL};
+    status = checksum_blocks(file, row, count, checksums, &whole);
+    if (!status && whole != file->is.checksums[row])
+        status = -EBADMSG;
+    if (!status && fffs_watch_look(&file->watch, mark) == 0)
+        for (uint64_t i = 0; i < count; i++)
+            atomic_store(&blocks->verified[i], mark);
+    if (status)
+        free(blocks);
+    else
+        *learned = blocks;
+    return status;
+}
+
+/* The same, once for all who wait for it. */
+static int learn_once(fffs_store *store, struct store_file *file, uint64_t row, fffs_mark mark)
 {
     struct check *mine = begin_check(store, file->first + row);
-    uint64_t length = (uint64_t)(file->is.ends[row] - file->is.starts[row]);
+    struct blocks *learned = NULL;
     int status = 0;
 
     if (!mine)
         return -ENOMEM;
-    if (!believed(&file->verified[row], mark)) {
-        status = read_checked(file, file->is.starts[row], length, file->is.checksums[row], NULL, 0);
-        if (!status)
-            status = fffs_watch_look(&file->watch, mark);
-        if (!status)
-            atomic_store(&file->verified[row], mark);
+    if (!atomic_load(&file->learned[row]))
+        status = learn(file, row, mark, &learned);
+    if (learned) {
+        learned->next = atomic_load(&file->all_learned);
+        while (!atomic_compare_exchange_weak(&file->all_learned, &learned->next, learned))
+            ;
+        atomic_store(&file->learned[row], learned);
     }
     end_check(store, mine);
     return status;
-}
-
-/* Reads all of a record of more than a block, checks it and gives out a range of it, all from the same bytes: so the
- * file may do what it wants meanwhile. */
-static int read_through(struct store_file *file, uint64_t row, uint64_t start, uint64_t length, uint8_t *dest)
-{
-    uint64_t whole = (uint64_t)(file->is.ends[row] - file->is.starts[row]);
-    uint8_t *scratch = fffs_buffer_take(FFFS_BLOCK);
-    uint32_t crc = 0;
-    int status = scratch ? 0 : -ENOMEM;
-
-    for (uint64_t begin = 0, end; !status && begin < whole; begin = end) {
-        end = whole - begin < FFFS_BLOCK ? whole : begin + FFFS_BLOCK;
-        status = read_fully(file->is.fd, file->is.starts[row] + (int64_t)begin, end - begin, scratch, 0);
-        if (status)
-            break;
-        crc = fffs_checksum(file->is.check, crc, scratch, end - begin);
-        uint64_t from = start > begin ? start : begin, to = start + length < end ? start + length : end;
-        if (from < to)
-            memcpy(dest + (from - start), scratch + (from - begin), to - from);
-    }
-    fffs_buffer_give(scratch);
-    if (status)
-        return status;
-    return crc == file->is.checksums[row] ? 0 : -EBADMSG;
 }
 
 /* Checks a record of at most a block while giving out a range of it. */
@@ -326,30 +384,46 @@ static int read_small(struct store_file *file, uint64_t row, uint64_t start, uin
 
 /* ---------------------------------------------------------------- blocks of big records */
 
-/* One block of a big record: the part of it inside [start, start + length) goes to its place in dest. *plain becomes
- * true when it is not checked. */
-static int read_block(struct store_file *file, uint64_t row, uint64_t big, uint64_t block, uint64_t start,
-                      uint64_t length, uint8_t *dest, int flags, fffs_mark mark, bool *plain)
+/* The blocks of a record of more than a block, if they are known. */
+static bool known_blocks(const struct store_file *file, uint64_t row, struct blocks *blocks)
 {
-    uint64_t number = file->is.big_first_blocks[big] + block;
+    const struct blocks *learned = atomic_load(&file->learned[row]);
+    int64_t big = learned ? -1 : find_big(&file->is, row);
+
+    if (learned) {
+        *blocks = *learned;
+    } else if (big >= 0) {
+        uint64_t first = file->is.big_first_blocks[big];
+
+        *blocks = (struct blocks){file->is.block_checksums + first, file->block_verified + first,
+                                  file->is.big_first_blocks[big + 1] - first, NULL};
+    }
+    return learned || big >= 0;
+}
+
+/* One block of a large record: the part of it inside [start, start + length) goes to its place in dest. *plain becomes
+ * true when it is not checked. */
+static int read_block(struct store_file *file, uint64_t row, const struct blocks *blocks, uint64_t block,
+                      uint64_t start, uint64_t length, uint8_t *dest, int flags, fffs_mark mark, bool *plain)
+{
     uint64_t record_length = (uint64_t)(file->is.ends[row] - file->is.starts[row]);
     uint64_t begin = block * FFFS_BLOCK;
     uint64_t size = record_length - begin < FFFS_BLOCK ? record_length - begin : FFFS_BLOCK;
     uint64_t from = start > begin ? start : begin;
     uint64_t to = start + length < begin + size ? start + length : begin + size;
     int64_t offset = file->is.starts[row];
+    uint32_t expected = blocks->checksums[block];
 
-    if (believed(&file->block_verified[number], mark)) {
+    if (believed(&blocks->verified[block], mark)) {
         *plain = true;
         return read_fully(file->is.fd, offset + (int64_t)from, to - from, dest + (from - start), flags);
     }
     if (from == begin && to == begin + size)
-        return read_checked(file, offset + (int64_t)begin, size, file->is.block_checksums[number],
-                            dest + (from - start), flags);
+        return read_checked(file, offset + (int64_t)begin, size, expected, dest + (from - start), flags);
     uint8_t *scratch = fffs_buffer_take(size);
     if (!scratch)
         return -ENOMEM;
-    int status = read_checked(file, offset + (int64_t)begin, size, file->is.block_checksums[number], scratch, flags);
+    int status = read_checked(file, offset + (int64_t)begin, size, expected, scratch, flags);
     if (!status)
         memcpy(dest + (from - start), scratch + (from - begin), to - from);
     fffs_buffer_give(scratch);
@@ -365,50 +439,54 @@ static int look_again(struct store_file *file, fffs_mark mark, bool plain)
     return status == -ESTALE && !plain ? 0 : status;
 }
 
-static int read_blocks(struct store_file *file, uint64_t row, uint64_t big, uint64_t start, uint64_t length,
-                       uint8_t *dest, int flags, fffs_mark mark)
+static int read_blocks(struct store_file *file, uint64_t row, const struct blocks *blocks, uint64_t start,
+                       uint64_t length, uint8_t *dest, int flags, fffs_mark mark)
 {
     uint64_t first = start / FFFS_BLOCK, last = (start + length - 1) / FFFS_BLOCK;
     bool plain = false;
     int status = 0;
 
     for (uint64_t block = first; !status && block <= last; block++)
-        status = read_block(file, row, big, block, start, length, dest, flags, mark, &plain);
+        status = read_block(file, row, blocks, block, start, length, dest, flags, mark, &plain);
     if (!status)
         status = look_again(file, mark, plain);
     for (uint64_t block = first; !status && block <= last; block++)
-        keep(&file->block_verified[file->is.big_first_blocks[big] + block], mark);
+        keep(&blocks->verified[block], mark);
     return status;
 }
 
 /* ---------------------------------------------------------------- the way in */
+
+/* A record of more than a block. */
+static int read_large(fffs_store *store, struct store_file *file, uint64_t row, uint64_t start, uint64_t length,
+                      uint8_t *dest, int flags, fffs_mark mark)
+{
+    struct blocks blocks;
+
+    if (!known_blocks(file, row, &blocks)) {
+        int status = flags & FFFS_READ_NOWAIT ? -EAGAIN : learn_once(store, file, row, mark);
+
+        if (status)
+            return status;
+        known_blocks(file, row, &blocks);
+    }
+    return read_blocks(file, row, &blocks, start, length, dest, flags, mark);
+}
 
 /* One attempt, under one mark of the file: -ESTALE when it changed meanwhile. length is at least 1 and inside. */
 static int read_range(fffs_store *store, struct store_file *file, uint64_t row, uint64_t start, uint64_t length,
                       uint8_t *dest, int flags)
 {
     fffs_mark mark = fffs_watch_mark(&file->watch);
-    uint64_t whole = (uint64_t)(file->is.ends[row] - file->is.starts[row]);
-    int64_t big = whole > FFFS_BLOCK ? find_big(&file->is, row) : -1;
-    bool plain = believed(&file->verified[row], mark);
-    int status = 0;
+    int status;
 
-    if (big >= 0)
-        return read_blocks(file, row, (uint64_t)big, start, length, dest, flags, mark);
-    if (!plain && whole > FFFS_BLOCK && (flags & FFFS_READ_NOWAIT))
-        return -EAGAIN;
-    if (!plain && whole > FFFS_BLOCK && fffs_mark_rests(mark)) {
-        status = check_large(store, file, row, mark);
-        plain = true;
-    }
-    if (status)
-        return status;
+    if (file->is.ends[row] - file->is.starts[row] > FFFS_BLOCK)
+        return read_large(store, file, row, start, length, dest, flags, mark);
+    bool plain = believed(&file->verified[row], mark);
     if (plain)
         status = read_fully(file->is.fd, file->is.starts[row] + (int64_t)start, length, dest, flags);
-    else if (whole <= FFFS_BLOCK)
-        status = read_small(file, row, start, length, dest, flags);
     else
-        status = read_through(file, row, start, length, dest);
+        status = read_small(file, row, start, length, dest, flags);
     if (!status)
         status = look_again(file, mark, plain);
     if (!status)
@@ -456,12 +534,16 @@ int fffs_store_verified(fffs_store *store, uint64_t record)
         return 0;
     uint64_t row = record - file->first;
     fffs_mark mark = fffs_watch_mark(&file->watch);
-    int64_t big = find_big(&file->is, row);
-    if (big < 0)
-        return file->is.ends[row] == file->is.starts[row] ? file->is.checksums[row] == 0
-                                                          : fffs_mark_agrees(atomic_load(&file->verified[row]), mark);
-    for (uint64_t b = file->is.big_first_blocks[big]; b < file->is.big_first_blocks[big + 1]; b++)
-        if (!fffs_mark_agrees(atomic_load(&file->block_verified[b]), mark))
+    int64_t length = file->is.ends[row] - file->is.starts[row];
+    struct blocks blocks;
+    if (length == 0)
+        return file->is.checksums[row] == 0;
+    if (length <= FFFS_BLOCK)
+        return fffs_mark_agrees(atomic_load(&file->verified[row]), mark);
+    if (!known_blocks(file, row, &blocks))
+        return 0;
+    for (uint64_t block = 0; block < blocks.count; block++)
+        if (!fffs_mark_agrees(atomic_load(&blocks.verified[block]), mark))
             return 0;
     return 1;
 }

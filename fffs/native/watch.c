@@ -8,18 +8,22 @@
  * times are set when a write(2) begins, and not again until it ends; or when a page of a shared mapping is written to
  * for the first time, and not again until it has been written back, which takes half a minute; and they have a
  * granularity, of 10 ms on most file systems and 2 s on some. So times are believed only after they have been the
- * same for a while: the file rests. Until then whoever reads has to check what he reads each time. */
+ * same for a while: the file rests. Until then whoever reads has to check what he reads each time.
+ *
+ * On a file system that another machine or another program serves, fstat answers from a cache, for as long as that
+ * likes. On tmpfs a write through a mapping sets no time at all, ever. Files there never rest. */
 #include "watch.h"
 
 #include <pthread.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <time.h>
 
-/* How long after its last change a file rests. When it was changed under our eyes somebody is at work, perhaps
- * through a mapping: see above. Before we opened it that is most unlikely, and files are often used just after they
- * were made. */
-#define REST_WHEN_CHANGED 60
-#define REST_WHEN_OPENED 3
+/* How many seconds after its last change a file rests: longer than a dirty page waits to be written back, see above. */
+#define REST 60
+
+/* Instead of a time: the file never rests. */
+#define NEVER INT64_MAX
 
 #define SECOND 1000000000LL
 
@@ -81,22 +85,54 @@ static bool same(fffs_watch *watch, const int64_t seen[5])
     return true;
 }
 
-/* A clock of a file server that goes ahead of ours makes files young, one that is late makes them old: then only a
- * change within the lateness before we open a file goes unnoticed. */
-int fffs_watch_init(fffs_watch *watch, int fd, int64_t *size)
+/* A list of those that are known to do it: what a new one does has to be looked at first. (The numbers are those of
+ * <linux/magic.h>, which on old systems lacks some.) */
+int fffs_keeps_times(int fd)
+{
+    struct statfs system;
+    int32_t result;
+
+    if (fffs_fault(FFFS_FAULT_FILE_SYSTEM, &result))
+        return result;
+    if (fstatfs(fd, &system) != 0)
+        return 0;
+    switch ((uint32_t)system.f_type) {
+    case 0xEF53:               /* ext2, ext3, ext4 */
+    case 0x58465342:           /* XFS */
+    case 0x9123683E:           /* Btrfs */
+    case 0xF2F52010:           /* F2FS */
+    case 0xCA451A4E: return 1; /* bcachefs */
+    default: return 0;
+    }
+}
+
+/* A clock that was set back makes files old: then only a change within that time before we open a file goes
+ * unnoticed. */
+static int64_t first_rest(int fd, const int64_t seen[5])
 {
     struct timespec wall;
-    int64_t seen[5] = {0}, age;
+    int32_t ahead = 0;
+    int64_t age;
+
+    if (!fffs_keeps_times(fd))
+        return NEVER;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    fffs_fault(FFFS_FAULT_CLOCK, &ahead);
+    age = nanoseconds(wall) + ahead * SECOND - (seen[3] * SECOND + seen[4]);
+    return age > REST * SECOND ? 0 : now() + REST * SECOND;
+}
+
+int fffs_watch_init(fffs_watch *watch, int fd, int64_t *size)
+{
+    int64_t seen[5] = {0};
     int status = look(fd, seen);
 
     if (status)
         return status;
     pthread_once(&once, watch_forks);
-    clock_gettime(CLOCK_REALTIME, &wall);
-    age = nanoseconds(wall) - (seen[3] * SECOND + seen[4]);
     watch->fd = fd;
     atomic_init(&watch->generation, 1);
-    atomic_init(&watch->rests_from, age > REST_WHEN_OPENED * SECOND ? 0 : now() + REST_WHEN_OPENED * SECOND);
+    atomic_init(&watch->rests_from, first_rest(fd, seen));
     for (int i = 0; i < 5; i++)
         atomic_init(&watch->seen[i], seen[i]);
     *size = seen[0];
@@ -108,7 +144,7 @@ fffs_mark fffs_watch_mark(fffs_watch *watch)
     uint32_t generation = atomic_load(&watch->generation);
     int64_t rests_from = atomic_load(&watch->rests_from);
 
-    return generation << 1 | (rests_from == 0 || now() >= rests_from);
+    return generation << 1 | (rests_from == 0 || (rests_from != NEVER && now() >= rests_from));
 }
 
 /* A move stores first when the file rests, then the generation, then what was seen. So who finds the new generation
@@ -123,7 +159,8 @@ int fffs_watch_look(fffs_watch *watch, fffs_mark mark)
     if (!same(watch, seen)) {
         pthread_mutex_lock(&moves);
         if (!same(watch, seen)) {
-            atomic_store(&watch->rests_from, now() + REST_WHEN_CHANGED * SECOND);
+            if (atomic_load(&watch->rests_from) != NEVER)
+                atomic_store(&watch->rests_from, now() + REST * SECOND);
             atomic_fetch_add(&watch->generation, 1);
             for (int i = 0; i < 5; i++)
                 atomic_store(&watch->seen[i], seen[i]);

@@ -8,7 +8,7 @@
 typedef struct {
     int fd;
     _Atomic uint32_t generation; /* goes up by one whenever a change is noticed; begins with 1 */
-    _Atomic int64_t rests_from;  /* since when its times are believed, on the clock of watch.c */
+    _Atomic int64_t rests_from;  /* since when its times are believed, on watch.c's clock */
     _Atomic int64_t seen[5];     /* what fstat showed in this generation */
 } fffs_watch;
 
