@@ -240,8 +240,8 @@ def new_mode(wanted: int) -> int:
     """What the umask leaves of the mode of something new. It can only be read by setting it, or here without that
     race. Raises OSError.
     """
-    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-        return wanted & ~next((int(line.split()[1], 8) for line in status if line.startswith("Umask:")), 0o022)
+    with open("/proc/self/status", "rb") as status:  # bytes, whose only line end is the kernel's
+        return wanted & ~next((int(line.split()[1], 8) for line in status if line.startswith(b"Umask:")), 0o022)
 
 
 def sync_folder(path: str) -> None:

@@ -19,7 +19,8 @@ def available_memory() -> int:
 
 def _left_in_cgroups() -> Iterator[int]:
     """What the limit of each cgroup that we are in leaves. Files that were read count, but make way."""
-    for line in _read(_OWN).splitlines():
+    # The name of a cgroup may hold whatever else ends lines, but no newline.
+    for line in filter(None, _read(_OWN).split("\n")):
         number, controllers, own = line.split(":", 2)
         if number == "0":
             root, limit, statistic = _CGROUPS, "memory.max", "anon"
@@ -39,7 +40,7 @@ def _left_in_cgroups() -> Iterator[int]:
 
 def _read(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
             return file.read()
     except OSError:
         return ""

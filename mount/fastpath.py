@@ -23,6 +23,7 @@ from fffs.layouts import Source
 from fffs.mount.attributes import FOREVER
 from fffs.mount.failures import Failures
 from fffs.mount.handshake import Device
+from fffs.mount.mounts import mounts
 from fffs.mount.options import MountOptions
 from fffs.mount.ranges import LARGEST_READ
 from fffs.native import ffi, lib
@@ -86,12 +87,7 @@ def find_obstacle(source: Source, options: MountOptions, debug: bool) -> str:
 def file_system_of(device: int) -> str:
     """The type of a mounted file system by its device number; empty where no mount has it, as in btrfs."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
-    with open("/proc/thread-self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-        for line in lines:
-            fields = line.split(" ")
-            if fields[2] == wanted:
-                return fields[fields.index("-", 6) + 1]
-    return ""
+    return next((mount.type for mount in mounts() if mount.device == wanted), "")
 
 
 def make_room(its: socket.socket) -> int:

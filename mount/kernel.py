@@ -164,5 +164,5 @@ def _fusermount(command: list[str], environment: dict[str, str], fds: tuple[int,
         )
     except FileNotFoundError:
         return "fusermount3 is missing; install the package fuse3"
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    return "" if done.returncode == 0 else (lines[-1] if lines else f"fusermount3 failed ({done.returncode})")
+    last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    return "" if done.returncode == 0 else last or f"fusermount3 failed ({done.returncode})"

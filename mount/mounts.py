@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fffs.paths import PathLike, named
 
+TABLE = "/proc/thread-self/mountinfo"
 TYPE = "fuse.fffs"
 
 
@@ -21,6 +22,8 @@ class Mount:
     path: str
     type: str
     source: str
+    writable: bool = False
+    """Whether the file system is. Then each mount of it may be."""
 
     @property
     def ours(self) -> bool:
@@ -31,7 +34,7 @@ class Mount:
 def mount_at(path: str) -> Mount | None:
     """The mount whose mount point is exactly this absolute path, the topmost one if there are several."""
     found = None
-    for mount in _mounts():
+    for mount in mounts():
         if mount.path == path:
             found = mount  # what is mounted over something else comes after it
     return found
@@ -41,24 +44,48 @@ def mount_of(fd: int) -> Mount | None:
     """The mount that an open descriptor is in, without asking its file system, as fstat would."""
     with open(f"/proc/thread-self/fdinfo/{fd}", encoding="ascii") as lines:
         number = dict(line.split() for line in lines if line.startswith("mnt_id:")).get("mnt_id:")
-    return next((mount for mount in _mounts() if mount.number == number), None)
+    return next((mount for mount in mounts() if mount.number == number), None)
 
 
-def _mounts() -> Iterator[Mount]:
-    with open("/proc/thread-self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-        yield from map(_parse, lines)
+def mounts() -> Iterator[Mount]:
+    """All mounts that this thread could reach."""
+    table = os.open(TABLE, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield from read_table(table)
+    finally:
+        os.close(table)
 
 
-def _parse(line: str) -> Mount:
+def read_table(table: int) -> Iterator[Mount]:
+    """The mounts in an open mountinfo, from its beginning.
+
+    Every user of this machine has a part in it. Nothing is escaped but space, tab, newline, backslash and #: other
+    characters that end lines or separate words elsewhere, and bytes of no encoding, are parts of names.
+    """
+    os.lseek(table, 0, os.SEEK_SET)
+    content = b""
+    while piece := os.read(table, 1 << 16):
+        content += piece
+    for line in content.split(b"\n"):
+        if mount := _parse(line):
+            yield mount
+
+
+def _parse(line: bytes) -> Mount | None:
     """``36 35 98:0 / /mnt/point rw,noatime master:1 - ext3 /dev/root rw``: see proc_pid_mountinfo(5)."""
-    fields = line.rstrip("\n").split(" ")
-    dash = fields.index("-", 6)
-    return Mount(fields[0], fields[2], _unescape(fields[4]), fields[dash + 1], _unescape(fields[dash + 2]))
+    fields = line.split(b" ")
+    try:
+        kind, source, options, *_ = fields[fields.index(b"-", 6) + 1 :]
+    except ValueError:
+        return None  # the end, or a line of a kernel to come
+    number, device, point = map(_decode, (fields[0], fields[2], fields[4]))
+    writable = options.split(b",")[0] == b"rw"
+    return Mount(number, device, point, _decode(kind), _decode(source), writable)
 
 
-def _unescape(text: str) -> str:
+def _decode(field: bytes) -> str:
     """Space, tab, newline and backslash are written as ``\\040`` and so on."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), os.fsdecode(field))
 
 
 def canonical(mountpoint: PathLike) -> str:

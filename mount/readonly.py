@@ -14,7 +14,7 @@ import select
 import trio
 
 from fffs.mount import kernel
-from fffs.mount.mounts import mount_of
+from fffs.mount.mounts import TABLE, mount_of, read_table
 
 _log = logging.getLogger("fffs.mount")
 
@@ -23,22 +23,32 @@ BUSY_SECONDS = 0.1
 
 
 async def keep_read_only(path: str, device: str, noexec: bool) -> None:
-    """Watch the table of mounts, until cancelled or until it may not be done. ``device``: major:minor of the mount."""
+    """Watch the table of mounts, until cancelled or until it may not be done. ``device``: major:minor of the mount.
+
+    Others make that table, and the mount works without anybody who watches it: nothing that happens here ends it.
+    """
     try:
-        ended = os.eventfd(0, os.EFD_CLOEXEC)
-    except OSError as error:  # a sandbox
+        await _watch(path, device, noexec)
+    except OSError as error:  # a sandbox, too many open files, or no memory for the table
         _log.info("%s: nobody will notice when it is made writable: %s", path, error.strerror)
-        return
-    table = os.open("/proc/thread-self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+    except Exception:
+        _log.exception("%s: nobody will notice when it is made writable", path)
+
+
+async def _watch(path: str, device: str, noexec: bool) -> None:
+    ended = os.eventfd(0, os.EFD_CLOEXEC)
     try:
-        while True:
-            while is_writable(table, device):
-                if not await _undo(path, device, noexec):
-                    return
-            await trio.to_thread.run_sync(_wait, table, ended, abandon_on_cancel=True)
+        table = os.open(TABLE, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while True:
+                while is_writable(table, device):
+                    if not await _undo(path, device, noexec):
+                        return
+                await trio.to_thread.run_sync(_wait, table, ended, abandon_on_cancel=True)
+        finally:
+            os.eventfd_write(ended, 1)
+            os.close(table)
     finally:
-        os.eventfd_write(ended, 1)
-        os.close(table)
         os.close(ended)
 
 
@@ -51,14 +61,8 @@ def _wait(table: int, ended: int) -> None:
 
 
 def is_writable(table: int, device: str) -> bool:
-    """Whether the file system is, by an open table of mounts. Then each mount of it may be."""
-    os.lseek(table, 0, os.SEEK_SET)
-    content = b""
-    while piece := os.read(table, 1 << 16):
-        content += piece
-    # 36 35 0:52 / /mnt/point ro,nosuid shared:1 - fuse.fffs SOURCE rw,user_id=0: see proc_pid_mountinfo(5).
-    rows = (line.split(b" ") for line in content.splitlines())
-    return any(row[2] == device.encode() and row[-1].split(b",")[0] == b"rw" for row in rows)
+    """Whether the file system is, by an open table of mounts."""
+    return any(mount.device == device and mount.writable for mount in read_table(table))
 
 
 async def _undo(path: str, device: str, noexec: bool) -> bool:

@@ -44,7 +44,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 def mounts_below(folder: Path) -> list[str]:
     """The mount points below a folder, innermost last."""
-    lines = Path("/proc/thread-self/mountinfo").read_text().splitlines()
+    lines = os.fsdecode(Path("/proc/thread-self/mountinfo").read_bytes()).split("\n")[:-1]
     points = [re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), line.split(" ")[4]) for line in lines]
     return [point for point in points if point.startswith(f"{folder}/")]
 

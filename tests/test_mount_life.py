@@ -23,6 +23,7 @@ from mounting import (
     gone_afterwards,
     in_namespace,
     is_mounted,
+    libc,
     mounts_below,
     run_fffs,
     wait_until,
@@ -105,6 +106,41 @@ def test_strange_names(name: str, source: Path, tmp_path: Path, mounts: Mounts) 
     assert (path / "file").read_text() == "content"
     umount(path)
     assert mounts.daemon.wait(0)
+
+
+@as_root
+@pytest.mark.parametrize("name", ["c\rr", "\x0b\x0c\x1c\x1d\x1e\x85\u2028", "#"])
+def test_names_that_end_lines_elsewhere(name: str, source: Path, mounts: Mounts) -> None:
+    def work(folder: Path) -> None:
+        strange = copy_of(source, folder, f"{name}.ffr")
+        path = mounts(strange, at=folder / f"mount {name}")
+        found = mount_at(str(path))
+        assert found is not None and found.source == str(strange)
+        assert (path / "file").read_text() == "content"
+        run_fffs("umount", path)
+        assert mounts.daemon.wait(0)
+
+    in_namespace(work)  # where no other mounts are disturbed if this fails
+
+
+@as_root
+def test_no_name_in_the_table_of_mounts_disturbs_the_mounts_of_others(source: Path, mounts: Mounts) -> None:
+    def work(folder: Path) -> None:
+        path, stranger = mounts(source, at=folder / "m"), folder / "stranger"
+        stranger.mkdir()
+        name = b"a\rb\x85c\x0bd\x1ce\xffe"
+        assert libc.mount(name, bytes(stranger), b"tmpfs", ctypes.c_ulong(0), None) == 0
+        # The daemon reads the table again, and what it does about this shows that it understood it.
+        mounts.daemon.expect("somebody made it writable: it is read-only again")
+        assert libc.mount(None, bytes(path), None, ctypes.c_ulong(32), None) == 0
+        wait_until(lambda: "read-only again" in mounts.daemon.log())
+        other = mounts(source, at=folder / "another")
+        assert (other / "file").read_text() == (path / "file").read_text()
+        for mounted_here in (other, path):
+            run_fffs("umount", mounted_here)
+        assert mounts.daemon.wait(0)
+
+    in_namespace(work)
 
 
 def test_through_a_symbolic_link(source: Path, tmp_path: Path, mounts: Mounts) -> None:

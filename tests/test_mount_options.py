@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -69,11 +71,42 @@ def test_the_name_of_many_sources_fits_the_kernels_table(tmp_path: Path) -> None
     assert len(job.name) < 1000 and job.name.startswith(job.sources[0])
 
 
-def test_mountinfo_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = r"57 29 0:52 / /a\040b\134c\011d rw,nosuid shared:1 master:2 - fuse.fffs /x\040y.ffr ro,user_id=0" + "\n"
-    mount = mounts._parse(line)
-    assert mount == mounts.Mount("57", "0:52", "/a b\\c\td", "fuse.fffs", "/x y.ffr")
-    assert mount.ours
+def read_table(content: bytes) -> list[mounts.Mount]:
+    with tempfile.TemporaryFile() as table:
+        table.write(content)
+        table.flush()
+        return list(mounts.read_table(table.fileno()))
+
+
+LINE = rb"57 29 0:52 / /a\040b\134c\011d rw,nosuid shared:1 master:2 - fuse.fffs /x\040y.ffr ro,user_id=0" + b"\n"
+MOUNT = mounts.Mount("57", "0:52", "/a b\\c\td", "fuse.fffs", "/x y.ffr")
+
+
+def test_mountinfo_escapes() -> None:
+    assert read_table(LINE) == [MOUNT]
+    assert MOUNT.ours
+
+
+def test_mountinfo_says_which_file_systems_are_writable() -> None:
+    writable = LINE.replace(b" ro,", b" rw,").replace(b" rw,nosuid", b" ro,nosuid")
+    assert [mount.writable for mount in read_table(LINE + writable)] == [False, True]
+
+
+# What ends a line, or separates words, for Python but not for the kernel; and bytes of no encoding.
+@pytest.mark.parametrize(
+    "odd", ["\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\xa0", "\u2028", "\udcff", " - "]
+)
+def test_only_a_newline_ends_a_line_of_mountinfo(odd: str) -> None:
+    escaped = os.fsencode(odd).replace(b" ", rb"\040")
+    (stranger, ours) = read_table(LINE.replace(b"y.ffr", b"y" + escaped + b".ffr") + LINE)
+    assert (stranger.source, ours) == (f"/x y{odd}.ffr", MOUNT)
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"57", b"57 29 0:52 / /a rw", b"57 29 0:52 / /a rw - ext4", b"a b c d e f g h - i"]
+)
+def test_a_line_of_mountinfo_that_is_none_is_left_out(line: bytes) -> None:
+    assert read_table(line + b"\n" + LINE + line) == [MOUNT]
 
 
 def test_the_root_is_mounted() -> None:

@@ -67,7 +67,7 @@ def run_as_nobody(*command: object) -> str:
 
 def mount_options(path: Path) -> tuple[set[str], set[str]]:
     """Of a mount point: the options of the mount, and those of the file system."""
-    for line in Path("/proc/thread-self/mountinfo").read_text().splitlines():
+    for line in os.fsdecode(Path("/proc/thread-self/mountinfo").read_bytes()).split("\n")[:-1]:
         fields = line.split(" ")
         if fields[4] == str(path):
             return set(fields[5].split(",")), set(fields[-1].split(","))
