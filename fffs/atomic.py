@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from types import TracebackType
 
+from fffs.descriptors import above_standard
 from fffs.early import EarlyWriting
 from fffs.errors import UsageError, WriteError
 from fffs.failures import writing
@@ -54,7 +55,7 @@ class AtomicFile:
         if os.path.isdir(self.path) and not os.path.islink(self.path):
             raise WriteError(errno.EISDIR, self.path)
         with writing(self.path):
-            self._folder = os.open(folder or b".", _PLACE)
+            self._folder = above_standard(os.open(folder or b".", _PLACE))
             try:
                 remove_leftover_files(self._folder, self._name)
                 self._mode = new_mode(0o666)
@@ -134,7 +135,7 @@ class AtomicFolder:
         self.shown = shown
         parent, self._name = os.path.split(os.fsencode(path).rstrip(b"/"))
         with writing(shown):
-            self._parent = os.open(parent or b".", _PLACE)
+            self._parent = above_standard(os.open(parent or b".", _PLACE))
             try:
                 remove_leftover_folders(self._parent, self._name)
                 self.fd, self._temporary = create_locked_folder(self._parent, self._name)

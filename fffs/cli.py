@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from fffs.arguments import filled, positive, seconds, size
+from fffs.descriptors import open_standard_streams
 from fffs.errors import FffsError, UsageError
 from fffs.output import complain, put
 from fffs.version import __version__
@@ -326,6 +327,7 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 def main() -> None:
     """The ``fffs`` program."""
+    open_standard_streams()
     # Into a closed pipe (fffs ls | head) every tool dies silently.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     warnings.showwarning = _show_warning
@@ -335,6 +337,7 @@ def main() -> None:
 
 def main_mount_helper() -> None:
     """The ``mount.fffs`` program, which mount(8) calls for file systems of type fffs."""
+    open_standard_streams()
     warnings.showwarning = _show_warning
     try:
         from fffs.commands.mount import helper

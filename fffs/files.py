@@ -6,6 +6,7 @@ import os
 import stat
 from dataclasses import dataclass
 
+from fffs.descriptors import above_standard
 from fffs.errors import ReadError, SourceNotFoundError, UsageError
 from fffs.index import RecordIndex
 from fffs.paths import PathLike
@@ -31,7 +32,7 @@ def open_source(path: PathLike) -> tuple[int, str]:
     name = os.fsdecode(path)
     try:
         # O_NONBLOCK: opening a FIFO must not wait for a writer. It means nothing for a regular file.
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = above_standard(os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     except FileNotFoundError:
         raise SourceNotFoundError(f"{name}: no such file") from None
     except OSError as error:

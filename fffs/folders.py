@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterator
 from types import TracebackType
 
+from fffs.descriptors import above_standard
+
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # needs no permission to read
 
@@ -24,14 +26,14 @@ SPACED = 64
 def open_folder(name: bytes, dir_fd: int, force: bool = False) -> int:
     """A descriptor of the folder with that name. force: permit ourselves to read it, if it is ours."""
     try:
-        return os.open(name, FOLDER, dir_fd=dir_fd)
+        return above_standard(os.open(name, FOLDER, dir_fd=dir_fd))
     except PermissionError:
         if not force:
             raise
     handle = os.open(name, HANDLE, dir_fd=dir_fd)
     try:
         os.chmod(f"/proc/self/fd/{handle}", 0o700)  # the folder itself: chmod of its name might follow a link
-        return os.open(b".", FOLDER, dir_fd=handle)
+        return above_standard(os.open(b".", FOLDER, dir_fd=handle))
     finally:
         close(handle)
 

@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs import engine
+from fffs.descriptors import above_standard
 from fffs.engine import CHECK_NONE
 from fffs.native import lib
 
@@ -177,7 +178,7 @@ def _encode(kind: int, key: Key, entry: Entry) -> list[Any]:
 
 def _write(folder: int, name: str, parts: list[Any]) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    with open(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
+    with open(above_standard(os.open(name, flags, 0o600, dir_fd=folder)), "wb") as file:
         for part in parts:
             file.write(part)
 

@@ -9,6 +9,7 @@ import re
 import secrets
 import stat
 
+from fffs.descriptors import above_standard
 from fffs.folders import FOLDER, close, open_folder, remove_content
 
 # Leftovers of a writer that was killed are recognised by this name, and as nobody's by their lock: the writer holds
@@ -45,7 +46,7 @@ def create_locked_file(folder: int, name: bytes) -> tuple[int, bytes]:
     while True:
         temporary = _temporary_name(name)
         try:
-            fd = os.open(temporary, _NEW_FILE, 0o600, dir_fd=folder)
+            fd = above_standard(os.open(temporary, _NEW_FILE, 0o600, dir_fd=folder))
         except FileExistsError:
             continue  # by chance, or because somebody wants us to write there
         try:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fffs.atomic import AtomicFolder, refuse_content
+from fffs.descriptors import above_standard
 from fffs.early import EarlyWriting
 from fffs.errors import ReadError, RecordError, UnsupportedError, UsageError
 from fffs.failures import writing
@@ -184,7 +185,7 @@ class _Unpacker:
         folder, name = os.path.split(path)
         with writing(self._shown(path)):
             with self.ways.at(folder) as dir_fd:
-                fd = os.open(name, NEW_FILE, 0o600, dir_fd=dir_fd)
+                fd = above_standard(os.open(name, NEW_FILE, 0o600, dir_fd=dir_fd))
             early = EarlyWriting(fd)
 
             def wrote(size: int) -> None:

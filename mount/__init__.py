@@ -42,9 +42,11 @@ def mount(
     """
     job = make_job(sources, mountpoint, options, debug)
     if foreground:
+        from fffs.descriptors import open_standard_streams
         from fffs.mount.log import DaemonLog
         from fffs.mount.session import serve
 
+        open_standard_streams()
         DaemonLog(job.options.log, debug)
         serve(job)
     else:

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 
+from fffs.descriptors import open_standard_streams
 from fffs.errors import FffsError, MountError
 from fffs.mount.background import report
 from fffs.mount.job import Job
@@ -50,6 +51,7 @@ class _Daemon:
 
 def main() -> int:
     """Run the daemon."""
+    open_standard_streams()
     parser = argparse.ArgumentParser(prog="python -m fffs.mount")
     parser.add_argument("job")
     parser.add_argument("--report", type=int, required=True)

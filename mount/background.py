@@ -13,6 +13,7 @@ import subprocess
 import sys
 import warnings
 
+from fffs.descriptors import pipe
 from fffs.errors import MountError
 from fffs.mount.job import Job
 
@@ -42,7 +43,7 @@ def spawn(job: Job, *arguments: str, lifeline: bool = False) -> subprocess.Popen
         FffsError: what the daemon raised; it is gone then.
 
     """
-    ours, its = os.pipe()
+    ours, its = pipe()
     command = [sys.executable, "-m", "fffs.mount", job.encode(), f"--report={its}", *arguments]
     with open(ours, "rb") as report:
         try:

@@ -15,6 +15,7 @@ import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 
+from fffs.descriptors import above_standard
 from fffs.errors import MountError
 from fffs.mount.mounts import TYPE
 
@@ -60,7 +61,7 @@ def attach(request: Request) -> int:
 
 def _attach_as_root(request: Request) -> int:
     try:
-        fd = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
+        fd = above_standard(os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
             raise MountError(
@@ -112,7 +113,7 @@ def _attach_as_user(request: Request) -> int:
     if result or not fds:
         raise MountError(f"{request.mountpoint}: cannot mount: {result or 'fusermount3 gave no descriptor'}")
     os.set_inheritable(fds[0], False)
-    return fds[0]
+    return above_standard(fds[0])
 
 
 def read_ahead(device: str, kibibytes: int) -> None:

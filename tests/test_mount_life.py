@@ -61,6 +61,21 @@ def test_the_mount_answers_when_the_command_returns(source: Path, tmp_path: Path
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-", "<&-"])
+@pytest.mark.parametrize("program", [["fffs", "mount"], ["mount.fffs"]], ids=" ".join)
+def test_mounting_with_closed_streams(
+    program: list[str], closed: str, source: Path, tmp_path: Path, mounts: Mounts
+) -> None:
+    """Whoever starts it waits for no pipe that the daemon has among its streams."""
+    command = [Path(sys.executable).with_name(program[0]), *program[1:], source, tmp_path / "m"]
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *command, "-o", f"log={tmp_path}/log"]
+    assert subprocess.run(shell, timeout=60, check=False).returncode == 0
+    mounts.daemons.append(Daemon(tmp_path / "m", tmp_path / "log"))
+    assert {os.readlink(f"/proc/{mounts.daemon.pid}/fd/{fd}") for fd in range(3)} == {"/dev/null", f"{tmp_path}/log"}
+    umount(tmp_path / "m")
+    assert mounts.daemon.wait(0)
+
+
 def test_what_the_tables_of_mounts_show(source: Path, mounts: Mounts) -> None:
     path = mounts(source)
     columns = subprocess.check_output(["findmnt", "-nro", "SOURCE,FSTYPE,OPTIONS", path], text=True).split()

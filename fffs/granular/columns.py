@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from fffs.atomic import AtomicFile, AtomicFolder, make_folder, refuse_content
+from fffs.descriptors import above_standard
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError, WriteError
 from fffs.failures import writing
 from fffs.formats.bag import SUFFIX
@@ -50,7 +51,7 @@ class NewColumns:
     def _create(self, name: str) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with writing(self._name(name)):
-            fd = os.open(name.encode(), flags, 0o666, dir_fd=self._folder.fd)
+            fd = above_standard(os.open(name.encode(), flags, 0o666, dir_fd=self._folder.fd))
         self._fds.append(fd)
         return fd
 

@@ -12,6 +12,7 @@ from array import array
 import numpy as np
 
 from fffs.atomic import forget_checksums, sync_folder
+from fffs.descriptors import above_standard
 from fffs.early import EarlyWriting
 from fffs.errors import MetadataError, UsageError, WriteError, WriterError
 from fffs.failures import writing
@@ -100,9 +101,9 @@ class AppendedBag:
         if has_records and not has_table and os.path.getsize(self.path):
             raise UsageError(f"{self.path}: there is no {self.table}: it is a Bag in another layout, or half of one")
         try:
-            self._bag = os.open(self.path, _OPEN, 0o666)
+            self._bag = above_standard(os.open(self.path, _OPEN, 0o666))
             fcntl.flock(self._bag, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._index = os.open(self.table, _OPEN, 0o666)
+            self._index = above_standard(os.open(self.table, _OPEN, 0o666))
             if not all(stat.S_ISREG(os.fstat(fd).st_mode) for fd in (self._bag, self._index)):
                 raise UsageError(f"{self.path}: not a regular file")
             if not has_table:

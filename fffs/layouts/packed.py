@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fffs import packed_pickle, trailer
+from fffs.descriptors import duplicate
 from fffs.errors import ChecksumError, FormatError, MetadataError, UnsupportedError
 from fffs.failures import reading
 from fffs.files import SourceFile
@@ -64,7 +65,7 @@ def load(file: SourceFile, check_data: bool = True) -> Packed:
             f"{index.path}: the tree of the packed folder is damaged: it does not begin as a pickle does"
         )
     # The store must not close the file: it is borrowed for this one record.
-    borrowed = RecordStore([SourceFile(os.dup(file.fd), index)])
+    borrowed = RecordStore([SourceFile(duplicate(file.fd), index)])
     try:
         data = borrowed.read_one(len(index) - 1, check_data)
     except ChecksumError as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from fffs.descriptors import duplicate
 from fffs.errors import MetadataError, RecordError
 from fffs.files import SourceFile
 from fffs.granular import refs
@@ -53,7 +53,7 @@ def load(file: SourceFile, shard: Shard, sequences: Sequence[bool], check: bool 
     first = [np.empty(shard.rows, np.int64) for _ in sequences]
     count = [np.empty(shard.rows, np.int64) for _ in sequences]
     # The store must not close the file: it is borrowed.
-    store = RecordStore([SourceFile(os.dup(file.fd), file.index)])
+    store = RecordStore([SourceFile(duplicate(file.fd), file.index)])
     try:
         for begin in range(0, shard.rows, STEP):
             part = range(begin, min(begin + STEP, shard.rows))

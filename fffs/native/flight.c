@@ -25,7 +25,7 @@ int fffs_open_direct(int fd, uint32_t *align)
 #ifdef STATX_DIOALIGN
     struct statx found;
     char path[40];
-    int direct;
+    int direct, moved;
 
     if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &found) != 0)
         return -errno;
@@ -38,6 +38,11 @@ int fffs_open_direct(int fd, uint32_t *align)
         return -EOPNOTSUPP;
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     direct = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
+    if (direct >= 0 && direct <= 2) { /* as descriptors.py does it and for the same reasons */
+        moved = fcntl(direct, F_DUPFD_CLOEXEC, 3);
+        close(direct);
+        direct = moved;
+    }
     return direct >= 0 ? direct : -errno;
 #else
     (void)fd;

@@ -1,0 +1,85 @@
+"""Numbers of open files: those of the standard streams are never ours, even where they are free."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fffs
+from fffs import descriptors
+
+# What is open at the end of each keeps its descriptors as long as the name ``kept``.
+OPENED = {
+    "FileReader": "kept = fffs.FileReader(source)",
+    "past the page cache": "kept = fffs.FileReader(source); kept.use_direct(); kept.read([0])",
+    "PackedFolder": "kept = fffs.PackedFolder(source)",
+    "FileWriter": "kept = fffs.FileWriter(target + '.ffr', 1)",
+    "TFRecordWriter": "from fffs.tfrecord import TFRecordWriter; kept = TFRecordWriter(target)",
+    "BagWriter": "from fffs.granular import BagWriter; kept = BagWriter(target + '.bag')",
+    "AtomicFolder": "from fffs.atomic import AtomicFolder; kept = AtomicFolder(target, target)",
+    "pipe": "from fffs.descriptors import pipe; kept = pipe()",
+}
+# Into a ring of io_uring nothing can be written by its number.
+CLOSED = """
+import os, sys
+import fffs
+source, target = sys.argv[1:]
+for number in range(3):
+    os.close(number)
+{opened}
+taken = 0
+for number in range(3):
+    try:
+        taken += os.readlink(f"/proc/self/fd/{{number}}") != "anon_inode:[io_uring]"
+    except FileNotFoundError:
+        pass
+os._exit(20 + taken)
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_bytes(bytes(100_000))
+    fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr")
+    return tmp_path / "p.ffr"
+
+
+@pytest.mark.parametrize("kind", OPENED)
+def test_no_file_of_ours_is_a_standard_stream(kind: str, source: Path, tmp_path: Path) -> None:
+    code = CLOSED.format(opened=OPENED[kind])
+    done = subprocess.run([sys.executable, "-c", code, source, tmp_path / "new"], check=False)
+    assert done.returncode == 20
+
+
+def test_what_is_printed_to_a_closed_stderr_gets_into_no_file(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, fffs\nos.close(2)\n"
+        "with fffs.FileWriter(sys.argv[1], 1) as writer:\n"
+        "    os.system('echo a warning >&2')\n"
+        "    writer.write_one(b'record')\n"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path / "x.ffr"], check=True)
+    with fffs.FileReader(tmp_path / "x.ffr") as reader:
+        assert [bytes(record) for record in reader.read([0])] == [b"record"]
+    assert b"warning" not in (tmp_path / "x.ffr").read_bytes()
+
+
+def test_a_file_that_cannot_get_a_higher_number_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, its = os.pipe()
+
+    def refuse(*_: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(descriptors.fcntl, "fcntl", refuse)
+    monkeypatch.setattr(descriptors, "LOWEST", its + 1)
+    for fd in (ours, its):
+        with pytest.raises(OSError, match="Too many open files"):
+            descriptors.above_standard(fd)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
