@@ -12,6 +12,8 @@ from fffs.mount.mounts import mount_at
 # An extended attribute of folders that were made for a mount: a daemon that is killed cannot remove them, and whoever
 # cleans up after it must not remove any others. File systems without such attributes keep the empty folder.
 MARK = "user.fffs.mountpoint"
+# How often making it begins again, when others make and remove folders above it.
+ATTEMPTS = 100
 
 
 class MountPoint:
@@ -28,42 +30,66 @@ class MountPoint:
         self.path = path
         self._made: list[str] = []
         self._mark = True
-        refuse_mounted(path)
-        try:
-            names = os.listdir(path)
-        except FileNotFoundError:
-            self._make()
-            return
-        except NotADirectoryError:
-            raise MountError(f"{path}: cannot mount on it: not a folder") from None
-        except OSError as error:
-            raise MountError(f"{path}: cannot mount on it: {error.strerror}") from None
-        if names and not nonempty:
-            raise MountError(f"{path}: not empty; mount on an empty folder, or hide its content with -o nonempty")
-        if not names:
-            self._made = _marked(path)  # left by a daemon that was killed
+        for _ in range(ATTEMPTS):
+            refuse_mounted(path)
+            try:
+                if self._is_there(nonempty) or self._make():
+                    return
+            except MountError:
+                self.remove()
+                raise
+        self.remove()
+        raise MountError(f"{path}: cannot make the mount point: others make and remove the same folders; try again")
 
-    def _make(self) -> None:
+    def _is_there(self, nonempty: bool) -> bool:
+        try:
+            names = os.listdir(self.path)
+        except FileNotFoundError:
+            return False
+        except NotADirectoryError:
+            raise MountError(f"{self.path}: cannot mount on it: not a folder") from None
+        except OSError as error:
+            raise MountError(f"{self.path}: cannot mount on it: {error.strerror}") from None
+        if names and not nonempty:
+            raise MountError(f"{self.path}: not empty; mount on an empty folder, or hide its content with -o nonempty")
+        if not names:
+            self._made = _marked(self.path)  # left by a daemon that was killed
+        return True
+
+    def _make(self) -> bool:
+        """False: somebody else made the folder at this moment, or removed one above it."""
         missing = [self.path]
         while not os.path.lexists(os.path.dirname(missing[-1])):
             missing.append(os.path.dirname(missing[-1]))
         for path in reversed(missing):
             try:
                 os.mkdir(path)
+            except FileNotFoundError:
+                return False
+            except FileExistsError:
+                if path == self.path:
+                    return False
+                continue  # for another mount, which removes it in the end, unless ours is the last one below it
             except OSError as error:
-                self.remove()
                 raise MountError(f"{path}: cannot make the mount point: {error.strerror}") from None
             self._made.append(path)
             try:
                 os.setxattr(path, MARK, b"")
             except OSError:
                 self._mark = False
+        return True
 
     def remove(self) -> None:
-        """Remove the folders that were made here, unless something is in them by now, or others took their place."""
+        """Remove the folders that were made here, unless something is in them by now, or others took their place.
+
+        Then those above them that were made for other mounts, which are gone.
+        """
         with suppress(OSError):
             while self._made and (not self._mark or is_marked(self._made[-1])):
-                os.rmdir(self._made.pop())
+                outermost = self._made.pop()
+                os.rmdir(outermost)
+                if not self._made:
+                    remove_left(os.path.dirname(outermost))
         self._made = []
 
 

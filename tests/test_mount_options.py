@@ -6,14 +6,16 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import fffs.mount
-from fffs.errors import UsageError
+from fffs.errors import MountError, UsageError
 from fffs.mount import MountOptions, mounts
 from fffs.mount.job import Job, make_job
+from fffs.mount.mountpoint import MARK, MountPoint, remove_left
 from fffs.mount.options import parse
 
 
@@ -140,3 +142,88 @@ def test_the_package_is_imported_without_pyfuse3() -> None:
 def test_an_empty_name_is_not_the_current_folder(source: str, mountpoint: str, what: str) -> None:
     with pytest.raises(UsageError, match=f"^the name of {what} is empty$"):
         make_job(source, mountpoint, MountOptions())
+
+
+# ---------------------------------------------------------------- the mount point
+
+
+class Others:
+    """Make or remove folders at the moment when we are about to make one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, acts: dict[Path, Callable[[], object]]) -> None:
+        self._mkdir, self._acts = os.mkdir, acts
+        monkeypatch.setattr(os, "mkdir", self.mkdir)
+
+    def mkdir(self, path: str) -> None:
+        if act := self._acts.pop(Path(path), None):
+            act()
+        self._mkdir(path)
+
+    def make(self, path: Path) -> None:
+        """As for a mount of theirs."""
+        self._mkdir(path)
+        os.setxattr(path, MARK, b"")
+
+
+def test_somebody_else_makes_the_folders_above_at_the_same_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above, theirs = tmp_path / "above", tmp_path / "above" / "theirs"
+    others = Others(monkeypatch, {above: lambda: (others.make(above), others.make(theirs))})
+    point = MountPoint(str(above / "point"))
+    assert (above / "point").is_dir()
+    point.remove()
+    assert os.listdir(above) == ["theirs"], "theirs is not empty yet"
+    remove_left(str(theirs))
+    assert not above.exists()
+
+
+def test_the_last_mount_below_a_folder_that_was_made_removes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above, theirs = tmp_path / "above", tmp_path / "above" / "theirs"
+    others = Others(monkeypatch, {above: lambda: (others.make(above), others.make(theirs))})
+    point = MountPoint(str(above / "point"))
+    remove_left(str(theirs))
+    assert above.exists()
+    point.remove()
+    assert not above.exists()
+
+
+def test_a_folder_of_somebody_else_stays_although_it_was_made_at_the_same_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above = tmp_path / "above"
+    Others(monkeypatch, {above: lambda: subprocess.run(["mkdir", above], check=True)})
+    MountPoint(str(above / "point")).remove()
+    assert os.listdir(above) == []
+
+
+def test_a_folder_above_is_removed_before_the_mount_point_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above = tmp_path / "above"
+    Others(monkeypatch, {above / "point": above.rmdir})
+    point = MountPoint(str(above / "point"))
+    assert (above / "point").is_dir()
+    point.remove()
+    assert not above.exists()
+
+
+def test_a_mount_point_that_somebody_else_makes_at_the_same_moment_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "point"
+    Others(monkeypatch, {path: lambda: subprocess.run(["mkdir", "-p", path / "content"], check=True)})
+    with pytest.raises(MountError, match="not empty"):
+        MountPoint(str(path))
+    assert os.listdir(path) == ["content"]
+
+
+def test_making_a_mount_point_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: str) -> None:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "mkdir", fail)
+    with pytest.raises(MountError, match="try again"):
+        MountPoint(str(tmp_path / "point"))
