@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import argparse
 import string
+from collections.abc import Sequence
 
 UNITS: dict[str, int] = {"": 1, **{f"{unit}B": 1000**k for k, unit in enumerate(("", "k", "M", "G", "T"))}}
 UNITS |= {"KB": 1000, **{f"{unit}iB": 1024 ** (k + 1) for k, unit in enumerate("KMGT")}}
 
 
+# What stands before an argument that is no option although it may begin as one. No argument of a program has it.
+PLAIN = "\0"
+
+
+def after_dashes(arguments: Sequence[str]) -> list[str]:
+    """Arguments without the ``--`` that ends the options; those behind it bear PLAIN.
+
+    argparse knows ``--`` in other ways in each version of Python, and in none of them behind the name of a command.
+    """
+    words = list(arguments)
+    if "--" not in words:
+        return words
+    end = words.index("--")
+    return [*words[:end], *(PLAIN + word for word in words[end + 1 :])]
+
+
 def filled(text: str) -> str:
     """The name of a file or folder. An empty one would be the current folder for one command, and / for another."""
+    text = text.removeprefix(PLAIN)
     if not text:
         raise argparse.ArgumentTypeError("the name is empty (a variable that is not set?)")
     return text

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from fffs.arguments import filled, positive, seconds, size
+from fffs.arguments import PLAIN, after_dashes, filled, positive, seconds, size
 from fffs.descriptors import open_standard_streams
 from fffs.errors import FffsError, UsageError
 from fffs.output import complain, put
@@ -62,7 +62,7 @@ class _CommandParser(_Parser):
             return super().parse_known_args(args, namespace)
         self._is_inner = True
         try:
-            return self.parse_known_intermixed_args(args, namespace)
+            return self.parse_known_intermixed_args(after_dashes(args), namespace)
         finally:
             self._is_inner = False
 
@@ -284,6 +284,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     if unknown:
         # After an option that is not known, argparse gives back all that follows.
         odd = [argument for argument in unknown if argument.startswith("-")] or unknown
+        odd = [argument.removeprefix(PLAIN) for argument in odd]
         complain(f"unrecognized arguments: {' '.join(odd)} (see fffs {args.command} --help)")
         return UsageError.exit_code
     try:

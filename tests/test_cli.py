@@ -155,6 +155,39 @@ def test_the_example_of_each_command_is_accepted(command: str) -> None:
     assert cli.make_parser().parse_args(example.split()).command == command
 
 
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["pack", "--", "-f", "-o.ffr"], {"folder": "-f", "output": "-o.ffr"}),
+        (["pack", "-q", "folder", "--", "--help"], {"folder": "folder", "output": "--help", "quiet": True}),
+        (["unpack", "--", "-x.ffr", "-t"], {"source": "-x.ffr", "target": "-t"}),
+        (["convert", "--to", "bag", "--", "-s", "-d"], {"source": "-s", "output": "-d", "to": "bag"}),
+        (["mount", "--", "-a", "-b", "-m"], {"source": ["-a", "-b"], "mountpoint": "-m", "options": []}),
+        (["mount", "-o", "ro", "a", "--", "-m"], {"source": ["a"], "mountpoint": "-m", "options": ["ro"]}),
+        (["umount", "--", "-m"], {"mountpoint": "-m", "lazy": False}),
+        (["stat", "--json", "--", "--watch"], {"mountpoint": "--watch", "json": True, "watch": False}),
+        (["ls", "--", "-x.ffr"], {"source": "-x.ffr", "path": []}),
+        (["ls", "x", "-l", "--", "-p", "--"], {"source": "x", "path": ["-p", "--"], "long": True}),
+        (["cat", "x", "--", "-p"], {"source": "x", "path": ["-p"]}),
+        (["info", "--", "-a", "b"], {"source": ["-a", "b"]}),
+        (["verify", "-q", "--"], None),
+        (["verify", "a", "--"], {"source": ["a"]}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_follows_two_dashes_is_no_option(words: list[str], found: dict[str, Any] | None) -> None:
+    if found is None:
+        assert "required" in fails(2, *words)
+        return
+    args, unknown = cli.make_parser().parse_known_args(words)
+    assert unknown == [] and {name: getattr(args, name) for name in found} == found
+
+
+def test_what_is_too_much_after_two_dashes_is_named(pack: Path) -> None:
+    assert fails(2, "umount", "--", "-m", "-n") == "unrecognized arguments: -n (see fffs umount --help)"
+    assert "the name is empty" in fails(2, "umount", "--", "")
+
+
 def test_the_formats_that_can_be_named_are_those_there_are() -> None:
     assert [form.name for form in table.FORMATS] == cli.FORMATS
 
