@@ -21,12 +21,12 @@ class _Daemon:
         self._reported = False
         self._log: DaemonLog | None = None
 
-    def run(self, job: Job, lifeline: int | None) -> int:
+    def run(self, job: Job, lifelines: list[int]) -> int:
         try:
             self._log = DaemonLog(job.options.log, job.debug, quiet=not job.debug)
             from fffs.mount.session import serve
 
-            serve(job, self.ready, lifeline)
+            serve(job, self.ready, lifelines)
         except FffsError as error:
             self.report(error)
             return error.exit_code
@@ -55,7 +55,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fffs.mount")
     parser.add_argument("job")
     parser.add_argument("--report", type=int, required=True)
-    parser.add_argument("--lifeline", type=int)
+    parser.add_argument("--lifeline", type=int, action="append", default=[])
     parser.add_argument("--detach", action="store_true")
     args = parser.parse_args()
     os.set_inheritable(args.report, False)

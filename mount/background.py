@@ -12,8 +12,11 @@ import signal
 import subprocess
 import sys
 import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
-from fffs.descriptors import pipe
+from fffs.descriptors import above_standard, pipe
 from fffs.errors import MountError
 from fffs.mount.job import Job
 
@@ -37,7 +40,8 @@ def spawn(job: Job, *arguments: str, lifeline: bool = False) -> subprocess.Popen
     Args:
         job: what to mount where.
         arguments: further ones for ``python -m fffs.mount``.
-        lifeline: its stdin becomes a pipe, and the daemon unmounts when that is closed; it is in a session of its own.
+        lifeline: its stdin becomes a pipe, and the daemon unmounts when that is closed, or when this process ends,
+            whoever else has the pipe; it is in a session of its own.
 
     Raises:
         FffsError: what the daemon raised; it is gone then.
@@ -47,15 +51,7 @@ def spawn(job: Job, *arguments: str, lifeline: bool = False) -> subprocess.Popen
     command = [sys.executable, "-m", "fffs.mount", job.encode(), f"--report={its}", *arguments]
     with open(ours, "rb") as report:
         try:
-            process = subprocess.Popen(
-                command + (["--lifeline=0"] if lifeline else []),
-                stdin=subprocess.PIPE if lifeline else subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                cwd="/",
-                env=_environment(),
-                pass_fds=(its,),
-                start_new_session=lifeline,
-            )
+            process = _start_owned(command, its) if lifeline else _start(command, (its,), stdin=subprocess.DEVNULL)
         finally:
             os.close(its)
         try:
@@ -70,6 +66,33 @@ def spawn(job: Job, *arguments: str, lifeline: bool = False) -> subprocess.Popen
     if message:
         raise error
     raise MountError(f"{job.mountpoint}: not mounted: the daemon ended {_how(process.returncode)} before it was ready")
+
+
+def _start(command: list[str], fds: Sequence[int], **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, cwd="/", env=_environment(), pass_fds=tuple(fds), **options
+    )
+
+
+def _start_owned(command: list[str], report: int) -> subprocess.Popen[bytes]:
+    """With two lifelines: a pipe, which this process closes, also when it becomes another program; and the end of this
+    process, for children that it forks keep their ends of the pipe.
+    """
+    end, kept = pipe()
+    owner: list[int] = []
+    try:
+        with suppress(OSError):  # a sandbox
+            owner.append(above_standard(os.pidfd_open(os.getpid())))
+        lifelines = [f"--lifeline={fd}" for fd in (0, *owner)]
+        process = _start([*command, *lifelines], (report, *owner), stdin=end, start_new_session=True)
+    except BaseException:
+        os.close(kept)
+        raise
+    finally:
+        for fd in (end, *owner):
+            os.close(fd)
+    process.stdin = os.fdopen(kept, "wb")
+    return process
 
 
 def _environment() -> dict[str, str]:

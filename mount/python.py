@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,7 @@ def mounted(
     """Mount, give the path, and unmount at the end: lazily if something is still open.
 
     May be used from any thread, any number of times at once: each mount has a daemon of its own, which also unmounts
-    when this process dies.
+    when this process dies. Children of fork may read what is mounted; none of them ends it or keeps it alive.
 
     Args:
         sources: a packed folder or record file, a folder of parts, or several of these.
@@ -43,27 +44,45 @@ def mounted(
         raise UsageError(f"mounted() has no option {', '.join(unknown)}; see fffs.mount.MountOptions")
     mount_options = MountOptions(**options)
     if mountpoint is None:
-        with tempfile.TemporaryDirectory(prefix="fffs-") as folder:
+        with _temporary_folder() as folder:
             yield from _while_mounted(make_job(sources, folder, mount_options))
     else:
         yield from _while_mounted(make_job(sources, mountpoint, mount_options))
 
 
+@contextmanager
+def _temporary_folder() -> Iterator[str]:
+    """Removed only by who made it, and only when it is empty: whatever is in it is what is mounted there."""
+    folder, owner = tempfile.mkdtemp(prefix="fffs-"), os.getpid()
+    try:
+        yield folder
+    finally:
+        if os.getpid() == owner:
+            with suppress(OSError):
+                os.rmdir(folder)
+
+
 def _while_mounted(job: Job) -> Iterator[str]:
-    process = spawn(job, lifeline=True)
+    process, owner = spawn(job, lifeline=True), os.getpid()
     try:
         yield job.mountpoint
     except BaseException:
         with suppress(MountError):
-            _end(process, job.mountpoint)
+            _end(process, job.mountpoint, owner)
         raise
-    _end(process, job.mountpoint)
+    _end(process, job.mountpoint, owner)
 
 
-def _end(process: subprocess.Popen[bytes], path: str) -> None:
-    """End the daemon, and clean up after it if it cannot do that itself."""
-    process.terminate()
+def _end(process: subprocess.Popen[bytes], path: str, owner: int) -> None:
+    """End the daemon, and clean up after it if it cannot do that itself. Not in a child of fork: the mount is its
+    parent's.
+    """
     assert process.stdin is not None
+    if os.getpid() != owner:
+        process.stdin.close()
+        process.returncode = 0  # nothing is waited for
+        return
+    process.terminate()
     process.stdin.close()
     try:
         code = process.wait(STOP_SECONDS)

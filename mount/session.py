@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fffs.errors import MountError
 from fffs.layouts import Source, load_shown
@@ -42,7 +42,7 @@ GRACE = 1.0
 WARNINGS_SHOWN = 10
 
 
-def serve(job: Job, ready: Callable[[], None] = lambda: None, lifeline: int | None = None) -> None:
+def serve(job: Job, ready: Callable[[], None] = lambda: None, lifelines: Sequence[int] = ()) -> None:
     """Mount and serve until the file system is unmounted, or a signal (SIGTERM, SIGINT, SIGHUP) ends it.
 
     Must run in the main thread, once per process: pyfuse3's session is global. Takes the process's signals for good.
@@ -50,7 +50,7 @@ def serve(job: Job, ready: Callable[[], None] = lambda: None, lifeline: int | No
     Args:
         job: what to mount where.
         ready: called once the mount answers.
-        lifeline: a descriptor that becomes readable, or ends, when the mount is to end.
+        lifelines: descriptors of which one becomes readable, or ends, when the mount is to end.
 
     Raises:
         FffsError: nothing is mounted then.
@@ -66,7 +66,7 @@ def serve(job: Job, ready: Callable[[], None] = lambda: None, lifeline: int | No
             _log.warning("and %d more of these", len(source.warnings) - WARNINGS_SHOWN)
         point = MountPoint(job.mountpoint, options.nonempty)
         try:
-            _Session(job, source, point, ready, lifeline, SignalPipe()).run()
+            _Session(job, source, point, ready, lifelines, SignalPipe()).run()
         finally:
             if mount_at(job.mountpoint) is None:  # what is still mounted, after a crash, might never answer
                 point.remove()
@@ -82,10 +82,10 @@ class _Session:
         source: Source,
         point: MountPoint,
         ready: Callable[[], None],
-        lifeline: int | None,
+        lifelines: Sequence[int],
         signals: SignalPipe,
     ) -> None:
-        self._job, self._point, self._ready, self._lifeline, self._signals = job, point, ready, lifeline, signals
+        self._job, self._point, self._ready, self._lifelines, self._signals = job, point, ready, lifelines, signals
         self._source = source
         make = RowOperations if source.rows else DecodedOperations if source.decoded else Operations
         self._operations: ReadOnlyOperations = make(source, job.options)
@@ -135,8 +135,8 @@ class _Session:
     async def _main(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_signals, nursery)
-            if self._lifeline is not None:
-                nursery.start_soon(self._watch_lifeline, self._lifeline)
+            for fd in self._lifelines:
+                nursery.start_soon(self._watch_lifeline, fd)
             await self._connection.connect()
             if isinstance(self._connection, fastpath.FastPath):
                 nursery.start_soon(self._connection.watch, self._operations.failures)

@@ -671,6 +671,58 @@ def test_the_mount_of_a_process_that_died_is_unmounted(source: Path, tmp_path: P
     wait_until(lambda: not (tmp_path / "m").exists())
 
 
+FORKED = """
+import os, signal, sys
+from fffs.mount import mounted
+with mounted(*sys.argv[1:]):
+    if os.fork() == 0:
+        os.close(1)
+        sys.stdin.read()  # until the test ends
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_child_of_fork_does_not_keep_the_mount_of_a_process_that_was_killed(source: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED, source, tmp_path / "m"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:  # the pipe keeps the child until the end
+        assert process.wait(60) == -signal.SIGKILL
+        wait_until(lambda: not (tmp_path / "m").exists())
+
+
+LEFT = """
+import os, sys
+from fffs.mount import mounted
+how, *arguments = sys.argv[1:]
+try:
+    with mounted(*arguments) as path:
+        child = os.fork()
+        if child == 0 and how == "exits":
+            sys.exit(7)
+        if child == 0 and how == "raises":
+            raise KeyError(how)
+        if child:
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            assert os.listdir(path) == ["file"]
+except KeyError:
+    sys.exit(7)
+if not child:
+    sys.exit(7)
+assert not os.path.exists(path)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("point", [[], ["m"]], ids=["temporary", "named"])
+@pytest.mark.parametrize("how", ["leaves", "exits", "raises"])
+def test_a_child_of_fork_that_leaves_the_block_ends_no_mount(
+    how: str, point: list[str], source: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", LEFT, how, source, *point]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (7, "")
+
+
 def test_the_daemon_does_not_import_from_the_working_folder(source: Path, tmp_path: Path) -> None:
     (tmp_path / "trap").mkdir()
     (tmp_path / "trap" / "trio.py").write_text("raise SystemExit('imported from the working folder')")
