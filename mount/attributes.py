@@ -27,13 +27,14 @@ CRC32, CRC32C, RECORD, SOURCE, VERIFIED = (
 )
 LARGEST = 1 << 16  # bytes of a value: XATTR_SIZE_MAX in <linux/limits.h>
 DAEMON = asking.DAEMON.encode()
+ACLS = (b"system.posix_acl_access", b"system.posix_acl_default")
 
 
 class Common:
     """What all mounts show alike. Nothing changes after construction; for the thread of the event loop.
 
     Raises:
-        pyfuse3.FUSEError: with ENODATA, for an extended attribute that is not there.
+        pyfuse3.FUSEError: for an extended attribute that is not there.
 
     """
 
@@ -91,7 +92,7 @@ class Common:
             return daemon_identity()
         # ls(1) asks every file for attributes of others, as for access control lists.
         if not name.startswith(PREFIX) or name not in self.names_of(inode, record):
-            raise pyfuse3.FUSEError(errno.ENODATA)
+            raise pyfuse3.FUSEError(absence(name))
         if record is None:
             return in_lines([_absolute(file.index.path) for file in self._store.files])
         file, row = self._store.locate(record)
@@ -143,6 +144,14 @@ class Attributes(Common):
 
     def _record(self, node: int) -> int | None:
         return self._ref[node] if self._tree.is_file(node) else None
+
+
+def absence(name: bytes) -> int:
+    """What a file system says of an attribute that is not there: by its namespace, as on ext4."""
+    space, dot, rest = name.partition(b".")
+    if dot and space in (b"user", b"trusted", b"security", b"gnu"):
+        return errno.ENODATA if rest else errno.EINVAL
+    return errno.ENODATA if name in ACLS else errno.ENOTSUP
 
 
 def daemon_identity() -> bytes:

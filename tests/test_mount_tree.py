@@ -311,6 +311,29 @@ def test_extended_attributes_that_are_not_there(mounted: Path) -> None:
         assert caught.value.errno == errno.ENODATA
 
 
+# As on ext4, where the kernel asks the file system.
+ABSENT = {
+    **dict.fromkeys(["user.x", "user..x", "security.selinux", "trusted.x", "gnu.x"], "ENODATA"),
+    **dict.fromkeys(["system.posix_acl_access", "system.posix_acl_default"], "ENODATA"),
+    **dict.fromkeys(["user.", "security.", "trusted.", "gnu."], "EINVAL"),
+    **dict.fromkeys(["x", "user", "USER.x", "userx.y", ".", " x", "a" * 255, "btrfs.x", "os2.x"], "ENOTSUP"),
+    **dict.fromkeys(["system.", "system.x", "system.posix_acl_access.x", "system.posix_acl_accessx"], "ENOTSUP"),
+    **dict.fromkeys(["", "a" * 256], "ERANGE"),
+}
+
+
+@pytest.mark.parametrize("path", ["", "a"])
+def test_attributes_that_are_not_there_are_so_by_their_namespace(path: str, mounted: Path) -> None:
+    found = {}
+    for name in ABSENT:
+        with pytest.raises(OSError) as caught:
+            os.getxattr(mounted / path, name)
+        found[name] = errno.errorcode[caught.value.errno or 0]
+    if os.geteuid() != 0:  # the kernel's own answer
+        del found["trusted."]
+    assert found == {name: ABSENT[name] for name in found}
+
+
 def test_files_without_checksums_say_so(golden: Golden, mounts: Mounts) -> None:
     mounted = mounts(golden.path("mixed-100.ffr"), verify=False)
     (mounted / "000001").read_bytes()
