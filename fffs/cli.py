@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from fffs.arguments import PLAIN, after_dashes, filled, positive, seconds, size
-from fffs.descriptors import open_standard_streams
-from fffs.errors import FffsError, UsageError
+from fffs.descriptors import describe_shortage, open_standard_streams
+from fffs.errors import FffsError, ReadError, UsageError
 from fffs.output import complain, put
 from fffs.version import __version__
 
@@ -301,6 +301,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         complain(str(error) or "not enough memory")
         return UNEXPECTED
     except Exception as error:
+        if isinstance(error, OSError) and (shortage := describe_shortage(error)):
+            complain(shortage)
+            return ReadError.exit_code
         logging.getLogger("fffs").debug("unexpected", exc_info=True)
         complain(f"unexpected {type(error).__name__}: {error} (a bug: please report it)")
         return UNEXPECTED

@@ -7,6 +7,7 @@ written into them by it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sys
@@ -28,6 +29,13 @@ def open_standard_streams() -> None:
         if getattr(sys, name) is None:  # it was closed when the interpreter began
             with suppress(OSError):
                 setattr(sys, name, os.fdopen(fd, mode, errors="backslashreplace", closefd=False))
+
+
+def describe_shortage(error: OSError) -> str:
+    """One line, if descriptors are what was missing."""
+    if error.errno == errno.EMFILE:
+        return f"{error.strerror}; allow this process more of them (ulimit -n)"
+    return str(error.strerror) if error.errno == errno.ENFILE else ""
 
 
 def above_standard(fd: int) -> int:

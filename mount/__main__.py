@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
+from contextlib import suppress
 
 from fffs.descriptors import open_standard_streams
 from fffs.errors import FffsError, MountError
 from fffs.mount.background import report
 from fffs.mount.job import Job
 from fffs.mount.log import DaemonLog
+
+_logger = logging.getLogger("fffs.mount")
 
 
 class _Daemon:
@@ -28,6 +32,8 @@ class _Daemon:
 
             serve(job, self.ready, lifelines)
         except FffsError as error:
+            if self._reported:
+                _logger.error("%s", error)
             self.report(error)
             return error.exit_code
         except Exception as error:
@@ -59,7 +65,7 @@ def main() -> int:
     parser.add_argument("--detach", action="store_true")
     args = parser.parse_args()
     os.set_inheritable(args.report, False)
-    with open("/proc/self/comm", "w", encoding="ascii") as comm:
+    with suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as comm:
         comm.write("fffs")  # the name that ps(1) and top(1) show
     return _Daemon(args.report, args.detach).run(Job.decode(args.job), args.lifeline)
 

@@ -155,8 +155,12 @@ def absence(name: bytes) -> int:
 
 
 def daemon_identity() -> bytes:
-    """Process id and its namespace, of the process that calls."""
-    return b"%d %d" % (os.getpid(), os.stat("/proc/self/ns/pid").st_ino)
+    """Process id and its namespace, of the process that calls; 0, which is none, where /proc is missing."""
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        namespace = 0
+    return b"%d %d" % (os.getpid(), namespace)
 
 
 def in_lines(paths: list[bytes]) -> bytes:

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from fffs.descriptors import above_standard, pipe
-from fffs.errors import MountError
+from fffs.descriptors import above_standard, describe_shortage, pipe
+from fffs.errors import FffsError, MountError
 from fffs.mount.job import Job
 
 
@@ -47,6 +47,17 @@ def spawn(job: Job, *arguments: str, lifeline: bool = False) -> subprocess.Popen
         FffsError: what the daemon raised; it is gone then.
 
     """
+    try:
+        return _spawn(job, arguments, lifeline)
+    except OSError as error:
+        if isinstance(error, FffsError):
+            raise
+        raise MountError(
+            f"{job.mountpoint}: cannot start a daemon: {describe_shortage(error) or error.strerror}"
+        ) from error
+
+
+def _spawn(job: Job, arguments: Sequence[str], lifeline: bool) -> subprocess.Popen[bytes]:
     ours, its = pipe()
     command = [sys.executable, "-m", "fffs.mount", job.encode(), f"--report={its}", *arguments]
     with open(ours, "rb") as report:

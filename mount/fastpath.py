@@ -52,16 +52,20 @@ def connect(fuse: int, source: Source, options: MountOptions, debug: bool = Fals
     """What stands between the kernel's descriptor, which it owns from now on, and pyfuse3.
 
     That is the fast path, or else the device itself, and one line in the log says why.
+
+    Raises:
+        OSError: too many files are open. The descriptor stays the caller's.
+
     """
     if options.fastpath is False:
         return Device(fuse)
-    if obstacle := find_obstacle(source, options, debug):
-        _log.info("without the fast path: %s", obstacle)
-        return Device(fuse)
     try:
+        if obstacle := find_obstacle(source, options, debug):
+            _log.info("without the fast path: %s", obstacle)
+            return Device(fuse)
         return FastPath(fuse, source, options)
     except (MountError, OSError, MemoryError) as error:
-        _log.warning("without the fast path: %s", error)
+        _log.warning("without the fast path: %s", getattr(error, "strerror", None) or error)
         return Device(fuse)
 
 

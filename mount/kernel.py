@@ -104,7 +104,10 @@ def _attach_as_user(request: Request) -> int:
         options.append("allow_other")
     if request.noexec:
         options.append("noexec")
-    ours, its = socket.socketpair()
+    try:
+        ours, its = socket.socketpair()
+    except OSError as error:
+        raise MountError(f"{request.mountpoint}: cannot mount: {error.strerror}") from None
     with ours, its:
         command = ["fusermount3", "-o", ",".join(options), "--", request.mountpoint]
         result = _fusermount(command, {"_FUSE_COMMFD": str(its.fileno())}, (its.fileno(),))
@@ -165,5 +168,7 @@ def _fusermount(command: list[str], environment: dict[str, str], fds: tuple[int,
         )
     except FileNotFoundError:
         return "fusermount3 is missing; install the package fuse3"
+    except OSError as error:
+        return f"fusermount3: {error.strerror}"
     last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
     return "" if done.returncode == 0 else last or f"fusermount3 failed ({done.returncode})"

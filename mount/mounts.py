@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fffs.descriptors import describe_shortage
+from fffs.errors import MountError
 from fffs.paths import PathLike, named
 
 TABLE = "/proc/thread-self/mountinfo"
@@ -31,41 +33,66 @@ class Mount:
         return self.type == TYPE
 
 
-def mount_at(path: str) -> Mount | None:
+def mount_at(path: str, table: int | None = None) -> Mount | None:
     """The mount whose mount point is exactly this absolute path, the topmost one if there are several."""
     found = None
-    for mount in mounts():
+    for mount in mounts(table):
         if mount.path == path:
             found = mount  # what is mounted over something else comes after it
     return found
 
 
-def mount_of(fd: int) -> Mount | None:
-    """The mount that an open descriptor is in, without asking its file system, as fstat would."""
+def mount_of(fd: int, table: int | None = None) -> Mount | None:
+    """The mount that an open descriptor is in, without asking its file system, as fstat would. Raises OSError."""
     with open(f"/proc/thread-self/fdinfo/{fd}", encoding="ascii") as lines:
         number = dict(line.split() for line in lines if line.startswith("mnt_id:")).get("mnt_id:")
-    return next((mount for mount in mounts() if mount.number == number), None)
+    return next((mount for mount in mounts(table) if mount.number == number), None)
 
 
-def mounts() -> Iterator[Mount]:
-    """All mounts that this thread could reach."""
-    table = os.open(TABLE, os.O_RDONLY | os.O_CLOEXEC)
+def mounts(table: int | None = None) -> Iterator[Mount]:
+    """All mounts that this thread could reach, or that were to be seen where the table was opened.
+
+    Raises:
+        MountError: the table cannot be read.
+
+    """
+    if table is not None:
+        yield from read_table(table)
+        return
+    table = open_table()
     try:
         yield from read_table(table)
     finally:
         os.close(table)
 
 
+def open_table() -> int:
+    """A descriptor of the table of mounts. Whoever keeps it needs neither /proc nor another descriptor later on.
+
+    Raises:
+        MountError: with the reason.
+
+    """
+    try:
+        return os.open(TABLE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise MountError(f"{TABLE}: not there; mount /proc first: mount -t proc proc /proc") from None
+    except OSError as error:
+        raise MountError(f"{TABLE}: cannot read: {describe_shortage(error) or error.strerror}") from None
+
+
 def read_table(table: int) -> Iterator[Mount]:
-    """The mounts in an open mountinfo, from its beginning.
+    """The mounts in an open mountinfo. May be called from several threads at once.
 
     Every user of this machine has a part in it. Nothing is escaped but space, tab, newline, backslash and #: other
     characters that end lines or separate words elsewhere, and bytes of no encoding, are parts of names.
     """
-    os.lseek(table, 0, os.SEEK_SET)
     content = b""
-    while piece := os.read(table, 1 << 16):
-        content += piece
+    try:
+        while piece := os.pread(table, 1 << 16, len(content)):
+            content += piece
+    except OSError as error:
+        raise MountError(f"{TABLE}: cannot read: {error.strerror}") from None
     for line in content.split(b"\n"):
         if mount := _parse(line):
             yield mount

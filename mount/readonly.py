@@ -13,8 +13,9 @@ import select
 
 import trio
 
+from fffs.errors import MountError
 from fffs.mount import kernel
-from fffs.mount.mounts import TABLE, mount_of, read_table
+from fffs.mount.mounts import mount_of, read_table
 
 _log = logging.getLogger("fffs.mount")
 
@@ -22,33 +23,29 @@ _log = logging.getLogger("fffs.mount")
 BUSY_SECONDS = 0.1
 
 
-async def keep_read_only(path: str, device: str, noexec: bool) -> None:
-    """Watch the table of mounts, until cancelled or until it may not be done. ``device``: major:minor of the mount.
+async def keep_read_only(path: str, table: int, device: str, noexec: bool) -> None:
+    """Watch an open table of mounts, until cancelled or until it may not be done. ``device``: major:minor of the mount.
 
     Others make that table, and the mount works without anybody who watches it: nothing that happens here ends it.
     """
     try:
-        await _watch(path, device, noexec)
-    except OSError as error:  # a sandbox, too many open files, or no memory for the table
-        _log.info("%s: nobody will notice when it is made writable: %s", path, error.strerror)
+        await _watch(path, table, device, noexec)
+    except (OSError, MountError) as error:  # a sandbox, too many open files, or no memory for the table
+        _log.info("%s: nobody will notice when it is made writable: %s", path, error)
     except Exception:
         _log.exception("%s: nobody will notice when it is made writable", path)
 
 
-async def _watch(path: str, device: str, noexec: bool) -> None:
+async def _watch(path: str, table: int, device: str, noexec: bool) -> None:
     ended = os.eventfd(0, os.EFD_CLOEXEC)
     try:
-        table = os.open(TABLE, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            while True:
-                while is_writable(table, device):
-                    if not await _undo(path, device, noexec):
-                        return
-                await trio.to_thread.run_sync(_wait, table, ended, abandon_on_cancel=True)
-        finally:
-            os.eventfd_write(ended, 1)
-            os.close(table)
+        while True:
+            while is_writable(table, device):
+                if not await _undo(path, table, device, noexec):
+                    return
+            await trio.to_thread.run_sync(_wait, table, ended, abandon_on_cancel=True)
     finally:
+        os.eventfd_write(ended, 1)
         os.close(ended)
 
 
@@ -65,10 +62,10 @@ def is_writable(table: int, device: str) -> bool:
     return any(mount.device == device and mount.writable for mount in read_table(table))
 
 
-async def _undo(path: str, device: str, noexec: bool) -> bool:
+async def _undo(path: str, table: int, device: str, noexec: bool) -> bool:
     """False: it cannot be undone."""
     try:
-        await trio.to_thread.run_sync(_remount, path, device, noexec)
+        await trio.to_thread.run_sync(_remount, path, table, device, noexec)
     except OSError as error:
         if error.errno == errno.EBUSY:
             await trio.sleep(BUSY_SECONDS)
@@ -79,11 +76,11 @@ async def _undo(path: str, device: str, noexec: bool) -> bool:
     return True
 
 
-def _remount(path: str, device: str, noexec: bool) -> None:
+def _remount(path: str, table: int, device: str, noexec: bool) -> None:
     """Through a descriptor, so that it cannot be another file system that is mounted there by now."""
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW)
     try:
-        mount = mount_of(fd)
+        mount = mount_of(fd, table)
         if mount is None or mount.device != device:
             raise FileNotFoundError(errno.ENOENT, "not there", path)
         kernel.remount_read_only(fd, noexec)

@@ -8,12 +8,13 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 
-from fffs.errors import MountError
+from fffs.descriptors import describe_shortage
+from fffs.errors import FffsError, MountError
 from fffs.layouts import Source, load_shown
 from fffs.mount import kernel
 from fffs.mount.job import Job
 from fffs.mount.mountpoint import MountPoint
-from fffs.mount.mounts import mount_at
+from fffs.mount.mounts import mount_at, open_table
 
 try:
     import pyfuse3
@@ -56,6 +57,22 @@ def serve(job: Job, ready: Callable[[], None] = lambda: None, lifelines: Sequenc
         FffsError: nothing is mounted then.
 
     """
+    try:
+        _serve(job, ready, lifelines)
+    except BaseException as error:
+        if shortage := _find_shortage(error):
+            raise MountError(f"{job.mountpoint}: cannot serve it: {shortage}") from error
+        raise
+
+
+def _find_shortage(error: BaseException) -> str:
+    """What this process or the system has too few of, if it is that; also in a group, as trio raises them."""
+    if isinstance(error, OSError) and not isinstance(error, FffsError):
+        return describe_shortage(error)
+    return next(filter(None, map(_find_shortage, getattr(error, "exceptions", ()))), "")
+
+
+def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     leave_when_signalled()
     options = job.options
@@ -64,11 +81,12 @@ def serve(job: Job, ready: Callable[[], None] = lambda: None, lifelines: Sequenc
             _log.warning("%s", line)
         if len(source.warnings) > WARNINGS_SHOWN:
             _log.warning("and %d more of these", len(source.warnings) - WARNINGS_SHOWN)
+        table, signals = open_table(), SignalPipe()
         point = MountPoint(job.mountpoint, options.nonempty)
         try:
-            _Session(job, source, point, ready, lifelines, SignalPipe()).run()
+            _Session(job, source, point, ready, lifelines, signals, table).run()
         finally:
-            if mount_at(job.mountpoint) is None:  # what is still mounted, after a crash, might never answer
+            if mount_at(job.mountpoint, table) is None:  # what is still mounted, after a crash, might never answer
                 point.remove()
             ignore_signals()
 
@@ -84,9 +102,10 @@ class _Session:
         ready: Callable[[], None],
         lifelines: Sequence[int],
         signals: SignalPipe,
+        table: int,
     ) -> None:
         self._job, self._point, self._ready, self._lifelines, self._signals = job, point, ready, lifelines, signals
-        self._source = source
+        self._source, self._table = source, table
         make = RowOperations if source.rows else DecodedOperations if source.decoded else Operations
         self._operations: ReadOnlyOperations = make(source, job.options)
         self._device = ""
@@ -99,9 +118,14 @@ class _Session:
     def run(self) -> None:
         job = self._job
         fd = kernel.attach(kernel.Request(job.mountpoint, job.name, job.options.allow_other, job.options.noexec))
-        mount = mount_at(job.mountpoint)
-        self._device = mount.device if mount else ""
-        self._connection = fastpath.connect(fd, self._source, job.options, job.debug)
+        try:
+            mount = mount_at(job.mountpoint, self._table)
+            self._device = mount.device if mount else ""
+            self._connection = fastpath.connect(fd, self._source, job.options, job.debug)
+        except BaseException:
+            os.close(fd)
+            kernel.detach(job.mountpoint, lazy=True)
+            raise
         native = self._connection if isinstance(self._connection, fastpath.FastPath) else None
         Statistics(self._operations, self._source, native)
         try:
@@ -140,7 +164,9 @@ class _Session:
             await self._connection.connect()
             if isinstance(self._connection, fastpath.FastPath):
                 nursery.start_soon(self._connection.watch, self._operations.failures)
-            nursery.start_soon(keep_read_only, self._job.mountpoint, self._device, self._job.options.noexec)
+            nursery.start_soon(
+                keep_read_only, self._job.mountpoint, self._table, self._device, self._job.options.noexec
+            )
             nursery.start_soon(self._announce)
             await self._serve()
             nursery.cancel_scope.cancel()
@@ -217,7 +243,7 @@ class _Session:
         self._detached = True
 
     def _is_mounted(self) -> bool:
-        mount = mount_at(self._job.mountpoint)
+        mount = mount_at(self._job.mountpoint, self._table)
         return mount is not None and mount.device == self._device
 
 

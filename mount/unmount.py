@@ -86,7 +86,7 @@ def _daemon(answer: bytes | OSError | None) -> int | None:
         if os.stat("/proc/self/ns/pid").st_ino != namespace:
             return None  # the number means somebody else here
         return os.pidfd_open(pid)
-    except (ProcessLookupError, PermissionError, ValueError):
+    except (OSError, ValueError):  # it ended, or /proc or descriptors are missing here
         return None
 
 

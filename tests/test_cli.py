@@ -280,6 +280,8 @@ def test_each_error_ends_a_command_with_its_code_and_one_line(
         (KeyboardInterrupt(), 130, "interrupted"),
         (MemoryError(), 1, "not enough memory"),
         (MemoryError("x.ffr: not enough memory to read the tree"), 1, "x.ffr: not enough memory to read the tree"),
+        (OSError(errno.EMFILE, "Too many"), 6, "Too many; allow this process more of them (ulimit -n)"),
+        (OSError(errno.ENFILE, "Too many"), 6, "Too many"),
         (ZeroDivisionError("a\nb"), 1, r"unexpected ZeroDivisionError: a\nb (a bug: please report it)"),
     ],
     ids=repr,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -435,6 +436,64 @@ def test_mounted_over_by_somebody_else(source: Path, tmp_path: Path, mounts: Mou
     mounts(tmp_path / "q.ffr", at=path)
     first.kill(signal.SIGTERM)
     assert is_mounted(path)
+
+
+# ---------------------------------------------------------------- what a system may lack
+
+
+@as_root
+def test_without_proc_one_line_says_so_and_reading_works(source: Path, tmp_path: Path, mounts: Mounts) -> None:
+    path = mounts(source)
+
+    def run(*arguments: object) -> tuple[int, str]:
+        inside = ["unshare", "-m", "sh", "-c", 'umount -l /proc && exec "$@"', "sh", sys.executable, "-m", "fffs"]
+        done = subprocess.run([*inside, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stderr
+
+    missing = "fffs: /proc/thread-self/mountinfo: not there; mount /proc first: mount -t proc proc /proc\n"
+    for arguments in (
+        ["mount", source, tmp_path / "m"],
+        ["mount", "-f", source, path],
+        ["umount", path],
+        ["stat", path],
+    ):
+        assert run(*arguments) == (MountError.exit_code, missing)
+    for arguments in (["ls", source], ["cat", source, "file"], ["info", source], ["verify", source]):
+        assert run(*arguments) == (0, "")
+    assert (path / "file").read_text() == "content"
+
+
+@as_root
+def test_a_daemon_ends_in_order_although_proc_is_gone(source: Path, mounts: Mounts) -> None:
+    def work(folder: Path) -> None:
+        path = mounts(source, at=folder / "m")
+        assert libc.umount2(b"/proc", 2) == 0
+        try:
+            mounts.daemon.kill(signal.SIGTERM)
+            assert mounts.daemon.wait()
+        finally:
+            assert libc.mount(b"proc", b"/proc", b"proc", ctypes.c_ulong(0), None) == 0
+        assert not is_mounted(path) and not path.exists()
+
+    in_namespace(work)
+
+
+@pytest.mark.parametrize("limit", [7, 11, 16])
+def test_too_few_descriptors_are_said_in_a_line_and_leave_nothing(
+    limit: int, source: Path, tmp_path: Path, mounts: Mounts
+) -> None:
+    options = f"log={tmp_path}/log,fastpath={'on' if mounts.fastpath else 'off'}"
+    command = [sys.executable, "-m", "fffs", "mount", source, tmp_path / "m", "-o", options]
+    limited = ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *command]
+    # Without the development mode, in which trio complains of what it had opened when it began.
+    env = os.environ | {"PYTHONDEVMODE": "", "PYTHONWARNINGS": ""}
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=60, check=False, env=env)
+    assert done.returncode == MountError.exit_code
+    *before, line = done.stderr.rstrip("\n").split("\n")
+    assert re.match("fffs: .*Too many open files; allow this process more of them", line)
+    assert before in ([], ["fffs: without the fast path: Too many open files"])
+    assert not is_mounted(tmp_path / "m") and not (tmp_path / "m").exists()
+    assert not (tmp_path / "log").exists() or "Traceback" not in (tmp_path / "log").read_text()
 
 
 # ---------------------------------------------------------------- ordinary users
