@@ -34,7 +34,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
       sampler is one of torch's own: it comes while the program computes. See ``Dataset.announce``.
     - ``set_step(k)``: epochs that begin at batch k.
     - ``state_dict()`` and ``load_state_dict()``, at any time between two batches: the resumed run gets the batches that
-      the other would have got next, with any number of workers. So that this holds for random augmentations, too, the
+      the other would have got next, in this epoch and the following ones, with any number of workers, persistent or
+      not. So that this holds for random augmentations, too, the
       global generators of torch, numpy and Python are seeded for each batch, from the order's generator and the
       batch's position; after a batch that is loaded in this process they are put back. (For other data sets than
       ``fffs.torch.Dataset``, the order alone is resumed.)
@@ -96,7 +97,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             order = super()._index_sampler
             announces = ours and num_workers == 0 and has_fixed_order(order)
             look_ahead = partial(Announced, dataset=users_dataset) if announces else None
-            self._order = Order(order, self.generator, kind, look_ahead)
+            self._order = Order(order, self.generator, kind, look_ahead, persistent_workers)
 
     @property
     def _index_sampler(self) -> Any:
@@ -119,6 +120,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return batches
 
     def _start(self) -> Any:
+        """torch's iterator, which takes the seed of its workers from where the order says."""
+        if self._order is None:
+            return self._make_iterator()
+        users = self.generator
+        self.generator = self._order.workers_seed()
+        try:
+            return self._make_iterator()
+        finally:
+            self.generator = users
+
+    def _make_iterator(self) -> Any:
         """torch's iterator, with an arena for the workers that it starts."""
         if self.num_workers == 0 or (self.persistent_workers and self._iterator is not None):
             return super().__iter__()

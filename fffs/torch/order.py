@@ -22,7 +22,7 @@ from torch.utils.data.distributed import DistributedSampler
 from fffs.errors import UsageError
 from fffs.torch.batch import Batch
 
-VERSION = 1
+VERSION = 2
 NO_GENERATOR = (SequentialSampler, DistributedSampler)  # their order comes from no generator's state
 
 
@@ -58,13 +58,18 @@ class Order:
         generator: torch.Generator | None,
         kind: Kind,
         look_ahead: Callable[[Iterator[Any], int], Iterator[Any]] | None = None,
+        persistent: bool = False,
     ) -> None:
         """sampler: of batches, or of indices. generator: the loader's. kind: what is to be given. look_ahead: gives
         the same batches again, of which there are so many, after it has done what it wants with those to come.
+        persistent: the workers of the first epoch are those of all.
         """
         self.sampler, self.kind, self.look_ahead = sampler, kind, look_ahead
         self.step = 0
         self.epoch = Epoch(0)
+        # torch draws a seed for its workers when it makes an iterator, from the generator that the order comes from:
+        # for each epoch, or with persistent workers for the first alone. A resumed run keeps to what its first did.
+        self._seeds_each_epoch, self._seeded = not persistent, False
         self._latest: weakref.ref[Draws] | None = None  # of the last iterator
         self._seed: int | None = None  # of the random numbers that samples use
         self._resumed: Epoch | None = None
@@ -88,6 +93,17 @@ class Order:
         return draws
 
     # ------------------------------------------------------------ epochs
+
+    def workers_seed(self) -> torch.Generator:
+        """What torch is to draw the seed of workers from. The loader's own generator moves here, and only when it would
+        in the run that was not interrupted.
+        """
+        copy = torch.Generator()
+        copy.set_state(_get_state(self._of_loader))
+        if not self.resuming and (self._seeds_each_epoch or not self._seeded):
+            _draw_seed(self._of_loader)
+        self._seeded = True
+        return copy
 
     def begin(self) -> tuple[Epoch, Iterator[Any]]:
         """An epoch that begins, or is resumed, and the rest of its order."""
@@ -150,6 +166,8 @@ class Order:
             "epoch": epoch.number,
             "position": epoch.position if inside else None,
             "seed": self._seed,
+            "seeds_each_epoch": self._seeds_each_epoch,
+            "seeded": self._seeded,
             "drawn_from": epoch.drawn_from if inside else None,
             "sampler": epoch.sampler if inside else self._save_sampler(),
             "sampler_epoch": getattr(self._leaf, "epoch", None),
@@ -165,6 +183,7 @@ class Order:
             if inside:
                 epoch = Epoch(epoch.number, state["position"], True, False, state["drawn_from"], state["sampler"])
             seed, generator_state, global_state = state["seed"], state["generator"], state["global"]
+            seeds_each_epoch, seeded = state["seeds_each_epoch"], state["seeded"]
         except (KeyError, TypeError, IndexError):
             raise UsageError("this is not what state_dict of an fffs.torch.DataLoader returns") from None
         if version != VERSION:
@@ -175,6 +194,7 @@ class Order:
                 "data set, batch size, drop_last and sampler must be the same"
             )
         self._seed, self._latest = seed, None
+        self._seeds_each_epoch, self._seeded = seeds_each_epoch, seeded
         if inside:
             self._resumed = epoch
         else:
@@ -240,4 +260,9 @@ def _first_number(state: torch.Tensor) -> int:
     """The first number that a generator in this state would give."""
     generator = torch.Generator()
     generator.set_state(state)
+    return _draw_seed(generator)
+
+
+def _draw_seed(generator: torch.Generator | None) -> int:
+    """A number, drawn as torch draws the seed of workers."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())

@@ -1,0 +1,70 @@
+"""Resuming with other settings: the order does not depend on them, or the state is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_samples import WARNINGS, Noisy, plain, write
+
+from fffs.torch import DataLoader
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
+N = 12
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("records") / "a.ffr", N)
+
+
+def settings(workers: int, persistent: bool = False, method: str | None = None) -> dict[str, Any]:
+    return {"num_workers": workers, "persistent_workers": persistent, "multiprocessing_context": method}
+
+
+ALONE, ONE, TWO = settings(0), settings(1), settings(2)
+KEPT, THREE_KEPT, SPAWNED = settings(2, True), settings(3, True), settings(1, True, "spawn")
+PAIRS = [(ALONE, ALONE), (TWO, TWO), (KEPT, KEPT), (KEPT, ALONE), (ALONE, KEPT), (KEPT, TWO), (ONE, THREE_KEPT)]
+
+
+def states_of_a_run(loader: DataLoader) -> list[tuple[dict[str, Any], list[Any]]]:
+    """States at every kind of point, each with what the run gave afterwards: this epoch's rest, and two more."""
+    states = [loader.state_dict()]
+    epochs = [plain(loader)]
+    rests: list[int] = [0]
+    batches = iter(loader)
+    states.append(loader.state_dict())  # an iterator, and no batch
+    given: list[Any] = []
+    for batch in batches:
+        given += plain([batch])
+        if len(given) == 2:
+            states.append(loader.state_dict())
+            break
+    given += plain([next(batches)])
+    states.append(loader.state_dict())  # all batches, and no StopIteration
+    assert plain(batches) == []
+    states.append(loader.state_dict())
+    epochs += [given, plain(loader), plain(loader), plain(loader)]
+    rests = [*rests, 0, 2, 3]
+    after = [[epochs[0], *epochs[1:3]]] + [[given[rest:], *epochs[2:4]] for rest in rests[1:]] + [epochs[2:5]]
+    return list(zip(states, after, strict=True))
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+@pytest.mark.parametrize(("saving", "resuming"), [*PAIRS, (KEPT, SPAWNED)])
+def test_all_epochs_after_a_resume_are_the_same_whatever_workers_there_are(
+    path: Path, saving: dict[str, Any], resuming: dict[str, Any], seeded: bool
+) -> None:
+    def make(seed: int, arguments: dict[str, Any]) -> DataLoader:
+        torch.manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed) if seeded else None
+        return DataLoader(Noisy(path), 4, shuffle=True, generator=generator, **arguments)
+
+    expected = states_of_a_run(make(1, saving))
+    used = make(2, resuming)
+    for state, after in reversed(expected):  # the first one, with new workers, from an epoch's end
+        loader = used if resuming is SPAWNED else make(3, resuming)
+        loader.load_state_dict(state)
+        assert [plain(loader) for _ in range(3)] == after
