@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fffs.errors import ClosedError, EntryNotFoundError, UsageError
+from fffs.identity import Identity, refuse_others, refuse_replaced
 from fffs.layouts import Source, load_packed
 from fffs.paths import PathLike
 from fffs.reader import FileReader
@@ -22,7 +23,7 @@ class PackedFolder(Closing):
     inside.
 
     May be used from any thread, and after fork in parent and child. Can be pickled and copied: the copy opens the
-    file anew.
+    file anew, and raises SourceChangedError where it is another one, as ``FileReader``.
     """
 
     def __init__(self, fname: PathLike | list[Any] | tuple[Any, ...], check_data: bool = True) -> None:
@@ -45,11 +46,13 @@ class PackedFolder(Closing):
 
     @property
     def reader(self) -> FileReader:
-        """A FileReader of the same files, opened when first asked for."""
+        """A FileReader of the same files, opened when first asked for. Raises SourceChangedError: others are there."""
         if self._source.store.closed:
             raise ClosedError(f"{self.fnames[0]}: the reader has been closed")
         if self._reader is None:
-            self._reader = FileReader(self.fnames, self.check_data)
+            reader = FileReader(self.fnames, self.check_data)
+            refuse_others(reader.store, self._source.store.identity)  # names of one, bytes of another
+            self._reader = reader
         return self._reader
 
     # ------------------------------------------------------------ names
@@ -157,7 +160,12 @@ class PackedFolder(Closing):
             self._reader.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._sources, self.check_data)
+        store = self._source.store
+        refuse_replaced(store, lambda: load_packed(self._sources, self.check_data).store)
+        return type(self), (self._sources, self.check_data), store.identity
+
+    def __setstate__(self, identity: Sequence[Identity]) -> None:
+        refuse_others(self._source.store, identity)
 
 
 def not_found(path: str, pack: str) -> EntryNotFoundError:

@@ -19,6 +19,7 @@ from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.ofrecord import NAME as PART
 from fffs.formats.table import recogniser
 from fffs.formats.tfrecord import NAME as TFRECORD_NAME
+from fffs.identity import Identity, refuse_others, refuse_replaced
 from fffs.index import RecordIndex
 from fffs.numbers import Indices
 from fffs.paths import PathLike
@@ -102,7 +103,9 @@ class FileReader(Closing):
     """Reads records by number from one file, a folder of parts, or a list of files, numbered through.
 
     May be used from any thread, and after fork in parent and child. Can be pickled and copied: the copy opens the
-    files anew.
+    files anew, also on another machine, and raises SourceChangedError where they are not those that they were. That is
+    seen by their sizes, and by where their records lie and their checksums; in formats without checksums a file of the
+    same size and framing passes, but for the file itself on this machine, which must have its modification time.
     """
 
     def __init__(
@@ -321,13 +324,17 @@ class FileReader(Closing):
     def __reduce__(self) -> tuple[Any, ...]:
         # Without a format, what subclasses take as well.
         kind = type(self) if self._format is None else partial(type(self), format=self._format)
-        how = (self._store.around, self._store.direct) if self._store else (0, False)
         made = kind, (self.fnames, self.check_data)
-        return (*made, how) if any(how) else made
+        if self._store is None:
+            return made
+        refuse_replaced(self._store, lambda: FileReader(self.fnames, self.check_data, format=self._format).store)
+        return *made, (self._store.around, self._store.direct, self._store.identity)
 
-    def __setstate__(self, how: tuple[int, bool]) -> None:
-        self.use_blocks(how[0])
-        self.use_direct(how[1])
+    def __setstate__(self, state: tuple[int, bool, list[Identity]]) -> None:
+        around, direct, identity = state
+        refuse_others(self.store, identity)
+        self.use_blocks(around)
+        self.use_direct(direct)
 
     def __repr__(self) -> str:
         state = "closed" if self._store is None or self._store.closed else f"{self.n} records"

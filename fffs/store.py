@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import errno
+import functools
 import operator
 import os
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from fffs import engine, folders
 from fffs.engine import CHECK_NONE
 from fffs.errors import RecordIndexError, UsageError, WriteError
 from fffs.files import SourceFile
+from fffs.identity import Identity, identify
 from fffs.joined_index import JoinedIndex
 from fffs.native import ffi, lib
 from fffs.native_store import make_native_store
@@ -73,7 +75,13 @@ class RecordStore(JoinedIndex, Shared):
         JoinedIndex.__init__(self, files)
         self._native: Any = None
         self._keep: list[Any] = []
+        self.stamps = [os.fstat(file.fd) for file in self.files]
         Shared.__init__(self, self.files[0].index.path if self.files else "no files")
+
+    @functools.cached_property
+    def identity(self) -> list[Identity]:
+        """What each file is known by, as it was when it was opened; also after ``close``."""
+        return [identify(file.index, stamp) for file, stamp in zip(self.files, self.stamps, strict=True)]
 
     # ------------------------------------------------------------ life
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +94,25 @@ def test_samples_are_never_named_after_another_pack(tmp_path: Path, pack: Path) 
     (tmp_path / "f/cat").mkdir(parents=True)
     (tmp_path / "f/cat/other.jpg").write_bytes(b"other")
     fffs.pack_folder(tmp_path / "f", path)
-    with pytest.raises(fffs.errors.SourceChangedError, match=r"copy\.ffr: packed anew"):
+    with pytest.raises(fffs.errors.SourceChangedError, match=r"copy\.ffr: not the file that it was"):
         _ = dataset.samples
     path.write_bytes(pack.read_bytes())
     assert dataset.samples == PackedFolder(pack).samples
+
+
+def test_samples_never_get_the_labels_of_another_pack(tmp_path: Path, pack: Path) -> None:
+    path = tmp_path / "copy.ffr"
+    path.write_bytes(pack.read_bytes())
+    dataset = PackedFolder(path)
+    pickled = pickle.dumps(dataset)
+    shutil.copytree(pack.parent / "in", tmp_path / "f", symlinks=True)
+    for old, new in (("cat", "tmp"), ("dog", "cat"), ("tmp", "dog")):
+        (tmp_path / "f" / old).rename(tmp_path / "f" / new)
+    fffs.pack_folder(tmp_path / "f", path)
+    with pytest.raises(fffs.errors.SourceChangedError, match=r"copy\.ffr: not the file that it was"):
+        pickle.loads(pickled)
+    with pytest.raises(fffs.errors.SourceChangedError, match=r"copy\.ffr: not the file that it was"):
+        iter(DataLoader(dataset, 2, num_workers=1, multiprocessing_context="spawn"))
 
 
 def test_names_are_not_sent_to_workers(pack: Path) -> None:

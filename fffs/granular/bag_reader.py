@@ -14,6 +14,7 @@ from fffs.errors import ClosedError, RecordError, UsageError
 from fffs.files import SourceFile, open_source
 from fffs.formats.bag import COMPRESSED, load
 from fffs.granular.zstd import Decompressor
+from fffs.identity import Identity, refuse_others, refuse_replaced
 from fffs.index import RecordIndex
 from fffs.numbers import Indices
 from fffs.paths import PathLike
@@ -54,7 +55,7 @@ class BagReader(Closing):
 
     ``reader[3]`` is bytes, ``reader[2:9]``, ``reader[range(2, 9)]`` (both clipped) and ``reader[[5, 1, 5]]`` are lists
     of bytes, read in one batch. May be used from any thread and after fork; can be pickled and copied: the copy opens
-    the file anew.
+    the file anew, and raises SourceChangedError where it is another one, as ``fffs.FileReader``.
     """
 
     def __init__(
@@ -175,7 +176,11 @@ class BagReader(Closing):
         self._store.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), check_data=self.check_data), self._arguments
+        refuse_replaced(self._store, lambda: BagReader(*self._arguments, check_data=self.check_data).store)
+        return partial(type(self), check_data=self.check_data), self._arguments, self._store.identity
+
+    def __setstate__(self, identity: list[Identity]) -> None:
+        refuse_others(self._store, identity)
 
     def __repr__(self) -> str:
         return f"<BagReader {self.path!r}: {'closed' if self._store.closed else f'{len(self)} records'}>"

@@ -16,7 +16,8 @@ from fffs.paths import PathLike
 
 
 class DatasetReader(RowReader):
-    """The rows of a data set in one folder. Can be pickled and copied, when the decoders can: that opens it anew.
+    """The rows of a data set in one folder. Can be pickled and copied, when the decoders can: that opens it anew, and
+    raises SourceChangedError where it is another one, as ``fffs.FileReader``.
 
     ``cache_index``, ``cache_keys`` and ``parallel`` are taken for granular's sake: indexes are always in memory, what
     was read stays in the page cache, and the engine reads in parallel.
@@ -55,7 +56,7 @@ class DatasetReader(RowReader):
         self._open([path], found)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), spec=self._given, check_data=self.check_data), self._arguments
+        return self._reduced(partial(type(self), spec=self._given, check_data=self.check_data), self._arguments)
 
 
 class ShardedDatasetReader(RowReader):
@@ -102,7 +103,7 @@ class ShardedDatasetReader(RowReader):
         return len(self._shards)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), spec=self._given, check_data=self.check_data), self._arguments
+        return self._reduced(partial(type(self), spec=self._given, check_data=self.check_data), self._arguments)
 
 
 def newer_names(given: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -6,19 +6,20 @@ import bisect
 import inspect
 import itertools
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
 
-from fffs.errors import ClosedError, FffsError, RecordError, UsageError
+from fffs.errors import ClosedError, FffsError, RecordError, SourceChangedError, UsageError
 from fffs.granular import refs
 from fffs.granular.bag_reader import clip
 from fffs.granular.codecs import Codec
 from fffs.granular.codecs import decoders as supplied
 from fffs.granular.shards import Shard, open_shards
 from fffs.granular.spec import Type
+from fffs.identity import Identity, refuse_others, refuse_replaced
 from fffs.numbers import Indices, resolve
 from fffs.store import RecordStore
 from fffs.withblock import Closing
@@ -280,3 +281,15 @@ class RowReader(Closing):
     def close(self) -> None:
         """Close the files, once reads in other threads are done. May be called again."""
         self._store.close()
+
+    def _reduced(self, kind: Callable[..., RowReader], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What ``__reduce__`` returns, from what makes a reader of the same folder."""
+        refuse_replaced(self._store, lambda: kind(*arguments)._store)
+        return kind, arguments, (self._store.identity, self._spec)
+
+    def __setstate__(self, state: tuple[list[Identity], dict[str, str]]) -> None:
+        identity, spec = state
+        refuse_others(self._store, identity)
+        if self._spec != spec:
+            self.close()
+            raise SourceChangedError(f"{self.path}: its spec.json is not what it was; open the data set anew")

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fffs import engine
-from fffs.errors import SourceChangedError, SourceNotFoundError
-from fffs.layouts import Source, load_packed
+from fffs.errors import SourceNotFoundError
+from fffs.identity import refuse_others
+from fffs.layouts import load_packed
 from fffs.numbers import resolve
 from fffs.paths import PathLike
 from fffs.reader import FileReader
@@ -30,7 +30,8 @@ class PackedFolder(Dataset):
     Classes, samples and their order are those that ``torchvision.datasets.ImageFolder`` has for the folder itself, but
     all files are samples unless ``extensions`` are given, and links to folders are not followed. Decoding is the
     transform's: it gets a file's bytes, a 1-D writable uint8 array, for ``PIL.Image.open(io.BytesIO(data))`` or
-    ``torchvision.io.decode_image(torch.from_numpy(data))``. May be forked and pickled.
+    ``torchvision.io.decode_image(torch.from_numpy(data))``. May be forked and pickled: a copy, as a worker that was not
+    forked has it, raises SourceChangedError where the file is another one.
 
     Attributes:
         classes: the names of the subfolders, sorted.
@@ -59,8 +60,10 @@ class PackedFolder(Dataset):
         self._fname = list(fname) if isinstance(fname, (list, tuple)) else [fname]
         with load_packed(self._fname, check_data) as source:
             tree, fnames = source.tree, [file.index.path for file in source.store.files]
-            self._checksums = _checksums(source)
-        super().__init__(fnames, check_data)
+            super().__init__(fnames, check_data)
+            self._identity = source.store.identity
+            assert isinstance(self.reader, FileReader)
+            refuse_others(self.reader.store, self._identity)  # names of one file, and bytes of another
         self.classes = sorted(os.fsdecode(name) for name, node in tree.entries(ROOT) if tree.is_dir(node))
         self.class_to_idx = {name: k for k, name in enumerate(self.classes)}
         if not self.classes:
@@ -94,8 +97,7 @@ class PackedFolder(Dataset):
         """(path in the folder, class number) of each sample. Raises SourceChangedError: it was packed anew."""
         if "_samples" not in self.__dict__:
             with load_packed(self._fname, self.reader.check_data) as source:
-                if _checksums(source) != self._checksums:
-                    raise SourceChangedError(f"{source.store.files[0].index.path}: packed anew since it was opened")
+                refuse_others(source.store, self._identity)
                 self._samples = [(path, target) for path, _, target in self._find(source.tree)]
         return self._samples
 
@@ -137,8 +139,3 @@ class PackedFolder(Dataset):
     def __getstate__(self) -> dict[str, Any]:
         # Names are for the process that asks for them, not for every worker.
         return {key: value for key, value in self.__dict__.items() if key != "_samples"}
-
-
-def _checksums(source: Source) -> list[int]:
-    """Of each file a checksum of those of all records, the one with the names included: of all that is in it."""
-    return [engine.crc32(file.index.checksums) for file in source.store.files if file.index.checksums is not None]
