@@ -22,6 +22,7 @@ from torch_samples import WARNINGS, Failing, Noisy, Own, Tagged, plain, write
 
 import fffs.torch
 from fffs.torch import DataLoader, Dataset
+from fffs.torch.state import VERSION
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
 N = 40
@@ -267,7 +268,7 @@ def test_the_epoch_of_a_distributed_sampler_is_restored(path: Path) -> None:
     assert plain(resumed) == plain(batches)
 
 
-@pytest.mark.parametrize("state", [None, {}, {"version": 1}, 7, []])
+@pytest.mark.parametrize("state", [None, {}, {"version": VERSION}, 7, []])
 def test_what_is_no_state_is_refused(path: Path, state: Any) -> None:
     with pytest.raises(ValueError, match="state_dict"):
         DataLoader(Tagged(path), 4).load_state_dict(state)
@@ -275,7 +276,7 @@ def test_what_is_no_state_is_refused(path: Path, state: Any) -> None:
 
 def test_a_state_of_another_loader_is_refused(path: Path) -> None:
     state = DataLoader(Tagged(path), 4).state_dict()
-    with pytest.raises(ValueError, match="10 batches, and this one has 8"):
+    with pytest.raises(ValueError, match="batch_size 4, and this one has batch_size 5"):
         DataLoader(Tagged(path), 5).load_state_dict(state)
     with pytest.raises(ValueError, match="version"):
         DataLoader(Tagged(path), 4).load_state_dict({**state, "version": 1})

@@ -17,7 +17,9 @@ from fffs.torch.ahead import Announced, has_fixed_order
 from fffs.torch.arena import Arena, settle
 from fffs.torch.batch import Batch, Collate
 from fffs.torch.dataset import Dataset
-from fffs.torch.order import Epoch, Kind, Order
+from fffs.torch.epoch import Epoch
+from fffs.torch.fingerprint import fingerprint
+from fffs.torch.order import Kind, Order
 
 SPARE = 6  # batches of a worker that the training loop may hold at once, beyond those that wait for it
 
@@ -38,7 +40,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
       not. So that this holds for random augmentations, too, the
       global generators of torch, numpy and Python are seeded for each batch, from the order's generator and the
       batch's position; after a batch that is loaded in this process they are put back. (For other data sets than
-      ``fffs.torch.Dataset``, the order alone is resumed.)
+      ``fffs.torch.Dataset``, the order alone is resumed.) What would not be the same is refused: see
+      ``load_state_dict``. ``set_step`` is no part of the state.
 
     With ``batch_size=None`` a data set gives one sample for each index of the sampler, or a list of samples for a list.
     Not thread-safe. A child of fork must not go on with its parent's iterator.
@@ -97,7 +100,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             order = super()._index_sampler
             announces = ours and num_workers == 0 and has_fixed_order(order)
             look_ahead = partial(Announced, dataset=users_dataset) if announces else None
-            self._order = Order(order, self.generator, kind, look_ahead, persistent_workers)
+            fits = _Fits(users_dataset, batch_size, drop_last)
+            self._order = Order(order, self.generator, kind, fits, look_ahead, persistent_workers)
 
     @property
     def _index_sampler(self) -> Any:
@@ -108,16 +112,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         order = self._order
         if order is None:
             return self._start()
-        if not order.resuming:
-            return _Batches(self._start(), order, self.num_workers)
-        # The order is drawn again; to the rest of the program nothing was drawn.
-        state = torch.get_rng_state()
-        try:
-            batches = _Batches(self._start(), order, self.num_workers)
-            batches.draw()
-        finally:
-            torch.set_rng_state(state)
-        return batches
+        if order.resuming:
+            # The order is drawn again; to the rest of the program nothing was drawn.
+            state = torch.get_rng_state()
+            try:
+                order.replay()
+            finally:
+                torch.set_rng_state(state)
+        return _Batches(self._start(), order, self.num_workers)
 
     def _start(self) -> Any:
         """torch's iterator, which takes the seed of its workers from where the order says."""
@@ -176,11 +178,37 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where another loader, of the same data set and batch size, was: with the next iterator.
 
+        A sampler of torch resumes, one that has ``state_dict`` and ``load_state_dict``, and one whose order comes from
+        torch's global generator or from its attribute ``generator`` alone. Any other is known by its batches only: what
+        it gave before the state was saved is compared with what it gives now, and that is an error where they differ.
+        Between two epochs there is nothing to compare.
+
         Raises:
-            UsageError: the state is none, or of a loader with another number of batches.
+            UsageError: the state is none; or the data set, its files, batch_size, drop_last, the kind of the sampler or
+            what that was made with are not those of the other loader. From the next iterator: the sampler gives another
+            order than it gave then. Nothing has changed where this raises.
+
+        Warns:
+            UserWarning: between two epochs, the order of the next one may come from what the state does not have.
 
         """
         self._skippable().load_state_dict(state)
+
+
+class _Fits:
+    """What loaders have in common when one can take over from the other, as far as it is not their samplers'."""
+
+    def __init__(self, dataset: Any, batch_size: int | None, drop_last: bool) -> None:
+        self._dataset, self._settings = dataset, {"batch_size": batch_size, "drop_last": drop_last}
+        self._fingerprint: dict[str, int | None] | None = None
+
+    def __call__(self) -> dict[str, Any]:
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint(self._dataset)
+        samples = None
+        with contextlib.suppress(TypeError, NotImplementedError):  # one of no length, with a sampler that knows it
+            samples = len(self._dataset)
+        return {"samples": samples, **self._settings, **self._fingerprint}
 
 
 class _OneByOne(torch.utils.data.Dataset[Any]):

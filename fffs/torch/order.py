@@ -7,23 +7,22 @@ over what is done, without reading any of it.
 
 from __future__ import annotations
 
+import collections
 import enum
 import hashlib
 import itertools
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import SequentialSampler
-from torch.utils.data.distributed import DistributedSampler
 
 from fffs.errors import UsageError
 from fffs.torch.batch import Batch
-
-VERSION = 2
-NO_GENERATOR = (SequentialSampler, DistributedSampler)  # their order comes from no generator's state
+from fffs.torch.epoch import Epoch, noted
+from fffs.torch.samplers import Samplers, Source
+from fffs.torch.state import VERSION, refuse_what_does_not_fit, refuse_what_is_no_state
 
 
 class Kind(enum.Enum):
@@ -32,18 +31,6 @@ class Kind(enum.Enum):
     PLAIN = enum.auto()  # what the sampler gives, for any data set
     SEEDED = enum.auto()  # a Batch, for ours
     JOINED = enum.auto()  # a Batch that Collate takes unread
-
-
-@dataclass
-class Epoch:
-    """One epoch: how it began, and how far it is."""
-
-    number: int
-    position: int = 0  # batches passed over, and those the caller got
-    begun: bool = False
-    done: bool = False
-    drawn_from: torch.Tensor | None = None  # the generator's state right before the order was drawn
-    sampler: Any = None  # the sampler's state then, where it has one
 
 
 class Order:
@@ -57,14 +44,16 @@ class Order:
         sampler: Any,
         generator: torch.Generator | None,
         kind: Kind,
+        fits: Callable[[], dict[str, Any]],
         look_ahead: Callable[[Iterator[Any], int], Iterator[Any]] | None = None,
         persistent: bool = False,
     ) -> None:
-        """sampler: of batches, or of indices. generator: the loader's. kind: what is to be given. look_ahead: gives
-        the same batches again, of which there are so many, after it has done what it wants with those to come.
-        persistent: the workers of the first epoch are those of all.
+        """sampler: of batches, or of indices. generator: the loader's. kind: what is to be given. fits: what another
+        loader must have in common with this one to take over. look_ahead: gives the same batches again, of which there
+        are so many, after it has done what it wants with those to come. persistent: the workers of the first epoch are
+        those of all.
         """
-        self.sampler, self.kind, self.look_ahead = sampler, kind, look_ahead
+        self.sampler, self.kind, self.look_ahead, self._fits = sampler, kind, look_ahead, fits
         self.step = 0
         self.epoch = Epoch(0)
         # torch draws a seed for its workers when it makes an iterator, from the generator that the order comes from:
@@ -73,19 +62,16 @@ class Order:
         self._latest: weakref.ref[Draws] | None = None  # of the last iterator
         self._seed: int | None = None  # of the random numbers that samples use
         self._resumed: Epoch | None = None
-        self._leaf = sampler
-        while hasattr(self._leaf, "sampler"):
-            self._leaf = self._leaf.sampler
-        self._draws_at_random = not isinstance(self._leaf, NO_GENERATOR)
-        of_sampler = getattr(self._leaf, "generator", None)
-        self._generator = of_sampler if isinstance(of_sampler, torch.Generator) else None
+        self._replayed: Iterator[Any] | None = None  # the rest of that
+        self._samplers = Samplers(sampler)
         self._of_loader = generator
+        self._own = list(dict.fromkeys([*self._samplers.generators, *([generator] if generator else [])]))
 
     def __len__(self) -> int:
         return max(len(self.sampler) - self.step, 0)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_latest": None}  # a copy has no iterators
+        return self.__dict__ | {"_latest": None, "_replayed": None}  # a copy has no iterators
 
     def __iter__(self) -> Iterator[Any]:
         draws = Draws(self)
@@ -107,23 +93,48 @@ class Order:
 
     def begin(self) -> tuple[Epoch, Iterator[Any]]:
         """An epoch that begins, or is resumed, and the rest of its order."""
-        epoch, self._resumed = self._resumed or Epoch(self.epoch.number + 1, self.step), None
-        if epoch.begun:
-            if epoch.drawn_from is not None:
-                _set_state(self._generator, epoch.drawn_from)
-            self._restore_sampler(epoch.sampler)
-        else:
-            epoch.begun = True
-            if self._seed is None:
-                self._seed = _first_number(_get_state(self._generator or self._of_loader))
-            epoch.drawn_from = _get_state(self._generator) if self._draws_at_random else None
-            epoch.sampler = self._save_sampler()
+        if self._resumed is not None:
+            self.replay()
+            assert self._replayed is not None
+            (self.epoch, rest), self._resumed, self._replayed = (self._resumed, self._replayed), None, None
+            return self.epoch, rest
+        epoch = Epoch(self.epoch.number + 1, self.step, begun=True)
+        if self._seed is None:
+            self._seed = _first_number(_get_state(self._own[0] if self._own else None))
+        epoch.drawn_from = [_get_state(source) for source in self._samplers.sources]
+        epoch.samplers = self._samplers.save()
         self.epoch = epoch
         rest = iter(self.sampler)
-        for _ in range(epoch.position):
-            if next(rest, self) is self:
-                break
-        return epoch, rest
+        if not self._samplers.known:
+            rest = noted(rest, epoch)
+        collections.deque(itertools.islice(rest, epoch.position), maxlen=0)
+        return epoch, _asked(rest)
+
+    def replay(self) -> None:
+        """Draw the order of the epoch that is resumed again, and pass over what was drawn. Moves generators.
+
+        Raises UsageError: the sampler does not give again what it gave.
+        """
+        epoch = self._resumed
+        if epoch is None or self._replayed is not None:
+            return
+        for source, state in zip(self._samplers.sources, epoch.drawn_from or [], strict=True):
+            _set_state(source, state)
+        self._samplers.restore(epoch.samplers)
+        rest = iter(self.sampler)
+        if self._samplers.known:
+            collections.deque(itertools.islice(rest, epoch.position), maxlen=0)
+            self._replayed = _asked(rest)
+            return
+        again = Epoch(epoch.number, epoch.drawn)
+        collections.deque(itertools.islice(noted(rest, again), epoch.drawn), maxlen=0)
+        if (again.drawn, again.digest) != (epoch.drawn, epoch.digest):
+            raise UsageError(
+                f"{self._samplers.name}: the sampler gives another order than in the run that was saved: what it comes "
+                "from is not in the state; give the sampler state_dict and load_state_dict"
+            )
+        # What was given, but reached nobody, is in the state: it may have been drawn between others' numbers.
+        self._replayed = itertools.chain(list(epoch.recent), noted(rest, epoch))
 
     @property
     def latest(self) -> Draws | None:
@@ -135,17 +146,6 @@ class Order:
         digest = hashlib.blake2b(f"{self._seed} {epoch.number} {position}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1
 
-    def _save_sampler(self) -> Any:
-        return self._leaf.state_dict() if hasattr(self._leaf, "state_dict") else None
-
-    def _restore_sampler(self, state: Any) -> None:
-        if state is not None and hasattr(self._leaf, "load_state_dict"):
-            self._leaf.load_state_dict(state)
-
-    @property
-    def _is_global(self) -> bool:
-        return self._draws_at_random and self._generator is None
-
     # ------------------------------------------------------------ states
 
     @property
@@ -154,59 +154,62 @@ class Order:
         return self._resumed is not None
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is: integers and tensors only, unless the sampler's own state has others."""
+        """Where the loader is: integers and tensors only, unless the sampler's own state or indices have others."""
         if self._resumed is None and self.latest is not None:
             self.latest.draw()  # an iterator was made, and its first batch not yet asked for
         epoch = self._resumed or self.epoch
         inside = epoch.begun and not epoch.done
-        generator = self._generator or self._of_loader
         return {
             "version": VERSION,
-            "batches": len(self.sampler),
+            "fits": self._described(),
             "epoch": epoch.number,
             "position": epoch.position if inside else None,
+            "ahead": epoch.ahead if inside else [],
+            "digest": epoch.digest if inside else 0,
             "seed": self._seed,
             "seeds_each_epoch": self._seeds_each_epoch,
             "seeded": self._seeded,
             "drawn_from": epoch.drawn_from if inside else None,
-            "sampler": epoch.sampler if inside else self._save_sampler(),
-            "sampler_epoch": getattr(self._leaf, "epoch", None),
-            "generator": None if generator is None or inside else generator.get_state(),
+            "samplers": epoch.samplers if inside else self._samplers.save(),
+            "sampler_epochs": self._samplers.epochs(),
+            "generators": None if inside else [generator.get_state() for generator in self._own],
             "global": torch.get_rng_state() if self._is_global else None,
         }
 
+    @property
+    def _is_global(self) -> bool:
+        return None in self._samplers.sources
+
+    def _described(self) -> dict[str, Any]:
+        return {**self._fits(), **self._samplers.settings(), "batches": len(self.sampler)}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go where another loader was; the next iterator begins there. Raises UsageError when the two do not fit."""
-        try:
-            version, batches, epoch = state["version"], state["batches"], Epoch(state["epoch"])
-            inside = state["position"] is not None
-            if inside:
-                epoch = Epoch(epoch.number, state["position"], True, False, state["drawn_from"], state["sampler"])
-            seed, generator_state, global_state = state["seed"], state["generator"], state["global"]
-            seeds_each_epoch, seeded = state["seeds_each_epoch"], state["seeded"]
-        except (KeyError, TypeError, IndexError):
-            raise UsageError("this is not what state_dict of an fffs.torch.DataLoader returns") from None
-        if version != VERSION:
-            raise UsageError(f"the state is of version {version}, and this release knows {VERSION}")
-        if batches != len(self.sampler):
-            raise UsageError(
-                f"the state is of a loader with {batches} batches, and this one has {len(self.sampler)}; "
-                "data set, batch size, drop_last and sampler must be the same"
-            )
-        self._seed, self._latest = seed, None
-        self._seeds_each_epoch, self._seeded = seeds_each_epoch, seeded
-        if inside:
-            self._resumed = epoch
+        refuse_what_is_no_state(state)
+        lengths = {"samplers": len(self._samplers), "sampler_epochs": len(self._samplers)}
+        lengths |= {"drawn_from": len(self._samplers.sources), "generators": len(self._own)}
+        refuse_what_does_not_fit(state, self._described(), lengths)
+        self._seed, self._seeded, self._seeds_each_epoch = state["seed"], state["seeded"], state["seeds_each_epoch"]
+        self._latest = self._replayed = self._resumed = None
+        if state["position"] is not None:
+            ahead, position = collections.deque(state["ahead"]), state["position"]
+            at = {"drawn": position + len(ahead), "digest": state["digest"], "recent": ahead}
+            drawn = {"drawn_from": state["drawn_from"], "samplers": state["samplers"]}
+            self._resumed = Epoch(state["epoch"], position, begun=True, **drawn, **at)
         else:
-            epoch.done, self._resumed, self.epoch = True, None, epoch
-            self._restore_sampler(state["sampler"])
-        generator = self._generator or self._of_loader
-        if generator is not None and generator_state is not None:
+            self.epoch = Epoch(state["epoch"], done=True)
+            self._samplers.restore(state["samplers"])
+            if state["epoch"] and self._samplers.may_hide_state:
+                warnings.warn(
+                    f"{self._samplers.name}: the next epoch is that of the other run only if the order comes from "
+                    "torch's generator alone; if not, give the sampler state_dict and load_state_dict, or set_epoch",
+                    stacklevel=3,
+                )
+        for generator, generator_state in zip(self._own, state["generators"] or [], strict=False):
             generator.set_state(generator_state)
-        if global_state is not None and self._is_global:
-            torch.set_rng_state(global_state)
-        if state["sampler_epoch"] is not None and hasattr(self._leaf, "set_epoch"):
-            self._leaf.set_epoch(state["sampler_epoch"])
+        if state["global"] is not None and self._is_global:
+            torch.set_rng_state(state["global"])
+        self._samplers.set_epochs(state["sampler_epochs"])
 
 
 class Draws:
@@ -223,9 +226,6 @@ class Draws:
         if self._epoch is None:
             self._epoch, self._rest = self._order.begin()
             self._position = self._epoch.position
-            # Generators draw when they are asked for the first time.
-            first = list(itertools.islice(self._rest, 1))
-            self._rest = itertools.chain(first, self._rest)
             if self._order.look_ahead:
                 self._rest = self._order.look_ahead(self._rest, len(self._order.sampler) - self._position)
         return self._epoch
@@ -245,11 +245,16 @@ class Draws:
         return Batch([indices], seed, single=True)
 
 
-def _get_state(generator: torch.Generator | None) -> torch.Tensor:
+def _asked(batches: Iterator[Any]) -> Iterator[Any]:
+    """The same batches. The sampler has been asked for one: that is when it draws from its generator."""
+    return itertools.chain(list(itertools.islice(batches, 1)), batches)
+
+
+def _get_state(generator: Source) -> torch.Tensor:
     return torch.get_rng_state() if generator is None else generator.get_state()
 
 
-def _set_state(generator: torch.Generator | None, state: torch.Tensor) -> None:
+def _set_state(generator: Source, state: torch.Tensor) -> None:
     if generator is None:
         torch.set_rng_state(state)
     else:
@@ -263,6 +268,6 @@ def _first_number(state: torch.Tensor) -> int:
     return _draw_seed(generator)
 
 
-def _draw_seed(generator: torch.Generator | None) -> int:
+def _draw_seed(generator: Source) -> int:
     """A number, drawn as torch draws the seed of workers."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())

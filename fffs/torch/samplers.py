@@ -1,0 +1,148 @@
+"""Samplers: where an order comes from, and what of that can be saved and put back."""
+
+from __future__ import annotations
+
+import copy
+import operator
+import zlib
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
+WITHOUT_GENERATOR = (SequentialSampler, DistributedSampler, *LISTS)
+# These draw from a generator no later than they are asked for the first index, or from one that nobody else has.
+KNOWN = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, *WITHOUT_GENERATOR)
+SETTINGS = ("replacement", "num_replicas", "rank", "shuffle", "seed", "batch_size", "drop_last", "num_samples")
+
+Source = torch.Generator | None
+"""A generator; None is torch's global one."""
+
+
+class Samplers:
+    """A loader's sampler and those inside it: from the one of batches to the one of indices.
+
+    Of a subclass, or somebody's own, nobody knows what its order comes from: what it gave can be compared, no more.
+    """
+
+    def __init__(self, sampler: Any) -> None:
+        self._all = [sampler]
+        while hasattr(self._all[-1], "sampler"):
+            self._all.append(self._all[-1].sampler)
+        *wrappers, leaf = self._all
+        self.known = type(leaf) in KNOWN and all(type(wrapper) is BatchSampler for wrapper in wrappers)
+        found = [getattr(one, "generator", None) for one in reversed(self._all)]
+        self.generators = [generator for generator in found if isinstance(generator, torch.Generator)]
+
+    @property
+    def sources(self) -> list[Source]:
+        """The generators that the order may come from."""
+        if not self.known:
+            return [*self.generators, None]
+        return [] if type(self._all[-1]) in WITHOUT_GENERATOR else [*self.generators[:1]] or [None]
+
+    @property
+    def may_hide_state(self) -> bool:
+        """Whether the order may come from something that is neither saved nor put back."""
+        own = [one for one in self._all if type(one) not in (*KNOWN, BatchSampler)]
+        return any(not (_is_stateful(one) or hasattr(one, "set_epoch") or _has_generator(one)) for one in own)
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return type(self._all[-1] if self.known else next(o for o in self._all if type(o) is not BatchSampler)).__name__
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same for the same order: kinds, and numbers that samplers of torch are made with."""
+        found: dict[str, Any] = {"sampler": " of ".join(type(one).__qualname__ for one in self._all)}
+        found["generator"] = "of its own" if self.generators else "that is torch's"
+        for one in self._all:
+            values = ((name, getattr(one, name, None)) for name in SETTINGS)
+            found |= {f"{type(one).__qualname__}.{name}": value for name, value in values if type(value) in (int, bool)}
+        leaf = self._all[-1]
+        chosen = leaf if isinstance(leaf, LISTS) else getattr(leaf, "weights", getattr(leaf, "indices", None))
+        return found | {"indices or weights": _checksum(chosen)}
+
+    def save(self) -> list[Any]:
+        """The state of each one that has one."""
+        # A copy: one that gives out what it goes on to change would otherwise change what is saved.
+        return [copy.deepcopy(one.state_dict()) if _is_stateful(one) else None for one in self._all]
+
+    def restore(self, states: list[Any]) -> None:
+        """Put back what ``save`` returned."""
+        for one, state in zip(self._all, states, strict=True):
+            if _is_stateful(one):
+                one.load_state_dict(copy.deepcopy(state))
+
+    def epochs(self) -> list[int | None]:
+        """The number of the epoch that each one has been told."""
+        found = [getattr(one, "epoch", None) for one in self._all]
+        return [epoch if type(epoch) is int and hasattr(one, "set_epoch") else None for one, epoch in self._zip(found)]
+
+    def set_epochs(self, epochs: list[int | None]) -> None:
+        """Tell each one what ``epochs`` returned."""
+        for one, epoch in self._zip(epochs):
+            if epoch is not None and hasattr(one, "set_epoch"):
+                one.set_epoch(epoch)
+
+    def _zip(self, values: list[Any]) -> Iterable[tuple[Any, Any]]:
+        return zip(self._all, values, strict=True)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+def _is_stateful(sampler: Any) -> bool:
+    return hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
+
+
+def _has_generator(sampler: Any) -> bool:
+    return isinstance(getattr(sampler, "generator", None), torch.Generator)
+
+
+def _checksum(chosen: Any) -> int | None:
+    """Of the numbers that a sampler chooses from, or by; None: it has none."""
+    if isinstance(chosen, range):
+        chosen = np.arange(chosen.start, chosen.stop, chosen.step)
+    try:
+        if isinstance(chosen, (np.ndarray, torch.Tensor)):
+            return zlib.crc32(np.ascontiguousarray(chosen).data)
+        return zlib.crc32(array("q", chosen)) if isinstance(chosen, (list, tuple)) else None
+    except (TypeError, ValueError, OverflowError):  # keys of another kind, or numbers elsewhere
+        return zlib.crc32(repr(chosen).encode())
+
+
+def digest(batch: Any, crc: int) -> int:
+    """A checksum of what a sampler gave, continuing that of what it gave before."""
+    try:
+        data = array("q", batch if isinstance(batch, (list, tuple)) else _listed(batch)).tobytes()
+    except (TypeError, OverflowError):  # keys of another kind
+        data = repr(batch).encode()
+    return zlib.crc32(data, zlib.crc32(len(data).to_bytes(8, "little"), crc))
+
+
+def plain(batch: Any) -> Any:
+    """What a sampler gave, as an integer or a list of integers, where it is made of integers."""
+    try:
+        return (
+            _listed(batch) if getattr(batch, "ndim", 0) or isinstance(batch, (list, tuple)) else operator.index(batch)
+        )
+    except TypeError:
+        return batch
+
+
+def _listed(batch: Any) -> list[int]:
+    """Raises TypeError: it is made of something else."""
+    single = isinstance(batch, int) or getattr(batch, "ndim", None) == 0
+    return [operator.index(batch)] if single else list(map(operator.index, batch))

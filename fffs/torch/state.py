@@ -1,0 +1,104 @@
+"""States of loaders: what they are made of, and whether one can be believed before any of it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from fffs.errors import UsageError
+
+VERSION = 2
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_seed(value: Any) -> bool:
+    return _is_count(value) and value < 1 << 63
+
+
+def _is_bool(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _is_list(value: Any) -> bool:
+    return type(value) is list
+
+
+def _are_epochs(value: Any) -> bool:
+    return type(value) is list and all(epoch is None or type(epoch) is int for epoch in value)
+
+
+def _are_generators(value: Any) -> bool:
+    return type(value) is list and all(map(_is_generator, value))
+
+
+def _is_generator(value: Any) -> bool:
+    try:
+        torch.Generator().set_state(value)
+    except (TypeError, RuntimeError):
+        return False
+    return True
+
+
+# What each part must be, and which may be None instead.
+PARTS: dict[str, Callable[[Any], bool]] = {
+    "fits": lambda value: isinstance(value, Mapping),
+    "epoch": _is_count,
+    "position": _is_count,
+    "ahead": _is_list,
+    "digest": _is_count,
+    "seed": _is_seed,
+    "seeds_each_epoch": _is_bool,
+    "seeded": _is_bool,
+    "samplers": _is_list,
+    "sampler_epochs": _are_epochs,
+    "drawn_from": _are_generators,
+    "generators": _are_generators,
+    "global": _is_generator,
+}
+OPTIONAL = ("position", "seed", "drawn_from", "generators", "global")
+
+
+def refuse_what_is_no_state(state: Any) -> None:
+    """Raise UsageError unless this is a state of this release, each part of it of the right kind."""
+    foreign = "this is not what state_dict of an fffs.torch.DataLoader returns"
+    if not isinstance(state, Mapping) or type(state.get("version")) is not int:
+        raise UsageError(foreign)
+    if state["version"] != VERSION:
+        raise UsageError(f"the state is of version {state['version']}, and this release knows {VERSION}")
+    for name, is_right in PARTS.items():
+        if name not in state:
+            raise UsageError(f"{foreign}: it has no {name!r}")
+        if not (is_right(state[name]) or (state[name] is None and name in OPTIONAL)):
+            raise UsageError(f"{foreign}: its {name!r} is {repr(state[name])[:60]}")
+    inside = state["position"] is not None
+    if inside and (state["seed"] is None or state["drawn_from"] is None or not state["seeded"]):
+        raise UsageError(f"{foreign}: in an epoch, it has no order of it")
+
+
+def refuse_what_does_not_fit(state: Mapping[str, Any], fits: Mapping[str, Any], lengths: Mapping[str, int]) -> None:
+    """Raise UsageError unless a state is of a loader like this one.
+
+    Args:
+        state: one that is valid in itself.
+        fits: what the two must have in common; what either does not know (None) is not compared.
+        lengths: of the lists in it.
+
+    """
+    then = state["fits"]
+    for name in [*fits, *(name for name in then if name not in fits)]:
+        before, now = then.get(name), fits.get(name)
+        if before != now and before is not None and now is not None:
+            raise UsageError(
+                f"the state is of a loader with {name} {before}, and this one has {name} {now}; a run can be resumed "
+                "only with what it began with"
+            )
+    if state["position"] is not None and state["position"] > fits["batches"]:
+        raise UsageError(f"the state is after batch {state['position']}, and an epoch has {fits['batches']}")
+    for name, length in lengths.items():
+        if state[name] is not None and len(state[name]) != length:
+            raise UsageError(f"the state has {len(state[name])} of its {name!r}, and this loader {length}")
