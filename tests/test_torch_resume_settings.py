@@ -68,3 +68,50 @@ def test_all_epochs_after_a_resume_are_the_same_whatever_workers_there_are(
         loader = used if resuming is SPAWNED else make(3, resuming)
         loader.load_state_dict(state)
         assert [plain(loader) for _ in range(3)] == after
+
+
+def test_a_state_is_loaded_although_workers_are_busy_with_another_epoch(path: Path) -> None:
+    def make() -> DataLoader:
+        generator = torch.Generator().manual_seed(5)
+        return DataLoader(Noisy(path), 2, shuffle=True, generator=generator, **KEPT)
+
+    batches = iter(loader := make())
+    next(batches)
+    state, after = loader.state_dict(), [plain(batches), plain(loader)]
+    other = make()
+    next(iter(other))
+    other.load_state_dict(state)
+    assert [plain(other), plain(other)] == after
+
+
+class Dice(torch.utils.data.Dataset[float]):
+    """Draws from the generator that torch seeds in each worker."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> float:
+        return float(torch.rand(()))
+
+
+def test_new_workers_in_each_epoch_of_a_run_that_kept_them_draw_other_numbers() -> None:
+    plain(kept := DataLoader(Dice(), 4, **KEPT))
+    new = DataLoader(Dice(), 4, **ONE)
+    new.load_state_dict(kept.state_dict())
+    numbers = [number for batch in [*plain(new), *plain(new)] for number in batch]
+    assert len(set(numbers)) == 2 * N
+
+
+class Recorder(DataLoader):
+    """Says what torch draws the seed of workers from."""
+
+    drew_from: Any = "nothing"
+
+    def _get_iterator(self) -> Any:
+        self.drew_from = self.generator
+        return super()._get_iterator()
+
+
+def test_torch_draws_from_its_own_generator_on_whatever_device_that_is(path: Path) -> None:
+    next(iter(loader := Recorder(Noisy(path), 4)))
+    assert loader.drew_from is None  # one of ours is on the CPU, where torch's may not be

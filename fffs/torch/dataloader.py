@@ -121,12 +121,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 torch.set_rng_state(state)
         return _Batches(self._start(), order, self.num_workers)
 
+    @property
+    def _has_workers(self) -> bool:
+        """Whether the next iterator is that of workers that are there already."""
+        return self.persistent_workers and self._iterator is not None
+
     def _start(self) -> Any:
         """torch's iterator, which takes the seed of its workers from where the order says."""
         if self._order is None:
             return self._make_iterator()
         users = self.generator
-        self.generator = self._order.workers_seed()
+        self.generator = self._order.seed_source(torch_draws=not self._has_workers)
         try:
             return self._make_iterator()
         finally:
@@ -134,7 +139,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _make_iterator(self) -> Any:
         """torch's iterator, with an arena for the workers that it starts."""
-        if self.num_workers == 0 or (self.persistent_workers and self._iterator is not None):
+        if self.num_workers == 0 or self._has_workers:
             return super().__iter__()
         collate: Any = self.collate_fn
         with contextlib.suppress(OSError):  # a limit on the size of files: torch's way remains

@@ -40,7 +40,7 @@ def fingerprint(dataset: Any) -> dict[str, int | None]:
 
 
 def _parts(value: Any, seen: set[int]) -> Iterator[Identity | bytes]:
-    """Identities of files, and bytes of choices, in the order of the attributes."""
+    """Identities of files, and bytes of choices, in the order of the attributes' names."""
     if id(value) in seen:
         return
     seen.add(id(value))
@@ -49,12 +49,12 @@ def _parts(value: Any, seen: set[int]) -> Iterator[Identity | bytes]:
         if isinstance(store, RecordStore):
             yield from store.identity
     elif isinstance(value, torch.utils.data.Dataset):
-        for name, item in vars(value).items():
+        for name, item in sorted(getattr(value, "__dict__", {}).items()):  # in whatever order they were set
             if name in CHOICES:
                 yield _numbers(item)
             else:
                 yield from _parts(item, seen)
-    elif isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.utils.data.Dataset):
+    elif isinstance(value, (list, tuple)) and value and isinstance(value[0], (torch.utils.data.Dataset, Closing)):
         for item in value:
             yield from _parts(item, seen)
 

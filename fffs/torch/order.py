@@ -80,16 +80,19 @@ class Order:
 
     # ------------------------------------------------------------ epochs
 
-    def workers_seed(self) -> torch.Generator:
-        """What torch is to draw the seed of workers from. The loader's own generator moves here, and only when it would
-        in the run that was not interrupted.
+    def seed_source(self, torch_draws: bool) -> Source:
+        """What torch's next iterator is to draw the seed of workers from, if it does: its own generator moves exactly
+        when it would in the run that was not interrupted.
         """
-        copy = torch.Generator()
-        copy.set_state(_get_state(self._of_loader))
-        if not self.resuming and (self._seeds_each_epoch or not self._seeded):
-            _draw_seed(self._of_loader)
+        draws = not self.resuming and (self._seeds_each_epoch or not self._seeded)
         self._seeded = True
-        return copy
+        if draws and not torch_draws:
+            _draw_seed(self._of_loader)
+        if draws or not torch_draws:
+            return self._of_loader
+        other = torch.Generator(torch.empty(()).device)  # where torch's number will be
+        other.manual_seed(self.seed(self._resumed or Epoch(self.epoch.number + 1), -1))
+        return other
 
     def begin(self) -> tuple[Epoch, Iterator[Any]]:
         """An epoch that begins, or is resumed, and the rest of its order."""
