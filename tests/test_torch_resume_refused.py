@@ -158,6 +158,30 @@ def test_states_of_samplers_are_saved_as_they_were_whoever_has_them(path: Path, 
     assert [plain(resumed), plain(resumed)] == after
 
 
+class Counting(AsItGoes):
+    """Tells itself the next epoch when one begins."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        generator = torch.Generator().manual_seed(self.epoch)
+        self.set_epoch(self.epoch + 1)
+        return iter(torch.randperm(24, generator=generator).tolist())
+
+
+def test_a_sampler_that_counts_its_epochs_is_told_the_one_that_is_resumed(path: Path) -> None:
+    batches, state = begun(loader := DataLoader(Tagged(path), 4, sampler=Counting()), epochs=2)
+    after = [plain(batches), plain(loader)]
+    resumed = DataLoader(Tagged(path), 4, sampler=Counting())
+    resumed.load_state_dict(state)
+    resumed.load_state_dict(resumed.state_dict())
+    assert [plain(resumed), plain(resumed)] == after
+
+
 class Pairs(AsItGoes):
     """Batches of other things than integers, and that can be read once only."""
 
@@ -202,6 +226,25 @@ def test_a_data_set_of_other_records_is_refused_and_a_copy_is_not(tmp_path: Path
             to.write_one(bytes(64))
     with pytest.raises(UsageError, match="checksums of records"):
         DataLoader(Tagged(tmp_path / "d.ffr"), 4).load_state_dict(state)
+
+
+class Two(Dataset):
+    """Has its readers in a list."""
+
+    def __init__(self, *paths: Path) -> None:
+        self.readers = [fffs.FileReader(path) for path in paths]
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, indices: list[int]) -> list[Any]:
+        return [len(record) for record in self.readers[0].read(indices)]
+
+
+def test_readers_in_a_list_are_those_of_the_data_set(tmp_path: Path, path: Path) -> None:
+    _, state = begun(DataLoader(Two(path), 4))
+    with pytest.raises(UsageError, match="files or indices"):
+        DataLoader(Two(path, write(tmp_path / "b.ffr", N)), 4).load_state_dict(state)
 
 
 @pytest.mark.parametrize("kind", [Subset, torch.utils.data.Subset])

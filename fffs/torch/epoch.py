@@ -23,6 +23,7 @@ class Epoch:
     done: bool = False
     drawn_from: list[torch.Tensor] | None = None  # the states of generators right before the order was drawn
     samplers: list[Any] = field(default_factory=list)  # the samplers' states then
+    told: list[int | None] = field(default_factory=list)  # and the epochs that they had been told
     # Of a sampler that is not known: how many batches it gave, a checksum of them, and at least those nobody got yet.
     drawn: int = 0
     digest: int = 0

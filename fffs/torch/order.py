@@ -105,7 +105,7 @@ class Order:
         if self._seed is None:
             self._seed = _first_number(_get_state(self._own[0] if self._own else None))
         epoch.drawn_from = [_get_state(source) for source in self._samplers.sources]
-        epoch.samplers = self._samplers.save()
+        epoch.samplers, epoch.told = self._samplers.save(), self._samplers.epochs()
         self.epoch = epoch
         rest = iter(self.sampler)
         if not self._samplers.known:
@@ -174,7 +174,7 @@ class Order:
             "seeded": self._seeded,
             "drawn_from": epoch.drawn_from if inside else None,
             "samplers": epoch.samplers if inside else self._samplers.save(),
-            "sampler_epochs": self._samplers.epochs(),
+            "sampler_epochs": epoch.told if inside else self._samplers.epochs(),
             "generators": None if inside else [generator.get_state() for generator in self._own],
             "global": torch.get_rng_state() if self._is_global else None,
         }
@@ -197,7 +197,7 @@ class Order:
         if state["position"] is not None:
             ahead, position = collections.deque(state["ahead"]), state["position"]
             at = {"drawn": position + len(ahead), "digest": state["digest"], "recent": ahead}
-            drawn = {"drawn_from": state["drawn_from"], "samplers": state["samplers"]}
+            drawn = {"drawn_from": state["drawn_from"], "samplers": state["samplers"], "told": state["sampler_epochs"]}
             self._resumed = Epoch(state["epoch"], position, begun=True, **drawn, **at)
         else:
             self.epoch = Epoch(state["epoch"], done=True)
