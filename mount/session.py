@@ -81,7 +81,7 @@ def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> Non
             _log.warning("%s", line)
         if len(source.warnings) > WARNINGS_SHOWN:
             _log.warning("and %d more of these", len(source.warnings) - WARNINGS_SHOWN)
-        table, signals = open_table(), SignalPipe()
+        table, signals = open_table(), SignalPipe()  # open as long as the process lives: threads may still use them
         point = MountPoint(job.mountpoint, options.nonempty)
         try:
             _Session(job, source, point, ready, lifelines, signals, table).run()
