@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -35,12 +34,19 @@ class SignalPipe:
 
     def __init__(self) -> None:
         self._ours, self._its = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        _handle(self._write)
+        # Until C has them. A handler in Python could be interrupted by the next signal, and that one's by the next,
+        # deeper than Python goes: this one is C, too.
+        self._early: dict[int, FrameType | None] = {}
+        _handle(self._early.__setitem__)
         self._take()
 
     async def get(self) -> int:
         """Wait for a signal; the last one if there are several."""
         self._take()
+        if self._early:
+            number = self._early.popitem()[0]
+            self._early.clear()
+            return number
         await trio.lowlevel.wait_readable(self._ours)
         return os.read(self._ours, _CAPACITY)[-1]
 
@@ -48,10 +54,6 @@ class SignalPipe:
         """Out of Python's hands; twice, because trio.run sets SIGINT's handler to find out which thread it runs in."""
         if lib.fffs_signals_to(self._its, SIGNALS, len(SIGNALS)) != 0:
             raise AssertionError("signals that every system has")
-
-    def _write(self, number: int, _: FrameType | None) -> None:
-        with suppress(BlockingIOError):  # a full pipe says enough
-            os.write(self._its, bytes([number]))
 
 
 def _handle(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:

@@ -43,3 +43,23 @@ def test_other_signals_are_left_alone() -> None:
 @pytest.mark.parametrize("number", [9, 0, -1, 1000])
 def test_what_cannot_be_heard_is_an_error(number: int) -> None:
     assert lib.fffs_signals_to(-1, [number], 1) == -errno.EINVAL
+
+
+def test_a_signal_before_the_event_loop_listens_is_heard_and_runs_no_python_code() -> None:
+    """In which the next could be handled, and so on, deeper than Python goes."""
+    body = """
+import trio
+from fffs.mount.signals import SignalPipe
+pipe = SignalPipe()
+signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))  # as trio does
+called = []
+sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+os.kill(os.getpid(), signal.SIGINT)
+sys.setprofile(None)
+assert called == [], called
+assert trio.run(pipe.get) == signal.SIGINT
+os.kill(os.getpid(), signal.SIGTERM)
+assert trio.run(pipe.get) == signal.SIGTERM
+"""
+    done = run(body)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
