@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, BinaryIO
 
 from fffs.descriptors import above_standard, describe_shortage, pipe
 from fffs.errors import FffsError, MountError
@@ -66,17 +67,38 @@ def _spawn(job: Job, arguments: Sequence[str], lifeline: bool) -> subprocess.Pop
         finally:
             os.close(its)
         try:
-            message = report.read()
+            error = _receive(report, process)
+        except EOFError:
+            process.communicate()
+            how = _how(process.returncode)
+            raise MountError(f"{job.mountpoint}: not mounted: the daemon ended {how} before it was ready") from None
         except BaseException:
             process.terminate()
             process.communicate()
             raise
-    if message and (error := pickle.loads(message)) is None:
+    if error is None:
         return process
     process.communicate()  # closes its stdin, too
-    if message:
-        raise error
-    raise MountError(f"{job.mountpoint}: not mounted: the daemon ended {_how(process.returncode)} before it was ready")
+    raise error
+
+
+def _receive(report: BinaryIO, process: subprocess.Popen[bytes]) -> BaseException | None:
+    """The report, or EOFError when the daemon ended without one. The end of the pipe may never come: a process that
+    another thread forks meanwhile keeps an end of it.
+    """
+    poll = select.poll()
+    poll.register(report, select.POLLIN)
+    try:
+        daemon = os.pidfd_open(process.pid)
+    except OSError:  # a sandbox
+        poll.poll()
+    else:
+        with open(daemon, "rb", buffering=0):
+            poll.register(daemon, select.POLLIN)
+            if report.fileno() not in dict(poll.poll()):
+                raise EOFError
+    error: BaseException | None = pickle.load(report)
+    return error
 
 
 def _start(command: list[str], fds: Sequence[int], **options: Any) -> subprocess.Popen[bytes]:

@@ -12,9 +12,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mounting import (
@@ -32,7 +33,7 @@ from mounting import (
 
 import fffs
 from fffs.errors import DeadMountError, FormatError, MountError, SourceNotFoundError, UsageError
-from fffs.mount import mounted, umount
+from fffs.mount import background, mounted, umount
 from fffs.mount.mounts import mount_at
 
 pytestmark = pytest.mark.fuse
@@ -780,6 +781,26 @@ def test_a_child_of_fork_that_leaves_the_block_ends_no_mount(
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", LEFT, how, source, *point]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (7, "")
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_child_that_another_thread_forks_keeps_nobody_waiting(
+    ready: bool, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has an end of the pipe on which the daemon reports, and lives on."""
+    start, kept = background._start, []
+
+    def starting(command: list[str], fds: Sequence[int], **options: Any) -> subprocess.Popen[bytes]:
+        kept.append(os.dup(fds[0]))  # as such a child has
+        return start(command if ready else ["false"], fds, **options)
+
+    monkeypatch.setattr(background, "_start", starting)
+    try:
+        with nullcontext() if ready else pytest.raises(MountError, match="ended with exit code 1"):
+            with mounted(source) as path:
+                assert os.listdir(path) == ["file"]
+    finally:
+        os.close(kept[0])
 
 
 def test_the_daemon_does_not_import_from_the_working_folder(source: Path, tmp_path: Path) -> None:
