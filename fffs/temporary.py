@@ -1,8 +1,13 @@
-"""What is being written, under temporary names that its lock makes ours; and what writers that were killed left."""
+"""What is being written, under temporary names that its lock makes ours; and what writers that were killed left.
+
+Where a file system has no locks, writers do without: their names are random. Leftovers then stay for whoever finds
+them, because nothing would tell them from what a living writer has; not even their age, of a writer that waits.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -15,6 +20,9 @@ from fffs.folders import FOLDER, close, open_folder, remove_content
 # Leftovers of a writer that was killed are recognised by this name, and as nobody's by their lock: the writer holds
 # one.
 SUFFIX = ".fffs-tmp"
+
+# What flock says where there are no locks: some FUSE, 9p, Lustre without the option flock, NFS without a lock service.
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -41,8 +49,19 @@ def second_name(path: str) -> bytes:
     return os.path.join(folder, _temporary_name(name))
 
 
+def lock(fd: int, how: int) -> bool:
+    """Lock an open file or folder as flock(2) does; False where its file system has no locks. Raises OSError."""
+    try:
+        fcntl.flock(fd, how)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return False
+    return True
+
+
 def create_locked_file(folder: int, name: bytes) -> tuple[int, bytes]:
-    """A new file whose lock this process holds: its descriptor and name."""
+    """A new file whose lock this process holds, if it can be locked: its descriptor and name."""
     while True:
         temporary = _temporary_name(name)
         try:
@@ -50,9 +69,8 @@ def create_locked_file(folder: int, name: bytes) -> tuple[int, bytes]:
         except FileExistsError:
             continue  # by chance, or because somebody wants us to write there
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            # Another writer may have taken the file for a leftover before it was locked.
-            if os.fstat(fd).st_nlink == 1:
+            lock(fd, fcntl.LOCK_EX)
+            if _is_there(folder, temporary):
                 return fd, temporary
         except BaseException:
             with contextlib.suppress(OSError):
@@ -63,7 +81,7 @@ def create_locked_file(folder: int, name: bytes) -> tuple[int, bytes]:
 
 
 def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
-    """A new folder whose lock this process holds: its descriptor and name."""
+    """A new folder whose lock this process holds, if it can be locked: its descriptor and name."""
     while True:
         temporary = _temporary_name(name)
         try:
@@ -79,15 +97,27 @@ def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
                 os.rmdir(temporary, dir_fd=parent)
             raise
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            lock(fd, fcntl.LOCK_EX)
             os.fchmod(fd, 0o700)
-            if _is_named(parent, temporary, fd):
+            if _is_there(parent, temporary):
                 return fd, temporary
         except BaseException:
             remove_folder(parent, temporary, fd)
             close(fd)
             raise
         close(fd)
+
+
+def _is_there(folder: int, name: bytes) -> bool:
+    """Whether there is something of that name: another writer may have taken it for a leftover before it was locked.
+
+    Not told by inode numbers or numbers of links, which some file systems make up.
+    """
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _is_named(folder: int, name: bytes, fd: int) -> bool:
@@ -99,10 +129,10 @@ def _is_named(folder: int, name: bytes, fd: int) -> bool:
 
 
 def remove_folder(parent: int, name: bytes, fd: int) -> None:
-    """Remove a folder, open as fd and locked by us, as far as possible; not what has been given another name."""
-    if _is_named(parent, name, fd):
-        remove_content(fd)
-        with contextlib.suppress(OSError):
+    """Remove a folder that we made, open as fd, as far as possible; not when it has been given another name."""
+    with contextlib.suppress(OSError):
+        if _is_there(parent, name):
+            remove_content(fd)
             os.rmdir(name, dir_fd=parent)
 
 
@@ -125,13 +155,21 @@ def remove_leftover_files(folder: int, name: bytes) -> None:
     """Remove what killed writers of the same target left: their locks are free."""
     for entry in _find_leftovers(folder, name):
         with contextlib.suppress(OSError):  # somebody is writing it, or it is gone, or it is nothing of ours
-            # O_NONBLOCK: a FIFO of that name must not stop us.
-            fd = os.open(entry, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            fd = _open_leftover(folder, entry)
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.unlink(entry, dir_fd=folder)
+                if lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                    os.unlink(entry, dir_fd=folder)
             finally:
                 close(fd)
+
+
+def _open_leftover(folder: int, entry: bytes) -> int:
+    """For writing if we may: NFS gives an exclusive lock to nobody else."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO of that name must not stop us
+    try:
+        return os.open(entry, os.O_RDWR | flags, dir_fd=folder)
+    except PermissionError:
+        return os.open(entry, os.O_RDONLY | flags, dir_fd=folder)
 
 
 def remove_leftover_folders(parent: int, name: bytes) -> None:
@@ -144,10 +182,24 @@ def remove_leftover_folders(parent: int, name: bytes) -> None:
             except PermissionError:
                 fd, forced = open_folder(entry, parent, force=True), True
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_folder(parent, entry, fd)
-            except BlockingIOError:
-                if forced:
-                    os.fchmod(fd, mode)  # its owner has completed it and is about to rename it
+                if not _remove_unlocked(parent, entry, _temporary_name(name), fd) and forced:
+                    os.fchmod(fd, mode)  # its owner may have completed it, and be about to rename it
             finally:
                 close(fd)
+
+
+def _remove_unlocked(parent: int, entry: bytes, ours: bytes, fd: int) -> bool:
+    """Remove a leftover, open as fd, unless it has an owner; False: it has, or that cannot be told.
+
+    It gets another name first. Where its owner's lock cannot be seen, as from another machine, the owner then finds
+    nothing to rename, and does not put in place what is half removed.
+    """
+    try:
+        if not lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB) or not _is_named(parent, entry, fd):
+            return False
+        os.rename(entry, ours, src_dir_fd=parent, dst_dir_fd=parent)
+    except OSError:
+        return False
+    if _is_named(parent, ours, fd):
+        remove_folder(parent, ours, fd)
+    return True

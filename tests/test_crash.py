@@ -84,14 +84,20 @@ class Room:
             self.target.mkdir() if self.kind == "unpack" else self.target.write_bytes(b"older")
             os.utime(self.target, ns=(1, 1))
         self._temporary(self.dead)
+        self._dead = (self.folder / self.dead).stat().st_ino
 
     def leftovers(self) -> set[str]:
-        """What is beside it, apart from the living writer's; every name is of the documented form."""
+        """What is beside it, apart from the living writer's; every name is of the documented form.
+
+        The dead one's has its old name here also when it got another one to be removed under.
+        """
         names = set(os.listdir(self.folder)) - {self.name}
         assert self.living in names
         for name in names:
             assert re.fullmatch(TEMPORARY % re.escape(self.name), name)
-        return names - {self.living}
+        return {
+            self.dead if (self.folder / name).lstat().st_ino == self._dead else name for name in names - {self.living}
+        }
 
     def assert_next_run_succeeds(self) -> None:
         """And removes what is left; not what the living writer has."""

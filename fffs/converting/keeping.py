@@ -11,7 +11,7 @@ from types import TracebackType
 from fffs.atomic import IN_PLACE
 from fffs.errors import WriteError
 from fffs.folders import close
-from fffs.temporary import second_name
+from fffs.temporary import lock, second_name
 
 
 class Kept:
@@ -56,7 +56,7 @@ def _lock(path: bytes) -> int:
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # who has one keeps cleaners away as well
+            lock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # who has one keeps cleaners away as well
         except OSError:
             close(fd)
             raise

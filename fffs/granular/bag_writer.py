@@ -76,6 +76,9 @@ class BagWriter(OutputWriter):
     one stays as it is until then. layout="v3" (granular from 0.22): ``X.bag`` with ``X.idx``, appended to when they are
     there; what was flushed stays, whatever happens.
 
+    Of two writers that append to one Bag the second is refused. Where the file system has no locks, it is not, and an
+    UnlockedWarning says so.
+
     Leaving the with-block by an exception forgets everything (v3: what was not flushed). Not thread-safe; not to be
     used in a child of fork.
     """

@@ -19,6 +19,7 @@ from fffs.failures import writing
 from fffs.formats.bag import SUFFIX, encode_table, load_index, sidecars
 from fffs.index import Int64Array
 from fffs.pwrite import write_at
+from fffs.temporary import lock
 
 BUFFER = 1 << 20
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -26,6 +27,10 @@ _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 class TornTailWarning(UserWarning):
     """A writer that was stopped left an incomplete record or row behind the complete ones; it was cut off."""
+
+
+class UnlockedWarning(UserWarning):
+    """A Bag that grows cannot be locked: two writers at once would destroy it."""
 
 
 class RecordStream:
@@ -102,7 +107,7 @@ class AppendedBag:
             raise UsageError(f"{self.path}: there is no {self.table}: it is a Bag in another layout, or half of one")
         try:
             self._bag = above_standard(os.open(self.path, _OPEN, 0o666))
-            fcntl.flock(self._bag, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock()
             self._index = above_standard(os.open(self.table, _OPEN, 0o666))
             if not all(stat.S_ISREG(os.fstat(fd).st_mode) for fd in (self._bag, self._index)):
                 raise UsageError(f"{self.path}: not a regular file")
@@ -112,6 +117,14 @@ class AppendedBag:
             raise WriterError(f"{self.path}: another writer is appending to it") from None
         except OSError as error:
             raise WriteError(error.errno, self.path) from error
+
+    def _lock(self) -> None:
+        if not lock(self._bag, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            warnings.warn(
+                f"{self.path}: its file system has no locks: see to it that nobody else appends to it",
+                UnlockedWarning,
+                stacklevel=2,
+            )
 
     def _load(self) -> Int64Array:
         """Where the records end that are there."""
