@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -21,6 +22,7 @@ from fffs.failures import writing
 from fffs.folders import FOLDER, close
 from fffs.native import lib
 from fffs.paths import PathLike
+from fffs.rights import rights_at, rights_of
 from fffs.temporary import (
     create_locked_file,
     create_locked_folder,
@@ -43,11 +45,13 @@ class AtomicFile:
     """A new file at ``path``; ``commit`` puts it there, ``discard`` (or an exception in the with-block) forgets it.
 
     ``fd`` is open for reading and writing and belongs to this object; ``early`` is to be told of what is written to it.
-    Not thread-safe, but ``fd`` may be written with pwrite from several threads. After fork only the process that made
+    A new file may be read by whoever may read the one that it replaces, and else as the umask says. Not thread-safe,
+    but ``fd`` may be written with pwrite from several threads. After fork only the process that made
     it may commit or discard.
     """
 
-    def __init__(self, path: PathLike) -> None:
+    def __init__(self, path: PathLike, beside: int | None = None) -> None:
+        """beside: open; the file that this one belongs to, whose readers may read this one and nobody else."""
         self.path = os.fsdecode(path)
         folder, self._name = os.path.split(os.fsencode(path))
         if not self._name:
@@ -59,6 +63,8 @@ class AtomicFile:
             try:
                 remove_leftover_files(self._folder, self._name)
                 self._mode = new_mode(0o666)
+                self._replaced = rights_at(self._folder, self._name, stat.S_IFREG)
+                self._beside = None if beside is None else rights_of(beside, 0o666)
                 self.fd, self._temporary = create_locked_file(self._folder, self._name)
             except BaseException:
                 close(self._folder)
@@ -74,7 +80,7 @@ class AtomicFile:
         """
         refuse_child(self._owner, self.path)
         try:
-            os.fchmod(self.fd, self._mode)
+            self._give_rights()
             os.fsync(self.fd)
             forget_checksums(self._name, self._folder)
             os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
@@ -86,6 +92,17 @@ class AtomicFile:
                 _sync_place(self._folder)
         finally:
             self._close()
+
+    def _give_rights(self) -> None:
+        """As they are now; of a file that has been removed meanwhile, as they were."""
+        if rights := self._beside or rights_at(self._folder, self._name, stat.S_IFREG) or self._replaced:
+            rights.give(self.fd, self._mode)
+        else:
+            os.fchmod(self.fd, self._mode)
+
+    def belongs_to(self, other: AtomicFile) -> None:
+        """This file gets the rights of the one that another, which it belongs to, replaces, if there is one."""
+        self._beside = other._replaced
 
     def sync(self) -> None:
         """Have all of it on the disk, so that ``commit`` has little left that can fail. Raises WriteError."""
@@ -145,7 +162,8 @@ class AtomicFolder:
         self._open = True
 
     def commit(self, mode: int | None = None, mtime: int | None = None) -> None:
-        """Put the folder in place, durably, with that mode and time; without them, as mkdir(2) would make it now.
+        """Put the folder in place, durably, with that mode and time; without them, as mkdir(2) would make it now, or
+        with the rights of the empty folder that it replaces.
 
         Raises WriteError, and then the target is as it was. Or it is in place and only its parent could not be synced;
         the error says so.
@@ -154,7 +172,7 @@ class AtomicFolder:
             # One call for all that is in it, instead of one for every file.
             if status := lib.fffs_syncfs(self.fd):
                 raise OSError(-status, os.strerror(-status))
-            os.fchmod(self.fd, new_mode(0o777) if mode is None else mode)
+            self._give_rights(mode)
             mtime = time.time_ns() if mtime is None else mtime
             os.utime(self.fd, ns=(mtime, mtime))
             _sync_open_folder(self.fd)
@@ -164,6 +182,13 @@ class AtomicFolder:
                 _sync_place(self._parent)
         finally:
             self._close()
+
+    def _give_rights(self, mode: int | None) -> None:
+        usual = new_mode(0o777) if mode is None else mode
+        if mode is None and (rights := rights_at(self._parent, self._name, stat.S_IFDIR)):
+            rights.give(self.fd, usual)
+        else:
+            os.fchmod(self.fd, usual)
 
     def discard(self) -> None:
         """Remove the folder. May be called again, and after ``commit``."""

@@ -147,7 +147,7 @@ def _write(source: SourceFile) -> str:
     checksums = np.concatenate([np.empty(0, np.uint32), *_compute(source)])
     head = HEAD.pack(MAGIC, len(index), index.file_size, _fingerprint(index))
     body = head + checksums.astype("<u4").tobytes()
-    with AtomicFile(index.path + CHECKSUMS) as target:
+    with AtomicFile(index.path + CHECKSUMS, source.fd) as target:
         with writing(target.path), open(target.fd, "wb", closefd=False) as file:
             file.write(body)
             file.write(CRC.pack(engine.crc32(body)))

@@ -80,6 +80,7 @@ class RecordFile:
     def _finish_table(self, table: AtomicFile) -> None:
         """The table appears first, because a Bag without its table would pass for another."""
         self._write([self._offsets[1:].astype("<u8").tobytes()], 0, table)
+        table.belongs_to(self._file)
         self._file.sync()
         table.sync()
         with contextlib.suppress(FileNotFoundError):

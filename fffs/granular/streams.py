@@ -19,6 +19,7 @@ from fffs.failures import writing
 from fffs.formats.bag import SUFFIX, encode_table, load_index, sidecars
 from fffs.index import Int64Array
 from fffs.pwrite import write_at
+from fffs.rights import rights_of
 from fffs.temporary import lock
 
 BUFFER = 1 << 20
@@ -108,7 +109,10 @@ class AppendedBag:
         try:
             self._bag = above_standard(os.open(self.path, _OPEN, 0o666))
             self._lock()
-            self._index = above_standard(os.open(self.table, _OPEN, 0o666))
+            self._index = above_standard(os.open(self.table, _OPEN, 0o600))
+            if not os.fstat(self._index).st_size:
+                with contextlib.suppress(PermissionError):  # somebody else's that is there already
+                    rights_of(self._bag, 0o666).give(self._index, 0o600)
             if not all(stat.S_ISREG(os.fstat(fd).st_mode) for fd in (self._bag, self._index)):
                 raise UsageError(f"{self.path}: not a regular file")
             if not has_table:

@@ -1,0 +1,104 @@
+"""Rights: who may read a new file that replaces an old one, or lies beside one: those who may read that one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from dataclasses import dataclass
+
+from fffs.folders import close
+
+_ACL = "system.posix_acl_access"
+_LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+PERMISSIONS = 0o777  # never set-user-ID, set-group-ID or sticky bits: the content is another
+
+
+@dataclass(frozen=True)
+class Rights:
+    """Of a file or folder: its permission bits, owner and group, and its access control list as bytes, if it has one.
+
+    ``trusted``: somebody who may decide that has set them, and not just anybody who may write to the same folder and
+    wants to read, or own, what will be there.
+    """
+
+    mode: int
+    uid: int
+    gid: int
+    acl: bytes | None
+    trusted: bool
+
+    def give(self, fd: int, usual: int) -> None:
+        """Give them to what is open as fd, as far as we may; never wider ones. usual: the mode without a model. Raises
+        OSError.
+        """
+        if not self.trusted:
+            os.fchmod(fd, (self.mode | 0o700) & usual)
+            return
+        self._give_owner(fd)
+        mode, kept = self.mode, os.fstat(fd).st_gid == self.gid
+        if not kept:  # those in the new group, and those in the old one, get what both had
+            both = (mode >> 3) & mode & 0o7
+            mode = mode & 0o700 | both << 3 | both
+        if self.acl is None or not kept:
+            with contextlib.suppress(OSError):  # it may have one of the folder it is in; mostly it has none
+                os.removexattr(fd, _ACL)
+        else:
+            try:
+                os.setxattr(fd, _ACL, self.acl)
+            except OSError:
+                kept = False
+        if self.acl is not None and not kept:
+            mode &= ~0o070  # which are those of the list's mask, and not of the group
+        os.fchmod(fd, mode)
+
+    def _give_owner(self, fd: int) -> None:
+        own = os.fstat(fd)
+        if (own.st_uid, own.st_gid) != (self.uid, self.gid):
+            try:
+                os.fchown(fd, self.uid, self.gid)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.fchown(fd, -1, self.gid)
+
+
+def rights_of(fd: int, bits: int = PERMISSIONS) -> Rights:
+    """Those of what is open as fd, for something that belongs to it. bits: which are to be taken. Raises OSError."""
+    status = os.fstat(fd)
+    return Rights(status.st_mode & bits, status.st_uid, status.st_gid, _read_acl(fd), True)
+
+
+def rights_at(place: int, name: bytes, kind: int) -> Rights | None:
+    """Those of what has that name in the folder open as place; None where it is not of that kind (S_IFREG, S_IFDIR).
+    Raises OSError.
+    """
+    try:
+        status = os.stat(name, dir_fd=place, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if stat.S_IFMT(status.st_mode) != kind:
+        return None
+    mode, acl = status.st_mode & PERMISSIONS, None
+    try:
+        fd = os.open(name, _LOOK, dir_fd=place)
+    except OSError:
+        mode &= ~0o070  # whether they mean the group cannot be found out
+    else:
+        try:
+            acl = _read_acl(fd)
+        finally:
+            close(fd)
+    return Rights(mode, status.st_uid, status.st_gid, acl, _is_trusted(status.st_uid, os.stat(".", dir_fd=place)))
+
+
+def _is_trusted(owner: int, folder: os.stat_result) -> bool:
+    """Whether what has that owner can not have been made by others who may write to the folder."""
+    ours = os.geteuid()
+    return owner == ours or (folder.st_uid in (0, ours, owner) and not folder.st_mode & 0o022)
+
+
+def _read_acl(fd: int) -> bytes | None:
+    try:
+        return os.getxattr(fd, _ACL)
+    except OSError:  # there is none, or there are none on this file system
+        return None

@@ -1,0 +1,211 @@
+"""Who may read what is written: a new file that replaces one, or lies beside one, is open to nobody else."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import fffs
+from fffs import sidecar
+from fffs.atomic import AtomicFile
+from fffs.dumping import dump
+from fffs.granular import BagWriter
+from fffs.tfrecord import TFRecordWriter
+
+ACL = "system.posix_acl_access"
+STRANGER = 12345
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture(autouse=True)
+def _umask() -> Iterator[None]:
+    old = os.umask(0o022)
+    yield
+    os.umask(old)
+
+
+def write(path: Path) -> None:
+    with fffs.FileWriter(path, 1) as writer:
+        writer.write_one(b"record")
+
+
+def pack(path: Path) -> None:
+    path.with_name("f").mkdir(exist_ok=True)
+    fffs.pack_folder(path.with_name("f"), path)
+
+
+def write_bag(path: Path) -> None:
+    with BagWriter(path) as writer:
+        writer.append(b"record")
+
+
+def write_tfrecord(path: Path) -> None:
+    with TFRecordWriter(path) as writer:
+        writer.write_one(b"record")
+
+
+def convert(path: Path) -> None:
+    write_tfrecord(path.with_name("source.tfrecord"))
+    fffs.convert(path.with_name("source.tfrecord"), path, force=True, verify=True)
+
+
+def convert_to_two_files(path: Path) -> None:
+    write_tfrecord(path.with_name("source.tfrecord"))
+    fffs.convert(path.with_name("source.tfrecord"), path, force=True, verify=True, layout="v3")
+
+
+WRITERS: dict[str, list[Callable[[Path], None]]] = {
+    "x.ffr": [write, pack, convert],
+    "x.bag": [write_bag, convert, convert_to_two_files],
+    "x.tfrecord": [write_tfrecord],
+}
+EVERY_WRITER = [(name, writer) for name, writers in WRITERS.items() for writer in writers]
+
+
+@pytest.mark.parametrize(("name", "writer"), EVERY_WRITER)
+@pytest.mark.parametrize("permissions", [0o600, 0o640, 0o666, 0o444])
+def test_a_file_that_replaces_another_can_be_read_by_whoever_could_read_that(
+    name: str, writer: Callable[[Path], None], permissions: int, tmp_path: Path
+) -> None:
+    writer(tmp_path / name)
+    assert mode(tmp_path / name) == 0o644
+    (tmp_path / name).chmod(permissions)
+    inode = (tmp_path / name).stat().st_ino
+    writer(tmp_path / name)
+    assert mode(tmp_path / name) == permissions
+    assert (tmp_path / name).stat().st_ino != inode
+
+
+def test_the_table_beside_a_bag_is_not_open_to_more_than_the_bag(tmp_path: Path) -> None:
+    write_bag(tmp_path / "x.bag")
+    (tmp_path / "x.bag").chmod(0o600)
+    convert_to_two_files(tmp_path / "x.bag")
+    assert mode(tmp_path / "x.idx") == 0o600
+    (tmp_path / "y.bag").touch(0o600)
+    with BagWriter(tmp_path / "y.bag", "v3"):
+        assert mode(tmp_path / "y.idx") == 0o600
+
+
+@pytest.mark.parametrize("permissions", [0o600, 0o640, 0o666])
+def test_checksums_beside_a_file_can_be_read_by_whoever_can_read_that(permissions: int, tmp_path: Path) -> None:
+    write_bag(tmp_path / "x.bag")
+    (tmp_path / "x.bag").chmod(permissions)
+    for old in (None, b"stale"):
+        if old is not None:
+            (tmp_path / "x.bag.fffs-crc").write_bytes(old)
+            (tmp_path / "x.bag.fffs-crc").chmod(0o644)
+        assert sidecar.keep_checksums(tmp_path / "x.bag")
+        assert mode(tmp_path / "x.bag.fffs-crc") == permissions
+
+
+def test_special_bits_of_what_is_replaced_are_not_given_to_other_content(tmp_path: Path) -> None:
+    (tmp_path / "x.ffr").touch()
+    (tmp_path / "x.ffr").chmod(0o7711)
+    write(tmp_path / "x.ffr")
+    assert mode(tmp_path / "x.ffr") == 0o711
+
+
+@as_root
+def test_owner_and_group_are_kept_where_we_may(tmp_path: Path) -> None:
+    write(tmp_path / "x.ffr")
+    os.chown(tmp_path / "x.ffr", STRANGER, STRANGER + 1)
+    write(tmp_path / "x.ffr")
+    status = (tmp_path / "x.ffr").stat()
+    assert (status.st_uid, status.st_gid) == (STRANGER, STRANGER + 1)
+
+
+@as_root
+@pytest.mark.parametrize(("before", "after"), [(0o640, 0o600), (0o664, 0o644), (0o604, 0o600), (0o666, 0o666)])
+def test_a_group_that_cannot_be_kept_does_not_widen_who_may_read(
+    before: int, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: int) -> None:
+        raise PermissionError
+
+    write(tmp_path / "x.ffr")
+    os.chown(tmp_path / "x.ffr", -1, STRANGER)
+    (tmp_path / "x.ffr").chmod(before)
+    monkeypatch.setattr(os, "fchown", refused)
+    write(tmp_path / "x.ffr")
+    assert mode(tmp_path / "x.ffr") == after
+
+
+@as_root
+def test_what_a_stranger_put_there_neither_opens_a_file_nor_takes_it(tmp_path: Path) -> None:
+    """In a folder that others may write to, as /tmp."""
+    tmp_path.chmod(0o1777)
+    (tmp_path / "x.ffr").touch()
+    os.chown(tmp_path / "x.ffr", STRANGER, STRANGER)
+    for planted, expected in ((0o666, 0o600), (0o044, 0o600)):
+        (tmp_path / "x.ffr").chmod(planted)
+        os.chown(tmp_path / "x.ffr", STRANGER, STRANGER)
+        os.umask(0o077)
+        write(tmp_path / "x.ffr")
+        assert mode(tmp_path / "x.ffr") == expected
+        assert (tmp_path / "x.ffr").stat().st_uid == os.geteuid()
+
+
+def access_list(group: int, mask: int) -> bytes:
+    """rw for the owner and for a stranger, as far as the mask lets them."""
+    anybody = 0xFFFFFFFF
+    entries = [(1, 6, anybody), (2, 6, STRANGER), (4, group, anybody), (16, mask, anybody), (32, 0, anybody)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+def test_a_list_of_who_may_read_is_kept_and_its_mask_given_to_no_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.ffr"
+    write(path)
+    os.setxattr(path, ACL, access_list(0, 6))
+    assert mode(path) == 0o660
+    write(path)
+    assert os.getxattr(path, ACL) == access_list(0, 6)
+
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setxattr", refused)
+    write(path)
+    assert mode(path) == 0o600
+
+
+def test_the_list_of_the_folder_opens_no_file_that_had_none(tmp_path: Path) -> None:
+    path = tmp_path / "x.ffr"
+    write(path)
+    path.chmod(0o660)
+    os.setxattr(tmp_path, "system.posix_acl_default", access_list(0, 6))
+    write(path)
+    assert ACL not in os.listxattr(path)
+    assert mode(path) == 0o660
+
+
+def test_a_link_that_is_replaced_gives_no_rights(tmp_path: Path) -> None:
+    (tmp_path / "private").touch(0o600)
+    (tmp_path / "x.ffr").symlink_to("private")
+    write(tmp_path / "x.ffr")
+    assert mode(tmp_path / "x.ffr") == 0o644
+    assert mode(tmp_path / "private") == 0o600
+
+
+def test_rights_that_change_while_a_file_is_written_are_those_that_count(tmp_path: Path) -> None:
+    write(tmp_path / "x.ffr")
+    with AtomicFile(tmp_path / "x.ffr") as file:
+        (tmp_path / "x.ffr").chmod(0o600)
+        file.commit()
+    assert mode(tmp_path / "x.ffr") == 0o600
+
+
+def test_an_empty_folder_that_is_filled_stays_as_private_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir(0o700)
+    dump([b"record"] * 2, tmp_path / "parts", 2)
+    assert mode(tmp_path / "parts") == 0o700
