@@ -18,7 +18,7 @@ from fffs.formats.ffrecord import SUFFIX
 from fffs.jobs import Jobs, Progress, default_jobs
 from fffs.pack_file import PIECE, PackFile
 from fffs.paths import PathLike
-from fffs.scan import FileToPack, Output, Scan, SourceFolder, identity, open_source, scan_folder
+from fffs.scan import FileToPack, Output, Scan, SourceFolder, open_source, scan_folder
 from fffs.tree import Tree
 from fffs.treebuilder import TreeBuilder
 
@@ -107,10 +107,10 @@ class _Packer:
                 raise self._changed(file) from None
             raise ReadError(error.errno, self.source.shown(file.path)) from error
         try:
-            if identity(os.fstat(fd)) != file.identity:
+            if not file.is_same(os.fstat(fd)):
                 raise self._changed(file)
             self._copy_bytes(k, file, fd)
-            if identity(os.fstat(fd)) != file.identity:
+            if not file.is_same(os.fstat(fd)):
                 raise self._changed(file)
         finally:
             close(fd)

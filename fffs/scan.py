@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 
 from fffs.errors import ReadError, SourceChangedError, SourceNotFoundError, UnsupportedError, UsageError
 from fffs.folders import Way, Ways, close
+from fffs.inodes import Reliability, are_reliable, have_same_content, place
 from fffs.native import lib
 from fffs.temporary import temporary_names
 from fffs.treebuilder import TreeBuilder
 
 KINDS = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 PATH_MAX = int(lib.FFFS_PATH_MAX)
+# How many different files that look like one are compared with a further name, where inode numbers mean nothing.
+ALIKE = 16
 # What the time of a node can be, in nanoseconds since 1970.
 MTIME_MIN, MTIME_MAX = -(2**63), 2**63 - 1
 
@@ -28,15 +31,25 @@ class FileToPack:
     path: bytes  # from the folder that is packed
     size: int
     identity: Identity
+    numbered: bool  # its inode number says which file it is
+
+    def is_same(self, status: os.stat_result) -> bool:
+        """Whether that is the status of this file, unchanged."""
+        return identity(status, self.numbered) == self.identity
 
 
-Identity = tuple[int, int, int, int, int]
-"""Device, inode, size, mtime and ctime in nanoseconds."""
+Identity = tuple[int, int, int, int, int, int]
+"""Device, inode, size, mtime and ctime in nanoseconds, type and mode."""
 
 
-def identity(status: os.stat_result) -> Identity:
-    """What must be the same for a file to count as unchanged. Who writes may set mtime back, but not ctime."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+def identity(status: os.stat_result, numbered: bool = True) -> Identity:
+    """What must be the same for a file to count as unchanged. Who writes may set mtime back, but not ctime.
+
+    numbered: the inode number must be the same, too. Where such numbers are not reliable, the rest must do: that a file
+    is the one of that name, and not behind a link, is seen to by how it is opened.
+    """
+    number = status.st_ino if numbered else 0
+    return status.st_dev, number, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode
 
 
 def nearest_mtime(nanoseconds: int, shown: Callable[[], str], warn: Callable[[str], None]) -> int:
@@ -56,20 +69,21 @@ class Output:
     def __init__(self, path: bytes) -> None:
         """Raises OSError when there is no folder to write it to."""
         folder, self._name = os.path.split(path)
-        self._folder = _place(os.stat(folder or b"."))
+        self._path = os.path.realpath(folder or b".")
+        fd = os.open(folder or b".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._folder, self._numbered = place(os.fstat(fd)), are_reliable(fd)
+        finally:
+            close(fd)
         self._temporary = temporary_names(self._name)
 
-    def is_in(self, status: os.stat_result) -> bool:
-        """Whether the folder with that status holds it."""
-        return self._folder == _place(status)
+    def is_in(self, status: os.stat_result, path: bytes) -> bool:
+        """Whether the folder with that status and real path holds it."""
+        return self._folder == place(status) if self._numbered else self._path == path
 
     def is_named(self, name: bytes) -> bool:
         """Whether the name is its own or one of its temporary files'."""
         return name == self._name or self._temporary.fullmatch(name) is not None
-
-
-def _place(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
 
 
 @dataclass
@@ -90,6 +104,7 @@ class SourceFolder:
     path: bytes
     fd: int
     ways: Ways
+    real: bytes  # its path without symbolic links
 
     def shown(self, path: bytes) -> str:
         """What something in it is called in messages."""
@@ -115,7 +130,7 @@ def open_source(folder: bytes) -> Iterator[SourceFolder]:
         raise ReadError(error.errno, os.fsdecode(folder)) from error
     ways = Ways(fd)
     try:
-        yield SourceFolder(folder, fd, ways)
+        yield SourceFolder(folder, fd, ways, os.path.realpath(folder))
     finally:
         ways.close()
         close(fd)
@@ -143,7 +158,9 @@ class _Scanner:
 
     def __init__(self, source: SourceFolder, output: Output | None, warn: Callable[[str], None], way: Way) -> None:
         self.source, self.output, self.warn, self.way = source, output, warn, way
-        self.linked: dict[tuple[int, int], int] = {}  # (device, inode) of files with several names -> node
+        # Files with several names -> the nodes and first paths of those that look like that.
+        self.linked: dict[tuple[int, ...], list[tuple[int, bytes]]] = {}
+        self.reliability = Reliability()
 
     def run(self) -> Scan:
         """Scan everything. A folder is what is open, never what a name leads to."""
@@ -179,7 +196,8 @@ class _Scanner:
             raise self._failure(error, path) from error
 
     def _names(self, path: bytes, status: os.stat_result, fd: int) -> list[bytes]:
-        inside = self.output if self.output and self.output.is_in(status) else None
+        real = os.path.join(self.source.real, path) if path else self.source.real
+        inside = self.output if self.output and self.output.is_in(status, real) else None
         if inside:
             self.scan.holds_output = path
         try:
@@ -211,14 +229,17 @@ class _Scanner:
     def _add(self, parent: int, path: bytes, name: bytes, status: os.stat_result, fd: int) -> None:
         """Add what is no folder: a file, a further name of a file, a symbolic link; or warn."""
         kind = stat.S_IFMT(status.st_mode)
-        key = _place(status)
         scan = self.scan
         if kind in KINDS:
             self.warn(f"{self.source.shown(path)}: a {KINDS[kind]}, left out")
             return
-        if key in self.linked:
-            scan.builder.add_link(parent, name, self.linked[key])
-            return
+        numbered = self.reliability.of(status, fd)
+        key = place(status) if numbered else (*identity(status), status.st_nlink)
+        alike = self.linked.get(key, [])
+        for node, first in alike:
+            if numbered or self._is_one_file(first, name, fd, kind):
+                scan.builder.add_link(parent, name, node)
+                return
         mtime = self._mtime(status, path)
         if kind == stat.S_IFLNK:
             try:
@@ -228,10 +249,23 @@ class _Scanner:
             node = scan.builder.add_symlink(parent, name, target, _mode(status), mtime)
         else:
             node = scan.builder.add_file(parent, name, len(scan.files), _mode(status), mtime)
-            scan.files.append(FileToPack(path, status.st_size, identity(status)))
+            scan.files.append(FileToPack(path, status.st_size, identity(status, numbered), numbered))
             scan.total_bytes += status.st_size
-        if status.st_nlink > 1:
-            self.linked[key] = node
+        if status.st_nlink > 1 and len(alike) < ALIKE:
+            self.linked[key] = [*alike, (node, path)]
+
+    def _is_one_file(self, first: bytes, name: bytes, fd: int, kind: int) -> bool:
+        """Whether a name may count as a further one of what has the same number, size and times, which are not enough
+        where numbers are made up: then what is in it decides.
+        """
+        folder, other = os.path.split(first)
+        try:
+            with self.source.ways.at(folder) as dir_fd:
+                if kind == stat.S_IFLNK:
+                    return os.readlink(name, dir_fd=fd) == os.readlink(other, dir_fd=dir_fd)
+                return have_same_content(fd, name, dir_fd, other)
+        except OSError:
+            return False
 
 
 def _mode(status: os.stat_result) -> int:

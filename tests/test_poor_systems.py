@@ -5,16 +5,21 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from builders import split_records
+from builders import differences, once, snapshot, split_records
+from strange_disk import strange_disk
 
 import fffs
+from fffs import index_cache
+from fffs.converting.keeping import Kept
 from fffs.dumping import dump
+from fffs.errors import SourceChangedError
 from fffs.granular import BagReader, BagWriter
 from fffs.granular.streams import UnlockedWarning
+from fffs.ofrecord import OFRecordWriter
 from fffs.unpacking import unpack
 
 RECORDS = [b"first", b"", b"third"]
@@ -131,3 +136,100 @@ def test_a_folder_whose_lock_was_not_seen_is_not_put_in_place_without_its_conten
     unpack(tmp_path / "p.ffr", tmp_path / "target")
     assert renamed and not living.exists()
     assert sorted(os.listdir(tmp_path)) == ["f", "p.ffr", "target"]
+
+
+# ---------------------------------------------------------------- inode numbers that mean nothing
+
+
+@pytest.fixture(params=["changing", "equal"])
+def strange(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A disk with such numbers: three different files that look alike, two more names of the last, and a link."""
+    folder = tmp_path / "under"
+    (folder / "sub").mkdir(parents=True)
+    for name, content in (("a", b"first"), ("b", b"other"), ("sub/c", b"third")):
+        (folder / name).write_bytes(content)
+    for name in ("d", "sub/d"):
+        (folder / name).hardlink_to(folder / "sub" / "c")
+    for name, target in (("link", "a"), ("other", "b")):
+        (folder / name).symlink_to(target)
+    for path in (folder / "sub", folder, *(path for path in folder.rglob("*") if not path.is_dir())):
+        os.utime(path, ns=(5, 5), follow_symlinks=False)
+    with strange_disk(request.param, folder, tmp_path / "strange") as disk:
+        yield disk
+
+
+def contents(folder: Path) -> dict[bytes, object]:
+    return {path: entry[:3] for path, entry in snapshot(folder).items()}
+
+
+@pytest.mark.fuse
+def test_no_file_is_lost_and_none_seems_to_change_where_inode_numbers_mean_nothing(
+    strange: Path, tmp_path: Path
+) -> None:
+    summary = fffs.pack_folder(strange, tmp_path / "p.ffr")
+    unpack(tmp_path / "p.ffr", tmp_path / "target")
+    assert contents(tmp_path / "target") == contents(tmp_path / "under")
+    assert summary.files in (3, 5), "where all have one number, names of one file are found by what is in it"
+    assert (summary.files == 3) == (len({path.stat().st_ino for path in strange.iterdir()}) == 1)
+
+
+@pytest.mark.fuse
+def test_everything_can_be_written_where_inode_numbers_mean_nothing(strange: Path, tmp_path: Path) -> None:
+    before = contents(tmp_path / "under")
+    for _ in range(2):
+        fffs.pack_folder(strange, strange / "p.ffr")  # which is not packed itself
+    unpack(strange / "p.ffr", strange / "sub" / "target")
+    written = contents(tmp_path / "under" / "sub" / "target")
+    assert differences({**written, b"": ()}, {**before, b"": ()}) == {}
+    write(strange / "w.ffr")
+    fffs.convert(strange / "w.ffr", strange / "w.tfrecord", verify=True)
+    assert not list((tmp_path / "under").rglob("*.fffs-tmp"))
+
+
+@pytest.mark.fuse
+@pytest.mark.parametrize("change", ["written to", "replaced", "exchanged for a link"])
+def test_what_changes_is_noticed_also_where_inode_numbers_mean_nothing(
+    change: str, strange: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "outside").write_bytes(b"OTHER")
+    os.utime(tmp_path / "outside", ns=(5, 5))
+
+    def do() -> None:
+        if change == "written to":
+            (strange / "b").write_bytes(b"OTHER")
+            return
+        (strange / "b").unlink()
+        if change == "replaced":
+            (strange / "b").write_bytes(b"OTHER")
+        else:
+            (strange / "b").symlink_to(tmp_path / "outside")
+
+    with pytest.raises(SourceChangedError, match="strange/b: changed while the folder was packed"):
+        fffs.pack_folder(strange, tmp_path / "p.ffr", jobs=1, progress=once(do))
+    assert not (tmp_path / "p.ffr").exists()
+
+
+@pytest.mark.fuse
+def test_what_is_replaced_comes_back_where_inode_numbers_mean_nothing(strange: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), Kept([str(strange / "a"), str(strange / "b")]):
+        (strange / "new").write_bytes(b"newer")
+        (strange / "new").rename(strange / "a")
+        raise KeyboardInterrupt
+    assert (strange / "a").read_bytes() == b"first"
+    assert (strange / "b").read_bytes() == b"other"
+    assert sorted(os.listdir(strange)) == ["a", "b", "d", "link", "other", "sub"]
+
+
+@pytest.mark.fuse
+def test_an_index_that_was_kept_is_not_taken_for_another_files_where_inode_numbers_mean_nothing(
+    strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_cache, "SETTLED", -1.0)
+    for name, sizes in (("x", (1, 3)), ("y", (3, 1))):
+        with OFRecordWriter(tmp_path / "under" / f"{name}.ofrecord") as writer:
+            for k in range(2 * index_cache.FEWEST):
+                writer.write_one(bytes(sizes[k % 2]))
+        os.utime(tmp_path / "under" / f"{name}.ofrecord", ns=(5, 5))
+    for name, expected in (("x", 1), ("y", 3), ("x", 1)):
+        with fffs.FileReader(strange / f"{name}.ofrecord", format="ofrecord") as reader:
+            assert reader.lengths([0])[0] == expected

@@ -11,6 +11,7 @@ from types import TracebackType
 from fffs.atomic import IN_PLACE
 from fffs.errors import WriteError
 from fffs.folders import close
+from fffs.scan import identity
 from fffs.temporary import lock, second_name
 
 
@@ -43,8 +44,7 @@ class Kept:
                 if kind is not None and not _is_same(path, second):
                     os.rename(second, path)
                     restored.add(path)
-                else:
-                    os.unlink(second)
+                os.unlink(second)  # also after a rename, which does nothing to two names of one file
             if fd >= 0:
                 close(fd)
         if isinstance(error, WriteError) and error.detail == IN_PLACE and str(error.filename) in restored:
@@ -65,7 +65,8 @@ def _lock(path: bytes) -> int:
 
 
 def _is_same(path: str, second: bytes) -> bool:
+    """Not by the inode alone: some file systems give the same number to all."""
     try:
-        return os.path.samestat(os.lstat(path), os.lstat(second))
+        return identity(os.lstat(path)) == identity(os.lstat(second))
     except FileNotFoundError:
         return False
