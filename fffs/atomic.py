@@ -161,6 +161,14 @@ class AtomicFolder:
                 raise
         self._open = True
 
+    def find(self) -> str:
+        """The path that it has until ``commit``. Without /proc, that is where it was made. Raises OSError."""
+        try:
+            return os.readlink(f"/proc/self/fd/{self.fd}")
+        except FileNotFoundError:
+            parent = os.path.dirname(self.shown.rstrip("/")) or "."
+            return os.path.join(os.path.realpath(parent), os.fsdecode(self._temporary))
+
     def commit(self, mode: int | None = None, mtime: int | None = None) -> None:
         """Put the folder in place, durably, with that mode and time; without them, as mkdir(2) would make it now, or
         with the rights of the empty folder that it replaces.
@@ -217,7 +225,7 @@ def new_folder(path: str) -> Iterator[str]:
     WriteErrors and UsageErrors of the block get the names that the files would have had.
     """
     with AtomicFolder(path, path) as folder:
-        here = os.readlink(f"/proc/self/fd/{folder.fd}")
+        here = folder.find()
         try:
             yield here
         except WriteError as error:
@@ -263,11 +271,16 @@ def make_folder(path: str) -> None:
 
 
 def new_mode(wanted: int) -> int:
-    """What the umask leaves of the mode of something new. It can only be read by setting it, or here without that
-    race. Raises OSError.
+    """What the umask leaves of the mode of something new. It can be read in /proc; where that is not mounted, only by
+    setting it, and what another thread makes meanwhile is its user's alone. Raises OSError.
     """
-    with open("/proc/self/status", "rb") as status:  # bytes, whose only line end is the kernel's
-        return wanted & ~next((int(line.split()[1], 8) for line in status if line.startswith(b"Umask:")), 0o022)
+    try:
+        with open("/proc/self/status", "rb") as status:  # bytes, whose only line end is the kernel's
+            return wanted & ~next(int(line.split()[1], 8) for line in status if line.startswith(b"Umask:"))
+    except (FileNotFoundError, StopIteration):
+        mask = os.umask(0o077)
+        os.umask(mask)
+        return wanted & ~mask
 
 
 def sync_folder(path: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from fffs.atomic import make_folder, new_folder, refuse_content
 from fffs.errors import UsageError
+from fffs.failures import writing
 from fffs.formats.ffrecord import SUFFIX
 from fffs.paths import PathLike
 from fffs.views import readable_bytes
@@ -104,11 +105,7 @@ def _write_in_processes(dataset: Items, parts: list[Part], verbose: bool) -> Non
     waiting: dict[Any, Any] = {}  # the pipe of each process
     try:
         for k in range(count):
-            ours, theirs = context.Pipe(duplex=False)
-            arguments = (dataset, parts[k::count], verbose, theirs)
-            process = context.Process(target=_work, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
+            ours, process = _start(context, dataset, parts[k::count], verbose)
             waiting[ours] = process
         while waiting:
             for pipe in multiprocessing.connection.wait(list(waiting)):
@@ -119,6 +116,21 @@ def _write_in_processes(dataset: Items, parts: list[Part], verbose: bool) -> Non
             process.terminate()
         for process in waiting.values():
             process.join()
+
+
+def _start(context: Any, dataset: Items, parts: list[Part], verbose: bool) -> tuple[Any, Any]:
+    """A process that writes some parts, and the pipe that it will answer through. Raises WriteError."""
+    with writing(os.path.dirname(parts[0][0]), "starting a process for it"):
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(dataset, parts, verbose, theirs), daemon=True)
+        try:
+            process.start()
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+    return ours, process
 
 
 def _finish(pipe: Any, process: Any) -> None:

@@ -9,31 +9,44 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections.abc import Iterator
 from types import TracebackType
 
 from fffs.descriptors import above_standard
+from fffs.native import lib
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # needs no permission to read
 
 # Which folders a Way keeps open: the lowest, and some between, since paths may be 2048 deep and descriptors are few.
-# Others are found again from the next one above.
+# Others are found again from the next one above. Where descriptors are very few, it keeps the lowest one only.
 LOWEST = 16
 SPACED = 64
+FEW = 256
+PATH_MAX = int(lib.FFFS_PATH_MAX)
+
+
+def are_few() -> bool:
+    """Whether this process may have few descriptors open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 0 <= soft < FEW
 
 
 def open_folder(name: bytes, dir_fd: int, force: bool = False) -> int:
     """A descriptor of the folder with that name. force: permit ourselves to read it, if it is ours."""
     try:
         return above_standard(os.open(name, FOLDER, dir_fd=dir_fd))
-    except PermissionError:
+    except PermissionError as error:
         if not force:
             raise
+        refused = error
     handle = os.open(name, HANDLE, dir_fd=dir_fd)
     try:
         os.chmod(f"/proc/self/fd/{handle}", 0o700)  # the folder itself: chmod of its name might follow a link
         return above_standard(os.open(b".", FOLDER, dir_fd=handle))
+    except FileNotFoundError:  # /proc is not mounted
+        raise refused from None
     finally:
         close(handle)
 
@@ -56,6 +69,7 @@ class Way:
         self._root, self._force = root, force
         self._names: list[bytes] = []
         self._fds: dict[int, int] = {}  # depth -> descriptor
+        self._lowest, self._spaced = (1, PATH_MAX) if are_few() else (LOWEST, SPACED)
 
     @property
     def fd(self) -> int:
@@ -74,8 +88,8 @@ class Way:
         fd = open_folder(name, self.fd, self._force)
         self._names.append(name)
         self._fds[len(self._names)] = fd
-        above = len(self._names) - LOWEST
-        if above in self._fds and above % SPACED:
+        above = len(self._names) - self._lowest
+        if above in self._fds and above % self._spaced:
             close(self._fds.pop(above))
         return fd
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from fffs.folders import are_few
+
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
 
@@ -15,8 +17,8 @@ SLICE = 64  # items that a thread takes at a time
 
 
 def default_jobs() -> int:
-    """How many threads copy files unless told otherwise."""
-    return min(len(os.sched_getaffinity(0)), 4)
+    """How many threads copy files unless told otherwise. Each needs a few descriptors."""
+    return 1 if are_few() else min(len(os.sched_getaffinity(0)), 4)
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: what ends a thread whose work nobody wants any more

@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from fffs.errors import ReadError, SourceChangedError, SourceNotFoundError, UnsupportedError, UsageError
-from fffs.folders import Way, Ways, close
+from fffs.folders import PATH_MAX, Way, Ways, close
 from fffs.inodes import Reliability, are_reliable, have_same_content, place
-from fffs.native import lib
 from fffs.temporary import temporary_names
 from fffs.treebuilder import TreeBuilder
 
 KINDS = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
-PATH_MAX = int(lib.FFFS_PATH_MAX)
 # How many different files that look like one are compared with a further name, where inode numbers mean nothing.
 ALIKE = 16
 # What the time of a node can be, in nanoseconds since 1970.

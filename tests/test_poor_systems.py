@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import multiprocessing
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,12 +19,14 @@ import fffs
 from fffs import index_cache
 from fffs.converting.keeping import Kept
 from fffs.dumping import dump
-from fffs.errors import SourceChangedError
+from fffs.errors import SourceChangedError, WriteError
+from fffs.folders import open_folder
 from fffs.granular import BagReader, BagWriter
 from fffs.granular.streams import UnlockedWarning
 from fffs.ofrecord import OFRecordWriter
 from fffs.unpacking import unpack
 
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can hide /proc")
 RECORDS = [b"first", b"", b"third"]
 
 
@@ -233,3 +238,103 @@ def test_an_index_that_was_kept_is_not_taken_for_another_files_where_inode_numbe
     for name, expected in (("x", 1), ("y", 3), ("x", 1)):
         with fffs.FileReader(strange / f"{name}.ofrecord", format="ofrecord") as reader:
             assert reader.lengths([0])[0] == expected
+
+
+# ---------------------------------------------------------------- few descriptors, no /proc
+
+LIMITED = ["sh", "-c", 'ulimit -n 16 && exec "$@"', "sh"]
+WITHOUT_PROC = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+DUMP = """
+import sys, fffs.dumping
+fffs.dumping.dump([b"record"] * 4, sys.argv[1], 2)
+"""
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Path:
+    """A deep folder ``f`` with many files, its pack, an archive of it and record files."""
+    deep = tmp_path / "f" / Path(*(f"d{k}" for k in range(40)))
+    deep.mkdir(parents=True)
+    for path in (tmp_path / "f", deep):
+        for k in range(100):
+            (path / f"{k}").write_bytes(b"%d" % k)
+    fffs.pack_folder(tmp_path / "f", tmp_path / "p.ffr")
+    write(tmp_path / "x")
+    fffs.convert(tmp_path / "w.ffr", tmp_path / "r.tfrecord")
+    subprocess.run(["tar", "-C", tmp_path / "f", "-cf", tmp_path / "a.tar", "."], check=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("poor", [LIMITED, pytest.param(WITHOUT_PROC, marks=as_root)], ids=["descriptors", "proc"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["pack", "-q", "f", "out.ffr"],
+        ["unpack", "-q", "p.ffr", "out"],
+        ["verify", "-q", "p.ffr"],
+        ["convert", "-q", "--verify", "a.tar", "out.ffr"],
+        ["convert", "-q", "--verify", "f", "out.ffr"],
+        ["convert", "-q", "--verify", "r.tfrecord", "--to", "ffrecord", "--parts", "2", "out"],
+        ["convert", "-q", "--verify", "r.tfrecord", "--to", "granular", "out"],
+    ],
+)
+def test_sixteen_descriptors_are_enough_and_proc_is_not_needed(
+    poor: list[str], command: list[str], workplace: Path
+) -> None:
+    run = subprocess.run(
+        [*poor, sys.executable, "-m", "fffs", *command], cwd=workplace, capture_output=True, check=False, text=True
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert not list(workplace.glob(".*"))
+    for made in workplace.glob("out*"):
+        assert made.stat().st_mode & 0o777 == (0o777 if made.is_dir() else 0o666) & ~umask()
+
+
+def umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+@as_root
+def test_parts_are_dumped_without_proc(tmp_path: Path) -> None:
+    subprocess.run([*WITHOUT_PROC, sys.executable, "-c", DUMP, tmp_path / "out"], check=True)
+    assert sorted(os.listdir(tmp_path / "out")) == ["PART_00000.ffr", "PART_00001.ffr"]
+
+
+def test_a_dump_that_can_start_no_process_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_many() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "fork", too_many)
+    context = multiprocessing.get_context("fork")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda: context)
+    with pytest.raises(WriteError, match=r"out: cannot write \(starting a process for it\): Too many open files$"):
+        dump(RECORDS, tmp_path / "out", 2)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_opened_up_without_proc_is_no_missing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is missing is a file in /proc, of which nobody knows that it is used."""
+
+    def missing(*_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    (tmp_path / "closed").mkdir(0)
+    original = os.open
+
+    def closed(path: bytes, flags: int, *arguments: int, **options: int) -> int:
+        if path == b"closed" and not flags & os.O_PATH:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return original(path, flags, *arguments, **options)
+
+    place = os.open(tmp_path, os.O_RDONLY)
+    monkeypatch.setattr(os, "open", closed)
+    monkeypatch.setattr(os, "chmod", missing)
+    try:
+        with pytest.raises(PermissionError):
+            open_folder(b"closed", place, force=True)
+    finally:
+        os.close(place)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fffs.errors import UnsupportedError
-from fffs.scan import PATH_MAX, nearest_mtime
+from fffs.folders import PATH_MAX
+from fffs.scan import nearest_mtime
 from fffs.tree import NAME_MAX
 from fffs.treebuilder import DIRECTORY, TreeBuilder
 
