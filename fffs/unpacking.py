@@ -23,8 +23,10 @@ from fffs.failures import writing
 from fffs.folders import Ways
 from fffs.jobs import Jobs, Progress, default_jobs
 from fffs.layouts import Source, load_source
+from fffs.linking import Linker
 from fffs.paths import PathLike, named
 from fffs.progress import human, plural
+from fffs.store import RecordStore
 from fffs.tree import ROOT
 
 log = logging.getLogger("fffs.unpack")
@@ -53,14 +55,16 @@ def unpack(
             it. The sticky bits of folders only take rights away, and always stay.
         jobs: how many files are written at once.
         progress: called with (bytes done, bytes in all) from time to time, from any thread.
-        warn: called with a line for what is not restored, or hidden in the file; the default logs it.
+        warn: called with a line for what is not restored, is a copy and no hard link, or is hidden in the file; the
+            default logs it.
         leave_out: called, from any thread, with the path in the target and the error of each file whose record is bad;
             the others are unpacked. Without it the first such ends all.
 
     Raises:
         SourceNotFoundError, FormatError, ReadError: the source is a file that cannot be opened.
         UsageError: the target is there and not empty.
-        UnsupportedError: files share records, and would be more bytes than the source has.
+        UnsupportedError: files share records, and would be more bytes than the source has; or the file system has no
+            hard links, or not as many, and the copies in their place would be more than that.
         ChecksumError, TruncatedError, ReadError: a record is bad, and there is no leave_out; nothing is left at the
             target.
         WriteError: the target cannot be written.
@@ -102,11 +106,16 @@ def _refuse_multiplied(source: Source) -> None:
     if targets <= len(tree.targets) and (counts == 1).all():
         return
     total = targets + sum(store.length(int(k)) * int(n) for k, n in zip(records, counts, strict=True))
-    if total > sum(file.index.file_size for file in store.files):
+    if total > _size(store):
         raise UnsupportedError(
             f"{store.files[0].index.path}: will not be unpacked: its files share records, and would take "
             f"{human(total)}, more than it has; mount it and copy what is needed"
         )
+
+
+def _size(store: RecordStore) -> int:
+    """Bytes of a source."""
+    return sum(file.index.file_size for file in store.files)
 
 
 class _Unpacker:
@@ -126,11 +135,13 @@ class _Unpacker:
         self.left_out: dict[int, RecordError | ReadError] = {}
         self.special_bits, self.progress = special_bits, progress
         self.ways = Ways(folder.fd, force=True)  # a umask may forbid us to enter what we made
+        self.linker = Linker(self.ways, folder.shown, _size(self.store), self._copy_again)
 
     def run(self, jobs: int) -> None:
         """Restore everything below the folder, and put it in place."""
         try:
             folders, files, links = self._make_folders()
+            self._check_links(links, files)
             self.jobs = Jobs(sum(self.store.length(self.tree.record(node)) for node in files), self.progress)
             self.jobs.run(self._write_file, list(files.items()), jobs)
             self._make_links(links, files)
@@ -141,6 +152,8 @@ class _Unpacker:
         finally:
             self.ways.close()
         self.folder.commit(self._mode(ROOT), int(self.tree.mtime[ROOT]))
+        if line := self.linker.warning():
+            self.warn(line)
         self._warn_of_bits(
             [node for node in files if node not in self.left_out], [ROOT, *(node for _, node in folders)]
         )
@@ -166,10 +179,29 @@ class _Unpacker:
         """A path below the folder as the user knows it."""
         return os.path.join(self.folder.shown, os.fsdecode(path))
 
+    def _check_links(self, links: list[tuple[bytes, int]], files: dict[int, bytes]) -> None:
+        """That all links, or copies in their place, can be made."""
+        with writing(self.folder.shown):
+            self.linker.check(sum(self._size_of(node) for _, node in links if node in files))
+
+    def _size_of(self, node: int) -> int:
+        """How many bytes a copy would take."""
+        is_file = self.tree.is_file(node)
+        return self.store.length(self.tree.record(node)) if is_file else len(self.tree.target(node))
+
     def _write_file(self, file: tuple[int, bytes]) -> None:
-        node, path = file
+        self._write(*file, self.jobs.count)
+
+    def _copy_again(self, node: int, path: bytes) -> None:
+        """What the node is once more, which is not counted as progress."""
+        if self.tree.is_file(node):
+            self._write(node, path, lambda _: None)
+        else:
+            self._make_symlink(node, path)
+
+    def _write(self, node: int, path: bytes, count: Callable[[int], None]) -> None:
         try:
-            self._copy(node, path)
+            self._copy(node, path, count)
         except (RecordError, ReadError) as error:
             if self.leave_out is None:
                 _name_file(error, path)
@@ -181,7 +213,7 @@ class _Unpacker:
             self.left_out[node] = error
             self.leave_out(self._shown(path), error)
 
-    def _copy(self, node: int, path: bytes) -> None:
+    def _copy(self, node: int, path: bytes, count: Callable[[int], None]) -> None:
         folder, name = os.path.split(path)
         with writing(self._shown(path)):
             with self.ways.at(folder) as dir_fd:
@@ -190,7 +222,7 @@ class _Unpacker:
 
             def wrote(size: int) -> None:
                 early.wrote(size)
-                self.jobs.count(size)
+                count(size)
 
             try:
                 self.store.copy_to(self.tree.record(node), fd, self._shown(path), wrote)
@@ -206,17 +238,19 @@ class _Unpacker:
             if self.leave_out and node in self.left_out:
                 self.leave_out(self._shown(path), self.left_out[node])
                 continue
-            folder, name = os.path.split(path)
-            with writing(self._shown(path)), self.ways.at(folder) as fd:
+            with writing(self._shown(path)):
                 if node in first:
-                    there, old = os.path.split(first[node])
-                    with self.ways.at(there) as old_fd:
-                        os.link(old, name, src_dir_fd=old_fd, dst_dir_fd=fd, follow_symlinks=False)
-                    continue
-                os.symlink(self.tree.target(node), name, dir_fd=fd)
-                mtime = int(self.tree.mtime[node])
-                os.utime(name, ns=(mtime, mtime), dir_fd=fd, follow_symlinks=False)
-                first[node] = path
+                    first[node] = self.linker.link(node, self._size_of(node), first[node], path)
+                else:
+                    self._make_symlink(node, path)
+                    first[node] = path
+
+    def _make_symlink(self, node: int, path: bytes) -> None:
+        folder, name = os.path.split(path)
+        with self.ways.at(folder) as fd:
+            os.symlink(self.tree.target(node), name, dir_fd=fd)
+            mtime = int(self.tree.mtime[node])
+            os.utime(name, ns=(mtime, mtime), dir_fd=fd, follow_symlinks=False)
 
     def _mode(self, node: int) -> int:
         mode = int(self.tree.mode[node])
