@@ -85,5 +85,5 @@ class Linker:
     def _refused(self, size: int) -> UnsupportedError:
         return UnsupportedError(
             f"{self._shown}: will not be unpacked: this file system does not take all hard links, and copies would "
-            f"take {human(size)} more, beyond what the source has; unpack it elsewhere, or mount it and copy what is needed"
+            f"take {human(size)} more, beyond what the source has; unpack it elsewhere, or mount it and copy from there"
         )

@@ -688,6 +688,40 @@ def test_devices_and_fifos_are_left_out_with_a_warning(tmp_path: Path) -> None:
     assert found == {b"a": b"a"}
 
 
+def test_hard_links_to_what_is_left_out_are_left_out_too(tmp_path: Path) -> None:
+    data = [
+        tar_header(b"device", 0, b"3"),
+        tar_header(b"fifo", 0, b"6"),
+        tar_header(b"d/hard", 0, b"1", b"device"),
+        tar_header(b"again", 0, b"1", b"d/hard"),
+        tar_header(b"soft", 0, b"2", b"device"),
+        tar_header(b"hard to soft", 0, b"1", b"soft"),
+        tar_header(b"pipe", 0, b"1", b"./fifo"),
+        tar_file(b"a"),
+        tar_header(b"a link", 0, b"1", b"a"),
+        END,
+    ]
+    warnings, found = warned(tmp_path, b"".join(data))
+    assert warnings == [
+        "'device': a device, left out",
+        "'fifo': a FIFO, left out",
+        "'d/hard': a hard link to a device, left out",
+        "'again': a hard link to a device, left out",
+        "'pipe': a hard link to a FIFO, left out",
+    ]
+    kept = {b"a": b"content", b"a link": b"content", b"soft": b"device", b"hard to soft": b"device"}
+    assert found == {b"d": None} | kept
+
+
+def test_of_a_file_and_a_device_with_one_name_the_last_one_counts(tmp_path: Path) -> None:
+    device = tar_header(b"a", 0, b"3")
+    warnings, found = warned(tmp_path, tar_file(b"a") + device + tar_file(b"b") + END)
+    assert warnings == ["'a': a device, left out", "'a': there more than once; the last one counts"]
+    assert found == {b"b": b"content"}
+    warnings, found = warned(tmp_path, device + tar_file(b"a") + tar_header(b"hard", 0, b"1", b"a") + END)
+    assert found == {b"a": b"content", b"hard": b"content"}
+
+
 def test_of_members_with_one_name_the_last_one_counts_as_for_tar(tmp_path: Path) -> None:
     data = [
         tar_file(b"a", b"old"),

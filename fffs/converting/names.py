@@ -47,12 +47,19 @@ class Link:
 
 
 @dataclass(eq=False, slots=True)
+class LeftOut:
+    """Something that cannot be packed, and all its further names neither."""
+
+    what: str
+
+
+@dataclass(eq=False, slots=True)
 class Folder:
     """A folder. One that is only a part of other names has no mode and time of its own."""
 
     mode: int | None = None
     mtime: int = 0
-    entries: dict[bytes, Folder | File | Link] = field(default_factory=dict)
+    entries: dict[bytes, Folder | File | Link | LeftOut] = field(default_factory=dict)
 
 
 class Names:
@@ -86,18 +93,21 @@ class Names:
 
     def add_hard_link(self, path: bytes, target: bytes) -> None:
         """One more name of what is there already."""
-        there: Folder | File | Link | None = self.root
+        there: Folder | File | Link | LeftOut | None = self.root
         for part in self._split(target):
             there = there.entries.get(part) if isinstance(there, Folder) else None
         if there is None or isinstance(there, Folder):
             raise self._refused(path, f"a hard link to {_text(target)}, which is no file that came before it")
+        if isinstance(there, LeftOut):
+            self.warn(f"{self.shown}: {_text(path)}: a hard link to {there.what}, left out")
         self._put(path, there)
 
     def leave_out(self, path: bytes, what: str) -> None:
-        """Something that cannot be packed."""
+        """Something that cannot be packed. What had its name before is gone, as when it were unpacked."""
         self.warn(f"{self.shown}: {_text(path)}: {what}, left out")
+        self._put(path, LeftOut(what))
 
-    def _put(self, path: bytes, node: File | Link) -> None:
+    def _put(self, path: bytes, node: File | Link | LeftOut) -> None:
         parts = self._split(path)
         if not parts:
             raise self._refused(path, "a file or link without a name")
@@ -121,8 +131,8 @@ class Names:
                 self._count()
                 there = folder.entries[part] = Folder()
             if not isinstance(there, Folder):
-                what = "link, which would be followed" if isinstance(there, Link) else "file"
-                raise self._refused(path, f"{_text(part)} is a {what}, and no folder")
+                what = "a link, which would be followed" if isinstance(there, Link) else "a file"
+                raise self._refused(path, f"{_text(part)} is {what}, and no folder")
             folder = there
         return folder
 
@@ -189,7 +199,7 @@ class Names:
 
 
 def _entries(folder: Folder) -> Iterator[tuple[bytes, Folder | File | Link]]:
-    return iter(sorted(folder.entries.items()))
+    return ((name, entry) for name, entry in sorted(folder.entries.items()) if not isinstance(entry, LeftOut))
 
 
 def _text(path: bytes) -> str:
