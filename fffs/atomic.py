@@ -87,6 +87,9 @@ class AtomicFile:
         except OSError as error:
             self.discard()
             raise WriteError(error.errno, self.path) from error
+        except BaseException:  # an interrupt: who called may think that there is nothing to discard any more
+            self.discard()
+            raise
         try:
             with writing(self.path, IN_PLACE):
                 _sync_place(self._folder)

@@ -68,6 +68,12 @@ def create_locked_file(folder: int, name: bytes) -> tuple[int, bytes]:
             fd = above_standard(os.open(temporary, _NEW_FILE, 0o600, dir_fd=folder))
         except FileExistsError:
             continue  # by chance, or because somebody wants us to write there
+        except OSError:
+            raise
+        except BaseException:  # an interrupt, which is raised when the file is there already
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            raise
         try:
             lock(fd, fcntl.LOCK_EX)
             if _is_there(folder, temporary):
@@ -88,6 +94,12 @@ def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
             os.mkdir(temporary, 0o700, dir_fd=parent)
         except FileExistsError:
             continue
+        except OSError:
+            raise
+        except BaseException:  # as above
+            with contextlib.suppress(OSError):
+                os.rmdir(temporary, dir_fd=parent)
+            raise
         try:
             fd = open_folder(temporary, parent, force=True)  # a umask may forbid it even to us
         except FileNotFoundError:

@@ -393,6 +393,35 @@ def test_files_of_any_largest_size_are_complete_or_an_error(process: Prepared, w
 # ---------------------------------------------------------------- interrupted
 
 
+@pytest.mark.parametrize("kind", ["pack", "unpack", "convert"])
+def test_a_command_interrupted_at_any_call_leaves_the_old_or_the_new_and_nothing_else(
+    process: Prepared, workplace: Path, kind: str
+) -> None:
+    with room_for(process, workplace, kind, old=True) as room:
+        codes = set()
+        for call in room.calls():
+            room.reset()
+            outcome = process.trace(*room.command, inject=f"{call.name}:signal=INT:when={call.number}")
+            codes.add(outcome.code)
+            assert (outcome.code, outcome.stderr) in ((0, ""), (130, "fffs: interrupted\n")), call
+            assert state(room.target) in ((room.after,) if outcome.code == 0 else (room.before, room.after)), call
+            assert not room.leftovers() - {room.dead}, call
+        assert 130 in codes
+
+
+def test_a_file_that_is_interrupted_while_it_is_put_in_place_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_fd: int) -> None:
+        raise KeyboardInterrupt
+
+    writer = fffs.FileWriter(tmp_path / "out.ffr", 0)
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        writer.close()
+    assert os.listdir(tmp_path) == []
+
+
 class _Interrupted(io.BufferedWriter):
     """Writes half a record, and then somebody presses Ctrl-C."""
 

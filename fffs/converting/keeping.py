@@ -28,27 +28,40 @@ class Kept:
         self._kept: list[tuple[str, bytes, int]] = []  # first name, second, descriptor with the lock or -1
 
     def __enter__(self) -> Kept:
-        for path in self._paths:
-            with contextlib.suppress(OSError):  # among others EPERM, ENOTSUP: a file system without links
-                second = second_name(path)
-                os.link(path, second, follow_symlinks=False)
-                self._kept.append((path, second, _lock(second)))
+        try:
+            for path in self._paths:
+                self._keep(path)
+        except BaseException:  # an interrupt
+            self._end(restore=False)
+            raise
         return self
+
+    def _keep(self, path: str) -> None:
+        with contextlib.suppress(OSError):  # among others EPERM, ENOTSUP: a file system without links
+            second = second_name(path)
+            self._kept.append((path, second, -1))  # before it is there, so that an interrupt leaves nothing
+            os.link(path, second, follow_symlinks=False)
+            self._kept[-1] = (path, second, _lock(second))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        restored = self._end(restore=kind is not None)
+        if isinstance(error, WriteError) and error.detail == IN_PLACE and str(error.filename) in restored:
+            raise WriteError(error.errno, str(error.filename)) from error  # what it said is no longer true
+
+    def _end(self, *, restore: bool) -> set[str]:
+        """Remove the second names; before that, bring back what has been replaced, if it is to be. Returns that."""
         restored = set()
         for path, second, fd in self._kept:
             with contextlib.suppress(OSError):
-                if kind is not None and not _is_same(path, second):
+                if restore and not _is_same(path, second):
                     os.rename(second, path)
                     restored.add(path)
                 os.unlink(second)  # also after a rename, which does nothing to two names of one file
             if fd >= 0:
                 close(fd)
-        if isinstance(error, WriteError) and error.detail == IN_PLACE and str(error.filename) in restored:
-            raise WriteError(error.errno, str(error.filename)) from error  # what it said is no longer true
+        return restored
 
 
 def _lock(path: bytes) -> int:
