@@ -22,7 +22,7 @@ from fffs.failures import writing
 from fffs.folders import FOLDER, close
 from fffs.native import lib
 from fffs.paths import PathLike
-from fffs.rights import rights_at, rights_of
+from fffs.rights import new_mode, rights_at, rights_of, set_mode, set_time
 from fffs.temporary import (
     create_locked_file,
     create_locked_folder,
@@ -101,7 +101,7 @@ class AtomicFile:
         if rights := self._beside or rights_at(self._folder, self._name, stat.S_IFREG) or self._replaced:
             rights.give(self.fd, self._mode)
         else:
-            os.fchmod(self.fd, self._mode)
+            set_mode(self.fd, self._mode)
 
     def belongs_to(self, other: AtomicFile) -> None:
         """This file gets the rights of the one that another, which it belongs to, replaces, if there is one."""
@@ -184,8 +184,7 @@ class AtomicFolder:
             if status := lib.fffs_syncfs(self.fd):
                 raise OSError(-status, os.strerror(-status))
             self._give_rights(mode)
-            mtime = time.time_ns() if mtime is None else mtime
-            os.utime(self.fd, ns=(mtime, mtime))
+            set_time(self.fd, time.time_ns() if mtime is None else mtime)
             _sync_open_folder(self.fd)
             os.rename(self._temporary, self._name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
         try:
@@ -199,7 +198,7 @@ class AtomicFolder:
         if mode is None and (rights := rights_at(self._parent, self._name, stat.S_IFDIR)):
             rights.give(self.fd, usual)
         else:
-            os.fchmod(self.fd, usual)
+            set_mode(self.fd, usual)
 
     def discard(self) -> None:
         """Remove the folder. May be called again, and after ``commit``."""
@@ -271,19 +270,6 @@ def make_folder(path: str) -> None:
     """Make a folder, and those above it, where there is none. Raises WriteError."""
     with writing(path):
         os.makedirs(path, exist_ok=True)
-
-
-def new_mode(wanted: int) -> int:
-    """What the umask leaves of the mode of something new. It can be read in /proc; where that is not mounted, only by
-    setting it, and what another thread makes meanwhile is its user's alone. Raises OSError.
-    """
-    try:
-        with open("/proc/self/status", "rb") as status:  # bytes, whose only line end is the kernel's
-            return wanted & ~next(int(line.split()[1], 8) for line in status if line.startswith(b"Umask:"))
-    except (FileNotFoundError, StopIteration):
-        mask = os.umask(0o077)
-        os.umask(mask)
-        return wanted & ~mask
 
 
 def sync_folder(path: str) -> None:

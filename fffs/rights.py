@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from dataclasses import dataclass
@@ -12,6 +13,43 @@ from fffs.folders import close
 _ACL = "system.posix_acl_access"
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 PERMISSIONS = 0o777  # never set-user-ID, set-group-ID or sticky bits: the content is another
+# What a file system says without modes or times, or where what we made is somebody else's: FAT, some FUSE and shares.
+_UNSETTABLE = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def new_mode(wanted: int) -> int:
+    """What the umask leaves of the mode of something new. It can be read in /proc; where that is not mounted, only by
+    setting it, and what another thread makes meanwhile is its user's alone. Raises OSError.
+    """
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            return wanted & ~next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
+    except (FileNotFoundError, StopIteration):
+        mask = os.umask(0o077)
+        os.umask(mask)
+        return wanted & ~mask
+
+
+def set_mode(fd: int, mode: int) -> bool:
+    """Set a mode; False where its file system does not let us. Raises OSError."""
+    try:
+        os.fchmod(fd, mode)
+    except OSError as error:
+        if error.errno not in _UNSETTABLE:
+            raise
+        return False
+    return True
+
+
+def set_time(target: int | bytes, mtime: int, place: int | None = None) -> bool:
+    """Set the times of what is open, or of what has that name in the open folder; as ``set_mode``."""
+    try:
+        os.utime(target, ns=(mtime, mtime), dir_fd=place, follow_symlinks=place is None)
+    except OSError as error:
+        if error.errno not in _UNSETTABLE:
+            raise
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -33,7 +71,7 @@ class Rights:
         OSError.
         """
         if not self.trusted:
-            os.fchmod(fd, (self.mode | 0o700) & usual)
+            set_mode(fd, (self.mode | 0o700) & usual)
             return
         self._give_owner(fd)
         mode, kept = self.mode, os.fstat(fd).st_gid == self.gid
@@ -50,7 +88,7 @@ class Rights:
                 kept = False
         if self.acl is not None and not kept:
             mode &= ~0o070  # which are those of the list's mask, and not of the group
-        os.fchmod(fd, mode)
+        set_mode(fd, mode)
 
     def _give_owner(self, fd: int) -> None:
         own = os.fstat(fd)

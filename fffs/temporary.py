@@ -16,6 +16,7 @@ import stat
 
 from fffs.descriptors import above_standard
 from fffs.folders import FOLDER, close, open_folder, remove_content
+from fffs.rights import set_mode
 
 # Leftovers of a writer that was killed are recognised by this name, and as nobody's by their lock: the writer holds
 # one.
@@ -110,7 +111,7 @@ def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
             raise
         try:
             lock(fd, fcntl.LOCK_EX)
-            os.fchmod(fd, 0o700)
+            set_mode(fd, 0o700)
             if _is_there(parent, temporary):
                 return fd, temporary
         except BaseException:

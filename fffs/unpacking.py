@@ -26,6 +26,7 @@ from fffs.layouts import Source, load_source
 from fffs.linking import Linker
 from fffs.paths import PathLike, named
 from fffs.progress import human, plural
+from fffs.rights import set_mode, set_time
 from fffs.store import RecordStore
 from fffs.tree import ROOT
 
@@ -132,6 +133,7 @@ class _Unpacker:
     ) -> None:
         self.source, self.tree, self.store = source, source.tree, source.store
         self.folder, self.warn, self.leave_out = folder, warn, leave_out
+        self.plain: list[int] = []  # nodes without their modes or times
         self.left_out: dict[int, RecordError | ReadError] = {}
         self.special_bits, self.progress = special_bits, progress
         self.ways = Ways(folder.fd, force=True)  # a umask may forbid us to enter what we made
@@ -147,13 +149,15 @@ class _Unpacker:
             self._make_links(links, files)
             for path, node in reversed(folders):
                 with writing(self._shown(path)), self.ways.at(path) as fd:
-                    os.fchmod(fd, self._mode(node))
-                    self._set_time(fd, node)
+                    self._restore(fd, node)
         finally:
             self.ways.close()
         self.folder.commit(self._mode(ROOT), int(self.tree.mtime[ROOT]))
         if line := self.linker.warning():
             self.warn(line)
+        if self.plain:
+            names = plural(len(self.plain), "name")
+            self.warn(f"{self.folder.shown}: {names} without mode or time, which this file system does not let us set")
         self._warn_of_bits(
             [node for node in files if node not in self.left_out], [ROOT, *(node for _, node in folders)]
         )
@@ -226,8 +230,7 @@ class _Unpacker:
 
             try:
                 self.store.copy_to(self.tree.record(node), fd, self._shown(path), wrote)
-                os.fchmod(fd, self._mode(node))
-                self._set_time(fd, node)
+                self._restore(fd, node)
             finally:
                 os.close(fd)
 
@@ -249,8 +252,8 @@ class _Unpacker:
         folder, name = os.path.split(path)
         with self.ways.at(folder) as fd:
             os.symlink(self.tree.target(node), name, dir_fd=fd)
-            mtime = int(self.tree.mtime[node])
-            os.utime(name, ns=(mtime, mtime), dir_fd=fd, follow_symlinks=False)
+            if not set_time(name, int(self.tree.mtime[node]), fd):
+                self.plain.append(node)
 
     def _mode(self, node: int) -> int:
         mode = int(self.tree.mode[node])
@@ -258,9 +261,10 @@ class _Unpacker:
             return mode & 0o7777
         return mode & (0o1777 if stat.S_ISDIR(mode) else 0o777)
 
-    def _set_time(self, fd: int, node: int) -> None:
-        mtime = int(self.tree.mtime[node])
-        os.utime(fd, ns=(mtime, mtime))
+    def _restore(self, fd: int, node: int) -> None:
+        """Mode and time, where the file system has them."""
+        if not set_mode(fd, self._mode(node)) or not set_time(fd, int(self.tree.mtime[node])):
+            self.plain.append(node)
 
     def _warn_of_bits(self, files: list[int], folders: list[int]) -> None:
         if self.special_bits:

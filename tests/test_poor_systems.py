@@ -338,3 +338,28 @@ def test_a_folder_that_cannot_be_opened_up_without_proc_is_no_missing_one(
             open_folder(b"closed", place, force=True)
     finally:
         os.close(place)
+
+
+# ---------------------------------------------------------------- modes and times that cannot be set
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_where_no_mode_or_time_can_be_set_everything_else_is_written(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    (tmp_path / "f" / "sub").mkdir(parents=True)
+    (tmp_path / "f" / "file").write_bytes(b"content")
+    (tmp_path / "f" / "sub" / "link").symlink_to("file")
+    monkeypatch.setattr(os, "fchmod", refused)
+    monkeypatch.setattr(os, "utime", refused)
+    fffs.pack_folder(tmp_path / "f", tmp_path / "p.ffr")
+    warnings: list[str] = []
+    unpack(tmp_path / "p.ffr", tmp_path / "target", warn=warnings.append)
+    assert warnings == [
+        f"{tmp_path / 'target'}: 3 names without mode or time, which this file system does not let us set"
+    ]
+    assert (tmp_path / "target" / "file").read_bytes() == b"content"
+    assert os.readlink(tmp_path / "target" / "sub" / "link") == "file"
