@@ -40,7 +40,7 @@ class RecordIndex:
 
     ``starts`` and ``ends`` are int64[n] file offsets in bytes, ``checksums`` is uint32[n] or None, ``check`` says how
     they are computed (``fffs.engine.CHECK_*``), ``file_size`` is the file's size when the index was loaded,
-    ``format`` is what people call the file's format.
+    ``format`` is what people call the file's format. ``grows``: somebody may append to the file while it is open.
     """
 
     path: str
@@ -51,6 +51,7 @@ class RecordIndex:
     file_size: int
     blocks: BlockChecksums | None = None
     format: str = "FFRecord"
+    grows: bool = False
     truncated: bool = field(init=False, default=False)
 
     def __len__(self) -> int:

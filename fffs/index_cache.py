@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import fcntl
+import itertools
 import logging
 import os
 import secrets
@@ -47,7 +48,7 @@ records, kind of the records' checksums, reserved (0). int64[n] ends follow; uin
 CHECK_NONE (so there is a place for checksums that somebody computes for a format without any); u32 CRC-32 of everything
 before it."""
 
-FEWEST: Final = 256  # records below which a scan costs less than an entry
+FEWEST: Final = 1024  # records below which a scan costs less than an entry
 SETTLED: Final = 60.0  # seconds for which one write(2) may still change a file without changing its times
 LIMIT: Final = 1 << 30  # bytes of all entries: beyond that, those that were made first are removed
 UNFINISHED: Final = 3600.0  # seconds after which nobody goes on with an unfinished entry
@@ -56,6 +57,7 @@ UNFINISHED: Final = 3600.0  # seconds after which nobody goes on with an unfinis
 # <linux/fs.h>: _IOR(0x15, 0, struct fsuuid2), a length and 16 bytes. Linux 6.9.
 _GET_UUID: Final = 0x80111500
 
+_kept = itertools.count(1)
 _unused = contextvars.ContextVar("_unused", default=False)
 
 
@@ -148,7 +150,7 @@ def store(kind: int, key: Key, entry: Entry) -> None:
         try:
             _write(folder, temporary, _encode(kind, key, entry))
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            _prune(folder)
+            _prune_at_times(folder)
         except OSError as error:
             _log.debug("entry not kept: %s", error)
             with contextlib.suppress(OSError):
@@ -181,6 +183,15 @@ def _write(folder: int, name: str, parts: list[Any]) -> None:
     with open(above_standard(os.open(name, flags, 0o600, dir_fd=folder)), "wb") as file:
         for part in parts:
             file.write(part)
+
+
+def _prune_at_times(folder: int) -> None:
+    """After the first entry that this process keeps, the second, the fourth and so on: looking at all entries after
+    each would take longer than the scans of 100,000 files.
+    """
+    number = next(_kept)
+    if number & (number - 1) == 0:
+        _prune(folder)
 
 
 def _prune(folder: int) -> None:

@@ -89,6 +89,10 @@ class JoinedIndex:
             self._refuse_truncated(numbers)
         return numbers, self._ends[numbers] - self._starts[numbers]
 
+    def _files_of(self, numbers: Int64Array) -> Int64Array:
+        """Which file each record is in."""
+        return np.searchsorted(self._first_records, numbers, side="right") - 1
+
     def _requests(self, numbers: Int64Array, starts: Int64Array, lengths: Int64Array, check: bool) -> npt.NDArray[Any]:
         """What the engine is asked for, without where it goes."""
         requests = np.zeros(len(numbers), engine.REQUEST)
@@ -96,7 +100,7 @@ class JoinedIndex:
         requests["length"] = lengths
         rows: Any = 0
         if len(self.files) > 1:
-            rows = np.searchsorted(self._first_records, numbers, side="right") - 1
+            rows = self._files_of(numbers)
         requests["fd"] = self._fds[rows]
         checks = self._checks[rows]
         if self.direct:
@@ -145,6 +149,10 @@ class JoinedIndex:
             )
         if status == -errno.ENODATA:
             return self._truncation(number)
+        if status == -errno.ESTALE and file.index.check == CHECK_NONE:
+            return SourceChangedError(
+                f"{path}: changed since it was opened, and has no checksums that tell which of its bytes; open it anew"
+            )
         if status == -errno.ESTALE:
             return SourceChangedError(f"{path}: the file keeps changing while it is read; open it when it is complete")
         return ReadError(-status, path, f"record {row}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ from fffs.files import SourceFile
 from fffs.native import ffi, lib
 
 
-def make_native_store(files: Sequence[SourceFile]) -> tuple[Any, list[Any]]:
-    """The C store over files, to be freed with ``fffs_store_free``, and the arrays that must outlive it.
+def make_native_store(files: Sequence[SourceFile], stamps: Sequence[os.stat_result]) -> tuple[Any, list[Any]]:
+    """The C store over files, to be freed with ``fffs_store_free``, and the arrays that must outlive it. stamps: of
+    fstat, when each was opened.
 
     Raises:
         ReadError: a file's attributes cannot be read.
@@ -23,7 +25,7 @@ def make_native_store(files: Sequence[SourceFile]) -> tuple[Any, list[Any]]:
     """
     keep: list[Any] = []
     structs = ffi.new("fffs_file[]", max(len(files), 1))
-    for k, source in enumerate(files):
+    for k, (source, stamp) in enumerate(zip(files, stamps, strict=True)):
         index, file = source.index, structs[k]
         arrays: dict[str, tuple[str, npt.NDArray[Any]]] = {
             "starts": ("int64_t *", index.starts),
@@ -40,6 +42,8 @@ def make_native_store(files: Sequence[SourceFile]) -> tuple[Any, list[Any]]:
             setattr(file, name, ffi.cast(kind, array.ctypes.data))
             keep.append(array)
         file.records, file.fd, file.check = len(index), source.fd, index.check
+        file.size, file.grows = stamp.st_size, index.grows
+        file.mtime, file.mtime_nanoseconds = divmod(stamp.st_mtime_ns, 10**9)
     native, failed = ffi.new("fffs_store **"), ffi.new("size_t *")
     status = lib.fffs_store_new(structs, len(files), native, failed)
     if status == -errno.ENOMEM:

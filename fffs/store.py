@@ -34,6 +34,8 @@ UInt8Array = npt.NDArray[np.uint8]
 ALIGNMENT = 64
 # Below this, memory comes from malloc, which is faster than the pool and wastes none of its pages.
 POOLED = 128 * 1024
+# How often a range is read of a record that is bad, and good when all of it is read: somebody wrote meanwhile.
+RANGE_TRIES = 3
 # How much of a record is copied between two looks at whether to go on.
 PIECE = 16 * engine.BLOCK
 
@@ -76,6 +78,7 @@ class RecordStore(JoinedIndex, Shared):
         self._native: Any = None
         self._keep: list[Any] = []
         self.stamps = [os.fstat(file.fd) for file in self.files]
+        self._unchecked = {k for k, file in enumerate(self.files) if file.index.check == CHECK_NONE}
         Shared.__init__(self, self.files[0].index.path if self.files else "no files")
 
     @functools.cached_property
@@ -204,6 +207,18 @@ class RecordStore(JoinedIndex, Shared):
             requests["dest"] = begins + buffer.ctypes.data
             if len(numbers) and not engine.read_batch(requests):
                 self._raise_first(numbers, requests)
+            if check and self._unchecked:
+                self._refuse_changed(numbers)
+
+    def _refuse_changed(self, numbers: Int64Array) -> None:
+        """After records were read: those of files without checksums are right only while nobody changes the file."""
+        files = {0} if len(self.files) == 1 else set(np.unique(self._files_of(numbers)).tolist())
+        for k in files & self._unchecked:
+            now, then = os.fstat(self.files[k].fd), self.stamps[k]
+            if self.files[k].index.grows and now.st_size > then.st_size:
+                continue
+            if (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns):
+                raise self._failure(int(self._first_records[k]), -errno.ESTALE, 0, 0)
 
     def _raise_first(self, numbers: Int64Array, requests: npt.NDArray[Any]) -> None:
         bad = int(np.flatnonzero(requests["status"])[0])
@@ -226,6 +241,8 @@ class RecordStore(JoinedIndex, Shared):
         self.begin_use()
         try:
             status = _read_one(file.fd, offset, length, _from_buffer(_BYTES, buffer), kind, expected)
+            if check and kind == CHECK_NONE:
+                self._refuse_changed(np.array([number]))
         finally:
             self.end_use()
         if status:
@@ -278,6 +295,8 @@ class RecordStore(JoinedIndex, Shared):
                 done += size
                 if count:
                     count(size)
+            if self._unchecked:
+                self._refuse_changed(np.array([record]))
         if file.index.checksums is not None and whole != file.index.checksums[row]:
             raise self._failure(record, -errno.EBADMSG, int(file.index.checksums[row]), whole)
 
@@ -289,8 +308,14 @@ class RecordStore(JoinedIndex, Shared):
         if self._native is None:
             with self._lock:
                 if self._native is None:
-                    self._native, self._keep = make_native_store(self.files)
+                    self._native, self._keep = make_native_store(self.files, self.stamps)
         return self._native
+
+    def watch(self) -> None:
+        """Begin to watch the files for changes, as the first range does. It asks their file systems, and one of another
+        machine may not answer any more when that range is read. Raises ReadError.
+        """
+        assert self.native, "made now"
 
     def read_range_into(
         self, record: int, start: int, dest: UInt8Array, *, check: bool = True, wait: bool = True
@@ -312,20 +337,24 @@ class RecordStore(JoinedIndex, Shared):
 
         """
         flags = (0 if check else lib.FFFS_READ_UNVERIFIED) | (0 if wait else lib.FFFS_READ_NOWAIT)
-        with self.use():
-            into = ffi.cast("uint8_t *", dest.ctypes.data)
-            got = int(lib.fffs_store_read(self.native, record, start, dest.size, into, flags))
-        if got >= 0:
-            return got
-        if not wait and got in (-errno.EAGAIN, -errno.EBADMSG):
-            return None  # to say what is wrong with a record, all of it is read again
+        for _ in range(RANGE_TRIES):
+            with self.use():
+                into = ffi.cast("uint8_t *", dest.ctypes.data)
+                got = int(lib.fffs_store_read(self.native, record, start, dest.size, into, flags))
+            if got >= 0:
+                return got
+            if not wait and got in (-errno.EAGAIN, -errno.EBADMSG):
+                return None  # to say what is wrong with a record, all of it is read again
+            if got != -errno.EBADMSG:
+                break
+            # A range read does not say what checksum came out: reading the whole record again does.
+            if again := self.verify(np.array([record])):
+                raise again[0][1]
         if got == -errno.ERANGE:
             raise RecordIndexError(f"there is no record {record}: there are {self.n}")
         if got == -errno.ENOMEM:
             raise MemoryError("not enough memory to read a record")
-        # A range read does not say what checksum came out: reading the whole record again does.
-        again = self.verify(np.array([record])) if got == -errno.EBADMSG else []
-        raise again[0][1] if again else self._failure(record, got, self.checksum(record) or 0, 0)
+        raise self._failure(record, got, self.checksum(record) or 0, 0)
 
     def read_range(self, record: int, start: int, stop: int, *, check: bool = True) -> UInt8Array:
         """The bytes of a record from start to stop (both clipped to it) as a new uint8 array; raises as above."""

@@ -81,6 +81,7 @@ def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> Non
             _log.warning("%s", line)
         if len(source.warnings) > WARNINGS_SHOWN:
             _log.warning("and %d more of these", len(source.warnings) - WARNINGS_SHOWN)
+        source.store.watch()
         table, signals = open_table(), SignalPipe()  # open as long as the process lives: threads may still use them
         point = MountPoint(job.mountpoint, options.nonempty)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import stat
@@ -21,10 +22,10 @@ from fffs import index_cache
 from fffs.cli import run
 from fffs.errors import FormatError
 from fffs.formats import frames, ofrecord, tfrecord
-from fffs.formats.frames import LOOKS, OFRECORD, TFRECORD
+from fffs.formats.frames import OFRECORD, TFRECORD
 from fffs.native import lib
 
-COUNT = 300
+COUNT = 1030
 RECORDS = b"".join(tf_frame(b"%d" % k) for k in range(COUNT))
 PARTS = b"".join(of_frame(b"%d" % k) for k in range(COUNT))
 
@@ -69,6 +70,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("FFFS_CACHE", raising=False)
     monkeypatch.setattr(index_cache, "SETTLED", -1.0)
     monkeypatch.setattr(index_cache, "lib", KeepsTimes)
+    monkeypatch.setattr(index_cache, "_kept", itertools.repeat(1))  # each time, what is too much is removed
     return tmp_path / "cache" / "fffs"
 
 
@@ -261,7 +263,7 @@ def test_an_entry_of_a_file_with_the_same_key_and_other_frames_is_not_believed(
     tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of two images that were made with fixed times, mounted one after the other."""
-    lengths = [k % 7 + 8 for k in range(LOOKS)]
+    lengths = [k % 7 + 8 for k in range(COUNT)]
     other = [*lengths[1:], lengths[0]]
     one, two = path_of(tmp_path, "one", of_file(lengths)), path_of(tmp_path, "two", of_file(other))
     key = key_of(one)
@@ -447,6 +449,18 @@ def test_what_was_made_first_goes_when_there_is_too_much(
         assert len(list(cache.iterdir())) <= 4
     assert [counted.load(tmp_path / f"{k}.tfrecord")[1] for k in (4, 3, 2)] == [0, 0, 0]
     assert counted.load(tmp_path / "0.tfrecord")[1] == 1
+
+
+def test_all_entries_are_looked_at_a_few_times_only(
+    tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a data set of 100,000 shards takes hours to open."""
+    looks: list[int] = []
+    monkeypatch.setattr(index_cache, "_kept", itertools.count(1))
+    monkeypatch.setattr(index_cache, "_prune", looks.append)
+    for k in range(40):
+        counted.load(path_of(tmp_path, f"{k}.tfrecord", RECORDS))
+    assert len(looks) == 6
 
 
 def test_what_killed_processes_have_left_is_removed_and_nothing_else(

@@ -20,10 +20,11 @@ import pytest
 from engine_model import FOREVER, fault, later
 
 import fffs
-from fffs.errors import ChecksumError
+from fffs.errors import ChecksumError, SourceChangedError
 from fffs.layouts import Source, load_records, load_source
 from fffs.mount.fastpath import file_system_of
 from fffs.native import lib
+from fffs.store import RecordStore
 
 SIZES = {"small": 5000, "large": 3_000_000, "in blocks": 3_000_000}
 AGE = 61  # seconds from which on the times of a file that is opened are believed
@@ -211,3 +212,69 @@ def test_a_writer_that_never_rests_keeps_nobody_from_reading(kind: str, path: Pa
         finally:
             ended.set()
             toucher.join()
+
+
+# ---------------------------------------------------------------- files without checksums
+
+
+def parts_of(folder: Path, byte: bytes) -> Path:
+    """An OFRecord file of four records of 1000 bytes."""
+    folder.mkdir()
+    with fffs.ofrecord.OFRecordWriter(folder / "part-0") as writer:
+        for _ in range(4):
+            writer.write_one(byte * 1000)
+    return folder / "part-0"
+
+
+READS: dict[str, Callable[[fffs.FileReader], object]] = {
+    "read": lambda reader: reader.read([1, 2]),
+    "read_one": lambda reader: reader.read_one(1),
+    "read_joined": lambda reader: reader.read_joined([1]),
+    "read_range": lambda reader: reader.read_range(1, 0, 10),
+    "read_into": lambda reader: reader.read_into([1], np.empty(1000, np.uint8)),
+}
+
+
+@pytest.mark.parametrize("how", READS)
+def test_other_bytes_in_a_file_without_checksums_are_an_error(how: str, tmp_path: Path) -> None:
+    path, other = parts_of(tmp_path / "a", b"A"), parts_of(tmp_path / "b", b"B")
+    os.utime(path, ns=(1, 1))
+    with fffs.FileReader(path) as reader:
+        READS[how](reader)
+        path.chmod(0o400)
+        os.link(path, tmp_path / "another-name")
+        READS[how](reader)
+        path.chmod(0o600)
+        path.write_bytes(other.read_bytes())
+        with pytest.raises(SourceChangedError, match="part-0: changed since it was opened, and has no checksums"):
+            READS[how](reader)
+    with fffs.FileReader(path, check_data=False) as reader:
+        os.utime(path, ns=(2, 2))
+        READS[how](reader)
+
+
+def test_a_file_that_changed_is_an_error_for_its_records_alone(tmp_path: Path) -> None:
+    one, two = parts_of(tmp_path / "a", b"A"), parts_of(tmp_path / "b", b"B")
+    with fffs.FileReader([one, two]) as reader:
+        os.utime(one, ns=(1, 1))
+        assert bytes(reader.read([4, 7])[1]) == b"B" * 1000
+        with pytest.raises(SourceChangedError, match="a/part-0"):
+            reader.read([4, 3])
+
+
+def test_a_record_that_is_good_again_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody wrote while it was read: what is there when it is read again counts."""
+    content = b"x" * 5000
+    with fffs.FileWriter(tmp_path / "r.ffr", 1) as writer:
+        writer.write_one(content)
+    good = (tmp_path / "r.ffr").read_bytes()
+    (tmp_path / "r.ffr").write_bytes(good[:-1] + b"y")
+    verify = RecordStore.verify
+
+    def mended(store: RecordStore, numbers: np.ndarray) -> object:
+        (tmp_path / "r.ffr").write_bytes(good)
+        return verify(store, numbers)
+
+    monkeypatch.setattr(RecordStore, "verify", mended)
+    with fffs.FileReader(tmp_path / "r.ffr") as reader:
+        assert bytes(reader.read_range(0, 0, 10)) == content[:10]

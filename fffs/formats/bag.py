@@ -123,7 +123,8 @@ def _load_sidecar(fd: int, path: str, table: str) -> RecordIndex:
         os.close(other)
     # After the table: who appends writes the records first.
     size = os.fstat(fd).st_size
-    return RecordIndex(path, bounds[:-1], bounds[1:], None, CHECK_NONE, size, format="Bag").validate()
+    index = RecordIndex(path, bounds[:-1], bounds[1:], None, CHECK_NONE, size, format="Bag", grows=True)
+    return index.validate()
 
 
 def _table_begin(fd: int, path: str, size: int) -> int:

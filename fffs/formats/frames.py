@@ -18,7 +18,7 @@ from fffs.index import RecordIndex
 from fffs.native import ffi, lib
 
 STEP: Final = 1 << 16  # frames between two looks at whether somebody pressed Ctrl-C
-LOOKS: Final = 256  # frames of the file that a cached index is compared with
+LOOKS: Final = 256  # frames of the file that a cached index is compared with at most
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,11 @@ def cached_index(fd: int, path: str, form: FrameFormat, size: int, entry: index_
 
 
 def _agrees(fd: int, form: FrameFormat, index: RecordIndex) -> bool:
-    """Whether frames begin in the file where the index says so: all, or LOOKS of them. Files that only look the same
-    to their system, such as those of images with fixed times, differ in most.
+    """Whether frames begin in the file where the index says so: LOOKS of them, or as many as cost little beside a scan.
+    Files that only look the same to their system, such as those of images with fixed times, differ in most.
     """
-    rows = np.unique(np.linspace(0, len(index) - 1, LOOKS).astype(np.int64))
+    looks = min(LOOKS, max(len(index) // 16, 16))
+    rows = np.unique(np.linspace(0, len(index) - 1, looks).astype(np.int64))
     heads = np.empty((len(rows), form.head), np.uint8)
     requests = np.zeros(len(rows), engine.REQUEST)
     requests["fd"], requests["length"] = fd, form.head

@@ -241,6 +241,10 @@ typedef struct {
     const uint32_t *block_checksums;  /* CRC-32 of each FFFS_BLOCK bytes of those records */
     uint64_t records;
     uint64_t bigs;
+    int64_t size; /* when it was opened, like the next two; of a file without checksums they must stay */
+    int64_t mtime;
+    uint32_t mtime_nanoseconds;
+    uint32_t grows; /* somebody may append to it */
     int32_t fd;
     uint32_t check;
 } fffs_file;
@@ -264,7 +268,8 @@ enum {
  * that changes is noticed, and its records are checked again; until it rests, at each read. Of a record larger than a
  * block all is read once only: from then on the store has checksums of its blocks (8 bytes a block).
  * The number of bytes read (0 at or after the record's end); -EAGAIN; -EBADMSG: bad checksum; -ENODATA: the file ends
- * inside the record; -ERANGE: no such record; -ESTALE: the file does not stop changing; or -errno. */
+ * inside the record; -ERANGE: no such record; -ESTALE: the file does not stop changing, or has no checksums and was
+ * changed since it was opened; or -errno. */
 int64_t fffs_store_read(fffs_store *store, uint64_t record, uint64_t start, uint64_t length, uint8_t *dest,
                         int flags);
 

@@ -69,19 +69,22 @@ def recipe(cursor: Cursor) -> bytes:
 # ---------------------------------------------------------------- what tarfile finds
 
 
+LEFT_OUT = object()  # in the place of a device or FIFO, and of what is linked to it
+
+
 def expected(data: bytes) -> packs.Folder:
     """The folder that the members make: files as bytes."""
     root: packs.Folder = {}
     with tarfile.open(fileobj=io.BytesIO(data), encoding="utf-8", errors="surrogateescape") as archive:
         for member in archive:
             entry: Any
-            if member.isdev():
-                continue  # whatever its name is
             parts = parts_of(member.name)
             if member.isdir() or (member.isreg() and member.name.endswith("/")):
                 make_folder(root, parts)
                 continue
-            if member.issym():
+            if member.isdev():
+                entry = LEFT_OUT
+            elif member.issym():
                 entry = packs.Link(member.linkname.encode("utf-8", "surrogateescape"))
             elif member.islnk():
                 entry = find(root, parts_of(member.linkname))
@@ -90,7 +93,16 @@ def expected(data: bytes) -> packs.Folder:
                 assert file is not None
                 entry = file.read()
             put(root, parts, entry)
-    return root
+    return without_left_out(root)
+
+
+def without_left_out(folder: packs.Folder) -> packs.Folder:
+    """A folder without what was left out."""
+    return {
+        name: without_left_out(entry) if isinstance(entry, dict) else entry
+        for name, entry in folder.items()
+        if entry is not LEFT_OUT
+    }
 
 
 def parts_of(name: str) -> list[bytes]:

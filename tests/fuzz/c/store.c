@@ -31,6 +31,7 @@ static int64_t now_size = FILE_SIZE;
 static int64_t dirty_from = FILE_SIZE, dirty_to; /* outside of this, now is original */
 static int fd = -1;
 static int changed[FILES]; /* since the store last looked at it */
+static int touched;        /* since it was opened */
 static uint8_t *mapping;
 
 /* How far the store's clock is ahead, and where it was when the store noticed the file's last change; NEVER, it did not. */
@@ -54,6 +55,7 @@ static void tick(void)
     CHECK(futimens(fd, times) == 0);
     for (int k = 0; k < FILES; k++)
         changed[k] = 1;
+    touched = 1;
 }
 
 static void write_now(int64_t from, int64_t size)
@@ -306,8 +308,10 @@ static int64_t expect(uint64_t record, uint64_t start, uint64_t length, int flag
     if (length > (uint64_t)whole - start)
         length = (uint64_t)whole - start;
     *where = index->starts[row] + (int64_t)start;
+    if (unchecked && *where + (int64_t)length > now_size)
+        return -ENODATA;
     if (unchecked)
-        return *where + (int64_t)length > now_size ? -ENODATA : (int64_t)length;
+        return touched && !(flags & FFFS_READ_UNVERIFIED) ? -ESTALE : (int64_t)length;
     int64_t status = expect_good(&files[k], index, row, (int64_t)start, (int64_t)(start + length));
     return status ? status : (int64_t)length;
 }
@@ -393,6 +397,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fffs_fault_set(FFFS_FAULT_FILE_SYSTEM, 1, INT64_MAX, 1); /* as on a disk: files in memory never rest */
     tick(); /* always as young, when it is opened */
     memset(changed, 0, sizeof changed);
+    touched = 0;
+    struct stat opened;
+    CHECK(fstat(fd, &opened) == 0);
+    for (int k = 0; k < FILES; k++) {
+        files[k].size = opened.st_size;
+        files[k].mtime = opened.st_mtim.tv_sec;
+        files[k].mtime_nanoseconds = (uint32_t)opened.st_mtim.tv_nsec;
+    }
     for (int k = 0; k < FILES; k++)
         /* Who has nothing to check has nothing to notice. */
         noticed[k] = files[k].records && files[k].check ? NEVER : INT32_MAX / 2;
