@@ -25,6 +25,10 @@ SUFFIX = ".fffs-tmp"
 # What flock says where there are no locks: some FUSE, 9p, Lustre without the option flock, NFS without a lock service.
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
+LARGE = 4096  # names of a folder from which on it is not listed for each file that is written there
+FOLDERS_KEPT = 256
+_large_folders: dict[tuple[int, int], list[bytes]] = {}
+
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -153,15 +157,30 @@ def _find_leftovers(place: int, name: bytes) -> list[bytes]:
     """What bears the name of a temporary file or folder of the target."""
     ours = temporary_names(name)
     try:
-        fd = os.open(b".", FOLDER, dir_fd=place)
+        return [entry for entry in _leftovers_in(place) if ours.fullmatch(entry)]
     except OSError:
         return []  # a folder that cannot be listed can be written to all the same
+
+
+def _leftovers_in(place: int) -> list[bytes]:
+    """What is called as temporary files and folders of any target are. A large folder is listed once by a process:
+    else who writes a million files there lists it a million times. Raises OSError.
+    """
+    status = os.fstat(place)
+    key = status.st_dev, status.st_ino
+    if (known := _large_folders.get(key)) is not None:
+        return known
+    fd = os.open(b".", FOLDER, dir_fd=place)
     try:
-        return [entry for entry in map(os.fsencode, os.listdir(fd)) if ours.fullmatch(entry)]
-    except OSError:
-        return []
+        entries = os.listdir(fd)
     finally:
         close(fd)
+    found = [os.fsencode(entry) for entry in entries if entry.endswith(SUFFIX)]
+    if len(entries) >= LARGE:
+        if len(_large_folders) >= FOLDERS_KEPT:
+            _large_folders.clear()
+        _large_folders[key] = found
+    return found
 
 
 def remove_leftover_files(folder: int, name: bytes) -> None:

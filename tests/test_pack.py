@@ -40,6 +40,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fffs
+from fffs import temporary
 from fffs.errors import (
     ChecksumError,
     ReadError,
@@ -861,6 +862,22 @@ def test_the_leftovers_of_a_killed_writer_are_removed_by_the_next(room: Path) ->
     fffs.pack_folder(room / "f", room / "pack.ffr")
     assert left not in os.listdir(room)
     assert names_in(room / "pack.ffr") == ["a", "sub", "sub/victim"]
+
+
+def test_a_large_folder_is_listed_once_however_many_files_are_written_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(temporary, "LARGE", 3)
+    left = tmp_path / f".3.ffr.{'0' * 12}{temporary.SUFFIX}"
+    for name in ("a", "b", left.name):
+        (tmp_path / name).touch()
+    listed: list[object] = []
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda place: listed.append(place) or listdir(place))
+    for k in range(5):
+        fffs.FileWriter(tmp_path / f"{k}.ffr", 0).close()
+    assert len(listed) == 1
+    assert not left.exists()
 
 
 def test_leftovers_inside_the_packed_folder_are_neither_packed_nor_in_the_way(tmp_path: Path) -> None:
