@@ -45,6 +45,7 @@ from fffs.errors import (
     MetadataError,
     RecordError,
     SourceNotFoundError,
+    UnfinishedFileError,
     UnsupportedError,
     UsageError,
     WriteError,
@@ -622,6 +623,7 @@ def refusal(tmp_path: Path, data: bytes, kind: type[Exception] = FormatError) ->
         (tar_header(b"x", 10, b"x") + padded(b"99 path=ab\n"), "no list of keys"),
         (extended(path=b"a") * 9 + tar_file(b"a"), "more than 8 extended headers"),
         (tar_file(b"a") + b"garbage!" * 64, "a number in its header is none"),
+        (tar_file(b"a") + b"a" + bytes(511), "its header has no checksum"),
         (tar_file(b"a") + tar_file(b"b").replace(b"b", b"c", 1), "checksum of its header"),
     ],
 )
@@ -848,6 +850,79 @@ def test_a_source_is_known_by_its_content(tmp_path: Path) -> None:
         fffs.convert(tmp_path / "thing.ffr", tmp_path / "x.ffr", force=True)
     with pytest.raises(SourceNotFoundError):
         fffs.convert(tmp_path / "missing", tmp_path / "x.ffr", force=True)
+
+
+def test_records_that_begin_with_zeros_are_no_tar_archive(tmp_path: Path) -> None:
+    """Its sum over the header is what a blank checksum field says: one in two thousand such files."""
+    for record in (bytes(4088) + k.to_bytes(8, "little") for k in range(1, 20_000)):
+        body = struct.pack("<qIq", 1, zlib.crc32(record), 24)
+        data = struct.pack("<I", zlib.crc32(body)) + body + record
+        if 256 + sum(data[:512]) == 256 * sum(byte > 127 for byte in data[:512]) and data[0]:
+            break
+    for name in ("x.ffr", "nameless"):
+        (tmp_path / name).write_bytes(data)
+        assert fffs.convert(tmp_path / name, tmp_path / "y.tfrecord", force=True, verify=True).source == "ffrecord"
+        assert records_of(tmp_path / "y.tfrecord") == [record]
+    with pytest.raises(MetadataError, match="no checksum"):
+        fffs.convert(tmp_path / "x.ffr", tmp_path / "y.ffr", from_="tar")
+
+
+def old_tar(member: bytes) -> bytes:
+    """A member as tar wrote it before there was a magic number."""
+    block = member[:148] + b" " * 8 + member[156:257] + bytes(255)
+    return block[:148] + b"%06o\0 " % sum(block) + block[156:] + member[512:]
+
+
+def test_an_old_tar_without_a_magic_number_is_known_by_all_of_its_header(tmp_path: Path) -> None:
+    good = old_tar(tar_file(b"a")) + END
+    (tmp_path / "nameless").write_bytes(good)
+    assert fffs.convert(tmp_path / "nameless", tmp_path / "y.ffr", force=True).source == "tar"
+    assert records_of(tmp_path / "y.ffr")[0] == b"content"
+    assert subprocess.run(["tar", "-tf", tmp_path / "nameless"], check=True, capture_output=True).stderr == b""
+    for block in (
+        good[:50] + b"x" + good[51:],  # behind the end of its name
+        good[:100] + bytes(8) + good[108:],  # no mode
+        good[:124] + b"77777777777\0" + good[136:],  # longer than the file
+        good[:156] + b"z" + good[157:],
+    ):
+        (tmp_path / "nameless").write_bytes(old_tar(block[:512]) + block[512:])
+        with pytest.raises(FormatError):
+            fffs.convert(tmp_path / "nameless", tmp_path / "y.ffr", force=True)
+    for name in ("x.ffr", "part-0", "x.tfrecord"):
+        (tmp_path / name).write_bytes(good)
+        with pytest.raises(FormatError):
+            fffs.convert(tmp_path / name, tmp_path / "z.bag", force=True)
+
+
+def test_an_unfinished_record_file_is_no_empty_archive(tmp_path: Path) -> None:
+    (tmp_path / "x.tar.ffr").write_bytes(bytes(1024))
+    with pytest.raises(UnfinishedFileError):
+        fffs.convert(tmp_path / "x.tar.ffr", tmp_path / "y.ffr")
+    (tmp_path / "x.tar").write_bytes(bytes(1024))
+    assert fffs.convert(tmp_path / "x.tar", tmp_path / "y.ffr").items == 0
+
+
+@pytest.mark.parametrize("first", [b"PK\3\4", b"\x1f\x8b\x08\0", b"BZh9"])
+def test_a_record_file_whose_checksum_looks_like_an_archive_is_none(tmp_path: Path, first: bytes) -> None:
+    """Four bytes in the table of checksums can make the checksum of the header anything."""
+
+    def body(checksum: int) -> bytes:
+        return struct.pack("<qIq", 1, checksum, 24)
+
+    base, wanted = zlib.crc32(body(0)), int.from_bytes(first, "little")
+    # A CRC is linear: each bit of those four bytes changes it in its own way, whatever the others are.
+    rows = [(zlib.crc32(body(1 << at)) ^ base, 1 << at) for at in range(32)]
+    left, bits = wanted ^ base, 0
+    for bit in range(32):
+        pivot = next(k for k, (column, _) in enumerate(rows) if column >> bit & 1)
+        column, mask = rows.pop(pivot)
+        rows = [(c ^ column, m ^ mask) if c >> bit & 1 else (c, m) for c, m in rows]
+        if left >> bit & 1:
+            left, bits = left ^ column, bits ^ mask
+    assert zlib.crc32(body(bits)) == wanted
+    (tmp_path / "x").write_bytes(first + body(bits) + b"record")
+    with pytest.raises(ChecksumError):  # of the record, which cannot be chosen as well
+        fffs.convert(tmp_path / "x", tmp_path / "y.bag")
 
 
 @pytest.mark.parametrize("layout", ["v1", "v3"])

@@ -242,8 +242,10 @@ def _head(fd: int, path: str) -> bytes:
         return os.pread(fd, tar.BLOCK, 0)
 
 
-def is_tar(fd: int, path: str) -> bool:
-    """Whether the file begins as a tar archive does, also a compressed one; or is an empty one by its name."""
+def is_tar(fd: int, path: str, *, named: bool) -> bool:
+    """Whether the file begins as a tar archive does, also a compressed one; or is an empty one by its name. named: its
+    name says that it is something else, which only the magic number of a tar can gainsay.
+    """
     head = _head(fd, path)
     kind = compression(head)
     if kind is not None:
@@ -251,7 +253,9 @@ def is_tar(fd: int, path: str) -> bool:
             head = Stream(fd, path, kind).read(tar.BLOCK)
         except MetadataError:
             return False
-    return tar.is_header(head) or (len(head) == tar.BLOCK and not any(head) and ".tar" in os.path.basename(path))
+    if tar.is_header(head, os.fstat(fd).st_size if kind is None else None, old=not named):
+        return True
+    return not named and len(head) == tar.BLOCK and not any(head) and ".tar" in os.path.basename(path)
 
 
 def is_zip(fd: int, path: str) -> bool:

@@ -10,7 +10,7 @@ from fffs.converting.archives import is_tar, is_zip
 from fffs.errors import UsageError
 from fffs.failures import reading
 from fffs.files import open_source
-from fffs.formats import bag, ofrecord, tfrecord
+from fffs.formats import bag, ffrecord, ofrecord, tfrecord
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.table import FORMATS, find_format
 from fffs.shards import PATTERN
@@ -36,11 +36,17 @@ def kind_of_source(path: str) -> str:
                 return "bag"  # a record of a Bag may be anything, and it begins with one
             if tfrecord.is_head(os.pread(fd, tfrecord.HEAD.size, 0)):
                 return "tfrecord"  # nothing else begins with such a checksum
-            if is_tar(fd, path):
-                return "tar"
-            return "zip" if is_zip(fd, path) else find_format(fd, path).name
+            kind = "tar" if is_tar(fd, path, named=_is_named_as_records(path)) else "zip" if is_zip(fd, path) else None
+            if kind is None:
+                return find_format(fd, path).name
+            return "ffrecord" if ffrecord.is_certain(fd, path) else kind
     finally:
         os.close(fd)
+
+
+def _is_named_as_records(path: str) -> bool:
+    name = os.path.basename(path)
+    return name.endswith(SUFFIX) or bool(ofrecord.NAME.fullmatch(name) or tfrecord.NAME.search(name))
 
 
 def _has_shards(path: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Final
 
 from fffs.converting.streams import Stream
 from fffs.errors import MetadataError, UnsupportedError
+from fffs.formats.strangers import TAR_MAGIC
 
 BLOCK: Final = 512
 HEADER_MAX: Final = 1 << 20  # bytes of an extended header
@@ -21,6 +22,7 @@ HEADER: Final = struct.Struct("100s8s8s8s12s12s8sc100s8s32s32s8s8s155s12x")
 USED: Final = (b"path", b"linkpath", b"size", b"mtime")  # keys of extended headers
 SPARSE: Final = (b"GNU.sparse.", b"SCHILY.realsize")
 NO_DATA: Final = (b"1", b"2", b"3", b"4", b"5", b"6")  # types whose size means nothing
+OLD_KINDS: Final = b"\x000123456"  # types of members before POSIX
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,34 @@ class _BadHeaderError(Exception):
     """What is wrong with a header."""
 
 
-def is_header(block: bytes) -> bool:
-    """Whether a member begins like that: its checksum is right."""
+def is_header(block: bytes, size: int | None, *, old: bool) -> bool:
+    """Whether an archive begins like that: its checksum is right, and it has the magic number of POSIX and GNU.
+
+    old: or it is one from before them, without that number. A sum of bytes alone is little evidence, which other files
+    give by chance: all that such a header has must make sense. size: bytes of the file; None where they are not known.
+    """
     if len(block) < BLOCK or not block[0]:
         return False
     try:
         _check(block)
+        return block[TAR_MAGIC] == b"ustar" or (old and _is_old(block, size))
     except _BadHeaderError:
         return False
-    return True
+
+
+def _is_old(block: bytes, size: int | None) -> bool:
+    """Whether a header without a magic number has a name, numbers with digits, a known type and a size that fits."""
+    name, mode, uid, gid, length, mtime, _, kind, target, *_ = HEADER.unpack(block)
+    for field in (name, target):
+        if any(field[len(field.partition(b"\0")[0]) :]):
+            return False  # these are padded with zeros
+    numbers = [_number(field) for field in (mode, uid, gid, length, mtime) if _has_digit(field)]
+    fits = len(numbers) == 5 and min(numbers[:4]) >= 0 and kind in OLD_KINDS
+    return fits and (size is None or kind in NO_DATA or BLOCK + numbers[3] <= size)
+
+
+def _has_digit(field: bytes) -> bool:
+    return bool(field[0] & 0x80 or field.partition(b"\0")[0].strip(b" "))
 
 
 def members(stream: Stream) -> Iterator[Member]:
@@ -117,7 +138,9 @@ def _content(stream: Stream, size: int) -> bytes:
 
 
 def _check(block: bytes) -> None:
-    """Compare a header's checksum: a sum of bytes, which some took for signed."""
+    """Compare a header's checksum: a sum of bytes, which some took for signed. It is never blank, as others are."""
+    if not _has_digit(block[148:156]):
+        raise _BadHeaderError("its header has no checksum")
     stored = _number(block[148:156])
     unsigned = sum(block) - sum(block[148:156]) + 8 * 32
     if stored != unsigned and stored != unsigned - 256 * sum(byte > 127 for byte in block[:148] + block[156:]):

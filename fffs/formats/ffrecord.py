@@ -15,7 +15,7 @@ import numpy as np
 
 from fffs import engine
 from fffs.engine import CHECK_CRC32
-from fffs.errors import MetadataError, ReadError, UnfinishedFileError
+from fffs.errors import FormatError, MetadataError, ReadError, UnfinishedFileError
 from fffs.failures import reading
 from fffs.formats import strangers
 from fffs.index import RecordIndex
@@ -61,6 +61,22 @@ def recognise(head: bytes, size: int, path: str) -> bool:
         return False
     at = HEADER.size + 4 * n
     return at + 8 > len(head) or header_size(n) <= int.from_bytes(head[at : at + 8], "little") <= size
+
+
+def is_certain(fd: int, path: str) -> bool:
+    """Whether the tables of the file open as fd have the checksum in its header, which nothing else has by chance.
+
+    Raises ReadError.
+    """
+    with reading(path, "the header"):
+        head = os.pread(fd, HEADER.size, 0)
+    if not any(head[:4]):
+        return False  # no checksum
+    try:
+        load_index(fd, path)
+    except FormatError:
+        return False
+    return True
 
 
 def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
