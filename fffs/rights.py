@@ -22,8 +22,9 @@ def new_mode(wanted: int) -> int:
     setting it, and what another thread makes meanwhile is its user's alone. Raises OSError.
     """
     try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-            return wanted & ~next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
+        # Bytes, in which only \n ends a line: the name of a process, which is in there, may have a \r.
+        with open("/proc/self/status", "rb") as status:
+            return wanted & ~next(int(line.split()[1], 8) for line in status if line.startswith(b"Umask:"))
     except (FileNotFoundError, StopIteration):
         mask = os.umask(0o077)
         os.umask(mask)

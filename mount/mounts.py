@@ -44,8 +44,8 @@ def mount_at(path: str, table: int | None = None) -> Mount | None:
 
 def mount_of(fd: int, table: int | None = None) -> Mount | None:
     """The mount that an open descriptor is in, without asking its file system, as fstat would. Raises OSError."""
-    with open(f"/proc/thread-self/fdinfo/{fd}", encoding="ascii") as lines:
-        number = dict(line.split() for line in lines if line.startswith("mnt_id:")).get("mnt_id:")
+    with open(f"/proc/thread-self/fdinfo/{fd}", "rb") as lines:
+        number = next((line.split()[1].decode() for line in lines if line.startswith(b"mnt_id:")), None)
     return next((mount for mount in mounts(table) if mount.number == number), None)
 
 

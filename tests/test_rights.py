@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -209,3 +211,15 @@ def test_an_empty_folder_that_is_filled_stays_as_private_as_it_was(tmp_path: Pat
     (tmp_path / "parts").mkdir(0o700)
     dump([b"record"] * 2, tmp_path / "parts", 2)
     assert mode(tmp_path / "parts") == 0o700
+
+
+def test_the_name_of_a_process_forges_no_umask() -> None:
+    """The first line of /proc/self/status has it; whatever else ends lines does not end that one."""
+    code = (
+        "from fffs.rights import new_mode\n"
+        "with open('/proc/self/comm', 'wb') as comm:\n"
+        "    comm.write(b'a\\rUmask: 0')\n"
+        "print(b'a\\rUmask: 0\\n' in open('/proc/self/status', 'rb').read(), oct(new_mode(0o666)))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, umask=0o027).stdout
+    assert said == "True 0o640\n"
