@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fffs.descriptors import above_standard
 from fffs.errors import ReadError, SourceNotFoundError, UsageError
+from fffs.folders import close
 from fffs.index import RecordIndex
 from fffs.paths import PathLike
 
@@ -38,6 +39,6 @@ def open_source(path: PathLike) -> tuple[int, str]:
     except OSError as error:
         raise ReadError(error.errno, name) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
+        close(fd)
         raise UsageError(f"{name}: not a regular file")
     return fd, name

@@ -36,6 +36,7 @@ import numpy.typing as npt
 from fffs import engine
 from fffs.descriptors import above_standard
 from fffs.engine import CHECK_NONE
+from fffs.folders import close
 from fffs.native import lib
 
 _log = logging.getLogger("fffs.cache")
@@ -135,7 +136,7 @@ def load(kind: int, key: Key) -> Entry | None:
             _log.debug("entry not read: %s", error)
             return None
         finally:
-            os.close(fd)
+            close(fd)
 
 
 def store(kind: int, key: Key, entry: Entry) -> None:
@@ -251,7 +252,7 @@ def _folder(create: bool) -> Iterator[int | None]:
         yield fd
     finally:
         if fd is not None:
-            os.close(fd)
+            close(fd)
 
 
 def _open_folder(create: bool) -> int | None:
@@ -274,6 +275,6 @@ def _open_folder(create: bool) -> int | None:
     # Whoever else may write there could say where our records are.
     if status.st_uid != os.geteuid() or status.st_mode & 0o022:
         _log.debug("cache folder %s is not ours alone", path)
-        os.close(fd)
+        close(fd)
         return None
     return fd

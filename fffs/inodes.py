@@ -11,6 +11,8 @@ import os
 import sys
 from typing import Final
 
+from fffs.folders import close
+
 # What statfs(2) calls them: FUSE, 9p, CIFS (three versions), FAT, exFAT.
 _UNRELIABLE: Final = {0x65735546, 0x01021997, 0xFF534D42, 0xFE534D42, 0x517B, 0x4D44, 0x2011BAB0}
 _PIECE: Final = 1 << 20
@@ -66,4 +68,4 @@ def have_same_content(folder: int, name: bytes, other_folder: int, other_name: b
         return False
     finally:
         for fd in fds:
-            os.close(fd)
+            close(fd)

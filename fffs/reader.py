@@ -14,6 +14,7 @@ from fffs.asynchronous import in_thread
 from fffs.errors import ClosedError, SourceNotFoundError, UsageError
 from fffs.failures import reading
 from fffs.files import SourceFile, open_source
+from fffs.folders import close
 from fffs.formats.bag import COMPRESSED
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.ofrecord import NAME as PART
@@ -89,12 +90,12 @@ def open_files(paths: list[str], check_data: bool = True, form: str | None = Non
             try:
                 index = with_checksums(recognise(fd, name).load_index(fd, name, check_data))
             except BaseException:
-                os.close(fd)
+                close(fd)
                 raise
             opened.append(SourceFile(fd, index))
     except BaseException:
         for source in opened:
-            os.close(source.fd)
+            close(source.fd)
         raise
     return opened
 

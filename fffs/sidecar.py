@@ -22,6 +22,7 @@ from fffs.engine import CHECK_CRC32, CHECK_NONE
 from fffs.errors import MetadataError, ReadError, TruncatedError, UsageError
 from fffs.failures import reading, writing
 from fffs.files import SourceFile, open_source
+from fffs.folders import close
 from fffs.formats import bag
 from fffs.formats.table import recogniser
 from fffs.index import RecordIndex
@@ -56,7 +57,7 @@ def with_checksums(index: RecordIndex) -> RecordIndex:
     try:
         checksums = _load(fd, path, index)
     finally:
-        os.close(fd)
+        close(fd)
     return replace(index, checksums=checksums, check=CHECK_CRC32).validate()
 
 
@@ -108,7 +109,7 @@ def keep_checksums(path: PathLike, format: str | None = None) -> list[str]:
             if index.check == CHECK_NONE and not _fits(index):
                 written.append(_write(SourceFile(fd, index)))
         finally:
-            os.close(fd)
+            close(fd)
     return written
 
 

@@ -1121,6 +1121,37 @@ def test_what_is_there_is_replaced_only_with_force_and_only_by_success(tmp_path:
     assert split_records((tmp_path / "y.ffr").read_bytes())[0] == b"content"
 
 
+def test_a_source_that_cannot_be_closed_without_an_error_was_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some network file systems say at close what they could not say before; nothing was written there."""
+    source = write_ffr(tmp_path / "x.ffr", [b"a", b"b"])
+    make(tmp_path / "folder", {"a": b"a"})
+    zip_folder(tmp_path / "folder", tmp_path / "x.zip")
+    (tmp_path / "x.tar").write_bytes(tar_file(b"a") + END)
+    fffs.convert(source, tmp_path / "set", to="granular")
+    for name in ("x.tfrecord", "part-0", "x.bag"):
+        fffs.convert(source, tmp_path / name)
+    (tmp_path / "y.tfrecord.gz").write_bytes(gzip.compress((tmp_path / "x.tfrecord").read_bytes()))
+    fffs.convert(source, tmp_path / "v3.bag", layout="v3")
+    sources = [tmp_path / name for name in left_in(tmp_path) if not name.endswith(".idx")]
+    failed = []
+
+    def failing(fd: int, real: Any = os.close) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        real(fd)
+        if path.startswith(str(tmp_path)) and "/out" not in path:
+            failed.append(path)
+            raise OSError(errno.EIO, "injected")
+
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(os, "close", failing)
+    for path in sources:
+        failed.clear()
+        fffs.convert(path, tmp_path / "out" / f"{path.name}.ffr", verify=True)
+        assert failed, path
+
+
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     source = write_ffr(tmp_path / "x.ffr", [stretched(MIB, k) for k in range(8)])
     (tmp_path / "x.tar").write_bytes(tar_file(b"a", stretched(8 * MIB)) + END)

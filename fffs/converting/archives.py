@@ -17,6 +17,7 @@ from fffs.converting.streams import Stream, compression
 from fffs.engine import BLOCK
 from fffs.errors import MetadataError, SourceChangedError, UnsupportedError
 from fffs.failures import reading
+from fffs.folders import close
 from fffs.formats import strangers
 from fffs.jobs import Jobs, Progress
 from fffs.scan import KINDS, identity
@@ -75,7 +76,7 @@ class Archive(Closing):
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self.fd)
+        close(self.fd)
 
 
 class Tar(Archive):
@@ -273,5 +274,5 @@ def open_archive(fd: int, path: str, kind: str, warn: Callable[[str], None]) -> 
     try:
         return (Tar if kind == "tar" else Zip)(fd, path, warn)
     except BaseException:
-        os.close(fd)
+        close(fd)
         raise

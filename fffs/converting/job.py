@@ -21,6 +21,7 @@ from fffs.converting.records import Records, StoredRecords, StreamedRecords, pla
 from fffs.converting.verifying import compare_records, differs, forget
 from fffs.errors import UsageError
 from fffs.files import open_source
+from fffs.folders import close
 from fffs.formats.bag import COMPRESSED, sidecars
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.tfrecord import HEAD, compression
@@ -324,4 +325,4 @@ def _is_compressed(path: str) -> bool:
     try:
         return compression(os.pread(fd, HEAD.size, 0)) is not None
     finally:
-        os.close(fd)
+        close(fd)

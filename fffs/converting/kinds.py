@@ -10,6 +10,7 @@ from fffs.converting.archives import is_tar, is_zip
 from fffs.errors import UsageError
 from fffs.failures import reading
 from fffs.files import open_source
+from fffs.folders import close
 from fffs.formats import bag, ffrecord, ofrecord, tfrecord
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.table import FORMATS, find_format
@@ -41,7 +42,7 @@ def kind_of_source(path: str) -> str:
                 return find_format(fd, path).name
             return "ffrecord" if ffrecord.is_certain(fd, path) else kind
     finally:
-        os.close(fd)
+        close(fd)
 
 
 def _is_named_as_records(path: str) -> bool:

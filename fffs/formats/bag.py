@@ -18,6 +18,7 @@ from fffs.engine import CHECK_NONE
 from fffs.errors import MetadataError, ReadError, UnfinishedFileError, UsageError
 from fffs.failures import reading
 from fffs.files import open_source
+from fffs.folders import close
 from fffs.index import STEP, Int64Array, RecordIndex
 from fffs.store import room
 
@@ -120,7 +121,7 @@ def _load_sidecar(fd: int, path: str, table: str) -> RecordIndex:
         # An interrupted append leaves part of an entry, or records without one: neither is counted.
         bounds = _read_bounds(other, path, table, 0, os.fstat(other).st_size // 8, lead=True)
     finally:
-        os.close(other)
+        close(other)
     # After the table: who appends writes the records first.
     size = os.fstat(fd).st_size
     index = RecordIndex(path, bounds[:-1], bounds[1:], None, CHECK_NONE, size, format="Bag", grows=True)

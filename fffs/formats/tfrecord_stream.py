@@ -11,6 +11,7 @@ from fffs.crc32c import crc32c, unmask
 from fffs.errors import ChecksumError, ClosedError
 from fffs.failures import reading
 from fffs.files import open_source
+from fffs.folders import close
 from fffs.formats.frames import frame_error
 from fffs.formats.tfrecord import GZIP, HEAD, TAIL, compression, is_head
 from fffs.paths import PathLike
@@ -185,7 +186,7 @@ class TFRecordStream(Closing, Iterator[bytes]):
         """Close the file. May be called again."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            close(fd)
 
     def __del__(self) -> None:
         if hasattr(self, "_fd"):

@@ -12,6 +12,7 @@ import numpy as np
 
 from fffs.errors import ClosedError, RecordError, UsageError
 from fffs.files import SourceFile, open_source
+from fffs.folders import close
 from fffs.formats.bag import COMPRESSED, load
 from fffs.granular.zstd import Decompressor
 from fffs.identity import Identity, refuse_others, refuse_replaced
@@ -32,7 +33,7 @@ def open_bag(path: str, layout: str | None = None) -> tuple[SourceFile, str]:
         index, found = load(fd, name, layout)
         index = with_checksums(index)
     except BaseException:
-        os.close(fd)
+        close(fd)
         raise
     return SourceFile(fd, index), found
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fffs.errors import MetadataError, ReadError, SourceNotFoundError
 from fffs.files import SourceFile, open_source
+from fffs.folders import close
 from fffs.formats.bag import SUFFIX, tail_layout
 from fffs.granular.bag_reader import open_bag, size_of
 from fffs.granular.spec import NAME, REFS
@@ -52,7 +53,7 @@ def open_shards(path: str, folders: Sequence[str], spec: dict[str, str]) -> tupl
             raise MetadataError(f"{path}: some shards are of granular before 0.22, some are not")
     except BaseException as error:
         for source in sources:
-            os.close(source.fd)
+            close(source.fd)
         if isinstance(error, ReadError) and error.errno == errno.EMFILE:
             hint = "a shard needs one file per key: raise ulimit -n or read fewer shards"
             raise ReadError(errno.EMFILE, path, hint) from None
@@ -99,7 +100,7 @@ def layout_of(folder: str, spec: dict[str, str]) -> str:
     try:
         return tail_layout(fd, path)
     finally:
-        os.close(fd)
+        close(fd)
 
 
 def shard_name(number: int) -> str:

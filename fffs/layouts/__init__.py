@@ -15,6 +15,7 @@ import numpy as np
 
 from fffs.errors import FormatError, MetadataError, RecordError, SourceNotFoundError, UsageError
 from fffs.files import SourceFile
+from fffs.folders import close
 from fffs.formats.bag import COMPRESSED
 from fffs.layouts import packed, plain, union
 from fffs.layouts.rows import DecodedFiles, Rows
@@ -173,7 +174,7 @@ def _open(names: list[str], check_data: bool, form: str | None) -> list[SourceFi
 
 def _close(files: list[SourceFile]) -> None:
     for file in files:
-        os.close(file.fd)
+        close(file.fd)
 
 
 @dataclass(frozen=True)

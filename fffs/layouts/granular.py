@@ -18,6 +18,7 @@ import numpy.typing as npt
 from fffs.engine import CHECK_NONE
 from fffs.errors import UnsupportedError
 from fffs.files import SourceFile, open_source
+from fffs.folders import close
 from fffs.granular import spec as specs
 from fffs.granular.shards import Shard, data_set_folders, find_shards, open_shards
 from fffs.granular.spec import Type
@@ -90,7 +91,7 @@ class DataSetFiles:
             self.mtime = max(os.fstat(file.fd).st_mtime_ns for file in self.files)
         except BaseException:
             for file in self.files:
-                os.close(file.fd)
+                close(file.fd)
             raise
 
     def place(self, number: int) -> tuple[Shard, int]:
