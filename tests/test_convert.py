@@ -44,6 +44,7 @@ from fffs.errors import (
     FormatError,
     MetadataError,
     RecordError,
+    SourceChangedError,
     SourceNotFoundError,
     UnfinishedFileError,
     UnsupportedError,
@@ -217,6 +218,103 @@ def test_the_source_stays_as_it_is_and_may_not_be_the_destination(tmp_path: Path
     with pytest.raises(UsageError, match="is the source itself, or a part of it"):
         fffs.convert(parts, parts / "PART_00000.ffr", force=True)
     assert split_records((parts / "PART_00000.ffr").read_bytes()) == RECORDS
+
+
+def test_what_a_data_set_or_an_archive_is_made_of_may_not_be_replaced_under_any_name(tmp_path: Path) -> None:
+    records = write_ffr(tmp_path / "x.ffr", [b"a", b"b"])
+    fffs.convert(records, tmp_path / "set", to="granular")
+    fffs.convert(records, tmp_path / "old", to="granular", layout="v3")
+    fffs.convert(records, tmp_path / "shards", to="granular", parts=2)
+    fffs.convert(records, tmp_path / "v3.bag", layout="v3")
+    (tmp_path / "x.tar").write_bytes(tar_file(b"a") + END)
+    (tmp_path / "alias").symlink_to("set")
+    for name, target in (
+        ("hard.bag", "set/data.bag"),
+        ("hard.ffr", "set/refs.bag"),
+        ("part-0", "old/data.idx"),
+        ("spec.tfrecord", "set/spec.json"),
+        ("hard.tar.ffr", "x.tar"),
+        ("table.ffr", "v3.idx"),
+    ):
+        (tmp_path / name).hardlink_to(tmp_path / target)
+    (tmp_path / "link.ffr").symlink_to("x.tar")
+    (tmp_path / "soft.bag").symlink_to("set/data.bag")
+    before = contents_of(tmp_path)
+    for source, target, options in (
+        ("set", "set/data.bag", {}),
+        ("set", "alias/new.bag", {}),
+        ("alias", "set/new.bag", {}),
+        ("set", "set/new", {"to": "granular"}),
+        ("shards", "shards/000000/data.bag", {}),
+        ("shards", "shards/000002", {"to": "granular"}),
+        ("shards", "shards/missing/data.bag", {}),
+        ("set", "hard.bag", {}),
+        ("set", "soft.bag", {}),
+        ("set", "hard.ffr", {"to": "bag"}),
+        ("set", "spec.tfrecord", {}),
+        ("old", "part-0", {}),
+        ("x.tar", "hard.tar.ffr", {}),
+        ("x.tar", "link.ffr", {}),
+        ("v3.bag", "table.ffr", {}),
+        ("v3.bag", "v3.idx", {"to": "ffrecord"}),
+    ):
+        with pytest.raises(UsageError, match=r"is the source itself, or a part of it|is in the source, "):
+            fffs.convert(tmp_path / source, tmp_path / target, force=True, verify=True, **options)
+        assert contents_of(tmp_path) == before, (source, target)
+
+
+def test_checksums_that_go_with_a_file_that_is_replaced_are_not_the_source(tmp_path: Path) -> None:
+    source = write_ffr(tmp_path / "y.ffr", [b"a"]).rename(tmp_path / "x.ffr.fffs-crc")
+    with pytest.raises(UsageError, match="is the source itself"):
+        fffs.convert(source, tmp_path / "x.ffr")
+    assert left_in(tmp_path) == ["x.ffr.fffs-crc"]
+
+
+SINGLE = ("part-0", "x.bag", "v3.bag", "x.ffr", "x.tfrecord", "y.tfrecord.gz", "x.tar")
+
+
+def rewrite_once(path: Path, mtime: int) -> Callable[[int, int], None]:
+    """A progress callback that writes to a source, when the first batch of it has been read."""
+    done: list[bool] = []
+
+    def progress(_done: int, _total: int) -> None:
+        if not done:
+            done.append(True)
+            content = path.read_bytes()
+            with path.open("r+b") as file:
+                file.write(content)
+            os.utime(path, ns=(mtime, mtime))  # however coarse the clock is
+
+    return progress
+
+
+@pytest.mark.parametrize("name", [*SINGLE, "parts", "set", "old", "shards"])
+def test_a_source_that_changes_while_it_is_converted_gives_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """All records are as long as before, so that where no checksum is, a mixture would look good."""
+    source = write_ffr(tmp_path / "source.ffr", [b"%04d" % k for k in range(20)])
+    for there, options in (("set", {"to": "granular"}), ("old", {"to": "granular", "layout": "v3"})):
+        fffs.convert(source, tmp_path / there, **options)
+    fffs.convert(source, tmp_path / "shards", to="granular", parts=2)
+    fffs.convert(source, tmp_path / "parts", to="ofrecord", parts=2)
+    for there in ("part-0", "x.bag", "x.ffr", "x.tfrecord"):
+        fffs.convert(source, tmp_path / there)
+    fffs.convert(source, tmp_path / "v3.bag", layout="v3")
+    (tmp_path / "y.tfrecord.gz").write_bytes(gzip.compress((tmp_path / "x.tfrecord").read_bytes()))
+    (tmp_path / "x.tar").write_bytes(b"".join(tar_file(b"%d" % k) for k in range(20)) + END)
+    monkeypatch.setattr(record_sources, "BATCH_BYTES", 8)
+    path = tmp_path / name
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    if name == "v3.bag":
+        files.append(tmp_path / "v3.idx")
+    for number, file in enumerate(files):
+        for target, options in (("out.ffr", {}), ("out", {"to": "granular"}), ("out", {"to": "tfrecord", "parts": 3})):
+            if name == "x.tar" and target != "out.ffr":
+                continue
+            with pytest.raises(SourceChangedError, match=f"^{file}: changed while it was"):
+                fffs.convert(path, tmp_path / target, progress=rewrite_once(file, number), **options)
+            assert not [left for left in left_in(tmp_path) if left.startswith(("out", "."))]
 
 
 # ---------------------------------------------------------------- parts

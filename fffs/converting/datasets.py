@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -197,18 +197,27 @@ class AsIs(Mapping[str, Codec]):
         return 0
 
 
-def write_rows(rows: Iterator[Blobs], count: int, path: str, spec: dict[str, str], layout: str, work: Jobs) -> None:
-    """Write the next count rows to a data set in one folder, which is new."""
+def write_rows(
+    rows: Iterator[Blobs],
+    count: int,
+    path: str,
+    spec: dict[str, str],
+    layout: str,
+    work: Jobs,
+    ready: Callable[[], None],
+) -> None:
+    """Write the next count rows to a data set in one folder, which is new. ready: called before it is put in place."""
     with DatasetWriter(path, spec, AsIs(), layout) as writer:
         for _ in range(count):
             row = next(rows)
             writer.append_blobs(row)
             work.count(sum(sum(map(len, blob)) if isinstance(blob, list) else len(blob) for blob in row))
             del row
+        ready()
 
 
-def pack_rows(data: BlobRows, file: AtomicFile, work: Jobs) -> None:
-    """Write a data set as a packed folder."""
+def pack_rows(data: BlobRows, file: AtomicFile, work: Jobs, ready: Callable[[], None]) -> None:
+    """Write a data set as a packed folder. ready: called before it is put in place."""
     lengths, spec = data.blobs.lengths, specs.encode(data.spec)
     tree = build_tree(_lay_out(data), len(lengths) + 1, data.shown)
     pack = PackFile(file, np.append(lengths, len(spec)))
@@ -220,6 +229,7 @@ def pack_rows(data: BlobRows, file: AtomicFile, work: Jobs) -> None:
         work.count(len(batch.data))
         del batch, record
     pack.put(k, 0, spec)
+    ready()
     pack.finish(tree)
 
 

@@ -18,8 +18,9 @@ from fffs.converting.archives import open_archive
 from fffs.converting.keeping import Kept
 from fffs.converting.pipeline import Pipeline
 from fffs.converting.records import Records, StoredRecords, StreamedRecords, plan
+from fffs.converting.sources import Sources
 from fffs.converting.verifying import compare_records, differs, forget
-from fffs.errors import UsageError
+from fffs.errors import FormatError, RecordError, UsageError
 from fffs.files import open_source
 from fffs.folders import close
 from fffs.formats.bag import COMPRESSED, sidecars
@@ -28,8 +29,7 @@ from fffs.formats.tfrecord import HEAD, compression
 from fffs.jobs import Jobs, Progress, default_jobs
 from fffs.layouts import load_source, packed
 from fffs.packing import pack_folder
-from fffs.reader import expand_sources, open_files
-from fffs.shards import expand_shards
+from fffs.reader import open_files
 from fffs.store import RecordStore
 from fffs.tree import ROOT
 
@@ -68,9 +68,14 @@ class Job:
 
     def run(self) -> Done:
         """Convert. What is replaced by force comes back when that fails, or is interrupted."""
+        self.sources = Sources(self.kind, self.source)
         replaced = self._replaced() if self.force else []
         with Kept([*replaced, *(name + CHECKSUMS for name in replaced if os.path.lexists(name + CHECKSUMS))]):
-            return self._run()
+            try:
+                return self._run()
+            except (FormatError, RecordError):
+                self.sources.refuse_changed()  # that is why
+                raise
 
     def _run(self) -> Done:
         if self.kind in (*kinds.ARCHIVES, "folder"):
@@ -94,27 +99,21 @@ class Job:
             raise UsageError(f"{self.target}: its name does not say what it shall be; say so with --to")
         if self.split and self.form == "bag":
             raise UsageError(f"{self.target}: Bags have no parts; a data set has (--to granular)")
+        self.sources.refuse_inside(self.target)
         if self.split or self.form == "granular":
             refuse_content(self.target)  # with --force as well: nobody should lose many files by an option
             return self.form
         for name in self._replaced():
             if os.path.isdir(name) or not self.force:
                 raise UsageError(f"{name}: already exists{'' if os.path.isdir(name) else '; --force replaces it'}")
-            if any(os.path.samefile(name, source) for source in self._sources() if os.path.exists(source)):
-                raise UsageError(f"{name}: is the source itself, or a part of it")
+            self.sources.refuse(name)
+        self.sources.refuse(self.target + CHECKSUMS)  # which goes with the file that is replaced
         return self.form
 
     def _replaced(self) -> list[str]:
         """The files that are where the result will be."""
         names = [self.target, *(sidecars(self.target)[:1] if self._has_table() else ())]
         return [name for name in names if os.path.lexists(name)]
-
-    def _sources(self) -> list[str]:
-        """The files that are read, unless they are packed: those of a folder may be replaced by the pack."""
-        if self.kind not in kinds.RECORDS:
-            return [self.source]
-        paths = self._record_files()
-        return [*paths, *(table for path in paths if self.kind == "bag" for table in sidecars(path))]
 
     @contextlib.contextmanager
     def _comparing(self, *more: str) -> Iterator[None]:
@@ -173,7 +172,7 @@ class Job:
             self._need_pack("a data set of several keys, or with sequences,")
             work = Jobs(data.total_bytes * (1 + self.verify), self.progress)
             with AtomicFile(self.target) as file:
-                datasets.pack_rows(data, file, work)
+                datasets.pack_rows(data, file, work, self.sources.refuse_changed)
             if self.verify:
                 with self._comparing():
                     self._compare(data, datasets.load_packed(load_source(self.target), self.target), work)
@@ -219,14 +218,14 @@ class Job:
 
         work = Jobs(data.total_bytes * (1 + self.verify), self.progress)
         bounds = writers.cut(data.sizes, self.parts, self.part_size)
-        rows, edges = data.rows(), [0, *bounds, len(data)]
+        rows, edges, ready = data.rows(), [0, *bounds, len(data)], self.sources.refuse_changed
         if not self.split and self.layout == "v1":
-            datasets.write_rows(rows, len(data), self.target, data.spec, self.layout, work)
+            datasets.write_rows(rows, len(data), self.target, data.spec, self.layout, work, ready)
         else:
             with new_folder(self.target) as here:
                 for k in range(len(edges) - 1):
                     folder = os.path.join(here, shard_name(k)) if self.split else here
-                    datasets.write_rows(rows, edges[k + 1] - edges[k], folder, data.spec, self.layout, work)
+                    datasets.write_rows(rows, edges[k + 1] - edges[k], folder, data.spec, self.layout, work, ready)
         if self.verify:
             with self._comparing():
                 result = datasets.load_folder(self.target)
@@ -258,10 +257,7 @@ class Job:
         return self._open_stored()
 
     def _open_stored(self) -> StoredRecords:
-        return StoredRecords(RecordStore(open_files(self._record_files(), True, self.kind)), self.source)
-
-    def _record_files(self) -> list[str]:
-        return expand_shards(self.source) if self.kind == "tfrecord" else expand_sources(self.source)
+        return StoredRecords(RecordStore(open_files(self.sources.records, True, self.kind)), self.source)
 
     def _from_records(self, records: Records) -> Done:
         return self._to_data_set(records) if self.form == "granular" else self._to_files(records)
@@ -301,19 +297,19 @@ class Job:
         in_order = None if records.any_order else records.batches(bounds)
         for path, begin, end in zip(paths, edges[:-1], edges[1:], strict=True):
             lengths = records.lengths[begin:end]
-            with (
-                writers.open_file(self.form, self.layout, path, lengths) as file,
-                Pipeline(self.jobs or DEFAULT_JOBS, work) as pipeline,
-            ):
-                for first, last in plan(lengths, ()):
-                    size = int(lengths[first:last].sum())
-                    pipeline.make_room(size)
-                    if in_order is None:
-                        pipeline.add(size, _copy, file, first, records, begin + first, begin + last)
-                    else:
-                        pipeline.add(size, file.put, first, next(in_order))
-        for _ in in_order or ():  # what a source says when it has ended
-            pass
+            with writers.open_file(self.form, self.layout, path, lengths) as file:
+                with Pipeline(self.jobs or DEFAULT_JOBS, work) as pipeline:
+                    for first, last in plan(lengths, ()):
+                        size = int(lengths[first:last].sum())
+                        pipeline.make_room(size)
+                        if in_order is None:
+                            pipeline.add(size, _copy, file, first, records, begin + first, begin + last)
+                        else:
+                            pipeline.add(size, file.put, first, next(in_order))
+                if end == edges[-1]:
+                    for _ in in_order or ():  # what a source says when it has ended
+                        pass
+                self.sources.refuse_changed()
 
 
 def _copy(file: writers.RecordFile, place: int, records: Records, first: int, last: int) -> None:
