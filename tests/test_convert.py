@@ -36,7 +36,7 @@ from test_pack import tree_snapshot
 
 import fffs
 from fffs import granular, sidecar
-from fffs.converting import job
+from fffs.converting import job, names
 from fffs.converting import records as record_sources
 from fffs.converting.writers import cut
 from fffs.errors import (
@@ -183,6 +183,8 @@ def test_empty_ofrecords_are_warned_of_and_very_many_refused(tmp_path: Path) -> 
 MEASURED = """
 import re, sys
 from fffs import cli
+from fffs.converting import names
+names.FREE, names.available_memory = 64 << 20, lambda: 0  # as if there were so little
 code = cli.run(sys.argv[1:])
 print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1], "KiB")
 sys.exit(code)
@@ -909,6 +911,21 @@ def test_bombs_are_streamed_or_stopped_in_bounded_memory(tmp_path: Path) -> None
         assert done == code, f"{name}: {error!r}"
         assert error.count("\n") == bool(code)
         assert (most - least) * MIB < limit, f"{name}: {most} MiB, and {least} MiB for a small one"
+
+
+def test_a_small_archive_may_have_many_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a million files compress to a byte each: only memory says how many are too many."""
+    several = names.Names("x.tar.xz", NO_WARNING)
+    for k in range(500_000):
+        several.add_file(b"%d" % k, 0, 0, 0o644, 0)
+    monkeypatch.setattr(names, "FREE", 10_000)
+    for memory, count in ((0, 15), (100_000, 90), (1_000_000, 900)):
+        monkeypatch.setattr(names, "available_memory", lambda memory=memory: memory)
+        data = b"".join(tar_header(b"%03d" % k) for k in range(count)) + END
+        (tmp_path / "good").write_bytes(data)
+        fffs.convert(tmp_path / "good", tmp_path / "good.ffr", force=True)
+        longer = b"".join(tar_header(b"%03d" % k + b"n" * 90) for k in range(count)) + END
+        assert "more than half of the memory; convert it where" in refusal(tmp_path, longer)
 
 
 @given(st.data())

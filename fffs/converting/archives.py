@@ -44,7 +44,7 @@ class Archive(Closing):
         """fd: open at path, and from now on this object's."""
         self.fd, self.path = fd, path
         self._identity = identity(os.fstat(fd))
-        self.names = Names(path, self._identity[2], warn)
+        self.names = Names(path, warn)
 
     def scan(self, progress: Progress | None) -> None:
         """The first pass: all names, and where their bytes are."""

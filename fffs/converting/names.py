@@ -15,13 +15,17 @@ from typing import Final
 
 from fffs.errors import UnsupportedError
 from fffs.folders import PATH_MAX
+from fffs.memory import available_memory
 from fffs.scan import nearest_mtime
 from fffs.tree import NAME_MAX
 from fffs.treebuilder import DIRECTORY, TreeBuilder
 
 TARGET_MAX: Final = PATH_MAX
-FREE: Final = 1 << 18  # names that any archive may have; a larger one may have more ...
-BYTES_PER_NAME: Final = 8  # ... one for each so many of its bytes: a bomb must not fill memory with names
+# A bomb must not fill memory with names: they may take half of what there is, or as much as three million need. How
+# large the archive is says nothing: names that follow a pattern are compressed to a byte each.
+EACH: Final = 512  # bytes of memory for a name, with what it names and its place in the tree ...
+COPIES: Final = 3  # ... and so often its own bytes
+FREE: Final = 3_000_000 * EACH
 
 
 @dataclass(eq=False, slots=True)
@@ -65,11 +69,11 @@ class Folder:
 class Names:
     """What the members of an archive make, in the order in which they come. ``shown`` is the archive in messages."""
 
-    def __init__(self, shown: str, size: int, warn: Callable[[str], None]) -> None:
-        """size: of the archive, in bytes. warn: gets a line for what is not kept as it is."""
+    def __init__(self, shown: str, warn: Callable[[str], None]) -> None:
+        """warn: gets a line for what is not kept as it is."""
         self.shown, self.warn = shown, warn
         self.root = Folder()
-        self._room = FREE + size // BYTES_PER_NAME
+        self._room = max(FREE, available_memory() // 2)
         self._newest: int | None = None
         self._stripped = False
 
@@ -115,8 +119,10 @@ class Names:
         old = folder.entries.get(parts[-1])
         if isinstance(old, Folder) and old.entries:
             raise self._refused(path, "a folder that holds something and a file or link of the same name")
+        if isinstance(node, Link):
+            self._count(node.target)
         if old is None:
-            self._count()
+            self._count(parts[-1])
         elif old is not node:
             self.warn(f"{self.shown}: {_text(path)}: there more than once; the last one counts")
             del folder.entries[parts[-1]]
@@ -128,7 +134,7 @@ class Names:
         for part in parts:
             there = folder.entries.get(part)
             if there is None:
-                self._count()
+                self._count(part)
                 there = folder.entries[part] = Folder()
             if not isinstance(there, Folder):
                 what = "a link, which would be followed" if isinstance(there, Link) else "a file"
@@ -158,10 +164,13 @@ class Names:
             self._newest = mtime
         return mtime
 
-    def _count(self) -> None:
-        self._room -= 1
+    def _count(self, name: bytes) -> None:
+        self._room -= EACH + COPIES * len(name)
         if self._room < 0:
-            raise UnsupportedError(f"{self.shown}: far more names than an archive of its size would have; not packed")
+            raise UnsupportedError(
+                f"{self.shown}: so many names that they would take more than half of the memory; convert it where "
+                "there is more, or unpack it, and pack its folders one by one"
+            )
 
     def _refused(self, path: bytes, why: str) -> UnsupportedError:
         return UnsupportedError(f"{self.shown}: cannot be packed: {_text(path)}: {why}")
