@@ -772,6 +772,89 @@ def test_a_leading_slash_is_left_out_with_one_warning(tmp_path: Path) -> None:
     assert found == {b"etc": None, b"etc/a": b"content", b"b": b"content"}
 
 
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+@pytest.mark.parametrize(
+    ("between", "line"),
+    [
+        (END, "more follows its end mark and is left out, as tar does without --ignore-zeros"),
+        (END * 9, "more follows its end mark and is left out, as tar does without --ignore-zeros"),
+        (bytes(512), "more follows a lone block of zeros and is left out, as tar does without --ignore-zeros"),
+    ],
+)
+def test_what_follows_the_end_mark_is_left_out_with_a_warning(
+    tmp_path: Path, compress: Callable[[bytes], bytes], between: bytes, line: str
+) -> None:
+    several = compress(tar_file(b"a") + between) + compress(tar_file(b"b") + END)
+    assert warned(tmp_path, several) == ([line], {b"a": b"content"})
+    (tmp_path / "x.tar").write_bytes(several)
+    listed = subprocess.run(["tar", "-tf", tmp_path / "x.tar"], capture_output=True, check=False)
+    assert listed.stdout == b"a\n"
+    assert warned(tmp_path, compress(tar_file(b"a") + END * 9)) == ([], {b"a": b"content"})
+    one = compress(tar_file(b"a") + bytes(512))
+    assert warned(tmp_path, one) == (
+        ["ends with a lone block of zeros; it may have been cut there"],
+        {b"a": b"content"},
+    )
+
+
+def shared(**records: bytes) -> bytes:
+    """An extended header of POSIX for all members that follow."""
+    data = extended(**records)
+    return tar_header(b"shared", int(data[124:135], 8), b"g") + data[512:]
+
+
+LONG = (
+    tar_header(b"././@LongLink", 5, b"L")
+    + padded(b"gnus\0")
+    + tar_header(b"././@LongLink", 5, b"K")
+    + padded(b"gnut\0")
+)
+
+
+@pytest.mark.parametrize("before", [b"", shared(path=b"all", linkpath=b"all")], ids=["alone", "shared"])
+def test_of_two_long_names_of_a_member_that_of_posix_counts_as_for_tar(tmp_path: Path, before: bytes) -> None:
+    posix, link = extended(path=b"posix", linkpath=b"target"), tar_header(b"short", 0, b"2", b"x") + END
+    for data in (before + LONG + posix + link, before + posix + LONG + link):
+        assert warned(tmp_path, data) == ([], {b"posix": b"target"})
+        listed = subprocess.run(["tar", "-tvf", tmp_path / "x"], capture_output=True, check=True)
+        assert listed.stdout.endswith(b" posix -> target\n")
+    assert warned(tmp_path, before + LONG + link) == ([], {b"all": b"all"} if before else {b"gnus": b"gnut"})
+    assert warned(tmp_path, before + extended(path=b"", linkpath=b"") + link)[1] == {b"short": b"x"}
+
+
+def times(tmp_path: Path, data: bytes) -> dict[bytes, int]:
+    (tmp_path / "x").write_bytes(data + END)
+    fffs.convert(tmp_path / "x", tmp_path / "x.ffr", warn=NO_WARNING, verify=True, force=True)
+    with load_source([tmp_path / "x.ffr"]) as source:
+        return {name: int(source.tree.mtime[node]) for name, node in source.tree.entries(0)}
+
+
+def test_an_empty_value_of_an_extended_header_takes_back_what_was_said(tmp_path: Path) -> None:
+    own = 1_600_000_000 * 10**9
+    assert times(tmp_path, extended(mtime=b"", size=b"") + tar_file(b"a")) == {b"a": own}
+    both = extended(mtime=b"") + tar_file(b"a") + tar_file(b"b")
+    assert times(tmp_path, shared(mtime=b"5") + both) == {b"a": own, b"b": 5 * 10**9}
+    assert times(tmp_path, shared(mtime=b"5") + shared(mtime=b"") + both) == {b"a": own, b"b": own}
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [
+        (b"-1.0000000001", -1_000_000_001),
+        (b"-1.0000000000", -1_000_000_000),
+        (b"-0.5", -500_000_000),
+        (b"1.9999999999", 1_999_999_999),
+        (b"-1.9999999999", -2_000_000_000),
+    ],
+)
+def test_a_time_between_two_nanoseconds_is_the_one_before_as_for_tar(
+    tmp_path: Path, text: bytes, nanoseconds: int
+) -> None:
+    assert times(tmp_path, extended(mtime=text) + tar_file(b"a")) == {b"a": nanoseconds}
+    subprocess.run(["tar", "-xf", "x"], cwd=tmp_path, check=True)
+    assert (tmp_path / "a").stat().st_mtime_ns == nanoseconds
+
+
 def test_a_time_that_no_file_can_have_is_the_nearest_with_a_warning(tmp_path: Path) -> None:
     far = extended(mtime=b"1099511627776") + tar_header(b"far")
     lines, contents = warned(tmp_path, far + tar_header(b"near") + END)

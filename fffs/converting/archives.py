@@ -92,7 +92,7 @@ class Tar(Archive):
     def scan(self, progress: Progress | None) -> None:
         """As ``Archive`` says."""
         stream, names = Stream(self.fd, self.path, self.kind), self.names
-        for member in tar.members(stream):
+        for member in tar.members(stream, names.warn):
             if progress:
                 progress(stream.done, self._identity[2])
             if member.kind == b"0":

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from fffs.converting.streams import Stream
+from fffs.converting.streams import PIECE, Stream
 from fffs.errors import MetadataError, UnsupportedError
 from fffs.formats.strangers import TAR_MAGIC
 
@@ -74,8 +74,9 @@ def _has_digit(field: bytes) -> bool:
     return bool(field[0] & 0x80 or field.partition(b"\0")[0].strip(b" "))
 
 
-def members(stream: Stream) -> Iterator[Member]:
-    """The members of an archive. The caller may read a member's data, or some of it, before it asks for the next.
+def members(stream: Stream, warn: Callable[[str], None]) -> Iterator[Member]:
+    """The members of an archive. The caller may read a member's data, or some of it, before it asks for the next. warn:
+    gets a line for what is left out.
 
     Raises:
         MetadataError: the archive is damaged or cut.
@@ -91,7 +92,7 @@ def members(stream: Stream) -> Iterator[Member]:
         except _BadHeaderError as error:
             raise MetadataError(f"{stream.path}: the member at byte {begin}: {error}; the archive is damaged") from None
         if member is None:
-            stream.drain()
+            _warn_of_more(stream, warn)
             return
         yield member
         end = member.place + -(-member.size // BLOCK) * BLOCK
@@ -101,8 +102,11 @@ def members(stream: Stream) -> Iterator[Member]:
 
 
 def _next(stream: Stream, shared: dict[bytes, bytes]) -> Member | None:
-    """The next member with what extended headers say of it; None at the end."""
+    """The next member with what extended headers say of it; None at the end. Those of POSIX count more than GNU's,
+    whichever comes first, and an empty value takes back what one for all members says.
+    """
     extended: dict[bytes, bytes] = {}
+    long: dict[bytes, bytes] = {}
     for _ in range(HEADERS_MAX):
         block = stream.read(BLOCK)
         if len(block) < BLOCK:
@@ -115,9 +119,9 @@ def _next(stream: Stream, shared: dict[bytes, bytes]) -> Member | None:
             (shared if member.kind == b"g" else extended).update(found)
         elif member.kind in (b"L", b"K"):
             key = b"path" if member.kind == b"L" else b"linkpath"
-            extended[key] = _content(stream, member.size).partition(b"\0")[0]
+            long[key] = _content(stream, member.size).partition(b"\0")[0]
         else:
-            extended = shared | extended
+            extended = long | {key: value for key, value in (shared | extended).items() if value}
             if member.kind == b"S" or any(key.startswith(SPARSE) for key in extended):
                 raise UnsupportedError(
                     f"{stream.path}: {(extended.get(b'path') or member.name)!a:.200} is a sparse member; unpack the "
@@ -125,6 +129,20 @@ def _next(stream: Stream, shared: dict[bytes, bytes]) -> Member | None:
                 )
             return replace(_apply(member, extended), place=stream.position)
     raise _BadHeaderError(f"more than {HEADERS_MAX} extended headers")
+
+
+def _warn_of_more(stream: Stream, warn: Callable[[str], None]) -> None:
+    """Pass over all behind the first of an end mark's two blocks, so that checksums at the end are compared."""
+    second = stream.read(BLOCK)
+    more = any(second)
+    while not more and (piece := stream.read(PIECE)):
+        more = any(piece)
+    stream.drain()
+    mark = "its end mark" if len(second) == BLOCK and not any(second) else "a lone block of zeros"
+    if more:
+        warn(f"{stream.path}: more follows {mark} and is left out, as tar does without --ignore-zeros")
+    elif len(second) < BLOCK:
+        warn(f"{stream.path}: ends with {mark}; it may have been cut there")
 
 
 def _content(stream: Stream, size: int) -> bytes:
@@ -214,4 +232,5 @@ def _time(text: bytes) -> int:
     whole, _, part = text.removeprefix(b"-").partition(b".")
     if not (whole + part).isdigit() or len(whole) > 20:
         raise _BadHeaderError("its extended header has a time that is none")
-    return sign * (int(whole or b"0") * 10**9 + int(part[:9].ljust(9, b"0")))
+    nanoseconds = sign * (int(whole or b"0") * 10**9 + int(part[:9].ljust(9, b"0")))
+    return nanoseconds - (sign < 0 and any(part[9:].strip(b"0")))  # down, as tar does
