@@ -1139,6 +1139,39 @@ def test_a_bag_is_one_whatever_its_first_record_is(tmp_path: Path, layout: str) 
         assert records_of(tmp_path / "out.ffr") == records
 
 
+def stored_zip(*members: tuple[bytes, bytes, int, int, bytes]) -> bytes:
+    """A zip archive of (name, content, method, mode with type, extra field in the directory), nothing compressed."""
+    data = directory = b""
+    for name, content, method, mode, extra in members:
+        sizes = (zlib.crc32(content), len(content), len(content), len(name))
+        directory += struct.pack("<4s6H3I", b"PK\1\2", 0x314, 20, 0, method, 0, 0x5821, *sizes[:3])
+        directory += struct.pack("<5H2I", len(name), len(extra), 0, 0, 0, mode << 16, len(data)) + name + extra
+        data += struct.pack("<4s5H3I2H", b"PK\3\4", 20, 0, method, 0, 0x5821, *sizes, 0) + name + content
+    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, len(members), len(members), len(directory), len(data), 0)
+    return data + directory + end
+
+
+def test_an_empty_member_of_a_zip_needs_no_compressed_data(tmp_path: Path) -> None:
+    data = stored_zip((b"empty", b"", 8, 0o100644, b""), (b"b", b"b", 0, 0o100644, b""))
+    assert warned(tmp_path, data) == ([], {b"empty": b"", b"b": b"b"})
+
+
+@pytest.mark.parametrize("mode", [0o100755, 0o040755, 0o120777, 0])
+def test_a_name_in_a_zip_that_ends_with_a_slash_is_a_folder_whatever_its_mode(tmp_path: Path, mode: int) -> None:
+    inside = (b"d/x", b"x", 0, 0o100644, b"")
+    assert warned(tmp_path, stored_zip((b"d/", b"", 0, mode, b""), inside)) == ([], {b"d": None, b"d/x": b"x"})
+    lines, found = warned(tmp_path, stored_zip((b"d/", b"abc", 0, mode, b""), inside))
+    assert (lines, found) == (["'d/': a folder with 3 bytes, left out"], {b"d": None, b"d/x": b"x"})
+
+
+def test_the_unicode_name_of_a_zip_member_counts_if_it_was_made_for_the_stored_one(tmp_path: Path) -> None:
+    for version, made_for, expected in ((1, b"caf?", "caf\xe9"), (1, b"other", "caf?"), (2, b"caf?", "caf?")):
+        field = struct.pack("<BI", version, zlib.crc32(made_for)) + "caf\xe9".encode()
+        extra = b"UX\1\0x" + struct.pack("<HH", 0x7075, len(field)) + field
+        data = stored_zip((b"caf?", b"x", 0, 0o100644, extra))
+        assert warned(tmp_path, data) == ([], {expected.encode(): b"x"})
+
+
 def test_what_is_in_front_of_a_zip_is_left_out_with_a_warning(tmp_path: Path) -> None:
     make(tmp_path / "folder", {"a": b"a"})
     zip_folder(tmp_path / "folder", tmp_path / "x.zip")

@@ -35,6 +35,7 @@ UNIX: Final = 3  # systems that a zip member may come from: 3 and 19 (macOS) hav
 LOCAL: Final = struct.Struct("<4s22xHH")
 EXTRA: Final = struct.Struct("<HH")
 EXTENDED_TIME: Final = 0x5455
+UNICODE_PATH: Final = 0x7075
 
 
 class Archive(Closing):
@@ -161,8 +162,10 @@ class Zip(Archive):
         name, mode, mtime = _zip_name(info), info.external_attr >> 16, _zip_time(info)
         if info.create_system not in (UNIX, 19):
             mode = 0
-        kind = stat.S_IFMT(mode) or (stat.S_IFDIR if name.endswith(b"/") else stat.S_IFREG)
+        kind = stat.S_IFDIR if name.endswith(b"/") else stat.S_IFMT(mode) or stat.S_IFREG  # as unzip decides
         if kind == stat.S_IFDIR:
+            if info.file_size:
+                self.names.warn(f"{self.path}: {info.filename!a:.200}: a folder with {info.file_size} bytes, left out")
             self.names.add_folder(name, stat.S_IMODE(mode) if mode else 0o755, mtime)
         elif kind in (stat.S_IFREG, stat.S_IFLNK):
             if info.flag_bits & ENCRYPTED:
@@ -193,6 +196,8 @@ class Zip(Archive):
         magic, name, extra = LOCAL.unpack(head) if len(head) == LOCAL.size else (b"", 0, 0)
         if magic != b"PK\x03\x04":
             raise MetadataError(f"{self.path}: {info.filename!a:.200}: its header is damaged")
+        if not info.compress_size and not file.size and not info.CRC:
+            return  # an empty file without even the end of compressed data
         start = info.header_offset + LOCAL.size + name + extra
         stream = Stream(self.fd, self.path, ZIP_METHODS[info.compress_type], start, start + info.compress_size)
         crc, size = 0, file.size
@@ -215,22 +220,36 @@ class Zip(Archive):
 
 
 def _zip_name(info: zipfile.ZipInfo) -> bytes:
-    """A name as bytes: those that are stored, where the system that it comes from has names of bytes."""
+    """A name as bytes: the one in Unicode, if it was made for the stored one; or those that are stored, where the
+    system that it comes from has names of bytes.
+    """
     name = info.orig_filename
-    if not info.flag_bits & UTF8 and info.create_system in (UNIX, 19):
-        return name.encode("cp437")
-    return name.encode("utf-8", "surrogateescape")
+    if info.flag_bits & UTF8:
+        return name.encode("utf-8", "surrogateescape")
+    stored = name.encode("cp437")
+    if (data := _extra(info, UNICODE_PATH)) and data[0] == 1 and len(data) > 5:
+        crc, unicode = int.from_bytes(data[1:5], "little"), data[5:]
+        if crc == engine.crc32(stored):
+            return unicode
+    return stored if info.create_system in (UNIX, 19) else name.encode("utf-8")
+
+
+def _extra(info: zipfile.ZipInfo, wanted: int) -> bytes:
+    """The first extra field of a kind; empty when there is none."""
+    at = 0
+    while at + EXTRA.size <= len(info.extra):
+        kind, size = EXTRA.unpack_from(info.extra, at)
+        at += EXTRA.size + size
+        if kind == wanted:
+            return info.extra[at - size : at]
+    return b""
 
 
 def _zip_time(info: zipfile.ZipInfo) -> int:
     """Nanoseconds since 1970: of the extra field that Unix has, or the local time that DOS has."""
-    at, extra = 0, info.extra
-    while at + EXTRA.size <= len(extra):
-        kind, size = EXTRA.unpack_from(extra, at)
-        data = extra[at + EXTRA.size : at + EXTRA.size + size]
-        if kind == EXTENDED_TIME and len(data) >= 5 and data[0] & 1:
-            return int.from_bytes(data[1:5], "little", signed=True) * 10**9
-        at += EXTRA.size + size
+    data = _extra(info, EXTENDED_TIME)
+    if len(data) >= 5 and data[0] & 1:
+        return int.from_bytes(data[1:5], "little", signed=True) * 10**9
     year, month, day, *rest = info.date_time
     try:
         return int(time.mktime((year, month, day, *rest, 0, 0, -1))) * 10**9  # type: ignore[arg-type]
