@@ -1282,6 +1282,30 @@ def test_verify_finds_a_flipped_byte_of_an_archive_a_folder_and_a_data_set(tmp_p
         assert left_in(tmp_path) == there, source
 
 
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        ("y.ffr", []),
+        ("y.bag", ["--layout", "v3"]),
+        ("parts", ["--to", "tfrecord", "--parts", "2"]),
+        ("set", ["--to", "granular"]),
+    ],
+)
+def test_a_result_that_the_umask_lets_nobody_read_is_compared_all_the_same(
+    tmp_path: Path, target: str, options: list[str]
+) -> None:
+    write_ffr(tmp_path / "x.ffr", RECORDS)
+    make(tmp_path / "folder", {"a": b"a"})
+    unprivileged = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] if os.geteuid() == 0 else []
+    for source in ("x.ffr", *(["folder"] if target == "y.ffr" else [])):
+        command = [*unprivileged, sys.executable, "-m", "fffs", "convert", "--force", "--verify", *options]
+        done = subprocess.run(
+            [*command, source, target], cwd=tmp_path, capture_output=True, text=True, umask=0o777, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert stat.S_IMODE((tmp_path / target).stat().st_mode) == 0
+
+
 @pytest.mark.parametrize("name", ["x.bag", "part-0", "x.ffr", "x.tfrecord"])
 @pytest.mark.parametrize("layout", ["v1", "v3"])
 def test_what_is_replaced_by_force_comes_back_when_that_fails(

@@ -19,7 +19,7 @@ from fffs.converting.keeping import Kept
 from fffs.converting.pipeline import Pipeline
 from fffs.converting.records import Records, StoredRecords, StreamedRecords, plan
 from fffs.converting.sources import Sources
-from fffs.converting.verifying import compare_records, differs, forget
+from fffs.converting.verifying import compare_records, differs, forget, readable
 from fffs.errors import FormatError, RecordError, UsageError
 from fffs.files import open_source
 from fffs.folders import close
@@ -118,17 +118,18 @@ class Job:
     @contextlib.contextmanager
     def _comparing(self, *more: str) -> Iterator[None]:
         """Remove the result unless it turns out to be good; more: other files that belong to it."""
-        try:
-            forget(self.target)
-            yield
-        except BaseException:
-            for name in (self.target, *more):
-                if os.path.isdir(name):
-                    shutil.rmtree(name, ignore_errors=True)
-                else:
-                    with contextlib.suppress(OSError):
-                        os.unlink(name)
-            raise
+        with readable((self.target, *more)):
+            try:
+                forget(self.target)
+                yield
+            except BaseException:
+                for name in (self.target, *more):
+                    if os.path.isdir(name):
+                        shutil.rmtree(name, ignore_errors=True)
+                    else:
+                        with contextlib.suppress(OSError):
+                            os.unlink(name)
+                raise
 
     # ------------------------------------------------------------ archives and folders
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -22,6 +25,44 @@ def differs(target: str, record: int) -> RecordError:
         record=record,
         number=record,
     )
+
+
+@contextlib.contextmanager
+def readable(paths: Sequence[str]) -> Iterator[None]:
+    """Let us ourselves read results, and all that is in them, in the block: a umask may forbid it even to us. They get
+    their own modes back at its end. What we may not permit ourselves is missed by who reads.
+    """
+    given: list[tuple[str, os.stat_result]] = []
+    try:
+        for path in paths:
+            _permit(path, given)
+        yield
+    finally:
+        for path, was in reversed(given):
+            _change_mode(path, was, stat.S_IMODE(was.st_mode))
+
+
+def _permit(path: str, given: list[tuple[str, os.stat_result]]) -> None:
+    with contextlib.suppress(OSError):
+        was = os.lstat(path)
+        wanted = 0o700 if stat.S_ISDIR(was.st_mode) else 0o400
+        if was.st_uid == os.geteuid() and was.st_mode & wanted != wanted and not stat.S_ISLNK(was.st_mode):
+            given.append((path, was))
+            _change_mode(path, was, stat.S_IMODE(was.st_mode) | wanted)
+        if stat.S_ISDIR(was.st_mode):
+            for name in os.listdir(path):
+                _permit(os.path.join(path, name), given)
+
+
+def _change_mode(path: str, was: os.stat_result, mode: int) -> None:
+    """Of what is still what it was: chmod of a name might follow a link that somebody has put there."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.path.samestat(os.fstat(fd), was):
+                os.chmod(f"/proc/self/fd/{fd}", mode)
+        finally:
+            close(fd)
 
 
 def forget(target: str) -> None:
