@@ -509,6 +509,22 @@ def test_a_data_set_of_one_key_becomes_records_again(tmp_path: Path, layout: str
     assert str(info.value).startswith(f"{tmp_path}/v3") and ".fffs-tmp" not in str(info.value)
 
 
+@pytest.mark.parametrize("through_a_pack", [False, True])
+def test_a_type_that_looks_like_a_sequence_does_not_become_one(tmp_path: Path, through_a_pack: bool) -> None:
+    make(
+        tmp_path / "3",
+        {"spec.json": b'{"data":"utf8[]"}', "data.bag": b"zeroone", "data.idx": struct.pack("<QQ", 4, 7)},
+    )
+    source = tmp_path / "3"
+    if through_a_pack:
+        source = tmp_path / "3.ffr"
+        fffs.convert(tmp_path / "3", source, verify=True)
+    for parts in (None, 2):
+        with pytest.raises(UsageError, match=r"1: 'data' of .* has one blob per row, and in layout v1 .* a sequence"):
+            fffs.convert(source, tmp_path / "1", to="granular", layout="v1", parts=parts)
+    assert left_in(tmp_path) == ["3", "3.ffr"][: 1 + through_a_pack]
+
+
 def test_only_the_tree_of_a_data_set_becomes_one(tmp_path: Path) -> None:
     with pytest.raises(MetadataError, match=r"it has no spec\.json"):
         fffs.convert(GOLDEN.path("packed/tree.ffr"), tmp_path / "x", to="granular")

@@ -993,6 +993,16 @@ def test_a_row_that_cannot_be_encoded_leaves_no_trace(tmp_path: Path) -> None:
         writer.append({"a": "text"})
 
 
+@pytest.mark.parametrize(("layout", "kind", "blobs"), [("v1", "utf8[]", b"x"), ("v1", "utf8", []), ("v3", "utf8", [])])
+def test_blobs_that_are_not_as_the_spec_says_are_not_written(
+    tmp_path: Path, layout: str, kind: str, blobs: Any
+) -> None:
+    with DatasetWriter(tmp_path / "x", {"a": kind}, layout=layout) as writer:
+        with pytest.raises(UsageError, match=r"'a' is (a|no) sequence"):
+            writer.append_blobs([memoryview(blobs) if isinstance(blobs, bytes) else blobs])
+        assert len(writer) == 0
+
+
 @pytest.mark.parametrize(
     ("spec", "layout"),
     [

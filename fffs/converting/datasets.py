@@ -16,7 +16,7 @@ import numpy as np
 
 from fffs.atomic import AtomicFile
 from fffs.converting.records import Records, StoredRecords
-from fffs.errors import MetadataError
+from fffs.errors import MetadataError, UsageError
 from fffs.files import SourceFile
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
@@ -71,6 +71,17 @@ class BlobRows:
     def total_bytes(self) -> int:
         """Of all blobs."""
         return int(self.blobs.lengths.sum())
+
+    def refuse_layout(self, layout: str, target: str) -> None:
+        """Raise UsageError where a data set in that layout would say something else of these blobs: ``type[]`` is a
+        sequence in v1, and may be the name of any other type in v3, which has no sequences.
+        """
+        for key, kind, column in zip(self.spec, self.spec.values(), self.counts.T, strict=True):
+            if kind.endswith("[]") and layout == "v1" and (column == SCALAR).any():
+                raise UsageError(
+                    f"{target}: {key!r} of {self.shown} has one blob per row, and in layout v1 the type {kind!r} is a "
+                    "sequence; convert to a packed folder, or give the key another type"
+                )
 
     def rows(self) -> Iterator[Blobs]:
         """The blobs of each row, of bounded memory but for one row."""

@@ -217,6 +217,7 @@ class Job:
         from fffs.converting import datasets
         from fffs.granular.shards import shard_name
 
+        data.refuse_layout(self.layout, self.target)
         work = Jobs(data.total_bytes * (1 + self.verify), self.progress)
         bounds = writers.cut(data.sizes, self.parts, self.part_size)
         rows, edges, ready = data.rows(), [0, *bounds, len(data)], self.sources.refuse_changed

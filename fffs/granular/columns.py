@@ -13,6 +13,7 @@ from fffs.failures import writing
 from fffs.formats.bag import SUFFIX
 from fffs.granular import refs
 from fffs.granular import spec as specs
+from fffs.granular.spec import Type
 from fffs.granular.streams import AppendedBag, RecordStream
 from fffs.pwrite import write_at
 
@@ -21,6 +22,13 @@ Blobs = Sequence[memoryview | list[memoryview]]
 
 UNFLUSHED = 1 << 16  # rows after which GrownColumns flushes by itself
 FEW = 1024
+
+
+def refuse_misfit(path: str, key: str, blob: memoryview | list[memoryview], *, sequence: bool) -> None:
+    """Raise UsageError where a key that is a sequence gets one blob, or another key a list: no reader would take it."""
+    if isinstance(blob, list) != sequence:
+        wanted = "a sequence, which needs a list of blobs" if sequence else "no sequence, and needs one blob"
+        raise UsageError(f"{path}: {key!r} is {wanted}")
 
 
 class NewColumns:
@@ -39,6 +47,7 @@ class NewColumns:
         try:
             self._spec = self._create(specs.NAME)
             self._spec_bytes = specs.encode(spec)
+            self._sequences = {key: Type.parse(kind).sequence for key, kind in spec.items()}
             self._columns = [RecordStream(self._create(key + SUFFIX), self._name(key + SUFFIX)) for key in spec]
             self._refs = RecordStream(self._create(specs.REFS + SUFFIX), self._name(specs.REFS + SUFFIX))
         except BaseException:
@@ -65,6 +74,8 @@ class NewColumns:
 
     def append(self, blobs: Blobs) -> None:
         """Add a row. When this raises, the data set is of no use any more."""
+        for (key, sequence), blob in zip(self._sequences.items(), blobs, strict=True):
+            refuse_misfit(self.path, key, blob, sequence=sequence)
         row: list[refs.Ref] = []
         for column, blob in zip(self._columns, blobs, strict=True):
             first = len(column.ends)
@@ -155,8 +166,8 @@ class GrownColumns:
     def append(self, blobs: Blobs) -> None:
         """Add a row. When this raises, what was not flushed is of no use any more."""
         for bag, blob in zip(self._bags, blobs, strict=True):
-            assert isinstance(blob, memoryview)
-            bag.append(blob)
+            refuse_misfit(bag.path, os.path.basename(bag.path).removesuffix(SUFFIX), blob, sequence=False)
+            bag.append(blob)  # type: ignore[arg-type]  # no list
         self._unflushed += 1
         if self._unflushed == UNFLUSHED:
             self.flush()
