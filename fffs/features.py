@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.errors import UsageError
+from fffs.exact import exact_array
 from fffs.native import ffi, lib
 from fffs.protobuf import MessageError, encode_bytes
 
@@ -152,7 +153,9 @@ def encode_feature(value: Any, kinds: tuple[Kind, ...], name: str, chosen: str |
         or (isinstance(value, (list, tuple)) and isinstance(value[0], (bytes, bytearray, memoryview, str)))
     )
     if chosen is None:
-        kind = kinds[0] if is_bytes else _kind_of(_as_array(value, where), kinds, where)
+        if not is_bytes:
+            value = _as_array(value, where)
+        kind = kinds[0] if is_bytes else _kind_of(value, kinds, where)
     else:
         kind = next((kind for kind in kinds if kind.name == chosen), kinds[0])
         if kind.name != chosen:
@@ -179,21 +182,14 @@ def _as_bytes(item: Any, where: str) -> bytes:
 
 def _as_array(value: Any, where: str) -> npt.NDArray[Any]:
     try:
-        array = np.asarray(value)
+        array = exact_array(value)
     except (ValueError, OverflowError, TypeError) as error:
         raise UsageError(f"{where}: not a list of numbers or bytes ({error})") from None
     if array.ndim > 1:
         raise UsageError(f"{where}: an array of {array.ndim} dimensions; flatten it, and keep its shape elsewhere")
     if array.dtype.kind not in "biuf":
         raise UsageError(f"{where}: numbers or bytes are needed, not {array.dtype}")
-    # numpy makes floats of integers that no integer type of its holds together: others than they were.
-    if array.dtype.kind == "f" and isinstance(value, (list, tuple)) and value and all(map(_is_integer, value)):
-        raise UsageError(f"{where}: integers from {min(value)} to {max(value)} fit into no type together")
     return array.reshape(-1)
-
-
-def _is_integer(item: Any) -> bool:
-    return isinstance(item, (int, np.integer))
 
 
 def _kind_of(array: npt.NDArray[Any], kinds: tuple[Kind, ...], where: str) -> Kind:

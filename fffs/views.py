@@ -13,6 +13,8 @@ from fffs.errors import UsageError
 def readable_bytes(buffer: Any) -> memoryview:
     """A contiguous buffer's bytes, without a copy. Raises TypeError for anything else."""
     if isinstance(buffer, np.ndarray):
+        if isinstance(buffer, np.ma.MaskedArray):
+            raise TypeError("a record must be bytes: the mask of a masked array would be lost; fill it")
         if buffer.dtype.hasobject:
             raise TypeError("a record must be bytes: an array of objects holds addresses, not contents")
         if not buffer.flags.c_contiguous:

@@ -6,11 +6,13 @@ value or blob, and with the arguments of the type as strings: for ``int(8)`` wit
 
     decoders = fffs.granular.decoders | {"mp4": my_decoder}
 
-A decoder says that a blob is not of its type with a ValueError; readers add which one it was.
+An encoder takes what its decoder gives back equal, and raises UsageError for all else. A decoder says that a blob is
+not of its type with a ValueError; readers add which one it was.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import operator
@@ -21,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from fffs.errors import UsageError
+from fffs.exact import exact_array
 from fffs.granular.messages import pack, unpack
 from fffs.granular.optional import library
 
@@ -30,12 +34,33 @@ LARGEST_IMAGE = 1 << 30
 """Bytes of pixels: what decoding one image may claim."""
 
 # "a" is another name of S, about which numpy warns.
-_DTYPE = re.compile(r"[<>=|]?(?!a[0-9]*\Z)[a-zA-Z]+[0-9]*(\[[a-zA-Z]+\])?")
+_DTYPE = re.compile(r"[<>=|]?(?!a[0-9]*\Z)[a-zA-Z]+[0-9]*(\[([1-9][0-9]*)?[a-zA-Z]+\])?")
 _LAST_CHARACTER = 0x10FFFF
+
+
+def _refusing(kind: str) -> Callable[[Callable[..., bytes]], Callable[..., bytes]]:
+    """For encoders of a type: what they raise for values that are not of that type becomes a UsageError."""
+
+    def wrap(encode: Callable[..., bytes]) -> Callable[..., bytes]:
+        @functools.wraps(encode)
+        def refuse(value: Any, *arguments: Any) -> bytes:
+            try:
+                return encode(value, *arguments)
+            except UsageError:
+                raise
+            except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, OSError) as error:
+                why = str(error)[:300] or type(error).__name__
+                raise UsageError(f"{type(value).__name__} that cannot be of type {kind}: {why}") from error
+
+        return refuse
+
+    return wrap
+
 
 # ---------------------------------------------------------------- texts and numbers
 
 
+@_refusing("bytes")
 def encode_bytes(value: Any) -> bytes:
     """``bytes``: as they are."""
     return bytes(memoryview(value))
@@ -46,8 +71,11 @@ def decode_bytes(blob: bytes) -> bytes:
     return blob
 
 
+@_refusing("utf8")
 def encode_utf8(value: str) -> bytes:
     """``utf8``: text."""
+    if not isinstance(value, str):
+        raise TypeError("text is needed")
     return value.encode()
 
 
@@ -56,6 +84,7 @@ def decode_utf8(blob: bytes) -> str:
     return blob.decode()
 
 
+@_refusing("int")
 def encode_int(value: int, size: str | None = None) -> bytes:
     """``int(size)``: unsigned, little-endian. ``int``: signed, in as few bytes as it needs, at least one."""
     if size is not None:
@@ -69,6 +98,7 @@ def decode_int(blob: bytes, size: str | None = None) -> int:
     return int.from_bytes(blob, "little", signed=True) if size is None else decode_unsigned(blob, size)
 
 
+@_refusing("int")
 def encode_unsigned(value: int, size: str | None = None) -> bytes:
     """``int`` of 0.6.0: unsigned, little-endian, in as few bytes as it needs, 0 in none."""
     value = operator.index(value)
@@ -82,9 +112,10 @@ def decode_unsigned(blob: bytes, size: str | None = None) -> int:
     return int.from_bytes(blob, "little")
 
 
-def _fixed(form: str) -> tuple[Codec, Codec]:
+def _fixed(kind: str, form: str) -> tuple[Codec, Codec]:
     packer = struct.Struct(form)
 
+    @_refusing(kind)
     def encode(value: int) -> bytes:
         try:
             return packer.pack(value)
@@ -99,8 +130,8 @@ def _fixed(form: str) -> tuple[Codec, Codec]:
     return encode, decode
 
 
-encode_i64, decode_i64 = _fixed("<q")
-encode_u64, decode_u64 = _fixed("<Q")
+encode_i64, decode_i64 = _fixed("i64", "<q")
+encode_u64, decode_u64 = _fixed("u64", "<Q")
 
 # ---------------------------------------------------------------- arrays
 
@@ -111,12 +142,7 @@ def as_array(name: Any, shape: Any, data: Any) -> np.ndarray:
         raise ValueError("no array: a dtype, a shape and bytes are needed")
     if not all(type(length) is int and length >= 0 for length in shape) or len(shape) > 32:
         raise ValueError(f"an array of shape {shape!r:.60}")
-    try:
-        dtype = np.dtype(name) if _DTYPE.fullmatch(name) else None
-    except (TypeError, ValueError):
-        dtype = None
-    if dtype is None or dtype.hasobject or dtype.itemsize == 0:
-        raise ValueError(f"an array of dtype {name!r:.60}")
+    dtype = _dtype(name)
     if math.prod(shape) * dtype.itemsize != len(data):
         raise ValueError(f"{len(data)} bytes for an array of {dtype} and shape {shape!r:.60}")
     if not data:
@@ -126,24 +152,40 @@ def as_array(name: Any, shape: Any, data: Any) -> np.ndarray:
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-def _plain(array: np.ndarray) -> np.ndarray:
-    """The array, unless its bytes and the name of its dtype are not all of it."""
+def _dtype(name: str) -> np.dtype[Any]:
+    """The dtype of arrays that are stored as their bytes; raises ValueError for any other name."""
+    try:
+        dtype = np.dtype(name) if _DTYPE.fullmatch(name) else None
+    except (TypeError, ValueError):
+        dtype = None
+    if dtype is None or dtype.hasobject or dtype.itemsize == 0:
+        raise ValueError(f"an array of dtype {name!r:.60}")
+    return dtype
+
+
+def _parts(array: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
+    """What ``as_array`` makes the same array of; raises ValueError when that cannot be."""
     if array.dtype.hasobject:
         raise ValueError("an array of objects has no bytes of its own")
     if array.dtype.kind == "V":
         raise ValueError(f"an array of {array.dtype}: the names of its fields would be lost; write each as an array")
-    return array
+    parts = array.dtype.str, array.shape, array.tobytes()
+    if as_array(*parts).dtype != array.dtype:
+        raise ValueError(f"an array of {array.dtype} would be read as one of {parts[0]}")
+    return parts
 
 
+@_refusing("array")
 def encode_array(value: Any, *arguments: str) -> bytes:
     """``array(dtype,dims...)``: the bytes of such an array. ``array``: with its dtype and shape (needs msgpack)."""
-    array = _plain(np.asarray(value))
+    array = exact_array(value)
+    parts = _parts(array)
     if not arguments:
-        return pack((array.dtype.str, array.shape, array.tobytes()))
-    dtype, shape = np.dtype(arguments[0]), tuple(int(length) for length in arguments[1:])
+        return pack(parts)
+    dtype, shape = _dtype(arguments[0]), tuple(int(length) for length in arguments[1:])
     if array.dtype != dtype or array.shape != shape:
         raise ValueError(f"an array of {array.dtype} and shape {array.shape}, instead of {dtype} and {shape}")
-    return array.tobytes()
+    return parts[2]
 
 
 def decode_array(blob: bytes, *arguments: str) -> np.ndarray:
@@ -159,15 +201,16 @@ def decode_array(blob: bytes, *arguments: str) -> np.ndarray:
 # ---------------------------------------------------------------- structures
 
 
-def _readable(blob: bytes) -> bytes:
+def _readable(blob: bytes, list_hook: Callable[[list[Any]], Any] | None = None) -> bytes:
     """The blob, unless no reader would take it: for one, msgpack writes keys that are numbers, and reads none."""
     try:
-        unpack(blob)
+        unpack(blob, list_hook)
     except ValueError as error:
         raise ValueError(f"it could not be read again: {error}") from None
     return blob
 
 
+@_refusing("msgpack")
 def encode_msgpack(value: Any) -> bytes:
     """``msgpack``: a structure of lists, dictionaries, numbers, texts and bytes."""
     return _readable(pack(value))
@@ -176,12 +219,6 @@ def encode_msgpack(value: Any) -> bytes:
 def decode_msgpack(blob: bytes) -> Any:
     """``msgpack``: a structure of lists, dictionaries, numbers, texts and bytes."""
     return unpack(blob)
-
-
-def _embed(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return ["_", _plain(value).dtype.str, value.shape, value.tobytes()]
-    raise TypeError(f"a tree cannot hold {type(value).__name__}")
 
 
 def _extract(items: list[Any]) -> Any:
@@ -193,9 +230,28 @@ def _extract(items: list[Any]) -> Any:
     return as_array(*items[1:])
 
 
+@_refusing("tree")
 def encode_tree(value: Any) -> bytes:
     """``tree``: a structure as of ``msgpack`` that may hold arrays, each as ``["_", dtype, shape, bytes]``."""
-    return _readable(pack(value, _embed))
+    embedded = 0
+
+    def embed(item: Any) -> Any:
+        nonlocal embedded
+        if not isinstance(item, np.ndarray):
+            raise TypeError(f"a tree cannot hold {type(item).__name__}")
+        embedded += 1
+        return ["_", *_parts(exact_array(item))]
+
+    def extract(items: list[Any]) -> Any:
+        nonlocal embedded
+        found = _extract(items)
+        embedded -= found is not items
+        return found
+
+    blob = _readable(pack(value, embed), extract)
+    if embedded:
+        raise ValueError("a list in it looks like an array, and would be read as one")
+    return blob
 
 
 def decode_tree(blob: bytes) -> Any:
@@ -209,9 +265,10 @@ def decode_tree(blob: bytes) -> Any:
 def _image(kind: str) -> tuple[Codec, Codec]:
     """The codec of an image format that Pillow calls kind."""
 
+    @_refusing(kind.lower())
     def encode(value: Any) -> bytes:
         out = io.BytesIO()
-        library("PIL.Image", f"the type {kind.lower()}").fromarray(np.asarray(value)).save(out, format=kind)
+        library("PIL.Image", f"the type {kind.lower()}").fromarray(exact_array(value)).save(out, format=kind)
         return out.getvalue()
 
     def decode(blob: bytes) -> np.ndarray:

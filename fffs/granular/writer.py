@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fffs.errors import UsageError
@@ -46,14 +46,19 @@ class Encoder:
             raise UsageError(f"{self.path}: a row must have exactly the keys of the spec; {missing=}, {unknown=}")
         blobs: list[memoryview | list[memoryview]] = []
         for key, kind in self._types.items():
-            encode = self._encode[key]
             if not kind.sequence:
-                blobs.append(readable_bytes(encode(row[key])))
+                blobs.append(self._blob(key, row[key]))
                 continue
-            if isinstance(row[key], (str, bytes, Mapping)):
+            if isinstance(row[key], (str, bytes, Mapping)) or not isinstance(row[key], Iterable):
                 raise UsageError(f"{self.path}: {key!r} is a sequence; give a list, not {type(row[key]).__name__}")
-            blobs.append([readable_bytes(encode(value)) for value in row[key]])
+            blobs.append([self._blob(key, value) for value in row[key]])
         return blobs
+
+    def _blob(self, key: str, value: Any) -> memoryview:
+        try:
+            return readable_bytes(self._encode[key](value))
+        except UsageError as error:
+            raise UsageError(f"{self.path}: {key!r}: {error}") from error
 
 
 class DatasetWriter(OutputWriter):

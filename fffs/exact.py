@@ -1,0 +1,61 @@
+"""Callers' values as arrays that hold exactly these: numpy by itself rounds integers, and makes text of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+_NUMBERS: Final = {int, float, bool, complex, str, bytes}
+
+
+def exact_array(value: Any) -> npt.NDArray[Any]:
+    """The value as an array.
+
+    Raises:
+        ValueError: the array would have other values: a mask would be lost, integers would become floats, numbers text.
+        TypeError, OverflowError: numpy makes no array of it.
+
+    """
+    _refuse_masks(value)
+    array = np.asarray(value)
+    if isinstance(value, (list, tuple)) and array.dtype.kind in "biufcSU" and not _is_plain(value, array):
+        _compare(value, array)
+    return array
+
+
+def _refuse_masks(value: Any) -> None:
+    """Before numpy sees them: what it makes of a masked number is the number, or not a number with a warning."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError("a masked array: its mask would be lost; fill it, and keep the mask as an array of its own")
+    if isinstance(value, (list, tuple)) and not set(map(type, value)) <= _NUMBERS:
+        for item in value:
+            _refuse_masks(item)
+
+
+def _is_plain(value: list[Any] | tuple[Any, ...], array: npt.NDArray[Any]) -> bool:
+    """Whether a list has nothing but numbers of one type, which numpy keeps as it is. For speed."""
+    types = set(map(type, value))
+    return len(types) == 1 and (types == {float} or (array.dtype.kind in "biu" and types <= {int, bool}))
+
+
+def _compare(value: Any, array: npt.NDArray[Any]) -> None:
+    items = list(_items(value))
+    if array.dtype.kind in "fc" and items and all(isinstance(item, int) for item in items):
+        raise ValueError(f"integers from {min(items)} to {max(items)} fit into no type together")
+    for item, kept in zip(items, array.reshape(-1).tolist(), strict=True):
+        if item != kept and not (item != item and kept != kept):  # not a number is no other's equal
+            raise ValueError(f"{item!r:.60} would become {kept!r:.60} in an array of {array.dtype}")
+
+
+def _items(value: Any) -> Iterator[Any]:
+    """The numbers and texts that lists of lists hold, those of numpy's as Python's."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _items(item)
+    elif isinstance(value, (int, float, complex, str, bytes)):
+        yield value
+    else:
+        yield from exact_array(value).reshape(-1).tolist()
