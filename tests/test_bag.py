@@ -23,6 +23,7 @@ from fuzz import fuzz_bag
 from fuzz.edits import random_edits
 from golden_files import sha256
 
+import fffs
 from fffs.errors import (
     ClosedError,
     FffsError,
@@ -39,7 +40,7 @@ from fffs.errors import (
 )
 from fffs.formats import bag
 from fffs.granular import BagReader, BagWriter
-from fffs.granular.streams import TornTailWarning
+from fffs.granular.streams import AppendedBag, TornTailWarning
 
 # ---------------------------------------------------------------- golden files
 
@@ -552,6 +553,56 @@ def test_only_one_writer_appends(tmp_path: Path) -> None:
         with pytest.raises(WriterError, match="another writer"):
             BagWriter(tmp_path / "x.bag", "v3")
     assert BagReader(tmp_path / "x.bag")[:] == [b"mine"]
+
+
+def test_a_bag_that_is_appended_to_is_not_replaced(tmp_path: Path) -> None:
+    path, other = tmp_path / "x.bag", tmp_path / "other.bag"
+    append(other, b"other")
+    for layout in ("v1", "v3"):
+        with BagWriter(path, "v3") as writer:
+            writer.append(b"first", flush=True)
+            for form in ("bag", "tfrecord"):
+                with pytest.raises(WriterError, match=r"x\.bag: a writer is appending to it"):
+                    fffs.convert(other, path, to=form, layout=layout, force=True)
+            writer.append(b"second")
+        assert BagReader(path)[-2:] == [b"first", b"second"]
+    fffs.convert(other, path, layout="v3", force=True)
+    assert BagReader(path)[:] == [b"other"]
+
+
+@pytest.mark.parametrize("name", ["x.bag", "x.idx"])
+def test_a_writer_whose_bag_was_replaced_says_so_at_its_next_flush(tmp_path: Path, name: str) -> None:
+    for how in ("replaced", "removed"):
+        writer = BagWriter(tmp_path / "x.bag", "v3")
+        writer.append(b"first", flush=True)
+        (tmp_path / "new").write_bytes(b"")
+        if how == "replaced":
+            os.rename(tmp_path / "new", tmp_path / name)
+        else:
+            os.unlink(tmp_path / name)
+        with pytest.raises(WriterError, match=rf"{name}: it was replaced or removed"):
+            writer.append(b"second", flush=True)
+        for file in tmp_path.iterdir():
+            file.unlink()
+
+
+def test_a_bag_that_was_replaced_before_its_writer_had_the_lock_is_not_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, new = tmp_path / "x.bag", tmp_path / "new.bag"
+    append(path, b"first")
+    append(new, b"one", b"two")
+    original = AppendedBag._lock
+
+    def late(bag: AppendedBag) -> None:
+        for end in (".bag", ".idx"):
+            os.rename(new.with_suffix(end), path.with_suffix(end))
+        original(bag)
+
+    monkeypatch.setattr(AppendedBag, "_lock", late)
+    with pytest.raises(WriterError, match="it was replaced or removed"):
+        BagWriter(path, "v3")
+    assert BagReader(path)[:] == [b"one", b"two"]
 
 
 def break_by_link(path: Path) -> None:

@@ -149,6 +149,26 @@ def test_a_bag_that_grows_loses_the_checksums_that_it_had(tmp_path: Path) -> Non
         assert sidecar.keep_checksums(path)
 
 
+def test_checksums_that_are_made_while_a_bag_grows_are_gone_when_it_has_grown(tmp_path: Path) -> None:
+    path = tmp_path / "x.bag"
+    with granular.BagWriter(path, layout="v3") as bag:
+        for size in (1, 3_000_000):  # which stays in memory, and which does not
+            bag.append(b"kept", flush=True)
+            assert sidecar.keep_checksums(path)
+            bag.append(b"x" * size)
+            with fffs.open(path) as reader:
+                assert reader.read_one(reader.n - 1).tobytes() == b"kept"
+            sidecar.keep_checksums(path)
+            bag.flush()
+            with fffs.open(path) as reader:
+                assert reader.read_one(reader.n - 1).tobytes() == b"x" * size
+        bag.append(b"x" * 3_000_000)
+        sidecar.keep_checksums(path)
+        bag.discard()
+    with fffs.open(path) as reader:
+        assert reader.n == 4
+
+
 def test_a_record_that_cannot_be_read_gets_no_checksum(tmp_path: Path) -> None:
     with granular.BagWriter(tmp_path / "x.bag") as bag:
         bag.append(b"first")

@@ -15,7 +15,7 @@ from fffs import tfrecord
 from fffs.atomic import CHECKSUMS, AtomicFile, new_folder, refuse_content
 from fffs.converting import kinds, packs, writers
 from fffs.converting.archives import open_archive
-from fffs.converting.keeping import Kept
+from fffs.converting.keeping import Kept, no_appenders
 from fffs.converting.pipeline import Pipeline
 from fffs.converting.records import Records, StoredRecords, StreamedRecords, plan
 from fffs.converting.sources import Sources
@@ -70,7 +70,8 @@ class Job:
         """Convert. What is replaced by force comes back when that fails, or is interrupted."""
         self.sources = Sources(self.kind, self.source)
         replaced = self._replaced() if self.force else []
-        with Kept([*replaced, *(name + CHECKSUMS for name in replaced if os.path.lexists(name + CHECKSUMS))]):
+        beside = [name + CHECKSUMS for name in replaced if os.path.lexists(name + CHECKSUMS)]
+        with no_appenders(replaced), Kept([*replaced, *beside]):
             try:
                 return self._run()
             except (FormatError, RecordError):

@@ -13,6 +13,7 @@ import numpy as np
 
 from fffs import engine
 from fffs.atomic import AtomicFile
+from fffs.converting.keeping import no_appenders
 from fffs.converting.records import Batch
 from fffs.crc32c import crc32c, mask
 from fffs.errors import UnsupportedError, UsageError
@@ -83,6 +84,10 @@ class RecordFile:
         table.belongs_to(self._file)
         self._file.sync()
         table.sync()
+        with no_appenders([self._file.path]):  # also to one that was not there when this began
+            self._replace_both(table)
+
+    def _replace_both(self, table: AtomicFile) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._file.path)  # an older one, to which the new table would not belong
         table.commit()

@@ -77,7 +77,7 @@ class BagWriter(OutputWriter):
     there; what was flushed stays, whatever happens.
 
     Of two writers that append to one Bag the second is refused. Where the file system has no locks, it is not, and an
-    UnlockedWarning says so.
+    UnlockedWarning says so. When the files are replaced or removed by somebody else, the next flush raises WriterError.
 
     Leaving the with-block by an exception forgets everything (v3: what was not flushed). Not thread-safe; not to be
     used in a child of fork.
@@ -96,7 +96,7 @@ class BagWriter(OutputWriter):
 
         Raises:
             TypeError: it is no buffer.
-            WriterError: the writer is closed.
+            WriterError: the writer is closed; or with flush, that the files are not those any more that it appends to.
             WriteError: the operating system could not write; the writer is closed, see the class for what stays.
 
         """

@@ -18,6 +18,7 @@ from fffs.errors import MetadataError, UsageError, WriteError, WriterError
 from fffs.failures import writing
 from fffs.formats.bag import SUFFIX, encode_table, load_index, sidecars
 from fffs.index import Int64Array
+from fffs.inodes import are_reliable
 from fffs.pwrite import write_at
 from fffs.rights import rights_of
 from fffs.temporary import lock
@@ -79,6 +80,15 @@ class RecordStream:
         return self.end + 8 * (len(self.ends) + 1)
 
 
+class _GrowingStream(RecordStream):
+    """Of a Bag that readers may have open, and that others may make checksums of."""
+
+    def _write(self, data: memoryview | bytearray) -> None:
+        with writing(self.path):
+            forget_checksums(os.fsencode(self.path))  # also those that were made since the last time
+        super()._write(data)
+
+
 class AppendedBag:
     """A Bag in layout v3, new or grown, with the lock that keeps other writers out. Not thread-safe.
 
@@ -109,6 +119,7 @@ class AppendedBag:
         try:
             self._bag = above_standard(os.open(self.path, _OPEN, 0o666))
             self._lock()
+            self._refuse_replaced((self._bag, self.path))
             self._index = above_standard(os.open(self.table, _OPEN, 0o600))
             if not os.fstat(self._index).st_size:
                 with contextlib.suppress(PermissionError):  # somebody else's that is there already
@@ -130,6 +141,20 @@ class AppendedBag:
                 stacklevel=2,
             )
 
+    def _refuse_replaced(self, *files: tuple[int, str]) -> None:
+        """Raise WriterError unless open files are what is under their names. What is written to others would be lost:
+        somebody has replaced them who saw no lock, or removed them.
+        """
+        for fd, path in files:
+            ours, there = os.fstat(fd), None
+            with contextlib.suppress(FileNotFoundError):
+                there = os.lstat(path)
+            if there is None or (are_reliable(fd) and not os.path.samestat(ours, there)):
+                raise WriterError(
+                    f"{path}: it was replaced or removed while a writer was appending to it: what this writer has "
+                    "appended is not in what is there now; write it anew"
+                )
+
     def _load(self) -> Int64Array:
         """Where the records end that are there."""
         index = load_index(self._bag, self.path, layout="v3")
@@ -150,7 +175,7 @@ class AppendedBag:
         self._kept, self._kept_end = count, int(self._ends[count - 1]) if count else 0
         self._ends = self._ends[:0]
         forget_checksums(os.fsencode(self.path))
-        self._stream = RecordStream(self._bag, self.path, self._kept_end)
+        self._stream = _GrowingStream(self._bag, self.path, self._kept_end)
         if self._truncate():
             warnings.warn(
                 f"{self.path}: cut off what a stopped writer left behind its first {count} records",
@@ -186,7 +211,10 @@ class AppendedBag:
         self._sync(self._bag)
 
     def write_table(self) -> None:
-        """The second half: the table's new entries."""
+        """The second half: the table's new entries. Raises WriterError: the files were replaced."""
+        self._refuse_replaced((self._bag, self.path), (self._index, self.table))
+        with writing(self.path):
+            forget_checksums(os.fsencode(self.path))
         write_at(self._index, [np.array(self._stream.ends, "<u8").tobytes()], 8 * self._kept, self.table)
         self._sync(self._index)
 
@@ -202,7 +230,9 @@ class AppendedBag:
     def rollback(self) -> None:
         """Forget what was appended since the last flush, as far as possible; nothing can be appended any more."""
         with contextlib.suppress(WriteError):
-            self._truncate()
+            if self._truncate():
+                with writing(self.path):
+                    forget_checksums(os.fsencode(self.path))
 
     def close(self) -> None:
         """Close the files as they are."""
