@@ -16,6 +16,7 @@ from fffs.errors import UsageError
 from fffs.failures import writing
 from fffs.formats.ffrecord import SUFFIX
 from fffs.paths import PathLike
+from fffs.shards import part_name
 from fffs.views import readable_bytes
 from fffs.writer import FileWriter
 
@@ -71,7 +72,9 @@ def dump(dataset: Items, fname: PathLike, nfiles: int | None = None, verbose: bo
     refuse_content(target)
     make_folder(os.path.dirname(target))
     with new_folder(target) as here:
-        parts = [(os.path.join(here, f"PART_{k:05}{SUFFIX}"), bounds[k], bounds[k + 1]) for k in range(count)]
+        parts = [
+            (os.path.join(here, part_name("PART_", k, count, SUFFIX)), bounds[k], bounds[k + 1]) for k in range(count)
+        ]
         _write_in_processes(dataset, parts, verbose)
 
 

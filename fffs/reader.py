@@ -24,7 +24,7 @@ from fffs.identity import Identity, refuse_others, refuse_replaced
 from fffs.index import RecordIndex
 from fffs.numbers import Indices
 from fffs.paths import PathLike
-from fffs.shards import expand_parts, expand_shards
+from fffs.shards import expand_parts, expand_shards, in_order
 from fffs.sidecar import with_checksums
 from fffs.store import RecordStore, UInt8Array
 from fffs.views import writable_bytes
@@ -37,8 +37,8 @@ LARGEST_BLOCK = 1 << 30
 def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
     """The files that an argument means: a file, a folder, or a list of both.
 
-    Of a folder its ``*.ffr``, sorted; or else its OFRecord parts (``part-0``, ``part-1``, …), by number; or else its
-    TFRecord files, shards by number. Not recursive.
+    Of a folder its ``*.ffr``, sorted, those that differ by the number at their end by number; or else its OFRecord
+    parts (``part-0``, ``part-1``, …), by number; or else its TFRecord files, shards by number. Not recursive.
 
     Raises:
         SourceNotFoundError: a folder has none of these, or parts of it are missing.
@@ -60,7 +60,7 @@ def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
 def _files_of_folder(path: str) -> list[str]:
     with reading(path):
         entries = os.listdir(path)
-    parts = sorted(entry for entry in entries if entry.endswith(SUFFIX) and not entry.startswith("."))
+    parts = in_order((entry for entry in entries if entry.endswith(SUFFIX) and not entry.startswith(".")), SUFFIX)
     if parts:
         return [os.path.join(path, part) for part in parts]
     if any(PART.fullmatch(entry) for entry in entries):

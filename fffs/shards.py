@@ -14,6 +14,7 @@ from fffs.paths import PathLike
 
 SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{1,9})-of-(?P<total>[0-9]{1,9})(?P<end>\.[^/]*)?", re.DOTALL)
 PATTERN: Final = re.compile(r"(?P<stem>.+)(?:-[?*]+-of-(?P<total>[0-9]{1,9})|@(?P<count>[0-9]{1,9}))(?P<end>\.[^/]*)?")
+PART_DIGITS: Final = 5
 NAMED: Final = 5  # missing files that a message names
 
 Group = tuple[str, str, int]
@@ -79,6 +80,29 @@ def expand_parts(path: PathLike, prefix: str = "part-") -> list[str]:
         raise SourceNotFoundError(f"{name}: no parts ({prefix}0, {prefix}1, …) in this folder")
     _refuse_gaps(numbered, max(numbered) + 1, name, "part")
     return [os.path.join(name, numbered[k]) for k in range(len(numbered))]
+
+
+def part_name(prefix: str, number: int, total: int, end: str = "") -> str:
+    """What a part is called: its number has five digits, or as many as the last one needs, so that names sort alike."""
+    return f"{prefix}{number:0{max(PART_DIGITS, len(str(total - 1)))}}{end}"
+
+
+def in_order(names: Iterable[str], end: str) -> list[str]:
+    """Names that end alike, sorted as text, but what differs by the number before that end, by number: writers have
+    padded the numbers of parts to five digits, however many there were.
+    """
+    split = [(name, *_split_number(name.removesuffix(end))) for name in names]
+    width = max((len(digits) for _, _, digits in split), default=0)
+    return [name for name, *_ in sorted(split, key=lambda part: (_padded(part[1], part[2], width) + end, part[0]))]
+
+
+def _split_number(stem: str) -> tuple[str, str]:
+    prefix = stem.rstrip("0123456789")
+    return prefix, stem[len(prefix) :]
+
+
+def _padded(prefix: str, digits: str, width: int) -> str:
+    return prefix + (digits.zfill(width) if digits else "")
 
 
 def shard_name(stem: str, number: int, total: int, end: str = "") -> str:

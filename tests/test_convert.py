@@ -38,7 +38,7 @@ import fffs
 from fffs import granular, sidecar
 from fffs.converting import job, names
 from fffs.converting import records as record_sources
-from fffs.converting.writers import cut
+from fffs.converting.writers import cut, part_name
 from fffs.errors import (
     ChecksumError,
     FormatError,
@@ -507,6 +507,21 @@ def test_a_data_set_of_one_key_becomes_records_again(tmp_path: Path, layout: str
     with pytest.raises(UsageError) as info:
         fffs.convert(tmp_path / "many", tmp_path / "v3", to="granular", layout="v3")
     assert str(info.value).startswith(f"{tmp_path}/v3") and ".fffs-tmp" not in str(info.value)
+
+
+def test_names_of_very_many_parts_are_sorted_as_they_are_numbered() -> None:
+    for form, name in (("ffrecord", "PART_000007.ffr"), ("ofrecord", "part-000007")):
+        assert part_name(form, "x", 7, 100_001) == name
+        assert part_name(form, "x", 7, 100_000) == name.replace("0000", "000", 1)
+        names = [part_name(form, "x", k, 100_001) for k in (0, 9, 10_001, 99_999, 100_000)]
+        assert names == sorted(names)
+
+
+def test_shards_in_a_folder_whose_name_begins_with_a_dot_are_found(tmp_path: Path) -> None:
+    source = write_ffr(tmp_path / "x.ffr", [b"one", b"two"])
+    for name in (".out", "..."):
+        fffs.convert(source, tmp_path / name, to="tfrecord", parts=2, verify=True)
+        assert records_of(tmp_path / name) == [b"one", b"two"]
 
 
 @pytest.mark.parametrize("through_a_pack", [False, True])

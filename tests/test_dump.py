@@ -17,6 +17,7 @@ from builders import split_records
 
 import fffs
 from fffs.dumping import dump, plan_parts
+from fffs.reader import expand_sources
 
 ITEMS = [bytes([k]) * (k % 11) for k in range(50)]
 
@@ -35,6 +36,13 @@ def test_parts_together_hold_all_items_in_order(tmp_path: Path, nfiles: int) -> 
     assert max(map(len, written)) - min(map(len, written)) <= 1
     assert [record.tobytes() for record in fffs.FileReader(tmp_path / "set.ffr").read(range(50))] == ITEMS
     assert os.listdir(tmp_path) == ["set.ffr"]
+
+
+def test_parts_are_read_by_number_however_it_is_padded(tmp_path: Path) -> None:
+    ordered = ["PART_", "PART_00002", "PART_10001", "PART_99999", "PART_100000", "PART_A", "PART_a1", "b-", "b", "b1"]
+    for name in ordered:
+        (tmp_path / f"{name}.ffr").touch()
+    assert [Path(path).stem for path in expand_sources(tmp_path)] == ordered
 
 
 def test_one_part_is_a_file(tmp_path: Path) -> None:

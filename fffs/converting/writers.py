@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fffs import engine
+from fffs import engine, shards
 from fffs.atomic import AtomicFile
 from fffs.converting.keeping import no_appenders
 from fffs.converting.records import Batch
@@ -135,10 +135,9 @@ def open_file(form: str, layout: str, path: str, lengths: Int64Array) -> Iterato
 def part_name(form: str, stem: str, k: int, count: int) -> str:
     """What part k of a data set is called, as the readers of each format expect it."""
     if form == "tfrecord":
-        return shard_name(stem, k, count, ".tfrecord")
-    if form == "ofrecord":
-        return f"part-{k:05}"
-    return f"PART_{k:05}.ffr"
+        # Readers of a folder take no notice of names that begin with a dot, as the folder's own may.
+        return shard_name(stem.lstrip(".") or "records", k, count, ".tfrecord")
+    return shards.part_name("part-", k, count) if form == "ofrecord" else shards.part_name("PART_", k, count, ".ffr")
 
 
 def cut(lengths: Int64Array, parts: int | None, part_size: int | None) -> list[int]:
