@@ -12,8 +12,10 @@ import struct
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import granular_golden as golden
 import numpy as np
@@ -39,7 +41,7 @@ from fffs.errors import (
     WriterError,
 )
 from fffs.formats import bag
-from fffs.granular import BagReader, BagWriter
+from fffs.granular import BagReader, BagWriter, DatasetWriter
 from fffs.granular.streams import AppendedBag, TornTailWarning
 
 # ---------------------------------------------------------------- golden files
@@ -513,6 +515,34 @@ def test_torn_tails_are_cut_off_before_more_is_appended(tmp_path: Path, torn: in
     assert (path.read_bytes(), table.read_bytes()) == (b"onetwothree", struct.pack("<3Q", 3, 6, 11))
 
 
+@pytest.mark.parametrize("left", [0, 83, 88, 7991])
+@pytest.mark.parametrize(
+    "one", [BagWriter, lambda path, layout: DatasetWriter(path.parent, {"x": "bytes"}, None, layout)]
+)
+def test_records_whose_entries_are_not_there_are_not_cut_off(tmp_path: Path, left: int, one: Any) -> None:
+    path, table = tmp_path / "x.bag", tmp_path / "x.idx"
+    append(path, *(b"record %03d" % k for k in range(1000)))
+    os.truncate(table, left)
+    path.write_bytes(path.read_bytes() + b"rec")
+    before = path.read_bytes(), table.read_bytes()
+    with pytest.raises(MetadataError, match="wait for a copy that is under way"):
+        one(path, "v3")
+    assert before == (path.read_bytes(), table.read_bytes())
+
+
+def test_a_torn_tail_is_not_cut_off_where_that_warning_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "x.bag"
+    append(path, b"one", b"two")
+    path.write_bytes(b"onetwothr")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(TornTailWarning):
+            BagWriter(path, "v3")
+    assert path.read_bytes() == b"onetwothr"
+    with pytest.warns(TornTailWarning):
+        append(path)  # nothing holds its lock any more
+
+
 def test_what_was_not_flushed_is_forgotten_when_the_block_fails(tmp_path: Path) -> None:
     path = tmp_path / "x.bag"
     with pytest.raises(KeyError), BagWriter(path, "v3") as writer:
@@ -539,8 +569,10 @@ os._exit(9)
     assert done.returncode == 9
     assert BagReader(tmp_path / "a.bag")[:] == [b"kept"]
     assert not (tmp_path / "b.bag").exists()
-    with pytest.warns(TornTailWarning):
+    with pytest.raises(MetadataError, match=r"a\.bag: 3000000 bytes lie behind the 1 records") as refused:
         append(tmp_path / "a.bag", b"more")
+    subprocess.run(str(refused.value).split(": ")[-1], shell=True, check=True)  # as it says
+    append(tmp_path / "a.bag", b"more")
     assert BagReader(tmp_path / "a.bag")[:] == [b"kept", b"more"]
     with BagWriter(tmp_path / "b.bag"):
         pass

@@ -45,7 +45,12 @@ class _GrownBag:
 
     def __init__(self, path: str) -> None:
         self._bag = AppendedBag(path)
-        self._bag.begin(self._bag.found)
+        try:
+            self._bag.refuse_lost()
+            self._bag.begin(self._bag.found)
+        except BaseException:
+            self._bag.close()
+            raise
         self.append = self._bag.append
 
     def __len__(self) -> int:
@@ -74,7 +79,8 @@ class BagWriter(OutputWriter):
 
     layout="v1" (granular 0.6.0 to 0.19.0, byte for byte): one file, which appears when the writer is closed; an older
     one stays as it is until then. layout="v3" (granular from 0.22): ``X.bag`` with ``X.idx``, appended to when they are
-    there; what was flushed stays, whatever happens.
+    there; what was flushed stays, whatever happens. Of what a killed writer left behind that, as much as one record may
+    be is cut off, with a TornTailWarning; more is refused, with a word about how to cut it.
 
     Of two writers that append to one Bag the second is refused. Where the file system has no locks, it is not, and an
     UnlockedWarning says so. When the files are replaced or removed by somebody else, the next flush raises WriterError.

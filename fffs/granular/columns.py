@@ -146,8 +146,11 @@ class GrownColumns:
 
     def _refuse_lost(self, path: str) -> None:
         """A killed writer leaves columns that differ by what it buffered. More was lost in another way, and may be
-        found again.
+        found again. What lies behind rows that all columns have in their tables is nothing that was lost; a column that
+        is alone has nothing to vouch for that.
         """
+        if len(self._bags) == 1:
+            self._bags[0].refuse_lost()
         found = [bag.found for bag in self._bags]
         if max(found) - min(found) > (UNFLUSHED if min(found) else FEW):
             bag = self._bags[found.index(min(found))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import stat
 import warnings
 from array import array
@@ -165,33 +166,56 @@ class AppendedBag:
             )
         return index.ends
 
+    def refuse_lost(self) -> None:
+        """Raise MetadataError when more lies behind the records than one that was not finished: nothing tells what a
+        killed writer had not flushed from records whose entries are lost, as in a copy that is still under way.
+        """
+        ends = self._ends
+        end, largest = (int(ends[-1]), int(np.diff(ends, prepend=0).max())) if len(ends) else (0, 0)
+        with writing(self.path):
+            behind = os.fstat(self._bag).st_size - end
+        if behind > largest:
+            raise MetadataError(
+                f"{self.path}: {behind} bytes lie behind the {len(ends)} records of {self.table}, more than one record "
+                f"has: wait for a copy that is under way, or copy both again; if a writer was killed, cut off what it "
+                f"had not flushed: truncate -s {end} {shlex.quote(self.path)}"
+            )
+
     def begin(self, count: int) -> None:
         """Keep the first count of the records that were found, and append behind them.
 
         Warns:
-            TornTailWarning: something lies behind them. It is cut off.
+            TornTailWarning: something lies behind them. It is cut off, unless the warning is made an error.
 
         """
         self._kept, self._kept_end = count, int(self._ends[count - 1]) if count else 0
         self._ends = self._ends[:0]
-        forget_checksums(os.fsencode(self.path))
-        self._stream = _GrowingStream(self._bag, self.path, self._kept_end)
-        if self._truncate():
+        if self._is_torn():
             warnings.warn(
                 f"{self.path}: cut off what a stopped writer left behind its first {count} records",
                 TornTailWarning,
                 stacklevel=4,
             )
+        forget_checksums(os.fsencode(self.path))
+        self._stream = _GrowingStream(self._bag, self.path, self._kept_end)
+        self._truncate()
 
-    def _truncate(self) -> bool:
-        """Forget what lies behind what is kept; whether there was something."""
-        keep = ((self._bag, self._kept_end), (self._index, 8 * self._kept))
+    def _is_torn(self) -> bool:
+        """Whether something lies behind what is kept."""
         with writing(self.path):
-            if all(os.fstat(fd).st_size == size for fd, size in keep):
-                return False
-            for fd, size in keep:
-                os.ftruncate(fd, size)
-        return True
+            return any(os.fstat(fd).st_size != size for fd, size in self._sizes())
+
+    def _sizes(self) -> tuple[tuple[int, int], ...]:
+        """The open files, with the size that each has when there is nothing but what is kept."""
+        return (self._bag, self._kept_end), (self._index, 8 * self._kept)
+
+    def _truncate(self) -> None:
+        """Forget what lies behind what is kept, and checksums of it."""
+        if self._is_torn():
+            with writing(self.path):
+                for fd, size in self._sizes():
+                    os.ftruncate(fd, size)
+                forget_checksums(os.fsencode(self.path))
 
     def __len__(self) -> int:
         return self._kept + len(self._stream.ends)
@@ -230,9 +254,7 @@ class AppendedBag:
     def rollback(self) -> None:
         """Forget what was appended since the last flush, as far as possible; nothing can be appended any more."""
         with contextlib.suppress(WriteError):
-            if self._truncate():
-                with writing(self.path):
-                    forget_checksums(os.fsencode(self.path))
+            self._truncate()
 
     def close(self) -> None:
         """Close the files as they are."""

@@ -66,7 +66,8 @@ class DatasetWriter(OutputWriter):
 
     layout="v1" (granular 0.6.0 to 0.19.0, byte for byte what 0.6.0 writes): the folder must be new or empty, and
     appears, complete, when the writer is closed. layout="v3" (granular from 0.22): rows are added to those that are
-    there; what was flushed stays, whatever happens, and what a stopped writer left incomplete is cut off first.
+    there; what was flushed stays, whatever happens, and what a stopped writer left incomplete is cut off first (of a
+    data set with one key, what ``BagWriter`` would cut off).
 
     Leaving the with-block by an exception forgets everything (v3: what was not flushed). Not thread-safe; not to be
     used in a child of fork.
