@@ -278,9 +278,18 @@ def test_a_compressed_file_cut_anywhere_is_an_error(tmp_path: Path, compress: An
 def test_bytes_behind_a_compressed_stream_are_an_error(tmp_path: Path, compress: Any) -> None:
     with tfrecord.read(path_of(tmp_path, "file", compress(tf_frame(b"data")) + b"more")) as stream:
         assert next(stream) == b"data"
-        with pytest.raises(FrameError, match="compressed stream"):
+        with pytest.raises(FrameError, match="compressed data"):
             next(stream)
         assert next(stream, None) is None
+
+
+def test_zeros_behind_a_compressed_file_are_padding(tmp_path: Path) -> None:
+    for k, size in enumerate((1, 511, 1 << 20)):
+        padded = gzip.compress(tf_frame(b"one")) + bytes(size) + gzip.compress(tf_frame(b"two")) + bytes(size)
+        with tfrecord.read(path_of(tmp_path, str(k), padded)) as stream:
+            assert list(stream) == [b"one", b"two"]
+    with tfrecord.read(path_of(tmp_path, "zlib", zlib.compress(tf_frame(b"one")) + bytes(512))) as stream:
+        assert list(stream) == [b"one"]
 
 
 def test_a_record_larger_than_allowed_is_refused_before_it_is_read(tmp_path: Path) -> None:

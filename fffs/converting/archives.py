@@ -13,12 +13,12 @@ from typing import Any, Final
 from fffs import engine
 from fffs.converting import tar
 from fffs.converting.names import File, Names
-from fffs.converting.streams import Stream, compression
 from fffs.engine import BLOCK
 from fffs.errors import MetadataError, SourceChangedError, UnsupportedError
 from fffs.failures import reading
 from fffs.folders import close
 from fffs.formats import strangers
+from fffs.formats.streams import Stream, compression
 from fffs.jobs import Jobs, Progress
 from fffs.scan import KINDS, identity
 from fffs.withblock import Closing

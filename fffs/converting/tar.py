@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from fffs.converting.streams import PIECE, Stream
 from fffs.errors import MetadataError, UnsupportedError
 from fffs.formats.strangers import TAR_MAGIC
+from fffs.formats.streams import PIECE, Stream
 
 BLOCK: Final = 512
 HEADER_MAX: Final = 1 << 20  # bytes of an extended header

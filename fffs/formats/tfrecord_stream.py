@@ -3,87 +3,24 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator
 from typing import Final
 
 from fffs.crc32c import crc32c, unmask
-from fffs.errors import ChecksumError, ClosedError
+from fffs.errors import ChecksumError, ClosedError, MetadataError
 from fffs.failures import reading
 from fffs.files import open_source
 from fffs.folders import close
-from fffs.formats.frames import frame_error
-from fffs.formats.tfrecord import GZIP, HEAD, TAIL, compression, is_head
+from fffs.formats.frames import FrameError, frame_error
+from fffs.formats.streams import SIP, Stream
+from fffs.formats.tfrecord import GZIP, HEAD, TAIL, ZLIB, compression, is_head
 from fffs.paths import PathLike
 from fffs.withblock import Closing
 
-PIECE: Final = 1 << 18  # bytes that are read, and decompressed, at a time
-SIP: Final = 1 << 13  # ... that zlib is given at a time: it copies what it leaves, behind each of very many members
 LARGEST: Final = 1 << 30
 RATIO: Final = 1032  # DEFLATE makes no more than so many bytes of one ...
-PENDING: Final = 1 << 16  # ... and zlib keeps no more than so many to itself
-
-
-class _DamagedError(Exception):
-    """The compressed stream is damaged or cut."""
-
-
-class _Plain:
-    """A file as it is."""
-
-    def __init__(self, fd: int, path: str) -> None:
-        self._fd, self._path = fd, path
-        self.left = os.fstat(fd).st_size
-
-    def next(self) -> bytes:
-        """Some more bytes; none at the end."""
-        with reading(self._path):
-            data = os.read(self._fd, PIECE)
-        self.left -= len(data)
-        return data
-
-    def can_hold(self, size: int) -> bool:
-        """Whether so many bytes may still come. Of a file that grows, only what was there when it was opened."""
-        return size <= self.left
-
-
-class _Inflated:
-    """What a compressed file decompresses to. A GZIP file may have several members, one after another."""
-
-    def __init__(self, fd: int, path: str, kind: str) -> None:
-        self._file = _Plain(fd, path)
-        self._bits = 31 if kind == GZIP else 15
-        self._several = kind == GZIP
-        self._machine = zlib.decompressobj(self._bits)
-        self._input, self._at = b"", 0
-
-    def next(self) -> bytes:
-        """Some more bytes; none at the end."""
-        while True:
-            if self._at == len(self._input):
-                self._input, self._at = self._file.next(), 0
-            ended = not self._input
-            if self._machine.eof:
-                if ended:
-                    return b""
-                if not self._several:
-                    raise _DamagedError("bytes follow the end of the compressed stream")
-                self._machine = zlib.decompressobj(self._bits)
-            part = self._input[self._at : self._at + SIP]
-            try:
-                data = self._machine.decompress(part, PIECE)
-            except zlib.error as error:
-                raise _DamagedError(f"the compressed stream is damaged ({error})") from error
-            rest = self._machine.unused_data if self._machine.eof else self._machine.unconsumed_tail
-            self._at += len(part) - len(rest)
-            if data:
-                return data
-            if ended and not self._machine.eof:
-                raise _DamagedError("the compressed stream is cut; copy the file again")
-
-    def can_hold(self, size: int) -> bool:
-        """Whether so many bytes may still come."""
-        return size <= (max(self._file.left, 0) + len(self._input) - self._at) * RATIO + PENDING
+PENDING: Final = SIP * RATIO + (1 << 16)  # ... and so many of what was taken from the file are still to come
+KINDS: Final = {GZIP: "gz", ZLIB: "zlib"}
 
 
 class TFRecordStream(Closing, Iterator[bytes]):
@@ -100,14 +37,16 @@ class TFRecordStream(Closing, Iterator[bytes]):
         self._buffer, self._at = b"", 0
         self.record = 0
         self.offset = 0  # of the frame, in what the file decompresses to
-        self._source: _Plain | _Inflated
+        self._stream: Stream | None = None
         try:
             with reading(self.path):
                 kind = compression(os.pread(self._fd, HEAD.size, 0))
+                self._size = os.fstat(self._fd).st_size
         except BaseException:
             self.close()
             raise
-        self._source = _Inflated(self._fd, self.path, kind) if kind else _Plain(self._fd, self.path)
+        self._compressed = kind is not None
+        self._stream = Stream(self._fd, self.path, KINDS[kind] if kind else None)
 
     def __iter__(self) -> TFRecordStream:
         return self
@@ -120,11 +59,11 @@ class TFRecordStream(Closing, Iterator[bytes]):
             data = self._next_record()
         except ChecksumError:
             raise
-        except _DamagedError as error:
-            self._source = _ENDED
-            raise frame_error(self.path, self.record, self.offset, str(error)) from error
-        except BaseException:
-            self._source, self._buffer, self._at = _ENDED, b"", 0
+        except BaseException as error:
+            self._stream, self._buffer, self._at = None, b"", 0
+            if isinstance(error, MetadataError) and not isinstance(error, FrameError):  # of what is compressed
+                problem = str(error).removeprefix(f"{self.path}: ")
+                raise frame_error(self.path, self.record, self.offset, problem) from error
             raise
         if data is None:
             raise StopIteration
@@ -139,7 +78,7 @@ class TFRecordStream(Closing, Iterator[bytes]):
         (length, _) = HEAD.unpack(head)
         self._demand(length <= self._largest, f"it has {length} bytes, and max_record is {self._largest}")
         buffered = len(self._buffer) - self._at
-        fits = length + TAIL.size <= buffered or self._source.can_hold(length + TAIL.size - buffered)
+        fits = length + TAIL.size <= buffered or self._can_come(length + TAIL.size - buffered)
         self._demand(
             fits, f"it claims {length} bytes, more than the rest of the file can hold; it was cut or is damaged"
         )
@@ -161,6 +100,11 @@ class TFRecordStream(Closing, Iterator[bytes]):
             )
         return data
 
+    def _can_come(self, size: int) -> bool:
+        """Whether so many bytes may still come. Of a file that grows, only what was there when it was opened."""
+        left = max(self._size - self._stream.done, 0) if self._stream else 0
+        return size <= (left * RATIO + PENDING if self._compressed else left)
+
     def _demand(self, good: bool, problem: str) -> None:
         if not good:
             raise frame_error(self.path, self.record, self.offset, problem)
@@ -174,7 +118,7 @@ class TFRecordStream(Closing, Iterator[bytes]):
         pieces, missing = [self._buffer[self._at :]], size - (len(self._buffer) - self._at)
         self._buffer, self._at = b"", 0
         while missing > 0:
-            piece = self._source.next()
+            piece = self._stream.some() if self._stream else b""
             if not piece:
                 break
             pieces.append(piece[:missing])
@@ -191,16 +135,3 @@ class TFRecordStream(Closing, Iterator[bytes]):
     def __del__(self) -> None:
         if hasattr(self, "_fd"):
             self.close()
-
-
-class _Ended(_Plain):
-    """Nothing any more."""
-
-    def __init__(self) -> None:
-        self.left = 0
-
-    def next(self) -> bytes:
-        return b""
-
-
-_ENDED: Final = _Ended()

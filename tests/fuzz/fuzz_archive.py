@@ -23,8 +23,8 @@ from unittest import mock
 from archives import END, extended, padded, tar_file, tar_header
 
 from fffs import PackedFolder, convert
-from fffs.converting import streams
 from fffs.errors import FffsError
+from fffs.formats import streams
 from fffs.layouts import load_source
 from fuzz import fuzz_bag, packs, surface
 from fuzz.cursor import Cursor

@@ -14,7 +14,7 @@ from fffs.failures import reading
 from fffs.formats.strangers import COMPRESSED
 
 READ: Final = 1 << 18  # bytes of the file that are read at a time ...
-SIP: Final = 1 << 14  # ... that a decompressor is given at a time: it copies what it leaves
+SIP: Final = 1 << 13  # ... that a decompressor is given at a time: it copies what it leaves, behind each of very many
 PIECE: Final = 1 << 20  # ... and the most that it may give
 XZ_MEMORY: Final = 256 << 20  # what decompressing .xz may take: xz -9 needs 65 MiB
 
@@ -43,6 +43,7 @@ class _Gunzip:
 
     def __init__(self, bits: int = 31) -> None:
         self._machine = zlib.decompressobj(bits)
+        self._full = False  # whether there may be more of what it has been given
 
     @property
     def eof(self) -> bool:
@@ -54,14 +55,17 @@ class _Gunzip:
 
     @property
     def needs_input(self) -> bool:
-        return not self._machine.unconsumed_tail
+        return not self._machine.unconsumed_tail and not self._full
 
     def decompress(self, data: bytes, max_length: int = -1) -> bytes:
-        return self._machine.decompress(self._machine.unconsumed_tail + data, max_length)
+        found = self._machine.decompress(self._machine.unconsumed_tail + data, max_length)
+        self._full = len(found) == max_length
+        return found
 
 
 _MACHINES: Final[dict[str, Any]] = {
     "gz": _Gunzip,
+    "zlib": lambda: _Gunzip(15),
     "deflate": lambda: _Gunzip(-15),
     "bz2": bz2.BZ2Decompressor,
     "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY),
@@ -72,8 +76,9 @@ class Stream:
     """What a file, or a part of it, holds, decompressed, from its begin on. Not thread-safe."""
 
     def __init__(self, fd: int, path: str, kind: str | None, start: int = 0, end: int | None = None) -> None:
-        """fd stays the caller's. kind: "gz", "bz2", "xz", "deflate" or None, for what is not compressed. start, end:
-        the part, which is one compressed stream; a whole file may be several, one after another.
+        """fd stays the caller's. kind: "gz", "bz2", "xz", "zlib", "deflate" or None, for what is not compressed.
+        start, end: the part, which is one compressed stream; a whole file may be several, one after another, but for
+        zlib.
         """
         self._fd, self.path, self._kind = fd, path, kind
         self._machine: _Machine | None = None if kind is None else _MACHINES[kind]()
@@ -87,6 +92,14 @@ class Stream:
     def done(self) -> int:
         """Bytes of the file that were used."""
         return self._place - len(self._buffer if self._machine is None else self._loaded[self._at :])
+
+    def some(self) -> bytes:
+        """The next bytes, as many as are there at once, PIECE at most; none at the end. Raises as ``read``."""
+        if not self._buffer:
+            self._fill()
+        piece, self._buffer = self._buffer.tobytes(), memoryview(b"")
+        self.position += len(piece)
+        return piece
 
     def read(self, size: int) -> bytes:
         """The next bytes: size of them, or all that are left. Raises MetadataError, ReadError."""
@@ -166,5 +179,7 @@ class Stream:
             if not self._loaded:
                 return False
         self._at = found.start()
+        if self._kind == "zlib":
+            raise MetadataError(f"{self.path}: bytes follow the end of its compressed data")
         self._machine = _MACHINES[str(self._kind)]()
         return True
