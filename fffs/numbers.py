@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 from array import array
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from fffs.errors import RecordIndexError, UsageError
 
+_BOOLS: Final = frozenset((bool, np.bool_))
 Int64Array = npt.NDArray[np.int64]
 Indices = Iterable[int] | npt.NDArray[np.integer[Any]]
 
@@ -41,6 +43,22 @@ def resolve(indices: Indices, count: int) -> Int64Array:
     return numbers
 
 
+def as_number(value: Any, what: str = "record numbers") -> int:
+    """An integer as Python's, of whatever type. Raises UsageError for anything else; a truth value is none."""
+    try:
+        if not isinstance(value, (bool, np.bool_)):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise UsageError(f"{what} must be integers, not {type(value).__name__}")
+
+
+def refuse_bools(items: Iterable[Any]) -> None:
+    """Raise UsageError where one is a truth value, which Python takes for 0 or 1: who asks so means a mask."""
+    if not _BOOLS.isdisjoint(map(type, items)):
+        raise UsageError("record numbers must be integers, not bool; numpy.flatnonzero gives those of a mask")
+
+
 def _as_integers(indices: Indices) -> tuple[Int64Array, npt.NDArray[Any]]:
     """The indices as int64[k], and as they were asked for."""
     if isinstance(indices, (str, bytes, bytearray)):
@@ -50,13 +68,14 @@ def _as_integers(indices: Indices) -> tuple[Int64Array, npt.NDArray[Any]]:
     else:
         items = indices if isinstance(indices, (list, tuple, range)) else list(indices)
         try:
-            # Half the time of np.array, which looks at everything twice. It takes True for 1, and so does np.array,
-            # unless all are bool.
+            # Half the time of np.array, which looks at everything twice.
             if items and not isinstance(items[0], (bool, np.bool_)):
+                refuse_bools(items)
                 numbers = np.frombuffer(array("q", items), np.int64)
                 return numbers, numbers
         except (TypeError, OverflowError):
             pass  # what is wrong is said below
+        refuse_bools(items)
         asked = np.array(items)
         if asked.dtype.kind in "fO":  # what numpy makes of integers that 64 bits cannot hold
             for item in items:

@@ -58,7 +58,10 @@ class PackedFolder(Closing):
     # ------------------------------------------------------------ names
 
     def _node(self, path: PathLike) -> int | None:
-        return self._source.tree.follow(os.fsencode(path))
+        try:
+            return self._source.tree.follow(os.fsencode(path))
+        except UnicodeEncodeError:  # text that is no name of any file
+            return None
 
     def exists(self, path: PathLike) -> bool:
         """Whether there is a file or folder at path."""
@@ -97,10 +100,10 @@ class PackedFolder(Closing):
 
         """
         tree = self._source.tree
-        base = os.fsencode(path or "")
-        node = tree.follow(base)
+        node = self._node(path or "")
         if node is None:
-            raise not_found(os.fsdecode(base), self.fnames[0])
+            raise not_found(os.fsdecode(path or ""), self.fnames[0])
+        base = os.fsencode(path or "")
         if not tree.is_dir(node):
             raise UsageError(f"{os.fsdecode(base)}: not a folder")
         found = tree.walk(node) if recursive else tree.entries(node)

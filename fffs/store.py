@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import errno
 import functools
-import operator
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,7 +24,7 @@ from fffs.identity import Identity, identify
 from fffs.joined_index import JoinedIndex
 from fffs.native import ffi, lib
 from fffs.native_store import make_native_store
-from fffs.numbers import Indices, Int64Array, resolve
+from fffs.numbers import Indices, Int64Array, as_number, resolve
 from fffs.shared import Shared
 
 UInt8Array = npt.NDArray[np.uint8]
@@ -227,7 +226,7 @@ class RecordStore(JoinedIndex, Shared):
 
     def read_one(self, record: int, check: bool = True) -> UInt8Array:
         """Read one record: a 1-D writable uint8 array with memory of its own. Raises what ``read`` raises."""
-        number = operator.index(record)
+        number = record if type(record) is int else as_number(record)
         if not 0 <= number < self.n:
             number = int(resolve([number], self.n)[0])
         if self._truncated:
@@ -358,7 +357,8 @@ class RecordStore(JoinedIndex, Shared):
 
     def read_range(self, record: int, start: int, stop: int, *, check: bool = True) -> UInt8Array:
         """The bytes of a record from start to stop (both clipped to it) as a new uint8 array; raises as above."""
-        number = int(resolve([record], self.n)[0])
+        number = int(resolve([as_number(record)], self.n)[0])
+        start, stop = as_number(start, "the bounds of a range"), as_number(stop, "the bounds of a range")
         if self._truncated:
             self._refuse_truncated(np.array([number]))
         length = self.length(number)

@@ -45,6 +45,8 @@ def writable_bytes(out: Any) -> npt.NDArray[np.uint8]:
         array = np.asarray(memoryview(out.numpy() if hasattr(out, "numpy") else out))
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"cannot read into {type(out).__name__}: {error}") from None
+    if array.dtype.hasobject:
+        raise UsageError(f"cannot read into {type(out).__name__}: it holds objects, and not bytes")
     if not array.flags.writeable:
         raise UsageError(f"cannot read into {type(out).__name__}: it is read-only")
     if not array.flags.c_contiguous:

@@ -1084,3 +1084,13 @@ def test_any_tree_comes_back(items: dict[bytes, Any]) -> None:
         folder.mkdir()
         make_tree(os.fsencode(folder), items, [])
         assert_lossless(folder, Path(room))
+
+
+def test_text_that_can_be_no_name_is_not_found(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    fffs.pack_folder(tmp_path / "x", tmp_path / "x.ffr")
+    with fffs.PackedFolder(tmp_path / "x.ffr") as folder:
+        assert not folder.exists("\ud800")
+        for call in (folder.read_one, folder.list):
+            with pytest.raises(fffs.errors.EntryNotFoundError):
+                call("\ud800")

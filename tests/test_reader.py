@@ -900,3 +900,25 @@ def test_a_pickle_that_names_ffrecords_reader_opens_as_ours() -> None:
 
 def test_no_file_system_asks_for_alignment(tmp_path: Path) -> None:
     assert fffs.checkFsAlign(str(tmp_path)) is False
+
+
+@pytest.mark.parametrize("wrong", [True, np.True_, 1.0, None, "1"])
+def test_what_is_no_number_of_a_record_is_refused_by_every_call(wrong: Any) -> None:
+    with fffs.FileReader(MIXED) as reader:
+        calls: list[Callable[[], Any]] = [
+            lambda: reader.read_one(wrong),
+            lambda: reader.read([wrong]),
+            lambda: reader.read([1, wrong]),
+            lambda: reader.lengths([1, wrong]),
+            lambda: reader.read_range(wrong, 0, 1),
+            lambda: reader.read_range(0, wrong, 3),
+            lambda: reader.read_range(0, 0, wrong),
+        ]
+        for call in calls:
+            with pytest.raises(UsageError, match="must be integers"):
+                call()
+
+
+def test_objects_are_no_memory_to_read_into() -> None:
+    with fffs.FileReader(MIXED) as reader, pytest.raises(UsageError, match="it holds objects"):
+        reader.read_into([0], np.zeros(4, object))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,14 +9,14 @@ from typing import Any, overload
 
 import numpy as np
 
-from fffs.errors import ClosedError, RecordError, UsageError
+from fffs.errors import ClosedError, RecordError
 from fffs.files import SourceFile, open_source
 from fffs.folders import close
 from fffs.formats.bag import COMPRESSED, load
 from fffs.granular.zstd import Decompressor
 from fffs.identity import Identity, refuse_others, refuse_replaced
 from fffs.index import RecordIndex
-from fffs.numbers import Indices
+from fffs.numbers import Indices, as_number
 from fffs.paths import PathLike
 from fffs.sidecar import with_checksums
 from fffs.store import RecordStore, UInt8Array
@@ -126,6 +125,7 @@ class BagReader(Closing):
         """The bytes from start to stop of one record, both clipped to it; one of a ``.bagz`` is read whole for that."""
         if self._decompress is None:
             return self.store.read_range(index, start, stop, check=self.check_data)
+        start, stop = as_number(start, "the bounds of a range"), as_number(stop, "the bounds of a range")
         return self.read_one(index)[max(start, 0) : max(stop, 0)]
 
     def _contents(self, indices: Indices) -> list[bytes]:
@@ -160,10 +160,7 @@ class BagReader(Closing):
             return self._contents(clip(index, len(self)))
         if isinstance(index, (list, tuple, np.ndarray)):
             return self._contents(index)
-        try:
-            number = operator.index(index)
-        except TypeError:
-            raise UsageError(f"records are asked for by integers, not {type(index).__name__}") from None
+        number = as_number(index)
         data = self.store.read_one(number, self.check_data)
         return data.tobytes() if self._decompress is None else self._content(number, data)
 

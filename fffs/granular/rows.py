@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import inspect
 import itertools
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -20,7 +19,7 @@ from fffs.granular.codecs import decoders as supplied
 from fffs.granular.shards import Shard, open_shards
 from fffs.granular.spec import Type
 from fffs.identity import Identity, refuse_others, refuse_replaced
-from fffs.numbers import Indices, resolve
+from fffs.numbers import Indices, as_number, resolve
 from fffs.store import RecordStore
 from fffs.withblock import Closing
 
@@ -265,11 +264,7 @@ class RowReader(Closing):
         elif isinstance(index, range):
             index = clip(index, len(self))
         elif not isinstance(index, (list, np.ndarray)):
-            try:
-                number = operator.index(index)
-            except TypeError:
-                raise UsageError(f"{self.path}: rows are asked for by integers, not {type(index).__name__}") from None
-            return self.read([number], mask)[0]
+            return self.read([as_number(index, f"{self.path}: row numbers")], mask)[0]
         rows = self.read(index, mask)
         return {want.key: [row[want.key] for row in rows] for want in self._wanted(mask)}
 
