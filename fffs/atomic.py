@@ -13,6 +13,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from types import TracebackType
 
 from fffs.descriptors import above_standard
@@ -22,7 +23,7 @@ from fffs.failures import writing
 from fffs.folders import FOLDER, close
 from fffs.native import lib
 from fffs.paths import PathLike
-from fffs.rights import new_mode, rights_at, rights_of, set_mode, set_time
+from fffs.rights import PERMISSIONS, new_mode, rights_at, rights_of, set_mode, set_time
 from fffs.temporary import (
     create_locked_file,
     create_locked_folder,
@@ -173,8 +174,8 @@ class AtomicFolder:
             return os.path.join(os.path.realpath(parent), os.fsdecode(self._temporary))
 
     def commit(self, mode: int | None = None, mtime: int | None = None) -> None:
-        """Put the folder in place, durably, with that mode and time; without them, as mkdir(2) would make it now, or
-        with the rights of the empty folder that it replaces.
+        """Put the folder in place, durably, with that mode and time; without them, as mkdir(2) would make it now. Of an
+        empty folder that it replaces it gets the owner, and no permission which that one had not.
 
         Raises WriteError, and then the target is as it was. Or it is in place and only its parent could not be synced;
         the error says so.
@@ -195,10 +196,15 @@ class AtomicFolder:
 
     def _give_rights(self, mode: int | None) -> None:
         usual = new_mode(0o777) if mode is None else mode
-        if mode is None and (rights := rights_at(self._parent, self._name, stat.S_IFDIR)):
-            rights.give(self.fd, usual)
-        else:
+        rights = rights_at(self._parent, self._name, stat.S_IFDIR)
+        if rights is None:
             set_mode(self.fd, usual)
+            return
+        if mode is not None:
+            rights = replace(rights, mode=rights.mode & mode)
+        rights.give(self.fd, usual)
+        if usual & ~PERMISSIONS:
+            set_mode(self.fd, stat.S_IMODE(os.fstat(self.fd).st_mode) | usual & ~PERMISSIONS)
 
     def discard(self) -> None:
         """Remove the folder. May be called again, and after ``commit``."""

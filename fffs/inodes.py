@@ -7,11 +7,10 @@ are what another machine says, those of CIFS as well, and FAT has none: the kern
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import sys
 from typing import Final
-
-from fffs.folders import close
 
 # What statfs(2) calls them: FUSE, 9p, CIFS (three versions), FAT, exFAT.
 _UNRELIABLE: Final = {0x65735546, 0x01021997, 0xFF534D42, 0xFE534D42, 0x517B, 0x4D44, 0x2011BAB0}
@@ -50,22 +49,10 @@ class Reliability:
         return known
 
 
-def have_same_content(folder: int, name: bytes, other_folder: int, other_name: bytes) -> bool:
-    """Whether two files have the same bytes. Not when one of them cannot be read."""
-    fds: list[int] = []
-    try:
-        fds.append(os.open(name, _FILE, dir_fd=folder))
-        fds.append(os.open(other_name, _FILE, dir_fd=other_folder))
-        at = 0
-        while True:
-            pieces = [os.pread(fd, _PIECE, at) for fd in fds]
-            if pieces[0] != pieces[1]:
-                return False
-            if not pieces[0]:
-                return True
-            at += len(pieces[0])
-    except OSError:
-        return False
-    finally:
-        for fd in fds:
-            close(fd)
+def digest(folder: int, name: bytes) -> bytes:
+    """What tells the content of a file in an open folder from every other content. Raises OSError."""
+    hashed = hashlib.blake2b()
+    with open(os.open(name, _FILE, dir_fd=folder), "rb", buffering=0) as file:
+        while piece := file.read(_PIECE):
+            hashed.update(piece)
+    return hashed.digest()

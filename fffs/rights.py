@@ -115,25 +115,27 @@ def rights_at(place: int, name: bytes, kind: int) -> Rights | None:
         status = os.stat(name, dir_fd=place, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    if stat.S_IFMT(status.st_mode) != kind:
-        return None
-    mode, acl = status.st_mode & PERMISSIONS, None
+    acl, closed = None, 0
     try:
         fd = os.open(name, _LOOK, dir_fd=place)
     except OSError:
-        mode &= ~0o070  # whether they mean the group cannot be found out
+        closed = 0o070  # whether these bits mean the group cannot be found out
     else:
         try:
-            acl = _read_acl(fd)
+            status, acl = os.fstat(fd), _read_acl(fd)  # both of one file, whatever gets that name meanwhile
         finally:
             close(fd)
-    return Rights(mode, status.st_uid, status.st_gid, acl, _is_trusted(status.st_uid, os.stat(".", dir_fd=place)))
+    if stat.S_IFMT(status.st_mode) != kind:
+        return None
+    mode = status.st_mode & PERMISSIONS & ~closed
+    return Rights(mode, status.st_uid, status.st_gid, acl, _is_trusted(os.stat(".", dir_fd=place)))
 
 
-def _is_trusted(owner: int, folder: os.stat_result) -> bool:
-    """Whether what has that owner can not have been made by others who may write to the folder."""
-    ours = os.geteuid()
-    return owner == ours or (folder.st_uid in (0, ours, owner) and not folder.st_mode & 0o022)
+def _is_trusted(folder: os.stat_result) -> bool:
+    """Whether nobody else may have put there what is in the folder. Whose it is says nothing: where others may write,
+    they give our own files other names, and link to them.
+    """
+    return folder.st_uid in (0, os.geteuid()) and not folder.st_mode & 0o022
 
 
 def _read_acl(fd: int) -> bytes | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from fffs.errors import ReadError, SourceChangedError, SourceNotFoundError, UnsupportedError, UsageError
 from fffs.folders import PATH_MAX, Way, Ways, close
-from fffs.inodes import Reliability, are_reliable, have_same_content, place
+from fffs.inodes import Reliability, are_reliable, digest, place
 from fffs.temporary import temporary_names
 from fffs.treebuilder import TreeBuilder
 
@@ -158,6 +158,7 @@ class _Scanner:
         self.source, self.output, self.warn, self.way = source, output, warn, way
         # Files with several names -> the nodes and first paths of those that look like that.
         self.linked: dict[tuple[int, ...], list[tuple[int, bytes]]] = {}
+        self.contents: dict[bytes, bytes] = {}  # of first names, where inode numbers mean nothing
         self.reliability = Reliability()
 
     def run(self) -> Scan:
@@ -234,8 +235,11 @@ class _Scanner:
         numbered = self.reliability.of(status, fd)
         key = place(status) if numbered else (*identity(status), status.st_nlink)
         alike = self.linked.get(key, [])
+        content = b""
+        if alike and not numbered:
+            content = self._content(name, fd, kind)
         for node, first in alike:
-            if numbered or self._is_one_file(first, name, fd, kind):
+            if numbered or (content and self._content_of(first, kind) == content):
                 scan.builder.add_link(parent, name, node)
                 return
         mtime = self._mtime(status, path)
@@ -252,18 +256,25 @@ class _Scanner:
         if status.st_nlink > 1 and len(alike) < ALIKE:
             self.linked[key] = [*alike, (node, path)]
 
-    def _is_one_file(self, first: bytes, name: bytes, fd: int, kind: int) -> bool:
-        """Whether a name may count as a further one of what has the same number, size and times, which are not enough
-        where numbers are made up: then what is in it decides.
+    def _content_of(self, path: bytes, kind: int) -> bytes:
+        """Of the first name of a file. It is read once, however many further names it may have."""
+        if path not in self.contents:
+            folder, name = os.path.split(path)
+            try:
+                with self.source.ways.at(folder) as fd:
+                    self.contents[path] = self._content(name, fd, kind)
+            except OSError:
+                return b""
+        return self.contents[path]
+
+    def _content(self, name: bytes, fd: int, kind: int) -> bytes:
+        """What decides whether a name may count as a further one of what has the same number, size and times, which
+        are not enough where numbers are made up. Nothing, where it cannot be read.
         """
-        folder, other = os.path.split(first)
         try:
-            with self.source.ways.at(folder) as dir_fd:
-                if kind == stat.S_IFLNK:
-                    return os.readlink(name, dir_fd=fd) == os.readlink(other, dir_fd=dir_fd)
-                return have_same_content(fd, name, dir_fd, other)
+            return os.readlink(name, dir_fd=fd) if kind == stat.S_IFLNK else digest(fd, name)
         except OSError:
-            return False
+            return b""
 
 
 def _mode(status: os.stat_result) -> int:

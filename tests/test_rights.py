@@ -142,18 +142,34 @@ def test_a_group_that_cannot_be_kept_does_not_widen_who_may_read(
 
 
 @as_root
-def test_what_a_stranger_put_there_neither_opens_a_file_nor_takes_it(tmp_path: Path) -> None:
-    """In a folder that others may write to, as /tmp."""
-    tmp_path.chmod(0o1777)
+@pytest.mark.parametrize("owner", [STRANGER, 0], ids=["the stranger's", "ours, renamed or linked there"])
+@pytest.mark.parametrize(("folder_owner", "folder_mode"), [(0, 0o1777), (0, 0o777), (0, 0o770), (STRANGER, 0o755)])
+def test_what_a_stranger_put_there_neither_opens_a_file_nor_takes_it(
+    folder_owner: int, folder_mode: int, owner: int, tmp_path: Path
+) -> None:
+    """In a folder that others may write to, as /tmp, or of another user."""
+    tmp_path.chmod(folder_mode)
+    os.chown(tmp_path, folder_owner, -1)
     (tmp_path / "x.ffr").touch()
-    os.chown(tmp_path / "x.ffr", STRANGER, STRANGER)
     for planted, expected in ((0o666, 0o600), (0o044, 0o600)):
         (tmp_path / "x.ffr").chmod(planted)
-        os.chown(tmp_path / "x.ffr", STRANGER, STRANGER)
+        os.chown(tmp_path / "x.ffr", owner, owner)
         os.umask(0o077)
         write(tmp_path / "x.ffr")
         assert mode(tmp_path / "x.ffr") == expected
         assert (tmp_path / "x.ffr").stat().st_uid == os.geteuid()
+
+
+@as_root
+def test_unpacking_into_a_folder_of_somebody_opens_it_to_nobody_else(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder").chmod(0o1755)
+    fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr")
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    os.chown(tmp_path / "theirs", STRANGER, STRANGER)
+    fffs.unpack(tmp_path / "p.ffr", tmp_path / "theirs")
+    status = (tmp_path / "theirs").stat()
+    assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (0o1700, STRANGER, STRANGER)
 
 
 def access_list(group: int, mask: int) -> bytes:
