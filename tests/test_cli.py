@@ -647,7 +647,7 @@ def test_ls_json_gives_paths_that_can_be_asked_for_again(pack: Path) -> None:
         listed = json.loads(run("ls", "--json", pack, path).out)
         prefix = "year" if path == "year" else "2024"
         assert [entry["path"] for entry in listed] == [f"{prefix}/again.jpg", f"{prefix}/b.jpg", f"{prefix}/july"]
-        assert run("cat", pack, listed[0]["path"]).out.tobytes() == b"picture a"
+        assert bytes(run("cat", pack, listed[0]["path"]).out) == b"picture a"
     assert [entry["path"] for entry in json.loads(run("ls", "--json", pack, "2024/b.jpg").out)] == ["2024/b.jpg"]
     assert json.loads(run("ls", "--json", pack, "2024/july").out) == []
 

@@ -578,15 +578,16 @@ def test_who_must_not_wait_gets_only_what_is_cached_and_verified(ranges: list[Pa
 def test_a_store_over_a_bad_descriptor_names_its_file(ranges: list[Path]) -> None:
     with opened(ranges) as (packed, plain):
         with pytest.raises(ReadError) as caught:
-            make_native_store([packed.files[0], replace(plain.files[0], fd=-1), packed.files[0]])
+            files = [packed.files[0], replace(plain.files[0], fd=-1), packed.files[0]]
+            make_native_store(files, [*packed.stamps, *plain.stamps, *packed.stamps])
         assert (caught.value.errno, caught.value.filename) == (errno.EBADF, str(ranges[1]))
 
 
-@pytest.mark.parametrize("nth", range(1, 7))
+@pytest.mark.parametrize("nth", range(1, 9))
 def test_a_store_without_memory_says_so(ranges: list[Path], nth: int) -> None:
     with opened(ranges) as (packed, plain):
         with fault(lib.FFFS_FAULT_MEMORY, nth, 1, -ENOMEM), pytest.raises(MemoryError):
-            make_native_store([packed.files[0], plain.files[0]])
+            make_native_store([packed.files[0], plain.files[0]], [*packed.stamps, *plain.stamps])
 
 
 # ---------------------------------------------------------------- a disk that does not answer
