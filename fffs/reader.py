@@ -24,7 +24,7 @@ from fffs.identity import Identity, refuse_others, refuse_replaced
 from fffs.index import RecordIndex
 from fffs.numbers import Indices
 from fffs.paths import PathLike
-from fffs.shards import expand_parts, expand_shards, in_order
+from fffs.shards import expand_parts, expand_shards
 from fffs.sidecar import with_checksums
 from fffs.store import RecordStore, UInt8Array
 from fffs.views import writable_bytes
@@ -60,7 +60,8 @@ def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
 def _files_of_folder(path: str) -> list[str]:
     with reading(path):
         entries = os.listdir(path)
-    parts = in_order((entry for entry in entries if entry.endswith(SUFFIX) and not entry.startswith(".")), SUFFIX)
+    # As ffrecord sorts them, so that numbers of records lead to the same ones.
+    parts = sorted(entry for entry in entries if entry.endswith(SUFFIX) and not entry.startswith("."))
     if parts:
         return [os.path.join(path, part) for part in parts]
     if any(PART.fullmatch(entry) for entry in entries):

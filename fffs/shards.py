@@ -87,24 +87,6 @@ def part_name(prefix: str, number: int, total: int, end: str = "") -> str:
     return f"{prefix}{number:0{max(PART_DIGITS, len(str(total - 1)))}}{end}"
 
 
-def in_order(names: Iterable[str], end: str) -> list[str]:
-    """Names that end alike, sorted as text, but what differs by the number before that end, by number: writers have
-    padded the numbers of parts to five digits, however many there were.
-    """
-    split = [(name, *_split_number(name.removesuffix(end))) for name in names]
-    width = max((len(digits) for _, _, digits in split), default=0)
-    return [name for name, *_ in sorted(split, key=lambda part: (_padded(part[1], part[2], width) + end, part[0]))]
-
-
-def _split_number(stem: str) -> tuple[str, str]:
-    prefix = stem.rstrip("0123456789")
-    return prefix, stem[len(prefix) :]
-
-
-def _padded(prefix: str, digits: str, width: int) -> str:
-    return prefix + (digits.zfill(width) if digits else "")
-
-
 def shard_name(stem: str, number: int, total: int, end: str = "") -> str:
     """What a shard is called."""
     if not 0 <= number < total:
