@@ -298,6 +298,7 @@ WRONG: dict[str, list[Any]] = {
     "epoch": [None, "x", -1, 1.0, True],
     "position": [999, -1, "x", True],
     "ahead": [None, 3],
+    "ended": [None, 0],
     "digest": [None, -1],
     "seed": [None, -1, 1 << 63, "x"],
     "seeds_each_epoch": [None, 1],

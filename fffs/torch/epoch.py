@@ -24,8 +24,9 @@ class Epoch:
     drawn_from: list[torch.Tensor] | None = None  # the states of generators right before the order was drawn
     samplers: list[Any] = field(default_factory=list)  # the samplers' states then
     told: list[int | None] = field(default_factory=list)  # and the epochs that they had been told
-    # Of a sampler that is not known: how many batches it gave, a checksum of them, and at least those nobody got yet.
+    # What the sampler gave: how many batches, whether that was all, a checksum of them, and those that nobody got yet.
     drawn: int = 0
+    ended: bool = False
     digest: int = 0
     recent: collections.deque[Any] = field(default_factory=collections.deque)
 
@@ -50,3 +51,4 @@ def noted(batches: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
         kept = list(batch) if isinstance(batch, Iterator) else batch
         epoch.note(kept)
         yield kept
+    epoch.ended = True

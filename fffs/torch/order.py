@@ -107,9 +107,7 @@ class Order:
         epoch.drawn_from = [_get_state(source) for source in self._samplers.sources]
         epoch.samplers, epoch.told = self._samplers.save(), self._samplers.epochs()
         self.epoch = epoch
-        rest = iter(self.sampler)
-        if not self._samplers.known:
-            rest = noted(rest, epoch)
+        rest = noted(iter(self.sampler), epoch)
         collections.deque(itertools.islice(rest, epoch.position), maxlen=0)
         return epoch, _asked(rest)
 
@@ -124,18 +122,11 @@ class Order:
         for source, state in zip(self._samplers.sources, epoch.drawn_from or [], strict=True):
             _set_state(source, state)
         self._samplers.restore(epoch.samplers)
-        rest = iter(self.sampler)
-        if self._samplers.known:
-            collections.deque(itertools.islice(rest, epoch.position), maxlen=0)
-            self._replayed = _asked(rest)
-            return
-        again = Epoch(epoch.number, epoch.drawn)
-        collections.deque(itertools.islice(noted(rest, again), epoch.drawn), maxlen=0)
-        if (again.drawn, again.digest) != (epoch.drawn, epoch.digest):
-            raise UsageError(
-                f"{self._samplers.name}: the sampler gives another order than in the run that was saved: what it comes "
-                "from is not in the state; give the sampler state_dict and load_state_dict"
-            )
+        again, rest = Epoch(epoch.number, epoch.drawn), iter(self.sampler)
+        # A sampler may draw numbers when it is asked for more than it has: it is asked as often as it was.
+        collections.deque(itertools.islice(noted(rest, again), epoch.drawn + epoch.ended), maxlen=0)
+        if (again.drawn, again.ended, again.digest) != (epoch.drawn, epoch.ended, epoch.digest):
+            raise UsageError(f"{self._samplers.name}: {self._samplers.why_another_order}")
         # What was given, but reached nobody, is in the state: it may have been drawn between others' numbers.
         self._replayed = itertools.chain(list(epoch.recent), noted(rest, epoch))
 
@@ -168,6 +159,7 @@ class Order:
             "epoch": epoch.number,
             "position": epoch.position if inside else None,
             "ahead": epoch.ahead if inside else [],
+            "ended": epoch.ended if inside else False,
             "digest": epoch.digest if inside else 0,
             "seed": self._seed,
             "seeds_each_epoch": self._seeds_each_epoch,
@@ -196,9 +188,9 @@ class Order:
         self._latest = self._replayed = self._resumed = None
         if state["position"] is not None:
             ahead, position = collections.deque(state["ahead"]), state["position"]
-            at = {"drawn": position + len(ahead), "digest": state["digest"], "recent": ahead}
+            at = {"drawn": position + len(ahead), "ended": state["ended"], "digest": state["digest"]}
             drawn = {"drawn_from": state["drawn_from"], "samplers": state["samplers"], "told": state["sampler_epochs"]}
-            self._resumed = Epoch(state["epoch"], position, begun=True, **drawn, **at)
+            self._resumed = Epoch(state["epoch"], position, begun=True, recent=ahead, **drawn, **at)
         else:
             self.epoch = Epoch(state["epoch"], done=True)
             self._samplers.restore(state["samplers"])

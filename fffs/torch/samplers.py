@@ -22,7 +22,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
 WITHOUT_GENERATOR = (SequentialSampler, DistributedSampler, *LISTS)
-# These draw from a generator no later than they are asked for the first index, or from one that nobody else has.
+# What their orders come from is known: a generator, perhaps as they go, and what they were made with.
 KNOWN = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, *WITHOUT_GENERATOR)
 SETTINGS = ("replacement", "num_replicas", "rank", "shuffle", "seed", "batch_size", "drop_last", "num_samples")
 
@@ -34,6 +34,7 @@ class Samplers:
     """A loader's sampler and those inside it: from the one of batches to the one of indices.
 
     Of a subclass, or somebody's own, nobody knows what its order comes from: what it gave can be compared, no more.
+    Of all of them that is compared: a known one, too, may have been changed, or share its generator.
     """
 
     def __init__(self, sampler: Any) -> None:
@@ -62,6 +63,19 @@ class Samplers:
     def name(self) -> str:
         """What errors call it."""
         return type(self._all[-1] if self.known else next(o for o in self._all if type(o) is not BatchSampler)).__name__
+
+    @property
+    def why_another_order(self) -> str:
+        """What is said of a sampler that does not give again what it gave, in one line."""
+        if self.known:
+            return (
+                "the sampler gives another order than in the run that was saved: it was told another epoch or made with "
+                "something else, or other parts of the program drew from its generator while it did"
+            )
+        return (
+            "the sampler gives another order than in the run that was saved: what it comes from is not in the state; "
+            "give the sampler state_dict and load_state_dict"
+        )
 
     def settings(self) -> dict[str, Any]:
         """What must be the same for the same order: kinds, and numbers that samplers of torch are made with."""

@@ -9,7 +9,7 @@ import torch
 
 from fffs.errors import UsageError
 
-VERSION = 2
+VERSION = 3
 
 
 def _is_count(value: Any) -> bool:
@@ -50,6 +50,7 @@ PARTS: dict[str, Callable[[Any], bool]] = {
     "epoch": _is_count,
     "position": _is_count,
     "ahead": _is_list,
+    "ended": _is_bool,
     "digest": _is_count,
     "seed": _is_seed,
     "seeds_each_epoch": _is_bool,
