@@ -306,7 +306,7 @@ WRONG: dict[str, list[Any]] = {
     "samplers": [None, [], [1, 2, 3]],
     "sampler_epochs": [None, [], ["x", "x"]],
     "drawn_from": [None, [], 3, [torch.zeros(3, dtype=torch.uint8)], [torch.zeros(3)]],
-    "generators": [3, [torch.zeros(5056, dtype=torch.uint8)[:7]]],
+    "generators": [None, 3, [torch.zeros(5056, dtype=torch.uint8)[:7]]],
     "global": [3, torch.zeros(3)],
 }
 

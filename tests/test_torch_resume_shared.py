@@ -64,3 +64,82 @@ def test_a_sampler_of_torch_that_draws_as_it_goes_resumes(path: Path, arguments:
     resumed = make()
     resumed.load_state_dict(state)
     assert [plain(resumed), plain(resumed)] == after
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("at", [5, 6, 10])
+def test_epochs_after_a_resume_are_the_same_where_validation_draws_from_the_same_generator(
+    path: Path, workers: int, at: int
+) -> None:
+    def make() -> list[DataLoader]:
+        generator = torch.Generator().manual_seed(7)
+        return [
+            DataLoader(Tagged(path), 4, shuffle=shuffle, generator=generator, num_workers=workers)
+            for shuffle in (True, False)
+        ]
+
+    def run(loaders: list[DataLoader], batches: int) -> tuple[list[Any], list[dict[str, Any]]]:
+        """Training with validation after each fifth batch; and the states after the ``at``-th."""
+        training, validation = loaders
+        found: list[Any] = []
+        states: list[dict[str, Any]] = []
+        while len(found) < batches:
+            for batch in training:
+                found += plain([batch])
+                if len(found) % 5 == 0:
+                    plain(validation)
+                if len(found) == at:
+                    states = [loader.state_dict() for loader in loaders]
+        return found, states
+
+    expected, states = run(make(), 30)
+    resumed = make()
+    for loader, state in zip(resumed, states, strict=True):
+        loader.load_state_dict(state)
+    training, validation = resumed
+    found: list[Any] = []
+    while len(found) < 30 - at:
+        for batch in training:
+            found += plain([batch])
+            if (at + len(found)) % 5 == 0:
+                plain(validation)
+    assert found == expected[at:]
+
+
+class Augmented(Tagged):
+    """Augments with numbers from a generator that it is given."""
+
+    generator: torch.Generator
+
+    def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+        return [(k, torch.rand(1, generator=self.generator)) for k in indices]
+
+
+def test_epochs_after_a_resume_are_the_same_where_samples_draw_from_the_loaders_generator(path: Path) -> None:
+    def make() -> DataLoader:
+        data = Augmented(path)
+        data.generator = torch.Generator().manual_seed(7)
+        return DataLoader(data, 4, shuffle=True, generator=data.generator)
+
+    batches = iter(loader := make())
+    for _ in range(5):
+        next(batches)
+    state = loader.state_dict()
+    after = [plain(batches), plain(loader)]
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert resumed.state_dict()["generators"][0].equal(state["generators"][0])
+    assert [plain(resumed), plain(resumed)] == after
+
+
+def test_a_resume_that_is_refused_leaves_generators_where_they_were(path: Path) -> None:
+    batches = iter(loader := with_sampler(path, **LAZY[0]))
+    for _ in range(12):
+        next(batches)
+        torch.rand(1, generator=loader.sampler.generator)  # type: ignore[attr-defined]
+    resumed = with_sampler(path, **LAZY[0])
+    resumed.load_state_dict(loader.state_dict())
+    before = resumed.sampler.generator.get_state()  # type: ignore[attr-defined]
+    with pytest.raises(UsageError):
+        iter(resumed)
+    assert torch.equal(resumed.sampler.generator.get_state(), before)  # type: ignore[attr-defined]

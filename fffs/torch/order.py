@@ -63,6 +63,7 @@ class Order:
         self._seed: int | None = None  # of the random numbers that samples use
         self._resumed: Epoch | None = None
         self._replayed: Iterator[Any] | None = None  # the rest of that
+        self._states: list[torch.Tensor] = []  # of generators, when that was saved
         self._samplers = Samplers(sampler)
         self._of_loader = generator
         self._own = list(dict.fromkeys([*self._samplers.generators, *([generator] if generator else [])]))
@@ -112,13 +113,25 @@ class Order:
         return epoch, _asked(rest)
 
     def replay(self) -> None:
-        """Draw the order of the epoch that is resumed again, and pass over what was drawn. Moves generators.
+        """Draw the order of the epoch that is resumed again, and pass over what was drawn. Then generators stand where
+        they stood when the state was saved: others may have drawn from them since the order was. (torch's global one is
+        the caller's concern.)
 
         Raises UsageError: the sampler does not give again what it gave.
         """
         epoch = self._resumed
         if epoch is None or self._replayed is not None:
             return
+        before = [generator.get_state() for generator in self._own]
+        try:
+            self._replayed = self._drawn_again(epoch)
+            before = self._states or before
+        finally:
+            for generator, state in zip(self._own, before, strict=True):
+                generator.set_state(state)
+
+    def _drawn_again(self, epoch: Epoch) -> Iterator[Any]:
+        """The rest of an epoch's order. Moves generators."""
         for source, state in zip(self._samplers.sources, epoch.drawn_from or [], strict=True):
             _set_state(source, state)
         self._samplers.restore(epoch.samplers)
@@ -128,7 +141,7 @@ class Order:
         if (again.drawn, again.ended, again.digest) != (epoch.drawn, epoch.ended, epoch.digest):
             raise UsageError(f"{self._samplers.name}: {self._samplers.why_another_order}")
         # What was given, but reached nobody, is in the state: it may have been drawn between others' numbers.
-        self._replayed = itertools.chain(list(epoch.recent), noted(rest, epoch))
+        return itertools.chain(list(epoch.recent), noted(rest, epoch))
 
     @property
     def latest(self) -> Draws | None:
@@ -152,7 +165,7 @@ class Order:
         if self._resumed is None and self.latest is not None:
             self.latest.draw()  # an iterator was made, and its first batch not yet asked for
         epoch = self._resumed or self.epoch
-        inside = epoch.begun and not epoch.done
+        inside, waits = epoch.begun and not epoch.done, self.resuming and self._replayed is None
         return {
             "version": VERSION,
             "fits": self._described(),
@@ -167,7 +180,7 @@ class Order:
             "drawn_from": epoch.drawn_from if inside else None,
             "samplers": epoch.samplers if inside else self._samplers.save(),
             "sampler_epochs": epoch.told if inside else self._samplers.epochs(),
-            "generators": None if inside else [generator.get_state() for generator in self._own],
+            "generators": self._states if waits else [generator.get_state() for generator in self._own],
             "global": torch.get_rng_state() if self._is_global else None,
         }
 
@@ -200,7 +213,8 @@ class Order:
                     "torch's generator alone; if not, give the sampler state_dict and load_state_dict, or set_epoch",
                     stacklevel=3,
                 )
-        for generator, generator_state in zip(self._own, state["generators"] or [], strict=False):
+        self._states = state["generators"]
+        for generator, generator_state in zip(self._own, self._states, strict=True):
             generator.set_state(generator_state)
         if state["global"] is not None and self._is_global:
             torch.set_rng_state(state["global"])

@@ -61,7 +61,7 @@ PARTS: dict[str, Callable[[Any], bool]] = {
     "generators": _are_generators,
     "global": _is_generator,
 }
-OPTIONAL = ("position", "seed", "drawn_from", "generators", "global")
+OPTIONAL = ("position", "seed", "drawn_from", "global")
 
 
 def refuse_what_is_no_state(state: Any) -> None:
