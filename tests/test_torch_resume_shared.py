@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import RandomSampler
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 from torch_samples import WARNINGS, Tagged, plain, write
 
+import fffs
 from fffs.errors import UsageError
-from fffs.torch import DataLoader
+from fffs.torch import DataLoader, Dataset, Subset
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
 N = 40
@@ -44,7 +45,7 @@ def test_a_sampler_of_torch_that_draws_as_it_goes_is_refused_where_others_drew_b
         torch.rand(1, generator=loader.sampler.generator)  # type: ignore[attr-defined]
     resumed = with_sampler(path, **arguments)
     resumed.load_state_dict(loader.state_dict())
-    with pytest.raises(UsageError, match="^RandomSampler: the sampler gives another order") as caught:
+    with pytest.raises(UsageError, match=r"^RandomSampler: the sampler gives another order") as caught:
         iter(resumed)
     assert "\n" not in str(caught.value)
 
@@ -143,3 +144,95 @@ def test_a_resume_that_is_refused_leaves_generators_where_they_were(path: Path) 
     with pytest.raises(UsageError):
         iter(resumed)
     assert torch.equal(resumed.sampler.generator.get_state(), before)  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------- what the order comes from
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(7)
+
+
+def test_weights_that_change_in_an_epoch_are_those_of_the_next(path: Path) -> None:
+    def make(weights: torch.Tensor) -> DataLoader:
+        return DataLoader(Tagged(path), 4, sampler=WeightedRandomSampler(weights, N, generator=seeded()))  # type: ignore[arg-type]
+
+    old, new = torch.arange(1.0, N + 1), torch.arange(N, 0.0, -1)
+    batches = iter(loader := make(old))
+    for _ in range(5):
+        next(batches)
+    loader.sampler.weights = new  # type: ignore[attr-defined]
+    state = loader.state_dict()
+    after = [plain(batches), plain(loader)]
+    with pytest.raises(UsageError, match="indices or weights"):
+        make(new).load_state_dict(state)
+    resumed = make(old)
+    resumed.load_state_dict(state)
+    first = iter(resumed)
+    next(first)
+    resumed.sampler.weights = new  # type: ignore[attr-defined]
+    assert [plain(first), plain(resumed)] == [after[0][1:], after[1]]
+
+
+@pytest.mark.parametrize("kind", [lambda chosen: SubsetRandomSampler(chosen, generator=seeded()), list])
+def test_indices_of_a_sampler_that_change_in_an_epoch_are_refused(path: Path, kind: Callable[[Any], Any]) -> None:
+    batches = iter(loader := DataLoader(Tagged(path), 4, sampler=kind(list(range(N)))))
+    for _ in range(5):
+        next(batches)
+    indices: Any = getattr(loader.sampler, "indices", loader.sampler)
+    indices.reverse()
+    for now in (range(N), reversed(range(N))):
+        with pytest.raises(UsageError, match="a loader with indices or weights that changed in the epoch"):
+            DataLoader(Tagged(path), 4, sampler=kind(list(now))).load_state_dict(loader.state_dict())
+
+
+@pytest.mark.parametrize("at", [0, 3])
+def test_indices_of_a_subset_may_be_others_in_each_epoch(path: Path, at: int) -> None:
+    def make(indices: range) -> DataLoader:
+        return DataLoader(Subset(Dataset(path), indices), 4)
+
+    loader = make(range(20))
+    loader.state_dict()
+    plain(loader)
+    loader.dataset.indices = range(20, 40)
+    batches = iter(loader)
+    for _ in range(at):
+        next(batches)
+    state = loader.state_dict()
+    resumed = make(range(20, 40))
+    resumed.load_state_dict(state)
+    assert plain(resumed) == plain(batches)
+    with pytest.raises(UsageError, match="files or indices"):
+        make(range(20)).load_state_dict(state)
+
+
+class Lazy(Dataset):
+    """Opens its file when the first sample is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.mine = path, None
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, indices: list[int]) -> list[int]:
+        self.mine: Any = self.mine or fffs.FileReader(self.path)
+        return [len(record) for record in self.mine.read(indices)]
+
+
+def test_files_that_are_opened_in_an_epoch_are_no_other_data_set(path: Path) -> None:
+    loader = DataLoader(Lazy(path), 4)
+    for _ in range(2):
+        batches = iter(loader)
+        next(batches)
+        resumed = DataLoader(Lazy(path), 4)
+        resumed.load_state_dict(loader.state_dict())
+        assert plain(resumed) == plain(batches) != []
+
+
+def test_indices_of_a_subset_that_change_in_an_epoch_are_refused(path: Path) -> None:
+    batches = iter(loader := DataLoader(Subset(Dataset(path), range(20)), 4))
+    next(batches)
+    loader.dataset.indices = range(20, 40)
+    with pytest.raises(UsageError, match="with indices that changed in the epoch"):
+        DataLoader(Subset(Dataset(path), range(20)), 4).load_state_dict(loader.state_dict())

@@ -205,15 +205,12 @@ class _Fits:
 
     def __init__(self, dataset: Any, batch_size: int | None, drop_last: bool) -> None:
         self._dataset, self._settings = dataset, {"batch_size": batch_size, "drop_last": drop_last}
-        self._fingerprint: dict[str, int | None] | None = None
 
     def __call__(self) -> dict[str, Any]:
-        if self._fingerprint is None:
-            self._fingerprint = fingerprint(self._dataset)
         samples = None
         with contextlib.suppress(TypeError, NotImplementedError):  # one of no length, with a sampler that knows it
             samples = len(self._dataset)
-        return {"samples": samples, **self._settings, **self._fingerprint}
+        return {"samples": samples, **self._settings, **fingerprint(self._dataset)}
 
 
 class _OneByOne(torch.utils.data.Dataset[Any]):

@@ -24,6 +24,7 @@ class Epoch:
     drawn_from: list[torch.Tensor] | None = None  # the states of generators right before the order was drawn
     samplers: list[Any] = field(default_factory=list)  # the samplers' states then
     told: list[int | None] = field(default_factory=list)  # and the epochs that they had been told
+    fits: dict[str, Any] = field(default_factory=dict)  # and what another loader must have in common
     # What the sampler gave: how many batches, whether that was all, a checksum of them, and those that nobody got yet.
     drawn: int = 0
     ended: bool = False

@@ -16,14 +16,17 @@ from fffs.withblock import Closing
 
 # Numbers that choose among records or samples, by the attributes that data sets keep them in.
 CHOICES = ("indices", "_records")
+# What may change although the data set does not: more files are found, once it has opened them.
+GROWING = ("files or indices", "checksums of records")
 
 
 def fingerprint(dataset: Any) -> dict[str, int | None]:
-    """CRC-32 of the framing of all files that a data set reads, and which samples of them it has; and of all checksums.
+    """CRC-32 of the framing of all files that a data set reads, and which samples of them it has; of all checksums; and
+    of which samples alone.
 
     None: no files of ours are found, or not all of them have checksums. For copies of the files it is the same.
     """
-    framing, checksums, files = 0, 0, 0
+    framing, checksums, chosen, files = 0, 0, 0, 0
     complete = True
     for part in _parts(dataset, set()):
         if isinstance(part, Identity):
@@ -32,10 +35,11 @@ def fingerprint(dataset: Any) -> dict[str, int | None]:
             checksums = zlib.crc32(b"%d" % part.checksums, checksums)
             complete = complete and part.check != CHECK_NONE
         else:
-            framing = zlib.crc32(part, framing)
+            framing, chosen = zlib.crc32(part, framing), zlib.crc32(part, chosen)
     return {
         "files or indices": framing if files else None,
         "checksums of records": checksums if files and complete else None,
+        "indices": chosen if files else None,
     }
 
 

@@ -21,8 +21,9 @@ import torch
 from fffs.errors import UsageError
 from fffs.torch.batch import Batch
 from fffs.torch.epoch import Epoch, noted
+from fffs.torch.fingerprint import GROWING
 from fffs.torch.samplers import Samplers, Source
-from fffs.torch.state import VERSION, refuse_what_does_not_fit, refuse_what_is_no_state
+from fffs.torch.state import CHANGED, VERSION, refuse_what_does_not_fit, refuse_what_is_no_state
 
 
 class Kind(enum.Enum):
@@ -106,7 +107,7 @@ class Order:
         if self._seed is None:
             self._seed = _first_number(_get_state(self._own[0] if self._own else None))
         epoch.drawn_from = [_get_state(source) for source in self._samplers.sources]
-        epoch.samplers, epoch.told = self._samplers.save(), self._samplers.epochs()
+        epoch.samplers, epoch.told, epoch.fits = self._samplers.save(), self._samplers.epochs(), self._described()
         self.epoch = epoch
         rest = noted(iter(self.sampler), epoch)
         collections.deque(itertools.islice(rest, epoch.position), maxlen=0)
@@ -168,7 +169,7 @@ class Order:
         inside, waits = epoch.begun and not epoch.done, self.resuming and self._replayed is None
         return {
             "version": VERSION,
-            "fits": self._described(),
+            "fits": (epoch.fits if waits else self._described_since(epoch.fits)) if inside else self._described(),
             "epoch": epoch.number,
             "position": epoch.position if inside else None,
             "ahead": epoch.ahead if inside else [],
@@ -191,6 +192,14 @@ class Order:
     def _described(self) -> dict[str, Any]:
         return {**self._fits(), **self._samplers.settings(), "batches": len(self.sampler)}
 
+    def _described_since(self, then: dict[str, Any]) -> dict[str, Any]:
+        """What is to be had in common with an epoch, as it was when that began. Who changed it since has what no loader
+        has in the rest of the epoch, unless the sampler is done with it.
+        """
+        now, done_with = self._described(), (*GROWING, *self._samplers.done_with)
+        changed = (key for key, value in then.items() if key not in done_with and value not in (None, now.get(key)))
+        return then | dict.fromkeys(changed, CHANGED)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go where another loader was; the next iterator begins there. Raises UsageError when the two do not fit."""
         refuse_what_is_no_state(state)
@@ -203,6 +212,7 @@ class Order:
             ahead, position = collections.deque(state["ahead"]), state["position"]
             at = {"drawn": position + len(ahead), "ended": state["ended"], "digest": state["digest"]}
             drawn = {"drawn_from": state["drawn_from"], "samplers": state["samplers"], "told": state["sampler_epochs"]}
+            drawn["fits"] = dict(state["fits"])
             self._resumed = Epoch(state["epoch"], position, begun=True, recent=ahead, **drawn, **at)
         else:
             self.epoch = Epoch(state["epoch"], done=True)

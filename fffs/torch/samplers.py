@@ -70,8 +70,8 @@ class Samplers:
         """What is said of a sampler that does not give again what it gave, in one line."""
         if self.known:
             return (
-                "the sampler gives another order than in the run that was saved: it was told another epoch or made with "
-                "something else, or other parts of the program drew from its generator while it did"
+                "the sampler gives another order than in the run that was saved: it was told another epoch or made "
+                "with something else, or other parts of the program drew from its generator while it did"
             )
         return (
             "the sampler gives another order than in the run that was saved: what it comes from is not in the state; "
@@ -88,6 +88,15 @@ class Samplers:
         leaf = self._all[-1]
         chosen = leaf if isinstance(leaf, LISTS) else getattr(leaf, "weights", getattr(leaf, "indices", None))
         return found | {"indices or weights": _checksum(chosen)}
+
+    @property
+    def done_with(self) -> tuple[str, ...]:
+        """Which of the settings the sampler does not look at again in an epoch; of one that is not known: none that can
+        be told, and what it gives is all that counts.
+        """
+        if not self.known:
+            return ("batches", *self.settings())
+        return ("indices or weights",) if type(self._all[-1]) is WeightedRandomSampler else ()
 
     def save(self) -> list[Any]:
         """The state of each one that has one."""
@@ -130,11 +139,13 @@ def _checksum(chosen: Any) -> int | None:
     """Of the numbers that a sampler chooses from, or by; None: it has none."""
     if isinstance(chosen, range):
         chosen = np.arange(chosen.start, chosen.stop, chosen.step)
+    if isinstance(chosen, torch.Tensor):  # on whatever device, of whatever type, whether or not it has gradients
+        return zlib.crc32(chosen.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    if isinstance(chosen, np.ndarray):
+        return zlib.crc32(repr(chosen.tolist()).encode() if chosen.dtype.hasobject else chosen.tobytes())
     try:
-        if isinstance(chosen, (np.ndarray, torch.Tensor)):
-            return zlib.crc32(np.ascontiguousarray(chosen).data)
         return zlib.crc32(array("q", chosen)) if isinstance(chosen, (list, tuple)) else None
-    except (TypeError, ValueError, OverflowError):  # keys of another kind, or numbers elsewhere
+    except (TypeError, ValueError, OverflowError):  # keys of another kind
         return zlib.crc32(repr(chosen).encode())
 
 

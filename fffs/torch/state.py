@@ -10,6 +10,7 @@ import torch
 from fffs.errors import UsageError
 
 VERSION = 3
+CHANGED = "that changed in the epoch"  # in place of what loaders must have in common: no loader has that
 
 
 def _is_count(value: Any) -> bool:
