@@ -23,7 +23,7 @@ from torch_samples import WARNINGS, Numbers, Tagged, content, plain, write
 import fffs
 from fffs.errors import UsageError
 from fffs.tfrecord import TFRecordWriter
-from fffs.torch import DataLoader, Dataset, Subset
+from fffs.torch import ConcatDataset, DataLoader, Dataset, Subset
 from fffs.torch.state import PARTS
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
@@ -245,6 +245,69 @@ def test_readers_in_a_list_are_those_of_the_data_set(tmp_path: Path, path: Path)
     _, state = begun(DataLoader(Two(path), 4))
     with pytest.raises(UsageError, match="files or indices"):
         DataLoader(Two(path, write(tmp_path / "b.ffr", N)), 4).load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", [ConcatDataset, torch.utils.data.ConcatDataset])
+def test_a_data_set_that_is_there_twice_counts_twice(tmp_path: Path, path: Path, kind: Any) -> None:
+    with fffs.FileWriter(tmp_path / "b.ffr", N) as to:
+        for _ in range(N):
+            to.write_one(bytes(64))
+    a, b = Dataset(path), Dataset(tmp_path / "b.ffr")
+    _, state = begun(DataLoader(kind([a, a, b]), 4))
+    DataLoader(kind([Dataset(path), a, b]), 4).load_state_dict(state)
+    for other in ([a, b, b], [a, b, a]):
+        with pytest.raises(UsageError, match=r"files or indices|checksums of records"):
+            DataLoader(kind(other), 4).load_state_dict(state)
+
+
+class Plain:
+    """A data set of no class of torch's, with something that holds its reader."""
+
+    def __init__(self, held: Any) -> None:
+        self.held, self.me = held, self
+        self.labels = [("a", k) for k in range(2000)]
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+HELD: list[Callable[[Any], Any]] = [
+    lambda reader: reader,
+    lambda reader: {"train": reader, "none": None},
+    lambda reader: {1: [None, reader]},
+    lambda reader: (3, "name", {"of": [reader]}),
+    lambda reader: [("name", reader)] * 3,
+    lambda reader: torch.utils.data.Subset(Plain(reader), range(N)),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_files_are_compared_wherever_data_sets_have_them(
+    tmp_path: Path, path: Path, held: Callable[[Any], Any]
+) -> None:
+    (tmp_path / "copy.ffr").write_bytes(path.read_bytes())
+    write(tmp_path / "b.ffr", N, None)
+    with (
+        fffs.FileReader(path) as reader,
+        fffs.FileReader(tmp_path / "copy.ffr") as copy,
+        fffs.FileReader(tmp_path / "b.ffr") as other,
+    ):
+        _, state = begun(DataLoader(Plain(held(reader)), 4))
+        DataLoader(Plain(held(copy)), 4).load_state_dict(state)
+        with pytest.raises(UsageError, match="files or indices"):
+            DataLoader(Plain(held(other)), 4).load_state_dict(state)
+
+
+def test_data_sets_that_have_each_other_are_compared_in_time(path: Path) -> None:
+    with fffs.FileReader(path) as reader:
+        crowd = [Plain(reader) for _ in range(12)]  # 12! ways through them
+        for one in crowd:
+            one.held = [reader, *crowd]
+        loader = DataLoader(crowd[0], 4)
+        assert loader.state_dict()["fits"]["files or indices"] is not None
 
 
 @pytest.mark.parametrize("kind", [Subset, torch.utils.data.Subset])
