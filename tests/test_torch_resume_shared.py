@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import RandomSampler, Sampler, SubsetRandomSampler, WeightedRandomSampler
 from torch_samples import WARNINGS, Tagged, plain, write
 
 import fffs
@@ -236,3 +237,60 @@ def test_indices_of_a_subset_that_change_in_an_epoch_are_refused(path: Path) -> 
     loader.dataset.indices = range(20, 40)
     with pytest.raises(UsageError, match="with indices that changed in the epoch"):
         DataLoader(Subset(Dataset(path), range(20)), 4).load_state_dict(loader.state_dict())
+
+
+class Reusing(Sampler[Any]):
+    """Gives batches in one object that it fills again and again."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __iter__(self) -> Any:
+        batch: list[Any] = []
+        array = np.zeros(4, np.int64)
+        for k in range(0, N, 4):
+            batch.clear()
+            batch += range(k, k + 4)
+            array[:] = batch
+            yield {"list": batch, "array": array}[self.kind]
+
+    def __len__(self) -> int:
+        return N // 4
+
+
+@pytest.mark.parametrize("kind", ["list", "array"])
+def test_batches_that_a_sampler_gives_in_one_list_resume(path: Path, kind: str) -> None:
+    batches = iter(loader := DataLoader(Tagged(path), batch_sampler=Reusing(kind), num_workers=2))
+    next(batches)
+    resumed = DataLoader(Tagged(path), batch_sampler=Reusing(kind))
+    resumed.load_state_dict(loader.state_dict())
+    assert plain(resumed) == plain(batches) != []
+
+
+# ---------------------------------------------------------------- interrupts
+
+
+class Interrupted(Tagged):
+    """Ctrl-C comes once, while record 9 is processed."""
+
+    pressed = False
+
+    def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+        if 9 in indices and not self.pressed:
+            self.pressed = True
+            raise KeyboardInterrupt
+        return super().process(indices, data)
+
+
+def test_after_an_interrupt_in_a_batch_states_count_what_the_iterator_passed(path: Path) -> None:
+    batches = iter(loader := DataLoader(Interrupted(path), 4))
+    whole = plain(DataLoader(Tagged(path), 4))
+    assert plain([next(batches), next(batches)]) == whole[:2]
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    resumed = DataLoader(Tagged(path), 4)
+    resumed.load_state_dict(loader.state_dict())
+    assert plain(resumed) == whole[2:]  # of what nobody got, nothing is lost
+    assert plain([next(batches)]) == whole[3:4]
+    resumed.load_state_dict(loader.state_dict())
+    assert plain(resumed) == plain(batches) == whole[4:]

@@ -254,10 +254,7 @@ class _Batches:
             epoch.done = True
             raise
         except Exception as error:
-            # A batch that fails is one of the order all the same, and the next is behind it. One that torch's iterator
-            # has not got is still to come.
-            if not str(error).startswith(("DataLoader timed out", "DataLoader worker")):
-                epoch.position += 1
+            self._count(error)
             if not self._workers:
                 raise
             # A worker's traceback is in the message. The one of here would keep torch's iterator alive with its
@@ -265,5 +262,14 @@ class _Batches:
             # it complains.
             del self
             raise error.with_traceback(None)  # noqa: B904 - it is the same exception
-        epoch.position += 1
+        self._count()
         return batch
+
+    def _count(self, error: Exception | None = None) -> None:
+        """A batch was given, or failed: it is one of the order all the same, and the next is behind it."""
+        epoch = self.draw()
+        if not self._workers:
+            # Also one that an interrupt took: torch's iterator does not give it again.
+            epoch.position = self._draws.position
+        elif not str(error or "").startswith(("DataLoader timed out", "DataLoader worker")):  # these are still to come
+            epoch.position += 1

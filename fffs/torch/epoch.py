@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fffs.torch.samplers import digest, plain
+from fffs.torch.samplers import copied, digest, plain
 
 
 @dataclass
@@ -32,10 +32,10 @@ class Epoch:
     recent: collections.deque[Any] = field(default_factory=collections.deque)
 
     def note(self, batch: Any) -> None:
-        """A sampler gave a batch."""
+        """A sampler gave a batch. It is copied: samplers may use one list again and again."""
         self.drawn += 1
         self.digest = digest(batch, self.digest)
-        self.recent.append(batch)
+        self.recent.append(copied(batch))
         while len(self.recent) > max(self.drawn - self.position, 0):
             self.recent.popleft()
 

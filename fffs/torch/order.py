@@ -240,6 +240,11 @@ class Draws:
         self._rest: Iterator[Any] = iter(())
         self._position = 0
 
+    @property
+    def position(self) -> int:
+        """Of the batch that is drawn next."""
+        return self._position
+
     def draw(self) -> Epoch:
         """Draw the order, unless that is done."""
         if self._epoch is None:

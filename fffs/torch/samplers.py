@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import operator
 import struct
@@ -157,6 +158,17 @@ def digest(batch: Any, crc: int) -> int:
     except (TypeError, struct.error):  # keys of another kind
         data = repr(batch).encode()
     return zlib.crc32(data, zlib.crc32(len(data).to_bytes(8, "little"), crc))
+
+
+def copied(batch: Any) -> Any:
+    """What a sampler gave, as it is now."""
+    if type(batch) is list and set(map(type, batch)) <= {int}:
+        return batch.copy()
+    fresh = plain(batch)
+    if fresh is batch and type(batch) is not int:
+        with contextlib.suppress(Exception):  # keys that cannot be copied are used as they are
+            return copy.deepcopy(batch)
+    return fresh
 
 
 def plain(batch: Any) -> Any:
