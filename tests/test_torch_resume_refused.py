@@ -335,6 +335,8 @@ SETTINGS: list[tuple[str, Any, Any]] = [
     ("indices", {"sampler": lambda: [5, 2, 7] * 5}, {"sampler": lambda: [5, 2, 8] * 5}),
     ("indices", *({"sampler": lambda r=r: SubsetRandomSampler(r)} for r in (range(20), range(1, 21)))),
     ("indices", *({"sampler": lambda r=r: WeightedRandomSampler([1.0, 2.0, r], 20)} for r in (1.0, 3.0))),
+    ("data_source", *({"sampler": lambda n=n: RandomSampler(range(n), num_samples=40)} for n in (N, N - 1))),
+    ("dataset", *({"sampler": lambda n=n: DistributedSampler(range(n), 2, 0)} for n in (N, N + 1))),  # both take 27
     ("rank", {"sampler": distributed()}, {"sampler": distributed(rank=1)}),
     ("num_replicas", {"sampler": distributed()}, {"sampler": distributed(num_replicas=3)}),
     ("seed", {"sampler": distributed()}, {"sampler": distributed(seed=1)}),
@@ -354,7 +356,81 @@ def test_settings_that_change_the_order_are_refused(path: Path, name: str, then:
         make(now).load_state_dict(state)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_epoch_that_a_sampler_is_told_after_the_state_was_loaded_is_refused(path: Path, workers: int) -> None:
+    def make() -> DataLoader:
+        return DataLoader(Tagged(path), 4, sampler=distributed()(), num_workers=workers)
+
+    loader = make()
+    loader.sampler.set_epoch(3)  # type: ignore[attr-defined]
+    batches, state = begun(loader)
+    rest = plain(batches)
+    resumed = make()
+    resumed.load_state_dict(state)
+    resumed.sampler.set_epoch(4)  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match=r"DistributedSampler: .* it was told another epoch"):
+        iter(resumed)
+    resumed.sampler.set_epoch(3)  # type: ignore[attr-defined]
+    assert plain(resumed) == rest
+
+
+class Endless(Sampler[list[int]]):
+    """Batches of which nobody knows how many there are."""
+
+    def __iter__(self) -> Any:
+        return iter(torch.randperm(N)[:48].view(-1, 4).tolist())
+
+
+def test_a_batch_sampler_without_a_length_resumes(path: Path) -> None:
+    batches, state = begun(loader := DataLoader(Tagged(path), batch_sampler=Endless()))
+    resumed = DataLoader(Tagged(path), batch_sampler=Endless())
+    resumed.load_state_dict(state)
+    assert plain(resumed) == plain(batches) != []
+    loader.set_step(10)
+    assert len(plain(loader)) == 2
+    with pytest.raises(UsageError):
+        loader.set_step(-1)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_weights_of_any_kind_are_compared_whole(path: Path, kind: torch.dtype) -> None:
+    def make(changed: float) -> DataLoader:
+        sampler = WeightedRandomSampler([1.0] * 2000, 20)
+        weights = torch.ones(2000, dtype=kind)
+        weights[1000] = changed
+        sampler.weights = weights.requires_grad_()
+        return DataLoader(Numbers(2000), 4, sampler=sampler)
+
+    state = make(1.0).state_dict()
+    make(1.0).load_state_dict(state)
+    with pytest.raises(UsageError, match="indices or weights"):
+        make(2.0).load_state_dict(state)
+
+
 # ---------------------------------------------------------------- states that are none
+
+
+class Elsewhere(torch.Tensor):
+    """Looks as a tensor on another device does to a generator: that takes none but those of the CPU."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.Tensor.to:
+            return args[0].as_subclass(torch.Tensor).clone()
+        raise TypeError("expected a torch.ByteTensor")
+
+
+def test_states_that_torch_loaded_to_another_device_are_taken_and_those_without_content_refused(path: Path) -> None:
+    generator = torch.Generator().manual_seed(3)
+    batches, state = begun(DataLoader(Tagged(path), 4, shuffle=True, generator=generator))
+    rest = plain(batches)
+    resumed = DataLoader(Tagged(path), 4, shuffle=True, generator=torch.Generator())
+    names = ("drawn_from", "generators")
+    resumed.load_state_dict(state | {name: [one.as_subclass(Elsewhere) for one in state[name]] for name in names})
+    assert plain(resumed) == rest
+    with pytest.raises(UsageError, match="this is not what state_dict"):
+        resumed.load_state_dict(state | {name: [one.to("meta") for one in state[name]] for name in names})
+
 
 WRONG: dict[str, list[Any]] = {
     "fits": [None, 3],

@@ -20,6 +20,7 @@ from fffs.torch.dataset import Dataset
 from fffs.torch.epoch import Epoch
 from fffs.torch.fingerprint import fingerprint
 from fffs.torch.order import Kind, Order
+from fffs.torch.samplers import length
 
 SPARE = 6  # batches of a worker that the training loop may hold at once, beyond those that wait for it
 
@@ -168,8 +169,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if not self.skippable:
             raise UsageError("this DataLoader was made with skippable=False")
         order, step = self._skippable(), operator.index(step)
-        if not 0 <= step <= len(order.sampler):
-            raise UsageError(f"an epoch has {len(order.sampler)} batches: it cannot begin at batch {step}")
+        if step < 0 or (order.batches is not None and step > order.batches):
+            raise UsageError(f"an epoch has {order.batches} batches: it cannot begin at batch {step}")
         order.step = step
 
     def state_dict(self) -> dict[str, Any]:
@@ -207,9 +208,7 @@ class _Fits:
         self._dataset, self._settings = dataset, {"batch_size": batch_size, "drop_last": drop_last}
 
     def __call__(self) -> dict[str, Any]:
-        samples = None
-        with contextlib.suppress(TypeError, NotImplementedError):  # one of no length, with a sampler that knows it
-            samples = len(self._dataset)
+        samples = length(self._dataset)  # one of no length may have a sampler that knows it
         return {"samples": samples, **self._settings, **fingerprint(self._dataset)}
 
 

@@ -22,8 +22,8 @@ from fffs.errors import UsageError
 from fffs.torch.batch import Batch
 from fffs.torch.epoch import Epoch, noted
 from fffs.torch.fingerprint import GROWING
-from fffs.torch.samplers import Samplers, Source
-from fffs.torch.state import CHANGED, VERSION, refuse_what_does_not_fit, refuse_what_is_no_state
+from fffs.torch.samplers import Samplers, Source, length
+from fffs.torch.state import CHANGED, VERSION, on_cpu, refuse_what_does_not_fit, refuse_what_is_no_state
 
 
 class Kind(enum.Enum):
@@ -71,6 +71,11 @@ class Order:
 
     def __len__(self) -> int:
         return max(len(self.sampler) - self.step, 0)
+
+    @property
+    def batches(self) -> int | None:
+        """How many an epoch has; None: the sampler does not say."""
+        return length(self.sampler)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_latest": None, "_replayed": None}  # a copy has no iterators
@@ -139,7 +144,8 @@ class Order:
         again, rest = Epoch(epoch.number, epoch.drawn), iter(self.sampler)
         # A sampler may draw numbers when it is asked for more than it has: it is asked as often as it was.
         collections.deque(itertools.islice(noted(rest, again), epoch.drawn + epoch.ended), maxlen=0)
-        if (again.drawn, again.ended, again.digest) != (epoch.drawn, epoch.ended, epoch.digest):
+        other = (again.drawn, again.ended, again.digest) != (epoch.drawn, epoch.ended, epoch.digest)
+        if other or self._samplers.told_other_than(epoch.told):
             raise UsageError(f"{self._samplers.name}: {self._samplers.why_another_order}")
         # What was given, but reached nobody, is in the state: it may have been drawn between others' numbers.
         return itertools.chain(list(epoch.recent), noted(rest, epoch))
@@ -190,7 +196,7 @@ class Order:
         return None in self._samplers.sources
 
     def _described(self) -> dict[str, Any]:
-        return {**self._fits(), **self._samplers.settings(), "batches": len(self.sampler)}
+        return {**self._fits(), **self._samplers.settings(), "batches": self.batches}
 
     def _described_since(self, then: dict[str, Any]) -> dict[str, Any]:
         """What is to be had in common with an epoch, as it was when that began. Who changed it since has what no loader
@@ -202,6 +208,7 @@ class Order:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go where another loader was; the next iterator begins there. Raises UsageError when the two do not fit."""
+        state = on_cpu(state)
         refuse_what_is_no_state(state)
         lengths = {"samplers": len(self._samplers), "sampler_epochs": len(self._samplers)}
         lengths |= {"drawn_from": len(self._samplers.sources), "generators": len(self._own)}

@@ -26,7 +26,17 @@ LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
 WITHOUT_GENERATOR = (SequentialSampler, DistributedSampler, *LISTS)
 # What their orders come from is known: a generator, perhaps as they go, and what they were made with.
 KNOWN = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, *WITHOUT_GENERATOR)
-SETTINGS = ("replacement", "num_replicas", "rank", "shuffle", "seed", "batch_size", "drop_last", "num_samples")
+SETTINGS = (
+    "replacement",
+    "num_replicas",
+    "rank",
+    "shuffle",
+    "seed",
+    "batch_size",
+    "drop_last",
+    "num_samples",
+    "total_size",
+)
 
 Source = torch.Generator | None
 """A generator; None is torch's global one."""
@@ -86,6 +96,9 @@ class Samplers:
         for one in self._all:
             values = ((name, getattr(one, name, None)) for name in SETTINGS)
             found |= {f"{type(one).__qualname__}.{name}": value for name, value in values if type(value) in (int, bool)}
+        for one in self._all:
+            ranges = ((name, length(getattr(one, name, None))) for name in ("data_source", "dataset"))
+            found |= {f"{type(one).__qualname__}.{name}": count for name, count in ranges if count is not None}
         leaf = self._all[-1]
         chosen = leaf if isinstance(leaf, LISTS) else getattr(leaf, "weights", getattr(leaf, "indices", None))
         return found | {"indices or weights": _checksum(chosen)}
@@ -121,11 +134,24 @@ class Samplers:
             if epoch is not None and hasattr(one, "set_epoch"):
                 one.set_epoch(epoch)
 
+    def told_other_than(self, epochs: list[int | None]) -> bool:
+        """Whether a known sampler was told another epoch, and gives another order in that."""
+        shuffled = getattr(self._all[-1], "shuffle", True)
+        return self.known and shuffled and self.epochs() != epochs
+
     def _zip(self, values: list[Any]) -> Iterable[tuple[Any, Any]]:
         return zip(self._all, values, strict=True)
 
     def __len__(self) -> int:
         return len(self._all)
+
+
+def length(value: Any) -> int | None:
+    """How many there are; None: it does not say."""
+    try:
+        return len(value)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def _is_stateful(sampler: Any) -> bool:

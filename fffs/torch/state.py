@@ -65,6 +65,23 @@ PARTS: dict[str, Callable[[Any], bool]] = {
 OPTIONAL = ("position", "seed", "drawn_from", "global")
 
 
+def on_cpu(state: Any) -> Any:
+    """The state with the states of generators where these take them from, wherever ``torch.load`` put them."""
+    if not isinstance(state, Mapping):
+        return state
+    moved = {name: _moved(state[name]) for name in ("drawn_from", "generators", "global") if name in state}
+    return {**state, **moved}
+
+
+def _moved(value: Any) -> Any:
+    if type(value) is list:
+        return [_moved(item) for item in value]
+    try:
+        return value.to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
+    except (RuntimeError, NotImplementedError):  # one without content
+        return None
+
+
 def refuse_what_is_no_state(state: Any) -> None:
     """Raise UsageError unless this is a state of this release, each part of it of the right kind."""
     foreign = "this is not what state_dict of an fffs.torch.DataLoader returns"
@@ -99,7 +116,7 @@ def refuse_what_does_not_fit(state: Mapping[str, Any], fits: Mapping[str, Any], 
                 f"the state is of a loader with {name} {before}, and this one has {name} {now}; a run can be resumed "
                 "only with what it began with"
             )
-    if state["position"] is not None and state["position"] > fits["batches"]:
+    if state["position"] is not None and fits["batches"] is not None and state["position"] > fits["batches"]:
         raise UsageError(f"the state is after batch {state['position']}, and an epoch has {fits['batches']}")
     for name, length in lengths.items():
         if state[name] is not None and len(state[name]) != length:
