@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 PREFIX: Final = "user.fffs."
 """What all our extended attributes begin with."""
@@ -18,15 +21,20 @@ STAT: Final = PREFIX + "stat"
 
 
 def ask(path: str, attribute: str, seconds: float) -> bytes | OSError | None:
-    """The attribute's value, or what came instead; None when nothing came in time.
+    """The attribute's value, or what came instead; None when nothing came in time."""
+    return within(seconds, lambda: os.getxattr(path, attribute))
+
+
+def within(seconds: float, call: Callable[[], T]) -> T | OSError | None:
+    """What a call that asks a file system returns or raises; None when nothing came in time.
 
     It is asked in a thread, for nothing can take it back: the thread waits as long as that takes.
     """
-    answers: queue.SimpleQueue[bytes | OSError] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[T | OSError] = queue.SimpleQueue()
 
     def work() -> None:
         try:
-            answers.put(os.getxattr(path, attribute))
+            answers.put(call())
         except OSError as error:
             answers.put(error)
 

@@ -21,6 +21,10 @@ from fffs.descriptors import above_standard, describe_shortage, pipe
 from fffs.errors import FffsError, MountError
 from fffs.mount.job import Job
 
+# How long a daemon that cannot mount may take to end, and after that the kernel to end it.
+END_SECONDS = 10.0
+KILL_SECONDS = 1.0
+
 
 def start(job: Job) -> None:
     """Start a daemon that outlives this process; returns when the mount answers.
@@ -69,17 +73,34 @@ def _spawn(job: Job, arguments: Sequence[str], lifeline: bool) -> subprocess.Pop
         try:
             error = _receive(report, process)
         except EOFError:
-            process.communicate()
+            _end(process)
             how = _how(process.returncode)
             raise MountError(f"{job.mountpoint}: not mounted: the daemon ended {how} before it was ready") from None
         except BaseException:
             process.terminate()
-            process.communicate()
+            _end(process)
             raise
     if error is None:
         return process
-    process.communicate()  # closes its stdin, too
+    _end(process)
     raise error
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a daemon that is about to end. One that does not is killed, and left alone if that does not help: it
+    waits for a file system that does not answer, in a call that nothing interrupts.
+    """
+    if process.stdin:
+        process.stdin.close()
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:  # also when somebody is out of patience
+        if process.poll() is None:
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(KILL_SECONDS)
 
 
 def _receive(report: BinaryIO, process: subprocess.Popen[bytes]) -> BaseException | None:

@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 
 from fffs.errors import DeadMountError, MountError
+from fffs.mount.asking import within
 from fffs.mount.mounts import mount_at
 
 # An extended attribute of folders that were made for a mount: a daemon that is killed cannot remove them, and whoever
@@ -14,6 +15,8 @@ from fffs.mount.mounts import mount_at
 MARK = "user.fffs.mountpoint"
 # How often making it begins again, when others make and remove folders above it.
 ATTEMPTS = 100
+# How long what is mounted there may take to answer. For a daemon that is gone the kernel answers, at once.
+ANSWER_SECONDS = 2.0
 
 
 class MountPoint:
@@ -119,23 +122,17 @@ def _marked(path: str) -> list[str]:
 
 
 def refuse_mounted(path: str) -> None:
-    """Raise if an fffs mount is at this path already."""
+    """Raise if an fffs mount is at this path already, or something that does not answer."""
     mount = mount_at(path)
     if mount is None:
         return
-    if is_dead(path):
+    answer = within(ANSWER_SECONDS, lambda: os.statvfs(path))  # unlike those of stat, its answers come from a daemon
+    if isinstance(answer, OSError) and answer.errno in (errno.ENOTCONN, errno.ECONNABORTED):
         raise DeadMountError(
             f"{path}: the daemon of this mount is gone ({os.strerror(errno.ENOTCONN)}); "
             f"clean up with: fffs umount {path}"
         )
     if mount.ours:
         raise MountError(f"{path}: {mount.source} is mounted there; unmount it first: fffs umount {path}")
-
-
-def is_dead(path: str) -> bool:
-    """Whether a FUSE daemon that served this mount point is gone."""
-    try:
-        os.statvfs(path)  # unlike those of stat, its answers are never the kernel's own
-    except OSError as error:
-        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
-    return False
+    if answer is None:
+        raise MountError(f"{path}: what is mounted there does not answer ({mount.type}); unmount it: umount -l {path}")

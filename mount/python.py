@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 from fffs.errors import MountError, UsageError
 from fffs.mount import kernel
-from fffs.mount.background import spawn
+from fffs.mount.background import KILL_SECONDS, spawn
 from fffs.mount.job import Job, make_job
 from fffs.mount.mountpoint import remove_left
 from fffs.mount.mounts import mount_at
@@ -88,7 +89,10 @@ def _end(process: subprocess.Popen[bytes], path: str, owner: int) -> None:
         code = process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-        code = process.wait()
+        try:
+            code = process.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:  # in a call that nothing interrupts: the kernel ends it when that returns
+            code = -signal.SIGKILL
     mount = mount_at(path)
     if mount and mount.ours and code != 0:
         kernel.detach(path, lazy=True)

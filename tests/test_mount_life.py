@@ -14,8 +14,9 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from mounting import (
@@ -34,6 +35,7 @@ from mounting import (
 import fffs
 from fffs.errors import DeadMountError, FormatError, MountError, SourceNotFoundError, UsageError
 from fffs.mount import background, mounted, umount
+from fffs.mount.mountpoint import refuse_mounted
 from fffs.mount.mounts import mount_at
 
 pytestmark = pytest.mark.fuse
@@ -437,6 +439,55 @@ def test_mounted_over_by_somebody_else(source: Path, tmp_path: Path, mounts: Mou
     mounts(tmp_path / "q.ffr", at=path)
     first.kill(signal.SIGTERM)
     assert is_mounted(path)
+
+
+@as_root
+def test_mounting_over_a_daemon_that_is_stopped_is_refused(source: Path, mounts: Mounts) -> None:
+    path = mounts(source)
+    mounts.daemon.kill(signal.SIGSTOP)
+    try:
+        text = run_fffs("mount", source, path, code=MountError.exit_code)
+        assert text == f"fffs: {path}: {source} is mounted there; unmount it first: fffs umount {path}\n"
+    finally:
+        mounts.daemon.kill(signal.SIGCONT)
+
+
+def test_mounting_over_a_strange_mount_that_does_not_answer_is_refused(
+    source: Path, mounts: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = mounts(source)
+    found = mount_at(str(path))
+    assert found is not None
+    monkeypatch.setattr("fffs.mount.mountpoint.mount_at", lambda _: replace(found, type="fuse.stuck"))
+    monkeypatch.setattr("fffs.mount.mountpoint.ANSWER_SECONDS", 0.1)
+    mounts.daemon.kill(signal.SIGSTOP)
+    try:
+        with pytest.raises(MountError, match=r"does not answer \(fuse.stuck\); unmount it: umount -l"):
+            refuse_mounted(str(path))
+    finally:
+        mounts.daemon.kill(signal.SIGCONT)
+
+
+def test_a_daemon_that_does_not_end_keeps_nobody_who_gave_up_waiting(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = background._start, []
+
+    def starting(_: list[str], fds: Sequence[int], **options: Any) -> subprocess.Popen[bytes]:
+        code = f"import os, signal; signal.signal(15, signal.SIG_IGN); os.write({fds[0]}, b'.'); signal.pause()"
+        started.append(start([sys.executable, "-c", code], fds, **options))
+        return started[0]
+
+    def interrupted(report: BinaryIO, _: object) -> None:
+        report.read(1)  # it ignores the signal by now
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(background, "_start", starting)
+    monkeypatch.setattr(background, "_receive", interrupted)
+    monkeypatch.setattr(background, "END_SECONDS", 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        fffs.mount.mount(source, tmp_path / "m")
+    assert started[0].returncode == -signal.SIGKILL
 
 
 # ---------------------------------------------------------------- what a system may lack
