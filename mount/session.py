@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from fffs.descriptors import describe_shortage
 from fffs.errors import FffsError, MountError
@@ -15,6 +16,7 @@ from fffs.mount import kernel
 from fffs.mount.job import Job
 from fffs.mount.mountpoint import MountPoint
 from fffs.mount.mounts import mount_at, open_table
+from fffs.mount.place import Place
 
 try:
     import pyfuse3
@@ -109,7 +111,6 @@ class _Session:
         self._source, self._table = source, table
         make = RowOperations if source.rows else DecodedOperations if source.decoded else Operations
         self._operations: ReadOnlyOperations = make(source, job.options)
-        self._device = ""
         self._announced = False
         self._stopping = False
         self._detached = False
@@ -120,8 +121,7 @@ class _Session:
         job = self._job
         fd = kernel.attach(kernel.Request(job.mountpoint, job.name, job.options.allow_other, job.options.noexec))
         try:
-            mount = mount_at(job.mountpoint, self._table)
-            self._device = mount.device if mount else ""
+            self._place = Place(job.mountpoint, fd, self._table)
             self._connection = fastpath.connect(fd, self._source, job.options, job.debug)
         except BaseException:
             os.close(fd)
@@ -139,8 +139,9 @@ class _Session:
             self._detached = self._announced
             raise
         finally:
-            if not self._detached:
-                self._detach(lazy=True)
+            with closing(self._place):
+                if not self._detached:
+                    self._detach(lazy=True)
             pyfuse3.close(unmount=False)
             if not self._connection.close():
                 self._point.remove()
@@ -166,7 +167,7 @@ class _Session:
             if isinstance(self._connection, fastpath.FastPath):
                 nursery.start_soon(self._connection.watch, self._operations.failures)
             nursery.start_soon(
-                keep_read_only, self._job.mountpoint, self._table, self._device, self._job.options.noexec
+                keep_read_only, self._job.mountpoint, self._table, self._place.device, self._job.options.noexec
             )
             nursery.start_soon(self._announce)
             await self._serve()
@@ -179,7 +180,7 @@ class _Session:
         except BaseException as error:
             if not _is_abort(error):
                 raise
-        if not self._stopping and self._is_mounted():
+        if not self._stopping and self._place.is_mounted():
             _log.error("%s: somebody aborted its connection to the kernel", self._job.mountpoint)
 
     # ------------------------------------------------------------ tasks
@@ -191,7 +192,7 @@ class _Session:
         asks would not end before the answer, and the connection, whose end would be the answer, not before the thread.
         """
         await self._connection.connected.wait()
-        kernel.read_ahead(self._device, self._job.options.readahead)
+        kernel.read_ahead(self._place.device, self._job.options.readahead)
         _log.info("%s: mounted %s", self._job.mountpoint, self._job.name)
         try:
             self._ready()
@@ -232,20 +233,10 @@ class _Session:
         self._overdue = True
 
     def _detach(self, lazy: bool) -> None:
-        """Unmount, if what is mounted there is still ours: anybody may have unmounted it."""
-        if self._is_mounted():
-            try:
-                kernel.detach(self._job.mountpoint, lazy=lazy)
-                self._point.remove()  # now: what is open may be served for a while, and an empty folder looks fine
-            except kernel.BusyError:
-                raise
-            except MountError as error:
-                _log.error("%s", error)
+        """Unmount, if it is still mounted: anybody may have done that."""
+        if self._place.is_mounted() and self._place.detach(lazy):
+            self._point.remove()  # now: what is open may be served for a while, and an empty folder looks fine
         self._detached = True
-
-    def _is_mounted(self) -> bool:
-        mount = mount_at(self._job.mountpoint, self._table)
-        return mount is not None and mount.device == self._device
 
 
 def _is_abort(error: BaseException) -> bool:

@@ -490,6 +490,39 @@ def test_a_daemon_that_does_not_end_keeps_nobody_who_gave_up_waiting(
     assert started[0].returncode == -signal.SIGKILL
 
 
+@as_root
+@pytest.mark.parametrize("how", ["--move", "--bind"])
+def test_a_signal_unmounts_wherever_others_took_the_mount(how: str, source: Path, mounts: Mounts) -> None:
+    def work(folder: Path) -> None:
+        path, other = mounts(source, at=folder / "m"), folder / "other"
+        other.mkdir()
+        subprocess.run(["mount", how, path, other], check=True)
+        mounts.daemon.kill(signal.SIGTERM)
+        assert mounts.daemon.wait()
+        assert not is_mounted(path) and not is_mounted(other) and not path.exists()
+
+    in_namespace(work)
+
+
+@as_root
+def test_a_mount_that_is_covered_at_its_end_is_said_to_be_left(source: Path, mounts: Mounts) -> None:
+    def work(folder: Path) -> None:
+        path = mounts(source, at=folder / "m")
+        subprocess.run(["mount", "-t", "tmpfs", "cover", path], check=True)
+        left = f"{path}: it is still mounted there, below cover (tmpfs); unmount that, and then: fffs umount {path}"
+        mounts.daemon.expect(f"ERROR .*{re.escape(left)}$")
+        mounts.daemon.kill(signal.SIGTERM)
+        assert mounts.daemon.wait()
+        assert left in mounts.daemon.log()
+        found = mount_at(str(path))
+        assert found is not None and found.type == "tmpfs", "what others mount stays"
+        subprocess.run(["umount", path], check=True)
+        run_fffs("umount", path)
+        assert not path.exists()
+
+    in_namespace(work)
+
+
 # ---------------------------------------------------------------- what a system may lack
 
 
