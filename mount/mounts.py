@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import threading
 from dataclasses import dataclass
 
 from fffs.descriptors import describe_shortage
@@ -13,6 +13,10 @@ from fffs.paths import PathLike, named
 
 TABLE = "/proc/thread-self/mountinfo"
 TYPE = "fuse.fffs"
+
+# For whom a table is kept open. The kernel gives a page of it at a time, and starts over for a reader who continues
+# elsewhere than the last one: with two at once, a change meanwhile would hide lines that did not change.
+_reading = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -49,19 +53,18 @@ def mount_of(fd: int, table: int | None = None) -> Mount | None:
     return next((mount for mount in mounts(table) if mount.number == number), None)
 
 
-def mounts(table: int | None = None) -> Iterator[Mount]:
-    """All mounts that this thread could reach, or that were to be seen where the table was opened.
+def mounts(table: int | None = None, device: str | None = None) -> list[Mount]:
+    """All mounts, or those of a device, that this thread could reach, or that were seen where the table was opened.
 
     Raises:
         MountError: the table cannot be read.
 
     """
     if table is not None:
-        yield from read_table(table)
-        return
+        return read_table(table, device)
     table = open_table()
     try:
-        yield from read_table(table)
+        return _parse_table(_content(table), device)  # without the lock, which a child of fork may find taken
     finally:
         os.close(table)
 
@@ -81,21 +84,36 @@ def open_table() -> int:
         raise MountError(f"{TABLE}: cannot read: {describe_shortage(error) or error.strerror}") from None
 
 
-def read_table(table: int) -> Iterator[Mount]:
+def read_table(table: int, device: str | None = None) -> list[Mount]:
     """The mounts in an open mountinfo. May be called from several threads at once.
 
-    Every user of this machine has a part in it. Nothing is escaped but space, tab, newline, backslash and #: other
-    characters that end lines or separate words elsewhere, and bytes of no encoding, are parts of names.
+    device: only those of this file system, ``major:minor``. The others, of which there may be thousands, cost little.
     """
+    with _reading:
+        content = _content(table)
+    return _parse_table(content, device)
+
+
+def _content(table: int) -> bytes:
     content = b""
     try:
         while piece := os.pread(table, 1 << 16, len(content)):
             content += piece
     except OSError as error:
         raise MountError(f"{TABLE}: cannot read: {error.strerror}") from None
-    for line in content.split(b"\n"):
-        if mount := _parse(line):
-            yield mount
+    return content
+
+
+def _parse_table(content: bytes, device: str | None) -> list[Mount]:
+    """Every user of this machine has a part in it. Nothing is escaped but space, tab, newline, backslash and #: other
+    characters that end lines or separate words elsewhere, and bytes of no encoding, are parts of names.
+    """
+    lines = content.split(b"\n")
+    if device is not None:
+        word = b" %s " % os.fsencode(device)
+        lines = [line for line in lines if word in line]
+    found = [mount for line in lines if (mount := _parse(line))]
+    return found if device is None else [mount for mount in found if mount.device == device]
 
 
 def _parse(line: bytes) -> Mount | None:

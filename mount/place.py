@@ -70,7 +70,7 @@ class Place:
         Afterwards one may have it, where somebody unmounted ours: then only what is at our path is looked at, which
         may be ours and dead.
         """
-        found = [mount for mount in mounts(self._table) if mount.device == self.device]
+        found = mounts(self._table, self.device)
         if self._is_connected():
             return found
         top = mount_at(self._path, self._table)

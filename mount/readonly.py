@@ -21,6 +21,8 @@ _log = logging.getLogger("fffs.mount")
 
 # While a file is open for writing, which it was before anybody could do anything about it.
 BUSY_SECONDS = 0.1
+# How often the table is looked at while others mount and unmount all the time. The first change is looked at at once.
+PAUSE_SECONDS = 0.05
 
 
 async def keep_read_only(path: str, table: int, device: str, noexec: bool) -> None:
@@ -43,6 +45,7 @@ async def _watch(path: str, table: int, device: str, noexec: bool) -> None:
             while is_writable(table, device):
                 if not await _undo(path, table, device, noexec):
                     return
+            await trio.sleep(PAUSE_SECONDS)
             await trio.to_thread.run_sync(_wait, table, ended, abandon_on_cancel=True)
     finally:
         os.eventfd_write(ended, 1)
@@ -59,7 +62,7 @@ def _wait(table: int, ended: int) -> None:
 
 def is_writable(table: int, device: str) -> bool:
     """Whether the file system is, by an open table of mounts."""
-    return any(mount.device == device and mount.writable for mount in read_table(table))
+    return any(mount.writable for mount in read_table(table, device))
 
 
 async def _undo(path: str, table: int, device: str, noexec: bool) -> bool:

@@ -73,11 +73,11 @@ def test_the_name_of_many_sources_fits_the_kernels_table(tmp_path: Path) -> None
     assert len(job.name) < 1000 and job.name.startswith(job.sources[0])
 
 
-def read_table(content: bytes) -> list[mounts.Mount]:
+def read_table(content: bytes, device: str | None = None) -> list[mounts.Mount]:
     with tempfile.TemporaryFile() as table:
         table.write(content)
         table.flush()
-        return list(mounts.read_table(table.fileno()))
+        return mounts.read_table(table.fileno(), device)
 
 
 LINE = rb"57 29 0:52 / /a\040b\134c\011d rw,nosuid shared:1 master:2 - fuse.fffs /x\040y.ffr ro,user_id=0" + b"\n"
@@ -109,6 +109,51 @@ def test_only_a_newline_ends_a_line_of_mountinfo(odd: str) -> None:
 )
 def test_a_line_of_mountinfo_that_is_none_is_left_out(line: bytes) -> None:
     assert read_table(line + b"\n" + LINE + line) == [MOUNT]
+
+
+def test_the_mounts_of_others_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be thousands, and a daemon looks at the table whenever one of them changes."""
+    parse, parsed = mounts._parse, []
+    monkeypatch.setattr(mounts, "_parse", lambda line: parsed.append(line) or parse(line))
+    others = b"".join(LINE.replace(b" 0:52 ", b" 0:%d " % number) for number in range(520, 620))
+    misleading = LINE.replace(b" 0:52 ", b" 0:9 ").replace(b"ro,user_id", b"0:52 ro,user_id")
+    assert read_table(others + LINE + misleading, "0:52") == [MOUNT]
+    assert parsed == [line[:-1] for line in (LINE, misleading)]
+
+
+def test_two_threads_do_not_read_the_same_table_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel would start over for each of them, and give lines twice or not at all."""
+    pread, alone = os.pread, []
+
+    def reading(*arguments: int) -> bytes:
+        alone.append(mounts._reading.locked())
+        return pread(*arguments)
+
+    monkeypatch.setattr(os, "pread", reading)
+    assert read_table(LINE) == [MOUNT]
+    assert alone == [True, True]
+    mounts.mount_at("/")
+    assert alone[2:] and not any(alone[2:]), "a table of its own needs no lock, which a child of fork may find taken"
+
+
+def test_mounts_that_change_all_the_time_are_not_looked_at_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    readonly = pytest.importorskip("fffs.mount.readonly", exc_type=MountError)
+    events: list[str] = []
+
+    async def sleep(seconds: float) -> None:
+        assert 0 < seconds <= 0.1, "nor is it writable for long"
+        events.append("pause")
+
+    def wait(*_: int) -> None:
+        if events.count("pause") == 3:
+            raise TimeoutError
+
+    monkeypatch.setattr(readonly.trio, "sleep", sleep)
+    monkeypatch.setattr(readonly, "_wait", wait)
+    monkeypatch.setattr(readonly, "is_writable", lambda *_: events.append("look"))
+    with pytest.raises(TimeoutError):
+        readonly.trio.run(readonly._watch, "/m", -1, "0:52", False)
+    assert events == ["look", "pause"] * 3
 
 
 def test_the_root_is_mounted() -> None:
