@@ -1,4 +1,4 @@
-"""The daemon's process: ``python -m fffs.mount JOB``, started by ``fffs.mount.background`` only."""
+"""The daemon's process: ``python -m fffs.mount MOUNTPOINT --job=FD``, started by ``fffs.mount.background`` only."""
 
 from __future__ import annotations
 
@@ -59,15 +59,19 @@ def main() -> int:
     """Run the daemon."""
     open_standard_streams()
     parser = argparse.ArgumentParser(prog="python -m fffs.mount")
-    parser.add_argument("job")
+    parser.add_argument("mountpoint", help="for those who look at the list of processes")
+    parser.add_argument("--job", type=int, required=True)
     parser.add_argument("--report", type=int, required=True)
     parser.add_argument("--lifeline", type=int, action="append", default=[])
     parser.add_argument("--detach", action="store_true")
     args = parser.parse_args()
     os.set_inheritable(args.report, False)
+    with open(args.job, "rb") as file:
+        file.seek(0)
+        job = Job.decode(file.read().decode())
     with suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as comm:
         comm.write("fffs")  # the name that ps(1) and top(1) show
-    return _Daemon(args.report, args.detach).run(Job.decode(args.job), args.lifeline)
+    return _Daemon(args.report, args.detach).run(job, args.lifeline)
 
 
 if __name__ == "__main__":

@@ -64,10 +64,9 @@ def spawn(job: Job, *arguments: str, lifeline: bool = False) -> subprocess.Popen
 
 def _spawn(job: Job, arguments: Sequence[str], lifeline: bool) -> subprocess.Popen[bytes]:
     ours, its = pipe()
-    command = [sys.executable, "-m", "fffs.mount", job.encode(), f"--report={its}", *arguments]
     with open(ours, "rb") as report:
         try:
-            process = _start_owned(command, its) if lifeline else _start(command, (its,), stdin=subprocess.DEVNULL)
+            process = _start_daemon(job, its, arguments, lifeline)
         finally:
             os.close(its)
         try:
@@ -122,13 +121,24 @@ def _receive(report: BinaryIO, process: subprocess.Popen[bytes]) -> BaseExceptio
     return error
 
 
+def _start_daemon(job: Job, report: int, arguments: Sequence[str], lifeline: bool) -> subprocess.Popen[bytes]:
+    """The job is in a file that only the two processes have: an argument must be short, and everybody can read it."""
+    with open(above_standard(os.memfd_create("fffs-job")), "wb") as file:
+        file.write(job.encode().encode())
+        file.flush()
+        fds = (report, file.fileno())
+        options = [f"--job={file.fileno()}", f"--report={report}", *arguments]
+        command = [sys.executable, "-m", "fffs.mount", job.mountpoint, *options]
+        return _start_owned(command, fds) if lifeline else _start(command, fds, stdin=subprocess.DEVNULL)
+
+
 def _start(command: list[str], fds: Sequence[int], **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command, stdout=subprocess.DEVNULL, cwd="/", env=_environment(), pass_fds=tuple(fds), **options
     )
 
 
-def _start_owned(command: list[str], report: int) -> subprocess.Popen[bytes]:
+def _start_owned(command: list[str], fds: Sequence[int]) -> subprocess.Popen[bytes]:
     """With two lifelines: a pipe, which this process closes, also when it becomes another program; and the end of this
     process, for children that it forks keep their ends of the pipe.
     """
@@ -138,7 +148,7 @@ def _start_owned(command: list[str], report: int) -> subprocess.Popen[bytes]:
         with suppress(OSError):  # a sandbox
             owner.append(above_standard(os.pidfd_open(os.getpid())))
         lifelines = [f"--lifeline={fd}" for fd in (0, *owner)]
-        process = _start([*command, *lifelines], (report, *owner), stdin=end, start_new_session=True)
+        process = _start([*command, *lifelines], (*fds, *owner), stdin=end, start_new_session=True)
     except BaseException:
         os.close(kept)
         raise

@@ -33,7 +33,7 @@ class Job:
         return f"{self.sources[0]}:...({len(self.sources)} sources)"
 
     def encode(self) -> str:
-        """As one argument of a command line."""
+        """As text, for another process of this program."""
         return json.dumps(asdict(self))
 
     @classmethod

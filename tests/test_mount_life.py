@@ -105,6 +105,20 @@ def test_relative_paths(source: Path, tmp_path: Path, mounts: Mounts) -> None:
     assert not (tmp_path / "rel").exists()
 
 
+def test_more_sources_than_an_argument_can_name(source: Path, tmp_path: Path, mounts: Mounts) -> None:
+    """The arguments of the daemon, which everybody can read, name the mount point and no sources."""
+    folder = tmp_path.joinpath(*["deep" * 60] * 6)
+    folder.mkdir(parents=True)
+    with fffs.FileWriter(folder / "r.ffr", 1) as writer:
+        writer.write_one(b"plain")
+    sources = [folder / "r.ffr"] * 100
+    assert sum(len(bytes(path)) for path in sources) > 1 << 17
+    path = mounts(*sources)
+    assert len(os.listdir(path)) == len(sources)
+    arguments = Path(f"/proc/{mounts.daemon.pid}/cmdline").read_bytes()
+    assert bytes(path) in arguments and b"r.ffr" not in arguments
+
+
 def test_mount_points_that_were_made_are_removed_and_others_kept(source: Path, tmp_path: Path, mounts: Mounts) -> None:
     (tmp_path / "there").mkdir()
     for path in (tmp_path / "there", tmp_path / "not" / "yet" / "there"):
