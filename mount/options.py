@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fffs.errors import UsageError
 from fffs.formats.table import format_named
+
+# The largest value of each number. 2**32 - 1 means "no user" to the kernel.
+LIMITS = {"threads": 1024, "readahead": 1 << 20, "uid": 2**32 - 2, "gid": 2**32 - 2, "umask": 0o777}
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,9 @@ class MountOptions:
             a folder of features, arrays and integers of a granular data set as ``.npy`` files. None: only its arrays.
         fastpath: native threads answer what is asked for most. None: if all sources are local files; True: whatever the
             sources are. Where they cannot be started the mount works without them.
-        threads: how many of them; 0: as many as there are processors, from 2 to 16.
+        threads: how many of them, 1024 at most; 0: as many as there are processors, from 2 to 16.
         readahead: how far the kernel may read ahead of a program, in KiB. Its own 128 make many small requests of a
-            large file; 1024 is the most of one request.
+            large file; 1024 is the most of one request, and 1048576 the most that is taken.
         log: file that the daemon's log is appended to; empty: the system's log.
 
     """
@@ -49,6 +53,15 @@ class MountOptions:
     threads: int = 0
     readahead: int = 1024
     log: str = ""
+
+    def __post_init__(self) -> None:
+        """UsageError for a number that cannot be meant."""
+        for name, limit in LIMITS.items():
+            value = getattr(self, name)
+            if value is None and name in ("uid", "gid"):
+                continue
+            if not isinstance(value, int) or not 0 <= value <= limit:
+                raise UsageError(_must_be(name, value))
 
 
 # What fstab and mount(8) pass along, and what is so anyway: ro, nosuid and nodev always hold; reading changes no time.
@@ -117,20 +130,22 @@ def _choice(name: str, value: str) -> bool | None:
 
 
 def _number(name: str, value: str) -> int:
-    # 2**32 - 1 means "no user" to the kernel.
-    if not value.isascii() or not value.isdigit() or int(value) >= 2**32 - 1:
-        raise UsageError(f"-o {name}={value}: must be a number, as `id` shows it")
+    if not re.fullmatch("0|[1-9][0-9]{0,9}", value) or int(value) > LIMITS[name]:
+        raise UsageError(f"-o {_must_be(name, value)}")
     return int(value)
 
 
 def _bits(name: str, value: str) -> int:
-    try:
-        bits = int(value, 8)
-    except ValueError:
-        bits = -1
-    if not 0 <= bits <= 0o777:
-        raise UsageError(f"-o {name}={value}: must be octal, from 0 to 777")
-    return bits
+    if not re.fullmatch("0*[0-7]{1,3}", value):
+        raise UsageError(f"-o {_must_be(name, value)}")
+    return int(value, 8)
+
+
+def _must_be(name: str, value: object) -> str:
+    if name == "umask":
+        return f"umask={value}: must be octal, from 0 to 777"
+    what = ", as `id` shows it" if name in ("uid", "gid") else f" from 0 to {LIMITS[name]}"
+    return f"{name}={value}: must be a number{what}"
 
 
 def _text(_name: str, value: str) -> str:

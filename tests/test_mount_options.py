@@ -52,6 +52,15 @@ def test_what_fstab_passes_is_accepted() -> None:
         ("uid=-1", "must be a number"),
         ("gid=4294967295", "must be a number"),
         ("umask=999", "octal"),
+        ("umask=1000", "octal"),
+        ("umask=7_7", "octal"),
+        ("umask=-0", "octal"),
+        ("umask=", "octal"),
+        ("uid=007", "must be a number, as `id` shows it"),
+        ("uid=" + "9" * 5000, "must be a number"),
+        ("threads=1025", "-o threads=1025: must be a number from 0 to 1024"),
+        ("threads=4294967294", "from 0 to 1024"),
+        ("readahead=4294967294", "from 0 to 1048576"),
         ("log=", "must be a file"),
         ("format=zip", "no format 'zip'; there are ffrecord, tfrecord, ofrecord, bag"),
     ],
@@ -59,6 +68,20 @@ def test_what_fstab_passes_is_accepted() -> None:
 def test_wrong_options_are_named(option: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse([option])
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("threads", 1025), ("threads", "4"), ("readahead", -1), ("uid", 2**32 - 1), ("umask", -1)]
+)
+def test_wrong_numbers_are_refused_in_programs_too(option: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"^{option}={value}: must be "), fffs.mount.mounted("x", **{option: value}):
+        pass
+
+
+def test_the_largest_numbers_are_accepted() -> None:
+    assert parse(["threads=1024,readahead=1048576,uid=4294967294,umask=0777,gid=0"]) == MountOptions(
+        threads=1024, readahead=1 << 20, uid=2**32 - 2, umask=0o777, gid=0
+    )
 
 
 def test_a_job_survives_the_way_to_the_daemon(tmp_path: Path) -> None:
