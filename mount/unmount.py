@@ -11,7 +11,7 @@ from fffs.errors import MountError
 from fffs.mount import kernel
 from fffs.mount.asking import DAEMON, ask
 from fffs.mount.mountpoint import remove_left
-from fffs.mount.mounts import canonical, mount_at
+from fffs.mount.mounts import canonical, mount_at, mounts
 from fffs.paths import PathLike
 
 _log = logging.getLogger("fffs.mount")
@@ -23,6 +23,8 @@ EXIT_SECONDS = 10.0
 
 def umount(mountpoint: PathLike, lazy: bool = False) -> None:
     """Unmount, and wait until the daemon is gone: its files are closed then, and a mount point that it made is removed.
+
+    Where the same file system is mounted elsewhere, too (``mount --bind``), the daemon goes on and a warning says so.
 
     Args:
         mountpoint: where; the daemon may be dead.
@@ -45,10 +47,14 @@ def umount(mountpoint: PathLike, lazy: bool = False) -> None:
         kernel.detach(path, lazy=True)  # dead: nobody can use what is still open
         remove_left(path)
         return
+    # Before: no other file system has its device number while it is mounted.
+    others = [other.path for other in mounts(device=mount.device) if other.number != mount.number]
     try:
         in_use = _detach(path, lazy, answers=answer is not None)
         remove_left(path)  # before the daemon does, which may serve open files for long: an empty folder looks fine
-        if not in_use and daemon is not None and not _wait(daemon):
+        if others:
+            _log.warning("%s: unmounted, but it is also mounted at %s: fffs umount %s", path, others[-1], others[-1])
+        elif not in_use and daemon is not None and not _wait(daemon):
             # A mount namespace of its own (a container started meanwhile, `unshare --mount`) holds a copy of the mount.
             _log.warning("%s: unmounted, but its daemon still serves it somewhere else, as in a container", path)
     finally:

@@ -519,6 +519,25 @@ def test_a_signal_unmounts_wherever_others_took_the_mount(how: str, source: Path
 
 
 @as_root
+def test_nobody_waits_for_a_daemon_that_serves_a_bind_mount(
+    source: Path, mounts: Mounts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def work(folder: Path) -> None:
+        path, other = mounts(source, at=folder / "m"), folder / "other"
+        other.mkdir()
+        subprocess.run(["mount", "--bind", path, other], check=True)
+        with monkeypatch.context() as patch:
+            patch.setattr("fffs.mount.unmount._wait", lambda _: pytest.fail("it goes on"))
+            umount(path)
+        assert caplog.messages == [f"{path}: unmounted, but it is also mounted at {other}: fffs umount {other}"]
+        assert not is_mounted(path) and (other / "file").read_text() == "content"
+        umount(other)
+        assert mounts.daemon.wait(0) and len(caplog.messages) == 1
+
+    in_namespace(work)
+
+
+@as_root
 def test_a_mount_that_is_covered_at_its_end_is_said_to_be_left(source: Path, mounts: Mounts) -> None:
     def work(folder: Path) -> None:
         path = mounts(source, at=folder / "m")
