@@ -22,7 +22,8 @@ from fffs.errors import UsageError
 from fffs.torch.batch import Batch
 from fffs.torch.epoch import Epoch, noted
 from fffs.torch.fingerprint import GROWING
-from fffs.torch.samplers import Samplers, Source, length
+from fffs.torch.generators import Source, draw_seed, first_number, get_state, set_state
+from fffs.torch.samplers import Samplers, length
 from fffs.torch.state import CHANGED, VERSION, on_cpu, refuse_what_does_not_fit, refuse_what_is_no_state
 
 
@@ -94,7 +95,7 @@ class Order:
         draws = not self.resuming and (self._seeds_each_epoch or not self._seeded)
         self._seeded = True
         if draws and not torch_draws:
-            _draw_seed(self._of_loader)
+            draw_seed(self._of_loader)
         if draws or not torch_draws:
             return self._of_loader
         other = torch.Generator(torch.empty(()).device)  # where torch's number will be
@@ -110,8 +111,8 @@ class Order:
             return self.epoch, rest
         epoch = Epoch(self.epoch.number + 1, self.step, begun=True)
         if self._seed is None:
-            self._seed = _first_number(_get_state(self._own[0] if self._own else None))
-        epoch.drawn_from = [_get_state(source) for source in self._samplers.sources]
+            self._seed = first_number(get_state(self._own[0] if self._own else None))
+        epoch.drawn_from = [get_state(source) for source in self._samplers.sources]
         epoch.samplers, epoch.told, epoch.fits = self._samplers.save(), self._samplers.epochs(), self._described()
         self.epoch = epoch
         rest = noted(iter(self.sampler), epoch)
@@ -139,7 +140,7 @@ class Order:
     def _drawn_again(self, epoch: Epoch) -> Iterator[Any]:
         """The rest of an epoch's order. Moves generators."""
         for source, state in zip(self._samplers.sources, epoch.drawn_from or [], strict=True):
-            _set_state(source, state)
+            set_state(source, state)
         self._samplers.restore(epoch.samplers)
         again, rest = Epoch(epoch.number, epoch.drawn), iter(self.sampler)
         # A sampler may draw numbers when it is asked for more than it has: it is asked as often as it was.
@@ -279,26 +280,3 @@ class Draws:
 def _asked(batches: Iterator[Any]) -> Iterator[Any]:
     """The same batches. The sampler has been asked for one: that is when it draws from its generator."""
     return itertools.chain(list(itertools.islice(batches, 1)), batches)
-
-
-def _get_state(generator: Source) -> torch.Tensor:
-    return torch.get_rng_state() if generator is None else generator.get_state()
-
-
-def _set_state(generator: Source, state: torch.Tensor) -> None:
-    if generator is None:
-        torch.set_rng_state(state)
-    else:
-        generator.set_state(state)
-
-
-def _first_number(state: torch.Tensor) -> int:
-    """The first number that a generator in this state would give."""
-    generator = torch.Generator()
-    generator.set_state(state)
-    return _draw_seed(generator)
-
-
-def _draw_seed(generator: Source) -> int:
-    """A number, drawn as torch draws the seed of workers."""
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())

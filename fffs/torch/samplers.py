@@ -22,6 +22,8 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from fffs.torch.generators import Source
+
 LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
 WITHOUT_GENERATOR = (SequentialSampler, DistributedSampler, *LISTS)
 # What their orders come from is known: a generator, perhaps as they go, and what they were made with.
@@ -37,9 +39,6 @@ SETTINGS = (
     "num_samples",
     "total_size",
 )
-
-Source = torch.Generator | None
-"""A generator; None is torch's global one."""
 
 
 class Samplers:
