@@ -7,6 +7,7 @@ written into them by it.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -66,3 +67,28 @@ def pipe() -> tuple[int, int]:
     except OSError:
         os.close(ours)
         raise
+
+
+def memory_file(name: str) -> int:
+    """A new file in memory, as memfd_create(2), by such a number. Raises OSError."""
+    if hasattr(os, "memfd_create"):
+        return above_standard(os.memfd_create(name, os.MFD_CLOEXEC))
+    return above_standard(_call("memfd_create", os.fsencode(name), 1))  # MFD_CLOEXEC
+
+
+def process_file(pid: int) -> int:
+    """A descriptor that can be read when the process has ended, as pidfd_open(2), by such a number. Raises OSError."""
+    if hasattr(os, "pidfd_open"):
+        return above_standard(os.pidfd_open(pid))
+    return above_standard(_call("pidfd_open", pid, 0))
+
+
+def _call(name: str, *arguments: object) -> int:
+    """Of the C library: a Python that was built for an older one, as those of conda and uv, lacks what this one has."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, name):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    fd = int(getattr(library, name)(*arguments))
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return fd

@@ -37,7 +37,7 @@ LARGEST_BLOCK = 1 << 30
 def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
     """The files that an argument means: a file, a folder, or a list of both.
 
-    Of a folder its ``*.ffr``, sorted, those that differ by the number at their end by number; or else its OFRecord
+    Of a folder its ``*.ffr``, sorted as ffrecord sorts them; or else its OFRecord
     parts (``part-0``, ``part-1``, …), by number; or else its TFRecord files, shards by number. Not recursive.
 
     Raises:

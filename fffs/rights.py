@@ -71,25 +71,28 @@ class Rights:
         """Give them to what is open as fd, as far as we may; never wider ones. usual: the mode without a model. Raises
         OSError.
         """
-        if not self.trusted:
-            set_mode(fd, (self.mode | 0o700) & usual)
-            return
-        self._give_owner(fd)
+        if self.trusted:
+            self._give_owner(fd)
         mode, kept = self.mode, os.fstat(fd).st_gid == self.gid
         if not kept:  # those in the new group, and those in the old one, get what both had
             both = (mode >> 3) & mode & 0o7
             mode = mode & 0o700 | both << 3 | both
-        if self.acl is None or not kept:
-            with contextlib.suppress(OSError):  # it may have one of the folder it is in; mostly it has none
-                os.removexattr(fd, _ACL)
-        else:
+        if not self._give_list(fd, kept and self.trusted) and self.acl is not None:
+            mode &= ~0o070  # which are those of the list's mask, and not of the group
+        set_mode(fd, mode if self.trusted else (mode | 0o700) & usual)
+
+    def _give_list(self, fd: int, wanted: bool) -> bool:
+        """Whether it has the access control list now; else it has none."""
+        if self.acl is not None and wanted:
             try:
                 os.setxattr(fd, _ACL, self.acl)
             except OSError:
-                kept = False
-        if self.acl is not None and not kept:
-            mode &= ~0o070  # which are those of the list's mask, and not of the group
-        set_mode(fd, mode)
+                pass
+            else:
+                return True
+        with contextlib.suppress(OSError):  # it may have one of the folder it is in; mostly it has none
+            os.removexattr(fd, _ACL)
+        return False
 
     def _give_owner(self, fd: int) -> None:
         own = os.fstat(fd)

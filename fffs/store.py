@@ -214,8 +214,9 @@ class RecordStore(JoinedIndex, Shared):
         files = {0} if len(self.files) == 1 else set(np.unique(self._files_of(numbers)).tolist())
         for k in files & self._unchecked:
             now, then = os.fstat(self.files[k].fd), self.stamps[k]
-            if self.files[k].index.grows and now.st_size > then.st_size:
-                continue
+            index = self.files[k].index
+            if index.grows and (not len(index) or now.st_size >= int(index.ends[-1])):
+                continue  # its writer appends, and cuts what it could not write
             if (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns):
                 raise self._failure(int(self._first_records[k]), -errno.ESTALE, 0, 0)
 

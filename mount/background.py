@@ -12,12 +12,13 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
-from fffs.descriptors import above_standard, describe_shortage, pipe
+from fffs.descriptors import describe_shortage, memory_file, pipe, process_file
 from fffs.errors import FffsError, MountError
 from fffs.mount.job import Job
 
@@ -109,7 +110,7 @@ def _receive(report: BinaryIO, process: subprocess.Popen[bytes]) -> BaseExceptio
     poll = select.poll()
     poll.register(report, select.POLLIN)
     try:
-        daemon = os.pidfd_open(process.pid)
+        daemon = process_file(process.pid)
     except OSError:  # a sandbox
         poll.poll()
     else:
@@ -123,13 +124,20 @@ def _receive(report: BinaryIO, process: subprocess.Popen[bytes]) -> BaseExceptio
 
 def _start_daemon(job: Job, report: int, arguments: Sequence[str], lifeline: bool) -> subprocess.Popen[bytes]:
     """The job is in a file that only the two processes have: an argument must be short, and everybody can read it."""
-    with open(above_standard(os.memfd_create("fffs-job")), "wb") as file:
+    with _unnamed_file() as file:
         file.write(job.encode().encode())
         file.flush()
         fds = (report, file.fileno())
         options = [f"--job={file.fileno()}", f"--report={report}", *arguments]
         command = [sys.executable, "-m", "fffs.mount", job.mountpoint, *options]
         return _start_owned(command, fds) if lifeline else _start(command, fds, stdin=subprocess.DEVNULL)
+
+
+def _unnamed_file() -> IO[bytes]:
+    try:
+        return open(memory_file("fffs-job"), "wb")
+    except OSError:  # an old system, or a sandbox
+        return tempfile.TemporaryFile()
 
 
 def _start(command: list[str], fds: Sequence[int], **options: Any) -> subprocess.Popen[bytes]:
@@ -146,7 +154,7 @@ def _start_owned(command: list[str], fds: Sequence[int]) -> subprocess.Popen[byt
     owner: list[int] = []
     try:
         with suppress(OSError):  # a sandbox
-            owner.append(above_standard(os.pidfd_open(os.getpid())))
+            owner.append(process_file(os.getpid()))
         lifelines = [f"--lifeline={fd}" for fd in (0, *owner)]
         process = _start([*command, *lifelines], (*fds, *owner), stdin=end, start_new_session=True)
     except BaseException:

@@ -7,6 +7,7 @@ import logging
 import os
 import select
 
+from fffs.descriptors import process_file
 from fffs.errors import MountError
 from fffs.mount import kernel
 from fffs.mount.asking import DAEMON, ask
@@ -91,7 +92,7 @@ def _daemon(answer: bytes | OSError | None) -> int | None:
         pid, namespace = map(int, answer.split())
         if os.stat("/proc/self/ns/pid").st_ino != namespace:
             return None  # the number means somebody else here
-        return os.pidfd_open(pid)
+        return process_file(pid)
     except (OSError, ValueError):  # it ended, or /proc or descriptors are missing here
         return None
 

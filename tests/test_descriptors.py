@@ -83,3 +83,27 @@ def test_a_file_that_cannot_get_a_higher_number_is_closed(monkeypatch: pytest.Mo
             descriptors.above_standard(fd)
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
+
+
+@pytest.mark.parametrize("name", ["memfd_create", "pidfd_open"])
+def test_a_python_built_for_an_older_c_library_has_what_the_system_has(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of conda and uv."""
+    monkeypatch.delattr(os, name)
+    if name == "memfd_create":
+        fd, path = descriptors.memory_file("x"), "/memfd:x (deleted)"
+    else:
+        fd, path = descriptors.process_file(os.getpid()), "anon_inode:[pidfd]"
+    try:
+        assert os.readlink(f"/proc/self/fd/{fd}") in (path, f"pidfd:[{os.stat(fd).st_ino}]")
+        assert not os.get_inheritable(fd)
+    finally:
+        os.close(fd)
+
+
+def test_a_call_that_the_c_library_lacks_is_an_os_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors.ctypes, "CDLL", lambda *_, **__: object())
+    monkeypatch.delattr(os, "memfd_create")
+    with pytest.raises(OSError, match="Function not implemented"):
+        descriptors.memory_file("x")

@@ -161,6 +161,18 @@ def test_what_a_stranger_put_there_neither_opens_a_file_nor_takes_it(
 
 
 @as_root
+@pytest.mark.parametrize(("before", "after"), [(0o640, 0o600), (0o644, 0o644), (0o664, 0o644), (0o604, 0o600)])
+def test_in_a_shared_folder_another_group_gets_only_what_all_had(before: int, after: int, tmp_path: Path) -> None:
+    """The folder gives new files its group."""
+    write(tmp_path / "x.ffr")
+    os.chown(tmp_path / "x.ffr", -1, STRANGER)
+    (tmp_path / "x.ffr").chmod(before)
+    tmp_path.chmod(0o2775)
+    write(tmp_path / "x.ffr")
+    assert mode(tmp_path / "x.ffr") == after
+
+
+@as_root
 def test_unpacking_into_a_folder_of_somebody_opens_it_to_nobody_else(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder").chmod(0o1755)

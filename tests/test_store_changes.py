@@ -262,6 +262,19 @@ def test_a_file_that_changed_is_an_error_for_its_records_alone(tmp_path: Path) -
             reader.read([4, 3])
 
 
+def test_a_bag_may_grow_and_lose_what_was_not_finished_while_it_is_read(tmp_path: Path) -> None:
+    """Its writer appends records before it says where they are, and the next one cuts what it never said."""
+    with fffs.granular.BagWriter(tmp_path / "x.bag", layout="v3") as writer:
+        writer.append(b"first")
+    size = (tmp_path / "x.bag").stat().st_size
+    for after in (size + 100, size + 50, size):
+        with fffs.FileReader(tmp_path / "x.bag") as reader:
+            os.truncate(tmp_path / "x.bag", after)
+            os.utime(tmp_path / "x.bag", ns=(after, after))
+            assert bytes(reader.read_one(0)) == b"first"
+            assert bytes(reader.read_range(0, 0, 5)) == b"first"
+
+
 def test_a_record_that_is_good_again_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody wrote while it was read: what is there when it is read again counts."""
     content = b"x" * 5000

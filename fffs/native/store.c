@@ -506,8 +506,8 @@ static int read_unchecked(const struct store_file *file, int64_t offset, uint64_
         return status;
     if (fstat(file->is.fd, &now) != 0)
         return -errno;
-    if (file->is.grows && now.st_size > file->is.size)
-        return 0;
+    if (file->is.grows && now.st_size >= file->is.ends[file->is.records - 1])
+        return 0; /* its writer appends, and cuts what it could not write */
     return now.st_size == file->is.size && now.st_mtim.tv_sec == file->is.mtime &&
                    now.st_mtim.tv_nsec == file->is.mtime_nanoseconds
                ? 0

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fffs.descriptors import above_standard, pipe
+from fffs.descriptors import memory_file, pipe
 
 SPAN = 1 << 36  # bytes of the file from one region to the next: the most that a batch may have
 STEP = 1 << 21  # regions are mapped in multiples of this
@@ -43,7 +43,7 @@ class Arena:
         header = -(-workers * regions // mmap.PAGESIZE) * mmap.PAGESIZE
         self._regions, self._header = regions, header
         self._key = secrets.token_hex(8)
-        self._fd = above_standard(os.memfd_create("fffs-arena", os.MFD_CLOEXEC))
+        self._fd = memory_file("fffs-arena")
         self._maps: dict[int, mmap.mmap] = {}
         os.ftruncate(self._fd, header + workers * regions * SPAN)
         self._busy = mmap.mmap(self._fd, header)  # a byte per region: 0 when it is free
