@@ -121,8 +121,9 @@ def rights_at(place: int, name: bytes, kind: int) -> Rights | None:
     acl, closed = None, 0
     try:
         fd = os.open(name, _LOOK, dir_fd=place)
-    except OSError:
-        closed = 0o070  # whether these bits mean the group cannot be found out
+    except OSError:  # we may not read it
+        acl, known = _read_acl_at(place, name)
+        closed = 0 if known else 0o070  # whether these bits mean the group cannot be found out
     else:
         try:
             status, acl = os.fstat(fd), _read_acl(fd)  # both of one file, whatever gets that name meanwhile
@@ -132,6 +133,14 @@ def rights_at(place: int, name: bytes, kind: int) -> Rights | None:
         return None
     mode = status.st_mode & PERMISSIONS & ~closed
     return Rights(mode, status.st_uid, status.st_gid, acl, _is_trusted(os.stat(".", dir_fd=place)))
+
+
+def _read_acl_at(place: int, name: bytes) -> tuple[bytes | None, bool]:
+    """The same of what has that name in an open folder, and whether it is known. Needs /proc."""
+    try:
+        return os.getxattr(b"/proc/self/fd/%d/%b" % (place, name), _ACL, follow_symlinks=False), True
+    except OSError as error:
+        return None, error.errno in (errno.ENODATA, errno.EOPNOTSUPP)
 
 
 def _is_trusted(folder: os.stat_result) -> bool:

@@ -25,7 +25,7 @@ import trio
 from frame_files import OFRECORD, TFRECORD, FrameGolden, agrees, path_of, tf_frame
 from hypothesis import given
 from hypothesis import strategies as st
-from mounting import Mounts, list_from, run_fffs
+from mounting import Mounts, list_from, run_fffs, wait_until
 from PIL import Image
 
 from fffs.errors import (
@@ -164,7 +164,7 @@ def test_a_damaged_record_of_a_tfrecord_file_is_an_error_of_its_file_alone(tmp_p
             assert caught.value.errno == errno.EIO
         else:
             assert (mounted / f"{k:06}").read_bytes() == record
-    assert len(mounts.daemon.trouble()) == 1
+    wait_until(lambda: len(mounts.daemon.trouble()) == 1)  # it is written after the answer
 
 
 def damaged(folder: Path, record: int) -> Path:

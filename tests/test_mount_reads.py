@@ -96,6 +96,7 @@ def test_a_damaged_record_is_an_error_of_its_file_alone(tmp_path: Path, mounts: 
                 os.pread(fd, 10, offset)
             assert caught.value.errno == errno.EIO
         os.close(fd)
+    wait_until(lambda: mounts.daemon.trouble())  # it is written after the answer
     assert len(mounts.daemon.trouble()) == 1, "one line for one bad record, however often it is read"
     assert os.getxattr(mounted / "000007", "user.fffs.verified") == b"no"
     assert os.getxattr(mounted / "000006", "user.fffs.verified") == b"yes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import struct
@@ -251,3 +252,21 @@ def test_the_name_of_a_process_forges_no_umask() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, umask=0o027).stdout
     assert said == "True 0o640\n"
+
+
+def test_what_may_not_be_opened_has_its_group_bits_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They mean the group where there is no access control list, which can be found out without opening it."""
+    write(tmp_path / "x.ffr")
+    (tmp_path / "x.ffr").chmod(0o664)
+    opened = os.open
+
+    def refused(path: object, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if path == b"x.ffr":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return opened(path, flags, mode, dir_fd=dir_fd)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", refused)
+    write(tmp_path / "x.ffr")
+    assert mode(tmp_path / "x.ffr") == 0o664
