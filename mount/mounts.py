@@ -95,13 +95,13 @@ def read_table(table: int, device: str | None = None) -> list[Mount]:
 
 
 def _content(table: int) -> bytes:
-    content = b""
+    content = bytearray()
     try:
         while piece := os.pread(table, 1 << 16, len(content)):
             content += piece
     except OSError as error:
         raise MountError(f"{TABLE}: cannot read: {error.strerror}") from None
-    return content
+    return bytes(content)
 
 
 def _parse_table(content: bytes, device: str | None) -> list[Mount]:
