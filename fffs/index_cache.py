@@ -8,7 +8,7 @@ an entry is an error.
 
 A key says which file it is only on a disk of this machine: a mounted image, or a mount of FUSE, gets the device number
 of the one before, and the inodes and times that somebody chose. So files on such file systems have no key
-(``fffs_keeps_times``).
+(``fffs.file_systems``).
 
 Environment:
     FFFS_CACHE: ``off``: neither read nor write entries.
@@ -36,6 +36,7 @@ import numpy.typing as npt
 from fffs import engine
 from fffs.descriptors import above_standard
 from fffs.engine import CHECK_NONE
+from fffs.file_systems import keeps_times
 from fffs.folders import close
 from fffs.native import lib
 
@@ -94,7 +95,7 @@ def unused() -> Iterator[None]:
 
 def key_of(fd: int) -> Key | None:
     """The key of an open file, or None where entries would mean nothing. Raises OSError."""
-    if not lib.fffs_keeps_times(fd):
+    if not keeps_times(fd):
         return None
     status = os.fstat(fd)
     return Key(_system(fd), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -6,26 +6,14 @@ are what another machine says, those of CIFS as well, and FAT has none: the kern
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
-import sys
 from typing import Final
 
-# What statfs(2) calls them: FUSE, 9p, CIFS (three versions), FAT, exFAT.
-_UNRELIABLE: Final = {0x65735546, 0x01021997, 0xFF534D42, 0xFE534D42, 0x517B, 0x4D44, 0x2011BAB0}
+from fffs.file_systems import has_inode_numbers
+
 _PIECE: Final = 1 << 20
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def are_reliable(fd: int) -> bool:
-    """Whether what is open as fd is on a file system in which one file has one inode number, and no other has it."""
-    buffer = ctypes.create_string_buffer(512)  # more than any struct statfs; it begins with a long, the type
-    if _libc.fstatfs(fd, buffer):
-        return False
-    kind = int.from_bytes(buffer.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder)
-    return kind & 0xFFFFFFFF not in _UNRELIABLE
 
 
 def place(status: os.stat_result) -> tuple[int, int]:
@@ -34,7 +22,7 @@ def place(status: os.stat_result) -> tuple[int, int]:
 
 
 class Reliability:
-    """``are_reliable`` for each of the file systems that a walk comes through."""
+    """``has_inode_numbers`` for each of the file systems that a walk comes through."""
 
     def __init__(self) -> None:
         self._known: dict[int, bool] = {}  # device -> whether they are
@@ -45,7 +33,7 @@ class Reliability:
         if known is None:
             if os.fstat(folder).st_dev != status.st_dev:
                 return False  # a file that something is mounted on
-            known = self._known[status.st_dev] = are_reliable(folder)
+            known = self._known[status.st_dev] = has_inode_numbers(folder)
         return known
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from fffs.errors import ReadError
+from fffs.file_systems import keeps_times
 from fffs.files import SourceFile
 from fffs.native import ffi, lib
 
@@ -41,6 +42,7 @@ def make_native_store(files: Sequence[SourceFile], stamps: Sequence[os.stat_resu
         for name, (kind, array) in arrays.items():
             setattr(file, name, ffi.cast(kind, array.ctypes.data))
             keep.append(array)
+        file.keeps_times = keeps_times(source.fd)
         file.records, file.fd, file.check = len(index), source.fd, index.check
         file.size, file.grows = stamp.st_size, index.grows
         file.mtime, file.mtime_nanoseconds = divmod(stamp.st_mtime_ns, 10**9)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from fffs.errors import ReadError, SourceChangedError, SourceNotFoundError, UnsupportedError, UsageError
+from fffs.file_systems import has_inode_numbers
 from fffs.folders import PATH_MAX, Way, Ways, close
-from fffs.inodes import Reliability, are_reliable, digest, place
+from fffs.inodes import Reliability, digest, place
 from fffs.temporary import temporary_names
 from fffs.treebuilder import TreeBuilder
 
@@ -70,7 +71,7 @@ class Output:
         self._path = os.path.realpath(folder or b".")
         fd = os.open(folder or b".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self._folder, self._numbered = place(os.fstat(fd)), are_reliable(fd)
+            self._folder, self._numbered = place(os.fstat(fd)), has_inode_numbers(fd)
         finally:
             close(fd)
         self._temporary = temporary_names(self._name)

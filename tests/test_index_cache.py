@@ -18,12 +18,11 @@ from builders import as_nobody, small_disk
 from frame_files import of_frame, path_of, tf_frame
 from fuzz import frames as models
 
-from fffs import index_cache
+from fffs import file_systems, index_cache
 from fffs.cli import run
 from fffs.errors import FormatError
 from fffs.formats import frames, ofrecord, tfrecord
 from fffs.formats.frames import OFRECORD, TFRECORD
-from fffs.native import lib
 
 COUNT = 1030
 RECORDS = b"".join(tf_frame(b"%d" % k) for k in range(COUNT))
@@ -53,23 +52,13 @@ class Counted:
             os.close(fd)
 
 
-class KeepsTimes:
-    """The engine, on a disk of this machine."""
-
-    fffs_clean_pages = lib.fffs_clean_pages
-
-    @staticmethod
-    def fffs_keeps_times(fd: int) -> int:
-        return 1
-
-
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder, for files that may just have been written, wherever they are."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("FFFS_CACHE", raising=False)
     monkeypatch.setattr(index_cache, "SETTLED", -1.0)
-    monkeypatch.setattr(index_cache, "lib", KeepsTimes)
+    monkeypatch.setattr(index_cache, "keeps_times", lambda fd: True)
     monkeypatch.setattr(index_cache, "_kept", itertools.repeat(1))  # each time, what is too much is removed
     return tmp_path / "cache" / "fffs"
 
@@ -285,7 +274,7 @@ def test_file_systems_with_one_device_number_and_inode_are_told_apart(
 def test_files_of_file_systems_that_keep_no_times_are_not_cached(
     tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(KeepsTimes, "fffs_keeps_times", staticmethod(lambda fd: 0))
+    monkeypatch.setattr(index_cache, "keeps_times", lambda fd: False)
     path = path_of(tmp_path, "file", RECORDS)
     assert [counted.load(path)[1] for _ in range(2)] == [1, 1]
     assert not cache.exists()
@@ -297,7 +286,7 @@ def test_a_change_through_a_page_that_was_dirty_at_the_scan_is_noticed(
     """The kernel sets the times when a page becomes dirty, and not again until it has been written."""
     path = path_of(tmp_path, "file", of_file([8] * COUNT))
     with path.open("r+b") as file:
-        if not lib.fffs_keeps_times(file.fileno()):
+        if not file_systems.keeps_times(file.fileno()):
             pytest.skip("a file system that sets no times here")
         with mmap.mmap(file.fileno(), 0) as memory:
             memory[0] = 8
@@ -424,7 +413,7 @@ def test_a_home_that_may_not_be_written_to_is_no_error(
 
 def test_a_full_disk_is_no_error(tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_cache, "SETTLED", -1.0)
-    monkeypatch.setattr(index_cache, "lib", KeepsTimes)
+    monkeypatch.setattr(index_cache, "keeps_times", lambda fd: True)
     path = path_of(tmp_path, "file", RECORDS)
     with small_disk(tmp_path / "disk", 64 << 10) as disk:
         monkeypatch.setenv("XDG_CACHE_HOME", str(disk))

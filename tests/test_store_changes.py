@@ -20,6 +20,7 @@ import pytest
 from engine_model import FOREVER, fault, later
 
 import fffs
+from fffs import file_systems
 from fffs.errors import ChecksumError, SourceChangedError
 from fffs.layouts import Source, load_records, load_source
 from fffs.mount.fastpath import file_system_of
@@ -27,6 +28,7 @@ from fffs.native import lib
 from fffs.store import RecordStore
 
 SIZES = {"small": 5000, "large": 3_000_000, "in blocks": 3_000_000}
+EXT4, TMPFS, FAT = 0xEF53, 0x01021994, 0x4D44
 AGE = 61  # seconds from which on the times of a file that is opened are believed
 
 
@@ -55,7 +57,7 @@ def path(kind: str, content: bytes, tmp_path: Path) -> Path:
 def opened(path: Path, kind: str, *, age: int = 0, keeps_times: bool = True) -> Source:
     """The file as it is opened age seconds from now, on a file system that keeps times or on one that does not."""
     source = load_source([str(path)], "", True) if kind == "in blocks" else load_records([path])
-    lib.fffs_fault_set(lib.FFFS_FAULT_FILE_SYSTEM, 1, FOREVER, keeps_times)
+    lib.fffs_fault_set(lib.FFFS_FAULT_FILE_SYSTEM, 1, FOREVER, EXT4 if keeps_times else TMPFS)
     lib.fffs_fault_set(lib.FFFS_FAULT_CLOCK, 1, FOREVER, age)
     try:
         assert source.store.native, "what ranges need is made now"
@@ -143,16 +145,22 @@ def test_what_no_disk_of_this_machine_holds_is_checked_at_each_read(kind: str, p
 
 def test_only_file_systems_that_are_known_to_keep_times_are_believed(tmp_path: Path) -> None:
     keep = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs"}
-    assert keep_times(Path("/proc/version")) == 0
+    with Path("/proc/version").open("rb") as file:
+        assert not file_systems.keeps_times(file.fileno())
+    assert not file_systems.keeps_times(-1)
     for folder in (tmp_path, Path("/dev/shm"), Path(__file__).parent):
         if kind := file_system_of(os.stat(folder).st_dev):  # Btrfs hides its device
             with tempfile.TemporaryFile(dir=folder) as file:
-                assert lib.fffs_keeps_times(file.fileno()) == (kind in keep), kind
+                assert file_systems.keeps_times(file.fileno()) == (kind in keep), kind
 
 
-def keep_times(path: Path) -> int:
-    with path.open("rb") as file:
-        return int(lib.fffs_keeps_times(file.fileno()))
+def test_what_is_known_of_a_file_system_goes_by_its_type(tmp_path: Path) -> None:
+    with tempfile.TemporaryFile(dir=tmp_path) as file:
+        for kind, known in ((EXT4, (True, True)), (TMPFS, (False, True)), (FAT, (False, False)), (-5, (False, False))):
+            with fault(lib.FFFS_FAULT_FILE_SYSTEM, 1, FOREVER, kind):
+                fd = file.fileno()
+                assert (file_systems.keeps_times(fd), file_systems.has_inode_numbers(fd)) == known, kind
+    assert not file_systems.has_inode_numbers(-1)
 
 
 def test_all_of_a_large_record_is_read_once_however_often_its_file_changes(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from fffs.descriptors import above_standard
 from fffs.early import EarlyWriting
 from fffs.errors import MetadataError, UsageError, WriteError, WriterError
 from fffs.failures import writing
+from fffs.file_systems import has_inode_numbers
 from fffs.formats.bag import SUFFIX, encode_table, load_index, sidecars
 from fffs.index import Int64Array
-from fffs.inodes import are_reliable
 from fffs.pwrite import write_at
 from fffs.rights import rights_of
 from fffs.temporary import lock
@@ -150,7 +150,7 @@ class AppendedBag:
             ours, there = os.fstat(fd), None
             with contextlib.suppress(FileNotFoundError):
                 there = os.lstat(path)
-            if there is None or (are_reliable(fd) and not os.path.samestat(ours, there)):
+            if there is None or (has_inode_numbers(fd) and not os.path.samestat(ours, there)):
                 raise WriterError(
                     f"{path}: it was replaced or removed while a writer was appending to it: what this writer has "
                     "appended is not in what is there now; write it anew"

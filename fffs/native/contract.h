@@ -129,7 +129,7 @@ enum {
     FFFS_FAULT_THREAD = 11,        /* pthread_create */
     FFFS_FAULT_CLOCK = 12,         /* a look at a clock: it is result seconds ahead */
     FFFS_FAULT_NOWAIT = 13,        /* preadv2 with RWF_NOWAIT, which is a PREAD before */
-    FFFS_FAULT_FILE_SYSTEM = 14    /* what fffs_keeps_times answers */
+    FFFS_FAULT_FILE_SYSTEM = 14    /* what fffs_file_system answers */
 };
 
 /* A result of fffs_fault_set that stalls: the operation waits until the faults are ended, and then goes on. */
@@ -224,9 +224,8 @@ int fffs_packed_pickle_decode(const uint8_t *data, size_t size, fffs_packed_pick
 
 /* ---------------------------------------------------------------- changing files (watch.c) */
 
-/* Whether fstat of an open file shows that its content changed, at once and whoever changes it: 1 on the file systems
- * of this machine's disks that are known to do so, else 0 (network, FUSE, overlay, tmpfs, and what is not known). */
-int fffs_keeps_times(int fd);
+/* The type of the file system that fd is on, as statfs(2) numbers it (<linux/magic.h>); or -errno. */
+int64_t fffs_file_system(int fd);
 
 /* ---------------------------------------------------------------- verified range reads (store.c) */
 
@@ -247,6 +246,7 @@ typedef struct {
     uint32_t grows; /* somebody may append to it */
     int32_t fd;
     uint32_t check;
+    uint32_t keeps_times; /* 1: fstat shows each change of its content, at once and whoever makes it; 0: it may not */
 } fffs_file;
 
 typedef struct fffs_store fffs_store;

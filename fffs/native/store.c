@@ -92,7 +92,7 @@ static int init_file(struct store_file *file, const fffs_file *from, uint64_t fi
     file->learned = fffs_allocate_zeroed(from->records ? from->records : 1, sizeof *file->learned);
     if (!file->verified || !file->block_verified || !file->learned)
         return -ENOMEM;
-    return fffs_watch_init(&file->watch, from->fd, &file->size);
+    return fffs_watch_init(&file->watch, from->fd, from->keeps_times, &file->size);
 }
 
 int fffs_store_new(const fffs_file *files, size_t count, fffs_store **store, size_t *failed)

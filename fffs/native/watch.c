@@ -85,36 +85,26 @@ static bool same(fffs_watch *watch, const int64_t seen[5])
     return true;
 }
 
-/* A list of those that are known to do it: what a new one does has to be looked at first. (The numbers are those of
- * <linux/magic.h>, which on old systems lacks some.) */
-int fffs_keeps_times(int fd)
+int64_t fffs_file_system(int fd)
 {
     struct statfs system;
     int32_t result;
 
     if (fffs_fault(FFFS_FAULT_FILE_SYSTEM, &result))
         return result;
-    if (fstatfs(fd, &system) != 0)
-        return 0;
-    switch ((uint32_t)system.f_type) {
-    case 0xEF53:               /* ext2, ext3, ext4 */
-    case 0x58465342:           /* XFS */
-    case 0x9123683E:           /* Btrfs */
-    case 0xF2F52010:           /* F2FS */
-    case 0xCA451A4E: return 1; /* bcachefs */
-    default: return 0;
-    }
+    /* 32 bits, though some systems have them in a type with a sign. */
+    return fstatfs(fd, &system) != 0 ? -errno : (int64_t)(uint32_t)system.f_type;
 }
 
 /* A clock that was set back makes files old: then only a change within that time before we open a file goes
  * unnoticed. */
-static int64_t first_rest(int fd, const int64_t seen[5])
+static int64_t first_rest(bool keeps_times, const int64_t seen[5])
 {
     struct timespec wall;
     int32_t ahead = 0;
     int64_t age;
 
-    if (!fffs_keeps_times(fd))
+    if (!keeps_times)
         return NEVER;
     clock_gettime(CLOCK_REALTIME, &wall);
     fffs_fault(FFFS_FAULT_CLOCK, &ahead);
@@ -122,7 +112,7 @@ static int64_t first_rest(int fd, const int64_t seen[5])
     return age > REST * SECOND ? 0 : now() + REST * SECOND;
 }
 
-int fffs_watch_init(fffs_watch *watch, int fd, int64_t *size)
+int fffs_watch_init(fffs_watch *watch, int fd, bool keeps_times, int64_t *size)
 {
     int64_t seen[5] = {0};
     int status = look(fd, seen);
@@ -132,7 +122,7 @@ int fffs_watch_init(fffs_watch *watch, int fd, int64_t *size)
     pthread_once(&once, watch_forks);
     watch->fd = fd;
     atomic_init(&watch->generation, 1);
-    atomic_init(&watch->rests_from, first_rest(fd, seen));
+    atomic_init(&watch->rests_from, first_rest(keeps_times, seen));
     for (int i = 0; i < 5; i++)
         atomic_init(&watch->seen[i], seen[i]);
     *size = seen[0];

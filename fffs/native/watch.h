@@ -15,8 +15,8 @@ typedef struct {
 /* What is known about a moment: (generation << 1), and 1 if the file rests. Never 0. */
 typedef uint32_t fffs_mark;
 
-/* Begins to watch an open file. 0, with *size as it is now, or -errno. */
-int fffs_watch_init(fffs_watch *watch, int fd, int64_t *size);
+/* Begins to watch an open file. keeps_times: as in fffs_file. 0, with *size as it is now, or -errno. */
+int fffs_watch_init(fffs_watch *watch, int fd, bool keeps_times, int64_t *size);
 
 /* The mark of now. To be taken before what it is to stand for is read. Any thread. */
 fffs_mark fffs_watch_mark(fffs_watch *watch);

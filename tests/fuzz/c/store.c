@@ -394,13 +394,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         take_index(&in, &indexes[k], &files[k]);
         records += files[k].records;
     }
-    fffs_fault_set(FFFS_FAULT_FILE_SYSTEM, 1, INT64_MAX, 1); /* as on a disk: files in memory never rest */
     tick(); /* always as young, when it is opened */
     memset(changed, 0, sizeof changed);
     touched = 0;
     struct stat opened;
     CHECK(fstat(fd, &opened) == 0);
     for (int k = 0; k < FILES; k++) {
+        files[k].keeps_times = 1; /* as on a disk */
         files[k].size = opened.st_size;
         files[k].mtime = opened.st_mtim.tv_sec;
         files[k].mtime_nanoseconds = (uint32_t)opened.st_mtim.tv_nsec;
