@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 from dataclasses import dataclass
+from typing import Any
 
 from fffs.descriptors import above_standard
 from fffs.errors import ReadError, SourceNotFoundError, UsageError
 from fffs.folders import close
 from fffs.index import RecordIndex
 from fffs.paths import PathLike
+from fffs.stamps import make_stamp
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """An open file and its index. Whoever takes it over closes ``fd``."""
+    """An open file, its index, and its status before the index was read. Whoever takes it over closes ``fd``."""
 
     fd: int
     index: RecordIndex
+    status: os.stat_result
+
+    @functools.cached_property
+    def stamp(self) -> Any:
+        """What it must keep while it is read, if it has no checksums."""
+        return make_stamp(self.status, self.index.least)
 
 
 def open_source(path: PathLike) -> tuple[int, str]:
-    """Open a regular file for reading: its descriptor, the caller's to close, and its path as a str.
+    """``open_with_status`` without the status."""
+    return open_with_status(path)[:2]
+
+
+def open_with_status(path: PathLike) -> tuple[int, str, os.stat_result]:
+    """Open a regular file for reading: its descriptor, the caller's to close, its path as a str, and its status now.
 
     Raises:
         SourceNotFoundError: it is not there.
@@ -38,7 +52,8 @@ def open_source(path: PathLike) -> tuple[int, str]:
         raise SourceNotFoundError(f"{name}: no such file") from None
     except OSError as error:
         raise ReadError(error.errno, name) from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
         close(fd)
         raise UsageError(f"{name}: not a regular file")
-    return fd, name
+    return fd, name, status

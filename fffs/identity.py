@@ -46,13 +46,13 @@ class Identity(NamedTuple):
         return self.place != other.place or not self.place[0] or self.mtime == other.mtime
 
 
-def identify(index: RecordIndex, stamp: os.stat_result) -> Identity:
-    """The identity of a file with this index. stamp: of fstat, when it was opened."""
+def identify(index: RecordIndex, status: os.stat_result) -> Identity:
+    """The identity of a file with this index. status: when it was opened."""
     # In each format a record ends where the next one begins, or as many bytes before that for all records.
     framing = engine.crc32(np.ascontiguousarray(index.ends[-1:]), engine.crc32(np.ascontiguousarray(index.starts)))
     checksums = 0 if index.checksums is None else engine.crc32(np.ascontiguousarray(index.checksums))
-    place = _boot_id(), stamp.st_dev
-    return Identity(index.file_size, framing, index.check, checksums, place, stamp.st_mtime_ns)
+    place = _boot_id(), status.st_dev
+    return Identity(index.file_size, framing, index.check, checksums, place, status.st_mtime_ns)
 
 
 def refuse_others(store: RecordStore, before: Sequence[Identity]) -> None:
@@ -81,20 +81,20 @@ def refuse_replaced(store: RecordStore, open_again: Callable[[], RecordStore]) -
         open_again: opens the same paths.
 
     """
-    for file, stamp in zip(store.files, store.stamps, strict=True):
+    for file in store.files:
         try:
             now = os.stat(file.index.path)
         except OSError:
             continue
-        if _key(now) != _key(stamp):
+        if _key(now) != _key(file.status):
             again = open_again()
             refuse_others(again, store.identity)
             again.close()
             return
 
 
-def _key(stamp: os.stat_result) -> tuple[int, ...]:
-    return stamp.st_dev, stamp.st_ino, stamp.st_size, stamp.st_mtime_ns
+def _key(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @functools.cache

@@ -54,6 +54,13 @@ class RecordIndex:
     grows: bool = False
     truncated: bool = field(init=False, default=False)
 
+    @property
+    def least(self) -> int:
+        """The size that the file keeps, if somebody may append to it; else -1."""
+        if not self.grows:
+            return -1
+        return int(self.ends[-1]) if len(self) else 0
+
     def __len__(self) -> int:
         return len(self.starts)
 

@@ -151,7 +151,8 @@ class JoinedIndex:
             return self._truncation(number)
         if status == -errno.ESTALE and file.index.check == CHECK_NONE:
             return SourceChangedError(
-                f"{path}: changed since it was opened, and has no checksums that tell which of its bytes; open it anew"
+                f"{path}: its modification time or size changed while it was open, and it has no checksums that tell "
+                "whether its bytes did; open it again"
             )
         if status == -errno.ESTALE:
             return SourceChangedError(f"{path}: the file keeps changing while it is read; open it when it is complete")

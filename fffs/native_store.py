@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +14,8 @@ from fffs.files import SourceFile
 from fffs.native import ffi, lib
 
 
-def make_native_store(files: Sequence[SourceFile], stamps: Sequence[os.stat_result]) -> tuple[Any, list[Any]]:
-    """The C store over files, to be freed with ``fffs_store_free``, and the arrays that must outlive it. stamps: of
-    fstat, when each was opened.
+def make_native_store(files: Sequence[SourceFile]) -> tuple[Any, list[Any]]:
+    """The C store over files, to be freed with ``fffs_store_free``, and the arrays that must outlive it.
 
     Raises:
         ReadError: a file's attributes cannot be read.
@@ -26,7 +24,7 @@ def make_native_store(files: Sequence[SourceFile], stamps: Sequence[os.stat_resu
     """
     keep: list[Any] = []
     structs = ffi.new("fffs_file[]", max(len(files), 1))
-    for k, (source, stamp) in enumerate(zip(files, stamps, strict=True)):
+    for k, source in enumerate(files):
         index, file = source.index, structs[k]
         arrays: dict[str, tuple[str, npt.NDArray[Any]]] = {
             "starts": ("int64_t *", index.starts),
@@ -44,8 +42,7 @@ def make_native_store(files: Sequence[SourceFile], stamps: Sequence[os.stat_resu
             keep.append(array)
         file.keeps_times = keeps_times(source.fd)
         file.records, file.fd, file.check = len(index), source.fd, index.check
-        file.size, file.grows = stamp.st_size, index.grows
-        file.mtime, file.mtime_nanoseconds = divmod(stamp.st_mtime_ns, 10**9)
+        file.stamp = source.stamp[0]
     native, failed = ffi.new("fffs_store **"), ffi.new("size_t *")
     status = lib.fffs_store_new(structs, len(files), native, failed)
     if status == -errno.ENOMEM:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fffs.asynchronous import in_thread
 from fffs.errors import ClosedError, SourceNotFoundError, UsageError
 from fffs.failures import reading
-from fffs.files import SourceFile, open_source
+from fffs.files import SourceFile, open_with_status
 from fffs.folders import close
 from fffs.formats.bag import COMPRESSED
 from fffs.formats.ffrecord import SUFFIX
@@ -87,13 +87,13 @@ def open_files(paths: list[str], check_data: bool = True, form: str | None = Non
     opened: list[SourceFile] = []
     try:
         for path in paths:
-            fd, name = open_source(path)
+            fd, name, status = open_with_status(path)
             try:
                 index = with_checksums(recognise(fd, name).load_index(fd, name, check_data))
             except BaseException:
                 close(fd)
                 raise
-            opened.append(SourceFile(fd, index))
+            opened.append(SourceFile(fd, index, status))
     except BaseException:
         for source in opened:
             close(source.fd)

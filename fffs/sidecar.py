@@ -21,7 +21,7 @@ from fffs.atomic import CHECKSUMS, AtomicFile
 from fffs.engine import CHECK_CRC32, CHECK_NONE
 from fffs.errors import MetadataError, ReadError, TruncatedError, UsageError
 from fffs.failures import reading, writing
-from fffs.files import SourceFile, open_source
+from fffs.files import SourceFile, open_source, open_with_status
 from fffs.folders import close
 from fffs.formats import bag
 from fffs.formats.table import recogniser
@@ -99,7 +99,7 @@ def keep_checksums(path: PathLike, format: str | None = None) -> list[str]:
     written: list[str] = []
     recognise = recogniser(format)
     for name, layout in _files(os.fsdecode(path), may_be_data_set=format is None):
-        fd, _ = open_source(name)
+        fd, _, status = open_with_status(name)
         try:
             if layout:
                 index = bag.load(fd, name, layout)[0]
@@ -107,7 +107,7 @@ def keep_checksums(path: PathLike, format: str | None = None) -> list[str]:
                 with index_cache.unused():
                     index = recognise(fd, name).load_index(fd, name, True)
             if index.check == CHECK_NONE and not _fits(index):
-                written.append(_write(SourceFile(fd, index)))
+                written.append(_write(SourceFile(fd, index, status)))
         finally:
             close(fd)
     return written

@@ -76,14 +76,13 @@ class RecordStore(JoinedIndex, Shared):
         JoinedIndex.__init__(self, files)
         self._native: Any = None
         self._keep: list[Any] = []
-        self.stamps = [os.fstat(file.fd) for file in self.files]
-        self._unchecked = {k for k, file in enumerate(self.files) if file.index.check == CHECK_NONE}
+        self._unchecked = {k: file.stamp for k, file in enumerate(self.files) if file.index.check == CHECK_NONE}
         Shared.__init__(self, self.files[0].index.path if self.files else "no files")
 
     @functools.cached_property
     def identity(self) -> list[Identity]:
         """What each file is known by, as it was when it was opened; also after ``close``."""
-        return [identify(file.index, stamp) for file, stamp in zip(self.files, self.stamps, strict=True)]
+        return [identify(file.index, file.status) for file in self.files]
 
     # ------------------------------------------------------------ life
 
@@ -212,13 +211,9 @@ class RecordStore(JoinedIndex, Shared):
     def _refuse_changed(self, numbers: Int64Array) -> None:
         """After records were read: those of files without checksums are right only while nobody changes the file."""
         files = {0} if len(self.files) == 1 else set(np.unique(self._files_of(numbers)).tolist())
-        for k in files & self._unchecked:
-            now, then = os.fstat(self.files[k].fd), self.stamps[k]
-            index = self.files[k].index
-            if index.grows and (not len(index) or now.st_size >= int(index.ends[-1])):
-                continue  # its writer appends, and cuts what it could not write
-            if (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns):
-                raise self._failure(int(self._first_records[k]), -errno.ESTALE, 0, 0)
+        for k in files & self._unchecked.keys():
+            if status := lib.fffs_unchanged(self.files[k].fd, self._unchecked[k]):
+                raise self._failure(int(self._first_records[k]), status, 0, 0)
 
     def _raise_first(self, numbers: Int64Array, requests: npt.NDArray[Any]) -> None:
         bad = int(np.flatnonzero(requests["status"])[0])
@@ -308,7 +303,7 @@ class RecordStore(JoinedIndex, Shared):
         if self._native is None:
             with self._lock:
                 if self._native is None:
-                    self._native, self._keep = make_native_store(self.files, self.stamps)
+                    self._native, self._keep = make_native_store(self.files)
         return self._native
 
     def watch(self) -> None:

@@ -579,7 +579,7 @@ def test_a_store_over_a_bad_descriptor_names_its_file(ranges: list[Path]) -> Non
     with opened(ranges) as (packed, plain):
         with pytest.raises(ReadError) as caught:
             files = [packed.files[0], replace(plain.files[0], fd=-1), packed.files[0]]
-            make_native_store(files, [*packed.stamps, *plain.stamps, *packed.stamps])
+            make_native_store(files)
         assert (caught.value.errno, caught.value.filename) == (errno.EBADF, str(ranges[1]))
 
 
@@ -587,7 +587,7 @@ def test_a_store_over_a_bad_descriptor_names_its_file(ranges: list[Path]) -> Non
 def test_a_store_without_memory_says_so(ranges: list[Path], nth: int) -> None:
     with opened(ranges) as (packed, plain):
         with fault(lib.FFFS_FAULT_MEMORY, nth, 1, -ENOMEM), pytest.raises(MemoryError):
-            make_native_store([packed.files[0], plain.files[0]], [*packed.stamps, *plain.stamps])
+            make_native_store([packed.files[0], plain.files[0]])
 
 
 # ---------------------------------------------------------------- a disk that does not answer

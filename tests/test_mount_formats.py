@@ -765,7 +765,7 @@ class bag_of:  # noqa: N801
         os.write(self._fd, bag(records))
 
     def __enter__(self) -> SourceFile:
-        return SourceFile(self._fd, load_bag(self._fd, "x.bag", "v1")[0])
+        return SourceFile(self._fd, load_bag(self._fd, "x.bag", "v1")[0], os.fstat(self._fd))
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)

@@ -178,7 +178,7 @@ def test_a_record_that_cannot_be_read_gets_no_checksum(tmp_path: Path) -> None:
     os.truncate(tmp_path / "x.bag", 7)
     try:
         with pytest.raises(TruncatedError, match=r"x\.bag: record 1 reaches past the end"):
-            sidecar._write(fffs.files.SourceFile(fd, index))
+            sidecar._write(fffs.files.SourceFile(fd, index, os.fstat(fd)))
     finally:
         os.close(fd)
     assert os.listdir(tmp_path) == ["x.bag"]

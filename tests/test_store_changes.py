@@ -14,14 +14,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from engine_model import FOREVER, fault, later
 
 import fffs
-from fffs import file_systems
+from fffs import file_systems, reader
 from fffs.errors import ChecksumError, SourceChangedError
+from fffs.granular import bag_reader
+from fffs.index import RecordIndex
 from fffs.layouts import Source, load_records, load_source
 from fffs.mount.fastpath import file_system_of
 from fffs.native import lib
@@ -254,11 +257,54 @@ def test_other_bytes_in_a_file_without_checksums_are_an_error(how: str, tmp_path
         READS[how](reader)
         path.chmod(0o600)
         path.write_bytes(other.read_bytes())
-        with pytest.raises(SourceChangedError, match="part-0: changed since it was opened, and has no checksums"):
+        with pytest.raises(
+            SourceChangedError, match="part-0: its modification time or size changed while it was open"
+        ):
             READS[how](reader)
     with fffs.FileReader(path, check_data=False) as reader:
         os.utime(path, ns=(2, 2))
         READS[how](reader)
+
+
+@pytest.mark.parametrize("how", READS)
+def test_a_touch_counts_as_a_change_of_a_file_without_checksums(how: str, tmp_path: Path) -> None:
+    path = parts_of(tmp_path / "a", b"A")
+    with fffs.FileReader(path) as reader:
+        READS[how](reader)
+        os.utime(path, ns=(1, 1))
+        for _ in range(2):
+            with pytest.raises(SourceChangedError, match=r"part-0: its modification time or size .* open it again"):
+                READS[how](reader)
+    with fffs.FileReader(path) as reader:
+        READS[how](reader)
+
+
+@pytest.mark.parametrize(("module", "name"), [(reader, "part-0"), (bag_reader, "x.bag")], ids=["file", "bag"])
+def test_a_change_between_the_index_and_the_first_record_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
+) -> None:
+    """The index is of the old file, the bytes are of the new one."""
+    path = parts_of(tmp_path / "a", b"A")
+    if name == "x.bag":
+        path = tmp_path / name
+        with fffs.granular.BagWriter(path) as writer:
+            writer.append(b"A" * 1000)
+    data = path.read_bytes()
+    os.utime(path, ns=(1, 1))
+    finish = module.with_checksums
+
+    def overwritten(index: RecordIndex) -> RecordIndex:
+        path.write_bytes(data.replace(b"A", b"B"))
+        return finish(index)
+
+    monkeypatch.setattr(module, "with_checksums", overwritten)
+    with fffs.FileReader(path) if module is reader else fffs.granular.BagReader(path) as opened:
+        for _ in range(2):
+            with pytest.raises(SourceChangedError, match=name):
+                opened.read([0])
+        if module is reader:
+            with pytest.raises(SourceChangedError, match=name):
+                opened.read_range(0, 0, 10)
 
 
 def test_a_file_that_changed_is_an_error_for_its_records_alone(tmp_path: Path) -> None:

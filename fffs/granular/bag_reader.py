@@ -10,7 +10,7 @@ from typing import Any, overload
 import numpy as np
 
 from fffs.errors import ClosedError, RecordError
-from fffs.files import SourceFile, open_source
+from fffs.files import SourceFile, open_with_status
 from fffs.folders import close
 from fffs.formats.bag import COMPRESSED, load
 from fffs.granular.zstd import Decompressor
@@ -27,14 +27,14 @@ MAX_RECORD = 1 << 30
 
 def open_bag(path: str, layout: str | None = None) -> tuple[SourceFile, str]:
     """Open a Bag: the file with its index, the caller's to close, and the layout that was found."""
-    fd, name = open_source(path)
+    fd, name, status = open_with_status(path)
     try:
         index, found = load(fd, name, layout)
         index = with_checksums(index)
     except BaseException:
         close(fd)
         raise
-    return SourceFile(fd, index), found
+    return SourceFile(fd, index, status), found
 
 
 def size_of(source: SourceFile, layout: str) -> int:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fffs.engine import CHECK_NONE
 from fffs.errors import UnsupportedError
-from fffs.files import SourceFile, open_source
+from fffs.files import SourceFile, open_with_status
 from fffs.folders import close
 from fffs.granular import spec as specs
 from fffs.granular.shards import Shard, data_set_folders, find_shards, open_shards
@@ -123,10 +123,11 @@ class DataSetFiles:
 
 def _whole(path: str) -> SourceFile:
     """A file that is one record."""
-    fd, name = open_source(path)
-    size = os.fstat(fd).st_size
+    fd, name, status = open_with_status(path)
+    size = status.st_size
     starts, ends = np.zeros(1, np.int64), np.full(1, size, np.int64)
-    return SourceFile(fd, RecordIndex(name, starts, ends, None, CHECK_NONE, size, format="JSON").validate())
+    index = RecordIndex(name, starts, ends, None, CHECK_NONE, size, format="JSON").validate()
+    return SourceFile(fd, index, status)
 
 
 # ---------------------------------------------------------------- the tree

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,14 +58,14 @@ def load(file: SourceFile, check_data: bool = True) -> Packed:
     found = trailer.load(file.fd, index)
     if found is not None:
         _refuse_foreign(index, found[0])
-        return Packed(SourceFile(file.fd, found[1]), found[0], lossless=True)
+        return Packed(replace(file, index=found[1]), found[0], lossless=True)
     # Before memory is claimed for all of it: in a file that is mostly holes, a record can be of any size.
     if _read(file, len(packed_pickle.MAGIC), 1) != packed_pickle.PROTO:
         raise MetadataError(
             f"{index.path}: the tree of the packed folder is damaged: it does not begin as a pickle does"
         )
     # The store must not close the file: it is borrowed for this one record.
-    borrowed = RecordStore([SourceFile(duplicate(file.fd), index)])
+    borrowed = RecordStore([replace(file, fd=duplicate(file.fd))])
     try:
         data = borrowed.read_one(len(index) - 1, check_data)
     except ChecksumError as error:

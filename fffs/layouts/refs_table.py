@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,7 @@ def load(file: SourceFile, shard: Shard, sequences: Sequence[bool], check: bool 
     first = [np.empty(shard.rows, np.int64) for _ in sequences]
     count = [np.empty(shard.rows, np.int64) for _ in sequences]
     # The store must not close the file: it is borrowed.
-    store = RecordStore([SourceFile(duplicate(file.fd), file.index)])
+    store = RecordStore([replace(file, fd=duplicate(file.fd))])
     try:
         for begin in range(0, shard.rows, STEP):
             part = range(begin, min(begin + STEP, shard.rows))

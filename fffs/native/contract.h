@@ -227,6 +227,20 @@ int fffs_packed_pickle_decode(const uint8_t *data, size_t size, fffs_packed_pick
 /* The type of the file system that fd is on, as statfs(2) numbers it (<linux/magic.h>); or -errno. */
 int64_t fffs_file_system(int fd);
 
+/* What a file was when it was opened, before anything was read of it. */
+typedef struct {
+    int64_t size;
+    int64_t mtime; /* seconds, and nanoseconds beyond them */
+    int64_t mtime_nanoseconds;
+    int64_t
+        least; /* somebody may append to the file, or cut what he did not finish, but keeps so many bytes; or -1 */
+} fffs_stamp;
+
+/* Whether a file without checksums, open as fd, may be believed to have the bytes that it had: its size and
+ * modification time are the same, or what an appender keeps is there. Not ctime, which a new name or mode changes as
+ * well. 0; -ESTALE: it changed; or -errno. */
+int fffs_unchanged(int fd, const fffs_stamp *stamp);
+
 /* ---------------------------------------------------------------- verified range reads (store.c) */
 
 /* One open file of a store with its index. The arrays and the descriptor stay the caller's and must outlive the
@@ -240,10 +254,7 @@ typedef struct {
     const uint32_t *block_checksums;  /* CRC-32 of each FFFS_BLOCK bytes of those records */
     uint64_t records;
     uint64_t bigs;
-    int64_t size; /* when it was opened, like the next two; of a file without checksums they must stay */
-    int64_t mtime;
-    uint32_t mtime_nanoseconds;
-    uint32_t grows; /* somebody may append to it */
+    fffs_stamp stamp; /* of a file without checksums */
     int32_t fd;
     uint32_t check;
     uint32_t keeps_times; /* 1: fstat shows each change of its content, at once and whoever makes it; 0: it may not */

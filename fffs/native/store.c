@@ -12,7 +12,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* How often a read starts again because its file changed meanwhile, before it gives up. */
 #define CHANGES_MAX 8
@@ -495,23 +494,12 @@ static int read_range(fffs_store *store, struct store_file *file, uint64_t row, 
     return status;
 }
 
-/* A range of a file without checksums: nothing but its size and times tells that other bytes are there now. Not ctime,
- * which a new name or mode changes as well. */
+/* A range of a file without checksums. */
 static int read_unchecked(const struct store_file *file, int64_t offset, uint64_t length, uint8_t *dest, int flags)
 {
     int status = read_fully(file->is.fd, offset, length, dest, flags);
-    struct stat now;
 
-    if (status)
-        return status;
-    if (fstat(file->is.fd, &now) != 0)
-        return -errno;
-    if (file->is.grows && now.st_size >= file->is.ends[file->is.records - 1])
-        return 0; /* its writer appends, and cuts what it could not write */
-    return now.st_size == file->is.size && now.st_mtim.tv_sec == file->is.mtime &&
-                   now.st_mtim.tv_nsec == file->is.mtime_nanoseconds
-               ? 0
-               : -ESTALE;
+    return status ? status : fffs_unchanged(file->is.fd, &file->is.stamp);
 }
 
 /* A record without bytes has a checksum all the same, and nobody reads it: an entry of the table may be wrong. */

@@ -77,6 +77,20 @@ static int look(int fd, int64_t seen[5])
     return 0;
 }
 
+int fffs_unchanged(int fd, const fffs_stamp *stamp)
+{
+    struct stat now;
+
+    if (fstat(fd, &now) != 0)
+        return -errno;
+    if (stamp->least >= 0 && now.st_size >= stamp->least)
+        return 0;
+    return now.st_size == stamp->size && now.st_mtim.tv_sec == stamp->mtime &&
+                   now.st_mtim.tv_nsec == stamp->mtime_nanoseconds
+               ? 0
+               : -ESTALE;
+}
+
 static bool same(fffs_watch *watch, const int64_t seen[5])
 {
     for (int i = 0; i < 5; i++)
