@@ -275,7 +275,10 @@ def test_checksums_that_go_with_a_file_that_is_replaced_are_not_the_source(tmp_p
 SINGLE = ("part-0", "x.bag", "v3.bag", "x.ffr", "x.tfrecord", "y.tfrecord.gz", "x.tar")
 
 
-def rewrite_once(path: Path, mtime: int) -> Callable[[int, int], None]:
+TIMES = itertools.count(1)
+
+
+def rewrite_once(path: Path) -> Callable[[int, int], None]:
     """A progress callback that writes to a source, when the first batch of it has been read."""
     done: list[bool] = []
 
@@ -285,6 +288,7 @@ def rewrite_once(path: Path, mtime: int) -> Callable[[int, int], None]:
             content = path.read_bytes()
             with path.open("r+b") as file:
                 file.write(content)
+            mtime = next(TIMES)
             os.utime(path, ns=(mtime, mtime))  # however coarse the clock is
 
     return progress
@@ -310,13 +314,79 @@ def test_a_source_that_changes_while_it_is_converted_gives_no_result(
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     if name == "v3.bag":
         files.append(tmp_path / "v3.idx")
-    for number, file in enumerate(files):
+    for file in files:
         for target, options in (("out.ffr", {}), ("out", {"to": "granular"}), ("out", {"to": "tfrecord", "parts": 3})):
             if name == "x.tar" and target != "out.ffr":
                 continue
             with pytest.raises(SourceChangedError, match=f"^{file}: (its modification time or size )?changed while"):
-                fffs.convert(path, tmp_path / target, progress=rewrite_once(file, number), **options)
+                fffs.convert(path, tmp_path / target, progress=rewrite_once(file), **options)
             assert not [left for left in left_in(tmp_path) if left.startswith(("out", "."))]
+
+
+def renamed_by_a_link(path: Path) -> None:
+    os.link(path, path.with_name("link"))
+    path.unlink()
+    path.with_name("link").rename(path)
+
+
+def append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"more")
+
+
+def overwrite(path: Path) -> None:
+    path.write_bytes(path.read_bytes())
+    os.utime(path, ns=(1, 1))
+
+
+def replace_by_one_of_another_time(path: Path) -> None:
+    shutil.copy(path, path.with_name("link"))
+    os.utime(path.with_name("link"), ns=(1, 1))
+    path.with_name("link").rename(path)
+
+
+def replace_by_one_of_another_size(path: Path) -> None:
+    other, status = path.with_name("link"), path.stat()
+    other.write_bytes(path.read_bytes() + b"more")
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    other.rename(path)
+
+
+UNCHANGING = {"mode": lambda path: path.chmod(0o400), "link": lambda path: os.link(path, path.with_name("link"))}
+UNCHANGING["rename"] = renamed_by_a_link
+CHANGING = [append, overwrite, replace_by_one_of_another_time, replace_by_one_of_another_size]
+
+
+def once(act: Callable[[Path], object], path: Path) -> Callable[[int, int], None]:
+    """A progress callback that does something with a source, when some of it has been read."""
+    left = [act]
+    return lambda done, _: left.pop()(path) if left and done else None
+
+
+@pytest.mark.parametrize("name", ["part-0", "x.bag", "x.ffr", "x.tar"])
+def test_a_source_changes_by_its_size_or_modification_time_and_not_by_names_or_modes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = tmp_path / "in" / name
+    path.parent.mkdir()
+    records = [b"%04d" % k for k in range(20)]
+    if name == "x.tar":
+        path.write_bytes(b"".join(tar_file(b"%d" % k) for k in range(20)) + END)
+    else:
+        fffs.convert(write_ffr(tmp_path / "x.ffr", records), path)
+    monkeypatch.setattr(record_sources, "BATCH_BYTES", 8)
+    for what, act in UNCHANGING.items():
+        fffs.convert(path, tmp_path / f"{what}.ffr", progress=once(act, path))
+        assert len(records_of(tmp_path / f"{what}.ffr")) >= 20
+        (path.with_name("link")).unlink(missing_ok=True)
+    path.chmod(0o600)
+    good = path.read_bytes()
+    # Of an archive only what is open is read: what gets its name is another.
+    for act in CHANGING[:2] if name == "x.tar" else CHANGING:
+        with pytest.raises(SourceChangedError, match=rf"{name}: .*changed"):
+            fffs.convert(path, tmp_path / "out.ffr", progress=once(act, path))
+        path.write_bytes(good)
+    assert "out.ffr" not in left_in(tmp_path)
 
 
 # ---------------------------------------------------------------- parts

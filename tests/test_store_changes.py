@@ -257,9 +257,7 @@ def test_other_bytes_in_a_file_without_checksums_are_an_error(how: str, tmp_path
         READS[how](reader)
         path.chmod(0o600)
         path.write_bytes(other.read_bytes())
-        with pytest.raises(
-            SourceChangedError, match="part-0: its modification time or size changed while it was open"
-        ):
+        with pytest.raises(SourceChangedError, match="part-0: its modification time or size changed while it was open"):
             READS[how](reader)
     with fffs.FileReader(path, check_data=False) as reader:
         os.utime(path, ns=(2, 2))

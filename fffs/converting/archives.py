@@ -20,7 +20,8 @@ from fffs.folders import close
 from fffs.formats import strangers
 from fffs.formats.streams import Stream, compression
 from fffs.jobs import Jobs, Progress
-from fffs.scan import KINDS, identity
+from fffs.scan import KINDS
+from fffs.stamps import is_unchanged, make_stamp
 from fffs.withblock import Closing
 
 Work = Callable[[File, Iterator[bytes]], None]
@@ -44,7 +45,8 @@ class Archive(Closing):
     def __init__(self, fd: int, path: str, warn: Callable[[str], None]) -> None:
         """fd: open at path, and from now on this object's."""
         self.fd, self.path = fd, path
-        self._identity = identity(os.fstat(fd))
+        status = os.fstat(fd)
+        self.size, self._stamp = status.st_size, make_stamp(status)
         self.names = Names(path, warn)
 
     def scan(self, progress: Progress | None) -> None:
@@ -72,7 +74,7 @@ class Archive(Closing):
 
     def refuse_changed(self) -> None:
         """Raise SourceChangedError when the archive is not as it was."""
-        if identity(os.fstat(self.fd)) != self._identity:
+        if not is_unchanged(self.fd, self._stamp):
             raise self._changed()
 
     def close(self) -> None:
@@ -95,7 +97,7 @@ class Tar(Archive):
         stream, names = Stream(self.fd, self.path, self.kind), self.names
         for member in tar.members(stream, names.warn):
             if progress:
-                progress(stream.done, self._identity[2])
+                progress(stream.done, self.size)
             if member.kind == b"0":
                 names.add_file(member.name, member.place, member.size, member.mode, member.mtime)
             elif member.kind == b"1":
@@ -155,7 +157,7 @@ class Zip(Archive):
                     f"{self.path}: {info.header_offset} bytes in front of the archive are none of its, left out"
                 )
             end = info.header_offset + LOCAL.size + info.compress_size
-        if end > self._identity[2]:
+        if end > self.size:
             raise MetadataError(f"{self.path}: members reach past the end of the file; it was cut")
 
     def _add(self, k: int, info: zipfile.ZipInfo) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from fffs.atomic import CHECKSUMS
 from fffs.converting import kinds
 from fffs.errors import SourceChangedError, UsageError
+from fffs.folders import close
 from fffs.formats.bag import SUFFIX, sidecars
 from fffs.reader import expand_sources
-from fffs.scan import Identity, identity
 from fffs.shards import expand_shards
+from fffs.stamps import is_unchanged, make_stamp
 
 
 class Sources:
@@ -32,20 +34,25 @@ class Sources:
             files = [path]
         elif kind == "granular":
             self._folders, files = _data_set(path)
-        self._was: dict[str, Identity] = {}
+        self._was: dict[str, Any] = {}  # name -> stamp
         for name in _with_sidecars(files):
             with contextlib.suppress(OSError):  # what must be there is missed by who opens it
-                self._was[name] = _identity(name)
+                self._was[name] = make_stamp(os.stat(name))
 
     def refuse_changed(self) -> None:
         """Before the result is put in place. Formats without checksums would be a mixture of what was and what is.
 
-        Two writes within one tick of the clock of a file system may look like one. Raises SourceChangedError.
+        Two writes within one tick of the clock of a file system may look like one. Another name, link or mode is no
+        change. Raises SourceChangedError.
         """
         for name, was in self._was.items():
-            with contextlib.suppress(OSError):  # gone or replaced, which is a change as well
-                if _identity(name) == was:
-                    continue
+            with contextlib.suppress(OSError):  # gone, which is a change as well
+                fd = os.open(name, os.O_PATH | os.O_CLOEXEC)
+                try:
+                    if is_unchanged(fd, was):
+                        continue
+                finally:
+                    close(fd)
             raise SourceChangedError(f"{name}: changed while it was converted; convert it when nobody writes to it")
 
     def refuse_inside(self, target: str) -> None:
@@ -63,11 +70,6 @@ class Sources:
         """Raise UsageError for a file that is read, by whatever name, and would be replaced or removed."""
         if any(_is_same(name, source) for source in self._was):
             raise UsageError(f"{name}: is the source itself, or a part of it")
-
-
-def _identity(name: str) -> Identity:
-    """Without the number of the inode: some file systems give another one at each look."""
-    return identity(os.stat(name), numbered=False)
 
 
 def _is_same(path: str, other: str) -> bool:

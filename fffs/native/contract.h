@@ -232,8 +232,7 @@ typedef struct {
     int64_t size;
     int64_t mtime; /* seconds, and nanoseconds beyond them */
     int64_t mtime_nanoseconds;
-    int64_t
-        least; /* somebody may append to the file, or cut what he did not finish, but keeps so many bytes; or -1 */
+    int64_t least; /* somebody may append, or cut what he did not finish, but keeps so many bytes; -1: nobody may */
 } fffs_stamp;
 
 /* Whether a file without checksums, open as fd, may be believed to have the bytes that it had: its size and
