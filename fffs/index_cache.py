@@ -110,11 +110,14 @@ def _system(fd: int) -> bytes:
     return struct.pack("<Q8x", os.fstatvfs(fd).f_fsid & (2**64 - 1))
 
 
-def settle(fd: int, key: Key) -> bool:
-    """Whether each change of an open file from now on makes its key another one. Waits for its dirty pages.
+def settle(fd: int, key: Key, smallest: int) -> bool:
+    """Whether the index of an open file, whose records take ``smallest`` bytes at least, is worth keeping, and each
+    change from now on makes the key another one. Waits for dirty pages, unless there cannot be records enough.
 
     To be asked before the file is scanned.
     """
+    if key.size < FEWEST * smallest:
+        return False
     newest = max(key.mtime, key.ctime)
     return newest <= time.time_ns() - int(SETTLED * 1e9) and lib.fffs_clean_pages(fd) == 0
 

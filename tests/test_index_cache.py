@@ -164,6 +164,30 @@ def test_damaged_and_small_files_are_not_cached(tmp_path: Path, cache: Path, cou
     assert not cache.exists()
 
 
+def test_nothing_is_written_back_of_a_file_too_small_to_be_kept(
+    tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleaned: list[int] = []
+
+    class Engine:
+        @staticmethod
+        def fffs_clean_pages(fd: int) -> int:
+            cleaned.append(fd)
+            return 0
+
+    monkeypatch.setattr(index_cache, "lib", Engine)
+    few = index_cache.FEWEST - 1
+    for module, of in ((tfrecord, tf_frame), (ofrecord, of_frame)):
+        for data in (b"", of(b"x") * 100, of(b"") * few):
+            counted.load(path_of(tmp_path, "file", data), module)
+        assert not cleaned
+        counted.load(path_of(tmp_path, "file", of(b"") * (few + 1)), module)
+        assert len(cleaned) == len(list(cache.iterdir())) > 0
+        cleaned.clear()
+        for entry in cache.iterdir():
+            entry.unlink()
+
+
 def test_an_entry_with_any_byte_changed_is_ignored_and_made_anew(tmp_path: Path, cache: Path, counted: Counted) -> None:
     path = path_of(tmp_path, "file", RECORDS)
     counted.load(path)

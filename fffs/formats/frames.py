@@ -66,7 +66,7 @@ def load_index(fd: int, path: str, form: FrameFormat, check: bool) -> RecordInde
             index = cached_index(fd, path, form, key.size, cached)
             if index is not None:
                 return index
-        settled = key is not None and check and index_cache.settle(fd, key)
+        settled = key is not None and check and index_cache.settle(fd, key, form.head + form.tail)
     index, error = scan(fd, path, form, check)
     if error is not None:
         raise error
