@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import stat
+import time
 
 from fffs.descriptors import above_standard
 from fffs.folders import FOLDER, close, open_folder, remove_content
@@ -26,8 +27,9 @@ SUFFIX = ".fffs-tmp"
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 LARGE = 4096  # names of a folder from which on it is not listed for each file that is written there
+SHARE = 0.01  # of the time that goes by, for listing one such folder again and again
 FOLDERS_KEPT = 256
-_large_folders: dict[tuple[int, int], list[bytes]] = {}
+_large_folders: dict[tuple[int, int], tuple[float, list[bytes]]] = {}  # until when they are believed, leftovers
 
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -163,13 +165,15 @@ def _find_leftovers(place: int, name: bytes) -> list[bytes]:
 
 
 def _leftovers_in(place: int) -> list[bytes]:
-    """What is called as temporary files and folders of any target are. A large folder is listed once by a process:
+    """What is called as temporary files and folders of any target are. A large folder is not listed for each target:
     else who writes a million files there lists it a million times. Raises OSError.
     """
     status = os.fstat(place)
     key = status.st_dev, status.st_ino
-    if (known := _large_folders.get(key)) is not None:
-        return known
+    begin = time.monotonic()
+    until, found = _large_folders.get(key, (begin, []))
+    if begin < until:
+        return found
     fd = os.open(b".", FOLDER, dir_fd=place)
     try:
         entries = os.listdir(fd)
@@ -179,7 +183,8 @@ def _leftovers_in(place: int) -> list[bytes]:
     if len(entries) >= LARGE:
         if len(_large_folders) >= FOLDERS_KEPT:
             _large_folders.clear()
-        _large_folders[key] = found
+        end = time.monotonic()
+        _large_folders[key] = end + (end - begin) / SHARE, found
     return found
 
 

@@ -864,10 +864,11 @@ def test_the_leftovers_of_a_killed_writer_are_removed_by_the_next(room: Path) ->
     assert names_in(room / "pack.ffr") == ["a", "sub", "sub/victim"]
 
 
-def test_a_large_folder_is_listed_once_however_many_files_are_written_there(
+def test_a_large_folder_is_not_listed_for_each_file_that_is_written_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(temporary, "LARGE", 3)
+    monkeypatch.setattr(temporary, "SHARE", 1e-9)  # soon is not soon enough
     left = tmp_path / f".3.ffr.{'0' * 12}{temporary.SUFFIX}"
     for name in ("a", "b", left.name):
         (tmp_path / name).touch()
@@ -878,6 +879,34 @@ def test_a_large_folder_is_listed_once_however_many_files_are_written_there(
         fffs.FileWriter(tmp_path / f"{k}.ffr", 0).close()
     assert len(listed) == 1
     assert not left.exists()
+
+
+def test_a_large_folder_is_listed_again_for_a_hundredth_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").touch()
+    now, listed = 1000.0, 0
+    listdir = os.listdir
+
+    def slow(place: Any) -> list[str]:
+        nonlocal now, listed
+        now, listed = now + 2, listed + 1
+        return listdir(place)
+
+    monkeypatch.setattr(temporary, "LARGE", 1)
+    monkeypatch.setattr(temporary, "_large_folders", {})
+    monkeypatch.setattr(temporary.time, "monotonic", lambda: now)
+    monkeypatch.setattr(os, "listdir", slow)
+    left = tmp_path / f".x.ffr.{'0' * 12}{temporary.SUFFIX}"
+    fffs.FileWriter(tmp_path / "x.ffr", 0).close()
+    left.touch()
+    for _ in range(100):
+        now += 1.9
+        fffs.FileWriter(tmp_path / "x.ffr", 0).close()
+    assert (listed, left.exists()) == (1, True)
+    now += 11
+    fffs.FileWriter(tmp_path / "x.ffr", 0).close()
+    assert (listed, left.exists()) == (2, False)
 
 
 def test_leftovers_inside_the_packed_folder_are_neither_packed_nor_in_the_way(tmp_path: Path) -> None:
