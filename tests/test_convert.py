@@ -1252,6 +1252,39 @@ def stored_zip(*members: tuple[bytes, bytes, int, int, bytes]) -> bytes:
     return data + directory + end
 
 
+def test_a_zip_with_too_many_names_is_refused_before_they_are_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end says how long the directory is, and may lie about how many are in it."""
+    members = [(b"%d" % k, b"", 0, 0o100644, b"") for k in range(30)]
+    data = bytearray(stored_zip(*members))
+    struct.pack_into("<HH", data, len(data) - 14, 1, 1)
+    made: list[zipfile.ZipInfo] = []
+
+    class Info(zipfile.ZipInfo):
+        def __init__(self, name: str) -> None:
+            super().__init__(name)
+            made.append(self)
+
+    monkeypatch.setattr(zipfile, "ZipInfo", Info)
+    monkeypatch.setattr(names, "FREE", 10_000)
+    monkeypatch.setattr(names, "available_memory", lambda: 0)
+    assert len(warned(tmp_path, stored_zip(*members[:15]))[1]) == len(made) == 15
+    made.clear()
+    assert "so many names" in refusal(tmp_path, bytes(data), UnsupportedError)
+    monkeypatch.setattr(names, "FREE", 1000)
+    assert "so many names" in refusal(tmp_path, bytes(data), UnsupportedError)
+    assert not made
+
+
+@pytest.mark.parametrize(
+    "extra", [b"\x99\x99\x05\0abcd", b"ab\1\0xUT\xff\xffabc", b"UT\5\0\0abcdUT\1\0", b"\1\0\x08\0"]
+)
+def test_an_extra_field_that_was_cut_is_ignored_as_by_unzip(tmp_path: Path, extra: bytes) -> None:
+    data = stored_zip((b"first", b"1", 0, 0o100644, extra), (b"b", b"2", 0, 0o100644, b""))
+    assert warned(tmp_path, data) == ([], {b"first": b"1", b"b": b"2"})
+
+
 def test_an_empty_member_of_a_zip_needs_no_compressed_data(tmp_path: Path) -> None:
     data = stored_zip((b"empty", b"", 8, 0o100644, b""), (b"b", b"b", 0, 0o100644, b""))
     assert warned(tmp_path, data) == ([], {b"empty": b"", b"b": b"b"})

@@ -13,6 +13,7 @@ from typing import Any, Final
 from fffs import engine
 from fffs.converting import tar
 from fffs.converting.names import File, Names
+from fffs.converting.zip_directory import EXTRA, read_directory
 from fffs.engine import BLOCK
 from fffs.errors import MetadataError, SourceChangedError, UnsupportedError
 from fffs.failures import reading
@@ -34,7 +35,6 @@ ENCRYPTED: Final = 0x41  # bits of a zip member's flags: encrypted, and strongly
 UTF8: Final = 0x800
 UNIX: Final = 3  # systems that a zip member may come from: 3 and 19 (macOS) have modes
 LOCAL: Final = struct.Struct("<4s22xHH")
-EXTRA: Final = struct.Struct("<HH")
 EXTENDED_TIME: Final = 0x5455
 UNICODE_PATH: Final = 0x7075
 
@@ -135,13 +135,7 @@ class Zip(Archive):
 
     def scan(self, progress: Progress | None) -> None:
         """As ``Archive`` says."""
-        try:
-            with reading(self.path), open(self.fd, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
-                self._infos = archive.infolist()
-        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError, EOFError) as error:
-            raise MetadataError(
-                f"{self.path}: its directory, which is at the end, is damaged or missing ({error}); copy it again"
-            ) from None
+        self._infos = read_directory(self.fd, self.path, self.names)
         self._refuse_overlaps()
         for k, info in enumerate(self._infos):
             self._add(k, info)

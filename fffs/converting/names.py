@@ -166,7 +166,11 @@ class Names:
 
     def _count(self, name: bytes) -> None:
         self._room -= EACH + COPIES * len(name)
-        if self._room < 0:
+        self.refuse_beyond(0)
+
+    def refuse_beyond(self, memory: int) -> None:
+        """Raise UnsupportedError when names need so many bytes of memory more, and may not have them."""
+        if memory > self._room:
             raise UnsupportedError(
                 f"{self.shown}: so many names that they would take more than half of the memory; convert it where "
                 "there is more, or unpack it, and pack its folders one by one"

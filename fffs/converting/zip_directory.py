@@ -1,0 +1,81 @@
+"""The directory of a zip archive: read by zipfile, but in bounded memory, and where unzip reads it as well."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from typing import Final
+
+from fffs.converting.names import EACH, Names
+from fffs.errors import MetadataError, UnsupportedError
+from fffs.failures import reading
+
+ENTRY: Final = struct.Struct("<4s24x3H12x")
+"""Magic, lengths of name, extra fields and comment, which follow in this order."""
+EXTRA: Final = struct.Struct("<HH")
+"""Kind and size of what follows."""
+
+
+def read_directory(fd: int, path: str, names: Names) -> list[zipfile.ZipInfo]:
+    """The members of the archive open as fd, which stays the caller's.
+
+    Raises:
+        MetadataError: the directory is damaged or missing.
+        UnsupportedError: there are more names than may be.
+        ReadError.
+
+    """
+    try:
+        with reading(path), _Guarded(fd, names) as file, zipfile.ZipFile(file) as archive:
+            return archive.infolist()
+    except UnsupportedError:  # a ValueError, too
+        raise
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError, EOFError) as error:
+        raise MetadataError(
+            f"{path}: its directory, which is at the end, is damaged or missing ({error}); copy it again"
+        ) from None
+
+
+class _Guarded(io.BufferedReader):
+    """An archive, for zipfile, which reads the directory at once: it does not get one with more names than may be."""
+
+    def __init__(self, fd: int, names: Names) -> None:
+        super().__init__(io.FileIO(fd, closefd=False))
+        self._names = names
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Also what lies around the directory; nothing there begins as an entry does."""
+        self._names.refuse_beyond(size or 0)
+        data = super().read(size)
+        cut: list[tuple[int, int]] = []
+        at = need = 0
+        while at + ENTRY.size <= len(data):
+            magic, name, extra, comment = ENTRY.unpack_from(data, at)
+            if magic != b"PK\x01\x02":
+                break
+            need += EACH + name  # zipfile has the path once, and of the rest about as much as the tree
+            self._names.refuse_beyond(need)
+            at += ENTRY.size + name + extra
+            if extra and (found := _cut_field(data, at - extra, min(at, len(data)))):
+                cut.append(found)
+            at += comment
+        return _without(data, cut) if cut else data
+
+
+def _cut_field(data: bytes, at: int, end: int) -> tuple[int, int] | None:
+    """Where an extra field begins that claims more bytes than there are up to end, and how many there are."""
+    while at + EXTRA.size <= end:
+        size = EXTRA.unpack_from(data, at)[1]
+        if at + EXTRA.size + size > end:
+            return at, end - at - EXTRA.size
+        at += EXTRA.size + size
+    return None
+
+
+def _without(data: bytes, cut: list[tuple[int, int]]) -> bytes:
+    """A directory in which these extra fields mean nothing: as to unzip."""
+    mended = bytearray(data)
+    for at, size in cut:
+        EXTRA.pack_into(mended, at, 0, size)
+    return bytes(mended)
