@@ -158,30 +158,6 @@ def test_states_of_samplers_are_saved_as_they_were_whoever_has_them(path: Path, 
     assert [plain(resumed), plain(resumed)] == after
 
 
-class Counting(AsItGoes):
-    """Tells itself the next epoch when one begins."""
-
-    def __init__(self) -> None:
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __iter__(self) -> Any:
-        generator = torch.Generator().manual_seed(self.epoch)
-        self.set_epoch(self.epoch + 1)
-        return iter(torch.randperm(24, generator=generator).tolist())
-
-
-def test_a_sampler_that_counts_its_epochs_is_told_the_one_that_is_resumed(path: Path) -> None:
-    batches, state = begun(loader := DataLoader(Tagged(path), 4, sampler=Counting()), epochs=2)
-    after = [plain(batches), plain(loader)]
-    resumed = DataLoader(Tagged(path), 4, sampler=Counting())
-    resumed.load_state_dict(state)
-    resumed.load_state_dict(resumed.state_dict())
-    assert [plain(resumed), plain(resumed)] == after
-
-
 class Pairs(AsItGoes):
     """Batches of other things than integers, and that can be read once only."""
 
@@ -354,24 +330,6 @@ def test_settings_that_change_the_order_are_refused(path: Path, name: str, then:
     make(then).load_state_dict(state)
     with pytest.raises(UsageError, match=f"^the state is of a loader with [A-Za-z.]*{name}"):
         make(now).load_state_dict(state)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_epoch_that_a_sampler_is_told_after_the_state_was_loaded_is_refused(path: Path, workers: int) -> None:
-    def make() -> DataLoader:
-        return DataLoader(Tagged(path), 4, sampler=distributed()(), num_workers=workers)
-
-    loader = make()
-    loader.sampler.set_epoch(3)  # type: ignore[attr-defined]
-    batches, state = begun(loader)
-    rest = plain(batches)
-    resumed = make()
-    resumed.load_state_dict(state)
-    resumed.sampler.set_epoch(4)  # type: ignore[attr-defined]
-    with pytest.raises(UsageError, match=r"DistributedSampler: .* it was told another epoch"):
-        iter(resumed)
-    resumed.sampler.set_epoch(3)  # type: ignore[attr-defined]
-    assert plain(resumed) == rest
 
 
 class Endless(Sampler[list[int]]):

@@ -113,13 +113,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         order = self._order
         if order is None:
             return self._start()
-        if order.resuming:
-            # The order is drawn again; to the rest of the program nothing was drawn.
-            state = torch.get_rng_state()
-            try:
-                order.replay()
-            finally:
-                torch.set_rng_state(state)
+        order.replay()
         return _Batches(self._start(), order, self.num_workers)
 
     @property
@@ -188,6 +182,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         torch's global generator or from its attribute ``generator`` alone. Any other is known by its batches only: what
         it gave before the state was saved is compared with what it gives now, and that is an error where they differ.
         Between two epochs there is nothing to compare.
+
+        Of a state that was saved after the last batch of an epoch, nothing is left: the next iterator is empty, unless
+        the sampler is told another epoch (``set_epoch``) before: then that is the one that begins.
 
         Raises:
             UsageError: the state is none; or the data set, its files, batch_size, drop_last, the kind of the sampler or

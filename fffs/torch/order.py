@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-from fffs.errors import UsageError
 from fffs.torch.batch import Batch
 from fffs.torch.epoch import Epoch, noted
 from fffs.torch.fingerprint import GROWING
-from fffs.torch.generators import Source, draw_seed, first_number, get_state, set_state
-from fffs.torch.samplers import Samplers, length
+from fffs.torch.generators import Source, draw_seed, first_number, get_state
+from fffs.torch.replay import Replay
+from fffs.torch.samplers import Samplers
 from fffs.torch.state import CHANGED, VERSION, on_cpu, refuse_what_does_not_fit, refuse_what_is_no_state
 
 
@@ -63,9 +63,7 @@ class Order:
         self._seeds_each_epoch, self._seeded = not persistent, False
         self._latest: weakref.ref[Draws] | None = None  # of the last iterator
         self._seed: int | None = None  # of the random numbers that samples use
-        self._resumed: Epoch | None = None
-        self._replayed: Iterator[Any] | None = None  # the rest of that
-        self._states: list[torch.Tensor] = []  # of generators, when that was saved
+        self._resumed: Replay | None = None
         self._samplers = Samplers(sampler)
         self._of_loader = generator
         self._own = list(dict.fromkeys([*self._samplers.generators, *([generator] if generator else [])]))
@@ -76,10 +74,10 @@ class Order:
     @property
     def batches(self) -> int | None:
         """How many an epoch has; None: the sampler does not say."""
-        return length(self.sampler)
+        return self._samplers.batches
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_latest": None, "_replayed": None}  # a copy has no iterators
+        return self.__dict__ | {"_latest": None}  # a copy has no iterators
 
     def __iter__(self) -> Iterator[Any]:
         draws = Draws(self)
@@ -99,16 +97,17 @@ class Order:
         if draws or not torch_draws:
             return self._of_loader
         other = torch.Generator(torch.empty(()).device)  # where torch's number will be
-        other.manual_seed(self.seed(self._resumed or Epoch(self.epoch.number + 1), -1))
+        other.manual_seed(self.seed(self._resumed.epoch if self._resumed else Epoch(self.epoch.number + 1), -1))
         return other
 
     def begin(self) -> tuple[Epoch, Iterator[Any]]:
         """An epoch that begins, or is resumed, and the rest of its order."""
+        self.replay()
         if self._resumed is not None:
-            self.replay()
-            assert self._replayed is not None
-            (self.epoch, rest), self._resumed, self._replayed = (self._resumed, self._replayed), None, None
-            return self.epoch, rest
+            replay, self._resumed = self._resumed, None
+            assert replay.rest is not None
+            self.epoch = replay.epoch
+            return self.epoch, replay.rest
         epoch = Epoch(self.epoch.number + 1, self.step, begun=True)
         if self._seed is None:
             self._seed = first_number(get_state(self._own[0] if self._own else None))
@@ -120,36 +119,14 @@ class Order:
         return epoch, _asked(rest)
 
     def replay(self) -> None:
-        """Draw the order of the epoch that is resumed again, and pass over what was drawn. Then generators stand where
-        they stood when the state was saved: others may have drawn from them since the order was. (torch's global one is
-        the caller's concern.)
+        """Draw the order of an epoch that is to be resumed; one of which nothing is left may turn out to be over.
 
         Raises UsageError: the sampler does not give again what it gave.
         """
-        epoch = self._resumed
-        if epoch is None or self._replayed is not None:
-            return
-        before = [generator.get_state() for generator in self._own]
-        try:
-            self._replayed = self._drawn_again(epoch)
-            before = self._states or before
-        finally:
-            for generator, state in zip(self._own, before, strict=True):
-                generator.set_state(state)
-
-    def _drawn_again(self, epoch: Epoch) -> Iterator[Any]:
-        """The rest of an epoch's order. Moves generators."""
-        for source, state in zip(self._samplers.sources, epoch.drawn_from or [], strict=True):
-            set_state(source, state)
-        self._samplers.restore(epoch.samplers)
-        again, rest = Epoch(epoch.number, epoch.drawn), iter(self.sampler)
-        # A sampler may draw numbers when it is asked for more than it has: it is asked as often as it was.
-        collections.deque(itertools.islice(noted(rest, again), epoch.drawn + epoch.ended), maxlen=0)
-        other = (again.drawn, again.ended, again.digest) != (epoch.drawn, epoch.ended, epoch.digest)
-        if other or self._samplers.told_other_than(epoch.told):
-            raise UsageError(f"{self._samplers.name}: {self._samplers.why_another_order}")
-        # What was given, but reached nobody, is in the state: it may have been drawn between others' numbers.
-        return itertools.chain(list(epoch.recent), noted(rest, epoch))
+        if self._resumed is not None:
+            self._resumed.draw()
+            if self._resumed.is_over:
+                self.epoch, self._resumed = Epoch(self._resumed.epoch.number, done=True), None
 
     @property
     def latest(self) -> Draws | None:
@@ -172,8 +149,8 @@ class Order:
         """Where the loader is: integers and tensors only, unless the sampler's own state or indices have others."""
         if self._resumed is None and self.latest is not None:
             self.latest.draw()  # an iterator was made, and its first batch not yet asked for
-        epoch = self._resumed or self.epoch
-        inside, waits = epoch.begun and not epoch.done, self.resuming and self._replayed is None
+        replay, epoch = self._resumed, self._resumed.epoch if self._resumed else self.epoch
+        inside, waits = epoch.begun and not epoch.done, replay if replay and replay.rest is None else None
         return {
             "version": VERSION,
             "fits": (epoch.fits if waits else self._described_since(epoch.fits)) if inside else self._described(),
@@ -188,7 +165,7 @@ class Order:
             "drawn_from": epoch.drawn_from if inside else None,
             "samplers": epoch.samplers if inside else self._samplers.save(),
             "sampler_epochs": epoch.told if inside else self._samplers.epochs(),
-            "generators": self._states if waits else [generator.get_state() for generator in self._own],
+            "generators": waits.states if waits else [generator.get_state() for generator in self._own],
             "global": torch.get_rng_state() if self._is_global else None,
         }
 
@@ -215,14 +192,8 @@ class Order:
         lengths |= {"drawn_from": len(self._samplers.sources), "generators": len(self._own)}
         refuse_what_does_not_fit(state, self._described(), lengths)
         self._seed, self._seeded, self._seeds_each_epoch = state["seed"], state["seeded"], state["seeds_each_epoch"]
-        self._latest = self._replayed = self._resumed = None
-        if state["position"] is not None:
-            ahead, position = collections.deque(state["ahead"]), state["position"]
-            at = {"drawn": position + len(ahead), "ended": state["ended"], "digest": state["digest"]}
-            drawn = {"drawn_from": state["drawn_from"], "samplers": state["samplers"], "told": state["sampler_epochs"]}
-            drawn["fits"] = dict(state["fits"])
-            self._resumed = Epoch(state["epoch"], position, begun=True, recent=ahead, **drawn, **at)
-        else:
+        self._latest = self._resumed = None
+        if state["position"] is None:
             self.epoch = Epoch(state["epoch"], done=True)
             self._samplers.restore(state["samplers"])
             if state["epoch"] and self._samplers.may_hide_state:
@@ -231,12 +202,13 @@ class Order:
                     "torch's generator alone; if not, give the sampler state_dict and load_state_dict, or set_epoch",
                     stacklevel=3,
                 )
-        self._states = state["generators"]
-        for generator, generator_state in zip(self._own, self._states, strict=True):
+        for generator, generator_state in zip(self._own, state["generators"], strict=True):
             generator.set_state(generator_state)
         if state["global"] is not None and self._is_global:
             torch.set_rng_state(state["global"])
         self._samplers.set_epochs(state["sampler_epochs"])
+        if state["position"] is not None:
+            self._resumed = Replay(_epoch_of(state), state["generators"], self._samplers, self._own)
 
 
 class Draws:
@@ -280,3 +252,11 @@ class Draws:
 def _asked(batches: Iterator[Any]) -> Iterator[Any]:
     """The same batches. The sampler has been asked for one: that is when it draws from its generator."""
     return itertools.chain(list(itertools.islice(batches, 1)), batches)
+
+
+def _epoch_of(state: dict[str, Any]) -> Epoch:
+    """The epoch that a state was saved in."""
+    ahead, position = collections.deque(state["ahead"]), state["position"]
+    at = {"drawn": position + len(ahead), "ended": state["ended"], "digest": state["digest"]}
+    began = {"drawn_from": state["drawn_from"], "samplers": state["samplers"], "told": state["sampler_epochs"]}
+    return Epoch(state["epoch"], position, begun=True, recent=ahead, fits=dict(state["fits"]), **began, **at)

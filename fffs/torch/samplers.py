@@ -49,6 +49,7 @@ class Samplers:
     """
 
     def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
         self._all = [sampler]
         while hasattr(self._all[-1], "sampler"):
             self._all.append(self._all[-1].sampler)
@@ -56,6 +57,11 @@ class Samplers:
         self.known = type(leaf) in KNOWN and all(type(wrapper) is BatchSampler for wrapper in wrappers)
         found = [getattr(one, "generator", None) for one in reversed(self._all)]
         self.generators = [generator for generator in found if isinstance(generator, torch.Generator)]
+
+    @property
+    def batches(self) -> int | None:
+        """How many an epoch has; None: the sampler does not say."""
+        return length(self.sampler)
 
     @property
     def sources(self) -> list[Source]:
