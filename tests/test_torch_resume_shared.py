@@ -6,13 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch.utils.data import RandomSampler, Sampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 from torch_samples import WARNINGS, Tagged, plain, write
 
-import fffs
 from fffs.errors import UsageError
 from fffs.torch import DataLoader, Dataset, Subset
 
@@ -203,32 +201,8 @@ def test_indices_of_a_subset_may_be_others_in_each_epoch(path: Path, at: int) ->
     resumed = make(range(20, 40))
     resumed.load_state_dict(state)
     assert plain(resumed) == plain(batches)
-    with pytest.raises(UsageError, match="files or indices"):
+    with pytest.raises(UsageError, match="with indices that are not those of this one"):
         make(range(20)).load_state_dict(state)
-
-
-class Lazy(Dataset):
-    """Opens its file when the first sample is asked for."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.mine = path, None
-
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, indices: list[int]) -> list[int]:
-        self.mine: Any = self.mine or fffs.FileReader(self.path)
-        return [len(record) for record in self.mine.read(indices)]
-
-
-def test_files_that_are_opened_in_an_epoch_are_no_other_data_set(path: Path) -> None:
-    loader = DataLoader(Lazy(path), 4)
-    for _ in range(2):
-        batches = iter(loader)
-        next(batches)
-        resumed = DataLoader(Lazy(path), 4)
-        resumed.load_state_dict(loader.state_dict())
-        assert plain(resumed) == plain(batches) != []
 
 
 def test_indices_of_a_subset_that_change_in_an_epoch_are_refused(path: Path) -> None:
@@ -237,34 +211,6 @@ def test_indices_of_a_subset_that_change_in_an_epoch_are_refused(path: Path) -> 
     loader.dataset.indices = range(20, 40)
     with pytest.raises(UsageError, match="with indices that changed in the epoch"):
         DataLoader(Subset(Dataset(path), range(20)), 4).load_state_dict(loader.state_dict())
-
-
-class Reusing(Sampler[Any]):
-    """Gives batches in one object that it fills again and again."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-
-    def __iter__(self) -> Any:
-        batch: list[Any] = []
-        array = np.zeros(4, np.int64)
-        for k in range(0, N, 4):
-            batch.clear()
-            batch += range(k, k + 4)
-            array[:] = batch
-            yield {"list": batch, "array": array}[self.kind]
-
-    def __len__(self) -> int:
-        return N // 4
-
-
-@pytest.mark.parametrize("kind", ["list", "array"])
-def test_batches_that_a_sampler_gives_in_one_list_resume(path: Path, kind: str) -> None:
-    batches = iter(loader := DataLoader(Tagged(path), batch_sampler=Reusing(kind), num_workers=2))
-    next(batches)
-    resumed = DataLoader(Tagged(path), batch_sampler=Reusing(kind))
-    resumed.load_state_dict(loader.state_dict())
-    assert plain(resumed) == plain(batches) != []
 
 
 # ---------------------------------------------------------------- interrupts

@@ -92,6 +92,16 @@ def plain(batches: Iterable[Any]) -> list[Any]:
     return [_plain(batch) for batch in batches]
 
 
+def begun(loader: fffs.torch.DataLoader, at: int = 3, epochs: int = 1) -> tuple[Any, Any]:
+    """An iterator in the midst of an epoch, and the state."""
+    for _ in range(epochs - 1):
+        plain(loader)
+    batches = iter(loader)
+    for _ in range(at):
+        next(batches)
+    return batches, loader.state_dict()
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.tolist()

@@ -20,7 +20,6 @@ import torch
 
 from fffs.torch.batch import Batch
 from fffs.torch.epoch import Epoch, noted
-from fffs.torch.fingerprint import GROWING
 from fffs.torch.generators import Source, draw_seed, first_number, get_state
 from fffs.torch.replay import Replay
 from fffs.torch.samplers import Samplers
@@ -180,7 +179,7 @@ class Order:
         """What is to be had in common with an epoch, as it was when that began. Who changed it since has what no loader
         has in the rest of the epoch, unless the sampler is done with it.
         """
-        now, done_with = self._described(), (*GROWING, *self._samplers.done_with)
+        now, done_with = self._described(), ("files", *self._samplers.done_with)  # more may be open
         changed = (key for key, value in then.items() if key not in done_with and value not in (None, now.get(key)))
         return then | dict.fromkeys(changed, CHANGED)
 

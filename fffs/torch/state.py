@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from fffs.errors import UsageError
+from fffs.torch.files import are_files, why_others
 
-VERSION = 3
+VERSION = 4
 CHANGED = "that changed in the epoch"  # in place of what loaders must have in common: no loader has that
+CHECKSUMS = ("indices", "indices or weights")
 
 
 def _is_count(value: Any) -> bool:
@@ -47,7 +49,7 @@ def _is_generator(value: Any) -> bool:
 
 # What each part must be, and which may be None instead.
 PARTS: dict[str, Callable[[Any], bool]] = {
-    "fits": lambda value: isinstance(value, Mapping),
+    "fits": lambda value: isinstance(value, Mapping) and are_files(value.get("files")),
     "epoch": _is_count,
     "position": _is_count,
     "ahead": _is_list,
@@ -111,13 +113,25 @@ def refuse_what_does_not_fit(state: Mapping[str, Any], fits: Mapping[str, Any], 
     then = state["fits"]
     for name in [*fits, *(name for name in then if name not in fits)]:
         before, now = then.get(name), fits.get(name)
-        if before != now and before is not None and now is not None:
-            raise UsageError(
-                f"the state is of a loader with {name} {before}, and this one has {name} {now}; a run can be resumed "
-                "only with what it began with"
-            )
+        if before is not None and now is not None and (why := _why_not(name, before, now)):
+            raise UsageError(why)
     if state["position"] is not None and fits["batches"] is not None and state["position"] > fits["batches"]:
         raise UsageError(f"the state is after batch {state['position']}, and an epoch has {fits['batches']}")
     for name, length in lengths.items():
         if state[name] is not None and len(state[name]) != length:
             raise UsageError(f"the state has {len(state[name])} of its {name!r}, and this loader {length}")
+
+
+def _why_not(name: str, before: Any, now: Any) -> str | None:
+    """Why a part of what loaders must have in common is not that of the state, in one line; None: it is."""
+    if name == "files":
+        return why_others(before, now)
+    if before == now:
+        return None
+    if before == CHANGED:
+        what = f"{name} {CHANGED}, and no loader has these"
+    elif name in CHECKSUMS:
+        what = f"{name} that are not those of this one"
+    else:
+        what = f"{name} {before}, and this one has {name} {now}"
+    return f"the state is of a loader with {what}; a run can be resumed only with what it began with"
