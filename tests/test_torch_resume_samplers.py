@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import BatchSampler, Sampler, SequentialSampler
-from torch_samples import WARNINGS, Tagged, begun, plain, write
+from torch_samples import WARNINGS, Numbers, Tagged, begun, plain, write
 
 from fffs.errors import UsageError
 from fffs.torch import DataLoader
@@ -178,20 +179,31 @@ class Reusing(Sampler[Any]):
     def __iter__(self) -> Any:
         batch: list[Any] = []
         array = np.zeros(4, np.int64)
+        tensor = torch.from_numpy(array)
         for k in range(0, 52, 4):
             batch.clear()
             batch += range(k, k + 4)
             array[:] = batch
-            yield {"list": batch, "array": array}[self.kind]
+            yield {"list": batch, "array": array, "tensor": tensor}[self.kind]
 
     def __len__(self) -> int:
         return 13
 
 
-@pytest.mark.parametrize("kind", ["list", "array"])
-def test_batches_that_a_sampler_gives_in_one_list_resume(path: Path, kind: str) -> None:
-    batches = iter(loader := DataLoader(Tagged(path), batch_sampler=Reusing(kind), num_workers=2))
-    next(batches)
-    resumed = DataLoader(Tagged(path), batch_sampler=Reusing(kind))
-    resumed.load_state_dict(loader.state_dict())
-    assert plain(resumed) == plain(batches) != []
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["list", "array", "tensor"])
+@pytest.mark.parametrize("dataset", [Tagged, lambda path: Numbers(N)])
+def test_batches_that_a_sampler_gives_in_one_object_are_those_that_it_gave(
+    path: Path, dataset: Callable[[Path], Any], kind: str, workers: int
+) -> None:
+    def make(workers: int) -> DataLoader:
+        return DataLoader(dataset(path), batch_sampler=Reusing(kind), num_workers=workers)
+
+    whole = plain(DataLoader(dataset(path), batch_sampler=[list(range(k, k + 4)) for k in range(0, 52, 4)]))
+    batches = iter(loader := make(workers))
+    assert plain([next(batches)]) == whole[:1]
+    state = loader.state_dict()
+    assert plain(batches) == whole[1:]
+    resumed = make(2 - workers)
+    resumed.load_state_dict(state)
+    assert plain(resumed) == whole[1:]

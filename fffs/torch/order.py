@@ -22,7 +22,7 @@ from fffs.torch.batch import Batch
 from fffs.torch.epoch import Epoch, noted
 from fffs.torch.generators import Source, draw_seed, first_number, get_state
 from fffs.torch.replay import Replay
-from fffs.torch.samplers import Samplers
+from fffs.torch.samplers import Samplers, own, plain
 from fffs.torch.state import CHANGED, VERSION, on_cpu, refuse_what_does_not_fit, refuse_what_is_no_state
 
 
@@ -242,10 +242,10 @@ class Draws:
         seed = self._order.seed(epoch, self._position)
         self._position += 1
         if self._order.kind is Kind.PLAIN:
-            return indices
+            return own(indices)
         if isinstance(indices, Iterable) and getattr(indices, "ndim", None) != 0:  # a number of torch's has no items
-            return Batch(indices, seed, joined=self._order.kind is Kind.JOINED)
-        return Batch([indices], seed, single=True)
+            return Batch(plain(indices), seed, joined=self._order.kind is Kind.JOINED)
+        return Batch([plain(indices)], seed, single=True)
 
 
 def _asked(batches: Iterator[Any]) -> Iterator[Any]:

@@ -202,6 +202,13 @@ def copied(batch: Any) -> Any:
     return fresh
 
 
+def own(batch: Any) -> Any:
+    """The same batch, in no object that the sampler may fill again while it waits in a worker's queue."""
+    if type(batch) is torch.Tensor:
+        return batch.clone()
+    return batch.copy() if type(batch) in (list, np.ndarray) else batch
+
+
 def plain(batch: Any) -> Any:
     """What a sampler gave, as an integer or a list of integers, where it is made of integers."""
     try:
