@@ -18,7 +18,7 @@ from torch_samples import WARNINGS, Numbers, Tagged, begun, plain, write
 
 from fffs.errors import UsageError
 from fffs.torch import DataLoader
-from fffs.torch.state import PARTS
+from fffs.torch.state import PARTS, VERSION
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
 N = 53
@@ -142,3 +142,23 @@ def test_what_no_loader_saves_is_refused_and_changes_nothing(path: Path, name: s
         assert "\n" not in str(caught.value)
     assert torch.equal(torch.get_rng_state(), numbers)
     assert plain(loader) == rest
+
+
+@pytest.mark.parametrize("state", [None, {}, {"version": VERSION}, 7, []])
+def test_what_is_no_state_is_refused(path: Path, state: Any) -> None:
+    with pytest.raises(ValueError, match="state_dict"):
+        DataLoader(Tagged(path), 4).load_state_dict(state)
+
+
+def test_a_state_of_another_loader_is_refused(path: Path) -> None:
+    state = DataLoader(Tagged(path), 4).state_dict()
+    with pytest.raises(ValueError, match="batch_size 4, and this one has batch_size 5"):
+        DataLoader(Tagged(path), 5).load_state_dict(state)
+    with pytest.raises(ValueError, match="version"):
+        DataLoader(Tagged(path), 4).load_state_dict({**state, "version": 1})
+
+
+def test_batches_in_any_order_cannot_be_resumed(path: Path) -> None:
+    loader = DataLoader(Tagged(path), 4, num_workers=1, in_order=False)
+    with pytest.raises(ValueError, match="in_order"):
+        loader.state_dict()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
-from torch_samples import WARNINGS, Tagged, plain, write
+from torch_samples import WARNINGS, Tagged, begun, plain, write
 
 from fffs.errors import UsageError
 from fffs.torch import DataLoader, Dataset, Subset
@@ -26,9 +26,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # ---------------------------------------------------------------- generators
 
 
-def with_sampler(path: Path, **arguments: Any) -> DataLoader:
-    generator = torch.Generator().manual_seed(7)
-    return DataLoader(Tagged(path), 4, sampler=RandomSampler(range(N), generator=generator, **arguments))
+def with_sampler(path: Path, workers: int = 0, **arguments: Any) -> DataLoader:
+    sampler = RandomSampler(range(N), generator=torch.Generator().manual_seed(7), **arguments)
+    return DataLoader(Tagged(path), 4, sampler=sampler, num_workers=workers)
 
 
 LAZY: list[dict[str, Any]] = [{"replacement": True, "num_samples": 96}, {"num_samples": 3 * N}]
@@ -47,23 +47,6 @@ def test_a_sampler_of_torch_that_draws_as_it_goes_is_refused_where_others_drew_b
     with pytest.raises(UsageError, match=r"^RandomSampler: the sampler gives another order") as caught:
         iter(resumed)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("arguments", LAZY)
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_sampler_of_torch_that_draws_as_it_goes_resumes(path: Path, arguments: dict[str, Any], workers: int) -> None:
-    def make() -> DataLoader:
-        sampler = RandomSampler(range(N), generator=torch.Generator().manual_seed(7), **arguments)
-        return DataLoader(Tagged(path), 4, sampler=sampler, num_workers=workers)
-
-    batches = iter(loader := make())
-    for _ in range(9):
-        next(batches)
-    state = loader.state_dict()
-    after = [plain(batches), plain(loader)]
-    resumed = make()
-    resumed.load_state_dict(state)
-    assert [plain(resumed), plain(resumed)] == after
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -115,21 +98,30 @@ class Augmented(Tagged):
         return [(k, torch.rand(1, generator=self.generator)) for k in indices]
 
 
-def test_epochs_after_a_resume_are_the_same_where_samples_draw_from_the_loaders_generator(path: Path) -> None:
-    def make() -> DataLoader:
-        data = Augmented(path)
-        data.generator = torch.Generator().manual_seed(7)
-        return DataLoader(data, 4, shuffle=True, generator=data.generator)
+def with_augmentations(path: Path) -> DataLoader:
+    data = Augmented(path)
+    data.generator = torch.Generator().manual_seed(7)
+    return DataLoader(data, 4, shuffle=True, generator=data.generator)
 
-    batches = iter(loader := make())
-    for _ in range(5):
-        next(batches)
-    state = loader.state_dict()
+
+def check(make: Callable[[], DataLoader], at: int) -> None:
+    """A run, and one that is resumed after some batches."""
+    batches, state = begun(loader := make(), at)
     after = [plain(batches), plain(loader)]
     resumed = make()
     resumed.load_state_dict(state)
-    assert resumed.state_dict()["generators"][0].equal(state["generators"][0])
+    assert plain(resumed.state_dict()["generators"]) == plain(state["generators"])
     assert [plain(resumed), plain(resumed)] == after
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("arguments", LAZY)
+def test_a_sampler_of_torch_that_draws_as_it_goes_resumes(path: Path, arguments: dict[str, Any], workers: int) -> None:
+    check(lambda: with_sampler(path, workers, **arguments), 9)
+
+
+def test_epochs_after_a_resume_are_the_same_where_samples_draw_from_the_loaders_generator(path: Path) -> None:
+    check(lambda: with_augmentations(path), 5)
 
 
 def test_a_resume_that_is_refused_leaves_generators_where_they_were(path: Path) -> None:
