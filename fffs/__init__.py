@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from fffs.layouts import load_source
     from fffs.opening import open
     from fffs.packed_folder import PackedFolder
-    from fffs.packing import pack_folder
+    from fffs.packing.pack import pack_folder
+    from fffs.packing.unpack import unpack
     from fffs.reader import FileReader
-    from fffs.unpacking import unpack
     from fffs.writer import FileWriter
 
 __all__ = [
@@ -52,8 +52,8 @@ _HOMES = {
     "install_as_ffrecord": "fffs.compat",
     "load_source": "fffs.layouts",
     "open": "fffs.opening",
-    "pack_folder": "fffs.packing",
-    "unpack": "fffs.unpacking",
+    "pack_folder": "fffs.packing.pack",
+    "unpack": "fffs.packing.unpack",
 }
 
 # Submodules that are loaded when somebody writes fffs.name, as if they had been imported.

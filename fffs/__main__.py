@@ -1,6 +1,6 @@
 """``python -m fffs`` is the ``fffs`` program."""
 
-from fffs.cli import main
+from fffs.cli.parser import main
 
 if __name__ == "__main__":
     main()

@@ -11,7 +11,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from fffs.paths import PathLike
+from fffs.base.paths import PathLike
 
 NAMES = ("FileReader", "FileWriter", "PackedFolder", "pack_folder", "checkFsAlign", "__version__")
 STANDIN = os.path.join(os.path.dirname(__file__), "standin")

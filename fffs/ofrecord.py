@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fffs.features import OFRECORD, Features, decode_features, encode_features
+from fffs.formats.features import OFRECORD, Features, decode_features, encode_features
 from fffs.formats.frames import FrameError
 from fffs.formats.ofrecord import OFRecordWriter
+from fffs.formats.part_names import expand_parts
+from fffs.formats.protobuf import MessageError, as_bytes
 from fffs.native import lib
-from fffs.protobuf import MessageError, as_bytes
-from fffs.shards import expand_parts
 
 __all__ = ["FrameError", "MessageError", "OFRecordWriter", "decode", "encode", "expand_parts"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from fffs.base.paths import PathLike
 from fffs.formats.bag import COMPRESSED
-from fffs.paths import PathLike
 from fffs.reader import FileReader
 
 if TYPE_CHECKING:

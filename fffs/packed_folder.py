@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from fffs.base.paths import PathLike
+from fffs.base.withblock import Closing
 from fffs.errors import ClosedError, EntryNotFoundError, UsageError
-from fffs.identity import Identity, refuse_others, refuse_replaced
 from fffs.layouts import Source, load_packed
-from fffs.paths import PathLike
 from fffs.reader import FileReader
-from fffs.store import UInt8Array
-from fffs.withblock import Closing
+from fffs.records.identity import Identity, refuse_others, refuse_replaced
+from fffs.records.store import UInt8Array
 
 
 class PackedFolder(Closing):

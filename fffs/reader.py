@@ -10,25 +10,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fffs.asynchronous import in_thread
+from fffs.base.asynchronous import in_thread
+from fffs.base.failures import reading
+from fffs.base.numbers import Indices
+from fffs.base.paths import PathLike
+from fffs.base.views import writable_bytes
+from fffs.base.withblock import Closing
 from fffs.errors import ClosedError, SourceNotFoundError, UsageError
-from fffs.failures import reading
-from fffs.files import SourceFile, open_with_status
-from fffs.folders import close
+from fffs.files.dirfd import close
+from fffs.files.local import SourceFile, open_with_status
 from fffs.formats.bag import COMPRESSED
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.ofrecord import NAME as PART
+from fffs.formats.part_names import expand_parts, expand_shards
 from fffs.formats.table import recogniser
 from fffs.formats.tfrecord import NAME as TFRECORD_NAME
-from fffs.identity import Identity, refuse_others, refuse_replaced
-from fffs.index import RecordIndex
-from fffs.numbers import Indices
-from fffs.paths import PathLike
-from fffs.shards import expand_parts, expand_shards
-from fffs.sidecar import with_checksums
-from fffs.store import RecordStore, UInt8Array
-from fffs.views import writable_bytes
-from fffs.withblock import Closing
+from fffs.records.identity import Identity, refuse_others, refuse_replaced
+from fffs.records.index import RecordIndex
+from fffs.records.sidecar import with_checksums
+from fffs.records.store import RecordStore, UInt8Array
 
 # What one read may bring along, and what a request has room for.
 LARGEST_BLOCK = 1 << 30

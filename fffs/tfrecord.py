@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fffs.features import (
+from fffs.base.paths import PathLike
+from fffs.formats.features import (
     EXAMPLE,
     Decoded,
     Features,
@@ -19,13 +20,12 @@ from fffs.features import (
     encode_name,
 )
 from fffs.formats.frames import FrameError
+from fffs.formats.part_names import expand_shards, shard_name
+from fffs.formats.protobuf import MessageError, as_bytes, encode_bytes
 from fffs.formats.tfrecord import TFRecordWriter
 from fffs.formats.tfrecord_index import check_index_file, export_index
 from fffs.formats.tfrecord_stream import LARGEST, TFRecordStream
 from fffs.native import lib
-from fffs.paths import PathLike
-from fffs.protobuf import MessageError, as_bytes, encode_bytes
-from fffs.shards import expand_shards, shard_name
 
 __all__ = [
     "FrameError",

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fffs.dumping import dump, plan_parts
+from fffs.packing.dump import dump, plan_parts
 
 __all__ = ["dump", "plan_parts"]

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fffs import engine
+from fffs.base.paths import PathLike
+from fffs.base.views import readable_bytes
 from fffs.errors import UsageError, WriterError
 from fffs.formats.ffrecord import SUFFIX, encode_header, header_size
-from fffs.paths import PathLike
-from fffs.record_writer import RecordWriter
-from fffs.views import readable_bytes
+from fffs.formats.record_writer import RecordWriter
+from fffs.native import engine
 
 
 class FileWriter(RecordWriter):

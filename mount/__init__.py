@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fffs.base.paths import PathLike
+from fffs.mount.daemon.job import make_job
 from fffs.mount.helper import helper
-from fffs.mount.job import make_job
 from fffs.mount.options import MountOptions
 from fffs.mount.python import mounted
-from fffs.mount.unmount import umount
-from fffs.paths import PathLike
+from fffs.mount.system.unmount import umount
 
 __all__ = ["MountOptions", "helper", "mount", "mounted", "umount"]
 
@@ -42,14 +42,14 @@ def mount(
     """
     job = make_job(sources, mountpoint, options, debug)
     if foreground:
-        from fffs.descriptors import open_standard_streams
-        from fffs.mount.log import DaemonLog
-        from fffs.mount.session import serve
+        from fffs.base.descriptors import open_standard_streams
+        from fffs.mount.daemon.log import DaemonLog
+        from fffs.mount.daemon.session import serve
 
         open_standard_streams()
         DaemonLog(job.options.log, debug)
         serve(job)
     else:
-        from fffs.mount.background import start
+        from fffs.mount.daemon.background import start
 
         start(job)

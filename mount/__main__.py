@@ -1,4 +1,4 @@
-"""The daemon's process: ``python -m fffs.mount MOUNTPOINT --job=FD``, started by ``fffs.mount.background`` only."""
+"""The daemon's process, ``python -m fffs.mount MOUNTPOINT --job=FD``, which ``fffs.mount.daemon.background`` starts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import os
 import sys
 from contextlib import suppress
 
-from fffs.descriptors import open_standard_streams
+from fffs.base.descriptors import open_standard_streams
 from fffs.errors import FffsError, MountError
-from fffs.mount.background import report
-from fffs.mount.job import Job
-from fffs.mount.log import DaemonLog
+from fffs.mount.daemon.background import report
+from fffs.mount.daemon.job import Job
+from fffs.mount.daemon.log import DaemonLog
 
 _logger = logging.getLogger("fffs.mount")
 
@@ -28,7 +28,7 @@ class _Daemon:
     def run(self, job: Job, lifelines: list[int]) -> int:
         try:
             self._log = DaemonLog(job.options.log, job.debug, quiet=not job.debug)
-            from fffs.mount.session import serve
+            from fffs.mount.daemon.session import serve
 
             serve(job, self.ready, lifelines)
         except FffsError as error:

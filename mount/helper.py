@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from fffs.errors import UsageError
-from fffs.mount import background
-from fffs.mount.job import make_job
+from fffs.mount.daemon import background
+from fffs.mount.daemon.job import make_job
 from fffs.mount.options import parse
 
 

@@ -11,14 +11,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields
 from typing import Any
 
+from fffs.base.paths import PathLike
 from fffs.errors import MountError, UsageError
-from fffs.mount import kernel
-from fffs.mount.background import KILL_SECONDS, spawn
-from fffs.mount.job import Job, make_job
-from fffs.mount.mountpoint import remove_left
-from fffs.mount.mounts import mount_at
+from fffs.mount.daemon.background import KILL_SECONDS, spawn
+from fffs.mount.daemon.job import Job, make_job
 from fffs.mount.options import MountOptions
-from fffs.paths import PathLike
+from fffs.mount.system import kernel
+from fffs.mount.system.mountpoint import remove_left
+from fffs.mount.system.mounts import mount_at
 
 STOP_SECONDS = 30.0
 

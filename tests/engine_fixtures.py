@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from engine_model import BACKENDS, Source, buffers, descriptors, tells_what_is_cached, thread_limit, usage
 
-from fffs import engine
-from fffs.engine import BLOCK
-from fffs.native import ffi, lib
+from fffs.native import engine, ffi, lib
+from fffs.native.engine import BLOCK
 
 
 @pytest.fixture(scope="module")

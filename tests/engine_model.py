@@ -24,9 +24,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fffs import engine
-from fffs.engine import BLOCK, CHECK_CRC32, CHECK_CRC32C, CHECK_NONE, REQUEST
-from fffs.native import ffi, lib
+from fffs.native import engine, ffi, lib
+from fffs.native.engine import BLOCK, CHECK_CRC32, CHECK_CRC32C, CHECK_NONE, REQUEST
 
 BACKENDS = ("uring", "aio", "pread")
 FOREVER = 10**9

@@ -19,7 +19,7 @@ import fffs
 from fffs import ofrecord, tfrecord
 from fffs.formats import ofrecord as ofrecord_files
 from fffs.formats import tfrecord as tfrecord_files
-from fffs.index import RecordIndex
+from fffs.records.index import RecordIndex
 
 
 def index(load: Callable[..., RecordIndex], path: str, **options: bool) -> str:

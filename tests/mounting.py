@@ -26,7 +26,7 @@ from typing import IO, Any
 
 import fffs.mount
 from fffs.mount import MountOptions
-from fffs.mount.mounts import mount_at
+from fffs.mount.system.mounts import mount_at
 
 TROUBLE = re.compile(r" (WARNING|ERROR|CRITICAL) |Traceback")
 # Lines that every mount may log. What goes on after the line, as a traceback does, makes it another one.

@@ -28,7 +28,8 @@ from builders import MAGIC, MIB, as_nobody, contents, record_file, small_disk, s
 from golden_files import GOLDEN
 
 import fffs
-from fffs import cli, errors
+from fffs import errors
+from fffs.cli import parser
 from fffs.formats import table
 from fffs.version import __version__
 
@@ -55,7 +56,7 @@ def main(args: tuple[str | bytes | Path, ...], stdio: list[int], cwd: Path | Non
     sys.argv = ["fffs", *map(os.fsdecode, args)]
     code: Any = 99
     try:
-        cli.main()
+        parser.main()
     except SystemExit as end:
         code = end.code
     for stream in filter(None, streams):
@@ -149,10 +150,10 @@ def test_help_of_each_command_shows_an_example(command: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_example_of_each_command_is_accepted(command: str) -> None:
-    (parsers,) = [action for action in cli.make_parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    (parsers,) = [action for action in parser.make_parser()._actions if isinstance(action, argparse._SubParsersAction)]
     assert list(parsers.choices) == COMMANDS
     example = parsers.choices[command].epilog.split("\n  fffs ")[1].split(" > ")[0]
-    assert cli.make_parser().parse_args(example.split()).command == command
+    assert parser.make_parser().parse_args(example.split()).command == command
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_what_follows_two_dashes_is_no_option(words: list[str], found: dict[str,
     if found is None:
         assert "required" in fails(2, *words)
         return
-    args, unknown = cli.make_parser().parse_known_args(words)
+    args, unknown = parser.make_parser().parse_known_args(words)
     assert unknown == [] and {name: getattr(args, name) for name in found} == found
 
 
@@ -189,7 +190,7 @@ def test_what_is_too_much_after_two_dashes_is_named(pack: Path) -> None:
 
 
 def test_the_formats_that_can_be_named_are_those_there_are() -> None:
-    assert [form.name for form in table.FORMATS] == cli.FORMATS
+    assert [form.name for form in table.FORMATS] == parser.FORMATS
 
 
 def test_the_help_lists_commands_and_exit_codes() -> None:
@@ -197,7 +198,7 @@ def test_the_help_lists_commands_and_exit_codes() -> None:
     assert result.code == 0
     for command in COMMANDS:
         assert re.search(rf"^\s+{command}\s+\w".encode(), result.out, re.MULTILINE)
-    assert cli.EXIT_CODES.encode() in result.out
+    assert parser.EXIT_CODES.encode() in result.out
 
 
 def test_the_version_is_told() -> None:
@@ -253,9 +254,9 @@ def test_the_table_in_errors_gives_each_class_its_code_and_its_parents(kind: typ
 
 
 def test_the_table_in_the_help_has_every_code_once_and_no_other() -> None:
-    listed = [int(code) for code in re.findall(r"^ *(\d+)  \w", cli.EXIT_CODES, re.MULTILINE)]
+    listed = [int(code) for code in re.findall(r"^ *(\d+)  \w", parser.EXIT_CODES, re.MULTILINE)]
     assert listed == sorted(set(listed))
-    assert set(listed) == {kind.exit_code for kind in classes()} | {cli.OK, cli.UNEXPECTED, cli.INTERRUPTED}
+    assert set(listed) == {kind.exit_code for kind in classes()} | {parser.OK, parser.UNEXPECTED, parser.INTERRUPTED}
 
 
 def make_error(kind: type[errors.FffsError]) -> errors.FffsError:
@@ -269,8 +270,8 @@ def test_each_error_ends_a_command_with_its_code_and_one_line(
     def fail(_args: Any) -> int:
         raise make_error(kind)
 
-    monkeypatch.setattr("fffs.commands.info.run", fail)
-    assert cli.run(["info", "x"]) == kind.exit_code
+    monkeypatch.setattr("fffs.cli.commands.info.run", fail)
+    assert parser.run(["info", "x"]) == kind.exit_code
     assert re.fullmatch("fffs: some file: [^\n]+\n", capsys.readouterr().err)
 
 
@@ -292,8 +293,8 @@ def test_what_is_no_error_of_ours_is_one_line_too(
     def fail(_args: Any) -> int:
         raise error
 
-    monkeypatch.setattr("fffs.commands.info.run", fail)
-    assert cli.run(["info", "x"]) == code
+    monkeypatch.setattr("fffs.cli.commands.info.run", fail)
+    assert parser.run(["info", "x"]) == code
     assert capsys.readouterr().err == f"fffs: {line}\n"
 
 
@@ -484,8 +485,8 @@ def test_ctrl_c_leaves_nothing_and_says_so_in_one_line(tmp_path: Path, command: 
     fffs.pack_folder(tmp_path / "in", tmp_path / "in.ffr")
     code = """
         import os, shutil, signal
-        from fffs import cli
-        from fffs.progress import ProgressBar
+        from fffs.cli import parser
+        from fffs.cli.progress import ProgressBar
 
         def interrupting(function):
             def interrupt(*args, **options):
@@ -495,7 +496,7 @@ def test_ctrl_c_leaves_nothing_and_says_so_in_one_line(tmp_path: Path, command: 
 
         ProgressBar.__call__ = interrupting(lambda *_: None)
         os.unlink, shutil.rmtree = interrupting(os.unlink), interrupting(shutil.rmtree)
-        cli.main()
+        parser.main()
     """
     args = [
         command,
@@ -553,11 +554,11 @@ def test_nohup_keeps_working(tmp_path: Path) -> None:
     (tmp_path / "in" / "file").write_bytes(b"x")
     code = """
         import os, signal
-        from fffs import cli
-        from fffs.progress import ProgressBar
+        from fffs.cli import parser
+        from fffs.cli.progress import ProgressBar
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         ProgressBar.__call__ = lambda *_: os.kill(os.getpid(), signal.SIGHUP)
-        cli.main()
+        parser.main()
     """
     subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), "pack", "-q", "in", "out.ffr"], cwd=tmp_path, check=True
@@ -860,7 +861,7 @@ def test_an_stderr_that_cannot_be_written_changes_no_exit_code(tmp_path: Path) -
 
 def in_terminal(*args: str | Path, cwd: Path | None = None, slow: str = "") -> tuple[int, str]:
     """Run ``fffs`` in a terminal: its exit code, and what it showed. ``slow`` is run before it, as Python."""
-    code = f"from fffs import cli, progress\n{slow}\ncli.main()"
+    code = f"from fffs.cli import parser, progress\n{slow}\nparser.main()"
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", code, *args], cwd=cwd, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
@@ -899,7 +900,7 @@ def test_short_work_shows_no_progress(folder: Path, tmp_path: Path) -> None:
 
 
 def test_no_progress_goes_into_a_pipe(folder: Path, tmp_path: Path) -> None:
-    code = f"from fffs import cli, progress\n{EVERY_TIME}\ncli.main()"
+    code = f"from fffs.cli import parser, progress\n{EVERY_TIME}\nparser.main()"
     command = [sys.executable, "-c", code, "pack", "-q", "photos", "p.ffr"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

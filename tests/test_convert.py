@@ -35,7 +35,7 @@ from test_cli import run
 from test_pack import tree_snapshot
 
 import fffs
-from fffs import granular, sidecar
+from fffs import granular
 from fffs.converting import job, names
 from fffs.converting import records as record_sources
 from fffs.converting.writers import cut, part_name
@@ -52,6 +52,7 @@ from fffs.errors import (
     WriteError,
 )
 from fffs.layouts import load_source
+from fffs.records import sidecar
 
 NAMES = {"ffrecord": "records.ffr", "tfrecord": "records.tfrecord", "ofrecord": "part-00000", "bag": "records.bag"}
 ODD = ("legacy", "unfinished", "parts")
@@ -182,10 +183,10 @@ def test_empty_ofrecords_are_warned_of_and_very_many_refused(tmp_path: Path) -> 
 # Runs the command, then says how much memory it had at most: VmHWM does not count what the parent has.
 MEASURED = """
 import re, sys
-from fffs import cli
+from fffs.cli import parser
 from fffs.converting import names
 names.FREE, names.available_memory = 64 << 20, lambda: 0  # as if there were so little
-code = cli.run(sys.argv[1:])
+code = parser.run(sys.argv[1:])
 print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1], "KiB")
 sys.exit(code)
 """

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from fffs.engine import crc32, crc32_combine
+from fffs.native.engine import crc32, crc32_combine
 
 DATA = random.Random(32).randbytes(3 << 20)
 

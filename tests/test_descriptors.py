@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fffs
-from fffs import descriptors
+from fffs.base import descriptors
 
 # What is open at the end of each keeps its descriptors as long as the name ``kept``.
 OPENED = {
@@ -21,8 +21,8 @@ OPENED = {
     "FileWriter": "kept = fffs.FileWriter(target + '.ffr', 1)",
     "TFRecordWriter": "from fffs.tfrecord import TFRecordWriter; kept = TFRecordWriter(target)",
     "BagWriter": "from fffs.granular import BagWriter; kept = BagWriter(target + '.bag')",
-    "AtomicFolder": "from fffs.atomic import AtomicFolder; kept = AtomicFolder(target, target)",
-    "pipe": "from fffs.descriptors import pipe; kept = pipe()",
+    "AtomicFolder": "from fffs.files.atomic import AtomicFolder; kept = AtomicFolder(target, target)",
+    "pipe": "from fffs.base.descriptors import pipe; kept = pipe()",
 }
 # Into a ring of io_uring nothing can be written by its number.
 CLOSED = """

@@ -21,10 +21,11 @@ from engine_model import Batch, Record, Source, in_child, make_cold, many_record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fffs import FileReader, FileWriter, engine, store
-from fffs.engine import BLOCK, CHECK_CRC32
+from fffs import FileReader, FileWriter
 from fffs.errors import ChecksumError, ClosedError, TruncatedError
-from fffs.native import ffi, lib
+from fffs.native import engine, ffi, lib
+from fffs.native.engine import BLOCK, CHECK_CRC32
+from fffs.records import store
 
 pytest_plugins = ("engine_fixtures",)
 

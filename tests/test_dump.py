@@ -16,7 +16,7 @@ import pytest
 from builders import split_records
 
 import fffs
-from fffs.dumping import dump, plan_parts
+from fffs.packing.dump import dump, plan_parts
 from fffs.reader import expand_sources
 
 ITEMS = [bytes([k]) * (k % 11) for k in range(50)]
@@ -90,7 +90,7 @@ def test_the_plan_follows_the_authors_advice(gib: float, count: int) -> None:
 
 
 def test_without_a_number_the_size_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fffs.dumping.PART_BYTES", 1000)
+    monkeypatch.setattr("fffs.packing.dump.PART_BYTES", 1000)
     dump([bytes(10)] * 500, tmp_path / "five")
     assert [len(part) for part in parts(tmp_path / "five")] == [100] * 5
     dump([bytes(10)] * 5, tmp_path / "one")
@@ -165,7 +165,7 @@ def test_a_number_of_parts_that_is_none_is_refused(tmp_path: Path, nfiles: Any) 
 def test_an_interrupted_dump_leaves_no_process_and_no_parts(tmp_path: Path, number: int) -> None:
     program = f"""
         import os, time
-        from fffs.dumping import dump
+        from fffs.packing.dump import dump
 
         class Slow:
             def __len__(self): return 4000

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import fffs
-from fffs import early
 from fffs.errors import WriterError
+from fffs.files import early
 from fffs.granular import BagWriter
 from fffs.native import lib
 from fffs.tfrecord import TFRecordWriter

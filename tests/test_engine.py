@@ -34,10 +34,9 @@ from engine_model import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fffs import engine
-from fffs.engine import BLOCK, CHECK_CRC32, CHECK_CRC32C, REQUEST
 from fffs.errors import EngineError, UsageError
-from fffs.native import ffi, lib
+from fffs.native import engine, ffi, lib
+from fffs.native.engine import BLOCK, CHECK_CRC32, CHECK_CRC32C, REQUEST
 
 pytest_plugins = ("engine_fixtures",)
 pytestmark = pytest.mark.usefixtures("nothing_leaks")
@@ -197,7 +196,7 @@ def test_dropping_needs_little_memory(backend: str, source: Source) -> None:
     code = f"""
 import os
 import numpy as np
-from fffs import engine
+from fffs.native import engine
 from fffs.native import ffi, lib
 fd = os.open({os.readlink(f"/proc/self/fd/{source.fd}")!r}, os.O_RDONLY)
 requests = np.zeros(150, engine.REQUEST)
@@ -395,7 +394,7 @@ def test_select(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(UsageError, match=r"FFFS_ENGINE.*nonsense"):
             engine.select()
         monkeypatch.delenv("FFFS_ENGINE")
-        with caplog.at_level(logging.DEBUG, "fffs.engine"):
+        with caplog.at_level(logging.DEBUG, "fffs.native.engine"):
             with fault(lib.FFFS_FAULT_URING_SETUP, 1, 9, -errno.EPERM):
                 engine.select("pread")
                 assert engine.select("uring") == "pread"
@@ -407,7 +406,7 @@ def test_select(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatc
 
 
 def test_environment() -> None:
-    code = "from fffs import engine; from fffs.native import lib; print(engine.name(), lib.fffs_engine_threads())"
+    code = "from fffs.native import engine, lib; print(engine.name(), lib.fffs_engine_threads())"
     assert run_python(code, FFFS_ENGINE="pread", FFFS_THREADS="3") == "pread 3"
     for bad in ("0", "x", "-1", ""):
         check = f"""
@@ -439,7 +438,7 @@ if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(PR_SET_SECCOMP, FIL
     print("no seccomp")
     sys.exit()
 
-from fffs import engine
+from fffs.native import engine
 with open(sys.executable, "rb") as file:
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     data = file.read()

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from fffs.base.failures import reading, writing
 from fffs.errors import ReadError, SourceNotFoundError, WriteError
-from fffs.failures import reading, writing
-from fffs.pwrite import write_at
+from fffs.files.pwrite import write_at
 
 
 def test_a_failure_is_named_after_its_file() -> None:

@@ -27,7 +27,7 @@ from fffs.layouts import Source, load_source
 from fffs.mount import MountOptions, umount
 from fffs.native import lib
 
-fastpath = pytest.importorskip("fffs.mount.fastpath")
+fastpath = pytest.importorskip("fffs.mount.daemon.fastpath")
 
 LOOKUP, GETATTR, OPEN, READ, STATFS, READDIR, OPENDIR = 1, 3, 14, 15, 17, 28, 27
 GETXATTR, INTERRUPT, UNKNOWN = 22, 36, 4000
@@ -241,9 +241,9 @@ def test_a_cold_read_is_done_by_who_got_it_when_no_thread_can_be_started(
 SERVE = """
 import json, os, sys
 from fffs.mount import MountOptions
-from fffs.mount.job import make_job
-from fffs.mount.log import DaemonLog
-from fffs.mount.session import serve
+from fffs.mount.daemon.job import make_job
+from fffs.mount.daemon.log import DaemonLog
+from fffs.mount.daemon.session import serve
 from fffs.native import lib
 
 sources, mountpoint, log, options = sys.argv[1].split(":"), *sys.argv[2:]
@@ -284,7 +284,7 @@ def without(daemon: Daemon) -> list[str]:
 
 NO_THREADS = "lib.fffs_fault_set(lib.FFFS_FAULT_THREAD, 1, 10**9, 0)"
 NO_MEMORY = """
-from fffs.mount import fastpath
+from fffs.mount.daemon import fastpath
 begin = fastpath.FastPath.__init__
 def refuse(self, fuse, source, options):
     source.store.native
@@ -365,7 +365,7 @@ def test_a_local_file_is_mounted_with_the_fast_path_by_default(packed: Path, tmp
 
 def test_what_is_no_regular_file_does_without(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fastpath.find_obstacle(source, ON, False) == ""
-    monkeypatch.setattr("fffs.mount.fastpath.stat.S_ISREG", lambda mode: False)
+    monkeypatch.setattr("fffs.mount.daemon.fastpath.stat.S_ISREG", lambda mode: False)
     assert fastpath.find_obstacle(source, ON, False).endswith("p.ffr is not a regular file")
 
 
@@ -430,7 +430,7 @@ def test_busy_readers_get_an_error_when_the_daemon_is_told_to_end(number: int, m
 
 
 CRASH = """
-from fffs.mount.operations import Operations
+from fffs.mount.fs.operations import Operations
 async def crash(self, ctx):
     raise BaseException("out of order")
 Operations.statfs = crash
@@ -523,7 +523,7 @@ def test_the_daemon_ends_although_a_disk_does_not_answer(stalled: Path, mounts: 
 @pytest.mark.parametrize("largest", [1 << 20, 300_000, 8192])
 def test_the_largest_reply_fits_into_a_packet(monkeypatch: pytest.MonkeyPatch, option: int, largest: int) -> None:
     """As root, and as somebody who may ask for less."""
-    from fffs.mount import fastpath
+    from fffs.mount.daemon import fastpath
 
     monkeypatch.setattr(fastpath, "_SO_SNDBUFFORCE", option)
     monkeypatch.setattr(fastpath, "LARGEST_READ", largest)

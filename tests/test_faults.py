@@ -44,13 +44,12 @@ from engine_model import (
 )
 
 import fffs
-from fffs import engine
-from fffs.engine import BLOCK, CHECK_NONE, REQUEST
 from fffs.errors import ChecksumError, ClosedError, ReadError, TruncatedError
 from fffs.layouts import load_source
-from fffs.native import lib
-from fffs.native_store import make_native_store
-from fffs.store import RecordStore
+from fffs.native import engine, lib
+from fffs.native.engine import BLOCK, CHECK_NONE, REQUEST
+from fffs.records.native_store import make_native_store
+from fffs.records.store import RecordStore
 
 pytest_plugins = ("engine_fixtures",)
 pytestmark = pytest.mark.usefixtures("nothing_leaks")

@@ -21,12 +21,12 @@ from builders import small_disk
 from frame_files import of_frame, path_of, tf_frame, tf_head
 from fuzz import frames, fuzz_ofrecord, fuzz_tfrecord, seeds_frames
 
-from fffs import engine, ofrecord, tfrecord
-from fffs.crc32c import crc32c, crc32c_combine, mask, unmask
+from fffs import ofrecord, tfrecord
 from fffs.errors import ReadError, SourceChangedError, WriteError, WriterError
+from fffs.files.temporary import SUFFIX
 from fffs.formats.frames import OFRECORD, TFRECORD, scan
-from fffs.native import ffi, lib
-from fffs.temporary import SUFFIX
+from fffs.native import engine, ffi, lib
+from fffs.native.crc32c import crc32c, crc32c_combine, mask, unmask
 
 TIB = 1 << 40
 

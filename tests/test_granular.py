@@ -28,7 +28,6 @@ from fuzz.edits import random_edits
 from golden_files import sha256
 from PIL import Image
 
-from fffs import engine
 from fffs.errors import (
     ClosedError,
     FffsError,
@@ -57,6 +56,7 @@ from fffs.granular import (
     refs,
 )
 from fffs.granular.streams import TornTailWarning
+from fffs.native import engine
 
 MIB = 1 << 20
 

@@ -48,7 +48,7 @@ from hypothesis import strategies as st
 import fffs
 from fffs.errors import ChecksumError, FffsError, FormatError, MetadataError, RecordError, TruncatedError
 from fffs.layouts import load_records, load_source
-from fffs.verify import verify
+from fffs.packing.verify import verify
 
 FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
@@ -386,7 +386,7 @@ def test_any_bytes_are_refused_or_records(data: bytes, start: bytes) -> None:
 JUDGE = """
     import json, resource, sys, time, warnings
     import fffs
-    from fffs.verify import verify
+    from fffs.packing.verify import verify
     warnings.simplefilter("ignore")
     names = sys.argv[2:]
     with fffs.load_source([sys.argv[1]]) as source:  # once before it counts: libraries are loaded, threads started
@@ -652,7 +652,7 @@ def test_a_large_record_is_verified_and_unpacked_in_little_memory(path: Path) ->
     code = """
         import resource, sys
         import fffs
-        from fffs.verify import verify
+        from fffs.packing.verify import verify
         with fffs.load_source([sys.argv[1]]) as warm, fffs.load_source([sys.argv[2]]) as source:
             verify(warm)
             with open("/proc/self/status") as file:

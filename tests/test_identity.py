@@ -14,11 +14,11 @@ import pytest
 from builders import record_file
 
 import fffs
-from fffs import identity
 from fffs.errors import SourceChangedError
 from fffs.granular import BagReader, BagWriter, DatasetReader, DatasetWriter
 from fffs.ofrecord import OFRecordWriter
-from fffs.sidecar import keep_checksums
+from fffs.records import identity
+from fffs.records.sidecar import keep_checksums
 from fffs.tfrecord import TFRecordWriter
 
 Write = Callable[[Path, bytes], object]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fffs.engine import CHECK_CRC32, CHECK_NONE
 from fffs.errors import MetadataError
-from fffs.index import RecordIndex
+from fffs.native.engine import CHECK_CRC32, CHECK_NONE
+from fffs.records.index import RecordIndex
 
 
 def index(

@@ -18,11 +18,12 @@ from builders import as_nobody, small_disk
 from frame_files import of_frame, path_of, tf_frame
 from fuzz import frames as models
 
-from fffs import file_systems, index_cache
-from fffs.cli import run
+from fffs.cli.parser import run
 from fffs.errors import FormatError
+from fffs.files import file_systems
 from fffs.formats import frames, ofrecord, tfrecord
 from fffs.formats.frames import OFRECORD, TFRECORD
+from fffs.records import index_cache
 
 COUNT = 1030
 RECORDS = b"".join(tf_frame(b"%d" % k) for k in range(COUNT))

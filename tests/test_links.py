@@ -12,7 +12,7 @@ import pytest
 
 import fffs
 from fffs.errors import UnsupportedError
-from fffs.unpacking import unpack
+from fffs.packing.unpack import unpack
 
 LIMIT = 4
 CONTENT = b"content" * 100

@@ -37,8 +37,9 @@ from fffs.errors import (
     UnsupportedError,
     UsageError,
 )
-from fffs.files import SourceFile
+from fffs.files.local import SourceFile
 from fffs.formats.bag import load as load_bag
+from fffs.formats.protobuf import encode_bytes, encode_varint
 from fffs.granular import DatasetWriter, ShardedDatasetWriter, encoders, refs
 from fffs.granular.shards import Shard
 from fffs.layouts import Source, load_records, load_shown, load_source, npy, refs_table, rows
@@ -47,10 +48,9 @@ from fffs.layouts.escape import file_name
 from fffs.layouts.messages import LARGEST, MOST_FILES
 from fffs.layouts.rows import Entries, File, Folder, Row
 from fffs.mount import MountOptions
-from fffs.mount.cache import CAPACITY, LARGE, Cache
+from fffs.mount.fs.cache import CAPACITY, LARGE, Cache
 from fffs.mount.options import parse
-from fffs.protobuf import encode_bytes, encode_varint
-from fffs.sidecar import keep_checksums
+from fffs.records.sidecar import keep_checksums
 
 BASIC = [path for path in granular.DATASETS if path.endswith("/basic")]
 SHARDED = [path for path in granular.DATASETS if "sharded" in granular.FILES[path]["kind"]]
@@ -939,7 +939,7 @@ def test_an_inode_of_a_row_alone_leads_upwards_and_one_that_never_was_is_stale(
 ) -> None:
     import pyfuse3
 
-    from fffs.mount.rows import ROW, RowOperations
+    from fffs.mount.fs.rows import ROW, RowOperations
 
     monkeypatch.setattr(granular_layout, "MOST_NODES", 0)
 

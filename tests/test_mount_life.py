@@ -34,9 +34,10 @@ from mounting import (
 
 import fffs
 from fffs.errors import DeadMountError, FormatError, MountError, SourceNotFoundError, UsageError
-from fffs.mount import background, mounted, umount
-from fffs.mount.mountpoint import refuse_mounted
-from fffs.mount.mounts import mount_at
+from fffs.mount import mounted, umount
+from fffs.mount.daemon import background
+from fffs.mount.system.mountpoint import refuse_mounted
+from fffs.mount.system.mounts import mount_at
 
 pytestmark = pytest.mark.fuse
 
@@ -277,7 +278,7 @@ def test_unmounting_what_is_not_mounted(tmp_path: Path) -> None:
 def test_unmounting_when_the_daemon_does_not_answer(
     source: Path, mounts: Mounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fffs.mount.unmount.ASK_SECONDS", 0.2)
+    monkeypatch.setattr("fffs.mount.system.unmount.ASK_SECONDS", 0.2)
     path = mounts(source)
     mounts.daemon.kill(signal.SIGSTOP)
     try:
@@ -358,8 +359,8 @@ def test_signals_until_the_very_end_are_no_error(source: Path, tmp_path: Path) -
 
 SILENT = """
 import logging, sys, trio
-from fffs.mount import session
-from fffs.mount.job import make_job
+from fffs.mount.daemon import session
+from fffs.mount.daemon.job import make_job
 from fffs.mount.options import MountOptions
 
 async def getattr(self, inode, ctx):
@@ -398,8 +399,8 @@ def test_a_daemon_can_be_killed_at_any_moment(source: Path, tmp_path: Path) -> N
 
 UNREPORTED = """
 import errno, os, sys
-from fffs.mount import session
-from fffs.mount.job import make_job
+from fffs.mount.daemon import session
+from fffs.mount.daemon.job import make_job
 from fffs.mount.options import MountOptions
 
 def ready():
@@ -472,8 +473,8 @@ def test_mounting_over_a_strange_mount_that_does_not_answer_is_refused(
     path = mounts(source)
     found = mount_at(str(path))
     assert found is not None
-    monkeypatch.setattr("fffs.mount.mountpoint.mount_at", lambda _: replace(found, type="fuse.stuck"))
-    monkeypatch.setattr("fffs.mount.mountpoint.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("fffs.mount.system.mountpoint.mount_at", lambda _: replace(found, type="fuse.stuck"))
+    monkeypatch.setattr("fffs.mount.system.mountpoint.ANSWER_SECONDS", 0.1)
     mounts.daemon.kill(signal.SIGSTOP)
     try:
         with pytest.raises(MountError, match=r"does not answer \(fuse.stuck\); unmount it: umount -l"):
@@ -527,7 +528,7 @@ def test_nobody_waits_for_a_daemon_that_serves_a_bind_mount(
         other.mkdir()
         subprocess.run(["mount", "--bind", path, other], check=True)
         with monkeypatch.context() as patch:
-            patch.setattr("fffs.mount.unmount._wait", lambda _: pytest.fail("it goes on"))
+            patch.setattr("fffs.mount.system.unmount._wait", lambda _: pytest.fail("it goes on"))
             umount(path)
         assert caplog.messages == [f"{path}: unmounted, but it is also mounted at {other}: fffs umount {other}"]
         assert not is_mounted(path) and (other / "file").read_text() == "content"
@@ -619,9 +620,9 @@ def test_too_few_descriptors_are_said_in_a_line_and_leave_nothing(
 USER = """
 import os, sys
 from fffs.mount import MountOptions
-from fffs.mount.job import make_job
-from fffs.mount.log import DaemonLog
-from fffs.mount.session import serve
+from fffs.mount.daemon.job import make_job
+from fffs.mount.daemon.log import DaemonLog
+from fffs.mount.daemon.session import serve
 from fffs.mount import umount
 
 what, source, mountpoint, allow_other = sys.argv[1:]

@@ -13,10 +13,11 @@ import pytest
 
 import fffs.mount
 from fffs.errors import MountError, UsageError
-from fffs.mount import MountOptions, mounts
-from fffs.mount.job import Job, make_job
-from fffs.mount.mountpoint import MARK, MountPoint, remove_left
+from fffs.mount import MountOptions
+from fffs.mount.daemon.job import Job, make_job
 from fffs.mount.options import parse
+from fffs.mount.system import mounts
+from fffs.mount.system.mountpoint import MARK, MountPoint, remove_left
 
 
 def test_options_in_mount_style() -> None:
@@ -160,7 +161,7 @@ def test_two_threads_do_not_read_the_same_table_at_once(monkeypatch: pytest.Monk
 
 
 def test_mounts_that_change_all_the_time_are_not_looked_at_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    readonly = pytest.importorskip("fffs.mount.readonly", exc_type=MountError)
+    readonly = pytest.importorskip("fffs.mount.daemon.readonly", exc_type=MountError)
     events: list[str] = []
 
     async def sleep(seconds: float) -> None:

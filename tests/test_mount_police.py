@@ -20,7 +20,7 @@ TESTS = Path(__file__).parent
 # What a daemon does wrong when it is asked for an attribute, which goes through Python with and without the fast path.
 SABOTAGE = """
 import asyncio, ctypes, logging, os, sys, threading, warnings
-from fffs.mount.attributes import Attributes
+from fffs.mount.fs.attributes import Attributes
 
 class Bad:
     def __del__(self):

@@ -306,10 +306,10 @@ def test_reading_leaves_nothing_open_in_the_daemon(tmp_path: Path, mounts: Mount
 FAULTY = """
 import os, sys, time
 from fffs.mount import MountOptions
-from fffs.mount.job import make_job
-from fffs.mount.log import DaemonLog
-from fffs.mount.session import serve
-from fffs.store import RecordStore
+from fffs.mount.daemon.job import make_job
+from fffs.mount.daemon.log import DaemonLog
+from fffs.mount.daemon.session import serve
+from fffs.records.store import RecordStore
 
 source, mountpoint, log, gate = sys.argv[1:]
 original = RecordStore.read_range_into

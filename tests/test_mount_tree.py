@@ -152,7 +152,7 @@ def test_the_root_of_many_sources_says_as_many_as_it_can(tmp_path: Path, mounts:
 
 
 def test_sources_are_named_whole_or_not_at_all() -> None:
-    from fffs.mount.attributes import LARGEST, in_lines
+    from fffs.mount.fs.attributes import LARGEST, in_lines
 
     for count in (1, 2, 250, 251, 252, 253, 1000):
         paths = [b"/d\n" + b"x" * 255 + b"%03d" % k for k in range(count)]
@@ -216,7 +216,7 @@ def test_the_folder_itself_and_the_one_above_are_in_each_listing(mounted: Path) 
 def test_an_inode_alone_leads_upwards(packed: Path) -> None:
     """As NFS servers ask, which may have forgotten all names: by ``lookup`` of ``..`` and ``.``."""
     from fffs.layouts import load_source
-    from fffs.mount.operations import Operations
+    from fffs.mount.fs.operations import Operations
 
     with load_source([str(packed)], "", True) as source:
         operations, tree = Operations(source, MountOptions()), source.tree

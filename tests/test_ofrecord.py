@@ -14,12 +14,12 @@ from fuzz.fuzz_ofrecord import MESSAGE, one_input
 from golden_files import sha256
 
 from fffs import ofrecord
-from fffs.engine import CHECK_NONE
 from fffs.errors import FormatError, SourceNotFoundError, UsageError
 from fffs.formats import ofrecord as files
 from fffs.formats import tfrecord as tfrecord_files
-from fffs.index import RecordIndex
+from fffs.native.engine import CHECK_NONE
 from fffs.ofrecord import FrameError, MessageError
+from fffs.records.index import RecordIndex
 
 FILES = OFRECORD.single()
 FOLDERS = [path for path, entry in OFRECORD.files.items() if entry["kind"] == "ofrecord directory"]

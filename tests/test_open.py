@@ -22,11 +22,11 @@ from test_cli import run
 import fffs
 from fffs import granular, tfrecord
 from fffs.converting.kinds import kind_of_source
-from fffs.engine import CHECK_CRC32, CHECK_CRC32C, CHECK_NONE
 from fffs.errors import ChecksumError, FormatError, RecordIndexError, SourceNotFoundError, UsageError
 from fffs.formats.ofrecord import OFRecordWriter
 from fffs.granular.shards import data_set_folders
-from fffs.sidecar import keep_checksums
+from fffs.native.engine import CHECK_CRC32, CHECK_CRC32C, CHECK_NONE
+from fffs.records.sidecar import keep_checksums
 
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 RECORDS = [b"\n\0" + np.random.default_rng(k).bytes(1000 + k) for k in range(40)]

@@ -40,7 +40,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fffs
-from fffs import temporary
 from fffs.errors import (
     ChecksumError,
     ReadError,
@@ -50,7 +49,8 @@ from fffs.errors import (
     UsageError,
     WriteError,
 )
-from fffs.folders import remove_content
+from fffs.files import temporary
+from fffs.files.dirfd import remove_content
 from fffs.layouts import Source, load_source
 
 # Hundreds of small trees: on a disk most of the time would go into waiting for it.

@@ -37,9 +37,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fffs
-from fffs import packed_pickle
 from fffs.errors import MetadataError
-from fffs.tree import Tree
+from fffs.tree import packed_pickle
+from fffs.tree.tree import Tree
 
 RECORDS = 1000
 Names = dict[bytes, int | None]  # path -> record, or None for a folder

@@ -16,15 +16,15 @@ from builders import differences, once, snapshot, split_records
 from strange_disk import strange_disk
 
 import fffs
-from fffs import index_cache
 from fffs.converting.keeping import Kept
-from fffs.dumping import dump
 from fffs.errors import SourceChangedError, WriteError
-from fffs.folders import open_folder
+from fffs.files.dirfd import open_folder
 from fffs.granular import BagReader, BagWriter
 from fffs.granular.streams import UnlockedWarning
 from fffs.ofrecord import OFRecordWriter
-from fffs.unpacking import unpack
+from fffs.packing.dump import dump
+from fffs.packing.unpack import unpack
+from fffs.records import index_cache
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can hide /proc")
 RECORDS = [b"first", b"", b"third"]
@@ -245,8 +245,8 @@ def test_an_index_that_was_kept_is_not_taken_for_another_files_where_inode_numbe
 LIMITED = ["sh", "-c", 'ulimit -n 16 && exec "$@"', "sh"]
 WITHOUT_PROC = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
 DUMP = """
-import sys, fffs.dumping
-fffs.dumping.dump([b"record"] * 4, sys.argv[1], 2)
+import sys, fffs.packing.dump
+fffs.packing.dump.dump([b"record"] * 4, sys.argv[1], 2)
 """
 
 

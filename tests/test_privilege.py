@@ -22,7 +22,7 @@ from mounting import Mounts, detach_all
 
 import fffs
 from fffs.errors import MetadataError, UnsupportedError, UsageError, WriteError
-from fffs.folders import open_folder
+from fffs.files.dirfd import open_folder
 from fffs.layouts import load_source
 from fffs.mount import MountOptions
 from fffs.mount.options import parse

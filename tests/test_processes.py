@@ -39,9 +39,8 @@ from engine_model import (
 )
 
 import fffs
-from fffs import engine
 from fffs.errors import ClosedError
-from fffs.native import lib
+from fffs.native import engine, lib
 
 pytest_plugins = ("engine_fixtures",)
 pytestmark = pytest.mark.usefixtures("nothing_leaks")

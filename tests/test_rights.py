@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import fffs
-from fffs import sidecar
-from fffs.atomic import AtomicFile
-from fffs.dumping import dump
+from fffs.files.atomic import AtomicFile
 from fffs.granular import BagWriter
+from fffs.packing.dump import dump
+from fffs.records import sidecar
 from fffs.tfrecord import TFRecordWriter
 
 ACL = "system.posix_acl_access"
@@ -245,7 +245,7 @@ def test_an_empty_folder_that_is_filled_stays_as_private_as_it_was(tmp_path: Pat
 def test_the_name_of_a_process_forges_no_umask() -> None:
     """The first line of /proc/self/status has it; whatever else ends lines does not end that one."""
     code = (
-        "from fffs.rights import new_mode\n"
+        "from fffs.files.rights import new_mode\n"
         "with open('/proc/self/comm', 'wb') as comm:\n"
         "    comm.write(b'a\\rUmask: 0')\n"
         "print(b'a\\rUmask: 0\\n' in open('/proc/self/status', 'rb').read(), oct(new_mode(0o666)))"

@@ -15,11 +15,12 @@ from test_bag import FRAMES, LIMITS
 from test_cli import run
 
 import fffs
-from fffs import granular, sidecar
-from fffs.atomic import CHECKSUMS
-from fffs.engine import CHECK_CRC32, CHECK_NONE
+from fffs import granular
 from fffs.errors import ChecksumError, MetadataError, RecordError, TruncatedError
+from fffs.files.atomic import CHECKSUMS
 from fffs.formats.ofrecord import OFRecordWriter
+from fffs.native.engine import CHECK_CRC32, CHECK_NONE
+from fffs.records import sidecar
 
 RECORDS = [b"\n\0" + np.random.default_rng(k).bytes(500 * k) for k in range(30)] + [b"\n\0" + bytes(3_000_000)]
 
@@ -178,7 +179,7 @@ def test_a_record_that_cannot_be_read_gets_no_checksum(tmp_path: Path) -> None:
     os.truncate(tmp_path / "x.bag", 7)
     try:
         with pytest.raises(TruncatedError, match=r"x\.bag: record 1 reaches past the end"):
-            sidecar._write(fffs.files.SourceFile(fd, index, os.fstat(fd)))
+            sidecar._write(fffs.files.local.SourceFile(fd, index, os.fstat(fd)))
     finally:
         os.close(fd)
     assert os.listdir(tmp_path) == ["x.bag"]

@@ -49,7 +49,7 @@ def test_a_signal_before_the_event_loop_listens_is_heard_and_runs_no_python_code
     """In which the next could be handled, and so on, deeper than Python goes."""
     body = """
 import trio
-from fffs.mount.signals import SignalPipe
+from fffs.mount.daemon.signals import SignalPipe
 pipe = SignalPipe()
 signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))  # as trio does
 called = []

@@ -18,7 +18,7 @@ from mounting import Mounts, libc, run_fffs, wait_until
 import fffs
 from fffs.errors import DeadMountError, MountError
 from fffs.mount import umount
-from fffs.mount.latency import BUCKETS, bucket, percentile
+from fffs.mount.daemon.latency import BUCKETS, bucket, percentile
 
 pytestmark = pytest.mark.fuse
 NOBODY = 65534
@@ -171,7 +171,7 @@ def test_a_dead_mount_is_named(mounted: Path, mounts: Mounts) -> None:
 
 
 def test_a_daemon_that_does_not_answer(mounted: Path, mounts: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fffs.commands import stat as command
+    from fffs.cli.commands import stat as command
 
     monkeypatch.setattr(command, "ASK_SECONDS", 0.2)
     mounts.daemon.kill(signal.SIGSTOP)

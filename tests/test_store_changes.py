@@ -21,14 +21,15 @@ import pytest
 from engine_model import FOREVER, fault, later
 
 import fffs
-from fffs import file_systems, reader
+from fffs import reader
 from fffs.errors import ChecksumError, SourceChangedError
+from fffs.files import file_systems
 from fffs.granular import bag_reader
-from fffs.index import RecordIndex
 from fffs.layouts import Source, load_records, load_source
-from fffs.mount.fastpath import file_system_of
+from fffs.mount.daemon.fastpath import file_system_of
 from fffs.native import lib
-from fffs.store import RecordStore
+from fffs.records.index import RecordIndex
+from fffs.records.store import RecordStore
 
 SIZES = {"small": 5000, "large": 3_000_000, "in blocks": 3_000_000}
 EXT4, TMPFS, FAT = 0xEF53, 0x01021994, 0x4D44

@@ -28,7 +28,6 @@ from fuzz.fuzz_tfrecord import EXAMPLE, SEQUENCE, one_input
 from golden_files import sha256
 
 from fffs import tfrecord
-from fffs.engine import CHECK_CRC32C
 from fffs.errors import (
     ChecksumError,
     ClosedError,
@@ -40,7 +39,8 @@ from fffs.errors import (
 )
 from fffs.formats import ofrecord as ofrecord_files
 from fffs.formats import tfrecord as files
-from fffs.index import RecordIndex
+from fffs.native.engine import CHECK_CRC32C
+from fffs.records.index import RecordIndex
 from fffs.tfrecord import FrameError, MessageError
 
 PLAIN = TFRECORD.single(compression=None)

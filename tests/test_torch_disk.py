@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fffs import FileReader, FileWriter, memory
+from fffs import FileReader, FileWriter
+from fffs.base import memory
 from fffs.torch import Dataset, disk
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from fffs.errors import EntryNotFoundError, MetadataError, UsageError
 from fffs.layouts import plain, union
-from fffs.tree import COLUMNS, ROOT, Tree
-from fffs.treebuilder import TreeBuilder
+from fffs.tree.builder import TreeBuilder
+from fffs.tree.tree import COLUMNS, ROOT, Tree
 
 NAMES = st.binary(min_size=1, max_size=4).filter(
     lambda name: b"/" not in name and b"\0" not in name and name not in (b".", b"..")

@@ -32,7 +32,7 @@ from fffs.errors import (
     WriteError,
 )
 from fffs.layouts import load_source
-from fffs.store import RecordStore
+from fffs.records.store import RecordStore
 
 
 def unpack(pack: Path, target: str | bytes | Path, **options: Any) -> list[str]:

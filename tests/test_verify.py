@@ -15,7 +15,7 @@ from golden_files import GOLDEN
 import fffs
 from fffs import native
 from fffs.layouts import load_records, load_source
-from fffs.verify import BadRecord, verify
+from fffs.packing.verify import BadRecord, verify
 
 
 def check(*paths: Path) -> list[BadRecord]:

@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fffs import index_cache
+from fffs.base.jobs import Progress
+from fffs.base.paths import PathLike
 from fffs.converting import kinds
 from fffs.converting.job import Job
 from fffs.errors import UsageError
-from fffs.jobs import Progress
-from fffs.paths import PathLike
+from fffs.records import index_cache
 
 __all__ = ["Conversion", "convert"]
 

@@ -10,20 +10,20 @@ import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from fffs import engine
+from fffs.base.failures import reading
+from fffs.base.jobs import Jobs, Progress
+from fffs.base.withblock import Closing
 from fffs.converting import tar
 from fffs.converting.names import File, Names
 from fffs.converting.zip_directory import EXTRA, read_directory
-from fffs.engine import BLOCK
 from fffs.errors import MetadataError, SourceChangedError, UnsupportedError
-from fffs.failures import reading
-from fffs.folders import close
+from fffs.files.dirfd import close
+from fffs.files.stamps import is_unchanged, make_stamp
 from fffs.formats import strangers
 from fffs.formats.streams import Stream, compression
-from fffs.jobs import Jobs, Progress
-from fffs.scan import KINDS
-from fffs.stamps import is_unchanged, make_stamp
-from fffs.withblock import Closing
+from fffs.native import engine
+from fffs.native.engine import BLOCK
+from fffs.packing.scan import KINDS
 
 Work = Callable[[File, Iterator[bytes]], None]
 """What is done with a file and its bytes, in pieces of BLOCK bytes (the last one may be shorter)."""

@@ -14,24 +14,24 @@ from typing import Final
 
 import numpy as np
 
-from fffs.atomic import AtomicFile
+from fffs.base.jobs import Jobs
 from fffs.converting.records import Records, StoredRecords
 from fffs.errors import MetadataError, UsageError
-from fffs.files import SourceFile
+from fffs.files.atomic import AtomicFile
+from fffs.files.local import SourceFile
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
 from fffs.granular.columns import Blobs
 from fffs.granular.shards import Shard, data_set_folders, find_shards, open_shards
 from fffs.granular.spec import Type
 from fffs.granular.writer import DatasetWriter
-from fffs.index import Int64Array
-from fffs.jobs import Jobs
 from fffs.layouts import Source, refs_table
-from fffs.pack_file import PackFile
-from fffs.packing import build_tree
-from fffs.store import RecordStore
-from fffs.tree import ROOT
-from fffs.treebuilder import TreeBuilder
+from fffs.packing.pack import build_tree
+from fffs.packing.pack_file import PackFile
+from fffs.records.index import Int64Array
+from fffs.records.store import RecordStore
+from fffs.tree.builder import TreeBuilder
+from fffs.tree.tree import ROOT
 
 SCALAR: Final = -1
 LEAST_DIGITS: Final = 6

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fffs import tfrecord
-from fffs.atomic import CHECKSUMS, AtomicFile, new_folder, refuse_content
+from fffs.base.jobs import Jobs, Progress, default_jobs
 from fffs.converting import kinds, packs, writers
 from fffs.converting.archives import open_archive
 from fffs.converting.keeping import Kept, no_appenders
@@ -21,17 +21,17 @@ from fffs.converting.records import Records, StoredRecords, StreamedRecords, pla
 from fffs.converting.sources import Sources
 from fffs.converting.verifying import compare_records, differs, forget, readable
 from fffs.errors import FormatError, RecordError, UsageError
-from fffs.files import open_source
-from fffs.folders import close
+from fffs.files.atomic import CHECKSUMS, AtomicFile, new_folder, refuse_content
+from fffs.files.dirfd import close
+from fffs.files.local import open_source
 from fffs.formats.bag import COMPRESSED, sidecars
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.tfrecord import HEAD, compression
-from fffs.jobs import Jobs, Progress, default_jobs
 from fffs.layouts import load_source, packed
-from fffs.packing import pack_folder
+from fffs.packing.pack import pack_folder
 from fffs.reader import open_files
-from fffs.store import RecordStore
-from fffs.tree import ROOT
+from fffs.records.store import RecordStore
+from fffs.tree.tree import ROOT
 
 if TYPE_CHECKING:  # what needs granular is imported when there is a data set
     from fffs.converting.datasets import BlobRows

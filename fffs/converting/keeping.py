@@ -8,12 +8,12 @@ import os
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 
-from fffs.atomic import IN_PLACE
 from fffs.errors import WriteError, WriterError
-from fffs.folders import close
+from fffs.files.atomic import IN_PLACE
+from fffs.files.dirfd import close
+from fffs.files.temporary import lock, second_name
 from fffs.formats.bag import SUFFIX as BAG
-from fffs.scan import identity
-from fffs.temporary import lock, second_name
+from fffs.packing.scan import identity
 
 
 @contextlib.contextmanager

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from fffs.atomic import CHECKSUMS
+from fffs.base.failures import reading
 from fffs.converting.archives import is_tar, is_zip
 from fffs.errors import UsageError
-from fffs.failures import reading
-from fffs.files import open_source
-from fffs.folders import close
+from fffs.files.atomic import CHECKSUMS
+from fffs.files.dirfd import close
+from fffs.files.local import open_source
 from fffs.formats import bag, ffrecord, ofrecord, tfrecord
 from fffs.formats.ffrecord import SUFFIX
+from fffs.formats.part_names import PATTERN
 from fffs.formats.table import FORMATS, find_format
-from fffs.shards import PATTERN
 
 RECORDS: Final = tuple(form.name for form in FORMATS)
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from fffs.base.memory import available_memory
 from fffs.errors import UnsupportedError
-from fffs.folders import PATH_MAX
-from fffs.memory import available_memory
-from fffs.scan import nearest_mtime
-from fffs.tree import NAME_MAX
-from fffs.treebuilder import DIRECTORY, TreeBuilder
+from fffs.files.dirfd import PATH_MAX
+from fffs.packing.scan import nearest_mtime
+from fffs.tree.builder import DIRECTORY, TreeBuilder
+from fffs.tree.tree import NAME_MAX
 
 TARGET_MAX: Final = PATH_MAX
 # A bomb must not fill memory with names: they may take half of what there is, or as much as three million need. How

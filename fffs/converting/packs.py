@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fffs.atomic import AtomicFile
+from fffs.base.jobs import Jobs, Progress
 from fffs.converting.archives import Archive
 from fffs.converting.names import File
 from fffs.converting.verifying import compare_tree, differs
-from fffs.engine import BLOCK
 from fffs.errors import SourceChangedError
-from fffs.jobs import Jobs, Progress
+from fffs.files.atomic import AtomicFile
 from fffs.layouts import Source, load_source
-from fffs.pack_file import PackFile
-from fffs.packing import build_tree
-from fffs.scan import Output, open_source, scan_folder
-from fffs.tree import Tree
+from fffs.native.engine import BLOCK
+from fffs.packing.pack import build_tree
+from fffs.packing.pack_file import PackFile
+from fffs.packing.scan import Output, open_source, scan_folder
+from fffs.tree.tree import Tree
 
 
 class Contents(NamedTuple):

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
+from fffs.base.jobs import Jobs
 from fffs.converting import records
-from fffs.jobs import Jobs
 
 
 class Pipeline:

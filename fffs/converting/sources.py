@@ -7,14 +7,14 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from fffs.atomic import CHECKSUMS
 from fffs.converting import kinds
 from fffs.errors import SourceChangedError, UsageError
-from fffs.folders import close
+from fffs.files.atomic import CHECKSUMS
+from fffs.files.dirfd import close
+from fffs.files.stamps import is_unchanged, make_stamp
 from fffs.formats.bag import SUFFIX, sidecars
+from fffs.formats.part_names import expand_shards
 from fffs.reader import expand_sources
-from fffs.shards import expand_shards
-from fffs.stamps import is_unchanged, make_stamp
 
 
 class Sources:

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from fffs.base.failures import reading
+from fffs.base.jobs import Jobs
 from fffs.converting.records import Records
 from fffs.errors import RecordError
-from fffs.failures import reading
-from fffs.folders import close
-from fffs.jobs import Jobs
-from fffs.tree import COLUMNS, Tree
+from fffs.files.dirfd import close
+from fffs.tree.tree import COLUMNS, Tree
 
 
 def differs(target: str, record: int) -> RecordError:

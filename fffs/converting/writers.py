@@ -11,18 +11,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from fffs import engine, shards
-from fffs.atomic import AtomicFile
 from fffs.converting.keeping import no_appenders
 from fffs.converting.records import Batch
-from fffs.crc32c import crc32c, mask
 from fffs.errors import UnsupportedError, UsageError
-from fffs.formats import ffrecord, ofrecord, tfrecord
+from fffs.files.atomic import AtomicFile
+from fffs.files.pwrite import PIECES, write_at
+from fffs.formats import ffrecord, ofrecord, part_names, tfrecord
 from fffs.formats.bag import SUFFIX as BAG
 from fffs.formats.bag import encode_table, refuse_sidecars, sidecars
-from fffs.index import Int64Array
-from fffs.pwrite import PIECES, write_at
-from fffs.shards import shard_name
+from fffs.formats.part_names import shard_name
+from fffs.native import engine
+from fffs.native.crc32c import crc32c, mask
+from fffs.records.index import Int64Array
 
 EMPTY_IN_A_ROW: Final = 1 << 16  # more empty OFRecords than that are read as zeros that are no records
 AROUND: Final = {"tfrecord": tfrecord.HEAD.size + tfrecord.TAIL.size, "ofrecord": ofrecord.HEAD.size}
@@ -137,7 +137,11 @@ def part_name(form: str, stem: str, k: int, count: int) -> str:
     if form == "tfrecord":
         # Readers of a folder take no notice of names that begin with a dot, as the folder's own may.
         return shard_name(stem.lstrip(".") or "records", k, count, ".tfrecord")
-    return shards.part_name("part-", k, count) if form == "ofrecord" else shards.part_name("PART_", k, count, ".ffr")
+    return (
+        part_names.part_name("part-", k, count)
+        if form == "ofrecord"
+        else part_names.part_name("PART_", k, count, ".ffr")
+    )
 
 
 def cut(lengths: Int64Array, parts: int | None, part_size: int | None) -> list[int]:

@@ -7,9 +7,9 @@ import struct
 import zipfile
 from typing import Final
 
+from fffs.base.failures import reading
 from fffs.converting.names import EACH, Names
 from fffs.errors import MetadataError, UnsupportedError
-from fffs.failures import reading
 
 ENTRY: Final = struct.Struct("<4s24x3H12x")
 """Magic, lengths of name, extra fields and comment, which follow in this order."""

@@ -13,14 +13,14 @@ from array import array
 
 import numpy as np
 
-from fffs import engine
-from fffs.engine import CHECK_NONE
+from fffs.base.failures import reading
 from fffs.errors import MetadataError, ReadError, UnfinishedFileError, UsageError
-from fffs.failures import reading
-from fffs.files import open_source
-from fffs.folders import close
-from fffs.index import STEP, Int64Array, RecordIndex
-from fffs.store import room
+from fffs.files.dirfd import close
+from fffs.files.local import open_source
+from fffs.native import engine
+from fffs.native.engine import CHECK_NONE
+from fffs.records.index import STEP, Int64Array, RecordIndex
+from fffs.records.store import room
 
 SUFFIX = ".bag"
 COMPRESSED = ".bagz"

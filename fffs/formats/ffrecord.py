@@ -13,13 +13,13 @@ import warnings
 
 import numpy as np
 
-from fffs import engine
-from fffs.engine import CHECK_CRC32
+from fffs.base.failures import reading
 from fffs.errors import FormatError, MetadataError, ReadError, UnfinishedFileError
-from fffs.failures import reading
 from fffs.formats import strangers
-from fffs.index import RecordIndex
-from fffs.store import room
+from fffs.native import engine
+from fffs.native.engine import CHECK_CRC32
+from fffs.records.index import RecordIndex
+from fffs.records.store import room
 
 HEADER = struct.Struct("<Iq")
 SUFFIX = ".ffr"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fffs.record_writer import RecordWriter
-from fffs.views import readable_bytes
+from fffs.base.views import readable_bytes
+from fffs.formats.record_writer import RecordWriter
 
 
 class FrameWriter(RecordWriter):

@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from fffs import engine, index_cache
-from fffs.engine import CHECK_CRC32C, CHECK_NONE
+from fffs.base.failures import reading
 from fffs.errors import MetadataError, ReadError, SourceChangedError
-from fffs.failures import reading
-from fffs.index import RecordIndex
-from fffs.native import ffi, lib
+from fffs.native import engine, ffi, lib
+from fffs.native.engine import CHECK_CRC32C, CHECK_NONE
+from fffs.records import index_cache
+from fffs.records.index import RecordIndex
 
 STEP: Final = 1 << 16  # frames between two looks at whether somebody pressed Ctrl-C
 LOOKS: Final = 256  # frames of the file that a cached index is compared with at most

@@ -10,13 +10,13 @@ import re
 import struct
 from typing import Final
 
+from fffs.base.paths import PathLike
 from fffs.errors import UsageError
 from fffs.formats import tfrecord
 from fffs.formats.frame_writer import FrameWriter
 from fffs.formats.frames import OFRECORD, FrameError, scan
 from fffs.formats.frames import load_index as load_frames
-from fffs.index import RecordIndex
-from fffs.paths import PathLike
+from fffs.records.index import RecordIndex
 
 HEAD: Final = struct.Struct("<q")
 NAME: Final = re.compile(r"part-[0-9]+", re.ASCII)

@@ -9,8 +9,8 @@ import re
 import zlib
 from typing import Any, Final, Protocol
 
+from fffs.base.failures import reading
 from fffs.errors import MetadataError
-from fffs.failures import reading
 from fffs.formats.strangers import COMPRESSED
 
 READ: Final = 1 << 18  # bytes of the file that are read at a time ...

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from fffs.base.failures import reading
 from fffs.errors import UsageError
-from fffs.failures import reading
 from fffs.formats import bag, ffrecord, ofrecord, tfrecord
-from fffs.index import RecordIndex
+from fffs.records.index import RecordIndex
 
 HEAD: Final = 4096  # bytes of a file by which it is recognised
 

@@ -11,13 +11,13 @@ import re
 import struct
 from typing import Final
 
-from fffs.crc32c import crc32c, mask
+from fffs.base.failures import reading
 from fffs.errors import UnsupportedError
-from fffs.failures import reading
 from fffs.formats.frame_writer import FrameWriter
 from fffs.formats.frames import TFRECORD, FrameError, scan
 from fffs.formats.frames import load_index as load_frames
-from fffs.index import RecordIndex
+from fffs.native.crc32c import crc32c, mask
+from fffs.records.index import RecordIndex
 
 HEAD: Final = struct.Struct("<QI")
 TAIL: Final = struct.Struct("<I")

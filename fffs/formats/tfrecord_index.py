@@ -10,13 +10,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from fffs.atomic import AtomicFile
+from fffs.base.failures import reading, writing
+from fffs.base.paths import PathLike
 from fffs.errors import MetadataError
-from fffs.failures import reading, writing
-from fffs.files import open_source
+from fffs.files.atomic import AtomicFile
+from fffs.files.local import open_source
 from fffs.formats.frames import TFRECORD
-from fffs.index import RecordIndex
-from fffs.paths import PathLike
+from fffs.records.index import RecordIndex
 
 LINE: Final = re.compile(rb"([0-9]{1,18}) ([0-9]{1,18})\r?\n?")
 LONGEST: Final = 18 + 1 + 18 + 2

@@ -6,16 +6,16 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from fffs.crc32c import crc32c, unmask
+from fffs.base.failures import reading
+from fffs.base.paths import PathLike
+from fffs.base.withblock import Closing
 from fffs.errors import ChecksumError, ClosedError, MetadataError
-from fffs.failures import reading
-from fffs.files import open_source
-from fffs.folders import close
+from fffs.files.dirfd import close
+from fffs.files.local import open_source
 from fffs.formats.frames import FrameError, frame_error
 from fffs.formats.streams import SIP, Stream
 from fffs.formats.tfrecord import GZIP, HEAD, TAIL, ZLIB, compression, is_head
-from fffs.paths import PathLike
-from fffs.withblock import Closing
+from fffs.native.crc32c import crc32c, unmask
 
 LARGEST: Final = 1 << 30
 RATIO: Final = 1032  # DEFLATE makes no more than so many bytes of one ...

@@ -9,18 +9,18 @@ from typing import Any, overload
 
 import numpy as np
 
+from fffs.base.numbers import Indices, as_number
+from fffs.base.paths import PathLike
+from fffs.base.withblock import Closing
 from fffs.errors import ClosedError, RecordError
-from fffs.files import SourceFile, open_with_status
-from fffs.folders import close
+from fffs.files.dirfd import close
+from fffs.files.local import SourceFile, open_with_status
 from fffs.formats.bag import COMPRESSED, load
 from fffs.granular.zstd import Decompressor
-from fffs.identity import Identity, refuse_others, refuse_replaced
-from fffs.index import RecordIndex
-from fffs.numbers import Indices, as_number
-from fffs.paths import PathLike
-from fffs.sidecar import with_checksums
-from fffs.store import RecordStore, UInt8Array
-from fffs.withblock import Closing
+from fffs.records.identity import Identity, refuse_others, refuse_replaced
+from fffs.records.index import RecordIndex
+from fffs.records.sidecar import with_checksums
+from fffs.records.store import RecordStore, UInt8Array
 
 MAX_RECORD = 1 << 30
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from fffs.atomic import AtomicFile
+from fffs.base.paths import PathLike
+from fffs.base.views import readable_bytes
 from fffs.errors import UsageError
+from fffs.files.atomic import AtomicFile
 from fffs.formats.bag import SUFFIX, refuse_sidecars
 from fffs.granular.output import OutputWriter
 from fffs.granular.streams import AppendedBag, RecordStream
-from fffs.paths import PathLike
-from fffs.views import readable_bytes
 
 
 class _NewBag:

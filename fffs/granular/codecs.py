@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from fffs.base.exact import exact_array
 from fffs.errors import UsageError
-from fffs.exact import exact_array
 from fffs.granular.messages import pack, unpack
 from fffs.granular.optional import library
 

@@ -6,16 +6,16 @@ import errno
 import os
 from collections.abc import Sequence
 
-from fffs.atomic import AtomicFile, AtomicFolder, make_folder, refuse_content
-from fffs.descriptors import above_standard
+from fffs.base.descriptors import above_standard
+from fffs.base.failures import writing
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError, WriteError
-from fffs.failures import writing
+from fffs.files.atomic import AtomicFile, AtomicFolder, make_folder, refuse_content
+from fffs.files.pwrite import write_at
 from fffs.formats.bag import SUFFIX
 from fffs.granular import refs
 from fffs.granular import spec as specs
 from fffs.granular.spec import Type
 from fffs.granular.streams import AppendedBag, RecordStream
-from fffs.pwrite import write_at
 
 Blobs = Sequence[memoryview | list[memoryview]]
 """The blobs of one row: for each key one, or a list for a sequence."""

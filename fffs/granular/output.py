@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fffs.withblock import Writing
+from fffs.base.withblock import Writing
 
 
 class Output(Protocol):

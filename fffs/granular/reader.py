@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from fffs.base.paths import PathLike
 from fffs.errors import SourceNotFoundError, UsageError
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
 from fffs.granular.rows import RowReader
 from fffs.granular.shards import find_shards, is_shard, shard_name
-from fffs.paths import PathLike
 
 
 class DatasetReader(RowReader):

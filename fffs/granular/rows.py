@@ -11,6 +11,8 @@ from typing import Any, overload
 
 import numpy as np
 
+from fffs.base.numbers import Indices, as_number, resolve
+from fffs.base.withblock import Closing
 from fffs.errors import ClosedError, FffsError, RecordError, SourceChangedError, UsageError
 from fffs.granular import refs
 from fffs.granular.bag_reader import clip
@@ -18,10 +20,8 @@ from fffs.granular.codecs import Codec
 from fffs.granular.codecs import decoders as supplied
 from fffs.granular.shards import Shard, open_shards
 from fffs.granular.spec import Type
-from fffs.identity import Identity, refuse_others, refuse_replaced
-from fffs.numbers import Indices, as_number, resolve
-from fffs.store import RecordStore
-from fffs.withblock import Closing
+from fffs.records.identity import Identity, refuse_others, refuse_replaced
+from fffs.records.store import RecordStore
 
 Mask = Mapping[str, Any] | Sequence[str] | None
 """What is wanted of a row: {key: True | False | range | slice}, where absent keys are left out; keys; or None: all."""

@@ -6,15 +6,15 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from fffs.atomic import make_folder
+from fffs.base.paths import PathLike
+from fffs.base.withblock import Writing
 from fffs.errors import UsageError
+from fffs.files.atomic import make_folder
 from fffs.granular.codecs import Codec
 from fffs.granular.reader import newer_names
 from fffs.granular.shards import shard_name
 from fffs.granular.spec import NAME
 from fffs.granular.writer import DatasetWriter, Encoder
-from fffs.paths import PathLike
-from fffs.withblock import Writing
 
 SHARD_SIZE = 10 << 30
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fffs.errors import MetadataError, ReadError, SourceNotFoundError
-from fffs.files import SourceFile, open_source
-from fffs.folders import close
+from fffs.files.dirfd import close
+from fffs.files.local import SourceFile, open_source
 from fffs.formats.bag import SUFFIX, tail_layout
 from fffs.granular.bag_reader import open_bag, size_of
 from fffs.granular.spec import NAME, REFS

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fffs.base.failures import reading
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError
-from fffs.failures import reading
-from fffs.files import open_source
+from fffs.files.local import open_source
 from fffs.formats.bag import SUFFIX
 
 NAME = "spec.json"

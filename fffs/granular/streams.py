@@ -12,17 +12,17 @@ from array import array
 
 import numpy as np
 
-from fffs.atomic import forget_checksums, sync_folder
-from fffs.descriptors import above_standard
-from fffs.early import EarlyWriting
+from fffs.base.descriptors import above_standard
+from fffs.base.failures import writing
 from fffs.errors import MetadataError, UsageError, WriteError, WriterError
-from fffs.failures import writing
-from fffs.file_systems import has_inode_numbers
+from fffs.files.atomic import forget_checksums, sync_folder
+from fffs.files.early import EarlyWriting
+from fffs.files.file_systems import has_inode_numbers
+from fffs.files.pwrite import write_at
+from fffs.files.rights import rights_of
+from fffs.files.temporary import lock
 from fffs.formats.bag import SUFFIX, encode_table, load_index, sidecars
-from fffs.index import Int64Array
-from fffs.pwrite import write_at
-from fffs.rights import rights_of
-from fffs.temporary import lock
+from fffs.records.index import Int64Array
 
 BUFFER = 1 << 20
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

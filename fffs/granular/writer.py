@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fffs.base.paths import PathLike
+from fffs.base.views import readable_bytes
 from fffs.errors import UsageError
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
@@ -13,8 +15,6 @@ from fffs.granular.codecs import encoders as supplied
 from fffs.granular.columns import GrownColumns, NewColumns
 from fffs.granular.output import OutputWriter
 from fffs.granular.spec import Type
-from fffs.paths import PathLike
-from fffs.views import readable_bytes
 
 
 class Encoder:

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fffs.base.paths import PathLike
+from fffs.base.withblock import Closing
 from fffs.errors import FormatError, MetadataError, RecordError, SourceNotFoundError, UsageError
-from fffs.files import SourceFile
-from fffs.folders import close
+from fffs.files.dirfd import close
+from fffs.files.local import SourceFile
 from fffs.formats.bag import COMPRESSED
 from fffs.layouts import packed, plain, union
 from fffs.layouts.rows import DecodedFiles, Rows
-from fffs.paths import PathLike
 from fffs.reader import expand_sources, open_files
-from fffs.store import RecordStore
-from fffs.tree import Tree
-from fffs.treebuilder import TreeBuilder
-from fffs.withblock import Closing
+from fffs.records.store import RecordStore
+from fffs.tree.builder import TreeBuilder
+from fffs.tree.tree import Tree
 
 Paths = PathLike | Sequence[PathLike]
 

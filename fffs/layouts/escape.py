@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import Final
 
-from fffs.tree import NAME_MAX
+from fffs.tree.tree import NAME_MAX
 
 ENDINGS: Final = (b".bin", b".jpg", b".mp4", b".msgpack", b".npy", b".png", b".txt", b".webm")
 """What is appended to names. Escaped names without an ending never end like that."""

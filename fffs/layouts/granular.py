@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fffs.engine import CHECK_NONE
 from fffs.errors import UnsupportedError
-from fffs.files import SourceFile, open_with_status
-from fffs.folders import close
+from fffs.files.dirfd import close
+from fffs.files.local import SourceFile, open_with_status
 from fffs.granular import spec as specs
 from fffs.granular.shards import Shard, data_set_folders, find_shards, open_shards
 from fffs.granular.spec import Type
-from fffs.index import RecordIndex
 from fffs.layouts import refs_table
 from fffs.layouts.escape import file_name
 from fffs.layouts.plain import digits_for, numbered
 from fffs.layouts.refs_table import RefsTable
-from fffs.tree import Tree
-from fffs.treebuilder import DIRECTORY, FILE, build_tree
+from fffs.native.engine import CHECK_NONE
+from fffs.records.index import RecordIndex
+from fffs.tree.builder import DIRECTORY, FILE, build_tree
+from fffs.tree.tree import Tree
 
 MOST_NODES = 1 << 22
 """Of one tree, which is in memory: about 700 MiB while it is made."""

@@ -24,8 +24,8 @@ from fffs.layouts.granular import DataSetFiles, Key
 from fffs.layouts.plain import digits_for
 from fffs.layouts.refs_table import check_row
 from fffs.layouts.rows import MOST_FILES, DecodedFiles, Entries, File, Row
-from fffs.store import RecordStore
-from fffs.tree import Tree
+from fffs.records.store import RecordStore
+from fffs.tree.tree import Tree
 
 LARGEST = 128 << 20
 """Bytes of a blob that is decoded as a whole, because it is packed in a way that nobody packs."""

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from fffs.errors import RecordError, UsageError
-from fffs.features import EXAMPLE, OFRECORD, Decoded, Kind
-from fffs.files import SourceFile
+from fffs.files.local import SourceFile
+from fffs.formats.features import EXAMPLE, OFRECORD, Decoded, Kind
+from fffs.formats.protobuf import MessageError
 from fffs.layouts import npy
 from fffs.layouts.escape import file_name
 from fffs.layouts.plain import digits_for
 from fffs.layouts.rows import MOST_FILES, Entries, File, Row
 from fffs.native import lib
-from fffs.protobuf import MessageError
-from fffs.store import RecordStore
+from fffs.records.store import RecordStore
 
 LARGEST = 64 << 20
 """Bytes of a record that is decoded. Numbers take up to 8 bytes for one, and three times that meanwhile."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fffs import packed_pickle, trailer
-from fffs.descriptors import duplicate
+from fffs.base.descriptors import duplicate
+from fffs.base.failures import reading
 from fffs.errors import ChecksumError, FormatError, MetadataError, UnsupportedError
-from fffs.failures import reading
-from fffs.files import SourceFile
-from fffs.index import RecordIndex
-from fffs.store import RecordStore
-from fffs.tree import Tree
+from fffs.files.local import SourceFile
+from fffs.records.index import RecordIndex
+from fffs.records.store import RecordStore
+from fffs.tree import packed_pickle, trailer
+from fffs.tree.tree import Tree
 
 FORMAT = "FFRecord"
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.errors import UnsupportedError, UsageError
-from fffs.tree import NAME_MAX, Tree
+from fffs.tree.tree import NAME_MAX, Tree
 
 LEAST_DIGITS = 6
 

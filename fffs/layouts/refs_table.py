@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from fffs.descriptors import duplicate
+from fffs.base.descriptors import duplicate
 from fffs.errors import MetadataError, RecordError
-from fffs.files import SourceFile
+from fffs.files.local import SourceFile
 from fffs.granular import refs
 from fffs.granular.shards import Shard
-from fffs.store import RecordStore, UInt8Array
+from fffs.records.store import RecordStore, UInt8Array
 
 Int64Array = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from fffs.tree import ROOT, Tree
-from fffs.treebuilder import TreeBuilder
+from fffs.tree.builder import TreeBuilder
+from fffs.tree.tree import ROOT, Tree
 
 
 def merge(trees: list[Tree], counts: list[int]) -> tuple[Tree, list[tuple[bytes, int]]]:

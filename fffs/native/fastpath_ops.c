@@ -260,7 +260,7 @@ static fffs_fast_answer answer_read(const fffs_fast_view *view, const struct req
 /* ---------------------------------------------------------------- the way in */
 
 /* What a file system says of an attribute that is not there: by its namespace, as on ext4. See absence() in
- * mount/attributes.py. */
+ * mount/fs/attributes.py. */
 static int32_t absence(const char *name)
 {
     static const char *const spaces[] = {"user.", "trusted.", "security.", "gnu."};

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fffs.descriptors import memory_file, pipe
+from fffs.base.descriptors import memory_file, pipe
 
 SPAN = 1 << 36  # bytes of the file from one region to the next: the most that a batch may have
 STEP = 1 << 21  # regions are mapped in multiples of this

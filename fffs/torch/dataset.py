@@ -12,8 +12,8 @@ import numpy as np
 import torch.utils.data
 
 import fffs
+from fffs.base.paths import PathLike
 from fffs.errors import RecordIndexError, UsageError
-from fffs.paths import PathLike
 from fffs.reader import FileReader
 from fffs.torch.batch import Batch, Records, random_numbers, share_threads
 from fffs.torch.disk import suit_memory

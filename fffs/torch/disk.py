@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fffs.memory import available_memory
+from fffs.base.memory import available_memory
 from fffs.reader import FileReader
 
 # Disks, and storage behind a network even more so, give about as many blocks of this size in a second as small ones.

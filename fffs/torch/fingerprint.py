@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch.utils.data
 
-from fffs.engine import CHECK_NONE
-from fffs.identity import Identity
-from fffs.store import RecordStore
+from fffs.base.withblock import Closing
+from fffs.native.engine import CHECK_NONE
+from fffs.records.identity import Identity
+from fffs.records.store import RecordStore
 from fffs.torch.files import Files
-from fffs.withblock import Closing
 
 # Numbers that choose among records or samples, by the attributes that data sets keep them in.
 CHOICES = ("indices", "_records")

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from fffs.base.numbers import resolve
+from fffs.base.paths import PathLike
 from fffs.errors import SourceNotFoundError
-from fffs.identity import refuse_others
 from fffs.layouts import load_packed
-from fffs.numbers import resolve
-from fffs.paths import PathLike
 from fffs.reader import FileReader
+from fffs.records.identity import refuse_others
 from fffs.torch.batch import share_threads
 from fffs.torch.dataset import Dataset, several
-from fffs.tree import ROOT, Tree
+from fffs.tree.tree import ROOT, Tree
 
 
 class PackedFolder(Dataset):

@@ -16,7 +16,8 @@ import numpy as np
 import page_cache
 from figures import Figure, Report, progress, seconds
 
-from fffs import FileReader, engine
+from fffs import FileReader
+from fffs.native import engine
 
 BATCH = 128
 GOAL = 0.97  # of fio, for one caller: by itself, telling what comes next, and past the page cache

@@ -13,9 +13,9 @@ import numpy as np
 from figures import progress
 
 import fffs
-from fffs import packed_pickle, trailer
-from fffs.index import BlockChecksums
-from fffs.treebuilder import TreeBuilder
+from fffs.records.index import BlockChecksums
+from fffs.tree import packed_pickle, trailer
+from fffs.tree.builder import TreeBuilder
 
 MEAN = 112 * 1024
 FOLDER_FILES = 1000  # files in each folder of the packed folder

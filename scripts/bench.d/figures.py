@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fffs import __version__, engine
-from fffs.native import lib
+from fffs import __version__
+from fffs.native import engine, lib
 
 
 @dataclass

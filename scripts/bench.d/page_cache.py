@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fffs.memory import available_memory
+from fffs.base.memory import available_memory
 
 TRIES = 20
 

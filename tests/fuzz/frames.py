@@ -17,7 +17,7 @@ from fffs import FileReader, LegacyFileWarning
 from fffs.errors import FormatError, RecordError
 from fffs.formats import ofrecord, tfrecord
 from fffs.formats.frames import FrameError
-from fffs.index import RecordIndex
+from fffs.records.index import RecordIndex
 from fuzz import surface
 
 Row = tuple[int, int, int]

@@ -12,9 +12,10 @@ import zlib
 
 from frame_files import of_frame
 
-from fffs import FileReader, index_cache, ofrecord
+from fffs import FileReader, ofrecord
 from fffs.errors import MetadataError
 from fffs.formats import frames as scanned
+from fffs.records import index_cache
 from fuzz import frames, fuzz_bag, messages, surface
 from fuzz.cursor import Cursor
 from fuzz.fuzz_tfrecord import FRAMES, check_message

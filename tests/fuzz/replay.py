@@ -16,7 +16,7 @@ from types import FrameType
 
 from fffs.errors import FffsError, FormatError
 from fffs.layouts import load_source
-from fffs.verify import verify
+from fffs.packing.verify import verify
 from fuzz import surface
 
 SECONDS = 4  # of processor time, after which a file is given up

@@ -21,9 +21,9 @@ from fffs import FileReader, LegacyFileWarning, PackedFolder
 from fffs.errors import ChecksumError, EntryNotFoundError, FffsError, FormatError, RecordError, TruncatedError
 from fffs.formats.ffrecord import load_index
 from fffs.layouts import Source, load_source
-from fffs.store import RecordStore
-from fffs.tree import Tree
-from fffs.verify import verify
+from fffs.packing.verify import verify
+from fffs.records.store import RecordStore
+from fffs.tree.tree import Tree
 from fuzz import packs
 
 SAMPLE = 24  # records and names that are looked at one by one

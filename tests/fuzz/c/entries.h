@@ -1,4 +1,4 @@
-/* A tree from entries in any order, as fffs/treebuilder.py makes it of fffs_tree_order; and what must come of it. */
+/* A tree from entries in any order, as fffs/tree/builder.py makes it of fffs_tree_order; and what must come of it. */
 #ifndef ENTRIES_H
 #define ENTRIES_H
 
@@ -101,7 +101,7 @@ static inline int is_tree(const struct entries *e, uint64_t records)
 
 /* ---------------------------------------------------------------- ordering and validating them */
 
-/* Fills the columns that follow from the order: build_tree of fffs/treebuilder.py. */
+/* Fills the columns that follow from the order: build_tree of fffs/tree/builder.py. */
 static inline void fill_columns(const struct entries *e, const uint32_t *rank, const uint32_t *entry_nodes, int64_t *mtime,
                                 uint32_t *nlink, uint32_t *ref, uint32_t *count, uint32_t *parent, uint16_t *mode)
 {

@@ -134,7 +134,7 @@ static uint64_t distinct_records(const fffs_packed_pickle *decoded, uint32_t *re
     return distinct;
 }
 
-/* Folders by their numbers, then a file for each record: decode of fffs/packed_pickle.py. */
+/* Folders by their numbers, then a file for each record: decode of fffs/tree/packed_pickle.py. */
 static void check_tree_of(const fffs_packed_pickle *decoded)
 {
     uint32_t *records = exactly(decoded->entries * 4 + 4);

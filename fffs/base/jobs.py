@@ -1,0 +1,99 @@
+"""Jobs: the same work on many items by several threads, all of which are at rest when it ends, however it ends."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from fffs.files.dirfd import are_few
+
+Item = TypeVar("Item")
+Progress = Callable[[int, int], None]
+
+SLICE = 64  # items that a thread takes at a time
+
+
+def default_jobs() -> int:
+    """How many threads copy files unless told otherwise. Each needs a few descriptors."""
+    return 1 if are_few() else min(len(os.sched_getaffinity(0)), 4)
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: what ends a thread whose work nobody wants any more
+    """Raised in work by ``Jobs.count``."""
+
+
+class Jobs:
+    """Runs work in threads, and counts the bytes that are done.
+
+    Args:
+        total: how many bytes there are to do.
+        progress: called with (bytes done, bytes in all) by ``count``, from any thread.
+
+    """
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total, self._progress = total, progress
+        self._done = self._active = 0
+        self._stopped = False  # one item failed, or the caller was interrupted
+        self._idle = threading.Condition()
+
+    def run(self, work: Callable[[Item], None], items: Sequence[Item], jobs: int) -> None:
+        """Do work on each item; raises what the first failing one raised, when no thread works any more."""
+        slices = [items[k : k + SLICE] for k in range(0, len(items), SLICE)]
+        try:
+            if jobs == 1 or len(slices) <= 1:
+                for part in slices:
+                    self._work(work, part)
+            else:
+                self._run_in_threads(work, slices, jobs)
+        finally:
+            # Not left to the pool: an interrupt that hits it while it starts a thread makes it forget that thread.
+            with self._idle:
+                self._idle.wait_for(lambda: self._active == 0)
+
+    def _run_in_threads(self, work: Callable[[Item], None], slices: list[Sequence[Item]], jobs: int) -> None:
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                for future in [pool.submit(self._work, work, part) for part in slices]:
+                    future.result()
+            except BaseException:
+                self._stop()
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _stop(self) -> None:
+        with self._idle:
+            self._stopped = True
+
+    def _work(self, work: Callable[[Item], None], items: Sequence[Item]) -> None:
+        with self._idle:
+            if self._stopped:
+                return
+            self._active += 1
+        try:
+            for item in items:
+                if self._stopped:
+                    return
+                work(item)
+        except Stopped:
+            return
+        except BaseException:
+            self._stop()  # the other threads need not finish
+            raise
+        finally:
+            with self._idle:
+                self._active -= 1
+                self._idle.notify_all()
+
+    def count(self, size: int) -> None:
+        """Of work: so many more bytes are done. Raises Stopped when nobody wants the rest any more."""
+        with self._idle:
+            if self._stopped:
+                raise Stopped
+            self._done += size
+            done = self._done
+        if self._progress:
+            self._progress(done, self._total)

@@ -1,0 +1,112 @@
+"""``fffs ls``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from fffs.cli.output import printable, put, warn
+from fffs.cli.parser import OK
+from fffs.layouts import Source, load_source
+from fffs.native.engine import CHECK_CRC32C
+from fffs.packed_folder import not_found
+
+TYPES = {stat.S_IFDIR: "dir", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
+
+
+def run(args: argparse.Namespace) -> int:
+    """List names, in the order of their bytes."""
+    with load_source(args.source, format=args.format) as source:
+        warn(source.warnings)
+        folders = [_resolve(source, args.source, os.fsencode(path)) for path in args.path or [""]]
+        if args.json:
+            _print_json(source, folders, args.recursive)
+        else:
+            _print(source, folders, args.recursive, args.long)
+    return OK
+
+
+def _resolve(source: Source, shown: str, path: bytes) -> tuple[bytes, int]:
+    """A path without its ornaments, and its node. Links on the way are followed, and links to folders, as in ls(1)."""
+    tree = source.tree
+    plain = b"/".join(part for part in path.split(b"/") if part not in (b"", b"."))
+    node = None if path.startswith(b"/") else tree.follow(plain)
+    if node is not None and tree.is_dir(node):
+        return plain, node
+    folder, _, name = plain.rpartition(b"/")
+    parent = None if path.startswith(b"/") else tree.follow(folder)
+    node = None if parent is None else tree.lookup(parent, name)
+    if node is None:
+        raise not_found(os.fsdecode(path), shown)
+    return plain, node
+
+
+def _entries(source: Source, path: bytes, node: int, recursive: bool) -> Iterator[tuple[bytes, int]]:
+    """What is to be shown for a path, with names relative to it: a folder's entries, or itself."""
+    if not source.tree.is_dir(node):
+        return iter([(path, node)])
+    return source.tree.walk(node) if recursive else source.tree.entries(node)
+
+
+def _print_json(source: Source, folders: list[tuple[bytes, int]], recursive: bool) -> None:
+    """One array. Written as it is made: a tree may have millions of names."""
+    before = b"[\n "
+    for path, node in folders:
+        prefix = path + b"/" if path and source.tree.is_dir(node) else b""
+        for name, child in _entries(source, path, node, recursive):
+            put(before + json.dumps(_describe(source, prefix + name, child)).encode())
+            before = b",\n "
+    put(b"\n]\n" if before.startswith(b",") else b"[]\n")
+
+
+def _print(source: Source, folders: list[tuple[bytes, int]], recursive: bool, long: bool) -> None:
+    # To a terminal, names are shown so that they cannot command it; to a file or a pipe, as they are.
+    show = _printable if sys.stdout is not None and sys.stdout.isatty() else bytes
+    for k, (path, node) in enumerate(folders):
+        if len(folders) > 1 and source.tree.is_dir(node):
+            put((b"\n" if k else b"") + show(path or b".") + b":\n")
+        for name, child in _entries(source, path, node, recursive):
+            target = b" -> " + show(source.tree.target(child)) if long and source.tree.is_symlink(child) else b""
+            put((_long(source, child) if long else b"") + show(name) + target + b"\n")
+
+
+def _size(source: Source, node: int) -> int:
+    tree = source.tree
+    return source.store.length(tree.record(node)) if tree.is_file(node) else int(tree.count[node])
+
+
+def _long(source: Source, node: int) -> bytes:
+    tree = source.tree
+    mode = stat.filemode(int(tree.mode[node]))
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(int(tree.mtime[node]) / 1e9))
+    return f"{mode} {tree.nlink[node]:3d} {_size(source, node):12d} {when} ".encode()
+
+
+def _printable(name: bytes) -> bytes:
+    return printable(name.decode("utf-8", "backslashreplace")).encode()
+
+
+def _describe(source: Source, path: bytes, node: int) -> dict[str, Any]:
+    tree, store = source.tree, source.store
+    described: dict[str, Any] = {
+        "path": os.fsdecode(path),
+        "type": TYPES[stat.S_IFMT(int(tree.mode[node]))],
+        "mode": f"{stat.S_IMODE(int(tree.mode[node])):04o}",
+        "nlink": int(tree.nlink[node]),
+        "mtime_ns": int(tree.mtime[node]),
+        "size": _size(source, node),
+    }
+    if tree.is_file(node):
+        file, row = store.locate(tree.record(node))
+        crc = store.checksum(tree.record(node))
+        name = "crc32c" if file.index.check == CHECK_CRC32C else "crc32"
+        described |= {"record": row, "source": file.index.path, name: None if crc is None else f"{crc:08x}"}
+    if tree.is_symlink(node):
+        described["target"] = os.fsdecode(tree.target(node))
+    return described

@@ -1,0 +1,30 @@
+"""``fffs pack``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+from fffs.cli.output import Warnings, printable, say
+from fffs.cli.parser import OK, interrupt_once
+from fffs.cli.progress import ProgressBar, human, plural
+from fffs.errors import UsageError
+from fffs.packing.pack import pack_folder
+
+
+def run(args: argparse.Namespace) -> int:
+    """Pack a folder."""
+    interrupt_once()
+    name = os.path.basename(os.path.abspath(args.folder))
+    if not args.output and not name:
+        raise UsageError(f"{args.folder}: has no name to call the output by; name the output, too")
+    output = args.output or f"{name}.ffr"
+    begin = time.monotonic()
+    with Warnings() as warn, ProgressBar(printable(f"packing {args.folder}")) as bar:
+        summary = pack_folder(args.folder, output, jobs=args.jobs, progress=bar, warn=warn)
+    if not args.quiet:
+        seconds = max(time.monotonic() - begin, 1e-9)
+        rate = human(summary.total_bytes / seconds)
+        say(f"{output}: {plural(summary.files, 'file')}, {human(summary.total_bytes)} in {seconds:.1f} s ({rate}/s)")
+    return OK

@@ -1,0 +1,152 @@
+"""``fffs stat``: what a mount was asked for and how fast it answered, from the counters that its daemon keeps."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import time
+from typing import Any
+
+from fffs.cli.output import put, say
+from fffs.cli.parser import OK
+from fffs.cli.progress import human
+from fffs.errors import DeadMountError, MountError
+from fffs.mount.daemon.latency import percentile
+from fffs.mount.system import asking
+from fffs.mount.system.mounts import Mount, canonical, mount_at
+
+ASK_SECONDS = 10.0
+HEAD_EVERY = 20  # lines of --watch
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the counters once, or their changes until the mount is gone."""
+    path = canonical(args.mountpoint)
+    device = find(path).device
+    counters = ask(path)
+    if args.watch:
+        return _watch(path, device, counters, args.interval, args.json)
+    if args.json:
+        put(json.dumps(counters, indent=1).encode() + b"\n")
+    else:
+        for line in describe(counters):
+            say(line)
+    return OK
+
+
+def find(path: str) -> Mount:
+    """The mount at a path.
+
+    Raises:
+        MountError: there is none, or it is not ours.
+
+    """
+    mount = mount_at(path)
+    if mount is None:
+        raise MountError(f"{path}: " + ("not a mount point" if os.path.lexists(path) else "no such folder"))
+    if not mount.ours:
+        raise MountError(f"{path}: not a mount of fffs but of type {mount.type}")
+    return mount
+
+
+def ask(path: str) -> dict[str, Any]:
+    """The counters of a mount, from its daemon.
+
+    Raises:
+        DeadMountError: the daemon is gone.
+        MountError: it does not answer, or not this user.
+
+    """
+    answer = asking.ask(path, asking.STAT, ASK_SECONDS)
+    if answer is None:
+        raise MountError(f"{path}: the daemon of this mount does not answer")
+    if isinstance(answer, OSError):
+        raise _refusal(path, answer)
+    return json.loads(answer)  # type: ignore[no-any-return]
+
+
+def _refusal(path: str, error: OSError) -> MountError:
+    if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+        return DeadMountError(f"{path}: the daemon of this mount is gone; clean up with: fffs umount {path}")
+    if error.errno == errno.EACCES:
+        return MountError(f"{path}: only the user who mounted it, and root, may see its counters")
+    if error.errno in (errno.ENODATA, errno.ENOTSUP):
+        return MountError(f"{path}: it keeps no counters: it was mounted by an older fffs")
+    return MountError(f"{path}: {error.strerror}")
+
+
+# ---------------------------------------------------------------- once
+
+
+def describe(counters: dict[str, Any]) -> list[str]:
+    """The counters as lines for a person."""
+    native, python = counters["native"], counters["python"]
+    path = f"with the fast path ({counters['threads']} threads)" if counters["fastpath"] else "without the fast path"
+    lines = [f"mounted for {counters['seconds']:.0f} s, {path}", f"{'requests':16}{'native':>12}{'Python':>12}"]
+    for kind in dict.fromkeys((*native, *python)):
+        if native.get(kind) or python.get(kind):
+            lines.append(f"  {kind:14}{native.get(kind, 0):12}{python.get(kind, 0):12}")
+    lines.append(
+        f"{'reads':16}{counters['reads']} of {human(counters['read_bytes'])}, {counters['read_errors']} failed"
+    )
+    if counters["cold_reads"] is not None:
+        lines.append(
+            f"{'':16}{counters['cold_reads']} had to wait, {counters['reads_waiting']} wait for their turn now"
+        )
+    lines.append(f"{'verified':16}{counters['verified_records']} of {counters['records']} records")
+    lines.append(f"{'bad records':16}{counters['bad_records']}")
+    times = [f"{name} {duration(value)}" for name, value in counters["read_latency_ns"].items() if value is not None]
+    return [*lines, f"{'read latency':16}{', '.join(times) or 'nothing was read yet'}"]
+
+
+def duration(nanoseconds: int | None) -> str:
+    """A short time for a person."""
+    if nanoseconds is None:
+        return "-"
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if nanoseconds >= size:
+            return f"{nanoseconds / size:.3g} {unit}"
+    return f"{nanoseconds} ns"
+
+
+# ---------------------------------------------------------------- again and again
+
+
+def _watch(path: str, device: str, before: dict[str, Any], interval: float, as_json: bool) -> int:
+    """A line for each interval, until it is unmounted. Raises KeyboardInterrupt for Ctrl-C, as everything does."""
+    line = 0
+    while True:
+        if as_json:
+            put(json.dumps(before).encode() + b"\n", flush=True)
+        time.sleep(interval)
+        try:
+            after = ask(path)
+        except MountError:
+            mount = mount_at(path)
+            if mount is None or mount.device != device:
+                return OK
+            raise
+        if not as_json:
+            if line % HEAD_EVERY == 0:
+                put(HEAD.encode() + b"\n")
+            put(_row(before, after).encode() + b"\n", flush=True)
+        before, line = after, line + 1
+
+
+HEAD = (
+    f"{'requests/s':>12}{'native':>8}{'reads/s':>10}{'bytes/s':>12}{'failed':>8}{'p50':>10}{'p99':>10}{'verified':>12}"
+)
+
+
+def _row(before: dict[str, Any], after: dict[str, Any]) -> str:
+    seconds = max(after["seconds"] - before["seconds"], 1e-3)
+    native, python = (sum(after[side].values()) - sum(before[side].values()) for side in ("native", "python"))
+    reads, size, failed = (after[key] - before[key] for key in ("reads", "read_bytes", "read_errors"))
+    pairs = zip(before["read_latency_log2_ns"], after["read_latency_log2_ns"], strict=True)
+    latency = [new - old for old, new in pairs]
+    share = f"{100 * native / (native + python):.0f} %" if native + python else "-"
+    rates = f"{(native + python) / seconds:12.0f}{share:>8}{reads / seconds:10.0f}{human(size / seconds):>12}{failed:8}"
+    times = "".join(f"{duration(percentile(latency, percent)):>10}" for percent in (50, 99))
+    return f"{rates}{times}{after['verified_records']:12}"

@@ -1,0 +1,52 @@
+"""``fffs unpack``."""
+
+from __future__ import annotations
+
+import argparse
+
+from fffs.cli.output import Warnings, complain, printable, say
+from fffs.cli.parser import OK, interrupt_once
+from fffs.cli.progress import ProgressBar, plural
+from fffs.errors import ReadError, RecordError
+from fffs.layouts import load_source
+from fffs.packing.unpack import unpack
+from fffs.packing.verify import unverifiable
+
+
+def run(args: argparse.Namespace) -> int:
+    """Unpack a source."""
+    interrupt_once()
+    bar = ProgressBar(printable(f"unpacking {args.source}"))
+    left_out: list[RecordError | ReadError] = []
+
+    def leave_out(path: str, error: RecordError | ReadError) -> None:
+        left_out.append(error)
+        complain(f"{path} is left out: {error}")
+
+    with load_source(args.source, format=args.format) as source, Warnings() as warn, bar:
+        for line in source.warnings:
+            warn(line)
+        try:
+            unpack(
+                source,
+                args.target,
+                special_bits=args.special_bits,
+                jobs=args.jobs,
+                progress=bar,
+                warn=warn,
+                leave_out=leave_out if args.keep_going else None,
+            )
+        except (RecordError, ReadError) as error:
+            complain(f"{error}. Nothing was unpacked: --keep-going unpacks all that is good")
+            return error.exit_code
+        count, without = len(source.tree.mode) - 1, unverifiable(source)
+    if left_out:
+        complain(
+            f"{args.target}: without {plural(len(left_out), 'file')}; copy {args.source} again, "
+            "or restore it from a backup"
+        )
+        return left_out[0].exit_code
+    if not args.quiet:
+        how = f"{plural(without, 'record')} not verifiable: without checksums" if without else "all verified"
+        say(f"{args.target}: {count} files and folders, {how}")
+    return OK

@@ -1,0 +1,72 @@
+"""``fffs verify``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+
+from fffs.cli.output import complain, printable, put, say
+from fffs.cli.parser import OK
+from fffs.cli.progress import ProgressBar, human, plural
+from fffs.errors import FormatError, RecordError
+from fffs.layouts import Source, load_records, load_source
+from fffs.packing.verify import BadRecord, unverifiable, verify
+from fffs.records import index_cache
+from fffs.records.sidecar import keep_checksums
+
+LINES_MAX = 100  # of a file that was cut, each record behind is one
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check every byte; the exit code says whether all is well."""
+    if args.keep:
+        for path in args.source:
+            keep_checksums(path, args.format)
+    begin = time.monotonic()
+    source, refusal = _load(args.source, args.format)
+    with source:
+        with ProgressBar(printable(f"verifying {args.source[0]}")) as bar:
+            bad = verify(source, bar)
+        records, size = source.store.n, sum(file.index.file_size for file in source.store.files)
+        without = unverifiable(source)
+    if refusal and not bad:
+        raise refusal
+    if refusal:  # the numbers that plain records have for names mean nothing here
+        bad = [replace(entry, name=None) for entry in bad]
+    if args.json:
+        facts = {"records": records, "bytes": size, "unverifiable": without, "bad": [vars(entry) for entry in bad]}
+        put(json.dumps(facts, indent=1).encode() + b"\n")
+    else:
+        for entry in bad[:LINES_MAX]:
+            say(_line(entry))
+        if len(bad) > LINES_MAX:
+            say(f"... and {len(bad) - LINES_MAX} more (--json lists all)")
+        if not args.quiet and not bad:
+            seconds = max(time.monotonic() - begin, 1e-9)
+            how = f"{human(size)} in {seconds:.1f} s ({human(size / seconds)}/s)"
+            if without < records or not records:
+                say(f"ok: {plural(records - without, 'record')}, {how}")
+            if without:
+                say(f"not verifiable: {plural(without, 'record')} without checksums could be read, {how}")
+    if not bad:
+        return OK
+    count = len({entry.number for entry in bad})
+    are = "is" if count == 1 else "are"
+    complain(f"{count} of {plural(records, 'record')} {are} bad; copy the file again, or restore it from a backup")
+    return RecordError.exit_code
+
+
+def _load(paths: list[str], form: str | None) -> tuple[Source, FormatError | None]:
+    """The source; where its tree of names is damaged, its records alone, and why."""
+    with index_cache.unused():
+        try:
+            return load_source(paths, format=form), None
+        except FormatError as refusal:
+            return load_records(paths, form), refusal
+
+
+def _line(entry: BadRecord) -> str:
+    name = "" if entry.name is None else f" {entry.name!a}"
+    return f"{entry.source}: record {entry.record}{name} at offset {entry.offset}: {entry.problem}"

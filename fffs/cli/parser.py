@@ -1,0 +1,353 @@
+"""The command line: its commands and options. What a command does is in ``fffs/commands``, imported when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from fffs.base.descriptors import describe_shortage, open_standard_streams
+from fffs.cli.arguments import PLAIN, after_dashes, filled, positive, seconds, size
+from fffs.cli.output import complain, put
+from fffs.errors import FffsError, ReadError, UsageError
+from fffs.version import __version__
+
+# The exit codes that are not an exception's (see fffs/errors.py for those).
+OK = 0
+UNEXPECTED = 1
+INTERRUPTED = 130
+
+EXIT_CODES = """exit codes:
+   0  all is well
+   1  something unexpected (a bug: please report it)
+   2  wrong usage
+   3  the source does not exist
+   4  the source is damaged in its structure, unfinished, or of an unknown format
+   5  records are damaged (verify names them)
+   6  the operating system could not read
+   7  the operating system could not write
+   8  a file changed while it was packed or read
+   9  no such record or path in the source
+  10  mounting or unmounting failed
+  11  this machine cannot run the engine correctly
+ 130  interrupted (143 and 129: ended by SIGTERM or SIGHUP)
+"""
+
+
+# Of record files, as in fffs.formats.table, which would be imported for every --help.
+FORMATS = ["ffrecord", "tfrecord", "ofrecord", "bag"]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as everything here does."""
+
+    def error(self, message: str) -> NoReturn:
+        complain(f"{message} (see {self.prog} --help)")
+        sys.exit(UsageError.exit_code)
+
+
+class _CommandParser(_Parser):
+    """Takes options between arguments, too: ``fffs ls photos.ffr -l cats``."""
+
+    _is_inner = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As the base class; ``parse_known_intermixed_args`` comes back here for each half of its work."""
+        if self._is_inner:
+            return super().parse_known_args(args, namespace)
+        self._is_inner = True
+        try:
+            return self.parse_known_intermixed_args(after_dashes(args), namespace)
+        finally:
+            self._is_inner = False
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = _Parser(
+        prog="fffs",
+        description="One file for millions of small ones: pack a folder, mount it, read it, verified.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"fffs {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_CommandParser)
+    _add_pack(commands)
+    _add_unpack(commands)
+    _add_convert(commands)
+    _add_mount(commands)
+    _add_umount(commands)
+    _add_stat(commands)
+    _add_ls(commands)
+    _add_cat(commands)
+    _add_info(commands)
+    _add_verify(commands)
+    return parser
+
+
+_Commands = argparse._SubParsersAction  # what add_subparsers returns has no public name
+
+
+def _command(commands: _Commands[_CommandParser], name: str, text: str, example: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source", type=filled, nargs="+", metavar="SOURCE", help="a packed folder or record file, or a folder of parts"
+    )
+    _add_format(parser)
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source", type=filled, metavar="SOURCE", help="a packed folder or record file, or a folder of parts"
+    )
+    _add_format(parser)
+
+
+def _add_format(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format",
+        metavar="FORMAT",
+        choices=FORMATS,
+        help="of the record files: %(choices)s (default: as recognised)",
+    )
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def _add_pack(commands: _Commands[_CommandParser]) -> None:
+    parser = _command(commands, "pack", "pack a folder into one file", "fffs pack photos photos.ffr")
+    parser.add_argument("folder", type=filled, metavar="FOLDER", help="the folder to pack")
+    parser.add_argument(
+        "output",
+        type=filled,
+        metavar="OUTPUT",
+        nargs="?",
+        help="the file to write; an older one is replaced (default: the folder's name with .ffr, here)",
+    )
+    parser.add_argument("-j", "--jobs", type=positive, help="how many files are copied at once")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
+
+
+def _add_unpack(commands: _Commands[_CommandParser]) -> None:
+    parser = _command(commands, "unpack", "unpack a file into a new folder", "fffs unpack photos.ffr restored")
+    _add_source(parser)
+    parser.add_argument("target", type=filled, metavar="TARGET", help="the folder to make")
+    parser.add_argument("-j", "--jobs", type=positive, help="how many files are written at once")
+    parser.add_argument(
+        "--special-bits", action="store_true", help="restore set-user-ID and set-group-ID bits of files"
+    )
+    parser.add_argument(
+        "-k", "--keep-going", action="store_true", help="leave out files whose records are bad, and name them"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
+
+
+CONVERSIONS = """SRC is a record file of any format (FFRecord, TFRecord, OFRecord, Bag), a folder of parts, a granular
+data set, a tar or zip archive (also compressed; it is not unpacked), or a folder. What DST becomes is said by its name
+(.ffr, .tfrecord, part-00000, .bag) or by --to. Archives, folders and data sets of several keys become packed folders.
+
+example:
+  fffs convert photos.tar.gz photos.ffr
+  fffs convert train.tfrecord train --to ffrecord --part-size 1GiB
+"""
+
+
+def _add_convert(commands: _Commands[_CommandParser]) -> None:
+    parser = _command(commands, "convert", "convert records, data sets and archives", "")
+    parser.epilog = CONVERSIONS
+    parser.add_argument("source", type=filled, metavar="SRC", help="what to convert")
+    parser.add_argument(
+        "output", type=filled, metavar="DST", help="the file to write, or with parts and data sets the folder"
+    )
+    parser.add_argument(
+        "--from",
+        dest="source_format",
+        metavar="FORMAT",
+        choices=[*FORMATS, "granular", "tar", "zip", "folder"],
+        help="what SRC is: %(choices)s (default: as recognised)",
+    )
+    parser.add_argument(
+        "--to",
+        metavar="FORMAT",
+        choices=[*FORMATS, "granular"],
+        help="what DST shall be: %(choices)s (default: as its name says)",
+    )
+    parser.add_argument("--layout", choices=["v1", "v3"], default="v1", help="of Bags and data sets (default: v1)")
+    parser.add_argument("--key", default="data", help="of a data set made of records (default: data)")
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument("--parts", type=positive, metavar="N", help="write N parts, in a folder")
+    parts.add_argument("--part-size", type=size, metavar="SIZE", help="write parts of at most so much: 500MB, 1GiB")
+    parser.add_argument("--verify", action="store_true", help="read DST back and compare it with SRC")
+    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    parser.add_argument("-j", "--jobs", type=positive, help="how many files, or batches of records, are copied at once")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
+
+
+def _add_mount(commands: _Commands[_CommandParser]) -> None:
+    parser = _command(
+        commands,
+        "mount",
+        "show a packed folder, a record file or a data set as a read-only folder",
+        "fffs mount photos.ffr /mnt/photos",
+    )
+    _add_sources(parser)
+    parser.add_argument(
+        "mountpoint", type=filled, metavar="MOUNTPOINT", help="the folder to mount on; made when missing"
+    )
+    parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTIONS", help=_mount_options())
+    parser.add_argument("-f", "--foreground", action="store_true", help="stay in front and log to the terminal")
+    parser.add_argument("-d", "--debug", action="store_true", help="log every request (implies -f)")
+    parser.add_argument(
+        "--suffix", default="", help="an ending for the numbered names of a plain record file, as in .jpg"
+    )
+
+
+def _mount_options() -> str:
+    return (
+        "comma-separated: verify=on|off, decode (show what is in TFRecords and OFRecords, as files), allow_other, "
+        "uid=N, gid=N, ro, ... (an unknown one is answered with the list)"
+    )
+
+
+def _add_umount(commands: _Commands[_CommandParser]) -> None:
+    parser = _command(commands, "umount", "unmount, also what a dead daemon left", "fffs umount /mnt/photos")
+    parser.add_argument("mountpoint", type=filled, metavar="MOUNTPOINT")
+    parser.add_argument("-l", "--lazy", action="store_true", help="detach now, finish when the last file is closed")
+
+
+def _add_stat(commands: _Commands[_CommandParser]) -> None:
+    parser = _command(
+        commands, "stat", "show what a mount was asked for, and how fast it answered", "fffs stat --watch /mnt/photos"
+    )
+    parser.add_argument("mountpoint", type=filled, metavar="MOUNTPOINT")
+    parser.add_argument("--json", action="store_true", help="print one JSON document, with --watch one per line")
+    parser.add_argument("--watch", action="store_true", help="go on, a line per second, until it is unmounted")
+    parser.add_argument("--interval", type=seconds, default=1.0, metavar="SECONDS", help="of --watch (default: 1)")
+
+
+def _add_ls(commands: _Commands[_CommandParser]) -> None:
+    parser = _command(commands, "ls", "list what is in a source", "fffs ls -l photos.ffr 2024/july")
+    _add_source(parser)
+    parser.add_argument(
+        "path", type=filled, metavar="PATH", nargs="*", default=[], help="a path in it (default: all of it)"
+    )
+    parser.add_argument("-l", "--long", action="store_true", help="mode, links, size, time and name")
+    parser.add_argument("-R", "--recursive", action="store_true", help="folders too, as paths")
+    _add_json(parser)
+
+
+def _add_cat(commands: _Commands[_CommandParser]) -> None:
+    parser = _command(
+        commands, "cat", "write files to standard output, verified", "fffs cat photos.ffr 2024/a.jpg > a.jpg"
+    )
+    _add_source(parser)
+    parser.add_argument("path", type=filled, metavar="PATH", nargs="+", help="a path in it, or with --record a number")
+    parser.add_argument("--record", action="store_true", help="PATH is a record number")
+
+
+def _add_info(commands: _Commands[_CommandParser]) -> None:
+    parser = _command(commands, "info", "say what a source is", "fffs info photos.ffr")
+    _add_sources(parser)
+    _add_json(parser)
+
+
+def _add_verify(commands: _Commands[_CommandParser]) -> None:
+    parser = _command(commands, "verify", "check every byte, and name what is bad", "fffs verify photos.ffr")
+    _add_sources(parser)
+    _add_json(parser)
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what is bad")
+    parser.add_argument(
+        "--keep", action="store_true", help="first write checksums of formats that have none, beside each file"
+    )
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run a command line (without the program's name) and return its exit code. Prints errors as one line each."""
+    args, unknown = make_parser().parse_known_args(argv)
+    if unknown:
+        # After an option that is not known, argparse gives back all that follows.
+        odd = [argument for argument in unknown if argument.startswith("-")] or unknown
+        odd = [argument.removeprefix(PLAIN) for argument in odd]
+        complain(f"unrecognized arguments: {' '.join(odd)} (see fffs {args.command} --help)")
+        return UsageError.exit_code
+    try:
+        code = int(importlib.import_module(f"fffs.cli.commands.{args.command}").run(args))
+        put(b"", flush=True)
+        return code
+    except FffsError as error:
+        complain(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return INTERRUPTED
+    except MemoryError as error:
+        complain(str(error) or "not enough memory")
+        return UNEXPECTED
+    except Exception as error:
+        if isinstance(error, OSError) and (shortage := describe_shortage(error)):
+            complain(shortage)
+            return ReadError.exit_code
+        logging.getLogger("fffs").debug("unexpected", exc_info=True)
+        complain(f"unexpected {type(error).__name__}: {error} (a bug: please report it)")
+        return UNEXPECTED
+
+
+def interrupt_once() -> None:
+    """From now on the first signal to end the work ends it, and further ones do not disturb the cleaning up."""
+    # What is ignored already stays so: that is what nohup does with SIGHUP.
+    ends = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+
+    def interrupt(number: int, _frame: object) -> NoReturn:
+        for end in ends:
+            signal.signal(end, signal.SIG_IGN)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        sys.exit(128 + number)
+
+    for end in ends:
+        signal.signal(end, interrupt)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    complain(f"warning: {message}")
+
+
+def main() -> None:
+    """The ``fffs`` program."""
+    open_standard_streams()
+    # Into a closed pipe (fffs ls | head) every tool dies silently.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    warnings.showwarning = _show_warning
+    logging.basicConfig(level=logging.WARNING, format="fffs: %(message)s")
+    sys.exit(run())
+
+
+def main_mount_helper() -> None:
+    """The ``mount.fffs`` program, which mount(8) calls for file systems of type fffs."""
+    open_standard_streams()
+    warnings.showwarning = _show_warning
+    try:
+        from fffs.cli.commands.mount import helper
+
+        sys.exit(helper(sys.argv[1:]))
+    except FffsError as error:
+        complain(str(error))
+        # mount(8) has codes of its own: 1 for wrong usage, 32 for a mount that failed; others it takes for riddles.
+        sys.exit(1 if isinstance(error, UsageError) else 32)

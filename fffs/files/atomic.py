@@ -1,0 +1,308 @@
+"""AtomicFile, AtomicFolder: what appears complete or not at all.
+
+Each is written under a temporary name in the same folder, synced, renamed to its own, and the folder synced: whoever is
+killed at any moment leaves the target as it was or complete. That folder is held open meanwhile: neither a new working
+folder nor one renamed on the way to it leads a step elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from types import TracebackType
+
+from fffs.base.descriptors import above_standard
+from fffs.base.failures import writing
+from fffs.base.paths import PathLike
+from fffs.base.withblock import refuse_child
+from fffs.errors import UsageError, WriteError
+from fffs.files.dirfd import FOLDER, close
+from fffs.files.early import EarlyWriting
+from fffs.files.rights import PERMISSIONS, new_mode, rights_at, rights_of, set_mode, set_time
+from fffs.files.temporary import (
+    create_locked_file,
+    create_locked_folder,
+    remove_folder,
+    remove_leftover_files,
+    remove_leftover_folders,
+)
+from fffs.native import lib
+
+# What is added to the name of a file for the one that holds its checksums: see fffs.records.sidecar.
+CHECKSUMS = ".fffs-crc"
+
+# The folder that something is written to. It need not be readable.
+_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+# What an error says when only the folder could not be synced.
+IN_PLACE = "it is complete and in place, but a power failure may undo that"
+
+
+class AtomicFile:
+    """A new file at ``path``; ``commit`` puts it there, ``discard`` (or an exception in the with-block) forgets it.
+
+    ``fd`` is open for reading and writing and belongs to this object; ``early`` is to be told of what is written to it.
+    A new file may be read by whoever may read the one that it replaces, and else as the umask says. Not thread-safe,
+    but ``fd`` may be written with pwrite from several threads. After fork only the process that made
+    it may commit or discard.
+    """
+
+    def __init__(self, path: PathLike, beside: int | None = None) -> None:
+        """beside: open; the file that this one belongs to, whose readers may read this one and nobody else."""
+        self.path = os.fsdecode(path)
+        folder, self._name = os.path.split(os.fsencode(path))
+        if not self._name:
+            raise UsageError(f"{self.path}: the name of a file is needed, not of a folder")
+        if os.path.isdir(self.path) and not os.path.islink(self.path):
+            raise WriteError(errno.EISDIR, self.path)
+        with writing(self.path):
+            self._folder = above_standard(os.open(folder or b".", _PLACE))
+            try:
+                remove_leftover_files(self._folder, self._name)
+                self._mode = new_mode(0o666)
+                self._replaced = rights_at(self._folder, self._name, stat.S_IFREG)
+                self._beside = None if beside is None else rights_of(beside, 0o666)
+                self.fd, self._temporary = create_locked_file(self._folder, self._name)
+            except BaseException:
+                close(self._folder)
+                raise
+        self.early = EarlyWriting(self.fd)
+        self._owner = os.getpid()
+        self._open = True
+
+    def commit(self) -> None:
+        """Put the file in place, durably. Raises WriteError, and then the target is as it was.
+
+        Or it is in place and only its folder could not be synced; the error says so.
+        """
+        refuse_child(self._owner, self.path)
+        try:
+            self._give_rights()
+            os.fsync(self.fd)
+            forget_checksums(self._name, self._folder)
+            os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except OSError as error:
+            self.discard()
+            raise WriteError(error.errno, self.path) from error
+        except BaseException:  # an interrupt: who called may think that there is nothing to discard any more
+            self.discard()
+            raise
+        try:
+            with writing(self.path, IN_PLACE):
+                _sync_place(self._folder)
+        finally:
+            self._close()
+
+    def _give_rights(self) -> None:
+        """As they are now; of a file that has been removed meanwhile, as they were."""
+        if rights := self._beside or rights_at(self._folder, self._name, stat.S_IFREG) or self._replaced:
+            rights.give(self.fd, self._mode)
+        else:
+            set_mode(self.fd, self._mode)
+
+    def belongs_to(self, other: AtomicFile) -> None:
+        """This file gets the rights of the one that another, which it belongs to, replaces, if there is one."""
+        self._beside = other._replaced
+
+    def sync(self) -> None:
+        """Have all of it on the disk, so that ``commit`` has little left that can fail. Raises WriteError."""
+        try:
+            os.fsync(self.fd)
+        except OSError as error:
+            self.discard()
+            raise WriteError(error.errno, self.path) from error
+
+    def discard(self) -> None:
+        """Forget the file. May be called again, and after ``commit``."""
+        if not self._open:
+            return
+        if os.getpid() == self._owner:
+            with contextlib.suppress(OSError):  # what cannot be removed is the next writer's leftover
+                os.unlink(self._temporary, dir_fd=self._folder)
+        self._close()
+
+    def _close(self) -> None:
+        self._open = False
+        close(self.fd)
+        close(self._folder)
+
+    def __enter__(self) -> AtomicFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.discard()
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):
+            self.discard()
+
+
+class AtomicFolder:
+    """A new folder at ``path``, which must not exist or be an empty folder: ``commit`` puts it there, ``discard`` (or
+    the end of the with-block without ``commit``) removes it.
+
+    ``fd`` is the folder, which only its user may enter until then, and belongs to this object. Not thread-safe. Not to
+    be discarded by a child of fork.
+    """
+
+    def __init__(self, path: str | bytes, shown: str) -> None:
+        """shown: what the target is called in messages."""
+        self.shown = shown
+        parent, self._name = os.path.split(os.fsencode(path).rstrip(b"/"))
+        with writing(shown):
+            self._parent = above_standard(os.open(parent or b".", _PLACE))
+            try:
+                remove_leftover_folders(self._parent, self._name)
+                self.fd, self._temporary = create_locked_folder(self._parent, self._name)
+            except BaseException:
+                close(self._parent)
+                raise
+        self._open = True
+
+    def find(self) -> str:
+        """The path that it has until ``commit``. Without /proc, that is where it was made. Raises OSError."""
+        try:
+            return os.readlink(f"/proc/self/fd/{self.fd}")
+        except FileNotFoundError:
+            parent = os.path.dirname(self.shown.rstrip("/")) or "."
+            return os.path.join(os.path.realpath(parent), os.fsdecode(self._temporary))
+
+    def commit(self, mode: int | None = None, mtime: int | None = None) -> None:
+        """Put the folder in place, durably, with that mode and time; without them, as mkdir(2) would make it now. Of an
+        empty folder that it replaces it gets the owner, and no permission which that one had not.
+
+        Raises WriteError, and then the target is as it was. Or it is in place and only its parent could not be synced;
+        the error says so.
+        """
+        with writing(self.shown):
+            # One call for all that is in it, instead of one for every file.
+            if status := lib.fffs_syncfs(self.fd):
+                raise OSError(-status, os.strerror(-status))
+            self._give_rights(mode)
+            set_time(self.fd, time.time_ns() if mtime is None else mtime)
+            _sync_open_folder(self.fd)
+            os.rename(self._temporary, self._name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
+        try:
+            with writing(self.shown, IN_PLACE):
+                _sync_place(self._parent)
+        finally:
+            self._close()
+
+    def _give_rights(self, mode: int | None) -> None:
+        usual = new_mode(0o777) if mode is None else mode
+        rights = rights_at(self._parent, self._name, stat.S_IFDIR)
+        if rights is None:
+            set_mode(self.fd, usual)
+            return
+        if mode is not None:
+            rights = replace(rights, mode=rights.mode & mode)
+        rights.give(self.fd, usual)
+        if usual & ~PERMISSIONS:
+            set_mode(self.fd, stat.S_IMODE(os.fstat(self.fd).st_mode) | usual & ~PERMISSIONS)
+
+    def discard(self) -> None:
+        """Remove the folder. May be called again, and after ``commit``."""
+        if self._open:
+            remove_folder(self._parent, self._temporary, self.fd)
+            self._close()
+
+    def _close(self) -> None:
+        self._open = False
+        close(self.fd)
+        close(self._parent)
+
+    def __enter__(self) -> AtomicFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.discard()
+
+
+@contextlib.contextmanager
+def new_folder(path: str) -> Iterator[str]:
+    """The path that a folder has in the block, which may be used by other processes, until it appears at its end.
+
+    WriteErrors and UsageErrors of the block get the names that the files would have had.
+    """
+    with AtomicFolder(path, path) as folder:
+        here = folder.find()
+        try:
+            yield here
+        except WriteError as error:
+            raise WriteError(error.errno, str(error.filename).replace(here, path), error.detail) from error
+        except UsageError as error:
+            raise UsageError(str(error).replace(here, path)) from error
+        folder.commit()
+
+
+def forget_checksums(name: bytes, folder: int | None = None) -> None:
+    """Remove those that are kept beside a file which is replaced or added to: every record would seem damaged. name: in
+    the open folder, or without one a path. Raises OSError.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name + CHECKSUMS.encode(), dir_fd=folder)
+
+
+def refuse_content(path: str, *, follow: bool = False) -> None:
+    """Before work for a new folder begins: that there is none, or an empty one. What appears there meanwhile is an
+    error of the commit. follow: a symbolic link is what it leads to.
+
+    Raises:
+        UsageError: something is there, which nobody should lose.
+        WriteError: that cannot be found out.
+
+    """
+    path = path.rstrip("/") or "/"
+    with writing(path):
+        if not os.path.lexists(path):
+            return
+        if not os.path.isdir(path) or (os.path.islink(path) and not follow):
+            raise UsageError(f"{path}: already exists and is no folder; name a new or an empty folder")
+        if names := os.listdir(path):
+            raise UsageError(
+                f"{path}: already exists and is not empty (it has {min(names)}); name a new or an empty folder"
+            )
+
+
+def make_folder(path: str) -> None:
+    """Make a folder, and those above it, where there is none. Raises WriteError."""
+    with writing(path):
+        os.makedirs(path, exist_ok=True)
+
+
+def sync_folder(path: str) -> None:
+    """Make new names in a folder durable. Raises OSError."""
+    place = os.open(path or ".", _PLACE)
+    try:
+        _sync_place(place)
+    finally:
+        close(place)
+
+
+def _sync_place(place: int) -> None:
+    """Make a rename in a folder durable."""
+    try:
+        fd = os.open(b".", FOLDER, dir_fd=place)
+    except PermissionError:
+        return  # we may write to it and not list it; the rename is done
+    try:
+        _sync_open_folder(fd)
+    finally:
+        close(fd)
+
+
+def _sync_open_folder(fd: int) -> None:
+    """File systems that cannot sync a folder say EINVAL: nothing more can be done there."""
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise

@@ -1,0 +1,188 @@
+"""Way, Ways: from a folder down to others by descriptors, where no symbolic link can lead elsewhere.
+
+Every step is one openat(2) of one name, with O_NOFOLLOW, in a folder that is held open; a name has no ``/``, and ``..``
+is never a step. That is what openat2(2) does with RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS, and it also works where a
+sandbox or an older kernel has no openat2. Whoever exchanges a folder for a link meanwhile gives an error (ENOTDIR).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+from types import TracebackType
+
+from fffs.base.descriptors import above_standard
+from fffs.native import lib
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # needs no permission to read
+
+# Which folders a Way keeps open: the lowest, and some between, since paths may be 2048 deep and descriptors are few.
+# Others are found again from the next one above. Where descriptors are very few, it keeps the lowest one only.
+LOWEST = 16
+SPACED = 64
+FEW = 256
+PATH_MAX = int(lib.FFFS_PATH_MAX)
+
+
+def are_few() -> bool:
+    """Whether this process may have few descriptors open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 0 <= soft < FEW
+
+
+def open_folder(name: bytes, dir_fd: int, force: bool = False) -> int:
+    """A descriptor of the folder with that name. force: permit ourselves to read it, if it is ours."""
+    try:
+        return above_standard(os.open(name, FOLDER, dir_fd=dir_fd))
+    except PermissionError as error:
+        if not force:
+            raise
+        refused = error
+    handle = os.open(name, HANDLE, dir_fd=dir_fd)
+    try:
+        os.chmod(f"/proc/self/fd/{handle}", 0o700)  # the folder itself: chmod of its name might follow a link
+        return above_standard(os.open(b".", FOLDER, dir_fd=handle))
+    except FileNotFoundError:  # /proc is not mounted
+        raise refused from None
+    finally:
+        close(handle)
+
+
+def close(fd: int) -> None:
+    """Close a descriptor with which nothing was written, or what was written is synced or unwanted: an error, with
+    which it is closed all the same, says nothing about our work.
+    """
+    with contextlib.suppress(OSError):
+        os.close(fd)
+
+
+class Way:
+    """Moves between the folders below one that is open as ``root``, which stays the caller's. Not thread-safe.
+
+    force: permit ourselves to enter folders whose modes forbid it.
+    """
+
+    def __init__(self, root: int, force: bool = False) -> None:
+        self._root, self._force = root, force
+        self._names: list[bytes] = []
+        self._fds: dict[int, int] = {}  # depth -> descriptor
+        self._lowest, self._spaced = (1, PATH_MAX) if are_few() else (LOWEST, SPACED)
+
+    @property
+    def fd(self) -> int:
+        """The folder where we are, open until the next step. Raises OSError when it cannot be found any more."""
+        depth = len(self._names)
+        while depth and depth not in self._fds:
+            depth -= 1
+        names = self._names[depth:]
+        del self._names[depth:]
+        for name in names:
+            self.enter(name)
+        return self._fds.get(len(self._names), self._root)
+
+    def enter(self, name: bytes) -> int:
+        """Step down; the folder's descriptor."""
+        fd = open_folder(name, self.fd, self._force)
+        self._names.append(name)
+        self._fds[len(self._names)] = fd
+        above = len(self._names) - self._lowest
+        if above in self._fds and above % self._spaced:
+            close(self._fds.pop(above))
+        return fd
+
+    def leave(self) -> None:
+        """Step up."""
+        fd = self._fds.pop(len(self._names), None)
+        self._names.pop()
+        if fd is not None:
+            close(fd)
+
+    def go(self, path: bytes) -> int:
+        """The descriptor of the folder at a path from the root (``b""``: the root itself)."""
+        names = path.split(b"/") if path else []
+        if names != self._names:
+            while self._names != names[: len(self._names)]:
+                self.leave()
+            for name in names[len(self._names) :]:
+                self.enter(name)
+        return self.fd
+
+    def close(self) -> None:
+        """Go back to the root."""
+        while self._names:
+            self.leave()
+
+    def __enter__(self) -> Way:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Ways:
+    """The folders below one that is open as ``root``, for several threads: each has a Way of its own meanwhile."""
+
+    def __init__(self, root: int, force: bool = False) -> None:
+        self._root, self._force = root, force
+        self._idle: list[Way] = []
+
+    @contextlib.contextmanager
+    def at(self, path: bytes) -> Iterator[int]:
+        """The descriptor of the folder at a path from the root, which is open as long as the block lasts."""
+        try:
+            way = self._idle.pop()
+        except IndexError:
+            way = Way(self._root, self._force)
+        try:
+            yield way.go(path)
+        finally:
+            self._idle.append(way)
+
+    def close(self) -> None:
+        """Close what is open. No thread may be inside ``at``."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+def remove_content(folder: int) -> None:
+    """Remove all that is in a folder, as far as possible, also what its modes would keep us from removing."""
+    pending, names = [_remove_files(folder)], [b""]
+    with contextlib.suppress(OSError), Way(folder, force=True) as way:
+        while pending:
+            if pending[-1]:
+                name = pending[-1].pop()
+                with contextlib.suppress(OSError):
+                    pending.append(_remove_files(way.enter(name)))
+                    names.append(name)
+                continue
+            pending.pop()
+            name = names.pop()
+            if pending:
+                way.leave()
+                parent = way.fd
+                with contextlib.suppress(OSError):
+                    os.rmdir(name, dir_fd=parent)
+
+
+def _remove_files(folder: int) -> list[bytes]:
+    """Remove what is no folder; the names of those that are."""
+    with contextlib.suppress(OSError):
+        os.fchmod(folder, 0o700)
+    folders = []
+    try:
+        with os.scandir(folder) as found:
+            entries = [(os.fsencode(entry.name), entry.is_dir(follow_symlinks=False)) for entry in found]
+    except OSError:
+        return []
+    for name, is_folder in entries:
+        if is_folder:
+            folders.append(name)
+            continue
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=folder)
+    return folders

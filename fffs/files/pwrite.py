@@ -1,0 +1,34 @@
+"""write_at: all of some buffers at an offset of a file, however much of it the system takes at a time."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fffs.base.failures import writing
+from fffs.errors import WriteError
+
+PIECES: Final = 1023
+"""So many buffers at most: what one system call may be given, rounded down to a multiple of three."""
+
+
+def write_at(fd: int, pieces: Sequence[Any], offset: int, path: str) -> int:
+    """Write buffers of bytes one after another; how many bytes they have. Several threads may, to different places.
+
+    path names the file in errors. Raises WriteError, and then nobody knows how much of it is there.
+    """
+    left = [memoryview(piece) for piece in pieces if len(piece)]
+    position = offset
+    while left:
+        with writing(path):
+            done = os.pwritev(fd, left, position)
+        if not done:
+            raise WriteError(errno.EIO, path)  # no file system should; trying again might never end
+        position += done
+        while left and done >= len(left[0]):
+            done -= len(left.pop(0))
+        if done:
+            left[0] = left[0][done:]
+    return position - offset

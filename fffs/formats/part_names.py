@@ -1,0 +1,161 @@
+"""Data sets that are several files: TFRecord shards (``name-00000-of-00010``) and OFRecord parts (``part-0``)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final
+
+from fffs.base.paths import PathLike
+from fffs.errors import FormatError, ReadError, SourceNotFoundError, UsageError
+from fffs.formats.tfrecord import NAME, SIDECARS
+
+SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{1,9})-of-(?P<total>[0-9]{1,9})(?P<end>\.[^/]*)?", re.DOTALL)
+PATTERN: Final = re.compile(r"(?P<stem>.+)(?:-[?*]+-of-(?P<total>[0-9]{1,9})|@(?P<count>[0-9]{1,9}))(?P<end>\.[^/]*)?")
+PART_DIGITS: Final = 5
+NAMED: Final = 5  # missing files that a message names
+
+Group = tuple[str, str, int]
+"""Stem, total and end of a set of shards: what they have in common."""
+
+
+def expand_shards(path: PathLike) -> list[str]:
+    """The TFRecord files that a path means, in order.
+
+    Args:
+        path: a file; a shard, which means itself alone; a pattern of all shards (``name-*-of-00010``,
+            ``name-?????-of-00010`` or ``name@10``); the name that the shards of exactly one set have in common; or a
+            folder, with its sets of shards and other ``.tfrecord`` files.
+
+    Raises:
+        SourceNotFoundError: there is none, or shards of a set are missing: it names them.
+        FormatError: there are more shards than the set should have, or two of a number.
+        UsageError: several sets have that name.
+        ReadError: the folder cannot be listed.
+
+    """
+    name = os.fsdecode(path)
+    if os.path.isdir(name):
+        return _all_of_folder(name)
+    folder, base = os.path.split(name)
+    if os.path.lexists(name) or not base:
+        return [name]
+    groups = _groups(_list(folder or ".", name))
+    if pattern := PATTERN.fullmatch(base):
+        total = int(pattern["total"] or pattern["count"])
+        wanted = [(pattern["stem"], pattern["end"] or "", total)]
+        found = {key: groups.get(key, {}) for key in wanted}
+    else:
+        found = {key: shards for key, shards in groups.items() if base in (key[0], key[0] + key[1])}
+    if not found:
+        raise SourceNotFoundError(f"{name}: no such file, and no shards of that name")
+    if len(found) > 1:
+        totals = " and ".join(sorted(f"-of-{key[2]:05}{key[1]}" for key in found))
+        raise UsageError(f"{name}: there are several sets of shards of that name ({totals}); name one of them")
+    (group, shards), *_ = found.items()
+    return [os.path.join(folder, shard) for shard in _complete(folder or ".", group, shards)]
+
+
+def expand_parts(path: PathLike, prefix: str = "part-") -> list[str]:
+    """The OFRecord files that a path means: a file itself, or the parts of a folder in the order of their numbers.
+
+    Raises:
+        SourceNotFoundError: there is none, or parts are missing: it names them.
+        FormatError: two parts have the same number.
+        ReadError: the folder cannot be listed.
+
+    """
+    name = os.fsdecode(path)
+    if not os.path.isdir(name):
+        return [name]
+    numbered: dict[int, str] = {}
+    for entry in _list(name, name):
+        number = entry[len(prefix) :]
+        if not entry.startswith(prefix) or not re.fullmatch("[0-9]{1,9}", number):
+            continue
+        _add(numbered, int(number), entry, name)
+    if not numbered:
+        raise SourceNotFoundError(f"{name}: no parts ({prefix}0, {prefix}1, …) in this folder")
+    _refuse_gaps(numbered, max(numbered) + 1, name, "part")
+    return [os.path.join(name, numbered[k]) for k in range(len(numbered))]
+
+
+def part_name(prefix: str, number: int, total: int, end: str = "") -> str:
+    """What a part is called: its number has five digits, or as many as the last one needs, so that names sort alike."""
+    return f"{prefix}{number:0{max(PART_DIGITS, len(str(total - 1)))}}{end}"
+
+
+def shard_name(stem: str, number: int, total: int, end: str = "") -> str:
+    """What a shard is called."""
+    if not 0 <= number < total:
+        raise UsageError(f"there is no shard {number} of {total}")
+    return f"{stem}-{number:05}-of-{total:05}{end}"
+
+
+def _all_of_folder(folder: str) -> list[str]:
+    names = [name for name in _list(folder, folder) if not name.startswith(".") and not name.endswith(SIDECARS)]
+    files = [name for name in names if SHARD.fullmatch(name) is None and NAME.search(name)]
+    for group, shards in _groups(names).items():
+        files += _complete(folder, group, shards)
+    if not files:
+        raise SourceNotFoundError(f"{folder}: no TFRecord files in this folder")
+    return [os.path.join(folder, name) for name in sorted(files, key=_in_order)]
+
+
+def _in_order(name: str) -> tuple[str, int, str]:
+    """Shards by number, however it is padded."""
+    shard = SHARD.fullmatch(name)
+    return (shard["stem"], int(shard["number"]), name) if shard else (name, -1, name)
+
+
+def _groups(names: Iterable[str]) -> dict[Group, dict[int, str]]:
+    """Sets of shards: number -> name for each."""
+    groups: dict[Group, dict[int, str]] = defaultdict(dict)
+    for name in names:
+        shard = SHARD.fullmatch(name)
+        if shard and not name.endswith(SIDECARS):
+            key = (shard["stem"], shard["end"] or "", int(shard["total"]))
+            _add(groups[key], int(shard["number"]), name, name)
+    return groups
+
+
+def _add(numbered: dict[int, str], number: int, name: str, where: str) -> None:
+    if number in numbered:
+        raise FormatError(f"{where}: {numbered[number]} and {name} have the same number; remove one of them")
+    numbered[number] = name
+
+
+def _complete(folder: str, group: Group, shards: dict[int, str]) -> list[str]:
+    stem, end, total = group
+    where = os.path.join(folder, f"{stem}-?????-of-{total:05}{end}")
+    for number, name in shards.items():
+        if number >= total:
+            raise FormatError(f"{where}: {name} has a number that the set does not have; the last is {total - 1}")
+    _refuse_gaps(shards, total, where, "shard")
+    return [shards[k] for k in range(total)]
+
+
+def _refuse_gaps(numbered: dict[int, str], total: int, where: str, kind: str) -> None:
+    """A total is a claim: nothing is made of that size."""
+    missing = total - len(numbered)
+    if not missing:
+        return
+    some: list[str] = []
+    k = 0
+    while len(some) < min(missing, NAMED):
+        if k not in numbered:
+            some.append(str(k))
+        k += 1
+    more = f" and {missing - NAMED} more" if missing > NAMED else ""
+    raise SourceNotFoundError(f"{where}: {kind} {', '.join(some)}{more} missing (there are {len(numbered)} of {total})")
+
+
+def _list(folder: str, shown: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        raise SourceNotFoundError(f"{shown}: no such file") from None
+    except OSError as error:
+        raise ReadError(error.errno, shown) from error

@@ -1,0 +1,1 @@
+"""Folders into files and back, and checking them."""

@@ -1,0 +1,106 @@
+"""PackFile: a packed folder that is being written, whose records come in any order, from files or from memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+import numpy as np
+
+from fffs.errors import WriteError
+from fffs.files.atomic import AtomicFile
+from fffs.files.pwrite import write_at
+from fffs.formats.ffrecord import encode_header, header_size
+from fffs.native import engine, ffi, lib
+from fffs.native.engine import BLOCK, CHECK_CRC32
+from fffs.records.index import BlockChecksums, Int64Array
+from fffs.tree import packed_pickle, trailer
+from fffs.tree.tree import Tree
+
+PORTION = 64 * BLOCK  # of what comes from memory, between two looks at an interrupt
+PIECE = 16 * BLOCK  # of a record, between two looks at whether to go on
+
+
+class PackFile:
+    """The sizes of all records are known from the start, so each has its place, and several threads may write at once.
+
+    A record is written by one thread, in pieces from its begin to its end; each piece but the last has a multiple of
+    ``BLOCK`` bytes. When all are written, ``finish`` adds the tree and puts the file in place.
+    """
+
+    def __init__(self, file: AtomicFile, sizes: Int64Array) -> None:
+        """file: empty; it stays the caller's. sizes: int64[n], of the records of files."""
+        self.file, self.sizes = file, sizes
+        n = len(sizes)
+        self.offsets = np.empty(n + 1, np.int64)  # the last one is the tree's
+        self.offsets[0] = header_size(n + 1)
+        np.cumsum(sizes, out=self.offsets[1:])
+        self.offsets[1:] += self.offsets[0]
+        self._checksums = np.zeros(n + 1, np.uint32)
+        self._big = np.flatnonzero(sizes > BLOCK)
+        counts = (sizes[self._big] + (BLOCK - 1)) // BLOCK
+        self._first_blocks = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
+        self._block_checksums = np.zeros(int(self._first_blocks[-1]), np.uint32)
+
+    def copy(self, k: int, at: int, fd: int, start: int, length: int) -> None:
+        """Copy a piece of record k, which begins there at byte ``at``, from byte ``start`` of a file.
+
+        Raises:
+            WriteError: it could not be written.
+            OSError: it could not be read; with ENODATA, that file ends too early.
+            MemoryError: not enough memory.
+
+        """
+        crc, failed = ffi.new("uint32_t *"), ffi.new("int *")
+        first = self._first_block(k, at)
+        blocks: Any = ffi.NULL
+        if first is not None:
+            blocks = ffi.cast("uint32_t *", self._block_checksums.ctypes.data) + first
+        place = int(self.offsets[k]) + at
+        status = lib.fffs_copy(fd, start, self.file.fd, place, length, CHECK_CRC32, crc, blocks, failed)
+        if status == -errno.ENOMEM:
+            raise MemoryError("not enough memory to copy a file")
+        if status != 0:
+            if failed[0] == self.file.fd:
+                raise WriteError(-status, self.file.path)
+            raise OSError(-status, os.strerror(-status))
+        self.file.early.wrote(length)
+        self._count(k, at, int(crc[0]), length)
+
+    def put(self, k: int, at: int, data: Any) -> None:
+        """Write a piece of record k, which begins there at byte ``at``, from memory. Raises WriteError."""
+        view = memoryview(data)
+        self._write(view, int(self.offsets[k]) + at)
+        first = self._first_block(k, at)
+        if first is None:
+            self._count(k, at, engine.crc32(view), len(view))
+            return
+        for begin in range(0, len(view), BLOCK):
+            block = view[begin : begin + BLOCK]
+            crc = self._block_checksums[first + begin // BLOCK] = engine.crc32(block)
+            self._count(k, at + begin, int(crc), len(block))
+
+    def _first_block(self, k: int, at: int) -> int | None:
+        """Where the checksums of the blocks of record k go, from byte ``at`` on; None when it has none."""
+        if self.sizes[k] <= BLOCK:
+            return None
+        return int(self._first_blocks[np.searchsorted(self._big, k)]) + at // BLOCK
+
+    def _count(self, k: int, at: int, crc: int, length: int) -> None:
+        self._checksums[k] = engine.crc32_combine(int(self._checksums[k]), crc, length) if at else crc
+
+    def finish(self, tree: Tree) -> None:
+        """Append the tree, write the header, put the file in place. Raises WriteError."""
+        blocks = BlockChecksums(self._big.astype(np.uint32), self._first_blocks, self._block_checksums)
+        record = packed_pickle.encode(tree) + trailer.encode(tree, blocks)
+        self._checksums[-1] = engine.crc32(record)
+        self._write(record, int(self.offsets[-1]))
+        self._write(encode_header(self._checksums, self.offsets), 0)
+        self.file.commit()
+
+    def _write(self, data: bytes | memoryview, offset: int) -> None:
+        view = memoryview(data)
+        for begin in range(0, len(view), PORTION):
+            done = write_at(self.file.fd, [view[begin : begin + PORTION]], offset + begin, self.file.path)
+            self.file.early.wrote(done)

@@ -1,0 +1,287 @@
+"""unpack: a packed folder back into a real one.
+
+It is built under a temporary name beside the target and renamed when complete. Nothing is ever written outside: the
+tree holds no name with ``/`` and no ``..``, and every step is taken by descriptors from the new folder on, through
+folders only, never through a symbolic link (``fffs.files.dirfd``), also while somebody exchanges them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+from collections.abc import Callable
+
+import numpy as np
+
+from fffs.base.descriptors import above_standard
+from fffs.base.failures import writing
+from fffs.base.jobs import Jobs, Progress, default_jobs
+from fffs.base.paths import PathLike, named
+from fffs.cli.progress import human, plural
+from fffs.errors import ReadError, RecordError, UnsupportedError, UsageError
+from fffs.files.atomic import AtomicFolder, refuse_content
+from fffs.files.dirfd import Ways
+from fffs.files.early import EarlyWriting
+from fffs.files.rights import set_mode, set_time
+from fffs.layouts import Source, load_source
+from fffs.packing.linking import Linker
+from fffs.records.store import RecordStore
+from fffs.tree.tree import ROOT
+
+log = logging.getLogger("fffs.unpack")
+
+SPECIAL = stat.S_ISUID | stat.S_ISGID
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def unpack(
+    source: PathLike | Source,
+    target: PathLike,
+    *,
+    special_bits: bool = False,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
+    leave_out: Callable[[str, RecordError | ReadError], None] | None = None,
+) -> None:
+    """Unpack a source into ``target``, which must not exist or be an empty folder; it appears complete or not at all.
+
+    Args:
+        source: a file, or what ``load_source`` gave, which stays the caller's.
+        target: the folder to make.
+        special_bits: restore set-user-ID and set-group-ID bits, and the sticky bits of files; otherwise they are left
+            out with a warning, because whoever made the pack would choose what runs with the rights of whoever unpacks
+            it. The sticky bits of folders only take rights away, and always stay.
+        jobs: how many files are written at once.
+        progress: called with (bytes done, bytes in all) from time to time, from any thread.
+        warn: called with a line for what is not restored, is a copy and no hard link, or is hidden in the file; the
+            default logs it.
+        leave_out: called, from any thread, with the path in the target and the error of each file whose record is bad;
+            the others are unpacked. Without it the first such ends all.
+
+    Raises:
+        SourceNotFoundError, FormatError, ReadError: the source is a file that cannot be opened.
+        UsageError: the target is there and not empty.
+        UnsupportedError: files share records, and would be more bytes than the source has; or the file system has no
+            hard links, or not as many, and the copies in their place would be more than that.
+        ChecksumError, TruncatedError, ReadError: a record is bad, and there is no leave_out; nothing is left at the
+            target.
+        WriteError: the target cannot be written.
+
+    """
+    name = named(target, "the folder to unpack into")
+    path = _check_target(name)
+    with contextlib.ExitStack() as opened:
+        if not isinstance(source, Source):
+            source = opened.enter_context(load_source(source))
+            for line in source.warnings:
+                (warn or log.warning)(line)
+        _refuse_multiplied(source)
+        folder = opened.enter_context(AtomicFolder(path, name))
+        _Unpacker(source, folder, special_bits, progress, warn or log.warning, leave_out).run(jobs or default_jobs())
+
+
+def _check_target(name: str) -> bytes:
+    """The path to give to what is unpacked; UsageError when that cannot be."""
+    refuse_content(name, follow=True)
+    path = os.fsencode(name).rstrip(b"/") or b"/"
+    if os.path.islink(path) or os.path.basename(path) in (b".", b".."):
+        path = os.path.realpath(path)
+    # The target is replaced in one step, which these two cannot be: one belongs to another file system, and whoever is
+    # in the other would find himself in a folder that is gone.
+    if os.path.ismount(path) or (os.path.isdir(path) and os.path.samefile(path, b".")):
+        raise UsageError(f"{name}: a mount point or the current folder cannot be replaced; unpack into a folder in it")
+    return path
+
+
+def _refuse_multiplied(source: Source) -> None:
+    """Refuse what would become more bytes than it has: hard links are one file, but different files may name one
+    record, and a small source could fill any disk. Symbolic links may share what they say.
+    """
+    tree, store = source.tree, source.store
+    kinds = tree.kinds
+    records, counts = np.unique(tree.ref[kinds == stat.S_IFREG], return_counts=True)
+    targets = int(tree.count[kinds == stat.S_IFLNK].sum(dtype=np.int64))
+    if targets <= len(tree.targets) and (counts == 1).all():
+        return
+    total = targets + sum(store.length(int(k)) * int(n) for k, n in zip(records, counts, strict=True))
+    if total > _size(store):
+        raise UnsupportedError(
+            f"{store.files[0].index.path}: will not be unpacked: its files share records, and would take "
+            f"{human(total)}, more than it has; mount it and copy what is needed"
+        )
+
+
+def _size(store: RecordStore) -> int:
+    """Bytes of a source."""
+    return sum(file.index.file_size for file in store.files)
+
+
+class _Unpacker:
+    """One unpacking: folders, then files in parallel, then links, then the folders' modes and times from below."""
+
+    def __init__(
+        self,
+        source: Source,
+        folder: AtomicFolder,
+        special_bits: bool,
+        progress: Progress | None,
+        warn: Callable[[str], None],
+        leave_out: Callable[[str, RecordError | ReadError], None] | None,
+    ) -> None:
+        self.source, self.tree, self.store = source, source.tree, source.store
+        self.folder, self.warn, self.leave_out = folder, warn, leave_out
+        self.plain: list[int] = []  # nodes without their modes or times
+        self.left_out: dict[int, RecordError | ReadError] = {}
+        self.special_bits, self.progress = special_bits, progress
+        self.ways = Ways(folder.fd, force=True)  # a umask may forbid us to enter what we made
+        self.linker = Linker(self.ways, folder.shown, _size(self.store), self._copy_again)
+
+    def run(self, jobs: int) -> None:
+        """Restore everything below the folder, and put it in place."""
+        try:
+            folders, files, links = self._make_folders()
+            self._check_links(links, files)
+            self.jobs = Jobs(sum(self.store.length(self.tree.record(node)) for node in files), self.progress)
+            self.jobs.run(self._write_file, list(files.items()), jobs)
+            self._make_links(links, files)
+            for path, node in reversed(folders):
+                with writing(self._shown(path)), self.ways.at(path) as fd:
+                    self._restore(fd, node)
+        finally:
+            self.ways.close()
+        self.folder.commit(self._mode(ROOT), int(self.tree.mtime[ROOT]))
+        if line := self.linker.warning():
+            self.warn(line)
+        if self.plain:
+            names = plural(len(self.plain), "name")
+            self.warn(f"{self.folder.shown}: {names} without mode or time, which this file system does not let us set")
+        self._warn_of_bits(
+            [node for node in files if node not in self.left_out], [ROOT, *(node for _, node in folders)]
+        )
+
+    def _make_folders(self) -> tuple[list[tuple[bytes, int]], dict[int, bytes], list[tuple[bytes, int]]]:
+        """Make the folders. Returns them in pre-order, the files' nodes with their first paths, and all other names."""
+        folders: list[tuple[bytes, int]] = []
+        files: dict[int, bytes] = {}
+        links: list[tuple[bytes, int]] = []
+        for path, node in self.tree.walk():
+            if self.tree.is_dir(node):
+                parent, name = os.path.split(path)
+                with writing(self._shown(path)), self.ways.at(parent) as fd:
+                    os.mkdir(name, 0o700, dir_fd=fd)
+                folders.append((path, node))
+            elif self.tree.is_file(node) and node not in files:
+                files[node] = path
+            else:
+                links.append((path, node))
+        return folders, files, links
+
+    def _shown(self, path: bytes) -> str:
+        """A path below the folder as the user knows it."""
+        return os.path.join(self.folder.shown, os.fsdecode(path))
+
+    def _check_links(self, links: list[tuple[bytes, int]], files: dict[int, bytes]) -> None:
+        """That all links, or copies in their place, can be made."""
+        with writing(self.folder.shown):
+            self.linker.check(sum(self._size_of(node) for _, node in links if node in files))
+
+    def _size_of(self, node: int) -> int:
+        """How many bytes a copy would take."""
+        is_file = self.tree.is_file(node)
+        return self.store.length(self.tree.record(node)) if is_file else len(self.tree.target(node))
+
+    def _write_file(self, file: tuple[int, bytes]) -> None:
+        self._write(*file, self.jobs.count)
+
+    def _copy_again(self, node: int, path: bytes) -> None:
+        """What the node is once more, which is not counted as progress."""
+        if self.tree.is_file(node):
+            self._write(node, path, lambda _: None)
+        else:
+            self._make_symlink(node, path)
+
+    def _write(self, node: int, path: bytes, count: Callable[[int], None]) -> None:
+        try:
+            self._copy(node, path, count)
+        except (RecordError, ReadError) as error:
+            if self.leave_out is None:
+                _name_file(error, path)
+                raise
+            error.with_traceback(None)  # which would keep the frames of the copying for each bad file
+            folder, name = os.path.split(path)
+            with writing(self._shown(path)), self.ways.at(folder) as dir_fd:
+                os.unlink(name, dir_fd=dir_fd)
+            self.left_out[node] = error
+            self.leave_out(self._shown(path), error)
+
+    def _copy(self, node: int, path: bytes, count: Callable[[int], None]) -> None:
+        folder, name = os.path.split(path)
+        with writing(self._shown(path)):
+            with self.ways.at(folder) as dir_fd:
+                fd = above_standard(os.open(name, NEW_FILE, 0o600, dir_fd=dir_fd))
+            early = EarlyWriting(fd)
+
+            def wrote(size: int) -> None:
+                early.wrote(size)
+                count(size)
+
+            try:
+                self.store.copy_to(self.tree.record(node), fd, self._shown(path), wrote)
+                self._restore(fd, node)
+            finally:
+                os.close(fd)
+
+    def _make_links(self, links: list[tuple[bytes, int]], files: dict[int, bytes]) -> None:
+        """Hard links to the files just written, and symbolic links (which may have several names too)."""
+        first = dict(files)
+        for path, node in links:
+            if self.leave_out and node in self.left_out:
+                self.leave_out(self._shown(path), self.left_out[node])
+                continue
+            with writing(self._shown(path)):
+                if node in first:
+                    first[node] = self.linker.link(node, self._size_of(node), first[node], path)
+                else:
+                    self._make_symlink(node, path)
+                    first[node] = path
+
+    def _make_symlink(self, node: int, path: bytes) -> None:
+        folder, name = os.path.split(path)
+        with self.ways.at(folder) as fd:
+            os.symlink(self.tree.target(node), name, dir_fd=fd)
+            if not set_time(name, int(self.tree.mtime[node]), fd):
+                self.plain.append(node)
+
+    def _mode(self, node: int) -> int:
+        mode = int(self.tree.mode[node])
+        if self.special_bits:
+            return mode & 0o7777
+        return mode & (0o1777 if stat.S_ISDIR(mode) else 0o777)
+
+    def _restore(self, fd: int, node: int) -> None:
+        """Mode and time, where the file system has them."""
+        if not set_mode(fd, self._mode(node)) or not set_time(fd, int(self.tree.mtime[node])):
+            self.plain.append(node)
+
+    def _warn_of_bits(self, files: list[int], folders: list[int]) -> None:
+        if self.special_bits:
+            return
+        counts = [sum(bool(int(self.tree.mode[node]) & SPECIAL) for node in nodes) for nodes in (files, folders)]
+        which = [plural(count, what) for count, what in zip(counts, ("file", "folder"), strict=True) if count]
+        if which:
+            self.warn(
+                f"{' and '.join(which)} unpacked without set-user-ID or set-group-ID bits "
+                "(--special-bits restores them)"
+            )
+
+
+def _name_file(error: RecordError | ReadError, path: bytes) -> None:
+    """Let the error of a record say which file that is."""
+    name = repr(os.fsdecode(path))
+    if isinstance(error, ReadError):
+        error.detail = f"{error.detail}, {name}" if error.detail else name
+    else:
+        error.args = (f"{error}. The file is {name}",)

@@ -1,0 +1,123 @@
+"""verify: every byte of a source against its checksums."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fffs.base.jobs import Progress
+from fffs.errors import ChecksumError, ReadError, TruncatedError
+from fffs.files.local import SourceFile
+from fffs.layouts import Source
+from fffs.layouts.packed import load as load_packed
+from fffs.native.engine import BLOCK, CHECK_NONE, crc32_combine
+from fffs.tree import packed_pickle
+
+BATCH_RECORDS = 4096
+BATCH_BYTES = 256 * BLOCK
+
+
+@dataclass(frozen=True)
+class BadRecord:
+    """A record that is not what it should be. ``number`` counts through all files, ``record`` in its own."""
+
+    source: str
+    record: int
+    number: int
+    offset: int
+    name: str | None
+    problem: str
+
+
+def verify(source: Source, progress: Progress | None = None) -> list[BadRecord]:
+    """Read every record of a source, in bounded memory, and return those that are bad.
+
+    A packed folder's tree is checked too: ffrecord and fffs must see the same one, and block checksums must add up.
+    """
+    failures: list[tuple[int, Exception]] = []
+    done = 0
+    total = sum(file.index.file_size for file in source.store.files)
+    for numbers, size in _batches(source):
+        failures += source.store.verify(numbers)
+        done += size
+        if progress:
+            progress(done, total)
+    names = _names(source, {number for number, _ in failures})
+    bad = [_describe(source, number, names.get(number), error) for number, error in failures]
+    numbers_of_bad = {entry.number for entry in bad}
+    for k, file in enumerate(source.store.files):
+        if (
+            source.layout in ("packed", "union")
+            and source.store.first_record(k) + len(file.index) - 1 not in numbers_of_bad
+        ):
+            bad += _check_tree(source, k, file)
+    return sorted(bad, key=lambda entry: entry.number)
+
+
+def unverifiable(source: Source) -> int:
+    """How many records have no checksum, so that nobody can say whether they are what was written."""
+    return sum(len(file.index) for file in source.store.files if file.index.check == CHECK_NONE)
+
+
+def _batches(source: Source) -> Iterator[tuple[Any, int]]:
+    """(int64 record numbers in order, their bytes), each a few thousand records or a few hundred MiB."""
+    store = source.store
+    begin = size = 0
+    for number in range(store.n):
+        size += min(store.length(number), BATCH_BYTES)
+        if size >= BATCH_BYTES or number + 1 - begin >= BATCH_RECORDS or number + 1 == store.n:
+            yield np.arange(begin, number + 1), size
+            begin, size = number + 1, 0
+
+
+def _describe(source: Source, number: int, name: str | None, error: Exception) -> BadRecord:
+    if isinstance(error, ChecksumError):
+        problem = f"checksum mismatch (expected {error.expected:#010x}, got {error.actual:#010x})"
+    elif isinstance(error, TruncatedError):
+        problem = "the file ends before the record does"
+    elif isinstance(error, ReadError):
+        problem = f"cannot be read: {error.strerror}"
+    else:
+        raise error
+    file, row = source.store.locate(number)
+    return BadRecord(file.index.path, row, number, int(file.index.starts[row]), name, problem)
+
+
+def _names(source: Source, numbers: set[int]) -> dict[int, str]:
+    """The path of each bad record, where it has one; the first of several."""
+    names: dict[int, str] = {}
+    if not numbers:
+        return names
+    tree = source.tree
+    for path, node in tree.walk():
+        if tree.is_file(node) and tree.record(node) in numbers:
+            names.setdefault(tree.record(node), os.fsdecode(path))
+    return names
+
+
+def _check_tree(source: Source, k: int, file: SourceFile) -> Iterator[BadRecord]:
+    """What the checksum of the tree's record cannot tell: whether its parts agree."""
+    index, row = file.index, len(file.index) - 1
+    where = (index.path, row, source.store.first_record(k) + row, int(index.starts[row]), None)
+    packed = load_packed(file)
+    if not packed.lossless:
+        return
+    expected = packed_pickle.encode(packed.tree)
+    stored = source.store.read_range(where[2], 0, len(expected)).tobytes()
+    if stored != expected:
+        yield BadRecord(*where, "the tree that ffrecord sees differs from the one in the trailer")
+    blocks = index.blocks
+    for j in range(len(blocks.records) if blocks else 0):
+        assert blocks is not None and index.checksums is not None
+        record = int(blocks.records[j])
+        length, crc = index.length(record), 0
+        for b in range(int(blocks.first_blocks[j]), int(blocks.first_blocks[j + 1])):
+            size = min(BLOCK, length)
+            crc = crc32_combine(crc, int(blocks.checksums[b]), size)
+            length -= size
+        if crc != int(index.checksums[record]):
+            yield BadRecord(*where, f"the block checksums of record {record} do not add up to its checksum")

@@ -1,0 +1,1 @@
+"""Where records lie, and reading them."""

@@ -1,0 +1,154 @@
+"""The tree of a packed folder as ffrecord knows it: a pickle of nested OrderedDicts, read and written without
+``pickle``.
+
+Reading never builds an object (see ``fffs/native/packed_pickle.c``). Writing emits opcodes itself, because what
+``pickle.dumps`` gives depends on the Python version and on which equal strings are one object: the same folder must
+give the same bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fffs.errors import MetadataError
+from fffs.native import ffi, lib
+from fffs.tree.builder import DIRECTORY, FILE, build_tree
+from fffs.tree.tree import ROOT, Tree
+
+MAGIC = b"piouhjgbr"
+PROTO = b"\x80"  # every pickle begins with it, since protocol 2
+PROTOCOL = PROTO + b"\x02"
+CONSTRUCTOR = b"ccollections\nOrderedDict\nq\x00"  # memoised as 0 ...
+AGAIN = b"h\x00"  # ... and fetched from there
+NEW = b")R"
+MARK, SETITEMS, STOP = b"(", b"u", b"."
+
+
+# ---------------------------------------------------------------- reading
+
+
+def decode(data: npt.NDArray[np.uint8], records: int, source: str, mtime: int) -> Tree:
+    """The Tree in the last record of a packed folder (uint8, magic bytes included).
+
+    records: how many records files may name. mtime (nanoseconds since 1970) is given to all nodes, and so are the usual
+    modes: ffrecord keeps neither.
+
+    Raises:
+        MetadataError: it is not such a tree; nothing in it was run.
+
+    """
+    pickle = np.ascontiguousarray(data[len(MAGIC) :])
+    out = ffi.new("fffs_packed_pickle *")
+    _run(pickle, out, source)
+    entries, directories = int(out.entries), int(out.directories)
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "entry_parent": np.empty(entries, np.uint32),
+        "entry_child": np.empty(entries, np.uint32),
+        "entry_record": np.empty(entries, np.int64),
+        "name_offsets": np.empty(entries + 1, np.uint32),
+        "names": np.empty(max(int(out.names_size), 1), np.uint8),
+    }
+    for name, array in arrays.items():
+        setattr(out, name, ffi.cast(ffi.typeof(getattr(out, name)), array.ctypes.data))
+    _run(pickle, out, source)
+
+    # Nodes: the dictionaries by their numbers, then one per record. A record with several names is a hard link.
+    is_file = arrays["entry_record"] >= 0
+    named, which = np.unique(arrays["entry_record"][is_file], return_inverse=True)
+    if len(named) and int(named[-1]) >= records:
+        raise MetadataError(f"{source}: the tree is damaged: a file names record {int(named[-1])} of {records}")
+    nodes = arrays["entry_child"]
+    nodes[is_file] = directories + which
+    n_nodes = directories + len(named)
+    ref = np.zeros(n_nodes, np.int64)
+    ref[directories:] = named
+    mode = np.full(n_nodes, FILE, np.uint16)
+    mode[:directories] = DIRECTORY
+    return build_tree(
+        parents=arrays["entry_parent"],
+        nodes=nodes,
+        name_offsets=arrays["name_offsets"],
+        names=arrays["names"][: int(out.names_size)],
+        mode=mode,
+        mtime=np.full(n_nodes, mtime, np.int64),
+        ref=ref,
+        count=np.zeros(n_nodes, np.uint32),
+        targets=np.empty(0, np.uint8),
+        records=records,
+        source=source,
+    )
+
+
+def _run(pickle: npt.NDArray[np.uint8], out: object, source: str) -> None:
+    why, where = ffi.new("char **"), ffi.new("uint64_t *")
+    status = lib.fffs_packed_pickle_decode(ffi.cast("uint8_t *", pickle.ctypes.data), len(pickle), out, why, where)
+    if status == 0:
+        return
+    if status == -errno.ENOMEM:
+        raise MemoryError(f"{source}: not enough memory to read the tree")
+    reason = ffi.string(why[0]).decode()
+    raise MetadataError(
+        f"{source}: the tree of the packed folder is refused: {reason} (at byte {where[0]} of the pickle)"
+    )
+
+
+# ---------------------------------------------------------------- writing
+
+
+def encode(tree: Tree) -> bytes:
+    """The tree as ffrecord expects it, magic bytes included.
+
+    ffrecord knows files and folders. A symbolic link to a file inside the tree appears as that file's record; other
+    links are left out.
+    """
+    out = bytearray(MAGIC + PROTOCOL + CONSTRUCTOR + NEW)
+    open_folders = [_items(tree, ROOT, b"")]
+    out += MARK
+    while open_folders:
+        for name, value, below in open_folders[-1]:
+            out += _text(name)
+            if below is None:
+                out += _integer(value)
+                continue
+            out += AGAIN + NEW + MARK
+            open_folders.append(below)
+            break
+        else:
+            out += SETITEMS
+            open_folders.pop()
+    return bytes(out + STOP)
+
+
+def _items(tree: Tree, node: int, prefix: bytes) -> Iterator[tuple[bytes, int, Any]]:
+    """(name, record, None) of each file and (name, 0, its items) of each folder, in order."""
+    for name, child in tree.entries(node):
+        if tree.is_dir(child):
+            yield name, 0, _items(tree, child, prefix + name + b"/")
+            continue
+        target: int | None = child
+        if tree.is_symlink(child):
+            target = tree.follow(prefix + name)
+        if target is not None and tree.is_file(target):
+            yield name, tree.record(target), None
+
+
+def _text(name: bytes) -> bytes:
+    """A name as pickle has it: UTF-8 of the str that os.fsdecode gives, lone surrogates and all."""
+    text = name.decode("utf-8", "surrogateescape").encode("utf-8", "surrogatepass")
+    return b"X" + struct.pack("<I", len(text)) + text
+
+
+def _integer(value: int) -> bytes:
+    if value < 256:
+        return b"K" + bytes([value])
+    if value < 65536:
+        return b"M" + struct.pack("<H", value)
+    if value < 2**31:
+        return b"J" + struct.pack("<i", value)
+    return b"\x8a\x05" + value.to_bytes(5, "little")

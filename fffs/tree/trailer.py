@@ -1,0 +1,139 @@
+"""The trailer of a packed folder: a Tree and block checksums as they are used in memory, at the end of the last record.
+
+``pickle.loads`` ignores what follows its STOP, so ffrecord reads such a file unchanged; we open it without parsing
+anything per file. No section has an offset of its own: all sizes follow from the counts in the footer, so sections
+cannot overlap or lie outside. FORMATS.md has it byte by byte.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fffs.errors import MetadataError, ReadError, UnsupportedError
+from fffs.native import engine
+from fffs.records.index import BlockChecksums, RecordIndex
+from fffs.tree.tree import COLUMNS, Tree
+
+MAGIC = b"fffsTREE"
+VERSION = 1
+# magic, version, flags, body size, entries, nodes, names size, targets size, big records, blocks, CRC of the body,
+# CRC of the footer
+FOOTER = struct.Struct("<8sII7QII")
+COUNTS = ("entries", "nodes", "names", "targets", "bigs", "blocks")
+
+
+@dataclass(frozen=True)
+class _Section:
+    """One array of the body: which count gives its length, and what is added to it."""
+
+    name: str
+    dtype: type[np.generic]
+    count: str
+    extra: int = 0
+
+
+SECTIONS = (
+    *(_Section(name, COLUMNS[name], "nodes") for name in ("mtime", "nlink", "ref", "count", "parent", "mode")),
+    _Section("name_offsets", np.uint32, "entries", 1),
+    _Section("entry_nodes", np.uint32, "entries"),
+    _Section("names", np.uint8, "names"),
+    _Section("targets", np.uint8, "targets"),
+    _Section("big_records", np.uint32, "bigs"),
+    _Section("big_first_blocks", np.uint64, "bigs", 1),
+    _Section("block_checksums", np.uint32, "blocks"),
+)
+
+
+def _layout(counts: dict[str, int]) -> tuple[list[tuple[_Section, int, int]], int]:
+    """(section, offset in the body, length in items) of each, and the body's size. Sections begin at multiples of 8."""
+    at = 0
+    places = []
+    for section in SECTIONS:
+        length = counts[section.count] + section.extra
+        places.append((section, at, length))
+        at += (length * np.dtype(section.dtype).itemsize + 7) // 8 * 8
+    return places, at
+
+
+def encode(tree: Tree, blocks: BlockChecksums) -> bytes:
+    """The trailer, footer included."""
+    arrays: dict[str, npt.NDArray[np.generic]] = {name: getattr(tree, name) for name in COLUMNS}
+    arrays |= {
+        "big_records": blocks.records,
+        "big_first_blocks": blocks.first_blocks,
+        "block_checksums": blocks.checksums,
+    }
+    counts = dict(
+        zip(
+            COUNTS,
+            (
+                len(tree.entry_nodes),
+                len(tree.mode),
+                len(tree.names),
+                len(tree.targets),
+                len(blocks.records),
+                len(blocks.checksums),
+            ),
+            strict=True,
+        )
+    )
+    places, size = _layout(counts)
+    body = bytearray(size)
+    for section, at, length in places:
+        data = np.ascontiguousarray(arrays[section.name], np.dtype(section.dtype).newbyteorder("<")).tobytes()
+        assert len(data) == length * np.dtype(section.dtype).itemsize
+        body[at : at + len(data)] = data
+    footer = FOOTER.pack(MAGIC, VERSION, 0, size, *counts.values(), engine.crc32(body), 0)[:-4]
+    return bytes(body) + footer + struct.pack("<I", engine.crc32(footer))
+
+
+def load(fd: int, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
+    """The Tree at the end of a packed folder, validated, and its index with the block checksums; None when there is
+    no trailer.
+
+    fd stays the caller's. The tree may name all records but the last, which holds the tree itself.
+
+    Raises:
+        MetadataError: the trailer is damaged or contradicts itself.
+        UnsupportedError: it was written by a newer version.
+        ReadError: the operating system could not read.
+
+    """
+    path, room = index.path, index.length(len(index) - 1)
+    if room < FOOTER.size:
+        return None
+    footer = _read(fd, index.file_size - FOOTER.size, FOOTER.size, path).tobytes()
+    magic, version, flags, size, *counts, body_crc, footer_crc = FOOTER.unpack(footer)
+    if magic != MAGIC or engine.crc32(footer[:-4]) != footer_crc:
+        return None
+    if version != VERSION or flags != 0:
+        raise UnsupportedError(f"{path}: packed by a newer version of fffs (trailer version {version}); update fffs")
+    # Before anything is allocated: the body must lie inside the last record, and be what the counts say.
+    sizes = dict(zip(COUNTS, counts, strict=True))
+    places, expected = _layout(sizes)
+    if size != expected or size > room - FOOTER.size:
+        raise MetadataError(f"{path}: the trailer contradicts itself; the file is damaged")
+    body = _read(fd, index.file_size - FOOTER.size - size, size, path, body_crc)
+    arrays = {
+        section.name: body[at : at + length * np.dtype(section.dtype).itemsize].view(section.dtype)
+        for section, at, length in places
+    }
+    blocks = BlockChecksums(arrays.pop("big_records"), arrays.pop("big_first_blocks"), arrays.pop("block_checksums"))
+    tree = Tree(**arrays).validate(len(index) - 1, path)
+    return tree, index.with_blocks(blocks)
+
+
+def _read(fd: int, offset: int, size: int, path: str, crc: int | None = None) -> npt.NDArray[np.uint8]:
+    """size bytes at offset, with their CRC-32 compared: by the engine, in parallel."""
+    buffer = engine.take(size)
+    status, _ = engine.read_at(fd, offset, buffer, crc)
+    if status in (errno.EBADMSG, errno.ENODATA):
+        raise MetadataError(f"{path}: the trailer (the tree of names) is damaged; copy the file again")
+    if status:
+        raise ReadError(status, path, "the trailer")
+    return buffer

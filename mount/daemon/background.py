@@ -1,0 +1,193 @@
+"""A daemon in a process of its own, and its report: ready, or the exception that kept it from starting.
+
+It is a new process, not a fork of this one: that works whatever threads the caller has, and the daemon starts with
+none.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import IO, Any, BinaryIO
+
+from fffs.base.descriptors import describe_shortage, memory_file, pipe, process_file
+from fffs.errors import FffsError, MountError
+from fffs.mount.daemon.job import Job
+
+# How long a daemon that cannot mount may take to end, and after that the kernel to end it.
+END_SECONDS = 10.0
+KILL_SECONDS = 1.0
+
+
+def start(job: Job) -> None:
+    """Start a daemon that outlives this process; returns when the mount answers.
+
+    Raises:
+        FffsError: what the daemon raised.
+
+    """
+    process = spawn(job, "--detach")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # it runs on, and that is the purpose
+        del process
+
+
+def spawn(job: Job, *arguments: str, lifeline: bool = False) -> subprocess.Popen[bytes]:
+    """Start a daemon, wait until its mount answers, and return its process.
+
+    Args:
+        job: what to mount where.
+        arguments: further ones for ``python -m fffs.mount``.
+        lifeline: its stdin becomes a pipe, and the daemon unmounts when that is closed, or when this process ends,
+            whoever else has the pipe; it is in a session of its own.
+
+    Raises:
+        FffsError: what the daemon raised; it is gone then.
+
+    """
+    try:
+        return _spawn(job, arguments, lifeline)
+    except OSError as error:
+        if isinstance(error, FffsError):
+            raise
+        raise MountError(
+            f"{job.mountpoint}: cannot start a daemon: {describe_shortage(error) or error.strerror}"
+        ) from error
+
+
+def _spawn(job: Job, arguments: Sequence[str], lifeline: bool) -> subprocess.Popen[bytes]:
+    ours, its = pipe()
+    with open(ours, "rb") as report:
+        try:
+            process = _start_daemon(job, its, arguments, lifeline)
+        finally:
+            os.close(its)
+        try:
+            error = _receive(report, process)
+        except EOFError:
+            _end(process)
+            how = _how(process.returncode)
+            raise MountError(f"{job.mountpoint}: not mounted: the daemon ended {how} before it was ready") from None
+        except BaseException:
+            process.terminate()
+            _end(process)
+            raise
+    if error is None:
+        return process
+    _end(process)
+    raise error
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a daemon that is about to end. One that does not is killed, and left alone if that does not help: it
+    waits for a file system that does not answer, in a call that nothing interrupts.
+    """
+    if process.stdin:
+        process.stdin.close()
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:  # also when somebody is out of patience
+        if process.poll() is None:
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(KILL_SECONDS)
+
+
+def _receive(report: BinaryIO, process: subprocess.Popen[bytes]) -> BaseException | None:
+    """The report, or EOFError when the daemon ended without one. The end of the pipe may never come: a process that
+    another thread forks meanwhile keeps an end of it.
+    """
+    poll = select.poll()
+    poll.register(report, select.POLLIN)
+    try:
+        daemon = process_file(process.pid)
+    except OSError:  # a sandbox
+        poll.poll()
+    else:
+        with open(daemon, "rb", buffering=0):
+            poll.register(daemon, select.POLLIN)
+            if report.fileno() not in dict(poll.poll()):
+                raise EOFError
+    error: BaseException | None = pickle.load(report)
+    return error
+
+
+def _start_daemon(job: Job, report: int, arguments: Sequence[str], lifeline: bool) -> subprocess.Popen[bytes]:
+    """The job is in a file that only the two processes have: an argument must be short, and everybody can read it."""
+    with _unnamed_file() as file:
+        file.write(job.encode().encode())
+        file.flush()
+        fds = (report, file.fileno())
+        options = [f"--job={file.fileno()}", f"--report={report}", *arguments]
+        command = [sys.executable, "-m", "fffs.mount", job.mountpoint, *options]
+        return _start_owned(command, fds) if lifeline else _start(command, fds, stdin=subprocess.DEVNULL)
+
+
+def _unnamed_file() -> IO[bytes]:
+    try:
+        return open(memory_file("fffs-job"), "wb")
+    except OSError:  # an old system, or a sandbox
+        return tempfile.TemporaryFile()
+
+
+def _start(command: list[str], fds: Sequence[int], **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, cwd="/", env=_environment(), pass_fds=tuple(fds), **options
+    )
+
+
+def _start_owned(command: list[str], fds: Sequence[int]) -> subprocess.Popen[bytes]:
+    """With two lifelines: a pipe, which this process closes, also when it becomes another program; and the end of this
+    process, for children that it forks keep their ends of the pipe.
+    """
+    end, kept = pipe()
+    owner: list[int] = []
+    try:
+        with suppress(OSError):  # a sandbox
+            owner.append(process_file(os.getpid()))
+        lifelines = [f"--lifeline={fd}" for fd in (0, *owner)]
+        process = _start([*command, *lifelines], (*fds, *owner), stdin=end, start_new_session=True)
+    except BaseException:
+        os.close(kept)
+        raise
+    finally:
+        for fd in (end, *owner):
+            os.close(fd)
+    process.stdin = os.fdopen(kept, "wb")
+    return process
+
+
+def _environment() -> dict[str, str]:
+    """The daemon finds its modules where this process does, and not in the folder it happens to start in."""
+    path = [os.path.abspath(entry) for entry in sys.path if entry]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
+
+
+def _how(code: int) -> str:
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+
+
+def report(fd: int, error: BaseException | None) -> None:
+    """The daemon's side: say that it is ready (None), or why not. Closes fd.
+
+    Raises:
+        BrokenPipeError: nobody waits any more.
+
+    """
+    # Pickled, so that the exception arrives with its type and attributes. Both ends are this program.
+    try:
+        data = pickle.dumps(error)
+    except Exception:
+        data = pickle.dumps(MountError(f"{type(error).__name__}: {error}"))
+    with open(fd, "wb") as pipe:
+        pipe.write(data)

@@ -1,0 +1,201 @@
+"""The fast path's hook-up: native threads between the kernel and pyfuse3, their log lines and their counters.
+
+What they do is in ``fffs/native/fastpath.c``. pyfuse3 stays the complete file system: it is given one end of a socket
+pair for its device and answers whatever the threads forward. Where the threads are not wanted or cannot be started, it
+is given the device itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import stat
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyfuse3
+import trio
+
+from fffs.errors import MountError, ReadError
+from fffs.layouts import Source
+from fffs.mount.daemon.handshake import Device
+from fffs.mount.fs.attributes import FOREVER
+from fffs.mount.fs.failures import Failures
+from fffs.mount.fs.ranges import LARGEST_READ
+from fffs.mount.options import MountOptions
+from fffs.mount.system.mounts import mounts
+from fffs.native import ffi, lib
+
+_log = logging.getLogger("fffs.mount")
+
+KINDS = ("lookup", "getattr", "read", "readdir", "readlink", "forget", "other", "forwarded")
+# At least two, so that one request does not wait for another's checksum. More than sixteen only wait for each other:
+# the kernel hands out requests under one lock.
+FEWEST_THREADS, MOST_THREADS = 2, 16
+# Threads for reads that wait for disks; they are started when there are that many such reads at a time.
+COLD_THREADS = 512
+# <asm/socket.h>; what unix_dgram_sendmsg() keeps for itself; struct fuse_out_header.
+_SO_SNDBUFFORCE, _PACKET, _REPLY_HEAD = 32, 32, 16
+# How long the end waits for reads from a disk that does not answer.
+PATIENCE = 2.0
+
+# File systems whose files another machine, or another program, serves. There the threads would mostly wait.
+REMOTE = frozenset(
+    {"9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse", "fuseblk", "glusterfs", "gpfs", "lustre", "nfs", "nfs4"}
+    | {"ocfs2", "smb3", "smbfs", "virtiofs"}
+)
+
+
+def connect(fuse: int, source: Source, options: MountOptions, debug: bool = False) -> FastPath | Device:
+    """What stands between the kernel's descriptor, which it owns from now on, and pyfuse3.
+
+    That is the fast path, or else the device itself, and one line in the log says why.
+
+    Raises:
+        OSError: too many files are open. The descriptor stays the caller's.
+
+    """
+    if options.fastpath is False:
+        return Device(fuse)
+    try:
+        if obstacle := find_obstacle(source, options, debug):
+            _log.info("without the fast path: %s", obstacle)
+            return Device(fuse)
+        return FastPath(fuse, source, options)
+    except (MountError, OSError, MemoryError) as error:
+        _log.warning("without the fast path: %s", getattr(error, "strerror", None) or error)
+        return Device(fuse)
+
+
+def find_obstacle(source: Source, options: MountOptions, debug: bool) -> str:
+    """Why the fast path is not for this mount, or nothing."""
+    if debug:
+        return "every request is to be logged, and native threads log none"
+    if source.rows is not None:
+        return "its threads know trees, and this is shown row by row"
+    kinds: dict[int, str] = {}
+    for file in source.store.files:
+        if file.fd < 0 or not stat.S_ISREG(os.fstat(file.fd).st_mode):
+            return f"{file.index.path} is not a regular file"
+        device = os.fstat(file.fd).st_dev
+        if options.fastpath is None and device not in kinds:
+            kinds[device] = file_system_of(device)
+        kind = kinds.get(device, "")
+        if kind.split(".")[0] in REMOTE:
+            return f"{file.index.path} is on a file system of type {kind}; -o fastpath=on uses it all the same"
+    return ""
+
+
+def file_system_of(device: int) -> str:
+    """The type of a mounted file system by its device number; empty where no mount has it, as in btrfs."""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    return next((mount.type for mount in mounts() if mount.device == wanted), "")
+
+
+def make_room(its: socket.socket) -> int:
+    """Let the library send large replies, as large as the system allows; how many bytes of a file one may have.
+
+    What is larger than a packet may be is not sent, and whoever waits for it waits for ever.
+    """
+    for option in (_SO_SNDBUFFORCE, socket.SO_SNDBUF):
+        with suppress(OSError):  # the first is root's
+            its.setsockopt(socket.SOL_SOCKET, option, 2 * LARGEST_READ)
+            break
+    room = its.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - _PACKET - _REPLY_HEAD
+    return max(min(room // 4096 * 4096, LARGEST_READ), 4096)
+
+
+class FastPath:
+    """Native threads that serve a FUSE descriptor, which they own from now on. For the thread of the event loop.
+
+    Raises:
+        MountError: the system refuses them; the descriptor stays the caller's, and nothing was read from it.
+
+    """
+
+    def __init__(self, fuse: int, source: Source, options: MountOptions) -> None:
+        self._fuse, self._source = fuse, source
+        tree, store, native = source.tree.native, source.store.native, ffi.new("fffs_fastpath **")
+        self._ours, self._its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        status = lib.fffs_fastpath_start(self._configure(options), tree, store, native)
+        if status != 0:
+            self._ours.close()
+            self._its.close()
+            raise MountError(f"its threads cannot be started: {os.strerror(-status)}")
+        self._native: Any = native[0]
+        self.number = self._its.detach()
+        """What libfuse is given as ``/dev/fd/N``; it closes it."""
+        self.connected = trio.Event()
+        """The kernel lets others ask."""
+
+    def _configure(self, options: MountOptions) -> Any:
+        config = ffi.new("fffs_fastpath_config *")
+        cores, files = len(os.sched_getaffinity(0)), len(self._source.store.files)
+        config.fuse_fd, config.library_fd = self._fuse, self._ours.fileno()
+        config.threads = options.threads or min(max(cores, FEWEST_THREADS), MOST_THREADS)
+        config.cold_threads = min(lib.FFFS_FAST_LANE * files, COLD_THREADS)
+        config.max_read = LARGEST_READ
+        if self._source.decoded is not None:
+            config.forwarded = ffi.from_buffer("uint8_t[]", self._source.decoded.nodes)
+            config.max_read = make_room(self._its)
+        config.uid = os.getuid() if options.uid is None else options.uid
+        config.gid = os.getgid() if options.gid is None else options.gid
+        config.mode_mask = options.umask
+        config.timeout = int(FOREVER)
+        config.max_readahead = options.readahead * 1024
+        config.verify = options.verify
+        return config
+
+    async def connect(self) -> None:
+        """Nothing is left to do: the threads carry the first messages like all others."""
+
+    async def watch(self, failures: Failures) -> None:
+        """Say when the kernel is connected, log what could not be read, and end pyfuse3's loop with the connection."""
+        fd = lib.fffs_fastpath_event_fd(self._native)
+        record, status = ffi.new("uint64_t *"), ffi.new("int32_t *")
+        while not lib.fffs_fastpath_ended(self._native):
+            await trio.lowlevel.wait_readable(fd)
+            while lib.fffs_fastpath_next_bad(self._native, record, status):
+                await self._report(int(record[0]), int(status[0]), failures)
+            if lib.fffs_fastpath_connected(self._native):
+                self.connected.set()
+        # libfuse knows this by ENODEV from its device, which a socket never says.
+        pyfuse3.terminate()
+
+    async def _report(self, record: int, status: int, failures: Failures) -> None:
+        error = await trio.to_thread.run_sync(self._reason, record, status, abandon_on_cancel=True)
+        tree = self._source.tree
+        node = int(np.argmax((tree.kinds == stat.S_IFREG) & (tree.ref == record)))
+        failures.add(node, record, error)
+
+    def _reason(self, record: int, status: int) -> Exception:
+        """The exception that says what is wrong: reading the record again in full tells."""
+        again = self._source.store.verify(np.array([record]))
+        return again[0][1] if again else ReadError(-status, self._source.store.locate(record)[0].index.path)
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since the mount; latencies in powers of two of a nanosecond."""
+        stats = ffi.new("fffs_fastpath_stats_t *")
+        lib.fffs_fastpath_stats(self._native, stats)
+        return {
+            "requests": {kind: int(stats.requests[k]) for k, kind in enumerate(KINDS)},
+            "read_bytes": int(stats.read_bytes),
+            "read_errors": int(stats.read_errors),
+            "cold_reads": int(stats.cold_reads),
+            "read_latency_log2_ns": list(stats.read_latency),
+            "waiting": int(stats.waiting),
+            "threads": int(stats.threads),
+            "cold_threads": int(stats.cold_threads),
+        }
+
+    def close(self) -> bool:
+        """End the threads and the connection. False: some still wait for a disk, and the process must end."""
+        ended = self._native is None or lib.fffs_fastpath_stop(self._native, PATIENCE) == 0
+        self._native = None
+        self._ours.close()
+        if self._fuse >= 0:
+            os.close(self._fuse)
+            self._fuse = -1
+        return ended

@@ -1,0 +1,117 @@
+"""Where a daemon's log goes: the terminal while it starts or stays in front, a file or the system's log afterwards.
+
+All that goes wrong ends up there, one line for each event: names in a pack may hold line ends and escape sequences.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import logging.handlers
+import os
+import re
+import sys
+import threading
+import warnings
+from types import TracebackType
+from typing import Any
+
+from fffs.base.failures import writing
+
+SYSTEM_LOG = "/dev/log"
+
+_log = logging.getLogger("fffs")
+# Control characters, line separators, and bytes of names that are not UTF-8, which the system's log could not take.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+class DaemonLog:
+    """The log of this process, from the start on. One per process, which from then on is a daemon.
+
+    Raises:
+        WriteError: the file cannot be written.
+
+    """
+
+    def __init__(self, file: str = "", debug: bool = False, quiet: bool = False) -> None:
+        """file: what is appended to, whatever happens on the terminal. quiet: show only warnings and errors there."""
+        self._root = logging.getLogger()
+        for handler in self._root.handlers[:]:  # the command line's, if we stay in front
+            self._root.removeHandler(handler)
+        self._root.setLevel(logging.DEBUG if debug else logging.INFO)
+        self._terminal = logging.StreamHandler(sys.stderr)
+        self._terminal.setLevel(logging.WARNING if quiet else logging.DEBUG)
+        self._add(self._terminal, "fffs: %(message)s")
+        self._file: logging.FileHandler | None = None
+        if file:
+            self._file = self._open(file)
+        _log_what_python_prints()
+
+    def _open(self, file: str) -> logging.FileHandler:
+        with writing(file):
+            handler = logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
+        self._add(handler, "%(asctime)s %(levelname)s %(message)s")
+        return handler
+
+    def _add(self, handler: logging.Handler, layout: str) -> None:
+        handler.setFormatter(_OneLine(layout))
+        handler.addFilter(_Gone())
+        self._root.addHandler(handler)
+
+    def leave_terminal(self) -> None:
+        """From now on nothing is read from the standard streams; what is written to them goes to the file, if any."""
+        self._root.removeHandler(self._terminal)
+        if not self._file and os.path.exists(SYSTEM_LOG):
+            handler = logging.handlers.SysLogHandler(SYSTEM_LOG, logging.handlers.SysLogHandler.LOG_DAEMON)
+            self._add(handler, f"fffs[{os.getpid()}]: %(message)s")
+        elif not self._file:
+            # Without a handler, logging would write warnings to stderr.
+            self._root.addHandler(logging.NullHandler())
+        null = os.open(os.devnull, os.O_RDWR)
+        # libfuse and a crashing interpreter write to stderr, and know nothing of logs.
+        written = self._file.stream.fileno() if self._file and self._file.stream else null
+        for fd, target in enumerate((null, written, written)):
+            os.dup2(target, fd)
+        os.close(null)
+
+
+def _log_what_python_prints() -> None:
+    """Warnings and exceptions that nobody catches are lost on the stderr of a daemon."""
+
+    def uncaught(kind: type[BaseException], error: BaseException | None, where: TracebackType | None) -> None:
+        if error is not None and not issubclass(kind, (KeyboardInterrupt, BrokenPipeError, SystemExit)):
+            _log.critical("uncaught %s", kind.__name__, exc_info=(kind, error, where))
+
+    def unraisable(what: Any) -> None:
+        information = (what.exc_type, what.exc_value or what.exc_type(), what.exc_traceback)
+        _log.error("%s in %r", what.err_msg or "Exception ignored", what.object, exc_info=information)
+
+    def warned(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any) -> None:
+        _log.warning("%s: %s (%s:%d)", category.__name__, message, filename, lineno)
+
+    sys.excepthook = uncaught
+    sys.unraisablehook = unraisable
+    threading.excepthook = lambda what: uncaught(what.exc_type, what.exc_value, what.exc_traceback)
+    warnings.showwarning = warned
+    faulthandler.enable()
+
+
+class _OneLine(logging.Formatter):
+    """Escapes what a line must not hold; only tracebacks have several."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return _UNSAFE.sub(_escape, super().formatMessage(record))
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if 0xDC80 <= code <= 0xDCFF:  # a byte, as os.fsdecode shows it
+        code -= 0xDC00
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+class _Gone(logging.Filter):
+    """pyfuse3 logs an error when the kernel has no use for an answer: the process that asked was killed meanwhile."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.name.startswith("pyfuse3") and record.getMessage().endswith(os.strerror(2)))

@@ -1,0 +1,247 @@
+"""One mount from beginning to end: open the sources, mount, serve, unmount. Runs in the main thread of its process."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+from fffs.base.descriptors import describe_shortage
+from fffs.errors import FffsError, MountError
+from fffs.layouts import Source, load_shown
+from fffs.mount.daemon.job import Job
+from fffs.mount.system import kernel
+from fffs.mount.system.mountpoint import MountPoint
+from fffs.mount.system.mounts import mount_at, open_table
+from fffs.mount.system.place import Place
+
+try:
+    import pyfuse3
+    import trio
+
+    from fffs.mount.daemon import fastpath
+    from fffs.mount.daemon.readonly import keep_read_only
+    from fffs.mount.daemon.signals import SignalPipe, ignore_signals, leave_when_signalled
+    from fffs.mount.daemon.stats import Statistics
+    from fffs.mount.fs.decoded import DecodedOperations
+    from fffs.mount.fs.operations import Operations
+    from fffs.mount.fs.refusals import ReadOnlyOperations
+    from fffs.mount.fs.rows import RowOperations
+except ModuleNotFoundError as error:
+    raise MountError(
+        f"mounting needs pyfuse3 and trio, and {error.name} is missing: pip install 'fffs[mount]' "
+        "(Debian, Ubuntu: apt-get install fuse3 libfuse3-dev pkg-config; Fedora: dnf install fuse3 fuse3-devel pkgconf)"
+    ) from error
+
+_log = logging.getLogger("fffs.mount")
+
+# A request that waits for a disk occupies one of pyfuse3's tasks; were there no more, the others would wait with it.
+TASKS = 100_000
+# How long open files are served after a lazy unmount by a signal.
+GRACE = 1.0
+WARNINGS_SHOWN = 10
+
+
+def serve(job: Job, ready: Callable[[], None] = lambda: None, lifelines: Sequence[int] = ()) -> None:
+    """Mount and serve until the file system is unmounted, or a signal (SIGTERM, SIGINT, SIGHUP) ends it.
+
+    Must run in the main thread, once per process: pyfuse3's session is global. Takes the process's signals for good.
+
+    Args:
+        job: what to mount where.
+        ready: called once the mount answers.
+        lifelines: descriptors of which one becomes readable, or ends, when the mount is to end.
+
+    Raises:
+        FffsError: nothing is mounted then.
+
+    """
+    try:
+        _serve(job, ready, lifelines)
+    except BaseException as error:
+        if shortage := _find_shortage(error):
+            raise MountError(f"{job.mountpoint}: cannot serve it: {shortage}") from error
+        raise
+
+
+def _find_shortage(error: BaseException) -> str:
+    """What this process or the system has too few of, if it is that; also in a group, as trio raises them."""
+    if isinstance(error, OSError) and not isinstance(error, FffsError):
+        return describe_shortage(error)
+    return next(filter(None, map(_find_shortage, getattr(error, "exceptions", ()))), "")
+
+
+def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> None:
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    leave_when_signalled()
+    options = job.options
+    with load_shown(job.sources, options.suffix, options.verify, options.format, options.decode) as source:
+        for line in source.warnings[:WARNINGS_SHOWN]:
+            _log.warning("%s", line)
+        if len(source.warnings) > WARNINGS_SHOWN:
+            _log.warning("and %d more of these", len(source.warnings) - WARNINGS_SHOWN)
+        source.store.watch()
+        table, signals = open_table(), SignalPipe()  # open as long as the process lives: threads may still use them
+        point = MountPoint(job.mountpoint, options.nonempty)
+        try:
+            _Session(job, source, point, ready, lifelines, signals, table).run()
+        finally:
+            if mount_at(job.mountpoint, table) is None:  # what is still mounted, after a crash, might never answer
+                point.remove()
+            ignore_signals()
+
+
+class _Session:
+    """What the tasks of the event loop share."""
+
+    def __init__(
+        self,
+        job: Job,
+        source: Source,
+        point: MountPoint,
+        ready: Callable[[], None],
+        lifelines: Sequence[int],
+        signals: SignalPipe,
+        table: int,
+    ) -> None:
+        self._job, self._point, self._ready, self._lifelines, self._signals = job, point, ready, lifelines, signals
+        self._source, self._table = source, table
+        make = RowOperations if source.rows else DecodedOperations if source.decoded else Operations
+        self._operations: ReadOnlyOperations = make(source, job.options)
+        self._announced = False
+        self._stopping = False
+        self._detached = False
+        self._overdue = False
+        self._error: MountError | None = None
+
+    def run(self) -> None:
+        job = self._job
+        fd = kernel.attach(kernel.Request(job.mountpoint, job.name, job.options.allow_other, job.options.noexec))
+        try:
+            self._place = Place(job.mountpoint, fd, self._table)
+            self._connection = fastpath.connect(fd, self._source, job.options, job.debug)
+        except BaseException:
+            os.close(fd)
+            kernel.detach(job.mountpoint, lazy=True)
+            raise
+        native = self._connection if isinstance(self._connection, fastpath.FastPath) else None
+        Statistics(self._operations, self._source, native)
+        try:
+            # libfuse serves a descriptor that it is given this way, and mounts and unmounts nothing.
+            pyfuse3.init(self._operations, f"/dev/fd/{self._connection.number}", set())
+            trio.run(self._main)
+        except BaseException:
+            # What people use must not turn into an empty folder, which looks fine: the mount stays, dead, as after a
+            # kill, and whoever finds it is told how to remove it.
+            self._detached = self._announced
+            raise
+        finally:
+            with closing(self._place):
+                if not self._detached:
+                    self._detach(lazy=True)
+            pyfuse3.close(unmount=False)
+            if not self._connection.close():
+                self._point.remove()
+                os._exit(0)
+        self._finish()
+        if self._error:
+            raise self._error
+        if not self._announced and not self._stopping:
+            raise MountError(f"{job.mountpoint}: unmounted before it was ready")
+
+    def _finish(self) -> None:
+        summary = self._operations.failures.summary()
+        if summary:
+            _log.warning("%s: %s", self._job.mountpoint, summary)
+        _log.info("%s: unmounted", self._job.mountpoint)
+
+    async def _main(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_signals, nursery)
+            for fd in self._lifelines:
+                nursery.start_soon(self._watch_lifeline, fd)
+            await self._connection.connect()
+            if isinstance(self._connection, fastpath.FastPath):
+                nursery.start_soon(self._connection.watch, self._operations.failures)
+            nursery.start_soon(
+                keep_read_only, self._job.mountpoint, self._table, self._place.device, self._job.options.noexec
+            )
+            nursery.start_soon(self._announce)
+            await self._serve()
+            nursery.cancel_scope.cancel()
+
+    async def _serve(self) -> None:
+        """Until the connection ends, in whatever way."""
+        try:
+            await pyfuse3.main(max_tasks=TASKS)
+        except BaseException as error:
+            if not _is_abort(error):
+                raise
+        if not self._stopping and self._place.is_mounted():
+            _log.error("%s: somebody aborted its connection to the kernel", self._job.mountpoint)
+
+    # ------------------------------------------------------------ tasks
+
+    async def _announce(self) -> None:
+        """Say that the mount works, once the kernel has the answer to its first message: others wait until then.
+
+        Never ask about a mount, as stat does, in the process that serves it. Were it killed meanwhile, the thread that
+        asks would not end before the answer, and the connection, whose end would be the answer, not before the thread.
+        """
+        await self._connection.connected.wait()
+        kernel.read_ahead(self._place.device, self._job.options.readahead)
+        _log.info("%s: mounted %s", self._job.mountpoint, self._job.name)
+        try:
+            self._ready()
+            self._announced = True
+        except OSError as error:  # as when nobody waits for it any more
+            self._error = MountError(f"{self._job.mountpoint}: {error.strerror}")
+            await self._stop()
+
+    async def _watch_signals(self, nursery: trio.Nursery) -> None:
+        while True:
+            number = await self._signals.get()
+            if self._overdue:  # a disk does not answer, and somebody is out of patience
+                self._point.remove()
+                os._exit(128 + number)
+            if not self._stopping:
+                _log.info("%s: %s", self._job.mountpoint, signal.Signals(number).name)
+                nursery.start_soon(self._stop)
+
+    async def _watch_lifeline(self, fd: int) -> None:
+        await trio.lowlevel.wait_readable(fd)
+        await self._stop()
+
+    # ------------------------------------------------------------ the end
+
+    async def _stop(self) -> None:
+        """Unmount, lazily if need be. pyfuse3's loop answers what it has begun and ends, and with it this task."""
+        if self._stopping:
+            return
+        self._stopping = True
+        try:
+            await trio.to_thread.run_sync(self._detach, False)
+        except kernel.BusyError:
+            _log.info("%s: in use, unmounting lazily", self._job.mountpoint)
+            await trio.to_thread.run_sync(self._detach, True)
+            await trio.sleep(GRACE)
+        pyfuse3.terminate()
+        await trio.sleep(GRACE)
+        self._overdue = True
+
+    def _detach(self, lazy: bool) -> None:
+        """Unmount, if it is still mounted: anybody may have done that."""
+        if self._place.is_mounted() and self._place.detach(lazy):
+            self._point.remove()  # now: what is open may be served for a while, and an empty folder looks fine
+        self._detached = True
+
+
+def _is_abort(error: BaseException) -> bool:
+    """What libfuse makes of the end of a connection while it takes a request from it; at other times it just ends."""
+    parts: tuple[BaseException, ...] = getattr(error, "exceptions", ())  # of a group, as trio raises them
+    if parts:
+        return all(map(_is_abort, parts))
+    return isinstance(error, OSError) and error.errno in (errno.ECONNABORTED, errno.ENODEV)

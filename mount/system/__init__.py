@@ -1,0 +1,1 @@
+"""The system's side: mount(2), the table of mounts, mount points, unmounting."""

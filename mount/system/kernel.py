@@ -1,0 +1,174 @@
+"""Mounting and unmounting: the system calls where they are allowed, and fusermount3, which may do it for a user.
+
+We mount ourselves and hand libfuse the descriptor: libfuse prints its reasons instead of returning them, and what it is
+given can be something else at first (see ``fffs.mount.daemon.handshake``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import stat
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+
+from fffs.base.descriptors import above_standard
+from fffs.errors import MountError
+from fffs.mount.system.mounts import TYPE
+
+DEVICE = "/dev/fuse"
+
+# <sys/mount.h>
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_NOATIME = 1, 2, 4, 8, 32, 1024
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to mount: where, under which name, and the options the kernel looks at."""
+
+    mountpoint: str
+    source: str
+    allow_other: bool
+    noexec: bool
+
+
+class BusyError(MountError):
+    """The mount is in use."""
+
+
+def attach(request: Request) -> int:
+    """Mount, and return the descriptor that the kernel's requests are read from. Whoever closes it ends the connection.
+
+    Raises:
+        MountError: with the reason.
+
+    """
+    if os.geteuid() == 0:
+        try:
+            return _attach_as_root(request)
+        except PermissionError:
+            pass  # root of a container: fusermount3 may have more rights, and gives the reason if not
+        except OSError as error:
+            raise MountError(f"{request.mountpoint}: cannot mount: {error.strerror}") from None
+    return _attach_as_user(request)
+
+
+def _attach_as_root(request: Request) -> int:
+    try:
+        fd = above_standard(os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
+            raise MountError(
+                f"{DEVICE}: {os.strerror(error.errno)}; load it (modprobe fuse), or start the container with "
+                f"--device {DEVICE} --cap-add SYS_ADMIN"
+            ) from None
+        raise
+    data = f"fd={fd},rootmode={stat.S_IFDIR:o},user_id={os.getuid()},group_id={os.getgid()},default_permissions"
+    if request.allow_other:
+        data += ",allow_other"
+    source, target = os.fsencode(request.source), os.fsencode(request.mountpoint)
+    try:
+        _mount(source, target, TYPE.encode(), _flags(request.noexec), data.encode())
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def remount_read_only(fd: int, noexec: bool) -> None:
+    """Give the mount that fd is the root of its flags again. Raises OSError."""
+    _mount(None, b"/proc/self/fd/%d" % fd, None, _MS_REMOUNT | _flags(noexec), None)
+
+
+def _flags(noexec: bool) -> int:
+    return _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOATIME | (_MS_NOEXEC if noexec else 0)
+
+
+def _mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, data: bytes | None) -> None:
+    if _libc.mount(source, target, kind, ctypes.c_ulong(flags), data) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _attach_as_user(request: Request) -> int:
+    """fusermount3 mounts and sends the descriptor over the socket whose number is in ``_FUSE_COMMFD``."""
+    # It splits options at commas, unless a backslash stands before them.
+    source = request.source.replace("\\", "\\\\").replace(",", "\\,")
+    options = ["ro", "nosuid", "nodev", "noatime", "default_permissions", f"fsname={source}", "subtype=fffs"]
+    if request.allow_other:
+        options.append("allow_other")
+    if request.noexec:
+        options.append("noexec")
+    try:
+        ours, its = socket.socketpair()
+    except OSError as error:
+        raise MountError(f"{request.mountpoint}: cannot mount: {error.strerror}") from None
+    with ours, its:
+        command = ["fusermount3", "-o", ",".join(options), "--", request.mountpoint]
+        result = _fusermount(command, {"_FUSE_COMMFD": str(its.fileno())}, (its.fileno(),))
+        its.close()
+        _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+    if result or not fds:
+        raise MountError(f"{request.mountpoint}: cannot mount: {result or 'fusermount3 gave no descriptor'}")
+    os.set_inheritable(fds[0], False)
+    return above_standard(fds[0])
+
+
+def read_ahead(device: str, kibibytes: int) -> None:
+    """Let the kernel read large files in large pieces, where we may: as root. ``device`` is major:minor of the mount.
+
+    Only after FUSE_INIT, whose answer may lower it but not raise it.
+    """
+    with suppress(OSError), open(f"/sys/class/bdi/{device}/read_ahead_kb", "w", encoding="ascii") as setting:
+        setting.write(str(kibibytes))
+
+
+def detach(mountpoint: str, *, lazy: bool = False) -> None:
+    """Unmount what is topmost at an absolute path. Lazily: it is gone at once, and ends when the last file is closed.
+
+    Raises:
+        BusyError: files are open in it, or it is some process's working folder.
+        MountError: with the reason.
+
+    """
+    flags = (_MNT_DETACH if lazy else 0) | _UMOUNT_NOFOLLOW
+    if os.geteuid() == 0:
+        if _libc.umount2(os.fsencode(mountpoint), flags) == 0:
+            return
+        code = ctypes.get_errno()
+        if code == errno.EBUSY:
+            raise BusyError(f"{mountpoint}: busy")
+        if code != errno.EPERM:
+            raise MountError(f"{mountpoint}: cannot unmount: {os.strerror(code)}")
+    problem = _fusermount(["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint], {}, ())
+    if "busy" in problem:
+        raise BusyError(f"{mountpoint}: busy")
+    if problem:
+        raise MountError(f"{mountpoint}: cannot unmount: {problem}")
+
+
+def _fusermount(command: list[str], environment: dict[str, str], fds: tuple[int, ...]) -> str:
+    """Run it, and return what is wrong, if anything."""
+    # Its words are the system's where it fails on a system call: C gives those that are looked for.
+    environment = {**os.environ, "LC_ALL": "C", **environment}
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    except FileNotFoundError:
+        return "fusermount3 is missing; install the package fuse3"
+    except OSError as error:
+        return f"fusermount3: {error.strerror}"
+    last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    return "" if done.returncode == 0 else last or f"fusermount3 failed ({done.returncode})"

@@ -1,0 +1,103 @@
+"""Unmounting from outside: ``fffs umount``. Also what a dead daemon left."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+
+from fffs.base.descriptors import process_file
+from fffs.base.paths import PathLike
+from fffs.errors import MountError
+from fffs.mount.system import kernel
+from fffs.mount.system.asking import DAEMON, ask
+from fffs.mount.system.mountpoint import remove_left
+from fffs.mount.system.mounts import canonical, mount_at, mounts
+
+_log = logging.getLogger("fffs.mount")
+
+# A daemon that is stopped or stuck does not say who it is; unmounting does not depend on it.
+ASK_SECONDS = 5.0
+EXIT_SECONDS = 10.0
+
+
+def umount(mountpoint: PathLike, lazy: bool = False) -> None:
+    """Unmount, and wait until the daemon is gone: its files are closed then, and a mount point that it made is removed.
+
+    Where the same file system is mounted elsewhere, too (``mount --bind``), the daemon goes on and a warning says so.
+
+    Args:
+        mountpoint: where; the daemon may be dead.
+        lazy: if it is in use, detach it at once, and do not wait: the daemon ends when the last file in it is closed.
+
+    Raises:
+        MountError: nothing is mounted there, or not by fffs, or it is in use, or its daemon does not answer.
+
+    """
+    path = canonical(mountpoint)
+    mount = mount_at(path)
+    if mount is None:
+        raise MountError(f"{path}: " + ("nothing is mounted there" if os.path.lexists(path) else "no such folder"))
+    if not mount.ours:
+        raise MountError(f"{path}: not a mount of fffs but of type {mount.type}; use umount(8)")
+    answer = ask(path, DAEMON, ASK_SECONDS)
+    try:
+        daemon = _daemon(answer)
+    except ConnectionError:
+        kernel.detach(path, lazy=True)  # dead: nobody can use what is still open
+        remove_left(path)
+        return
+    # Before: no other file system has its device number while it is mounted.
+    others = [other.path for other in mounts(device=mount.device) if other.number != mount.number]
+    try:
+        in_use = _detach(path, lazy, answers=answer is not None)
+        remove_left(path)  # before the daemon does, which may serve open files for long: an empty folder looks fine
+        if others:
+            _log.warning("%s: unmounted, but it is also mounted at %s: fffs umount %s", path, others[-1], others[-1])
+        elif not in_use and daemon is not None and not _wait(daemon):
+            # A mount namespace of its own (a container started meanwhile, `unshare --mount`) holds a copy of the mount.
+            _log.warning("%s: unmounted, but its daemon still serves it somewhere else, as in a container", path)
+    finally:
+        if daemon is not None:
+            os.close(daemon)
+
+
+def _detach(path: str, lazy: bool, answers: bool) -> bool:
+    """Whether it was in use, and so could be detached only lazily. answers: whether its daemon does."""
+    try:
+        kernel.detach(path)
+    except kernel.BusyError:
+        if not lazy:
+            lazily = f"fffs umount --lazy {path}"
+            if answers:
+                why = f"in use; close what is open in it (fuser -vm {path} lists it), or: {lazily}"
+            else:  # whoever asks such a mount anything uses it: we just did, and fuser would
+                why = f"its daemon does not answer: it is stopped, or its disk is; detach it with: {lazily}"
+            raise MountError(f"{path}: {why}") from None
+        kernel.detach(path, lazy=True)
+        return True
+    return False
+
+
+def _daemon(answer: bytes | OSError | None) -> int | None:
+    """A pidfd of the process that serves a mount and gave this answer, None if that cannot be found out.
+    ConnectionError: it is gone.
+    """
+    if isinstance(answer, OSError) and answer.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+        raise ConnectionError from answer
+    if answer is None or isinstance(answer, OSError):
+        return None
+    try:
+        pid, namespace = map(int, answer.split())
+        if os.stat("/proc/self/ns/pid").st_ino != namespace:
+            return None  # the number means somebody else here
+        return process_file(pid)
+    except (OSError, ValueError):  # it ended, or /proc or descriptors are missing here
+        return None
+
+
+def _wait(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)  # readable once the process has ended
+    return bool(poll.poll(EXIT_SECONDS * 1000))
