@@ -23,7 +23,8 @@ from mounting import Daemon, Mounts, detach_all, is_mounted, read_all, run_fffs,
 
 import fffs
 from fffs.errors import MountError
-from fffs.layouts import Source, load_source
+from fffs.layouts import load_source
+from fffs.layouts.view import TreeView
 from fffs.mount import MountOptions, umount
 from fffs.native import lib
 
@@ -44,9 +45,9 @@ def packed(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def source(packed: Path) -> Iterator[Source]:
+def source(packed: Path) -> Iterator[TreeView]:
     with load_source([str(packed)]) as source:
-        yield source
+        yield TreeView(source.tree, source.store)
 
 
 def descriptors_and_threads() -> tuple[int, int]:
@@ -59,7 +60,7 @@ def descriptors_and_threads() -> tuple[int, int]:
 class Wire:
     """A fast path between two sockets: the test plays the kernel and the library."""
 
-    def __init__(self, source: Source, options: MountOptions = ON) -> None:
+    def __init__(self, source: TreeView, options: MountOptions = ON) -> None:
         self.kernel, device = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.kernel.settimeout(20)
         self.path = fastpath.FastPath(device.detach(), source, options)
@@ -88,7 +89,7 @@ class Wire:
 
 
 @pytest.fixture
-def wire(source: Source) -> Iterator[Wire]:
+def wire(source: TreeView) -> Iterator[Wire]:
     wire = Wire(source)
     yield wire
     wire.close()
@@ -156,7 +157,7 @@ def test_when_the_library_is_gone_its_requests_fail_and_others_do_not(wire: Wire
     assert wire.ask(READ, 2, read_in(0, 7)) == (0, b"content")
 
 
-def test_nothing_is_left_when_it_has_ended(source: Source) -> None:
+def test_nothing_is_left_when_it_has_ended(source: TreeView) -> None:
     Wire(source).close()
     before = descriptors_and_threads()
     for _ in range(5):
@@ -177,7 +178,7 @@ def fault() -> Iterator[Callable[..., None]]:
 
 @pytest.mark.parametrize("nth", [1, 2], ids=["relay", "first"])
 def test_a_thread_that_cannot_be_started_leaves_every_message_unread(
-    nth: int, source: Source, fault: Callable[..., None]
+    nth: int, source: TreeView, fault: Callable[..., None]
 ) -> None:
     before = descriptors_and_threads()
     kernel, device = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -191,7 +192,7 @@ def test_a_thread_that_cannot_be_started_leaves_every_message_unread(
     assert descriptors_and_threads() == before
 
 
-def test_fewer_threads_than_wanted_are_enough(source: Source, fault: Callable[..., None]) -> None:
+def test_fewer_threads_than_wanted_are_enough(source: TreeView, fault: Callable[..., None]) -> None:
     fault(lib.FFFS_FAULT_THREAD, 3, 1000, 0)
     wire = Wire(source, MountOptions(fastpath=True, threads=8))
     assert wire.path.stats()["threads"] == 1
@@ -199,7 +200,7 @@ def test_fewer_threads_than_wanted_are_enough(source: Source, fault: Callable[..
     wire.close()
 
 
-def test_every_allocation_may_fail_at_the_start(source: Source, fault: Callable[..., None]) -> None:
+def test_every_allocation_may_fail_at_the_start(source: TreeView, fault: Callable[..., None]) -> None:
     Wire(source).close()  # what is made once is there now
     refused = 0
     for nth in range(1, 4):
@@ -223,12 +224,13 @@ def test_every_allocation_may_fail_at_the_start(source: Source, fault: Callable[
 
 
 def test_a_cold_read_is_done_by_who_got_it_when_no_thread_can_be_started(
-    source: Source, tmp_path: Path, fault: Callable[..., None]
+    source: TreeView, tmp_path: Path, fault: Callable[..., None]
 ) -> None:
     large = os.urandom(3 << 20)
     with fffs.FileWriter(tmp_path / "r.ffr", 1) as writer:
         writer.write_one(large)  # no block checksums: its first touch checks all of it, which a hot thread does not
-    with load_source([str(tmp_path / "r.ffr")]) as cold:
+    with load_source([str(tmp_path / "r.ffr")]) as opened:
+        cold = TreeView(opened.tree, opened.store)
         wire = Wire(cold)
         fault(lib.FFFS_FAULT_THREAD, 1, 1000, 0)
         assert wire.ask(READ, 2, read_in(1000, 5000)) == (0, large[1000:6000])
@@ -363,7 +365,7 @@ def test_a_local_file_is_mounted_with_the_fast_path_by_default(packed: Path, tmp
         assert counters(daemon.path)["fastpath"] and without(daemon) == []
 
 
-def test_what_is_no_regular_file_does_without(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_regular_file_does_without(source: TreeView, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fastpath.find_obstacle(source, ON, False) == ""
     monkeypatch.setattr("fffs.mount.daemon.fastpath.stat.S_ISREG", lambda mode: False)
     assert fastpath.find_obstacle(source, ON, False).endswith("p.ffr is not a regular file")

@@ -20,7 +20,7 @@ TESTS = Path(__file__).parent
 # What a daemon does wrong when it is asked for an attribute, which goes through Python with and without the fast path.
 SABOTAGE = """
 import asyncio, ctypes, logging, os, sys, threading, warnings
-from fffs.mount.fs.attributes import Attributes
+from fffs.mount.fs.attributes import Presenter
 
 class Bad:
     def __del__(self):
@@ -29,13 +29,13 @@ class Bad:
 async def forgotten():
     pass
 
-def value(self, node, name, original=Attributes.value):
+def value(self, inode, record, name, original=Presenter.value):
     if name.startswith(b"user.fffs.sabotage "):
         logging.info("harmless: unmounted")  # so that nothing follows another's line
         exec(name.decode().split(" ", 1)[1])
-    return original(self, node, name)
+    return original(self, inode, record, name)
 
-Attributes.value = value
+Presenter.value = value
 """
 FAULTS = {
     "a traceback": ("raise KeyError('a bug')", "unexpected error in getxattr(?s:.*)KeyError: 'a bug'"),

@@ -15,6 +15,7 @@ from golden_files import Golden, sha256
 from mounting import Mounts, describe, list_from
 
 import fffs
+from fffs.layouts.view import TreeView
 from fffs.mount import MountOptions
 
 pytestmark = pytest.mark.fuse
@@ -215,11 +216,12 @@ def test_the_folder_itself_and_the_one_above_are_in_each_listing(mounted: Path) 
 
 def test_an_inode_alone_leads_upwards(packed: Path) -> None:
     """As NFS servers ask, which may have forgotten all names: by ``lookup`` of ``..`` and ``.``."""
-    from fffs.layouts import load_source
+    from fffs.layouts import load_shown
     from fffs.mount.fs.operations import Operations
 
-    with load_source([str(packed)], "", True) as source:
-        operations, tree = Operations(source, MountOptions()), source.tree
+    with load_shown([str(packed)]) as view:
+        assert isinstance(view, TreeView)
+        operations, tree = Operations(view, MountOptions()), view.tree
         for path, above in ((b"sub/deeper/deepest", b"sub/deeper"), (b"sub/deeper", b"sub"), (b"sub", b""), (b"", b"")):
             inode, upper = tree.find(path) + 1, tree.find(above) + 1
             assert trio.run(operations.lookup, inode, b"..", None).st_ino == upper

@@ -18,7 +18,7 @@ from mounting import Mounts, libc, run_fffs, wait_until
 import fffs
 from fffs.errors import DeadMountError, MountError
 from fffs.mount import umount
-from fffs.mount.daemon.latency import BUCKETS, bucket, percentile
+from fffs.mount.fs.latency import BUCKETS, bucket, percentile
 
 pytestmark = pytest.mark.fuse
 NOBODY = 65534

@@ -20,10 +20,10 @@ from fffs.files.dirfd import close
 from fffs.files.local import SourceFile
 from fffs.formats.bag import COMPRESSED
 from fffs.layouts import packed, plain, union
-from fffs.layouts.rows import DecodedFiles, Rows
+from fffs.layouts.rows_view import RowsView
+from fffs.layouts.view import DecodedTreeView, TreeView, View
 from fffs.reader import expand_sources, open_files
 from fffs.records.store import RecordStore
-from fffs.tree.builder import TreeBuilder
 from fffs.tree.tree import Tree
 
 Paths = PathLike | Sequence[PathLike]
@@ -33,16 +33,13 @@ Paths = PathLike | Sequence[PathLike]
 class Source(Closing):
     """Open files and the tree that names their records. Close it when done.
 
-    ``warnings`` are lines for the user, such as names hidden by others. ``decoded``: files of the tree that are
-    not what is stored. ``rows``: what is shown instead of the tree, which is empty then.
+    ``warnings`` are lines for the user, such as names hidden by others.
     """
 
     tree: Tree
     store: RecordStore
     layout: str
     warnings: tuple[str, ...] = ()
-    rows: Rows | None = None
-    decoded: DecodedFiles | None = None
 
     def close(self) -> None:
         """Close the files."""
@@ -112,8 +109,8 @@ def load_shown(
     check_data: bool = True,
     format: str | None = None,
     decode: bool | None = None,
-) -> Source:
-    """``load_source`` for the mount, which can show ``rows`` as well.
+) -> View:
+    """``load_source`` as a view, which can show decoded files and rows as well. Close it when done.
 
     Args:
         paths: as there.
@@ -131,7 +128,8 @@ def load_shown(
     if path := _data_set(names, suffix, format):
         return _show_data_set(path, check_data, decode)
     if not decode:
-        return _load_files(names, suffix, check_data, format)
+        source = _load_files(names, suffix, check_data, format)
+        return TreeView(source.tree, source.store, source.warnings)
     if suffix:
         raise UsageError("--suffix is for records as they are stored; leave it or decode out")
     return _decode(_open(names, check_data, format), check_data)
@@ -221,19 +219,15 @@ def _load_packed(files: list[SourceFile], check_data: bool) -> _Loaded:
     return _Loaded(files, tree, "union", lines)
 
 
-def _decode(files: list[SourceFile], check_data: bool) -> Source:
+def _decode(files: list[SourceFile], check_data: bool) -> View:
     from fffs.layouts.messages import MessageRows
 
     store = RecordStore(files)
     try:
-        return Source(_empty(), store, "messages", rows=MessageRows(files, store, check_data))
+        return RowsView(MessageRows(files, store, check_data), store)
     except BaseException:
         store.close()
         raise
-
-
-def _empty() -> Tree:
-    return TreeBuilder().build(0, "")
 
 
 # ---------------------------------------------------------------- data sets
@@ -281,7 +275,7 @@ def _load_blobs(path: str) -> Source:
     return Source(loaded.tree, RecordStore(data.files), loaded.layout)
 
 
-def _show_data_set(path: str, check_data: bool, decode: bool | None) -> Source:
+def _show_data_set(path: str, check_data: bool, decode: bool | None) -> View:
     from fffs.layouts import granular, granular_rows
 
     data = granular.DataSetFiles(path)
@@ -293,7 +287,7 @@ def _show_data_set(path: str, check_data: bool, decode: bool | None) -> Source:
                 tree = granular.build(data, check_data, granular_rows.shown_keys(data, arrays, numbers))
                 store = RecordStore(data.files)
                 decoded = granular_rows.decoded_files(data, tree, store, check_data, arrays, numbers)
-                return Source(tree, store, "granular", decoded=decoded)
+                return DecodedTreeView(tree, store, decoded) if decoded else TreeView(tree, store)
             except (MetadataError, RecordError) as error:  # of some rows: the others can be shown
                 warnings = (str(error),)
     except BaseException:
@@ -301,8 +295,7 @@ def _show_data_set(path: str, check_data: bool, decode: bool | None) -> Source:
         raise
     store = RecordStore(data.files)
     try:
-        rows = granular_rows.GranularRows(data, store, check_data, arrays, numbers)
-        return Source(_empty(), store, "granular", warnings, rows)
+        return RowsView(granular_rows.GranularRows(data, store, check_data, arrays, numbers), store, warnings)
     except BaseException:
         store.close()
         raise

@@ -19,11 +19,11 @@ import pyfuse3
 import trio
 
 from fffs.errors import MountError, ReadError
-from fffs.layouts import Source
+from fffs.layouts.view import TreeView, View
 from fffs.mount.daemon.handshake import Device
 from fffs.mount.fs.attributes import FOREVER
 from fffs.mount.fs.failures import Failures
-from fffs.mount.fs.ranges import LARGEST_READ
+from fffs.mount.fs.reading import LARGEST_READ
 from fffs.mount.options import MountOptions
 from fffs.mount.system.mounts import mounts
 from fffs.native import ffi, lib
@@ -48,7 +48,7 @@ REMOTE = frozenset(
 )
 
 
-def connect(fuse: int, source: Source, options: MountOptions, debug: bool = False) -> FastPath | Device:
+def connect(fuse: int, view: View, options: MountOptions, debug: bool = False) -> FastPath | Device:
     """What stands between the kernel's descriptor, which it owns from now on, and pyfuse3.
 
     That is the fast path, or else the device itself, and one line in the log says why.
@@ -60,23 +60,24 @@ def connect(fuse: int, source: Source, options: MountOptions, debug: bool = Fals
     if options.fastpath is False:
         return Device(fuse)
     try:
-        if obstacle := find_obstacle(source, options, debug):
+        if not isinstance(view, TreeView):
+            _log.info("without the fast path: its threads know trees, and this is shown row by row")
+            return Device(fuse)
+        if obstacle := find_obstacle(view, options, debug):
             _log.info("without the fast path: %s", obstacle)
             return Device(fuse)
-        return FastPath(fuse, source, options)
+        return FastPath(fuse, view, options)
     except (MountError, OSError, MemoryError) as error:
         _log.warning("without the fast path: %s", getattr(error, "strerror", None) or error)
         return Device(fuse)
 
 
-def find_obstacle(source: Source, options: MountOptions, debug: bool) -> str:
+def find_obstacle(view: TreeView, options: MountOptions, debug: bool) -> str:
     """Why the fast path is not for this mount, or nothing."""
     if debug:
         return "every request is to be logged, and native threads log none"
-    if source.rows is not None:
-        return "its threads know trees, and this is shown row by row"
     kinds: dict[int, str] = {}
-    for file in source.store.files:
+    for file in view.store.files:
         if file.fd < 0 or not stat.S_ISREG(os.fstat(file.fd).st_mode):
             return f"{file.index.path} is not a regular file"
         device = os.fstat(file.fd).st_dev
@@ -115,9 +116,9 @@ class FastPath:
 
     """
 
-    def __init__(self, fuse: int, source: Source, options: MountOptions) -> None:
-        self._fuse, self._source = fuse, source
-        tree, store, native = source.tree.native, source.store.native, ffi.new("fffs_fastpath **")
+    def __init__(self, fuse: int, view: TreeView, options: MountOptions) -> None:
+        self._fuse, self._view = fuse, view
+        tree, store, native = view.tree.native, view.store.native, ffi.new("fffs_fastpath **")
         self._ours, self._its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         status = lib.fffs_fastpath_start(self._configure(options), tree, store, native)
         if status != 0:
@@ -132,13 +133,13 @@ class FastPath:
 
     def _configure(self, options: MountOptions) -> Any:
         config = ffi.new("fffs_fastpath_config *")
-        cores, files = len(os.sched_getaffinity(0)), len(self._source.store.files)
+        cores, files = len(os.sched_getaffinity(0)), len(self._view.store.files)
         config.fuse_fd, config.library_fd = self._fuse, self._ours.fileno()
         config.threads = options.threads or min(max(cores, FEWEST_THREADS), MOST_THREADS)
         config.cold_threads = min(lib.FFFS_FAST_LANE * files, COLD_THREADS)
         config.max_read = LARGEST_READ
-        if self._source.decoded is not None:
-            config.forwarded = ffi.from_buffer("uint8_t[]", self._source.decoded.nodes)
+        if self._view.forwarded is not None:
+            config.forwarded = ffi.from_buffer("uint8_t[]", self._view.forwarded)
             config.max_read = make_room(self._its)
         config.uid = os.getuid() if options.uid is None else options.uid
         config.gid = os.getgid() if options.gid is None else options.gid
@@ -166,14 +167,14 @@ class FastPath:
 
     async def _report(self, record: int, status: int, failures: Failures) -> None:
         error = await trio.to_thread.run_sync(self._reason, record, status, abandon_on_cancel=True)
-        tree = self._source.tree
+        tree = self._view.tree
         node = int(np.argmax((tree.kinds == stat.S_IFREG) & (tree.ref == record)))
-        failures.add(node, record, error)
+        failures.add(node + 1, record, error)
 
     def _reason(self, record: int, status: int) -> Exception:
         """The exception that says what is wrong: reading the record again in full tells."""
-        again = self._source.store.verify(np.array([record]))
-        return again[0][1] if again else ReadError(-status, self._source.store.locate(record)[0].index.path)
+        again = self._view.store.verify(np.array([record]))
+        return again[0][1] if again else ReadError(-status, self._view.store.locate(record)[0].index.path)
 
     def stats(self) -> dict[str, Any]:
         """Counters since the mount; latencies in powers of two of a nanosecond."""

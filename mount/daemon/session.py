@@ -11,7 +11,8 @@ from contextlib import closing
 
 from fffs.base.descriptors import describe_shortage
 from fffs.errors import FffsError, MountError
-from fffs.layouts import Source, load_shown
+from fffs.layouts import load_shown
+from fffs.layouts.view import View
 from fffs.mount.daemon.job import Job
 from fffs.mount.system import kernel
 from fffs.mount.system.mountpoint import MountPoint
@@ -25,11 +26,8 @@ try:
     from fffs.mount.daemon import fastpath
     from fffs.mount.daemon.readonly import keep_read_only
     from fffs.mount.daemon.signals import SignalPipe, ignore_signals, leave_when_signalled
-    from fffs.mount.daemon.stats import Statistics
-    from fffs.mount.fs.decoded import DecodedOperations
     from fffs.mount.fs.operations import Operations
-    from fffs.mount.fs.refusals import ReadOnlyOperations
-    from fffs.mount.fs.rows import RowOperations
+    from fffs.mount.fs.statistics import Statistics
 except ModuleNotFoundError as error:
     raise MountError(
         f"mounting needs pyfuse3 and trio, and {error.name} is missing: pip install 'fffs[mount]' "
@@ -78,16 +76,16 @@ def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> Non
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     leave_when_signalled()
     options = job.options
-    with load_shown(job.sources, options.suffix, options.verify, options.format, options.decode) as source:
-        for line in source.warnings[:WARNINGS_SHOWN]:
+    with load_shown(job.sources, options.suffix, options.verify, options.format, options.decode) as view:
+        for line in view.warnings[:WARNINGS_SHOWN]:
             _log.warning("%s", line)
-        if len(source.warnings) > WARNINGS_SHOWN:
-            _log.warning("and %d more of these", len(source.warnings) - WARNINGS_SHOWN)
-        source.store.watch()
+        if len(view.warnings) > WARNINGS_SHOWN:
+            _log.warning("and %d more of these", len(view.warnings) - WARNINGS_SHOWN)
+        view.store.watch()
         table, signals = open_table(), SignalPipe()  # open as long as the process lives: threads may still use them
         point = MountPoint(job.mountpoint, options.nonempty)
         try:
-            _Session(job, source, point, ready, lifelines, signals, table).run()
+            _Session(job, view, point, ready, lifelines, signals, table).run()
         finally:
             if mount_at(job.mountpoint, table) is None:  # what is still mounted, after a crash, might never answer
                 point.remove()
@@ -100,7 +98,7 @@ class _Session:
     def __init__(
         self,
         job: Job,
-        source: Source,
+        view: View,
         point: MountPoint,
         ready: Callable[[], None],
         lifelines: Sequence[int],
@@ -108,9 +106,7 @@ class _Session:
         table: int,
     ) -> None:
         self._job, self._point, self._ready, self._lifelines, self._signals = job, point, ready, lifelines, signals
-        self._source, self._table = source, table
-        make = RowOperations if source.rows else DecodedOperations if source.decoded else Operations
-        self._operations: ReadOnlyOperations = make(source, job.options)
+        self._view, self._table = view, table
         self._announced = False
         self._stopping = False
         self._detached = False
@@ -122,13 +118,13 @@ class _Session:
         fd = kernel.attach(kernel.Request(job.mountpoint, job.name, job.options.allow_other, job.options.noexec))
         try:
             self._place = Place(job.mountpoint, fd, self._table)
-            self._connection = fastpath.connect(fd, self._source, job.options, job.debug)
+            self._connection = fastpath.connect(fd, self._view, job.options, job.debug)
         except BaseException:
             os.close(fd)
             kernel.detach(job.mountpoint, lazy=True)
             raise
-        native = self._connection if isinstance(self._connection, fastpath.FastPath) else None
-        Statistics(self._operations, self._source, native)
+        native = self._connection.stats if isinstance(self._connection, fastpath.FastPath) else dict
+        self._operations = Operations(self._view, job.options, Statistics(self._view.store, native))
         try:
             # libfuse serves a descriptor that it is given this way, and mounts and unmounts nothing.
             pyfuse3.init(self._operations, f"/dev/fd/{self._connection.number}", set())

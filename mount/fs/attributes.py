@@ -1,4 +1,4 @@
-"""What stat(2), getxattr(2) and statfs(2) show: pyfuse3's structures from the tree, the store and the mount options."""
+"""What stat(2), getxattr(2) and statfs(2) show: pyfuse3's structures from a view and the mount options."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ import stat
 
 import pyfuse3
 
-from fffs.layouts import Source
+from fffs.layouts.view import BLOCK_SIZE, ROOT_INODE, Attributes, View
 from fffs.mount.options import MountOptions
 from fffs.mount.system import asking
 from fffs.native.engine import CHECK_CRC32C, CHECK_NONE
-from fffs.records.store import RecordStore
-from fffs.tree.tree import NAME_MAX, ROOT
+from fffs.tree.tree import NAME_MAX
 
-BLOCK_SIZE = 4096
 # The tree never changes: the kernel may keep what it was told as long as it has memory.
 FOREVER = 365 * 86400.0
-
-ROOT_INODE = ROOT + 1
 
 PREFIX = asking.PREFIX.encode()
 CRC32, CRC32C, RECORD, SOURCE, VERIFIED = (
@@ -30,16 +26,16 @@ DAEMON = asking.DAEMON.encode()
 ACLS = (b"system.posix_acl_access", b"system.posix_acl_default")
 
 
-class Common:
-    """What all mounts show alike. Nothing changes after construction; for the thread of the event loop.
+class Presenter:
+    """Attributes of a view as pyfuse3 wants them. Nothing changes after construction; for the thread of the event loop.
 
     Raises:
         pyfuse3.FUSEError: for an extended attribute that is not there.
 
     """
 
-    def __init__(self, store: RecordStore, options: MountOptions) -> None:
-        self._store = store
+    def __init__(self, view: View, options: MountOptions) -> None:
+        self._inodes, self._store = view.inodes, view.store
         self._uid = os.getuid() if options.uid is None else options.uid
         self._gid = os.getgid() if options.gid is None else options.gid
         self._mask = ~options.umask
@@ -48,8 +44,9 @@ class Common:
         self.absent.st_ino = 0
         self.absent.entry_timeout = FOREVER
 
-    def make(self, inode: int, mode: int, nlink: int, size: int, mtime: int) -> pyfuse3.EntryAttributes:
+    def entry(self, inode: int, attributes: Attributes) -> pyfuse3.EntryAttributes:
         """Everything stat(2) shows of an inode."""
+        mode, nlink, size, mtime, lasts = attributes
         entry = pyfuse3.EntryAttributes()
         entry.st_ino = inode
         entry.st_mode = mode & self._mask if not stat.S_ISLNK(mode) else mode
@@ -59,22 +56,22 @@ class Common:
         entry.st_blocks = (size + 511) // 512
         entry.st_blksize = BLOCK_SIZE
         entry.st_mtime_ns = entry.st_atime_ns = entry.st_ctime_ns = mtime
-        entry.entry_timeout = entry.attr_timeout = FOREVER
+        entry.entry_timeout = entry.attr_timeout = FOREVER if lasts else 0
         return entry
 
-    def make_file_system(self, nodes: int) -> pyfuse3.StatvfsData:
+    def file_system(self) -> pyfuse3.StatvfsData:
         """What statfs(2) shows: full, and as large as the source files."""
         data = pyfuse3.StatvfsData()
         data.f_bsize = data.f_frsize = BLOCK_SIZE
         data.f_blocks = -(-sum(file.index.file_size for file in self._store.files) // BLOCK_SIZE)
         data.f_bfree = data.f_bavail = data.f_ffree = data.f_favail = 0
-        data.f_files = nodes
+        data.f_files = self._inodes
         data.f_namemax = NAME_MAX
         return data
 
     # ------------------------------------------------------------ extended attributes
 
-    def names_of(self, inode: int, record: int | None) -> list[bytes]:
+    def names(self, inode: int, record: int | None) -> list[bytes]:
         """The names of the extended attributes of the root, or of what comes from a record, if it does."""
         if record is None:
             return [SOURCE] if inode == ROOT_INODE else []
@@ -86,12 +83,12 @@ class Common:
             return []
         return [CRC32C if index.check == CHECK_CRC32C else CRC32]
 
-    def value_of(self, inode: int, record: int | None, name: bytes) -> bytes:
+    def value(self, inode: int, record: int | None, name: bytes) -> bytes:
         """One of them."""
         if inode == ROOT_INODE and name == DAEMON:
             return daemon_identity()
         # ls(1) asks every file for attributes of others, as for access control lists.
-        if not name.startswith(PREFIX) or name not in self.names_of(inode, record):
+        if not name.startswith(PREFIX) or name not in self.names(inode, record):
             raise pyfuse3.FUSEError(absence(name))
         if record is None:
             return in_lines([_absolute(file.index.path) for file in self._store.files])
@@ -106,44 +103,6 @@ class Common:
         if checksum is None:
             return b"no checksum"
         return b"yes" if self._verify and self._store.verified(record) else b"no"
-
-
-class Attributes(Common):
-    """Attributes of the nodes of a tree."""
-
-    def __init__(self, source: Source, options: MountOptions) -> None:
-        super().__init__(source.store, options)
-        tree = source.tree
-        self._tree = tree
-        # Items of a memoryview are Python ints at once, which numpy's are not.
-        self._mode, self._nlink, self._mtime = memoryview(tree.mode), memoryview(tree.nlink), memoryview(tree.mtime)
-        self._ref, self._count = memoryview(tree.ref), memoryview(tree.count)
-
-    def entry(self, node: int, size: int | None = None) -> pyfuse3.EntryAttributes:
-        """Everything stat(2) shows of a node. size: where it is not that of the node's record."""
-        mode = self._mode[node]
-        size = self._size(node, mode) if size is None else size
-        return self.make(node + 1, mode, self._nlink[node], size, self._mtime[node])
-
-    def _size(self, node: int, mode: int) -> int:
-        if stat.S_ISREG(mode):
-            return self._store.length(self._ref[node])
-        return self._count[node] if stat.S_ISLNK(mode) else BLOCK_SIZE
-
-    def file_system(self) -> pyfuse3.StatvfsData:
-        """What statfs(2) shows."""
-        return self.make_file_system(len(self._mode))
-
-    def names(self, node: int) -> list[bytes]:
-        """The names of a node's extended attributes."""
-        return self.names_of(node + 1, self._record(node))
-
-    def value(self, node: int, name: bytes) -> bytes:
-        """One of them."""
-        return self.value_of(node + 1, self._record(node), name)
-
-    def _record(self, node: int) -> int | None:
-        return self._ref[node] if self._tree.is_file(node) else None
 
 
 def absence(name: bytes) -> int:

@@ -1,67 +1,123 @@
-"""pyfuse3's operations over a Tree and a RecordStore: translation only.
+"""pyfuse3's operations over a View: translation only. A file handle is an inode, and nothing is remembered.
 
-An inode is a node plus one, and so is a file handle.
+Nothing can be changed, and no exception but pyfuse3's own ends the event loop.
 """
 
 from __future__ import annotations
 
 import errno
 import functools
-from collections.abc import Sequence
+import json
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import pyfuse3
 
 from fffs.errors import ReadError, RecordError, SourceChangedError
-from fffs.layouts import Source
-from fffs.mount.fs.attributes import Attributes
-from fffs.mount.fs.failures import Failures, path_of
-from fffs.mount.fs.ranges import Ranges
-from fffs.mount.fs.refusals import ReadOnlyOperations, answered
+from fffs.layouts.rows import File
+from fffs.layouts.view import ROOT_INODE, NodeError, NotDecoded, View
+from fffs.mount.fs.attributes import Presenter
+from fffs.mount.fs.failures import Failures
+from fffs.mount.fs.reading import Reading
+from fffs.mount.fs.statistics import COUNTED, Statistics
 from fffs.mount.options import MountOptions
+from fffs.mount.system import asking
 from fffs.tree.tree import NAME_MAX
 
+_log = logging.getLogger("fffs.mount")
 
-class Operations(ReadOnlyOperations):
-    """The file system. Only for the thread that runs the event loop; ``source`` stays the caller's to close."""
+_T = TypeVar("_T")
+_Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
-    def __init__(self, source: Source, options: MountOptions) -> None:
-        self._tree = source.tree
-        self._attributes = Attributes(source, options)
-        self._ranges = Ranges(source.store, options.verify)
-        self._ref = memoryview(source.tree.ref)
-        self.failures = Failures(functools.partial(path_of, source.tree))
+STAT = asking.STAT.encode()
+BAD = (RecordError, ReadError, SourceChangedError, MemoryError)
+
+
+def answered(method: _Method) -> _Method:
+    """Count a request, and answer it in any case: an exception other than FUSEError would end pyfuse3's main loop."""
+    name = method.__name__
+    counted = name in COUNTED
+
+    @functools.wraps(method)
+    async def answer(self: Operations, *args: Any) -> Any:
+        if counted:
+            self.statistics.requests[name] += 1
+        try:
+            return await method(self, *args)
+        except pyfuse3.FUSEError:
+            raise
+        except NodeError as error:
+            raise pyfuse3.FUSEError(error.number) from None
+        except Exception:
+            _log.exception("unexpected error in %s%r", name, args)
+            raise pyfuse3.FUSEError(errno.EIO) from None
+
+    return answer  # type: ignore[return-value]
+
+
+class Operations(pyfuse3.Operations):
+    """The file system. For the thread of the event loop. The view stays the caller's to close."""
+
+    def __init__(self, view: View, options: MountOptions, statistics: Statistics | None = None) -> None:
+        self._view, self._reading = view, Reading(view, options.verify)
+        self._presenter = Presenter(view, options)
+        self.failures = Failures(view.path)
+        self.statistics = statistics or Statistics(view.store)
+
+    async def _ask(self, question: Callable[[int], _T], inode: int) -> _T:
+        """What the view says of an inode; EIO when what it needs cannot be read."""
+        while True:
+            try:
+                return question(inode)
+            except NotDecoded as missing:
+                try:
+                    await self._reading.decode(missing)
+                except BAD as error:
+                    self._fail(missing.inode, missing.record, error)
+
+    def _fail(self, inode: int, record: int, error: Exception) -> NoReturn:
+        self.failures.add(inode, record, error)
+        raise pyfuse3.FUSEError(errno.EIO) from None
+
+    async def _entry(self, inode: int) -> pyfuse3.EntryAttributes:
+        return self._presenter.entry(inode, await self._ask(self._view.attributes, inode))
+
+    async def _file(self, inode: int) -> File:
+        """Where a file's bytes are; EIO when it cannot be decoded."""
+        file = await self._ask(self._view.file, inode)
+        if file.problem:
+            self._fail(inode, file.record, RecordError(file.problem))
+        return file
 
     # ------------------------------------------------------------ names
 
     @answered
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        """The node a name leads to. NFS servers, which remember nothing but inodes, ask for ``.`` and ``..``, too."""
-        node: int | None = parent_inode - 1
-        if name == b"..":
-            node = int(self._tree.parent[parent_inode - 1])
-        elif len(name) > NAME_MAX:
+        """The inode a name leads to."""
+        if len(name) > NAME_MAX:
             raise pyfuse3.FUSEError(errno.ENAMETOOLONG)
-        elif name != b".":
-            node = self._tree.lookup(parent_inode - 1, name)
-        return self._attributes.absent if node is None else await self.entry(node)
+        inode = await self._ask(lambda parent: self._view.lookup(parent, name), parent_inode)
+        return self._presenter.absent if inode is None else await self._entry(inode)
 
     @answered
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
         """What a symbolic link says."""
-        return self._tree.target(inode - 1)
+        return self._view.target(inode)
+
+    @answered
+    async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
+        """The inode is all that readdir needs."""
+        return inode
 
     @answered
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        """``.`` is at offset 0, ``..`` at 1, the k-th name at k + 2, always. With each goes the offset after it."""
-        tree, entry, reply = self._tree, self.entry, pyfuse3.readdir_reply
-        node = fh - 1
-        if start_id < 1 and not reply(token, b".", await entry(node), 1):
-            return
-        if start_id < 2 and not reply(token, b"..", await entry(int(tree.parent[node])), 2):
-            return
-        skip = max(start_id - 2, 0)
-        for position, (name, child) in enumerate(tree.entries(node, skip), skip + 3):
-            if not reply(token, name, await entry(child), position):
+        """The k-th entry is at offset k, always. With each goes the offset after it."""
+        entries = await self._ask(lambda inode: self._view.entries(inode, start_id), fh)
+        for position, (name, inode) in enumerate(entries, start_id + 1):
+            if not pyfuse3.readdir_reply(token, name, await self._entry(inode), position):
                 return
 
     # ------------------------------------------------------------ attributes
@@ -69,36 +125,80 @@ class Operations(ReadOnlyOperations):
     @answered
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """What stat(2) shows."""
-        return await self.entry(inode - 1)
-
-    async def entry(self, node: int) -> pyfuse3.EntryAttributes:
-        """The same of a node."""
-        return self._attributes.entry(node)
+        return await self._entry(inode)
 
     @answered
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
-        """Record number, checksum, source, and whether it was verified."""
-        return self._attributes.value(inode - 1, name)
+        """Record number, checksum, source, and whether it was verified; of the root, all counters."""
+        if name == STAT and inode == ROOT_INODE:
+            if ctx.uid not in (0, os.getuid()):
+                raise pyfuse3.FUSEError(errno.EACCES)
+            return json.dumps(await self.statistics.collect(self.failures)).encode()
+        return self._presenter.value(inode, await self._ask(self._view.record, inode), name)
 
     @answered
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
-        """The names of the above."""
-        return self._attributes.names(inode - 1)
+        """The names of the extended attributes."""
+        return self._presenter.names(inode, await self._ask(self._view.record, inode))
 
     @answered
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         """A full file system."""
-        return self._attributes.file_system()
+        return self._presenter.file_system()
+
+    @answered
+    async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
+        """Not called: with ``default_permissions`` the kernel decides by the modes."""
+        if mode & os.W_OK:
+            raise pyfuse3.FUSEError(errno.EROFS)
+        return True
 
     # ------------------------------------------------------------ reading
 
     @answered
+    async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        """Refuses what cannot be read: of a file without bytes, the kernel would not ask for any. Pages stay cached."""
+        if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
+            raise pyfuse3.FUSEError(errno.EROFS)
+        await self._file(inode)
+        return pyfuse3.FileInfo(fh=inode, keep_cache=True)
+
+    @answered
     async def read(self, fh: int, off: int, size: int) -> bytes:
         """Verified bytes."""
-        node = fh - 1
-        record = self._ref[node]
+        began, count = time.perf_counter_ns(), 0
         try:
-            return await self._ranges.read(record, off, size)  # type: ignore[return-value] # any buffer is accepted
-        except (RecordError, ReadError, SourceChangedError) as error:
-            self.failures.add(node, record, error)
-            raise pyfuse3.FUSEError(errno.EIO) from None
+            file = await self._file(fh)
+            try:
+                data = await self._reading.read(file, off, size)
+            except BAD as error:
+                self._fail(fh, file.record, error)
+            count = len(data)
+            return data  # type: ignore[no-any-return] # pyfuse3 takes any buffer
+        finally:
+            self.statistics.count_read(began, count)
+
+    @answered
+    async def flush(self, fh: int) -> None:
+        """ENOSYS: nothing is ever written, and the kernel need not ask again."""
+        raise pyfuse3.FUSEError(errno.ENOSYS)
+
+    async def release(self, fh: int) -> None:
+        """Nothing was kept; the same for ``releasedir``."""
+
+    releasedir = release
+
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        """Nothing was remembered."""
+
+
+async def _refuse(*_: Any) -> NoReturn:
+    raise pyfuse3.FUSEError(errno.EROFS)
+
+
+# The mount is read-only, so the kernel asks for none of these, unless somebody remounts it as writable.
+for _change in (
+    "setattr", "mknod", "mkdir", "create", "symlink", "link", "unlink", "rmdir", "rename", "write",
+    "setxattr", "removexattr",
+):  # fmt: skip
+    setattr(Operations, _change, _refuse)

@@ -122,10 +122,9 @@ def one_input(data: bytes) -> None:
         expected = messages.ofrecord(message) if of else messages.sequence(message)
     except messages.BadMessageError as error:
         reason = str(error)
-    with load_shown([path], decode=True) as source:
-        assert source.rows is not None
+    with load_shown([path], decode=True) as view:
         try:
-            row = source.rows.load(0)
+            row = view.decode(0)
         except RecordError as error:
             assert str(path) in str(error)
             assert expected is None or "files" in str(error)

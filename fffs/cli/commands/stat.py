@@ -13,7 +13,7 @@ from fffs.cli.output import put, say
 from fffs.cli.parser import OK
 from fffs.cli.progress import human
 from fffs.errors import DeadMountError, MountError
-from fffs.mount.daemon.latency import percentile
+from fffs.mount.fs.latency import percentile
 from fffs.mount.system import asking
 from fffs.mount.system.mounts import Mount, canonical, mount_at
 

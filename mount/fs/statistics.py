@@ -1,0 +1,72 @@
+"""Counters of a mount: who answered what, how fast; shown by the extended attribute ``user.fffs.stat`` of its root.
+
+An attribute needs no file or socket to be made, protected and removed, reaches through containers, and is answered only
+when the mount lives. It is not listed, and given only to the user who mounted, and to root.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from fffs.mount.fs.failures import Failures
+from fffs.mount.fs.latency import BUCKETS, bucket, percentile
+from fffs.native import lib
+from fffs.records.store import RecordStore
+
+COUNTED = (
+    "lookup", "getattr", "read", "readdir", "readlink", "open", "opendir", "statfs", "getxattr", "listxattr",
+)  # fmt: skip
+NATIVE = ("lookup", "getattr", "read", "readdir", "readlink", "forget", "other")
+
+
+class Statistics:
+    """Counts what pyfuse3 is asked, and answers for all of the mount. For the thread of the event loop."""
+
+    def __init__(self, store: RecordStore, native: Callable[[], dict[str, Any]] = dict) -> None:
+        """native: the counters of the native threads, if there are some."""
+        self.requests = dict.fromkeys(COUNTED, 0)
+        self._store, self._native = store, native
+        self._began = time.monotonic()
+        self._read_bytes = 0
+        self._latency = [0] * BUCKETS
+        self._verified = (-1, 0)
+
+    def count_read(self, began: int, size: int) -> None:
+        """Count a read that is answered, or failed. began: by ``perf_counter_ns``. size: bytes."""
+        self._read_bytes += size
+        self._latency[bucket(time.perf_counter_ns() - began)] += 1
+
+    async def collect(self, failures: Failures) -> dict[str, Any]:
+        """All counters since the mount began, as ``fffs stat --json`` prints them."""
+        native = self._native()
+        answered = native.get("requests", {})
+        reads = self.requests["read"] + answered.get("read", 0)
+        latency = [a + b for a, b in zip(self._latency, native.get("read_latency_log2_ns", [0] * BUCKETS), strict=True)]
+        return {
+            "seconds": round(time.monotonic() - self._began, 3),
+            "fastpath": bool(native),
+            "threads": native.get("threads", 0),
+            "native": {kind: answered.get(kind, 0) for kind in NATIVE},
+            "python": dict(self.requests),
+            "reads": reads,
+            "read_bytes": self._read_bytes + native.get("read_bytes", 0),
+            "cold_reads": native.get("cold_reads"),
+            "reads_waiting": native.get("waiting"),
+            "read_errors": max(failures.reads, native.get("read_errors", 0)),
+            "bad_records": len(failures.records),
+            "records": self._store.n,
+            "verified_records": await self._count_verified(reads),
+            "read_latency_log2_ns": latency,
+            "read_latency_ns": {f"p{p:g}": percentile(latency, p) for p in (50, 90, 99, 99.9)},
+        }
+
+    async def _count_verified(self, reads: int) -> int:
+        """Counted again only when there were reads since: all records are looked at, in a thread."""
+        if self._verified[0] != reads:
+            count = await trio.to_thread.run_sync(lib.fffs_store_count_verified, self._store.native)
+            self._verified = reads, int(count)
+        return self._verified[1]
