@@ -94,6 +94,8 @@ class Daemon:
         return [line for line in self.log().splitlines() if TROUBLE.search(line)]
 
     def log(self) -> str:
+        if not self.wait(0):
+            time.sleep(0.05)  # a thread of its own writes the lines
         return self.log_file.read_text(errors="surrogateescape")
 
     def unexpected(self) -> list[str]:

@@ -8,6 +8,7 @@ is given the device itself.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import stat
@@ -128,6 +129,7 @@ class FastPath:
         self._native: Any = native[0]
         self.number = self._its.detach()
         """What libfuse is given as ``/dev/fd/N``; it closes it."""
+        self._ended = trio.Event()
         self.connected = trio.Event()
         """The kernel lets others ask."""
 
@@ -154,27 +156,45 @@ class FastPath:
 
     async def watch(self, failures: Failures) -> None:
         """Say when the kernel is connected, log what could not be read, and end pyfuse3's loop with the connection."""
+        put, get = trio.open_memory_channel[tuple[int, int]](math.inf)
         fd = lib.fffs_fastpath_event_fd(self._native)
         record, status = ffi.new("uint64_t *"), ffi.new("int32_t *")
-        while not lib.fffs_fastpath_ended(self._native):
-            await trio.lowlevel.wait_readable(fd)
-            while lib.fffs_fastpath_next_bad(self._native, record, status):
-                await self._report(int(record[0]), int(status[0]), failures)
-            if lib.fffs_fastpath_connected(self._native):
-                self.connected.set()
+        reported = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._report, get, failures, reported)
+            while not lib.fffs_fastpath_ended(self._native):
+                await trio.lowlevel.wait_readable(fd)
+                while lib.fffs_fastpath_next_bad(self._native, record, status):
+                    put.send_nowait((int(record[0]), int(status[0])))
+                if lib.fffs_fastpath_connected(self._native):
+                    self.connected.set()
+            put.close()
+            with trio.move_on_after(PATIENCE):  # a disk that does not answer gives no reasons either
+                await reported.wait()
+            nursery.cancel_scope.cancel()
+        self._ended.set()
         # libfuse knows this by ENODEV from its device, which a socket never says.
         pyfuse3.terminate()
 
-    async def _report(self, record: int, status: int, failures: Failures) -> None:
-        error = await trio.to_thread.run_sync(self._reason, record, status, abandon_on_cancel=True)
-        tree = self._view.tree
-        node = int(np.argmax((tree.kinds == stat.S_IFREG) & (tree.ref == record)))
-        failures.add(node + 1, record, error)
+    async def ended(self) -> None:
+        """Wait until the connection to the kernel has ended: after the last unmount."""
+        await self._ended.wait()
 
-    def _reason(self, record: int, status: int) -> Exception:
-        """The exception that says what is wrong: reading the record again in full tells."""
-        again = self._view.store.verify(np.array([record]))
-        return again[0][1] if again else ReadError(-status, self._view.store.locate(record)[0].index.path)
+    async def _report(
+        self, bad: trio.MemoryReceiveChannel[tuple[int, int]], failures: Failures, reported: trio.Event
+    ) -> None:
+        async for record, status in bad:
+            inode, path, error = await trio.to_thread.run_sync(self._explain, record, status, abandon_on_cancel=True)
+            failures.add(inode, record, error, path)
+        reported.set()
+
+    def _explain(self, record: int, status: int) -> tuple[int, bytes, Exception]:
+        """A file of a record, its path, and what is wrong: reading the record again in full tells. Takes long."""
+        tree, store = self._view.tree, self._view.store
+        inode = 1 + int(np.argmax((tree.kinds == stat.S_IFREG) & (tree.ref == record)))
+        again = store.verify(np.array([record]))
+        error = again[0][1] if again else ReadError(-status, store.locate(record)[0].index.path)
+        return inode, self._view.path(inode), error
 
     def stats(self) -> dict[str, Any]:
         """Counters since the mount; latencies in powers of two of a nanosecond."""

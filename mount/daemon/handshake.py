@@ -8,6 +8,7 @@ the structures.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 
@@ -53,6 +54,12 @@ class Device:
         os.dup2(self._fuse, self.number, inheritable=False)
         self.close()
         self.connected.set()
+
+    async def ended(self) -> None:
+        """Wait until the connection to the kernel has ended: after the last unmount."""
+        with select.epoll() as ends:
+            ends.register(self.number, 0)  # an error, which the end of a connection is, is reported all the same
+            await trio.lowlevel.wait_readable(ends.fileno())
 
     def close(self) -> bool:
         """Close what libfuse does not. May be called again. True: nothing is left running."""

@@ -1,14 +1,18 @@
 """Where a daemon's log goes: the terminal while it starts or stays in front, a file or the system's log afterwards.
 
 All that goes wrong ends up there, one line for each event: names in a pack may hold line ends and escape sequences.
+A thread writes the lines: a system log that is stopped, or a pipe that nobody reads, must not stop the event loop.
 """
 
 from __future__ import annotations
 
+import atexit
+import copy
 import faulthandler
 import logging
 import logging.handlers
 import os
+import queue
 import re
 import sys
 import threading
@@ -19,6 +23,10 @@ from typing import Any
 from fffs.base.failures import writing
 
 SYSTEM_LOG = "/dev/log"
+ROOM = 10_000
+"""Lines that wait to be written; more are counted."""
+PATIENCE = 2.0
+"""Seconds that the end of a daemon waits for its log."""
 
 _log = logging.getLogger("fffs")
 # Control characters, line separators, and bytes of names that are not UTF-8, which the system's log could not take.
@@ -39,6 +47,8 @@ class DaemonLog:
         for handler in self._root.handlers[:]:  # the command line's, if we stay in front
             self._root.removeHandler(handler)
         self._root.setLevel(logging.DEBUG if debug else logging.INFO)
+        self._lines = _Lines()
+        self._root.addHandler(self._lines)
         self._terminal = logging.StreamHandler(sys.stderr)
         self._terminal.setLevel(logging.WARNING if quiet else logging.DEBUG)
         self._add(self._terminal, "fffs: %(message)s")
@@ -46,6 +56,12 @@ class DaemonLog:
         if file:
             self._file = self._open(file)
         _log_what_python_prints()
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        """Before logging closes its handlers, which would wait for a line that cannot be written."""
+        if not self._lines.write_out():
+            os._exit(0)
 
     def _open(self, file: str) -> logging.FileHandler:
         with writing(file):
@@ -56,23 +72,82 @@ class DaemonLog:
     def _add(self, handler: logging.Handler, layout: str) -> None:
         handler.setFormatter(_OneLine(layout))
         handler.addFilter(_Gone())
-        self._root.addHandler(handler)
+        self._lines.writer.handlers = (*self._lines.writer.handlers, handler)
 
     def leave_terminal(self) -> None:
         """From now on nothing is read from the standard streams; what is written to them goes to the file, if any."""
-        self._root.removeHandler(self._terminal)
+        self._lines.write_out()
+        self._lines.writer.handlers = tuple(h for h in self._lines.writer.handlers if h is not self._terminal)
         if not self._file and os.path.exists(SYSTEM_LOG):
             handler = logging.handlers.SysLogHandler(SYSTEM_LOG, logging.handlers.SysLogHandler.LOG_DAEMON)
             self._add(handler, f"fffs[{os.getpid()}]: %(message)s")
-        elif not self._file:
-            # Without a handler, logging would write warnings to stderr.
-            self._root.addHandler(logging.NullHandler())
         null = os.open(os.devnull, os.O_RDWR)
         # libfuse and a crashing interpreter write to stderr, and know nothing of logs.
         written = self._file.stream.fileno() if self._file and self._file.stream else null
         for fd, target in enumerate((null, written, written)):
             os.dup2(target, fd)
         os.close(null)
+
+
+def write_out() -> bool:
+    """Wait until what was logged is written, at most PATIENCE. False: it is not."""
+    lines = (handler for handler in logging.getLogger().handlers if isinstance(handler, _Lines))
+    return all(handler.write_out() for handler in lines)
+
+
+class _Lines(logging.handlers.QueueHandler):
+    """Hands lines to a thread that writes them. Those for which there is no room are counted."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[logging.LogRecord | threading.Event] = queue.Queue(ROOM)
+        super().__init__(self._waiting)
+        self.lost = 0
+        self.writer = _Writer(self)
+        self.writer.start()
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """What the line says is settled now: arguments may change, and a traceback would keep its frames alive."""
+        record = copy.copy(record)
+        record.msg, record.args = record.getMessage(), None
+        if record.exc_info:
+            record.exc_text = logging.Formatter().formatException(record.exc_info)
+            record.exc_info = None
+        return record
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Never waits."""
+        try:
+            self._waiting.put_nowait(record)
+        except queue.Full:
+            self.lost += 1
+
+    def write_out(self) -> bool:
+        """Wait until all lines so far are written, at most PATIENCE. False: they are not."""
+        written = threading.Event()
+        try:
+            self._waiting.put(written, timeout=PATIENCE)
+        except queue.Full:
+            return False
+        return written.wait(PATIENCE)
+
+
+class _Writer(logging.handlers.QueueListener):
+    """The thread that writes lines."""
+
+    def __init__(self, lines: _Lines) -> None:
+        super().__init__(lines.queue, respect_handler_level=True)
+        self._lines = lines
+
+    def handle(self, record: logging.LogRecord | threading.Event) -> None:
+        """Write a line, or say that all before are written."""
+        if isinstance(record, threading.Event):
+            record.set()
+            return
+        super().handle(record)
+        if lost := self._lines.lost:
+            self._lines.lost = 0
+            note = f"{lost} lines are missing here: the log did not take them in time"
+            super().handle(logging.LogRecord("fffs", logging.WARNING, __file__, 0, note, None, None))
 
 
 def _log_what_python_prints() -> None:

@@ -14,6 +14,7 @@ from fffs.errors import FffsError, MountError
 from fffs.layouts import load_shown
 from fffs.layouts.view import View
 from fffs.mount.daemon.job import Job
+from fffs.mount.daemon.log import write_out
 from fffs.mount.system import kernel
 from fffs.mount.system.mountpoint import MountPoint
 from fffs.mount.system.mounts import mount_at, open_table
@@ -112,6 +113,8 @@ class _Session:
         self._detached = False
         self._overdue = False
         self._error: MountError | None = None
+        self._read_errors = 0
+        self._serving = trio.CancelScope()
 
     def run(self) -> None:
         job = self._job
@@ -141,6 +144,7 @@ class _Session:
             pyfuse3.close(unmount=False)
             if not self._connection.close():
                 self._point.remove()
+                write_out()
                 os._exit(0)
         self._finish()
         if self._error:
@@ -149,7 +153,7 @@ class _Session:
             raise MountError(f"{job.mountpoint}: unmounted before it was ready")
 
     def _finish(self) -> None:
-        summary = self._operations.failures.summary()
+        summary = self._operations.failures.summary(self._read_errors)
         if summary:
             _log.warning("%s: %s", self._job.mountpoint, summary)
         _log.info("%s: unmounted", self._job.mountpoint)
@@ -166,13 +170,17 @@ class _Session:
                 keep_read_only, self._job.mountpoint, self._table, self._place.device, self._job.options.noexec
             )
             nursery.start_soon(self._announce)
+            nursery.start_soon(self._give_up)
             await self._serve()
+            if isinstance(self._connection, fastpath.FastPath):
+                self._read_errors = self._connection.stats()["read_errors"]
             nursery.cancel_scope.cancel()
 
     async def _serve(self) -> None:
         """Until the connection ends, in whatever way."""
         try:
-            await pyfuse3.main(max_tasks=TASKS)
+            with self._serving:
+                await pyfuse3.main(max_tasks=TASKS)
         except BaseException as error:
             if not _is_abort(error):
                 raise
@@ -202,10 +210,17 @@ class _Session:
             number = await self._signals.get()
             if self._overdue:  # a disk does not answer, and somebody is out of patience
                 self._point.remove()
+                write_out()
                 os._exit(128 + number)
             if not self._stopping:
                 _log.info("%s: %s", self._job.mountpoint, signal.Signals(number).name)
                 nursery.start_soon(self._stop)
+
+    async def _give_up(self) -> None:
+        """End a while after the connection, although a read still waits for its disk: nobody waits for its answer."""
+        await self._connection.ended()
+        await trio.sleep(fastpath.PATIENCE)
+        self._serving.cancel()
 
     async def _watch_lifeline(self, fd: int) -> None:
         await trio.lowlevel.wait_readable(fd)

@@ -17,8 +17,12 @@ _CAPACITY = 65536  # a pipe's
 
 
 def leave_when_signalled() -> None:
-    """While nothing is mounted: an exception, so that what was opened is closed. For the main thread."""
+    """While nothing is mounted: an exception, so that what was opened is closed. For the main thread.
+
+    A program that waits for signals with sigwait(3) or signalfd(2) blocks them, and its children inherit that.
+    """
     _handle(_leave)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def ignore_signals() -> None:

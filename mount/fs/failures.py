@@ -18,15 +18,16 @@ class Failures:
         self.records: set[int] = set()
         self.reads = 0
 
-    def add(self, inode: int, record: int, error: Exception) -> None:
-        """Count a failed read, and log it if it is the record's first."""
+    def add(self, inode: int, record: int, error: Exception, path: bytes | None = None) -> None:
+        """Count a failed read, and log it if it is the record's first. path: where that is known already."""
         self.reads += 1
         if record not in self.records:
             self.records.add(record)
-            _log.error("%s: %s", os.fsdecode(self._path_of(inode)), error)
+            _log.error("%s: %s", os.fsdecode(self._path_of(inode) if path is None else path), error)
 
-    def summary(self) -> str:
-        """A line for the end, or nothing."""
-        if not self.reads:
+    def summary(self, reads: int = 0) -> str:
+        """A line for the end, or nothing. reads: how many failed, if more than are counted here."""
+        reads = max(reads, self.reads)
+        if not reads:
             return ""
-        return f"{self.reads} reads failed, of {len(self.records)} records; `fffs verify` names all that are damaged"
+        return f"{reads} reads failed, of {len(self.records)} records; `fffs verify` names all that are damaged"

@@ -17,6 +17,9 @@ from fffs.native import lib
 LARGEST_READ = int(lib.FFFS_READ_MAX)
 LARGE = CAPACITY // 4  # bytes of a record that is decoded while no other is
 
+# When a mount ends, nobody waits for a disk any more that may never answer.
+in_thread = functools.partial(trio.to_thread.run_sync, abandon_on_cancel=True)
+
 
 class Reading:
     """Reads what the files of a view are made of. For the thread of the event loop.
@@ -46,10 +49,10 @@ class Reading:
         decode, limiter = functools.partial(self._view.decode, missing.number), self._limiter(missing.record)
         try:
             if self._store.length(missing.record) < LARGE:
-                item = await trio.to_thread.run_sync(decode, limiter=limiter)
+                item = await in_thread(decode, limiter=limiter)
             else:
                 async with self._large:
-                    item = await trio.to_thread.run_sync(decode, limiter=limiter)
+                    item = await in_thread(decode, limiter=limiter)
             self._view.keep(missing.number, item)
         finally:
             self._decoding.pop(missing.number).set()
@@ -72,5 +75,5 @@ class Reading:
         if got is None:
             dest = np.empty(size, np.uint8)
             whole = functools.partial(read, dest=dest, wait=True)
-            got = await trio.to_thread.run_sync(whole, limiter=self._limiter(record))
+            got = await in_thread(whole, limiter=self._limiter(record))
         return dest[: got or 0]

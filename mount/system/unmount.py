@@ -57,7 +57,11 @@ def umount(mountpoint: PathLike, lazy: bool = False) -> None:
             _log.warning("%s: unmounted, but it is also mounted at %s: fffs umount %s", path, others[-1], others[-1])
         elif not in_use and daemon is not None and not _wait(daemon):
             # A mount namespace of its own (a container started meanwhile, `unshare --mount`) holds a copy of the mount.
-            _log.warning("%s: unmounted, but its daemon still serves it somewhere else, as in a container", path)
+            _log.warning(
+                "%s: unmounted, but its daemon has not ended: a container may still have the mount, or a disk does not "
+                "answer",
+                path,
+            )
     finally:
         if daemon is not None:
             os.close(daemon)

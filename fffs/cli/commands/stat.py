@@ -71,7 +71,7 @@ def _refusal(path: str, error: OSError) -> MountError:
     if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
         return DeadMountError(f"{path}: the daemon of this mount is gone; clean up with: fffs umount {path}")
     if error.errno == errno.EACCES:
-        return MountError(f"{path}: only the user who mounted it, and root, may see its counters")
+        return MountError(f"{path}: only the user who mounted it may see its counters, and root with -o allow_other")
     if error.errno in (errno.ENODATA, errno.ENOTSUP):
         return MountError(f"{path}: it keeps no counters: it was mounted by an older fffs")
     return MountError(f"{path}: {error.strerror}")

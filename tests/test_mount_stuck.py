@@ -1,0 +1,157 @@
+"""Logs, disks and parents that keep a daemon waiting: it answers, and it ends, all the same."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mounting import Daemon, Mounts, is_mounted, run_fffs, wait_until
+
+import fffs
+
+pytestmark = pytest.mark.fuse
+
+BOTH = pytest.mark.parametrize("mounts", [False, True], indirect=True, ids=["pyfuse3", "fastpath"])
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """A packed folder of 400 damaged files, and a good one."""
+    (tmp_path / "folder").mkdir()
+    for k in range(400):
+        (tmp_path / "folder" / f"{k:03}").write_bytes(b"content %03d" % k)
+    (tmp_path / "folder" / "good").write_bytes(b"good")
+    path = tmp_path / "damaged.ffr"
+    fffs.pack_folder(tmp_path / "folder", path)
+    path.write_bytes(path.read_bytes().replace(b"content", b"cantent"))
+    return path
+
+
+@pytest.fixture
+def full_pipe() -> Iterator[int]:
+    """The end for writing of a pipe that nobody reads."""
+    ours, its = os.pipe()
+    fcntl.fcntl(its, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(its, False)
+    while True:
+        try:
+            os.write(its, b"x")
+        except BlockingIOError:
+            break
+    os.set_blocking(its, True)
+    yield its
+    os.close(its)
+    os.close(ours)
+
+
+@pytest.mark.parametrize("fastpath", ["on", "off"])
+def test_a_log_that_nobody_reads_stops_nothing(damaged: Path, full_pipe: int, fastpath: str, tmp_path: Path) -> None:
+    path = tmp_path / "mnt"
+    command = [sys.executable, "-m", "fffs", "mount", "--foreground", "-o", f"fastpath={fastpath}", damaged, path]
+    with subprocess.Popen(command, stderr=full_pipe) as process:
+        wait_until(lambda: is_mounted(path))
+        for k in range(400):
+            with pytest.raises(OSError) as caught:
+                (path / f"{k:03}").read_bytes()
+            assert caught.value.errno == errno.EIO
+        for command in (["stat", "-f", path], ["cat", path / "good"]):
+            subprocess.run(command, stdout=subprocess.DEVNULL, timeout=20, check=True)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert not is_mounted(path)
+
+
+def test_lines_that_a_log_does_not_take_in_time_are_counted() -> None:
+    code = """
+import logging, os, sys, time
+from fffs.mount.daemon import log
+log.ROOM = 5
+ours, its = os.pipe()
+os.dup2(its, 2)
+log.DaemonLog()
+block = log._Lines.write_out  # wait until the thread has the first line
+import fcntl; fcntl.fcntl(its, fcntl.F_SETPIPE_SZ, 4096)
+logging.error("x" * 5000)
+time.sleep(0.5)
+for k in range(20):
+    logging.error("line %d", k)
+print(os.read(ours, 5010).decode().strip("x\\n"))
+assert log.write_out()
+print(os.read(ours, 5000).decode())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "fffs: line 0\n" in done.stdout
+    assert "15 lines are missing here" in done.stdout
+
+
+def test_a_daemon_hears_signals_that_its_parent_blocks(damaged: Path, tmp_path: Path) -> None:
+    code = (
+        "import signal, sys, fffs.mount\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGINT})\n"
+        "fffs.mount.mount(sys.argv[1], sys.argv[2])\n"
+    )
+    subprocess.run([sys.executable, "-c", code, damaged, tmp_path / "mnt"], timeout=60, check=True)
+    daemon = Daemon(tmp_path / "mnt", tmp_path / "no log")
+    daemon.kill(signal.SIGTERM)
+    assert daemon.wait(20)
+    assert not is_mounted(tmp_path / "mnt")
+
+
+# ---------------------------------------------------------------- a disk that does not answer
+
+
+@pytest.fixture
+def slow(tmp_path: Path, mounts: Mounts) -> Iterator[Path]:
+    """A file of 24 MiB, damaged near its end, packed, on a disk of which only the last 4 MiB of the pack are known."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "large").write_bytes(os.urandom(24 << 20))
+    (tmp_path / "disk").mkdir()
+    pack = tmp_path / "disk" / "p.ffr"
+    fffs.pack_folder(tmp_path / "folder", pack)
+    with pack.open("r+b") as file:
+        file.seek((23 << 20) + (1 << 19))
+        file.write(b"damaged")
+    fffs.pack_folder(tmp_path / "disk", tmp_path / "disk.ffr")
+    lower = mounts(tmp_path / "disk.ffr", fastpath=False)
+    upper = mounts(lower / "p.ffr")
+    fd = os.open(lower / "p.ffr", os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.pread(fd, 4 << 20, os.fstat(fd).st_size - (4 << 20))
+    os.close(fd)
+    mounts.daemons[0].kill(signal.SIGSTOP)
+    yield upper / "large"
+    mounts.daemons[0].kill(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("mounts", [True], indirect=True, ids=["fastpath"])
+def test_unmounting_ends_a_daemon_that_explains_a_damaged_record(slow: Path, mounts: Mounts) -> None:
+    mounts.daemon.expect("large: .*record 0")
+    mounts.daemon.expect("reads failed, of [01] records")
+    with open(slow, "rb", buffering=0) as file, pytest.raises(OSError) as caught:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        os.pread(file.fileno(), 4096, 23 << 20)
+    assert caught.value.errno == errno.EIO
+    began = time.monotonic()
+    assert run_fffs("umount", slow.parent) == ""
+    assert time.monotonic() - began < 9
+    assert mounts.daemon.wait(20)
+
+
+@BOTH
+def test_unmounting_ends_a_daemon_of_which_a_read_waits_for_its_disk(slow: Path, mounts: Mounts) -> None:
+    with subprocess.Popen(["head", "-c", "4096", slow], stdout=subprocess.DEVNULL) as reader:
+        time.sleep(1)
+        assert reader.poll() is None
+        reader.kill()
+    began = time.monotonic()
+    assert run_fffs("umount", slow.parent) == ""
+    assert time.monotonic() - began < 9
+    assert mounts.daemon.wait(20)
