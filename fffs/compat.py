@@ -11,9 +11,14 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from fffs import utils
 from fffs.base.paths import PathLike
+from fffs.packed_folder import PackedFolder
+from fffs.packing.pack import pack_folder
+from fffs.reader import FileReader
+from fffs.version import __version__
+from fffs.writer import FileWriter
 
-NAMES = ("FileReader", "FileWriter", "PackedFolder", "pack_folder", "checkFsAlign", "__version__")
 STANDIN = os.path.join(os.path.dirname(__file__), "standin")
 
 
@@ -29,19 +34,17 @@ def install_as_ffrecord() -> None:
     Call it before anything imports ffrecord. Unpickling of objects that name ``ffrecord.fileio.FileReader`` works then,
     too. ``ffrecord.torch`` is ``fffs.torch``, imported when first asked for.
     """
-    import fffs
-    from fffs import utils
-
     package = types.ModuleType("ffrecord", "fffs, under the name of the library it stands in for.")
     package.__path__ = []  # a package, so that its submodules can be imported
     modules = {
         "ffrecord": package,
-        "ffrecord.fileio": _module("ffrecord.fileio", FileReader=fffs.FileReader, FileWriter=fffs.FileWriter),
-        "ffrecord.package": _module("ffrecord.package", PackedFolder=fffs.PackedFolder, pack_folder=fffs.pack_folder),
+        "ffrecord.fileio": _module("ffrecord.fileio", FileReader=FileReader, FileWriter=FileWriter),
+        "ffrecord.package": _module("ffrecord.package", PackedFolder=PackedFolder, pack_folder=pack_folder),
         "ffrecord.utils": utils,
     }
-    for attribute in NAMES:
-        setattr(package, attribute, getattr(fffs, attribute))
+    for attribute in (FileReader, FileWriter, PackedFolder, pack_folder, checkFsAlign):
+        setattr(package, attribute.__name__, attribute)
+    package.__version__ = __version__  # type: ignore[attr-defined]
     for name, module in modules.items():
         if name != "ffrecord":
             setattr(package, name.rpartition(".")[2], module)

@@ -11,7 +11,8 @@ from fffs.base.withblock import Closing
 from fffs.errors import ClosedError, EntryNotFoundError, UsageError
 from fffs.layouts import Source, load_packed
 from fffs.reader import FileReader
-from fffs.records.identity import Identity, refuse_others, refuse_replaced
+from fffs.records.identity import Identity
+from fffs.records.reopening import refuse_others, refuse_replaced
 from fffs.records.store import UInt8Array
 
 

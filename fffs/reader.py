@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
 from functools import partial
 from typing import Any
 
@@ -11,94 +10,21 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.base.asynchronous import in_thread
-from fffs.base.failures import reading
 from fffs.base.numbers import Indices
 from fffs.base.paths import PathLike
 from fffs.base.views import writable_bytes
 from fffs.base.withblock import Closing
-from fffs.errors import ClosedError, SourceNotFoundError, UsageError
-from fffs.files.dirfd import close
-from fffs.files.local import SourceFile, open_with_status
+from fffs.errors import ClosedError, UsageError
 from fffs.formats.bag import COMPRESSED
-from fffs.formats.ffrecord import SUFFIX
-from fffs.formats.ofrecord import NAME as PART
-from fffs.formats.part_names import expand_parts, expand_shards
+from fffs.formats.sources import expand_sources, open_files
 from fffs.formats.table import recogniser
-from fffs.formats.tfrecord import NAME as TFRECORD_NAME
-from fffs.records.identity import Identity, refuse_others, refuse_replaced
+from fffs.records.identity import Identity
 from fffs.records.index import RecordIndex
-from fffs.records.sidecar import with_checksums
+from fffs.records.reopening import refuse_others, refuse_replaced
 from fffs.records.store import RecordStore, UInt8Array
 
 # What one read may bring along, and what a request has room for.
 LARGEST_BLOCK = 1 << 30
-
-
-def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
-    """The files that an argument means: a file, a folder, or a list of both.
-
-    Of a folder its ``*.ffr``, sorted as ffrecord sorts them; or else its OFRecord
-    parts (``part-0``, ``part-1``, …), by number; or else its TFRecord files, shards by number. Not recursive.
-
-    Raises:
-        SourceNotFoundError: a folder has none of these, or parts of it are missing.
-        FormatError: two of its parts have one number.
-        ReadError: it cannot be listed.
-
-    """
-    names = list(fname) if isinstance(fname, (list, tuple)) else [fname]
-    files: list[str] = []
-    for name in names:
-        path = os.fsdecode(name)
-        if not os.path.isdir(path):
-            files.append(path)
-            continue
-        files += _files_of_folder(path)
-    return files
-
-
-def _files_of_folder(path: str) -> list[str]:
-    with reading(path):
-        entries = os.listdir(path)
-    # As ffrecord sorts them, so that numbers of records lead to the same ones.
-    parts = sorted(entry for entry in entries if entry.endswith(SUFFIX) and not entry.startswith("."))
-    if parts:
-        return [os.path.join(path, part) for part in parts]
-    if any(PART.fullmatch(entry) for entry in entries):
-        return expand_parts(path)
-    if any(TFRECORD_NAME.search(entry) for entry in entries):
-        return expand_shards(path)
-    raise SourceNotFoundError(
-        f"{path}: no {SUFFIX} files in this folder, nor OFRecord parts, nor TFRecord files; "
-        "fffs pack makes one file of a folder"
-    )
-
-
-def open_files(paths: list[str], check_data: bool = True, form: str | None = None) -> list[SourceFile]:
-    """Open record files and load their indexes; all of them or none.
-
-    Args:
-        paths: files of any formats.
-        check_data: compare checksums of the metadata, where there are some.
-        form: name of the format that all are of (``fffs.formats.table``); None: as each is recognised.
-
-    """
-    recognise = recogniser(form)
-    opened: list[SourceFile] = []
-    try:
-        for path in paths:
-            fd, name, status = open_with_status(path)
-            try:
-                index = with_checksums(recognise(fd, name).load_index(fd, name, check_data))
-            except BaseException:
-                close(fd)
-                raise
-            opened.append(SourceFile(fd, index, status))
-    except BaseException:
-        for source in opened:
-            close(source.fd)
-        raise
-    return opened
 
 
 class FileReader(Closing):

@@ -16,8 +16,8 @@ import pytest
 from builders import split_records
 
 import fffs
+from fffs.formats.sources import expand_sources
 from fffs.packing.dump import dump, plan_parts
-from fffs.reader import expand_sources
 
 ITEMS = [bytes([k]) * (k % 11) for k in range(50)]
 

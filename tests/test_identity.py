@@ -17,8 +17,8 @@ import fffs
 from fffs.errors import SourceChangedError
 from fffs.granular import BagReader, BagWriter, DatasetReader, DatasetWriter
 from fffs.ofrecord import OFRecordWriter
+from fffs.packing.sidecars import keep_checksums
 from fffs.records import identity
-from fffs.records.sidecar import keep_checksums
 from fffs.tfrecord import TFRecordWriter
 
 Write = Callable[[Path, bytes], object]

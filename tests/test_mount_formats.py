@@ -39,7 +39,6 @@ from fffs.errors import (
     UnsupportedError,
     UsageError,
 )
-from fffs.files.local import SourceFile
 from fffs.formats.bag import load as load_bag
 from fffs.formats.protobuf import encode_bytes, encode_varint
 from fffs.granular import DatasetWriter, ShardedDatasetWriter, encoders, refs
@@ -54,7 +53,8 @@ from fffs.layouts.view import CAPACITY, DecodedTreeView, NotDecoded, TreeView
 from fffs.mount import MountOptions
 from fffs.mount.fs.reading import LARGE
 from fffs.mount.options import parse
-from fffs.records.sidecar import keep_checksums
+from fffs.packing.sidecars import keep_checksums
+from fffs.records.source_file import SourceFile
 
 BASIC = [path for path in granular.DATASETS if path.endswith("/basic")]
 SHARDED = [path for path in granular.DATASETS if "sharded" in granular.FILES[path]["kind"]]

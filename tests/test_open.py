@@ -26,7 +26,7 @@ from fffs.errors import ChecksumError, FormatError, RecordIndexError, SourceNotF
 from fffs.formats.ofrecord import OFRecordWriter
 from fffs.granular.shards import data_set_folders
 from fffs.native.engine import CHECK_CRC32, CHECK_CRC32C, CHECK_NONE
-from fffs.records.sidecar import keep_checksums
+from fffs.packing.sidecars import keep_checksums
 
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 RECORDS = [b"\n\0" + np.random.default_rng(k).bytes(1000 + k) for k in range(40)]

@@ -20,7 +20,8 @@ from fffs.errors import ChecksumError, MetadataError, RecordError, TruncatedErro
 from fffs.files.atomic import CHECKSUMS
 from fffs.formats.ofrecord import OFRecordWriter
 from fffs.native.engine import CHECK_CRC32, CHECK_NONE
-from fffs.records import sidecar
+from fffs.packing import sidecars
+from fffs.records.source_file import SourceFile
 
 RECORDS = [b"\n\0" + np.random.default_rng(k).bytes(500 * k) for k in range(30)] + [b"\n\0" + bytes(3_000_000)]
 
@@ -47,7 +48,7 @@ def flip(path: Path, record: int) -> None:
 def test_a_sidecar_makes_a_format_verifiable(path: Path) -> None:
     with fffs.open(path) as reader:
         assert reader.index().check == CHECK_NONE
-    assert sidecar.keep_checksums(path) == [f"{path}.fffs-crc"]
+    assert sidecars.keep_checksums(path) == [f"{path}.fffs-crc"]
     with fffs.open(path) as reader:
         assert reader.index().check == CHECK_CRC32
         assert [record.tobytes() for record in reader.read(range(31))] == RECORDS
@@ -64,7 +65,7 @@ def test_a_sidecar_makes_a_format_verifiable(path: Path) -> None:
 def test_what_is_known_to_be_wrong_is_not_blessed(path: Path) -> None:
     assert run("verify", "--keep", path).code == 0
     flip(path, 3)
-    assert sidecar.keep_checksums(path) == []
+    assert sidecars.keep_checksums(path) == []
     result = run("verify", "--keep", path)
     assert result.code == RecordError.exit_code and b"record 3 " in result.out
 
@@ -75,7 +76,7 @@ def test_files_that_have_checksums_get_no_sidecar(tmp_path: Path) -> None:
     with fffs.tfrecord.TFRecordWriter(tmp_path / "x.tfrecord") as frames:
         frames.write_one(b"content")
     for name in ("x.ffr", "x.tfrecord"):
-        assert sidecar.keep_checksums(tmp_path / name) == []
+        assert sidecars.keep_checksums(tmp_path / name) == []
         (tmp_path / f"{name}.fffs-crc").write_bytes(b"not looked at")
         with fffs.open(tmp_path / name) as reader:
             assert reader.read_one(0).tobytes() == b"content"
@@ -84,7 +85,7 @@ def test_files_that_have_checksums_get_no_sidecar(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [0, 8, 16, 24, 28, 60, -1])
 def test_a_damaged_sidecar_is_refused(path: Path, at: int) -> None:
-    sidecar.keep_checksums(path)
+    sidecars.keep_checksums(path)
     file = path.with_name(path.name + ".fffs-crc")
     data = bytearray(file.read_bytes())
     data[at] ^= 1
@@ -101,7 +102,7 @@ def test_a_damaged_sidecar_is_refused(path: Path, at: int) -> None:
 
 
 def test_a_sidecar_of_another_version_is_refused_and_replaced(path: Path) -> None:
-    sidecar.keep_checksums(path)
+    sidecars.keep_checksums(path)
     other = path.with_name("other" + path.suffix if path.suffix else "part-1")
     path.rename(other)
     kept = path.with_name(path.name + CHECKSUMS).read_bytes()
@@ -111,7 +112,7 @@ def test_a_sidecar_of_another_version_is_refused_and_replaced(path: Path) -> Non
         fffs.open(path)
     result = run("cat", path, "00")
     assert result.code == MetadataError.exit_code and result.err.count("\n") == 1
-    assert sidecar.keep_checksums(path) == [f"{path}.fffs-crc"]
+    assert sidecars.keep_checksums(path) == [f"{path}.fffs-crc"]
     assert run("verify", path).code == 0
 
 
@@ -126,7 +127,7 @@ def test_a_file_that_is_written_anew_loses_the_checksums_of_the_old_one(path: Pa
     def is_kept() -> bool:
         return path.with_name(path.name + CHECKSUMS).exists()
 
-    assert sidecar.keep_checksums(path)
+    assert sidecars.keep_checksums(path)
     write_reversed(path)
     assert not is_kept()
     with fffs.open(path) as reader:
@@ -134,7 +135,7 @@ def test_a_file_that_is_written_anew_loses_the_checksums_of_the_old_one(path: Pa
         with fffs.FileWriter(tmp_path / "x.ffr", len(RECORDS)) as writer:
             for record in RECORDS:
                 writer.write_one(record)
-    assert sidecar.keep_checksums(path)
+    assert sidecars.keep_checksums(path)
     fffs.convert(tmp_path / "x.ffr", path, to="bag" if path.suffix else "ofrecord", force=True, verify=True)
     assert not is_kept()
 
@@ -147,7 +148,7 @@ def test_a_bag_that_grows_loses_the_checksums_that_it_had(tmp_path: Path) -> Non
                 bag.append(record)
         with fffs.open(path) as reader:
             assert reader.read_one(reader.n - 1).tobytes() == records[-1]
-        assert sidecar.keep_checksums(path)
+        assert sidecars.keep_checksums(path)
 
 
 def test_checksums_that_are_made_while_a_bag_grows_are_gone_when_it_has_grown(tmp_path: Path) -> None:
@@ -155,16 +156,16 @@ def test_checksums_that_are_made_while_a_bag_grows_are_gone_when_it_has_grown(tm
     with granular.BagWriter(path, layout="v3") as bag:
         for size in (1, 3_000_000):  # which stays in memory, and which does not
             bag.append(b"kept", flush=True)
-            assert sidecar.keep_checksums(path)
+            assert sidecars.keep_checksums(path)
             bag.append(b"x" * size)
             with fffs.open(path) as reader:
                 assert reader.read_one(reader.n - 1).tobytes() == b"kept"
-            sidecar.keep_checksums(path)
+            sidecars.keep_checksums(path)
             bag.flush()
             with fffs.open(path) as reader:
                 assert reader.read_one(reader.n - 1).tobytes() == b"x" * size
         bag.append(b"x" * 3_000_000)
-        sidecar.keep_checksums(path)
+        sidecars.keep_checksums(path)
         bag.discard()
     with fffs.open(path) as reader:
         assert reader.n == 4
@@ -179,7 +180,7 @@ def test_a_record_that_cannot_be_read_gets_no_checksum(tmp_path: Path) -> None:
     os.truncate(tmp_path / "x.bag", 7)
     try:
         with pytest.raises(TruncatedError, match=r"x\.bag: record 1 reaches past the end"):
-            sidecar._write(fffs.files.local.SourceFile(fd, index, os.fstat(fd)))
+            sidecars._write(SourceFile(fd, index, os.fstat(fd)))
     finally:
         os.close(fd)
     assert os.listdir(tmp_path) == ["x.bag"]
@@ -197,7 +198,7 @@ def read_unchecked(reader: Any) -> None:
 def test_checksums_of_a_compressed_bag_are_compared_unless_told_otherwise(tmp_path: Path) -> None:
     path = tmp_path / "x.bagz"
     path.write_bytes(FRAMES + LIMITS)
-    sidecar.keep_checksums(path)
+    sidecars.keep_checksums(path)
     data = bytearray(FRAMES + LIMITS)
     data[data.find(b"hello")] ^= 2  # these frames have no checksums of their own
     path.write_bytes(data)
@@ -220,7 +221,7 @@ def test_data_sets_are_verified_too(tmp_path: Path) -> None:
                 assert reader.n > 0
         except (fffs.errors.FffsError, AssertionError):
             continue
-        if not sidecar.keep_checksums(copy):
+        if not sidecars.keep_checksums(copy):
             continue
         with fffs.open(copy) as reader:
             assert repr(reader.read(range(reader.n))) == rows

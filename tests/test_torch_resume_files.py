@@ -15,7 +15,7 @@ from torch_samples import WARNINGS, Numbers, Tagged, begun, content, plain, writ
 import fffs
 from fffs.errors import UsageError
 from fffs.granular import BagWriter
-from fffs.records.sidecar import keep_checksums
+from fffs.packing.sidecars import keep_checksums
 from fffs.tfrecord import TFRecordWriter
 from fffs.torch import ConcatDataset, DataLoader, Dataset, Subset
 

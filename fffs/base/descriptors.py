@@ -11,11 +11,14 @@ import ctypes
 import errno
 import fcntl
 import os
+import resource
 import sys
 from contextlib import suppress
 
 LOWEST = 3
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
+
+FEW = 256
 
 
 def open_standard_streams() -> None:
@@ -92,3 +95,9 @@ def _call(name: str, *arguments: object) -> int:
     if fd < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return fd
+
+
+def are_few() -> bool:
+    """Whether this process may have few descriptors open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 0 <= soft < FEW

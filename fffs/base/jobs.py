@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from fffs.files.dirfd import are_few
+from fffs.base.descriptors import are_few
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]

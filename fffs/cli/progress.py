@@ -7,6 +7,8 @@ import sys
 import threading
 import time
 
+from fffs.base.text import human
+
 INTERVAL = 0.1  # seconds between drawings
 LABEL_MAX = 32  # characters; the rest of the line is for the bar
 
@@ -60,17 +62,3 @@ class ProgressBar:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def human(size: float) -> str:
-    """A number of bytes for people: ``1.2 GB``."""
-    for unit in ("B", "KB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError("unreachable")
-
-
-def plural(count: int, what: str) -> str:
-    """A count for people: ``1 file``, ``2 files``."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -18,7 +18,6 @@ from fffs.base.jobs import Jobs
 from fffs.converting.records import Records, StoredRecords
 from fffs.errors import MetadataError, UsageError
 from fffs.files.atomic import AtomicFile
-from fffs.files.local import SourceFile
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
 from fffs.granular.columns import Blobs
@@ -29,6 +28,7 @@ from fffs.layouts import Source, refs_table
 from fffs.packing.pack import build_tree
 from fffs.packing.pack_file import PackFile
 from fffs.records.index import Int64Array
+from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 from fffs.tree.builder import TreeBuilder
 from fffs.tree.tree import ROOT

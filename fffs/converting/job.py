@@ -26,10 +26,10 @@ from fffs.files.dirfd import close
 from fffs.files.local import open_source
 from fffs.formats.bag import COMPRESSED, sidecars
 from fffs.formats.ffrecord import SUFFIX
+from fffs.formats.sources import open_files
 from fffs.formats.tfrecord import HEAD, compression
 from fffs.layouts import load_source, packed
 from fffs.packing.pack import pack_folder
-from fffs.reader import open_files
 from fffs.records.store import RecordStore
 from fffs.tree.tree import ROOT
 

@@ -14,7 +14,7 @@ from fffs.files.dirfd import close
 from fffs.files.stamps import is_unchanged, make_stamp
 from fffs.formats.bag import SUFFIX, sidecars
 from fffs.formats.part_names import expand_shards
-from fffs.reader import expand_sources
+from fffs.formats.sources import expand_sources
 
 
 class Sources:

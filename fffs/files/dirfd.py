@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 from collections.abc import Iterator
 from types import TracebackType
 
-from fffs.base.descriptors import above_standard
+from fffs.base.descriptors import above_standard, are_few
 from fffs.native import lib
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -23,14 +22,7 @@ HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # needs no p
 # Others are found again from the next one above. Where descriptors are very few, it keeps the lowest one only.
 LOWEST = 16
 SPACED = 64
-FEW = 256
 PATH_MAX = int(lib.FFFS_PATH_MAX)
-
-
-def are_few() -> bool:
-    """Whether this process may have few descriptors open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 0 <= soft < FEW
 
 
 def open_folder(name: bytes, dir_fd: int, force: bool = False) -> int:

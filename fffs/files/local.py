@@ -1,33 +1,14 @@
-"""Source files: opened for reading, and kept together with their index."""
+"""Local files: opened for reading."""
 
 from __future__ import annotations
 
-import functools
 import os
 import stat
-from dataclasses import dataclass
-from typing import Any
 
 from fffs.base.descriptors import above_standard
 from fffs.base.paths import PathLike
 from fffs.errors import ReadError, SourceNotFoundError, UsageError
 from fffs.files.dirfd import close
-from fffs.files.stamps import make_stamp
-from fffs.records.index import RecordIndex
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """An open file, its index, and its status before the index was read. Whoever takes it over closes ``fd``."""
-
-    fd: int
-    index: RecordIndex
-    status: os.stat_result
-
-    @functools.cached_property
-    def stamp(self) -> Any:
-        """What it must keep while it is read, if it has no checksums."""
-        return make_stamp(self.status, self.index.least)
 
 
 def open_source(path: PathLike) -> tuple[int, str]:

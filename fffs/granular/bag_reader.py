@@ -14,12 +14,14 @@ from fffs.base.paths import PathLike
 from fffs.base.withblock import Closing
 from fffs.errors import ClosedError, RecordError
 from fffs.files.dirfd import close
-from fffs.files.local import SourceFile, open_with_status
+from fffs.files.local import open_with_status
 from fffs.formats.bag import COMPRESSED, load
 from fffs.granular.zstd import Decompressor
-from fffs.records.identity import Identity, refuse_others, refuse_replaced
+from fffs.records.identity import Identity
 from fffs.records.index import RecordIndex
+from fffs.records.reopening import refuse_others, refuse_replaced
 from fffs.records.sidecar import with_checksums
+from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore, UInt8Array
 
 MAX_RECORD = 1 << 30

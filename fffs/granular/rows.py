@@ -20,7 +20,8 @@ from fffs.granular.codecs import Codec
 from fffs.granular.codecs import decoders as supplied
 from fffs.granular.shards import Shard, open_shards
 from fffs.granular.spec import Type
-from fffs.records.identity import Identity, refuse_others, refuse_replaced
+from fffs.records.identity import Identity
+from fffs.records.reopening import refuse_others, refuse_replaced
 from fffs.records.store import RecordStore
 
 Mask = Mapping[str, Any] | Sequence[str] | None

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from fffs.errors import MetadataError, ReadError, SourceNotFoundError
 from fffs.files.dirfd import close
-from fffs.files.local import SourceFile, open_source
+from fffs.files.local import open_source
 from fffs.formats.bag import SUFFIX, tail_layout
 from fffs.granular.bag_reader import open_bag, size_of
 from fffs.granular.spec import NAME, REFS
+from fffs.records.source_file import SourceFile
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from fffs.base.paths import PathLike
 from fffs.base.withblock import Closing
 from fffs.errors import FormatError, MetadataError, RecordError, SourceNotFoundError, UsageError
 from fffs.files.dirfd import close
-from fffs.files.local import SourceFile
 from fffs.formats.bag import COMPRESSED
+from fffs.formats.sources import expand_sources, open_files
 from fffs.layouts import packed, plain, union
 from fffs.layouts.rows_view import RowsView
 from fffs.layouts.view import DecodedTreeView, TreeView, View
-from fffs.reader import expand_sources, open_files
+from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 from fffs.tree.tree import Tree
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fffs.errors import UnsupportedError
 from fffs.files.dirfd import close
-from fffs.files.local import SourceFile, open_with_status
+from fffs.files.local import open_with_status
 from fffs.granular import spec as specs
 from fffs.granular.shards import Shard, data_set_folders, find_shards, open_shards
 from fffs.granular.spec import Type
@@ -27,6 +27,7 @@ from fffs.layouts.plain import digits_for, numbered
 from fffs.layouts.refs_table import RefsTable
 from fffs.native.engine import CHECK_NONE
 from fffs.records.index import RecordIndex
+from fffs.records.source_file import SourceFile
 from fffs.tree.builder import DIRECTORY, FILE, build_tree
 from fffs.tree.tree import Tree
 

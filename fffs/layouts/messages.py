@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from fffs.errors import RecordError, UsageError
-from fffs.files.local import SourceFile
 from fffs.formats.features import EXAMPLE, OFRECORD, Decoded, Kind
 from fffs.formats.protobuf import MessageError
 from fffs.layouts import npy
@@ -21,6 +20,7 @@ from fffs.layouts.escape import file_name
 from fffs.layouts.plain import digits_for
 from fffs.layouts.rows import MOST_FILES, Entries, File, Row
 from fffs.native import lib
+from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 
 LARGEST = 64 << 20

@@ -11,8 +11,8 @@ import numpy as np
 from fffs.base.descriptors import duplicate
 from fffs.base.failures import reading
 from fffs.errors import ChecksumError, FormatError, MetadataError, UnsupportedError
-from fffs.files.local import SourceFile
 from fffs.records.index import RecordIndex
+from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 from fffs.tree import packed_pickle, trailer
 from fffs.tree.tree import Tree

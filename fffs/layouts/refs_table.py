@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from fffs.base.descriptors import duplicate
 from fffs.errors import MetadataError, RecordError
-from fffs.files.local import SourceFile
 from fffs.granular import refs
 from fffs.granular.shards import Shard
+from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore, UInt8Array
 
 Int64Array = npt.NDArray[np.int64]

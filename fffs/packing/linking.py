@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
-from fffs.cli.progress import human, plural
+from fffs.base.text import human, plural
 from fffs.errors import UnsupportedError
 from fffs.files.dirfd import Ways, close
 

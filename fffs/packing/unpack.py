@@ -19,7 +19,7 @@ from fffs.base.descriptors import above_standard
 from fffs.base.failures import writing
 from fffs.base.jobs import Jobs, Progress, default_jobs
 from fffs.base.paths import PathLike, named
-from fffs.cli.progress import human, plural
+from fffs.base.text import human, plural
 from fffs.errors import ReadError, RecordError, UnsupportedError, UsageError
 from fffs.files.atomic import AtomicFolder, refuse_content
 from fffs.files.dirfd import Ways

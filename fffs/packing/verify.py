@@ -11,10 +11,10 @@ import numpy as np
 
 from fffs.base.jobs import Progress
 from fffs.errors import ChecksumError, ReadError, TruncatedError
-from fffs.files.local import SourceFile
 from fffs.layouts import Source
 from fffs.layouts.packed import load as load_packed
 from fffs.native.engine import BLOCK, CHECK_NONE, crc32_combine
+from fffs.records.source_file import SourceFile
 from fffs.tree import packed_pickle
 
 BATCH_RECORDS = 4096

@@ -11,18 +11,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from fffs.errors import SourceChangedError
 from fffs.native import engine
 from fffs.native.engine import CHECK_NONE
 from fffs.records.index import RecordIndex
-
-if TYPE_CHECKING:
-    from fffs.records.store import RecordStore
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -53,48 +48,6 @@ def identify(index: RecordIndex, status: os.stat_result) -> Identity:
     checksums = 0 if index.checksums is None else engine.crc32(np.ascontiguousarray(index.checksums))
     place = _boot_id(), status.st_dev
     return Identity(index.file_size, framing, index.check, checksums, place, status.st_mtime_ns)
-
-
-def refuse_others(store: RecordStore, before: Sequence[Identity]) -> None:
-    """Raise SourceChangedError, with the store closed, unless its files are those with these identities, in order."""
-    paths = [file.index.path for file in store.files]
-    changed = [path for path, now, then in zip(paths, store.identity, before, strict=False) if not now.is_that_of(then)]
-    if len(paths) == len(before) and not changed:
-        return
-    store.close()
-    if changed:
-        raise SourceChangedError(
-            f"{changed[0]}: not the file that it was: it was replaced or changed in the meantime; open it anew"
-        )
-    where = paths[0] if paths else "the source"
-    raise SourceChangedError(f"{where}: there are {len(paths)} files now, and were {len(before)}; open them anew")
-
-
-def refuse_replaced(store: RecordStore, open_again: Callable[[], RecordStore]) -> None:
-    """Raise SourceChangedError when a copy of the reader, made now, would not have the files that its store has.
-
-    Who starts processes learns of it here; of one that cannot begin he would learn little. What is not there is for the
-    copy to find, which may be made on another machine.
-
-    Args:
-        store: the reader's.
-        open_again: opens the same paths.
-
-    """
-    for file in store.files:
-        try:
-            now = os.stat(file.index.path)
-        except OSError:
-            continue
-        if _key(now) != _key(file.status):
-            again = open_again()
-            refuse_others(again, store.identity)
-            again.close()
-            return
-
-
-def _key(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @functools.cache

@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from fffs.base.numbers import Indices, Int64Array, resolve
 from fffs.errors import ChecksumError, ReadError, RecordIndexError, SourceChangedError, TruncatedError
-from fffs.files.local import SourceFile
 from fffs.native import engine
 from fffs.native.engine import CHECK_NONE
 from fffs.records.index import RecordIndex
+from fffs.records.source_file import SourceFile
 
 
 class JoinedIndex:

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from fffs.errors import ReadError
 from fffs.files.file_systems import keeps_times
-from fffs.files.local import SourceFile
 from fffs.native import ffi, lib
+from fffs.records.source_file import SourceFile
 
 
 def make_native_store(files: Sequence[SourceFile]) -> tuple[Any, list[Any]]:

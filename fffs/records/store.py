@@ -20,12 +20,12 @@ from fffs.base.numbers import Indices, Int64Array, as_number, resolve
 from fffs.base.shared import Shared
 from fffs.errors import RecordIndexError, UsageError, WriteError
 from fffs.files import dirfd
-from fffs.files.local import SourceFile
 from fffs.native import engine, ffi, lib
 from fffs.native.engine import CHECK_NONE
 from fffs.records.identity import Identity, identify
 from fffs.records.joined_index import JoinedIndex
 from fffs.records.native_store import make_native_store
+from fffs.records.source_file import SourceFile
 
 UInt8Array = npt.NDArray[np.uint8]
 

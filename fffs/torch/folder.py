@@ -13,7 +13,7 @@ from fffs.base.paths import PathLike
 from fffs.errors import SourceNotFoundError
 from fffs.layouts import load_packed
 from fffs.reader import FileReader
-from fffs.records.identity import refuse_others
+from fffs.records.reopening import refuse_others
 from fffs.torch.batch import share_threads
 from fffs.torch.dataset import Dataset, several
 from fffs.tree.tree import ROOT, Tree

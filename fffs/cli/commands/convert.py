@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import time
 
+from fffs.base.text import human, plural
 from fffs.cli.output import Warnings, printable, say
 from fffs.cli.parser import OK, interrupt_once
-from fffs.cli.progress import ProgressBar, human, plural
+from fffs.cli.progress import ProgressBar
 from fffs.converting import convert
 
 COUNTED = {"granular": "row", "tar": "file", "zip": "file", "folder": "file"}

@@ -7,9 +7,9 @@ import json
 import stat
 from typing import Any
 
+from fffs.base.text import human
 from fffs.cli.output import put, say, warn
 from fffs.cli.parser import OK
-from fffs.cli.progress import human
 from fffs.layouts import Source, load_source
 from fffs.layouts.packed import load as load_packed
 from fffs.native import engine

@@ -6,9 +6,10 @@ import argparse
 import os
 import time
 
+from fffs.base.text import human, plural
 from fffs.cli.output import Warnings, printable, say
 from fffs.cli.parser import OK, interrupt_once
-from fffs.cli.progress import ProgressBar, human, plural
+from fffs.cli.progress import ProgressBar
 from fffs.errors import UsageError
 from fffs.packing.pack import pack_folder
 

@@ -9,9 +9,9 @@ import os
 import time
 from typing import Any
 
+from fffs.base.text import human
 from fffs.cli.output import put, say
 from fffs.cli.parser import OK
-from fffs.cli.progress import human
 from fffs.errors import DeadMountError, MountError
 from fffs.mount.fs.latency import percentile
 from fffs.mount.system import asking

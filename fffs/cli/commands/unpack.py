@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from fffs.base.text import plural
 from fffs.cli.output import Warnings, complain, printable, say
 from fffs.cli.parser import OK, interrupt_once
-from fffs.cli.progress import ProgressBar, plural
+from fffs.cli.progress import ProgressBar
 from fffs.errors import ReadError, RecordError
 from fffs.layouts import load_source
 from fffs.packing.unpack import unpack

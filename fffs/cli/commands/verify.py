@@ -7,14 +7,15 @@ import json
 import time
 from dataclasses import replace
 
+from fffs.base.text import human, plural
 from fffs.cli.output import complain, printable, put, say
 from fffs.cli.parser import OK
-from fffs.cli.progress import ProgressBar, human, plural
+from fffs.cli.progress import ProgressBar
 from fffs.errors import FormatError, RecordError
 from fffs.layouts import Source, load_records, load_source
+from fffs.packing.sidecars import keep_checksums
 from fffs.packing.verify import BadRecord, unverifiable, verify
 from fffs.records import index_cache
-from fffs.records.sidecar import keep_checksums
 
 LINES_MAX = 100  # of a file that was cut, each record behind is one
 

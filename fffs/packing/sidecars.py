@@ -1,0 +1,134 @@
+"""Writing checksums beside files whose formats have none: the files that ``fffs.records.sidecar`` reads."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fffs.base.failures import writing
+from fffs.base.paths import PathLike
+from fffs.errors import MetadataError, ReadError, SourceChangedError, TruncatedError, UsageError
+from fffs.files.atomic import CHECKSUMS, AtomicFile
+from fffs.files.dirfd import close
+from fffs.files.local import open_with_status
+from fffs.files.stamps import is_unchanged
+from fffs.formats import bag
+from fffs.formats.sources import expand_sources
+from fffs.formats.table import recogniser
+from fffs.granular import shards, spec
+from fffs.native import engine
+from fffs.native.engine import CHECK_CRC32, CHECK_NONE
+from fffs.records import index_cache
+from fffs.records.index import RecordIndex
+from fffs.records.sidecar import CRC, encode_head, with_checksums
+from fffs.records.source_file import SourceFile
+
+BATCH_RECORDS = 4096
+BATCH_BYTES = 256 << 20
+
+
+def keep_checksums(path: PathLike, format: str | None = None) -> list[str]:
+    """Write the sidecars of all files of a source whose formats have no checksums: what is in them now is right.
+
+    A sidecar that fits its file stays, also when records are not what it says: ``fffs verify`` names them then.
+
+    Args:
+        path: a record file, a folder of them, or a granular data set.
+        format: as in ``fffs.open``.
+
+    Returns:
+        The sidecars that were written.
+
+    Raises:
+        What opening the source raises; ReadError, TruncatedError: a record cannot be read; WriteError: a sidecar cannot
+        be written.
+
+    """
+    written: list[str] = []
+    recognise = recogniser(format)
+    for name, layout in _files(os.fsdecode(path), may_be_data_set=format is None):
+        fd, _, status = open_with_status(name)
+        try:
+            if layout:
+                index = bag.load(fd, name, layout)[0]
+            else:
+                with index_cache.unused():
+                    index = recognise(fd, name).load_index(fd, name, True)
+            if index.check == CHECK_NONE and not _fits(index):
+                written.append(_write(SourceFile(fd, index, status)))
+        finally:
+            close(fd)
+    return written
+
+
+def _files(path: str, *, may_be_data_set: bool) -> Iterator[tuple[str, str | None]]:
+    """The record files of a source; of a data set its Bags, also those of its shards, and the layout they are in."""
+    folders = shards.data_set_folders(path) if may_be_data_set else []
+    for folder in folders:
+        layout = shards.layout_of(folder, spec.load(folder))
+        for name in sorted(os.listdir(folder)):
+            if name.endswith(bag.SUFFIX):
+                yield os.path.join(folder, name), layout
+    if not folders:
+        yield from ((name, None) for name in expand_sources(path))
+
+
+def _fits(index: RecordIndex) -> bool:
+    try:
+        return with_checksums(index).check != CHECK_NONE
+    except MetadataError:
+        return False
+
+
+def _write(source: SourceFile) -> str:
+    """Compute and write the sidecar of an open file; its path.
+
+    Raises:
+        ReadError, TruncatedError: a record cannot be read. SourceChangedError: somebody writes to the file.
+        WriteError: the sidecar cannot be written.
+        UsageError: the file has more than 2**32 records.
+
+    """
+    index = source.index
+    checksums = np.concatenate([np.empty(0, np.uint32), *_compute(source)])
+    body = encode_head(index) + checksums.astype("<u4").tobytes()
+    with AtomicFile(index.path + CHECKSUMS, source.fd) as target:
+        with writing(target.path), open(target.fd, "wb", closefd=False) as file:
+            file.write(body)
+            file.write(CRC.pack(engine.crc32(body)))
+        if not is_unchanged(source.fd, source.stamp):
+            raise SourceChangedError(f"{index.path}: changed while its checksums were computed; try again later")
+        target.commit()
+    return index.path + CHECKSUMS
+
+
+def _compute(source: SourceFile) -> Any:
+    """uint32 checksums, a batch of records at a time; nothing is kept of their bytes."""
+    index = source.index
+    if len(index) >= 2**32:
+        raise UsageError(f"{index.path}: too many records for one file of checksums")
+    lengths = index.ends - index.starts
+    begin = 0
+    while begin < len(index):
+        sizes = np.cumsum(lengths[begin : begin + BATCH_RECORDS])
+        end = begin + max(1, int(np.searchsorted(sizes, BATCH_BYTES)))
+        requests = np.zeros(end - begin, engine.REQUEST)
+        requests["offset"], requests["length"] = index.starts[begin:end], lengths[begin:end]
+        requests["fd"], requests["check"] = source.fd, CHECK_CRC32
+        engine.read_batch(requests)  # nothing is expected: what comes out is what is wanted
+        for k in np.flatnonzero((requests["status"] != 0) & (requests["status"] != -errno.EBADMSG)).tolist():
+            status = -int(requests["status"][k])
+            if status == errno.ENODATA:
+                raise TruncatedError(
+                    f"{index.path}: record {begin + k} reaches past the end of the file; it was cut, copy it again",
+                    path=index.path,
+                    record=begin + k,
+                    number=begin + k,
+                )
+            raise ReadError(status, index.path, f"record {begin + k}")
+        yield requests["actual"].copy()
+        begin = end

@@ -1,0 +1,52 @@
+"""Reopening: copies of readers open their files anew, and refuse others than those that they were made from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from fffs.errors import SourceChangedError
+from fffs.records.identity import Identity
+from fffs.records.store import RecordStore
+
+
+def refuse_others(store: RecordStore, before: Sequence[Identity]) -> None:
+    """Raise SourceChangedError, with the store closed, unless its files are those with these identities, in order."""
+    paths = [file.index.path for file in store.files]
+    changed = [path for path, now, then in zip(paths, store.identity, before, strict=False) if not now.is_that_of(then)]
+    if len(paths) == len(before) and not changed:
+        return
+    store.close()
+    if changed:
+        raise SourceChangedError(
+            f"{changed[0]}: not the file that it was: it was replaced or changed in the meantime; open it anew"
+        )
+    where = paths[0] if paths else "the source"
+    raise SourceChangedError(f"{where}: there are {len(paths)} files now, and were {len(before)}; open them anew")
+
+
+def refuse_replaced(store: RecordStore, open_again: Callable[[], RecordStore]) -> None:
+    """Raise SourceChangedError when a copy of the reader, made now, would not have the files that its store has.
+
+    Who starts processes learns of it here; of one that cannot begin he would learn little. What is not there is for the
+    copy to find, which may be made on another machine.
+
+    Args:
+        store: the reader's.
+        open_again: opens the same paths.
+
+    """
+    for file in store.files:
+        try:
+            now = os.stat(file.index.path)
+        except OSError:
+            continue
+        if _key(now) != _key(file.status):
+            again = open_again()
+            refuse_others(again, store.identity)
+            again.close()
+            return
+
+
+def _key(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
