@@ -1,5 +1,6 @@
 /* Pooled memory: large buffers that keep their pages, and so cost no page faults when they are taken again. */
 #include "engine.h"
+#include "fork.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -116,7 +117,6 @@ void *fffs_buffer_take(size_t size)
 
     if (size > LARGEST)
         return NULL;
-    fffs_setup();
     index = class_of(size, &class_size);
     found = take_idle(index);
     if (found == NULL) {

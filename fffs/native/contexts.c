@@ -1,5 +1,6 @@
 /* I/O contexts: a pool for each asynchronous backend, which of these is selected, and what fork does to them. */
 #include "engine.h"
+#include "fork.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -85,26 +86,16 @@ static void close_idle_contexts(context_pool *pool)
     pthread_mutex_unlock(&pools_lock);
 }
 
-/* ---------------------------------------------------------------- set-up and fork */
+/* ---------------------------------------------------------------- fork */
 
-static void before_fork(void)
+void fffs_contexts_before_fork(void)
 {
-    fffs_threads_before_fork();
     pthread_mutex_lock(&pools_lock);
-    fffs_buffer_before_fork();
 }
 
-static void after_fork_in_parent(void)
+void fffs_contexts_after_fork(bool child)
 {
-    fffs_buffer_after_fork(false);
-    pthread_mutex_unlock(&pools_lock);
-    fffs_threads_after_fork(false);
-}
-
-static void after_fork_in_child(void)
-{
-    fffs_buffer_after_fork(true);
-    for (context_pool *pool = pools; pool < pools + POOLS; pool++) {
+    for (context_pool *pool = pools; child && pool < pools + POOLS; pool++) {
         /* Also those that are in the middle of a batch: that batch goes on in the parent only. */
         while (pool->all != NULL) {
             fffs_context *context = pool->all;
@@ -116,19 +107,6 @@ static void after_fork_in_child(void)
         pool->idle_count = 0;
     }
     pthread_mutex_unlock(&pools_lock);
-    fffs_threads_after_fork(true);
-}
-
-static void register_fork_handlers(void)
-{
-    (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-}
-
-void fffs_setup(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-    pthread_once(&once, register_fork_handlers);
 }
 
 /* ---------------------------------------------------------------- choosing a backend */
@@ -138,7 +116,6 @@ int fffs_engine_select(const char *name)
     context_pool *chosen = NULL;
     fffs_context *context;
 
-    fffs_setup();
     if (strcmp(name, "pread") != 0) {
         for (context_pool *pool = pools; pool < pools + POOLS; pool++)
             if (strcmp(name, pool->backend->name) == 0)
@@ -166,7 +143,6 @@ const char *fffs_engine_name(void)
 
 void fffs_engine_usage(int32_t *contexts, int32_t *threads)
 {
-    fffs_setup();
     pthread_mutex_lock(&pools_lock);
     *contexts = pools[0].idle_count + pools[1].idle_count;
     pthread_mutex_unlock(&pools_lock);

@@ -511,7 +511,6 @@ int fffs_read_batch(fffs_request *requests, size_t count)
     batch self;
     int failed;
 
-    fffs_setup();
     if (count == 0)
         return 0;
     failed = open_batch(&self, requests, count);

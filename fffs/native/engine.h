@@ -16,11 +16,6 @@
 
 #include "fffs.h"
 
-/* ---------------------------------------------------------------- set-up (contexts.c) */
-
-/* Registers the fork handlers, once. Called by every entry point that takes a lock. Any thread. */
-void fffs_setup(void);
-
 /* ---------------------------------------------------------------- pieces of a batch (engine.c) */
 
 /* A piece's status until it is finished; no errno is positive. */
@@ -200,12 +195,6 @@ int64_t fffs_now(void);
 
 /* Helper threads alive. */
 int fffs_threads_alive(void);
-
-/* Fork handlers of the parts, called by contexts.c's in this order; the child's reset what only the parent has. */
-void fffs_threads_before_fork(void);
-void fffs_threads_after_fork(bool child);
-void fffs_buffer_before_fork(void);
-void fffs_buffer_after_fork(bool child);
 
 /* ---------------------------------------------------------------- injected faults (fault.c) */
 

@@ -7,6 +7,7 @@
  *
  * "Remembers" holds only while the file is the same, and only for a file that rests: see watch.c. So what was
  * verified is remembered with the mark of that moment, and each plain read is followed by a look at the file. */
+#include "fork.h"
 #include "watch.h"
 
 #include <pthread.h>
@@ -53,28 +54,19 @@ struct fffs_store {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t checked = PTHREAD_COND_INITIALIZER;
 static unsigned epoch;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void before_fork(void)
+void fffs_store_before_fork(void)
 {
     pthread_mutex_lock(&mutex);
 }
 
-static void after_fork_in_parent(void)
+void fffs_store_after_fork(bool child)
 {
+    if (child) { /* nobody waits for a check here */
+        pthread_cond_init(&checked, NULL);
+        epoch++;
+    }
     pthread_mutex_unlock(&mutex);
-}
-
-static void after_fork_in_child(void)
-{
-    pthread_mutex_init(&mutex, NULL);
-    pthread_cond_init(&checked, NULL);
-    epoch++;
-}
-
-static void watch_forks(void)
-{
-    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 /* ---------------------------------------------------------------- life */
@@ -102,7 +94,6 @@ int fffs_store_new(const fffs_file *files, size_t count, fffs_store **store, siz
 
     if (!new)
         return -ENOMEM;
-    pthread_once(&once, watch_forks);
     new->files = fffs_allocate_zeroed(count ? count : 1, sizeof *new->files);
     if (!new->files)
         status = -ENOMEM;

@@ -1,5 +1,6 @@
 /* Helper threads: one pool per process, started when first wanted, that joins whichever batch offers work. */
 #include "engine.h"
+#include "fork.h"
 
 #include <errno.h>
 #include <pthread.h>

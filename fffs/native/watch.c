@@ -13,6 +13,7 @@
  * On a file system that another machine or another program serves, fstat answers from a cache, for as long as that
  * likes. On tmpfs a write through a mapping sets no time at all, ever. Files there never rest. */
 #include "watch.h"
+#include "fork.h"
 
 #include <pthread.h>
 #include <sys/stat.h>
@@ -28,23 +29,18 @@
 #define SECOND 1000000000LL
 
 /* Held for moves to a new generation. No allocation, no other lock and no system call happens under it but reading
- * the clock, and a child of fork inherits it free: see the fork handlers. */
+ * the clock, and a child of fork inherits it free: see fork.c. */
 static pthread_mutex_t moves = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void before_fork(void)
+void fffs_watch_before_fork(void)
 {
     pthread_mutex_lock(&moves);
 }
 
-static void after_fork(void)
+void fffs_watch_after_fork(bool child)
 {
+    (void)child; /* a move is over or has not begun: see above */
     pthread_mutex_unlock(&moves);
-}
-
-static void watch_forks(void)
-{
-    pthread_atfork(before_fork, after_fork, after_fork);
 }
 
 static int64_t nanoseconds(struct timespec time)
@@ -133,7 +129,6 @@ int fffs_watch_init(fffs_watch *watch, int fd, bool keeps_times, int64_t *size)
 
     if (status)
         return status;
-    pthread_once(&once, watch_forks);
     watch->fd = fd;
     atomic_init(&watch->generation, 1);
     atomic_init(&watch->rests_from, first_rest(keeps_times, seen));

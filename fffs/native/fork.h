@@ -1,0 +1,21 @@
+/* What the parts with locks do when the process forks. Only fork.c calls these; no other part registers handlers.
+ *
+ * before_fork takes the part's locks. after_fork runs in the thread that forked, which holds them: in the parent it
+ * only releases them, in the child it also resets what belongs to the parent's threads. */
+#ifndef FFFS_FORK_H
+#define FFFS_FORK_H
+
+#include <stdbool.h>
+
+void fffs_store_before_fork(void);
+void fffs_store_after_fork(bool child);
+void fffs_watch_before_fork(void);
+void fffs_watch_after_fork(bool child);
+void fffs_threads_before_fork(void);
+void fffs_threads_after_fork(bool child);
+void fffs_contexts_before_fork(void);
+void fffs_contexts_after_fork(bool child);
+void fffs_buffer_before_fork(void);
+void fffs_buffer_after_fork(bool child);
+
+#endif
