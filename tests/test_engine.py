@@ -394,7 +394,7 @@ def test_select(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(UsageError, match=r"FFFS_ENGINE.*nonsense"):
             engine.select()
         monkeypatch.delenv("FFFS_ENGINE")
-        with caplog.at_level(logging.DEBUG, "fffs.native.engine"):
+        with caplog.at_level(logging.DEBUG, "fffs.engine"):
             with fault(lib.FFFS_FAULT_URING_SETUP, 1, 9, -errno.EPERM):
                 engine.select("pread")
                 assert engine.select("uring") == "pread"
@@ -408,14 +408,43 @@ def test_select(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatc
 def test_environment() -> None:
     code = "from fffs.native import engine, lib; print(engine.name(), lib.fffs_engine_threads())"
     assert run_python(code, FFFS_ENGINE="pread", FFFS_THREADS="3") == "pread 3"
-    for bad in ("0", "x", "-1", ""):
-        check = f"""
-try:
-    {code.split(";")[0]}
-except ValueError as error:
-    print(error)
+
+
+FIRST_USES = {
+    "name": "engine.name()",
+    "batch": "engine.read_batch(engine.np.zeros(1, engine.REQUEST))",
+    "record": "store.read_one(0)",
+    "range": "store.read_range(0, 1, 2)",
+}
+
+
+@pytest.mark.parametrize("use", FIRST_USES)
+def test_the_first_use_chooses(use: str, folder: Path) -> None:
+    """Nothing before it: importing needs no ring, and does not fail because of the environment."""
+    (folder / "ten").write_bytes(b"0123456789")
+    code = f"""
+from fffs.native import engine, ffi, lib
+from fffs.records.index import RecordIndex
+from fffs.records.store import RecordStore, SourceFile
+import numpy as np, os
+path = {os.fspath(folder / "ten")!r}
+index = RecordIndex(path, np.array([0]), np.array([10]), None, engine.CHECK_NONE, 10)
+store = RecordStore([SourceFile(os.open(path, os.O_RDONLY), index)])
+counts = ffi.new("int32_t[2]")
+lib.fffs_engine_usage(counts, counts + 1)
+print(counts[0], ffi.string(lib.fffs_engine_name()).decode())
+for _ in range(2):
+    try:
+        {FIRST_USES[use]}
+    except ValueError as error:
+        print(error)
+print(ffi.string(lib.fffs_engine_name()).decode(), lib.fffs_engine_threads())
 """
-        assert "FFFS_THREADS" in run_python(check, FFFS_THREADS=bad)
+    best = run_python("from fffs.native import engine; print(engine.name())", FFFS_ENGINE="")
+    assert run_python(code, FFFS_THREADS="3", FFFS_ENGINE="").splitlines() == ["0 pread", f"{best} 3"]
+    for name, bad in [("FFFS_THREADS", bad) for bad in ("0", "x", "-1", "")] + [("FFFS_ENGINE", "bogus")]:
+        lines = run_python(code, **{name: bad}).splitlines()
+        assert lines[0] == "0 pread" and lines[1] == lines[2] and lines[1].startswith(name), lines
 
 
 FORBIDDEN = """

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from fffs.base import environment
 from fffs.base.descriptors import describe_shortage, open_standard_streams
 from fffs.cli.arguments import PLAIN, after_dashes, filled, positive, seconds, size
 from fffs.cli.output import complain, put
@@ -288,7 +289,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         complain(f"unrecognized arguments: {' '.join(odd)} (see fffs {args.command} --help)")
         return UsageError.exit_code
     try:
-        code = int(importlib.import_module(f"fffs.cli.commands.{args.command}").run(args))
+        command = importlib.import_module(f"fffs.cli.commands.{args.command}")
+        environment.check()
+        code = int(command.run(args))
         put(b"", flush=True)
         return code
     except FffsError as error:
@@ -346,6 +349,7 @@ def main_mount_helper() -> None:
     try:
         from fffs.cli.commands.mount import helper
 
+        environment.check()
         sys.exit(helper(sys.argv[1:]))
     except FffsError as error:
         complain(str(error))

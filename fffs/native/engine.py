@@ -1,7 +1,8 @@
 """Batched, verified reads: what the rest of fffs calls of ``fffs.native``'s engine.
 
 Everything here may be called from any thread, and after a fork in parent and child. The backend (io_uring, Linux AIO or
-plain reads) is chosen once, when this module is imported; which one it is changes speed, never a result.
+plain reads) is chosen once, at the first use; which one it is changes speed, never a result. To import this module
+opens nothing and cannot fail because of the environment.
 
 Environment:
     FFFS_ENGINE: ``uring``, ``aio`` or ``pread``: try only this one (plain reads where the system refuses it).
@@ -19,13 +20,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from fffs.errors import EngineError, UsageError
+from fffs.base import environment
+from fffs.errors import EngineError
 from fffs.native import ffi, lib
 
 _log = logging.getLogger("fffs.engine")
 
-NAMES: Final = ("uring", "aio", "pread")
-"""The backends, best first."""
+NAMES: Final = environment.BACKENDS
 
 CHECK_NONE: Final[int] = lib.FFFS_CHECK_NONE
 CHECK_CRC32: Final[int] = lib.FFFS_CHECK_CRC32
@@ -60,13 +61,23 @@ _REQUESTS = ffi.typeof("fffs_request[]")
 _BYTES = ffi.typeof("uint8_t[]")
 
 
-def _configure_threads() -> None:
-    value = os.environ.get("FFFS_THREADS")
-    if value is None:
+_chosen = False  # whether this process, or one that it was forked from, has a backend
+
+
+def ready() -> None:
+    """Do as the environment says, the first time: set the number of threads and choose the backend.
+
+    To be called before C reads batches by itself; ``read_batch`` and ``name`` do it.
+
+    Raises:
+        UsageError: FFFS_ENGINE or FFFS_THREADS says what it cannot. The next call looks again.
+    """
+    if _chosen:
         return
-    if not value.isdecimal() or not 0 < int(value) < 2**31:
-        raise UsageError(f"FFFS_THREADS must be a number of threads, at least 1, not {value!r}")
-    lib.fffs_engine_set_threads(int(value))
+    threads = environment.wanted_threads()
+    if threads is not None:
+        lib.fffs_engine_set_threads(threads)
+    select()
 
 
 def select(name: str | None = None) -> str:
@@ -80,21 +91,20 @@ def select(name: str | None = None) -> str:
     Raises:
         UsageError: there is no backend of that name.
     """
-    origin = "backend"
-    if name is None:
-        name, origin = os.environ.get("FFFS_ENGINE") or None, "FFFS_ENGINE"
-    if name is not None and name not in NAMES:
-        raise UsageError(f"{origin}: {name!r} is none of {', '.join(NAMES)}")
+    global _chosen
+    name = environment.wanted_backend() if name is None else environment.check_backend(name)
     for candidate in NAMES if name is None else (name, "pread"):
         refused = lib.fffs_engine_select(candidate.encode())
         if refused == 0:
+            _chosen = True
             return candidate
         _log.debug("backend %s refused: %s", candidate, os.strerror(-refused))
     raise EngineError("no backend can be used")  # pragma: no cover: plain reads are never refused
 
 
 def name() -> str:
-    """Name of the backend in use: one of ``NAMES``."""
+    """Name of the backend in use: one of ``NAMES``. Raises what ``ready`` raises."""
+    ready()
     return str(ffi.string(lib.fffs_engine_name()).decode())
 
 
@@ -156,7 +166,10 @@ def read_batch(requests: npt.NDArray[np.void]) -> bool:
     Raises:
         MemoryError: the batch could not be run for lack of memory.
         EngineError: it could not be run for another reason.
+        UsageError: as ``ready``.
     """
+    if not _chosen:
+        ready()
     if requests.dtype is not REQUEST and requests.dtype != REQUEST:
         raise TypeError(f"requests must be an array of fffs.native.engine.REQUEST, not of {requests.dtype}")
     view = _from_buffer(_REQUESTS, requests, True)
@@ -183,7 +196,3 @@ def read_at(fd: int, offset: int, dest: npt.NDArray[np.uint8], crc: int | None =
         request["check"], request["expected"] = CHECK_CRC32, crc
     read_batch(request)
     return -int(request["status"][0]), int(request["actual"][0])
-
-
-_configure_threads()
-select()

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fffs.errors import ReadError
 from fffs.files.file_systems import keeps_times
-from fffs.native import ffi, lib
+from fffs.native import engine, ffi, lib
 from fffs.records.source_file import SourceFile
 
 
@@ -20,8 +20,10 @@ def make_native_store(files: Sequence[SourceFile]) -> tuple[Any, list[Any]]:
     Raises:
         ReadError: a file's attributes cannot be read.
         MemoryError: there is no memory.
+        UsageError: the environment names no backend.
 
     """
+    engine.ready()  # from here on C reads batches by itself
     keep: list[Any] = []
     structs = ffi.new("fffs_file[]", max(len(files), 1))
     for k, source in enumerate(files):

@@ -39,9 +39,19 @@ RANGE_TRIES = 3
 PIECE = 16 * engine.BLOCK
 
 # Looked up once: attributes of the library cost a tenth of a microsecond each.
-_read_one = lib.fffs_read_one
 _from_buffer = ffi.from_buffer
 _BYTES = ffi.typeof("uint8_t[]")
+
+
+def _read_first(*arguments: Any) -> int:
+    """``fffs_read_one`` when it is called first; afterwards nothing stands in front of it."""
+    global _read_one
+    engine.ready()
+    _read_one = lib.fffs_read_one
+    return int(_read_one(*arguments))
+
+
+_read_one: Any = _read_first
 
 
 def _cut(buffer: UInt8Array, begins: Int64Array, lengths: Int64Array) -> list[UInt8Array]:

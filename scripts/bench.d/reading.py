@@ -14,7 +14,7 @@ from figures import Figure, Report, paired_ratio, progress, seconds
 from floor import Floor
 
 from fffs import FileReader
-from fffs.native import lib
+from fffs.native import engine, lib
 
 BATCH, SMALL_BATCH = 128, 1024
 
@@ -102,6 +102,7 @@ class _Bench:
 
 
 def run(report: Report, scratch: Path, quick: bool) -> None:
+    engine.ready()  # FFFS_THREADS counts from here on
     threads = lib.fffs_engine_threads()
     rounds = 5 if quick else 21
     large = _Bench(data.large_records(scratch, 2_000 if quick else 10_000), BATCH, 32, scratch, rounds)
