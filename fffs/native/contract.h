@@ -443,6 +443,10 @@ typedef struct {
     int32_t threads, cold_threads;            /* that were started, the cold ones when first needed */
 } fffs_fastpath_stats_t;
 
+/* Sets in a library's answer to FUSE_INIT, length bytes of it, how many requests may wait: FFFS_MAX_BACKGROUND and
+ * FFFS_CONGESTION, for which the library has no option. For mounts without these threads, which do it themselves. */
+void fffs_init_set_limits(uint8_t *answer, size_t length);
+
 /* Starts the threads, fewer of them where the system gives no more. tree and store stay the caller's and must outlive
  * the fast path; so must both descriptors, which it never closes. *fastpath is the caller's until fffs_fastpath_stop.
  * 0 or -errno, and then no message has been read. Not to be used after fork. */

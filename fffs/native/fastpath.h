@@ -1,35 +1,48 @@
-/* What the two halves of the fast path share: fastpath_ops.c answers requests, fastpath.c moves messages. */
+/* What a fast path consists of: for fastpath.c, which makes and ends it, and fastpath_workers.c, whose threads run it. */
 #ifndef FFFS_FASTPATH_H
 #define FFFS_FASTPATH_H
 
-#include "fffs.h"
+#include "fastpath_answers.h"
+#include "fastpath_cold.h"
+#include "fastpath_counters.h"
+#include "fastpath_events.h"
+#include "fastpath_init.h"
+#include "fastpath_kernel.h"
 
-#include <linux/fuse.h>
+#include <pthread.h>
 
-/* Room for the answer to the largest READ. */
-enum { FFFS_REPLY_ROOM = FFFS_READ_MAX + sizeof(struct fuse_out_header) };
+/* A thread. */
+struct fffs_worker {
+    struct fffs_fastpath *path;
+    pthread_t thread;
+    struct fffs_counters counters;
+    uint8_t *message, *reply; /* pooled buffers, or NULL */
+    _Atomic bool running;
+};
 
-/* What answering needs: all of it constant while threads run. */
-typedef struct {
-    fffs_fastpath_config config;
-    const fffs_tree *tree;
-    fffs_store *store;
-} fffs_fast_view;
+struct fffs_fastpath {
+    fffs_fast_view view;
+    struct fffs_kernel kernel;
+    struct fffs_init init;
+    struct fffs_events events;
+    struct fffs_cold cold;
+    struct fffs_worker *workers; /* ours: the relay, then hot ones, then cold ones */
+    int relays, hot;             /* how many of them were started; cold knows how many of its */
+    _Atomic bool stopping;
+    pthread_mutex_t starting; /* held until all are there who read messages */
+};
 
-/* What became of a request. */
-typedef struct {
-    int64_t length;  /* bytes of the reply; 0: none is due; -EREMOTE: the library's; -EAGAIN: would have to wait */
-    int kind;        /* FFFS_FAST_* */
-    int32_t status;  /* a read's failure as -errno, for the log, or 0 */
-    uint64_t record; /* of a read */
-} fffs_fast_answer;
+/* Starts the relay and as many hot threads as there may be, at least one. 0 or -errno, and then no message has been
+ * read; threads may be running all the same, and are told to stop. */
+int fffs_workers_start(struct fffs_fastpath *path);
 
-/* Answers the message (length bytes, unaligned content allowed, nothing about it believed) into reply, which has
- * FFFS_REPLY_ROOM bytes and 8-byte alignment. wait: reads may wait. Thread-safe. */
-fffs_fast_answer fffs_fast_answer_request(const fffs_fast_view *view, const uint8_t *message, size_t length,
-                                          uint8_t *reply, bool wait);
+/* The same for a cold one, for struct fffs_cold: owner is the fast path. */
+bool fffs_workers_start_cold(void *owner, int number);
 
-/* Edits the library's answer to INIT for what the fast path does: larger reads, no OPEN, no OPENDIR, cached links. */
-void fffs_fast_edit_init(const fffs_fastpath_config *config, uint64_t kernel_flags, uint8_t *reply, size_t length);
+/* Ends those that run; false when some still do after so many seconds. */
+bool fffs_workers_end(struct fffs_fastpath *path, double seconds);
+
+/* How many were started, of all kinds. */
+int fffs_workers_count(struct fffs_fastpath *path);
 
 #endif

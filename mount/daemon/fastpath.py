@@ -1,8 +1,8 @@
 """The fast path's hook-up: native threads between the kernel and pyfuse3, their log lines and their counters.
 
-What they do is in ``fffs/native/fastpath.c``. pyfuse3 stays the complete file system: it is given one end of a socket
-pair for its device and answers whatever the threads forward. Where the threads are not wanted or cannot be started, it
-is given the device itself.
+What they do is in ``fffs/native/fastpath_workers.c``. pyfuse3 stays the complete file system: it is given one end of a
+socket pair for its device and answers whatever the threads forward. Where the threads are not wanted or cannot be
+started, it is given the device itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The first message of a connection, FUSE_INIT, with limits in its answer that pyfuse3 has no way to set.
 
 libfuse is given one end of a socket pair for its device. The kernel's request goes in at the other end, the answer
-comes out, is edited and sent to the kernel, and then the device takes the place of the socket. See <linux/fuse.h> for
-the structures.
+comes out, is edited in C (``fastpath_init.c``) and sent to the kernel, and then the device takes the place of the
+socket.
 """
 
 from __future__ import annotations
@@ -10,17 +10,12 @@ from __future__ import annotations
 import os
 import select
 import socket
-import struct
 
 import pyfuse3
 import trio
 
-from fffs.native import lib
+from fffs.native import ffi, lib
 
-# struct fuse_out_header: length, error, unique. In struct fuse_init_out after it: max_background, congestion_threshold.
-_HEADER = struct.Struct("<IiQ")
-_LIMITS = struct.Struct("<HH")
-_LIMITS_AT = _HEADER.size + 16
 # The kernel refuses a smaller buffer.
 _LARGEST = 1 << 16
 
@@ -50,7 +45,9 @@ class Device:
                 await trio.lowlevel.wait_readable(ours)
                 nursery.cancel_scope.cancel()
             # Nothing waits for the socket any more: an event loop would not notice that the number means another file.
-            os.write(self._fuse, _edited(ours.recv(_LARGEST)))
+            answer = bytearray(ours.recv(_LARGEST))
+            lib.fffs_init_set_limits(ffi.from_buffer("uint8_t[]", answer), len(answer))
+            os.write(self._fuse, answer)
         os.dup2(self._fuse, self.number, inheritable=False)
         self.close()
         self.connected.set()
@@ -68,13 +65,3 @@ class Device:
             os.close(self._fuse)
             self._fuse = -1
         return True
-
-
-def _edited(answer: bytes) -> bytes:
-    """The answer to FUSE_INIT with our limits."""
-    length, error, _ = _HEADER.unpack_from(answer)
-    if error or length < _LIMITS_AT + _LIMITS.size:
-        return answer
-    edited = bytearray(answer)
-    _LIMITS.pack_into(edited, _LIMITS_AT, lib.FFFS_MAX_BACKGROUND, lib.FFFS_CONGESTION)
-    return bytes(edited)

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fastpath.h"
+#include "fastpath_answers.h"
 
 #define NONE 0
 #define RACE 1

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "fastpath.h"
+#include "fastpath_answers.h"
 
 enum {
     SMALL = 5000,

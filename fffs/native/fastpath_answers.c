@@ -3,7 +3,7 @@
  * What is answered here must mean what the FUSE library's operations mean by it; everything unknown or rare goes to
  * them. What is malformed does not: the library believes lengths. The message format is the kernel's,
  * include/uapi/linux/fuse.h. */
-#include "fastpath.h"
+#include "fastpath_answers.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -348,31 +348,4 @@ fffs_fast_answer fffs_fast_answer_request(const fffs_fast_view *view, const uint
     case FUSE_GETXATTR: return answer_about_node(view, &request, reply, wait);
     default: return forward();
     }
-}
-
-void fffs_fast_edit_init(const fffs_fastpath_config *config, uint64_t kernel_flags, uint8_t *reply, size_t length)
-{
-    const uint32_t wanted = FUSE_ASYNC_READ | FUSE_PARALLEL_DIROPS | FUSE_CACHE_SYMLINKS | FUSE_NO_OPEN_SUPPORT |
-                            FUSE_NO_OPENDIR_SUPPORT | FUSE_MAX_PAGES | FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO |
-                            FUSE_EXPLICIT_INVAL_DATA;
-    struct fuse_out_header header;
-    struct fuse_init_out out;
-
-    if (length < sizeof header + sizeof out)
-        return;
-    memcpy(&header, reply, sizeof header);
-    memcpy(&out, reply + sizeof header, sizeof out);
-    if (header.error != 0)
-        return;
-    out.flags |= wanted & (uint32_t)kernel_flags;
-    /* Without OPEN, the kernel would take a file for truncated that nobody refused to truncate: let it ask by
-     * SETATTR. */
-    out.flags &= ~(uint32_t)FUSE_ATOMIC_O_TRUNC;
-    out.max_readahead = config->max_readahead;
-    out.max_pages = (uint16_t)(config->max_read / 4096);
-    out.max_background = FFFS_MAX_BACKGROUND;
-    out.congestion_threshold = FFFS_CONGESTION;
-    /* The smallest that the kernel takes: it wants every read of its messages to have room for a write. */
-    out.max_write = 4096;
-    memcpy(reply + sizeof header, &out, sizeof out);
 }

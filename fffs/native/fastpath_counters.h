@@ -1,0 +1,27 @@
+/* What each thread of the fast path counts (fastpath_counters.c). Written by its thread alone, read by any. */
+#ifndef FFFS_FASTPATH_COUNTERS_H
+#define FFFS_FASTPATH_COUNTERS_H
+
+#include "fastpath_answers.h"
+
+#include <stdatomic.h>
+
+/* All zeros at first. */
+struct fffs_counters {
+    _Alignas(64) _Atomic uint64_t requests[FFFS_FAST_KINDS];
+    _Atomic uint64_t read_bytes, read_errors, cold_reads;
+    _Atomic uint64_t read_latency[FFFS_FAST_BUCKETS];
+};
+
+static inline void fffs_count(_Atomic uint64_t *counter, uint64_t by)
+{
+    atomic_fetch_add_explicit(counter, by, memory_order_relaxed);
+}
+
+/* Counts a request that was answered, and came in at began, on fffs_now's clock. */
+void fffs_count_answer(struct fffs_counters *counters, const fffs_fast_answer *answer, int64_t began);
+
+/* Adds what one thread has counted to the sums. Any thread. */
+void fffs_counters_add(const struct fffs_counters *counters, fffs_fastpath_stats_t *sums);
+
+#endif

@@ -1,0 +1,275 @@
+/* The fast path's threads: they stand between the kernel and the FUSE library, answer what they can and forward the
+ * rest.
+ *
+ *     kernel ──► hot threads ──┬─► answered from memory and page cache ──► kernel
+ *                              ├─► queue ──► cold threads, which may wait for the disk ──► kernel
+ *                              └─► library_fd ──► the library ──► library_fd ──► relay thread ──► kernel */
+#include "fastpath.h"
+#include "engine.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+
+/* A thread that answers all the time has its replies in a huge page, which the kernel need not look up piece by
+ * piece. */
+enum { HOT_REPLY_BUFFER = 2 * 1024 * 1024 };
+_Static_assert((int)HOT_REPLY_BUFFER >= (int)FFFS_REPLY_BUFFER, "a huge page holds the largest reply");
+
+/* The largest reply of the library: the bytes of a file that it decodes. */
+enum { LIBRARY_ROOM = 1100 * 1024 };
+
+/* A signal that nobody handles otherwise wakes threads from a read of the kernel's messages. */
+#define WAKE_SIGNAL (SIGRTMIN + 3)
+
+/* ---------------------------------------------------------------- answering */
+
+static void send_reply(struct fffs_worker *worker, const uint8_t *reply, const fffs_fast_answer *answer,
+                       int64_t began)
+{
+    struct fffs_fastpath *path = worker->path;
+
+    fffs_count_answer(&worker->counters, answer, began);
+    if (answer->length > 0)
+        (void)fffs_kernel_write(&path->kernel, reply, (size_t)answer->length);
+    if (answer->status)
+        fffs_events_bad(&path->events, answer->record, answer->status);
+}
+
+/* Hands a message to the library. It must not be lost: whoever sent it waits for an answer. In a READ there is no
+ * file handle, since nothing was opened: it becomes the inode, which is the library's handle of a file that it has
+ * opened. */
+static void forward(struct fffs_worker *worker, uint8_t *message, size_t length)
+{
+    struct fffs_fastpath *path = worker->path;
+    struct fuse_in_header header;
+
+    fffs_count(&worker->counters.requests[FFFS_FAST_FORWARDED], 1);
+    if (length < sizeof header)
+        return;
+    memcpy(&header, message, sizeof header);
+    fffs_init_note(&path->init, message, length);
+    if (header.opcode == FUSE_READ && length >= sizeof header + sizeof(struct fuse_read_in))
+        memcpy(message + sizeof header + offsetof(struct fuse_read_in, fh), &header.nodeid, sizeof header.nodeid);
+    while (send(path->view.config.library_fd, message, length, MSG_NOSIGNAL) < 0) {
+        if (errno == EINTR && !atomic_load(&path->stopping))
+            continue;
+        /* The library is gone: say so to whoever waits. */
+        struct fuse_out_header reply = {.len = sizeof reply, .error = -EIO, .unique = header.unique};
+
+        (void)fffs_kernel_write(&path->kernel, &reply, sizeof reply);
+        return;
+    }
+}
+
+static void answer_cold(struct fffs_worker *worker, struct fffs_cold_read *read, uint8_t *reply)
+{
+    struct fffs_fastpath *path = worker->path;
+    fffs_fast_answer answer = fffs_fast_answer_request(&path->view, read->message, read->length, reply, true);
+
+    fffs_count(&worker->counters.cold_reads, 1);
+    send_reply(worker, reply, &answer, read->began);
+    fffs_cold_done(&path->cold, read);
+}
+
+/* One message: answered, queued or forwarded. */
+static void handle(struct fffs_worker *worker, uint8_t *message, size_t length, uint8_t *reply)
+{
+    struct fffs_fastpath *path = worker->path;
+    int64_t began = fffs_now();
+    fffs_fast_answer answer = fffs_fast_answer_request(&path->view, message, length, reply, false);
+
+    if (answer.length == -EREMOTE) {
+        forward(worker, message, length);
+        return;
+    }
+    if (answer.length != -EAGAIN) {
+        send_reply(worker, reply, &answer, began);
+        return;
+    }
+    size_t file = (size_t)fffs_store_file_of(path->view.store, answer.record); /* there is such a record */
+    int status = fffs_cold_put(&path->cold, file, message, length, began);
+    struct fffs_cold_read *read;
+    if (status == -ENOMEM) {
+        answer = fffs_fast_answer_request(&path->view, message, length, reply, true);
+        send_reply(worker, reply, &answer, began);
+    } else if (status == -EAGAIN && (read = fffs_cold_next(&path->cold, false))) {
+        answer_cold(worker, read, reply);
+    }
+}
+
+/* ---------------------------------------------------------------- what threads do */
+
+/* Waits until all threads are there: what one has read could not be given back to the kernel. */
+static void await_others(struct fffs_fastpath *path)
+{
+    pthread_mutex_lock(&path->starting);
+    pthread_mutex_unlock(&path->starting);
+}
+
+static void *run_hot(void *argument)
+{
+    struct fffs_worker *worker = argument;
+    struct fffs_fastpath *path = worker->path;
+
+    await_others(path);
+    while (!atomic_load(&path->stopping)) {
+        int64_t got = fffs_kernel_read(&path->kernel, worker->message);
+
+        if (got < 0)
+            break;
+        if (got > 0)
+            handle(worker, worker->message, (size_t)got, worker->reply + FFFS_REPLY_START);
+    }
+    if (!atomic_load(
+            &path->stopping)) /* unmounted; whoever watches tells the library, whose socket has no such end */
+        fffs_events_ended(&path->events);
+    atomic_store(&worker->running, false);
+    return NULL;
+}
+
+static void *run_cold(void *argument)
+{
+    struct fffs_worker *worker = argument;
+    struct fffs_cold *cold = &worker->path->cold;
+
+    for (;;) {
+        struct fffs_cold_read *read = fffs_cold_next(cold, false);
+
+        if (!read) {
+            /* Most of these threads are idle most of the time: none keeps a megabyte for that. */
+            (void)madvise(worker->reply, FFFS_REPLY_BUFFER, MADV_DONTNEED);
+            read = fffs_cold_next(cold, true);
+        }
+        if (!read)
+            break;
+        answer_cold(worker, read, worker->reply + FFFS_REPLY_START);
+    }
+    atomic_store(&worker->running, false);
+    return NULL;
+}
+
+/* Carries the library's replies to the kernel. */
+static void *run_relay(void *argument)
+{
+    struct fffs_worker *worker = argument;
+    struct fffs_fastpath *path = worker->path;
+
+    await_others(path);
+    while (!atomic_load(&path->stopping)) {
+        ssize_t got = recv(path->view.config.library_fd, worker->reply, LIBRARY_ROOM, 0);
+
+        if (got == 0 || (got < 0 && errno != EINTR))
+            break;
+        if (got < (ssize_t)sizeof(struct fuse_out_header))
+            continue;
+        bool first = fffs_init_answer(&path->init, &path->view.config, worker->reply, (size_t)got);
+        if (fffs_kernel_write(&path->kernel, worker->reply, (size_t)got) && first)
+            fffs_events_connected(&path->events);
+    }
+    atomic_store(&worker->running, false);
+    return NULL;
+}
+
+/* ---------------------------------------------------------------- beginning and end */
+
+/* Starts a thread for a worker: 0 or -errno. Signals of the process are for the threads it knows of. */
+static int start(struct fffs_worker *worker, void *(*run)(void *), size_t message_room, size_t reply_room)
+{
+    int status = -ENOMEM;
+
+    worker->message = message_room ? fffs_buffer_take(message_room) : NULL;
+    worker->reply = fffs_buffer_take(reply_room);
+    if (worker->reply && (worker->message || !message_room)) {
+        sigset_t most, before;
+        int32_t fault;
+
+        sigfillset(&most);
+        sigdelset(&most, WAKE_SIGNAL);
+        pthread_sigmask(SIG_SETMASK, &most, &before);
+        atomic_store(&worker->running, true);
+        status =
+            fffs_fault(FFFS_FAULT_THREAD, &fault) ? -EAGAIN : -pthread_create(&worker->thread, NULL, run, worker);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    if (status) {
+        atomic_store(&worker->running, false);
+        fffs_buffer_give(worker->message);
+        fffs_buffer_give(worker->reply);
+        worker->message = worker->reply = NULL;
+    }
+    return status;
+}
+
+bool fffs_workers_start_cold(void *owner, int number)
+{
+    struct fffs_fastpath *path = owner;
+
+    return start(&path->workers[1 + path->hot + number], run_cold, 0, FFFS_REPLY_BUFFER) == 0;
+}
+
+static void wake(int signal)
+{
+    (void)signal;
+}
+
+int fffs_workers_start(struct fffs_fastpath *path)
+{
+    struct sigaction action = {.sa_handler = wake}; /* without SA_RESTART: a read returns EINTR */
+
+    sigaction(WAKE_SIGNAL, &action, NULL);
+    pthread_mutex_lock(&path->starting);
+    int status = start(&path->workers[0], run_relay, 0, LIBRARY_ROOM);
+    path->relays = !status;
+    while (!status && path->hot < path->view.config.threads) {
+        status = start(&path->workers[1 + path->hot], run_hot, FFFS_MESSAGE_ROOM, HOT_REPLY_BUFFER);
+        path->hot += !status;
+    }
+    atomic_store(&path->stopping, path->hot == 0);
+    pthread_mutex_unlock(&path->starting);
+    return path->hot ? 0 : status;
+}
+
+int fffs_workers_count(struct fffs_fastpath *path)
+{
+    int cold, waiting;
+
+    fffs_cold_usage(&path->cold, &cold, &waiting);
+    return path->relays + path->hot + cold;
+}
+
+/* Wakes whoever still runs, once: a thread may be between its look at stopping and its read, so this is repeated. */
+static bool wake_all(struct fffs_fastpath *path)
+{
+    bool any = false;
+
+    for (int i = 0, count = fffs_workers_count(path); i < count; i++) {
+        if (atomic_load(&path->workers[i].running)) {
+            pthread_kill(path->workers[i].thread, WAKE_SIGNAL);
+            any = true;
+        }
+    }
+    return any;
+}
+
+bool fffs_workers_end(struct fffs_fastpath *path, double seconds)
+{
+    const struct timespec moment = {0, 2000000};
+    int64_t deadline = fffs_now() + (int64_t)(seconds * 1e9);
+
+    atomic_store(&path->stopping, true);
+    shutdown(path->view.config.library_fd, SHUT_RDWR);
+    fffs_cold_end(&path->cold);
+    while (wake_all(path)) {
+        if (fffs_now() > deadline)
+            return false;
+        nanosleep(&moment, NULL);
+    }
+    for (int i = 0, count = fffs_workers_count(path); i < count; i++)
+        pthread_join(path->workers[i].thread, NULL);
+    return true;
+}
