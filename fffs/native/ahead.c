@@ -1,10 +1,7 @@
 /* Telling the kernel what will be wanted before it is read. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <fcntl.h>
 
-#include "engine.h"
+#include "ahead.h"
 
 /* What was announced last: from there to there of this file. */
 typedef struct {

@@ -2,7 +2,9 @@
  *
  * The kernel overlaps AIO reads only on files opened with O_DIRECT. On others io_submit reads on the spot, so the
  * kernel is told ahead of time what comes next, and the reads it starts for that overlap instead. */
-#include "engine.h"
+#include "aio.h"
+#include "fault.h"
+#include "flight.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* Pooled memory: large buffers that keep their pages, and so cost no page faults when they are taken again. */
-#include "engine.h"
+#include "fault.h"
 #include "fork.h"
 
 #include <pthread.h>

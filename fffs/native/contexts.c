@@ -1,6 +1,9 @@
 /* I/O contexts: a pool for each asynchronous backend, which of these is selected, and what fork does to them. */
-#include "engine.h"
+#include "contexts.h"
+#include "aio.h"
 #include "fork.h"
+#include "threads.h"
+#include "uring.h"
 
 #include <errno.h>
 #include <pthread.h>

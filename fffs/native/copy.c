@@ -1,5 +1,5 @@
 /* Copying a range of one file into another with its checksums: what packing and unpacking do with every byte. */
-#include "fffs.h"
+#include "crc.h"
 
 #include <errno.h>
 #include <fcntl.h>

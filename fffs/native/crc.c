@@ -1,6 +1,6 @@
 /* Checksums: CRC-32 through libdeflate or wider registers, joining the CRCs of two neighbours, and a known-answer
  * test of both. */
-#include "engine.h"
+#include "crc.h"
 
 #include <errno.h>
 #include <libdeflate.h>

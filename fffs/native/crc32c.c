@@ -4,7 +4,7 @@
  * The instruction takes 8 bytes a cycle, but its result only comes three cycles later. So three strides that lie one
  * after another are computed side by side and then joined: a table per stride says what a checksum becomes when that
  * many bytes follow it. Tables need no second instruction, and serve every processor. */
-#include "fffs.h"
+#include "crc.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -9,7 +9,7 @@
  * Sixteen lanes in four registers are folded by 256 bytes at a time; then the registers into one, and its four lanes
  * into one. These 16 bytes have, as a message, the same remainder as all that was folded. libdeflate takes it from
  * there, with whatever is left over. */
-#include "fffs.h"
+#include "crc.h"
 
 #include <libdeflate.h>
 

@@ -1,6 +1,7 @@
 /* The life of a fast path, and what it tells of itself. What its threads do is in fastpath_workers.c. */
 #include "fastpath.h"
-#include "engine.h"
+#include "fault.h"
+#include "store.h"
 
 #include <errno.h>
 #include <stdlib.h>

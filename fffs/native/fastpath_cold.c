@@ -1,6 +1,6 @@
 /* Reads that must wait for a disk: a queue of those that may be done, and a backlog for each file that has enough. */
 #include "fastpath_cold.h"
-#include "engine.h"
+#include "fault.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* The counters of the fast path's threads. */
 #include "fastpath_counters.h"
-#include "engine.h"
+#include "clock.h"
 
 void fffs_count_answer(struct fffs_counters *counters, const fffs_fast_answer *answer, int64_t began)
 {

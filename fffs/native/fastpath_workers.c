@@ -5,7 +5,9 @@
  *                              ├─► queue ──► cold threads, which may wait for the disk ──► kernel
  *                              └─► library_fd ──► the library ──► library_fd ──► relay thread ──► kernel */
 #include "fastpath.h"
-#include "engine.h"
+#include "clock.h"
+#include "fault.h"
+#include "store.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* Injected faults: makes the nth operation of a kind fail or stall, and wraps operations that several parts use. */
-#include "engine.h"
+#include "fault.h"
 
 #include <stdlib.h>
 #include <sys/uio.h>

@@ -3,8 +3,9 @@
  * A read past the page cache needs places in the file and in memory that are multiples of what the file system wants,
  * and records begin anywhere. So it takes what is around a piece into memory of the flight's, and the piece is copied
  * out of that: as the kernel copies out of the page cache, whose pages it has to find, fill in and forget again. */
-#include "engine.h"
+#include "flight.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>

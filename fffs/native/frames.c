@@ -3,7 +3,7 @@
  *
  * A file of large records costs one read of 16 bytes per frame: the end of one and the beginning of the next. Where
  * frames are small, the piece that is read holds many. */
-#include "engine.h"
+#include "fault.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -7,6 +7,9 @@
  *
  * "Remembers" holds only while the file is the same, and only for a file that rests: see watch.c. So what was
  * verified is remembered with the mark of that moment, and each plain read is followed by a look at the file. */
+#include "store.h"
+#include "crc.h"
+#include "fault.h"
 #include "fork.h"
 #include "watch.h"
 

@@ -1,5 +1,7 @@
 /* Helper threads: one pool per process, started when first wanted, that joins whichever batch offers work. */
-#include "engine.h"
+#include "threads.h"
+#include "clock.h"
+#include "fault.h"
 #include "fork.h"
 
 #include <errno.h>
@@ -34,14 +36,6 @@ static _Atomic int open_count;
 static _Atomic int64_t expected_until;
 
 static _Atomic int thread_limit;
-
-int64_t fffs_now(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
 
 static inline void relax(void)
 {
@@ -172,14 +166,8 @@ void fffs_job_offer(fffs_job *job, int kind, void (*run)(void *work), void *work
     pthread_mutex_unlock(&lock);
 }
 
-void fffs_engine_expect(size_t count, uint64_t bytes)
+void fffs_threads_expect(int helpers)
 {
-    int helpers = fffs_useful_helpers(count, bytes);
-
-    if (helpers > fffs_engine_threads() - 1)
-        helpers = fffs_engine_threads() - 1;
-    if (helpers <= 0)
-        return;
     atomic_store(&expected_until, fffs_now() + EXPECT_NANOSECONDS);
     pthread_mutex_lock(&lock);
     for (int i = spinning; i < helpers && i - spinning < parked; i++)

@@ -1,5 +1,7 @@
 /* The io_uring backend: a ring for each slice of a batch, FFFS_DEPTH reads in flight, checksums as they complete. */
-#include "engine.h"
+#include "uring.h"
+#include "fault.h"
+#include "flight.h"
 
 #include <errno.h>
 #include <liburing.h>

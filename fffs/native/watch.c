@@ -13,6 +13,7 @@
  * On a file system that another machine or another program serves, fstat answers from a cache, for as long as that
  * likes. On tmpfs a write through a mapping sets no time at all, ever. Files there never rest. */
 #include "watch.h"
+#include "fault.h"
 #include "fork.h"
 
 #include <pthread.h>

@@ -2,7 +2,9 @@
 #ifndef FFFS_WATCH_H
 #define FFFS_WATCH_H
 
-#include "engine.h"
+#include "fffs.h"
+
+#include <stdatomic.h>
 
 /* One open file. Owns nothing: the descriptor is the caller's. */
 typedef struct {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "store.h"
 
 enum {
     FILE_SIZE = 3 * FFFS_BLOCK + 4321,

@@ -1,0 +1,9 @@
+/* The Linux AIO backend (aio.c). */
+#ifndef FFFS_AIO_H
+#define FFFS_AIO_H
+
+#include "contexts.h"
+
+extern const fffs_backend fffs_aio;
+
+#endif

@@ -1,0 +1,9 @@
+/* The io_uring backend (uring.c). Linux 5.6, where no sandbox forbids it. */
+#ifndef FFFS_URING_H
+#define FFFS_URING_H
+
+#include "contexts.h"
+
+extern const fffs_backend fffs_uring;
+
+#endif
