@@ -4,18 +4,18 @@
 #include "ahead.h"
 
 /* What was announced last: from there to there of this file. */
-typedef struct {
+struct announcement {
     int fd;
     int64_t from, to;
-} announcement;
+};
 
 /* Announces a range, but for what of it was announced just before. Errors are those of the read to come. */
-static void announce(announcement *last, int fd, int64_t start, int64_t end)
+static void announce(struct announcement *last, int fd, int64_t start, int64_t end)
 {
     if (start < 0 || start >= end)
         return;
     if (fd != last->fd || start < last->from || start > last->to)
-        *last = (announcement){fd, start, start};
+        *last = (struct announcement){fd, start, start};
     if (end <= last->to)
         return;
     (void)posix_fadvise(fd, last->to, end - last->to, POSIX_FADV_WILLNEED);
@@ -35,7 +35,7 @@ static bool widen(int64_t block, int64_t *start, int64_t *end)
 
 void fffs_prefetch(const fffs_request *requests, size_t count)
 {
-    announcement last = {-1, 0, 0};
+    struct announcement last = {-1, 0, 0};
 
     for (size_t i = 0; i < count; i++) {
         const fffs_request *request = &requests[i];
@@ -49,12 +49,12 @@ void fffs_prefetch(const fffs_request *requests, size_t count)
     }
 }
 
-void fffs_announce_blocks(fffs_piece *const *pieces, size_t count)
+void fffs_announce_blocks(struct fffs_piece *const *pieces, size_t count)
 {
-    announcement last = {-1, 0, 0};
+    struct announcement last = {-1, 0, 0};
 
     for (size_t i = 0; i < count; i++) {
-        const fffs_piece *piece = pieces[i];
+        const struct fffs_piece *piece = pieces[i];
         int64_t start = piece->offset, end = start + piece->length;
 
         if (widen(piece->around, &start, &end))

@@ -6,6 +6,6 @@
 
 /* Lets the kernel begin to read the blocks around pieces, where these want it. Best sorted by file and
  * offset. Any thread. */
-void fffs_announce_blocks(fffs_piece *const *pieces, size_t count);
+void fffs_announce_blocks(struct fffs_piece *const *pieces, size_t count);
 
 #endif

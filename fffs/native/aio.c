@@ -24,37 +24,37 @@ enum { AHEAD_PIECES = 96, AHEAD_BYTES = 32 << 20 };
 /* System calls in a row that may be interrupted before the context is given up. */
 enum { STALL_LIMIT = 1000 };
 
-typedef struct {
-    fffs_context head; /* first: the pool knows only this */
-    aio_context_t id;  /* 0: destroyed */
-} aio;
+struct aio {
+    struct fffs_context head; /* first: the pool knows only this */
+    aio_context_t id;         /* 0: destroyed */
+};
 
 /* One batch on one context. */
-typedef struct {
-    aio *context;
-    fffs_flight flight;
+struct voyage {
+    struct aio *context;
+    struct fffs_flight flight;
     uint32_t in_flight, stalls;
     size_t told;                    /* pieces the kernel knows of */
     uint64_t told_bytes;            /* of pieces told and not yet taken */
     struct iocb blocks[FFFS_DEPTH]; /* by slot */
-} voyage;
+};
 
 /* ---------------------------------------------------------------- the context */
 
-static int open_context(fffs_context **context)
+static int open_context(struct fffs_context **context)
 {
-    aio *new = fffs_allocate(sizeof *new);
+    struct aio *new = fffs_allocate(sizeof *new);
+
+    if (!new)
+        return -ENOMEM;
     int32_t fault;
     int failed = 0;
-
-    if (new == NULL)
-        return -ENOMEM;
     new->id = 0;
     if (fffs_fault(FFFS_FAULT_AIO_SETUP, &fault))
         failed = fault < 0 ? fault : -EIO;
-    else if (syscall(SYS_io_setup, FFFS_DEPTH, &new->id) != 0)
+    else if (syscall(SYS_io_setup, FFFS_DEPTH, &new->id))
         failed = -errno; /* EAGAIN: all contexts of a machine share /proc/sys/fs/aio-max-nr, 65536 by default */
-    if (failed != 0) {
+    if (failed) {
         free(new);
         return failed;
     }
@@ -63,21 +63,21 @@ static int open_context(fffs_context **context)
 }
 
 /* Waits for what is in flight, and cancels nothing that reads files. */
-static void destroy(aio *context)
+static void destroy(struct aio *context)
 {
-    if (context->id != 0)
+    if (context->id)
         syscall(SYS_io_destroy, context->id);
     context->id = 0;
 }
 
-static void close_context(fffs_context *context)
+static void close_context(struct fffs_context *context)
 {
-    destroy((aio *)context);
+    destroy((struct aio *)context);
     free(context);
 }
 
 /* A child inherits no AIO context, only the ring's pages, whose size is the kernel's business: they stay. */
-static void forget_context(fffs_context *context)
+static void forget_context(struct fffs_context *context)
 {
     free(context);
 }
@@ -85,14 +85,14 @@ static void forget_context(fffs_context *context)
 /* ---------------------------------------------------------------- a batch */
 
 /* Lets the kernel start reads of the pieces to come. */
-static void tell_ahead(voyage *self)
+static void tell_ahead(struct voyage *self)
 {
-    const fffs_flight *flight = &self->flight;
+    const struct fffs_flight *flight = &self->flight;
 
     if (self->told < flight->next)
         self->told = flight->next;
     while (self->told < flight->count && self->told < flight->next + AHEAD_PIECES && self->told_bytes < AHEAD_BYTES) {
-        const fffs_piece *piece = flight->pieces[self->told++];
+        const struct fffs_piece *piece = flight->pieces[self->told++];
 
         /* Advice: what it cannot do, the read does. */
         if (piece->align == 0)
@@ -103,13 +103,13 @@ static void tell_ahead(voyage *self)
 }
 
 /* Fills control blocks for up to GROUP reads. */
-static int fill(voyage *self, struct iocb **group)
+static int fill(struct voyage *self, struct iocb **group)
 {
     int count = 0, slot;
 
     tell_ahead(self);
     while (count < GROUP && (slot = fffs_flight_next(&self->flight)) >= 0) {
-        const fffs_slot *next = &self->flight.slots[slot];
+        const struct fffs_slot *next = &self->flight.slots[slot];
         struct iocb *block = &self->blocks[slot];
 
         memset(block, 0, sizeof *block);
@@ -125,33 +125,31 @@ static int fill(voyage *self, struct iocb **group)
     return count;
 }
 
-static long call_submit(const voyage *self, struct iocb **group, int count)
+static long call_submit(const struct voyage *self, struct iocb **group, int count)
 {
     int32_t fault;
-    long result;
 
     if (fffs_fault(FFFS_FAULT_AIO_SUBMIT, &fault))
         return fault;
-    result = syscall(SYS_io_submit, self->context->id, (long)count, group);
+    long result = syscall(SYS_io_submit, self->context->id, (long)count, group);
     return result < 0 ? -errno : result;
 }
 
-static long call_getevents(const voyage *self, bool wait, struct io_event *events)
+static long call_getevents(const struct voyage *self, bool wait, struct io_event *events)
 {
-    struct timespec at_once = {0, 0};
     int32_t fault;
-    long result;
 
     if (fffs_fault(FFFS_FAULT_AIO_WAIT, &fault))
         return fault < 0 ? fault : 0;
-    result =
+    struct timespec at_once = {0, 0};
+    long result =
         syscall(SYS_io_getevents, self->context->id, wait ? 1L : 0L, (long)GROUP, events, wait ? NULL : &at_once);
     return result < 0 ? -errno : result;
 }
 
 /* Submits a group. What the kernel does not accept is left to plain reads, which also find out why: an error of
  * io_submit is one of the first block's file as often as one of the context. */
-static void submit(voyage *self, struct iocb **group, int count)
+static void submit(struct voyage *self, struct iocb **group, int count)
 {
     int done = 0;
 
@@ -168,7 +166,7 @@ static void submit(voyage *self, struct iocb **group, int count)
 }
 
 /* Handles the events that are there, and waits for one if wait is set. False: waiting does not work. */
-static bool reap(voyage *self, bool wait)
+static bool reap(struct voyage *self, bool wait)
 {
     struct io_event events[GROUP];
     long result = call_getevents(self, wait, events);
@@ -184,10 +182,10 @@ static bool reap(voyage *self, bool wait)
     return true;
 }
 
-static bool run_context(fffs_context *context, fffs_piece **pieces, size_t count)
+static bool run_context(struct fffs_context *context, struct fffs_piece **pieces, size_t count)
 {
     struct iocb *group[GROUP];
-    voyage self = {.context = (aio *)context};
+    struct voyage self = {.context = (struct aio *)context};
     bool works = true;
 
     fffs_flight_open(&self.flight, pieces, count);
@@ -209,4 +207,4 @@ static bool run_context(fffs_context *context, fffs_piece **pieces, size_t count
     return works;
 }
 
-const fffs_backend fffs_aio = {"aio", open_context, close_context, forget_context, run_context};
+const struct fffs_backend fffs_aio = {"aio", open_context, close_context, forget_context, run_context};

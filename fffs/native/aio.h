@@ -4,6 +4,6 @@
 
 #include "contexts.h"
 
-extern const fffs_backend fffs_aio;
+extern const struct fffs_backend fffs_aio;
 
 #endif

@@ -21,7 +21,7 @@ static uint64_t count_pieces(const fffs_request *request)
 }
 
 /* Writes the pieces of one request; at least one, finished from the start if there is nothing to read. */
-static fffs_piece *cut_request(const fffs_request *request, uint32_t number, fffs_piece *piece)
+static struct fffs_piece *cut_request(const fffs_request *request, uint32_t number, struct fffs_piece *piece)
 {
     uint64_t count = count_pieces(request);
     int32_t status = !is_valid(request) ? -EINVAL : request->length == 0 ? 0 : FFFS_PENDING;
@@ -29,7 +29,7 @@ static fffs_piece *cut_request(const fffs_request *request, uint32_t number, fff
     for (uint64_t i = 0; i < count; i++, piece++) {
         int64_t start = (int64_t)i * FFFS_BLOCK, rest = request->length - start;
 
-        piece->dest = request->dest != NULL ? request->dest + start : NULL;
+        piece->dest = request->dest ? request->dest + start : NULL;
         piece->offset = request->offset + start;
         piece->length = status != FFFS_PENDING ? 0 : rest < FFFS_BLOCK ? (uint32_t)rest : FFFS_BLOCK;
         piece->done = 0;
@@ -48,7 +48,6 @@ static fffs_piece *cut_request(const fffs_request *request, uint32_t number, fff
 int fffs_batch_open(struct fffs_batch *self, fffs_request *requests, size_t count)
 {
     uint64_t total = 0;
-    fffs_piece *piece;
 
     if (count > UINT32_MAX)
         return -EINVAL;
@@ -67,11 +66,11 @@ int fffs_batch_open(struct fffs_batch *self, fffs_request *requests, size_t coun
     self->left = self->few_left;
     if (total > FFFS_FEW_PIECES) {
         self->pieces = fffs_allocate((size_t)total * (sizeof *self->pieces + sizeof *self->left));
-        if (self->pieces == NULL)
+        if (!self->pieces)
             return -ENOMEM;
-        self->left = (fffs_piece **)(self->pieces + total);
+        self->left = (struct fffs_piece **)(self->pieces + total);
     }
-    piece = self->pieces;
+    struct fffs_piece *piece = self->pieces;
     for (size_t i = 0; i < count; i++)
         piece = cut_request(&requests[i], (uint32_t)i, piece);
     atomic_init(&self->cursor, 0);
@@ -83,7 +82,7 @@ int fffs_batch_open(struct fffs_batch *self, fffs_request *requests, size_t coun
 
 int fffs_batch_close(struct fffs_batch *self)
 {
-    const fffs_piece *piece = self->pieces, *end = self->pieces + self->piece_count;
+    const struct fffs_piece *piece = self->pieces, *end = self->pieces + self->piece_count;
     int result = 0;
 
     for (size_t i = 0; i < self->count; i++) {
@@ -92,15 +91,15 @@ int fffs_batch_close(struct fffs_batch *self)
         request->status = piece->status;
         request->actual = piece->crc;
         for (piece++; piece < end && piece->request == i; piece++) {
-            if (request->status == 0)
+            if (!request->status)
                 request->status = piece->status;
             request->actual = fffs_checksum_combine(piece->check, request->actual, piece->crc, piece->length);
         }
-        if (request->status != 0)
+        if (request->status)
             request->actual = 0;
         else if (request->check != FFFS_CHECK_NONE && request->actual != request->expected)
             request->status = -EBADMSG;
-        if (request->status != 0)
+        if (request->status)
             result = -EIO;
     }
     if (self->pieces != self->few_pieces)

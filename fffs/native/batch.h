@@ -13,12 +13,12 @@ enum { FFFS_FEW_PIECES = 16 };
 struct fffs_batch {
     fffs_request *requests;
     size_t count;
-    fffs_piece *pieces;
+    struct fffs_piece *pieces;
     size_t piece_count;
     /* What the hot phase leaves, room for all: pieces that would wait from the front, and from the back those on file
      * systems that do not tell. */
-    fffs_piece **left;
-    fffs_piece **plain; /* those to be read plainly */
+    struct fffs_piece **left;
+    struct fffs_piece **plain; /* those to be read plainly */
     size_t plain_count;
     uint64_t bytes;
     bool direct;  /* what is to be read past the page cache can be: alone a piece is not worth a ring */
@@ -28,8 +28,8 @@ struct fffs_batch {
     _Alignas(64) _Atomic size_t miss_count;
     _Atomic size_t blind_count;
     _Atomic int misses_in_row;
-    fffs_piece few_pieces[FFFS_FEW_PIECES];
-    fffs_piece *few_left[FFFS_FEW_PIECES];
+    struct fffs_piece few_pieces[FFFS_FEW_PIECES];
+    struct fffs_piece *few_left[FFFS_FEW_PIECES];
 };
 
 /* Cuts the requests, which stay the caller's, into pieces. 0; or -errno, and then there is nothing to close. */

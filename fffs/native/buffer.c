@@ -23,7 +23,7 @@
 #define TAKEN UINT64_C(0x66666673206d656d)
 #define IDLE UINT64_C(0x66666673206f7574)
 
-typedef struct header {
+struct header {
     uint64_t magic;
     size_t size;  /* of the data: exactly its class's */
     size_t index; /* of the class */
@@ -33,48 +33,44 @@ typedef struct header {
     time_t since;                 /* the same, in seconds of the clock */
     struct header *below;         /* in the class's stack */
     struct header *newer, *older; /* among all idle buffers */
-} header;
+};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* Under lock: */
-static header *stacks[CLASSES]; /* last in, first out: the warmest pages first */
-static header *newest, *oldest;
+static struct header *stacks[CLASSES]; /* last in, first out: the warmest pages first */
+static struct header *newest, *oldest;
 static uint64_t taken_bytes, idle_bytes, gives;
 
 /* Class sizes: the powers of two from 64 KiB, and three steps between each two. */
 static size_t class_of(size_t size, size_t *class_size)
 {
-    size_t shift, step, steps;
-
     if (size <= (size_t)1 << SMALLEST_SHIFT) {
         *class_size = (size_t)1 << SMALLEST_SHIFT;
         return 0;
     }
-    shift = 63 - (size_t)__builtin_clzll(size - 1); /* 2^shift < size <= 2^(shift + 1) */
-    step = (size_t)1 << (shift - 2);
-    steps = (size - 1 - ((size_t)1 << shift)) / step + 1;
+    size_t shift = 63 - (size_t)__builtin_clzll(size - 1); /* 2^shift < size <= 2^(shift + 1) */
+    size_t step = (size_t)1 << (shift - 2);
+    size_t steps = (size - 1 - ((size_t)1 << shift)) / step + 1;
     *class_size = ((size_t)1 << shift) + steps * step;
     return 4 * (shift - SMALLEST_SHIFT) + steps;
 }
 
 /* A new mapping, its data aligned so that the kernel can use huge pages where they pay. NULL: no memory. */
-static header *map_buffer(size_t size, size_t index)
+static struct header *map_buffer(size_t size, size_t index)
 {
     size_t align = size >= HUGE_PAGE ? HUGE_PAGE : PAGE;
     size_t mapped = size + align + (align > PAGE ? PAGE : 0);
-    uint8_t *mapping, *data;
     int32_t fault;
-    header *new;
 
     if (fffs_fault(FFFS_FAULT_MEMORY, &fault))
         return NULL;
-    mapping = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *mapping = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping == MAP_FAILED)
         return NULL;
-    data = (uint8_t *)(((uintptr_t)mapping + PAGE + align - 1) & ~(uintptr_t)(align - 1));
+    uint8_t *data = (uint8_t *)(((uintptr_t)mapping + PAGE + align - 1) & ~(uintptr_t)(align - 1));
     if (size >= HUGE_PAGE)
         (void)madvise(data, size, MADV_HUGEPAGE); /* advice: kernels without huge pages refuse it */
-    new = (header *)(data - PAGE);
+    struct header *new = (struct header *)(data - PAGE);
     new->size = size;
     new->index = index;
     new->mapping = mapping;
@@ -83,25 +79,25 @@ static header *map_buffer(size_t size, size_t index)
 }
 
 /* Takes an idle buffer out of the list of all. Under lock. */
-static void unlink_idle(header *idle)
+static void unlink_idle(struct header *idle)
 {
-    *(idle->newer != NULL ? &idle->newer->older : &newest) = idle->older;
-    *(idle->older != NULL ? &idle->older->newer : &oldest) = idle->newer;
+    *(idle->newer ? &idle->newer->older : &newest) = idle->older;
+    *(idle->older ? &idle->older->newer : &oldest) = idle->newer;
     idle_bytes -= idle->size;
 }
 
 /* The last buffer given to the class or to any of the NEAR next larger ones: batches of about the same size then
  * share one buffer, which stays in the processor's cache, wherever their sizes lie between two classes. NULL: there
  * is none. */
-static header *take_idle(size_t index)
+static struct header *take_idle(size_t index)
 {
-    header *found = NULL;
+    struct header *found = NULL;
 
     pthread_mutex_lock(&lock);
     for (size_t i = index; i <= index + NEAR && i < CLASSES; i++)
-        if (stacks[i] != NULL && (found == NULL || stacks[i]->given > found->given))
+        if (stacks[i] && (!found || stacks[i]->given > found->given))
             found = stacks[i];
-    if (found != NULL) {
+    if (found) {
         stacks[found->index] = found->below;
         unlink_idle(found);
         taken_bytes += found->size;
@@ -112,16 +108,15 @@ static header *take_idle(size_t index)
 
 void *fffs_buffer_take(size_t size)
 {
-    size_t class_size, index;
-    header *found;
+    size_t class_size;
 
     if (size > LARGEST)
         return NULL;
-    index = class_of(size, &class_size);
-    found = take_idle(index);
-    if (found == NULL) {
+    size_t index = class_of(size, &class_size);
+    struct header *found = take_idle(index);
+    if (!found) {
         found = map_buffer(class_size, index);
-        if (found == NULL)
+        if (!found)
             return NULL;
         pthread_mutex_lock(&lock);
         taken_bytes += class_size;
@@ -132,9 +127,9 @@ void *fffs_buffer_take(size_t size)
 }
 
 /* Takes the longest unused buffer out of the pool. Under lock; the pool is not empty. */
-static header *evict(void)
+static struct header *evict(void)
 {
-    header *victim = oldest, **place = &stacks[victim->index];
+    struct header *victim = oldest, **place = &stacks[victim->index];
 
     while (*place != victim) /* a class holds few buffers, and the victim is its last */
         place = &(*place)->below;
@@ -155,15 +150,13 @@ static time_t seconds(void)
 
 void fffs_buffer_give(void *buffer)
 {
-    header *given, *victims = NULL;
-    time_t now;
-
-    if (buffer == NULL)
+    if (!buffer)
         return;
-    given = (header *)((uint8_t *)buffer - PAGE);
+    struct header *given = (struct header *)((uint8_t *)buffer - PAGE);
     if (given->magic != TAKEN)
         abort(); /* given twice, or overrun: either way somebody else's data is next */
-    now = seconds();
+    struct header *victims = NULL;
+    time_t now = seconds();
     pthread_mutex_lock(&lock);
     given->magic = IDLE;
     given->given = ++gives;
@@ -174,16 +167,18 @@ void fffs_buffer_give(void *buffer)
     stacks[given->index] = given;
     given->newer = NULL;
     given->older = newest;
-    *(newest != NULL ? &newest->newer : &oldest) = given;
+    *(newest ? &newest->newer : &oldest) = given;
     newest = given;
-    while (idle_bytes > IDLE_LIMIT || (victims == NULL && now - oldest->since > IDLE_SECONDS)) {
-        header *victim = evict();
+    while (idle_bytes > IDLE_LIMIT || (!victims && now - oldest->since > IDLE_SECONDS)) {
+        struct header *victim = evict();
+
         victim->below = victims;
         victims = victim;
     }
     pthread_mutex_unlock(&lock);
-    while (victims != NULL) {
-        header *victim = victims;
+    while (victims) {
+        struct header *victim = victims;
+
         victims = victim->below;
         munmap(victim->mapping, victim->mapped);
     }

@@ -14,44 +14,44 @@ enum { IDLE_CONTEXTS = 16 };
 
 /* ---------------------------------------------------------------- pools */
 
-typedef struct {
-    const fffs_backend *backend;
-    fffs_context *all, *idle;
+struct context_pool {
+    const struct fffs_backend *backend;
+    struct fffs_context *all, *idle;
     int idle_count;
-} context_pool;
+};
 
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
-static context_pool pools[] = {{&fffs_uring, NULL, NULL, 0}, {&fffs_aio, NULL, NULL, 0}}; /* under pools_lock */
+static struct context_pool pools[] = {{.backend = &fffs_uring}, {.backend = &fffs_aio}}; /* under pools_lock */
 enum { POOLS = sizeof pools / sizeof *pools };
 
 /* The pool of the selected backend; NULL: pread. */
-static context_pool *_Atomic selected = NULL;
+static struct context_pool *_Atomic selected = NULL;
 
 /* Under pools_lock. */
-static void unlink_context(context_pool *pool, fffs_context *context)
+static void unlink_context(struct context_pool *pool, struct fffs_context *context)
 {
-    *(context->previous != NULL ? &context->previous->next : &pool->all) = context->next;
-    if (context->next != NULL)
+    *(context->previous ? &context->previous->next : &pool->all) = context->next;
+    if (context->next)
         context->next->previous = context->previous;
 }
 
 /* The caller owns the context until it is returned. 0 or -errno. */
-static int take_context(context_pool *pool, fffs_context **context)
+static int take_context(struct context_pool *pool, struct fffs_context **context)
 {
     int failed = 0;
 
     pthread_mutex_lock(&pools_lock);
     *context = pool->idle;
-    if (*context != NULL) {
+    if (*context) {
         pool->idle = (*context)->next_idle;
         pool->idle_count--;
     } else {
         /* Under the lock, so that a fork meets either no context or a listed one. */
         failed = pool->backend->open(context);
-        if (failed == 0) {
+        if (!failed) {
             (*context)->previous = NULL;
             (*context)->next = pool->all;
-            if (pool->all != NULL)
+            if (pool->all)
                 pool->all->previous = *context;
             pool->all = *context;
         }
@@ -60,7 +60,7 @@ static int take_context(context_pool *pool, fffs_context **context)
     return failed;
 }
 
-static void return_context(context_pool *pool, fffs_context *context, bool usable)
+static void return_context(struct context_pool *pool, struct fffs_context *context, bool usable)
 {
     pthread_mutex_lock(&pools_lock);
     if (usable && pool->idle_count < IDLE_CONTEXTS) {
@@ -75,11 +75,11 @@ static void return_context(context_pool *pool, fffs_context *context, bool usabl
     pthread_mutex_unlock(&pools_lock);
 }
 
-static void close_idle_contexts(context_pool *pool)
+static void close_idle_contexts(struct context_pool *pool)
 {
     pthread_mutex_lock(&pools_lock);
-    while (pool->idle != NULL) {
-        fffs_context *context = pool->idle;
+    while (pool->idle) {
+        struct fffs_context *context = pool->idle;
 
         pool->idle = context->next_idle;
         unlink_context(pool, context);
@@ -91,6 +91,19 @@ static void close_idle_contexts(context_pool *pool)
 
 /* ---------------------------------------------------------------- fork */
 
+/* Also those that are in the middle of a batch: that batch goes on in the parent only. Under pools_lock. */
+static void forget_contexts(struct context_pool *pool)
+{
+    while (pool->all) {
+        struct fffs_context *context = pool->all;
+
+        pool->all = context->next;
+        pool->backend->forget(context);
+    }
+    pool->idle = NULL;
+    pool->idle_count = 0;
+}
+
 void fffs_contexts_before_fork(void)
 {
     pthread_mutex_lock(&pools_lock);
@@ -98,17 +111,8 @@ void fffs_contexts_before_fork(void)
 
 void fffs_contexts_after_fork(bool child)
 {
-    for (context_pool *pool = pools; child && pool < pools + POOLS; pool++) {
-        /* Also those that are in the middle of a batch: that batch goes on in the parent only. */
-        while (pool->all != NULL) {
-            fffs_context *context = pool->all;
-
-            pool->all = context->next;
-            pool->backend->forget(context);
-        }
-        pool->idle = NULL;
-        pool->idle_count = 0;
-    }
+    for (struct context_pool *pool = pools; child && pool < pools + POOLS; pool++)
+        forget_contexts(pool);
     pthread_mutex_unlock(&pools_lock);
 }
 
@@ -116,22 +120,22 @@ void fffs_contexts_after_fork(bool child)
 
 int fffs_engine_select(const char *name)
 {
-    context_pool *chosen = NULL;
-    fffs_context *context;
+    struct context_pool *chosen = NULL;
 
-    if (strcmp(name, "pread") != 0) {
-        for (context_pool *pool = pools; pool < pools + POOLS; pool++)
+    if (strcmp(name, "pread")) {
+        for (struct context_pool *pool = pools; pool < pools + POOLS; pool++)
             if (strcmp(name, pool->backend->name) == 0)
                 chosen = pool;
-        if (chosen == NULL)
+        if (!chosen)
             return -EINVAL;
+        struct fffs_context *context;
         int failed = take_context(chosen, &context);
-        if (failed != 0)
+        if (failed)
             return failed;
         return_context(chosen, context, true);
     }
     atomic_store(&selected, chosen);
-    for (context_pool *pool = pools; pool < pools + POOLS; pool++)
+    for (struct context_pool *pool = pools; pool < pools + POOLS; pool++)
         if (pool != chosen)
             close_idle_contexts(pool);
     return 0;
@@ -139,9 +143,9 @@ int fffs_engine_select(const char *name)
 
 const char *fffs_engine_name(void)
 {
-    context_pool *pool = atomic_load(&selected);
+    struct context_pool *pool = atomic_load(&selected);
 
-    return pool != NULL ? pool->backend->name : "pread";
+    return pool ? pool->backend->name : "pread";
 }
 
 void fffs_engine_usage(int32_t *contexts, int32_t *threads)
@@ -156,19 +160,18 @@ void fffs_engine_usage(int32_t *contexts, int32_t *threads)
 
 bool fffs_backend_selected(void)
 {
-    return atomic_load(&selected) != NULL;
+    return atomic_load(&selected);
 }
 
-int fffs_backend_run(fffs_piece **pieces, size_t count)
+int fffs_backend_run(struct fffs_piece **pieces, size_t count)
 {
-    context_pool *pool = atomic_load(&selected);
-    fffs_context *context;
-    int failed;
+    struct context_pool *pool = atomic_load(&selected);
+    struct fffs_context *context;
 
-    if (pool == NULL)
+    if (!pool)
         return -ENOSYS;
-    failed = take_context(pool, &context);
-    if (failed != 0)
+    int failed = take_context(pool, &context);
+    if (failed)
         return failed;
     return_context(pool, context, pool->backend->run(context, pieces, count));
     return 0;

@@ -51,7 +51,7 @@ void fffs_buffer_give(void *buffer);
 /* Bytes held by callers, and bytes idle in the pool. */
 void fffs_buffer_usage(uint64_t *taken, uint64_t *idle);
 
-/* ---------------------------------------------------------------- batched reads (engine.c, contexts.c, flight.c) */
+/* ---------------------------------------------------------------- batched reads (engine.c and its parts) */
 
 /* How a record is checked. */
 enum { FFFS_CHECK_NONE = 0, FFFS_CHECK_CRC32 = 1, FFFS_CHECK_CRC32C = 2 };
@@ -146,7 +146,7 @@ int64_t fffs_fault_seen(int kind);
 /* How many operations FFFS_FAULT_HOLD makes wait just now. */
 int32_t fffs_fault_held(void);
 
-/* ---------------------------------------------------------------- the tree of names (tree.c) */
+/* ---------------------------------------------------------------- the tree of names (tree*.c) */
 
 /* An immutable namespace as flat arrays, also the layout of a packed folder's trailer (FORMATS.md). Every array is
  * borrowed and stays the caller's.

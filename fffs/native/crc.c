@@ -22,7 +22,7 @@ uint32_t fffs_crc32(uint32_t crc, const void *data, size_t size)
     if (wide && size >= WIDE_SIZE)
         return fffs_crc32_wide(crc, data, size);
     /* libdeflate takes a null pointer as "give me the initial value", whatever crc is. */
-    return data == NULL ? crc : libdeflate_crc32(crc, data, size);
+    return data ? libdeflate_crc32(crc, data, size) : crc;
 }
 
 /* Joining. A CRC is a remainder in GF(2)[x] modulo P. Appending n zero bytes to a message multiplies its remainder by
@@ -64,7 +64,7 @@ static void compute_zero_bytes(void)
 uint32_t fffs_crc32_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b)
 {
     pthread_once(&zero_bytes_once, compute_zero_bytes);
-    for (int k = 0; length_b != 0; k++, length_b >>= 1)
+    for (int k = 0; length_b; k++, length_b >>= 1)
         if (length_b & 1)
             crc_a = multiply(zero_bytes[k], crc_a);
     return crc_a ^ crc_b;
@@ -135,7 +135,7 @@ int fffs_self_test(void)
     wide = fffs_crc32_wide_setup() && is_wide_right(data, sizeof data);
     if (fffs_crc32(0, digits, 9) != 0xCBF43926u || crc32_by_definition(0, digits, 9) != 0xCBF43926u)
         return -EILSEQ;
-    if (test_short(data) != 0)
+    if (test_short(data))
         return -EILSEQ;
     for (size_t i = 0; i < sizeof long_runs / sizeof *long_runs; i++) {
         const uint8_t *start = data + long_runs[i].start;

@@ -13,7 +13,7 @@ static inline uint32_t fffs_crc_multiply(uint32_t polynomial, uint32_t a, uint32
 {
     uint32_t product = 0;
 
-    for (; a != 0; a <<= 1) {
+    for (; a; a <<= 1) {
         if (a & FFFS_CRC_ONE)
             product ^= b;
         /* b times x: the coefficient of x^31 leaves at bit 0, and x^32 = P - x^32 (mod P). */

@@ -40,7 +40,7 @@ static uint32_t multiply(uint32_t a, uint32_t b)
 /* The state when size zero bytes follow. zero_bytes must be there. */
 static uint32_t over_zeros(uint32_t state, uint64_t size)
 {
-    for (int k = 0; size != 0; k++, size >>= 1)
+    for (int k = 0; size; k++, size >>= 1)
         if (size & 1)
             state = multiply(zero_bytes[k], state);
     return state;

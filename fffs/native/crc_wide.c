@@ -19,17 +19,17 @@
 
 #define STRIDE 256
 
-typedef struct {
+struct factors {
     uint64_t low, high; /* x^(D + 32) and x^(D - 32) mod P, reflected, times x */
-} factors;
+};
 
 /* D in bytes: from a register of a stride to the same of the next one; from one register, or lane, to the next. */
-static factors by_stride, by_register, by_lane;
+static struct factors by_stride, by_register, by_lane;
 
-static factors factors_of(unsigned bytes)
+static struct factors factors_of(unsigned bytes)
 {
-    return (factors){(uint64_t)fffs_crc32_power(8 * bytes + 32) << 1, (uint64_t)fffs_crc32_power(8 * bytes - 32)
-                                                                          << 1};
+    return (struct factors){(uint64_t)fffs_crc32_power(8 * bytes + 32) << 1,
+                            (uint64_t)fffs_crc32_power(8 * bytes - 32) << 1};
 }
 
 bool fffs_crc32_wide_setup(void)
@@ -58,7 +58,7 @@ WIDE static inline __m128i fold_lane(__m128i lane, __m128i by, __m128i next)
     return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-WIDE static inline __m128i pair(factors f)
+WIDE static inline __m128i pair(struct factors f)
 {
     return _mm_set_epi64x((long long)f.high, (long long)f.low);
 }

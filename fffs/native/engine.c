@@ -75,15 +75,15 @@ static bool take_group(struct fffs_batch *self, size_t count, size_t *begin, siz
 /* ---------------------------------------------------------------- the hot phase */
 
 /* What a thread knows of its part of the batch. */
-typedef struct {
+struct hot_worker {
     uint8_t *scratch;
     int64_t hits; /* in a row */
     int64_t checked;
-} hot_worker;
+};
 
 /* pread takes a tenth less time than preadv2 for tiny reads. After TRUST_AFTER hits in a row tiny pieces are expected
  * to be cached; every TRUST_CHECK, the clock tells if they were not: then the thread asks again, to the end. */
-static bool is_trusted(hot_worker *self, const fffs_piece *piece)
+static bool is_trusted(struct hot_worker *self, const struct fffs_piece *piece)
 {
     if (self->hits < TRUST_AFTER || piece->length > TRUST_BYTES)
         return false;
@@ -100,19 +100,19 @@ static bool is_trusted(hot_worker *self, const fffs_piece *piece)
 }
 
 /* Leaves a piece to the backend. */
-static void note_miss(struct fffs_batch *self, fffs_piece *piece)
+static void note_miss(struct fffs_batch *self, struct fffs_piece *piece)
 {
     self->left[atomic_fetch_add_explicit(&self->miss_count, 1, memory_order_relaxed)] = piece;
 }
 
 /* Tries one piece, and notes what it left. */
-static void try_piece(struct fffs_batch *self, fffs_piece *piece, hot_worker *worker)
+static void try_piece(struct fffs_batch *self, struct fffs_piece *piece, struct hot_worker *worker)
 {
     int result = -EAGAIN;
 
     if (piece->status != FFFS_PENDING)
         return;
-    if (self->direct && piece->align != 0) {
+    if (self->direct && piece->align) {
         note_miss(self, piece);
         return;
     }
@@ -120,10 +120,11 @@ static void try_piece(struct fffs_batch *self, fffs_piece *piece, hot_worker *wo
         result = fffs_piece_read_hot(piece, &worker->scratch, is_trusted(worker, piece));
     if (result == 0) {
         worker->hits++;
-        if (atomic_load_explicit(&self->misses_in_row, memory_order_relaxed) != 0)
+        if (atomic_load_explicit(&self->misses_in_row, memory_order_relaxed))
             atomic_store_explicit(&self->misses_in_row, 0, memory_order_relaxed);
     } else if (result == -EOPNOTSUPP) {
         size_t number = atomic_fetch_add_explicit(&self->blind_count, 1, memory_order_relaxed);
+
         self->left[self->piece_count - 1 - number] = piece;
     } else {
         worker->hits = worker->hits < 0 ? worker->hits : 0;
@@ -135,7 +136,7 @@ static void try_piece(struct fffs_batch *self, fffs_piece *piece, hot_worker *wo
 /* One thread's share of the hot phase. */
 static void share_hot(void *work)
 {
-    hot_worker worker = {NULL, 0, 0};
+    struct hot_worker worker = {NULL, 0, 0};
     struct fffs_batch *self = work;
     size_t i, end;
 
@@ -147,7 +148,7 @@ static void share_hot(void *work)
 
 static void run_hot(struct fffs_batch *self)
 {
-    fffs_job job;
+    struct fffs_job job;
 
     self->group = group_of(self->piece_count, self->bytes);
     fffs_job_offer(&job, FFFS_HOT, share_hot, self, useful_helpers(self->piece_count, self->bytes));
@@ -198,7 +199,7 @@ static int queue_helpers(size_t count)
 /* Pieces known to wait: a queue as deep as there are threads, at once. */
 static void run_misses(struct fffs_batch *self)
 {
-    fffs_job job;
+    struct fffs_job job;
 
     self->group = 1;
     fffs_job_offer(&job, FFFS_COLD, share_plain, self, queue_helpers(self->plain_count));
@@ -209,12 +210,13 @@ static void run_misses(struct fffs_batch *self)
 /* Pieces that may be cached or not. */
 static void run_blind(struct fffs_batch *self)
 {
-    fffs_job hot, cold;
-
+    struct fffs_job hot;
     uint64_t bytes = self->bytes / self->piece_count * self->plain_count;
 
     fffs_job_offer(&hot, FFFS_HOT, share_plain, self, useful_helpers(self->plain_count, bytes));
     if (share_until_slow(self)) {
+        struct fffs_job cold;
+
         fffs_announce_blocks(self->plain, self->plain_count);
         fffs_job_offer(&cold, FFFS_COLD, share_plain, self, queue_helpers(self->plain_count));
         share_plain(self);
@@ -223,7 +225,8 @@ static void run_blind(struct fffs_batch *self)
     fffs_job_retire(&hot);
 }
 
-static void run_plain(struct fffs_batch *self, fffs_piece **pieces, size_t count, void (*run)(struct fffs_batch *))
+static void run_plain(struct fffs_batch *self, struct fffs_piece **pieces, size_t count,
+                      void (*run)(struct fffs_batch *))
 {
     if (count == 0)
         return;
@@ -237,7 +240,7 @@ static void run_plain(struct fffs_batch *self, fffs_piece **pieces, size_t count
 
 static int compare_places(const void *a, const void *b)
 {
-    const fffs_piece *left = *(fffs_piece *const *)a, *right = *(fffs_piece *const *)b;
+    const struct fffs_piece *left = *(struct fffs_piece *const *)a, *right = *(struct fffs_piece *const *)b;
 
     if (left->fd != right->fd)
         return left->fd < right->fd ? -1 : 1;
@@ -251,7 +254,7 @@ static void share_backend(void *work)
     size_t i, end;
 
     while (take_group(self, self->plain_count, &i, &end))
-        if (fffs_backend_run(self->plain + i, end - i) != 0)
+        if (fffs_backend_run(self->plain + i, end - i))
             return;
 }
 
@@ -259,7 +262,7 @@ static void share_backend(void *work)
 static void run_slices(struct fffs_batch *self)
 {
     size_t slices = self->plain_count / SLICE_PIECES, threads = (size_t)fffs_engine_threads();
-    fffs_job job;
+    struct fffs_job job;
 
     slices = slices > threads ? threads : slices < 1 ? 1 : slices;
     self->group = (self->plain_count - 1) / slices + 1;
@@ -269,7 +272,7 @@ static void run_slices(struct fffs_batch *self)
 }
 
 /* Reads pieces through the selected backend. Returns how many it left, which are then the first. */
-static size_t run_backend(struct fffs_batch *self, fffs_piece **pieces, size_t count)
+static size_t run_backend(struct fffs_batch *self, struct fffs_piece **pieces, size_t count)
 {
     size_t left = 0;
 
@@ -287,7 +290,7 @@ static size_t run_backend(struct fffs_batch *self, fffs_piece **pieces, size_t c
 static void run_cold(struct fffs_batch *self)
 {
     size_t misses = atomic_load(&self->miss_count), blind = atomic_load(&self->blind_count);
-    fffs_piece **blind_pieces = self->left + self->piece_count - blind;
+    struct fffs_piece **blind_pieces = self->left + self->piece_count - blind;
 
     run_plain(self, blind_pieces, blind, run_blind);
     qsort(self->left, misses, sizeof *self->left, compare_places);
@@ -298,12 +301,11 @@ static void run_cold(struct fffs_batch *self)
 int fffs_read_batch(fffs_request *requests, size_t count)
 {
     struct fffs_batch self;
-    int failed;
 
     if (count == 0)
         return 0;
-    failed = fffs_batch_open(&self, requests, count);
-    if (failed != 0)
+    int failed = fffs_batch_open(&self, requests, count);
+    if (failed)
         return failed;
     run_hot(&self);
     run_cold(&self); /* helpers were joined through atomics: all that they wrote can be seen */

@@ -43,7 +43,7 @@ static int make_path(const fffs_fastpath_config *config, const fffs_tree *tree, 
     if (!path)
         return -ENOMEM;
     memset(path, 0, sizeof *path);
-    path->view = (fffs_fast_view){*config, tree, store};
+    path->view = (struct fffs_fast_view){*config, tree, store};
     path->kernel = (struct fffs_kernel){config->fuse_fd};
     pthread_mutex_init(&path->starting, NULL);
     int unwatched = fffs_events_open(&path->events, fffs_store_records(store));

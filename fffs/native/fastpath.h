@@ -21,7 +21,7 @@ struct fffs_worker {
 };
 
 struct fffs_fastpath {
-    fffs_fast_view view;
+    struct fffs_fast_view view;
     struct fffs_kernel kernel;
     struct fffs_init init;
     struct fffs_events events;

@@ -21,42 +21,42 @@ struct request {
 
 /* ---------------------------------------------------------------- replies */
 
-static fffs_fast_answer reply_with(uint8_t *reply, const struct request *request, int kind, size_t length)
+static struct fffs_fast_answer reply_with(uint8_t *reply, const struct request *request, int kind, size_t length)
 {
     struct fuse_out_header header = {
         .len = (uint32_t)(sizeof header + length), .error = 0, .unique = request->header.unique};
 
     memcpy(reply, &header, sizeof header);
-    return (fffs_fast_answer){.length = header.len, .kind = kind};
+    return (struct fffs_fast_answer){.length = header.len, .kind = kind};
 }
 
-static fffs_fast_answer reply_error(uint8_t *reply, const struct request *request, int kind, int error)
+static struct fffs_fast_answer reply_error(uint8_t *reply, const struct request *request, int kind, int error)
 {
     struct fuse_out_header header = {.len = sizeof header, .error = error, .unique = request->header.unique};
 
     memcpy(reply, &header, sizeof header);
-    return (fffs_fast_answer){.length = sizeof header, .kind = kind};
+    return (struct fffs_fast_answer){.length = sizeof header, .kind = kind};
 }
 
-static fffs_fast_answer forward(void)
+static struct fffs_fast_answer forward(void)
 {
-    return (fffs_fast_answer){.length = -EREMOTE, .kind = FFFS_FAST_FORWARDED};
+    return (struct fffs_fast_answer){.length = -EREMOTE, .kind = FFFS_FAST_FORWARDED};
 }
 
 /* A message that is shorter than its kind, or longer than it says. */
-static fffs_fast_answer malformed(uint8_t *reply, const struct request *request)
+static struct fffs_fast_answer malformed(uint8_t *reply, const struct request *request)
 {
     return reply_error(reply, request, FFFS_FAST_OTHER, -EIO);
 }
 
-static fffs_fast_answer no_reply(int kind)
+static struct fffs_fast_answer no_reply(int kind)
 {
-    return (fffs_fast_answer){.length = 0, .kind = kind};
+    return (struct fffs_fast_answer){.length = 0, .kind = kind};
 }
 
 /* ---------------------------------------------------------------- attributes */
 
-static uint64_t node_size(const fffs_fast_view *view, uint32_t node)
+static uint64_t node_size(const struct fffs_fast_view *view, uint32_t node)
 {
     const fffs_tree *tree = view->tree;
 
@@ -65,7 +65,7 @@ static uint64_t node_size(const fffs_fast_view *view, uint32_t node)
     return S_ISLNK(tree->mode[node]) ? tree->count[node] : 4096;
 }
 
-static void fill_attributes(const fffs_fast_view *view, uint32_t node, struct fuse_attr *attr)
+static void fill_attributes(const struct fffs_fast_view *view, uint32_t node, struct fuse_attr *attr)
 {
     const fffs_tree *tree = view->tree;
     int64_t mtime = tree->mtime[node], seconds = mtime / 1000000000;
@@ -85,7 +85,7 @@ static void fill_attributes(const fffs_fast_view *view, uint32_t node, struct fu
     attr->blksize = 4096;
 }
 
-static void fill_entry(const fffs_fast_view *view, uint32_t node, struct fuse_entry_out *entry)
+static void fill_entry(const struct fffs_fast_view *view, uint32_t node, struct fuse_entry_out *entry)
 {
     memset(entry, 0, sizeof *entry);
     entry->nodeid = INODE(node);
@@ -94,7 +94,7 @@ static void fill_entry(const fffs_fast_view *view, uint32_t node, struct fuse_en
 }
 
 /* The node of a request, or -1 when the kernel names one that never was. */
-static int64_t request_node(const fffs_fast_view *view, const struct request *request)
+static int64_t request_node(const struct fffs_fast_view *view, const struct request *request)
 {
     uint64_t inode = request->header.nodeid;
 
@@ -102,15 +102,15 @@ static int64_t request_node(const fffs_fast_view *view, const struct request *re
 }
 
 /* Whether the size and the bytes of a node are not those of its record. */
-static bool is_forwarded(const fffs_fast_view *view, uint32_t node)
+static bool is_forwarded(const struct fffs_fast_view *view, uint32_t node)
 {
     return view->config.forwarded && view->config.forwarded[node];
 }
 
 /* ---------------------------------------------------------------- names */
 
-static fffs_fast_answer answer_lookup(const fffs_fast_view *view, const struct request *request, uint32_t node,
-                                      uint8_t *reply)
+static struct fffs_fast_answer answer_lookup(const struct fffs_fast_view *view, const struct request *request,
+                                             uint32_t node, uint8_t *reply)
 {
     struct fuse_entry_out entry;
     const uint8_t *end = memchr(request->body, 0, request->length);
@@ -127,9 +127,9 @@ static fffs_fast_answer answer_lookup(const fffs_fast_view *view, const struct r
     int status = fffs_tree_lookup(view->tree, node, request->body, length, &found);
     if (status == -ENOTDIR)
         return reply_error(reply, request, FFFS_FAST_LOOKUP, status);
-    if (status == 0 && is_forwarded(view, found))
+    if (!status && is_forwarded(view, found))
         return forward();
-    if (status == 0) {
+    if (!status) {
         fill_entry(view, found, &entry);
     } else { /* inode 0 with a time: the kernel may remember that there is nothing */
         memset(&entry, 0, sizeof entry);
@@ -139,8 +139,8 @@ static fffs_fast_answer answer_lookup(const fffs_fast_view *view, const struct r
     return reply_with(reply, request, FFFS_FAST_LOOKUP, sizeof entry);
 }
 
-static fffs_fast_answer answer_getattr(const fffs_fast_view *view, const struct request *request, uint32_t node,
-                                       uint8_t *reply)
+static struct fffs_fast_answer answer_getattr(const struct fffs_fast_view *view, const struct request *request,
+                                              uint32_t node, uint8_t *reply)
 {
     struct fuse_attr_out out = {.attr_valid = view->config.timeout};
 
@@ -151,8 +151,8 @@ static fffs_fast_answer answer_getattr(const fffs_fast_view *view, const struct 
     return reply_with(reply, request, FFFS_FAST_GETATTR, sizeof out);
 }
 
-static fffs_fast_answer answer_readlink(const fffs_fast_view *view, const struct request *request, uint32_t node,
-                                        uint8_t *reply)
+static struct fffs_fast_answer answer_readlink(const struct fffs_fast_view *view, const struct request *request,
+                                               uint32_t node, uint8_t *reply)
 {
     const fffs_tree *tree = view->tree;
 
@@ -165,8 +165,8 @@ static fffs_fast_answer answer_readlink(const fffs_fast_view *view, const struct
 /* ---------------------------------------------------------------- directories */
 
 /* One entry of a listing with its attributes; 0 when there is no room for it. */
-static size_t put_entry(const fffs_fast_view *view, uint8_t *at, size_t room, uint32_t node, const uint8_t *name,
-                        uint32_t length, uint64_t next, bool plus, bool known)
+static size_t put_entry(const struct fffs_fast_view *view, uint8_t *at, size_t room, uint32_t node,
+                        const uint8_t *name, uint32_t length, uint64_t next, bool plus, bool known)
 {
     struct fuse_direntplus entry;
     size_t head = plus ? FUSE_NAME_OFFSET_DIRENTPLUS : FUSE_NAME_OFFSET;
@@ -192,8 +192,8 @@ static size_t put_entry(const fffs_fast_view *view, uint8_t *at, size_t room, ui
 }
 
 /* A part of a listing. Offsets: 1 is after ".", 2 after "..", k + 3 after the directory's entry k. */
-static fffs_fast_answer answer_readdir(const fffs_fast_view *view, const struct request *request, uint32_t node,
-                                       uint8_t *reply, bool plus)
+static struct fffs_fast_answer answer_readdir(const struct fffs_fast_view *view, const struct request *request,
+                                              uint32_t node, uint8_t *reply, bool plus)
 {
     const fffs_tree *tree = view->tree;
     struct fuse_read_in in;
@@ -228,8 +228,8 @@ static fffs_fast_answer answer_readdir(const fffs_fast_view *view, const struct 
 
 /* ---------------------------------------------------------------- contents */
 
-static fffs_fast_answer answer_read(const fffs_fast_view *view, const struct request *request, uint32_t node,
-                                    uint8_t *reply, bool wait)
+static struct fffs_fast_answer answer_read(const struct fffs_fast_view *view, const struct request *request,
+                                           uint32_t node, uint8_t *reply, bool wait)
 {
     const fffs_tree *tree = view->tree;
     struct fuse_read_in in;
@@ -245,9 +245,9 @@ static fffs_fast_answer answer_read(const fffs_fast_view *view, const struct req
     uint64_t size = in.size < FFFS_READ_MAX ? in.size : FFFS_READ_MAX;
     int64_t got =
         fffs_store_read(view->store, tree->ref[node], in.offset, size, reply + sizeof(struct fuse_out_header), flags);
-    fffs_fast_answer answer;
+    struct fffs_fast_answer answer;
     if (got == -EAGAIN && !wait)
-        answer = (fffs_fast_answer){.length = -EAGAIN, .kind = FFFS_FAST_READ};
+        answer = (struct fffs_fast_answer){.length = -EAGAIN, .kind = FFFS_FAST_READ};
     else if (got < 0) {
         answer = reply_error(reply, request, FFFS_FAST_READ, -EIO);
         answer.status = (int32_t)got;
@@ -274,7 +274,7 @@ static int32_t absence(const char *name)
 }
 
 /* Extended attributes that are not ours do not exist: ls and cp ask for several of each file. */
-static fffs_fast_answer answer_getxattr(const struct request *request, uint8_t *reply)
+static struct fffs_fast_answer answer_getxattr(const struct request *request, uint8_t *reply)
 {
     static const char ours[] = "user.fffs.";
     size_t head = sizeof(struct fuse_getxattr_in);
@@ -288,7 +288,7 @@ static fffs_fast_answer answer_getxattr(const struct request *request, uint8_t *
 
 /* ENOSYS means "never ask again, and keep what is cached": what makes re-reads as fast as a file system in the
  * kernel. To write is asked for only when somebody has remounted this one writable. */
-static fffs_fast_answer answer_open(const struct request *request, uint8_t *reply)
+static struct fffs_fast_answer answer_open(const struct request *request, uint8_t *reply)
 {
     struct fuse_open_in in;
 
@@ -300,8 +300,8 @@ static fffs_fast_answer answer_open(const struct request *request, uint8_t *repl
 }
 
 /* What names a node: an inode that never was, as an NFS client may have kept from another mount, is stale. */
-static fffs_fast_answer answer_about_node(const fffs_fast_view *view, const struct request *request, uint8_t *reply,
-                                          bool wait)
+static struct fffs_fast_answer answer_about_node(const struct fffs_fast_view *view, const struct request *request,
+                                                 uint8_t *reply, bool wait)
 {
     int64_t node = request_node(view, request);
 
@@ -319,8 +319,8 @@ static fffs_fast_answer answer_about_node(const fffs_fast_view *view, const stru
     }
 }
 
-fffs_fast_answer fffs_fast_answer_request(const fffs_fast_view *view, const uint8_t *message, size_t length,
-                                          uint8_t *reply, bool wait)
+struct fffs_fast_answer fffs_fast_answer_request(const struct fffs_fast_view *view, const uint8_t *message,
+                                                 size_t length, uint8_t *reply, bool wait)
 {
     struct request request;
 

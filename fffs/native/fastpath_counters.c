@@ -2,7 +2,7 @@
 #include "fastpath_counters.h"
 #include "clock.h"
 
-void fffs_count_answer(struct fffs_counters *counters, const fffs_fast_answer *answer, int64_t began)
+void fffs_count_answer(struct fffs_counters *counters, const struct fffs_fast_answer *answer, int64_t began)
 {
     fffs_count(&counters->requests[answer->kind], 1);
     if (answer->kind != FFFS_FAST_READ)

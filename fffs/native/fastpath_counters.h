@@ -19,7 +19,7 @@ static inline void fffs_count(_Atomic uint64_t *counter, uint64_t by)
 }
 
 /* Counts a request that was answered, and came in at began, on fffs_now's clock. */
-void fffs_count_answer(struct fffs_counters *counters, const fffs_fast_answer *answer, int64_t began);
+void fffs_count_answer(struct fffs_counters *counters, const struct fffs_fast_answer *answer, int64_t began);
 
 /* Adds what one thread has counted to the sums. Any thread. */
 void fffs_counters_add(const struct fffs_counters *counters, fffs_fastpath_stats_t *sums);

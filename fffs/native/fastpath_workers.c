@@ -30,7 +30,7 @@ enum { LIBRARY_ROOM = 1100 * 1024 };
 
 /* ---------------------------------------------------------------- answering */
 
-static void send_reply(struct fffs_worker *worker, const uint8_t *reply, const fffs_fast_answer *answer,
+static void send_reply(struct fffs_worker *worker, const uint8_t *reply, const struct fffs_fast_answer *answer,
                        int64_t began)
 {
     struct fffs_fastpath *path = worker->path;
@@ -71,7 +71,7 @@ static void forward(struct fffs_worker *worker, uint8_t *message, size_t length)
 static void answer_cold(struct fffs_worker *worker, struct fffs_cold_read *read, uint8_t *reply)
 {
     struct fffs_fastpath *path = worker->path;
-    fffs_fast_answer answer = fffs_fast_answer_request(&path->view, read->message, read->length, reply, true);
+    struct fffs_fast_answer answer = fffs_fast_answer_request(&path->view, read->message, read->length, reply, true);
 
     fffs_count(&worker->counters.cold_reads, 1);
     send_reply(worker, reply, &answer, read->began);
@@ -83,7 +83,7 @@ static void handle(struct fffs_worker *worker, uint8_t *message, size_t length, 
 {
     struct fffs_fastpath *path = worker->path;
     int64_t began = fffs_now();
-    fffs_fast_answer answer = fffs_fast_answer_request(&path->view, message, length, reply, false);
+    struct fffs_fast_answer answer = fffs_fast_answer_request(&path->view, message, length, reply, false);
 
     if (answer.length == -EREMOTE) {
         forward(worker, message, length);

@@ -9,18 +9,18 @@
 _Atomic uint32_t fffs_faults_armed;
 
 /* What is to happen to operations of one kind. */
-typedef struct {
+struct fault {
     _Atomic int64_t first, count, seen;
     _Atomic int32_t result;
-} fault;
+};
 
-static fault faults[32]; /* by kind */
+static struct fault faults[32]; /* by kind */
 static _Atomic int32_t held;
 static _Atomic uint32_t endings; /* how often all faults were ended: what is held waits for the next time */
 
 void fffs_fault_set(int kind, int64_t nth, int64_t count, int32_t result)
 {
-    fault *set = &faults[kind];
+    struct fault *set = &faults[kind];
 
     /* What was seen stays readable afterwards. */
     if (kind == FFFS_FAULT_NONE) {
@@ -60,13 +60,12 @@ static void hold(uint32_t since)
 
 bool fffs_fault_strikes(int kind, int32_t *result)
 {
-    fault *set = &faults[kind];
+    struct fault *set = &faults[kind];
     uint32_t since = atomic_load(&endings);
-    int64_t number;
 
     if ((atomic_load(&fffs_faults_armed) & 1U << kind) == 0)
         return false;
-    number = atomic_fetch_add(&set->seen, 1) + 1 - atomic_load(&set->first);
+    int64_t number = atomic_fetch_add(&set->seen, 1) + 1 - atomic_load(&set->first);
     if (number < 0 || number >= atomic_load(&set->count))
         return false;
     *result = atomic_load(&set->result);
@@ -93,26 +92,23 @@ static int32_t strike_read(int kind, size_t *size)
 int64_t fffs_pread(int fd, void *data, size_t size, int64_t offset)
 {
     int32_t fault = strike_read(FFFS_FAULT_PREAD, &size);
-    ssize_t result;
 
     if (fault < 0)
         return fault;
-    result = pread(fd, data, size, offset);
+    ssize_t result = pread(fd, data, size, offset);
     return result < 0 ? -errno : result;
 }
 
 int64_t fffs_pread_nowait(int fd, void *data, size_t size, int64_t offset)
 {
     int32_t fault = strike_read(FFFS_FAULT_PREAD, &size);
-    struct iovec target = {data, size};
-    ssize_t result;
 
     if (fault == 0)
         fault = strike_read(FFFS_FAULT_NOWAIT, &size);
     if (fault < 0)
         return fault;
-    target.iov_len = size;
-    result = preadv2(fd, &target, 1, offset, RWF_NOWAIT);
+    struct iovec target = {data, size};
+    ssize_t result = preadv2(fd, &target, 1, offset, RWF_NOWAIT);
     return result < 0 ? -errno : result;
 }
 

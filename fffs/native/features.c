@@ -116,19 +116,18 @@ static uint8_t *next_value(struct walk *w, fffs_feature *feature, uint32_t width
 
     if (at + width > w->out->values_size)
         w->out->values_size = at + width;
-    return w->values == NULL ? NULL : w->values + at;
+    return w->values ? w->values + at : NULL;
 }
 
 static bool take_varints(struct walk *w, fffs_feature *feature, size_t at, size_t end, uint32_t width)
 {
     while (at < end) {
         uint64_t value;
-        uint8_t *room;
 
         if (!varint(w, &at, end, &value))
             return false;
-        room = next_value(w, feature, width);
-        if (room != NULL)
+        uint8_t *room = next_value(w, feature, width);
+        if (room)
             memcpy(room, &value, width); /* the low bytes: what protobuf makes of a number that is too long */
     }
     return true;
@@ -144,7 +143,7 @@ static bool take_list(struct walk *w, fffs_feature *feature, const struct kind *
         if (kind->wire == BYTES) {
             uint64_t item = 2 * (feature->first + feature->count++);
 
-            if (w->items != NULL) {
+            if (w->items) {
                 w->items[item] = field.begin;
                 w->items[item + 1] = field.end;
             }
@@ -154,17 +153,17 @@ static bool take_list(struct walk *w, fffs_feature *feature, const struct kind *
             if (!take_varints(w, feature, field.begin, field.end, kind->width))
                 return false;
         } else {
-            if ((field.end - field.begin) % kind->width != 0)
+            if ((field.end - field.begin) % kind->width)
                 return refuse(w, "a number is cut", field.begin);
             for (; field.begin < field.end; field.begin += kind->width) {
                 uint8_t *room = next_value(w, feature, kind->width);
 
-                if (room != NULL)
+                if (room)
                     memcpy(room, w->data + field.begin, kind->width);
             }
         }
     }
-    return w->why == NULL;
+    return !w->why;
 }
 
 /* ---------------------------------------------------------------- features */
@@ -184,22 +183,20 @@ static bool take_feature(struct walk *w, fffs_feature *feature, uint64_t items_b
     struct field field;
 
     while (next_field(w, &at, end, &field)) {
-        const struct kind *kind;
-
         if (field.wire != BYTES || field.number > w->kind_count)
             continue;
-        kind = &w->kinds[field.number - 1];
+        const struct kind *kind = &w->kinds[field.number - 1];
         if (feature->kind != field.number) /* what another kind has left in the room is overwritten */
             *feature = (fffs_feature){field.number, kind->wire == BYTES ? items_begin : values_begin, 0};
         if (!take_list(w, feature, kind, field.begin, field.end))
             return false;
     }
-    return w->why == NULL;
+    return !w->why;
 }
 
 static void end_feature(struct walk *w, const fffs_feature *feature)
 {
-    if (w->features != NULL)
+    if (w->features)
         w->features[w->out->features] = *feature;
     w->out->features++;
 }
@@ -211,16 +208,15 @@ static bool take_feature_list(struct walk *w, size_t at, size_t end)
 
     while (next_field(w, &at, end, &field)) {
         uint64_t items_begin, values_begin;
-        fffs_feature feature;
 
         if (field.number != 1 || field.wire != BYTES)
             continue;
-        feature = begin_feature(w, &items_begin, &values_begin);
+        fffs_feature feature = begin_feature(w, &items_begin, &values_begin);
         if (!take_feature(w, &feature, items_begin, values_begin, field.begin, field.end))
             return false;
         end_feature(w, &feature);
     }
-    return w->why == NULL;
+    return !w->why;
 }
 
 /* One entry of a map: its value is a Feature, or with lists a FeatureList. */
@@ -247,12 +243,12 @@ static bool take_entry(struct walk *w, size_t at, size_t end, bool lists)
         if (!good)
             return false;
     }
-    if (w->why != NULL)
+    if (w->why)
         return false;
     if (!lists)
         end_feature(w, &feature);
     entry.count = w->out->features - entry.first;
-    if (w->entries != NULL)
+    if (w->entries)
         w->entries[w->out->entries] = entry;
     w->out->entries++;
     return true;
@@ -265,7 +261,7 @@ static bool take_map(struct walk *w, size_t at, size_t end, bool lists)
     while (next_field(w, &at, end, &field))
         if (field.number == 1 && field.wire == BYTES && !take_entry(w, field.begin, field.end, lists))
             return false;
-    return w->why == NULL;
+    return !w->why;
 }
 
 /* ---------------------------------------------------------------- messages */
@@ -286,7 +282,7 @@ static bool take_message(struct walk *w, size_t size, int schema)
         if (field.number == (lists ? 2u : 1u) && !take_map(w, field.begin, field.end, lists))
             return false;
     }
-    return w->why == NULL;
+    return !w->why;
 }
 
 int fffs_features_decode(const uint8_t *data, size_t size, int schema, uint64_t *tables, fffs_features *out,
@@ -298,7 +294,7 @@ int fffs_features_decode(const uint8_t *data, size_t size, int schema, uint64_t 
         w.kinds = ofrecord_kinds;
         w.kind_count = 5;
     }
-    if (tables != NULL) {
+    if (tables) {
         w.entries = (fffs_feature_entry *)tables;
         w.features = (fffs_feature *)(w.entries + out->entries);
         w.items = (uint64_t *)(w.features + out->features);

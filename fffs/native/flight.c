@@ -26,9 +26,8 @@ int fffs_open_direct(int fd, uint32_t *align)
 #ifdef STATX_DIOALIGN
     struct statx found;
     char path[40];
-    int direct, moved;
 
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &found) != 0)
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &found))
         return -errno;
     if (!(found.stx_mask & STATX_DIOALIGN) || found.stx_dio_offset_align == 0)
         return -EOPNOTSUPP;
@@ -38,9 +37,10 @@ int fffs_open_direct(int fd, uint32_t *align)
     if (!fffs_is_alignment(*align))
         return -EOPNOTSUPP;
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    direct = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
+    int direct = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
     if (direct >= 0 && direct <= 2) { /* as descriptors.py does it and for the same reasons */
-        moved = fcntl(direct, F_DUPFD_CLOEXEC, 3);
+        int moved = fcntl(direct, F_DUPFD_CLOEXEC, 3);
+
         close(direct);
         direct = moved;
     }
@@ -56,17 +56,16 @@ int fffs_open_direct(int fd, uint32_t *align)
 
 /* Memory in huge pages: a device writes into one of them in one go, and into small ones in 28 for 112 KiB, which took
  * twice as long. */
-static void open_direct_memory(fffs_flight *flight)
+static void open_direct_memory(struct fffs_flight *flight)
 {
     uint32_t longest = 0, align = 0, slots = FFFS_DEPTH;
-    size_t size;
 
     for (size_t i = 0; i < flight->count; i++) {
-        const fffs_piece *piece = flight->pieces[i];
+        const struct fffs_piece *piece = flight->pieces[i];
 
         if (piece->align > align)
             align = piece->align;
-        if (piece->align != 0 && piece->length > longest)
+        if (piece->align && piece->length > longest)
             longest = piece->length;
     }
     flight->direct = NULL;
@@ -77,11 +76,11 @@ static void open_direct_memory(fffs_flight *flight)
         flight->room = FFFS_DIRECT_MAX;
     if (slots > flight->count)
         slots = (uint32_t)flight->count;
-    size = (size_t)slots * flight->room;
+    size_t size = (size_t)slots * flight->room;
     flight->direct = fffs_buffer_take(size < HUGE_PAGE ? HUGE_PAGE : size);
 }
 
-void fffs_flight_open(fffs_flight *flight, fffs_piece **pieces, size_t count)
+void fffs_flight_open(struct fffs_flight *flight, struct fffs_piece **pieces, size_t count)
 {
     flight->pieces = pieces;
     flight->count = count;
@@ -96,25 +95,25 @@ void fffs_flight_open(fffs_flight *flight, fffs_piece **pieces, size_t count)
     open_direct_memory(flight);
 }
 
-int fffs_flight_next(fffs_flight *flight)
+int fffs_flight_next(struct fffs_flight *flight)
 {
     if (flight->again_count > 0)
         return flight->again[--flight->again_count];
     while (flight->free_count > 0 && flight->next < flight->count) {
-        fffs_piece *piece = flight->pieces[flight->next];
+        struct fffs_piece *piece = flight->pieces[flight->next];
         int slot = flight->free[flight->free_count - 1];
 
-        if (piece->align != 0) {
-            if (flight->direct == NULL) {
+        if (piece->align) {
+            if (!flight->direct) {
                 flight->next++; /* no memory: a plain read needs none, or less */
                 continue;
             }
             flight->slots[slot].direct = flight->direct + (size_t)slot * flight->room;
-        } else if (piece->dest == NULL) {
+        } else if (!piece->dest) {
             if (flight->scratch_count == SCRATCH_LIMIT)
                 return -1;
             flight->slots[slot].scratch = fffs_buffer_take(piece->length);
-            if (flight->slots[slot].scratch == NULL) {
+            if (!flight->slots[slot].scratch) {
                 flight->next++; /* a plain read may find the memory */
                 continue;
             }
@@ -128,14 +127,14 @@ int fffs_flight_next(fffs_flight *flight)
     return -1;
 }
 
-void fffs_flight_again(fffs_flight *flight, int slot)
+void fffs_flight_again(struct fffs_flight *flight, int slot)
 {
     flight->again[flight->again_count++] = (uint8_t)slot;
 }
 
-void fffs_flight_leave(fffs_flight *flight, int slot)
+void fffs_flight_leave(struct fffs_flight *flight, int slot)
 {
-    if (flight->slots[slot].scratch != NULL) {
+    if (flight->slots[slot].scratch) {
         fffs_buffer_give(flight->slots[slot].scratch);
         flight->slots[slot].scratch = NULL;
         flight->scratch_count--;
@@ -147,9 +146,9 @@ void fffs_flight_leave(fffs_flight *flight, int slot)
 
 /* A read past the page cache that brings none of the bytes that are wanted may have its own reasons: a plain one
  * decides. */
-static void landed_direct(fffs_flight *flight, int slot, int64_t result)
+static void landed_direct(struct fffs_flight *flight, int slot, int64_t result)
 {
-    const fffs_slot *landed = &flight->slots[slot];
+    const struct fffs_slot *landed = &flight->slots[slot];
     uint32_t skip = fffs_slot_skip(landed), rest = landed->piece->length - landed->piece->done;
 
     if (result <= skip) {
@@ -157,7 +156,7 @@ static void landed_direct(fffs_flight *flight, int slot, int64_t result)
         return;
     }
     result = result - skip < rest ? result - skip : rest;
-    if (landed->piece->dest != NULL)
+    if (landed->piece->dest)
         memcpy(landed->piece->dest + landed->piece->done, landed->direct + skip, (size_t)result);
     if (fffs_piece_read(landed->piece, result, landed->direct + skip))
         fffs_flight_leave(flight, slot);
@@ -165,11 +164,11 @@ static void landed_direct(fffs_flight *flight, int slot, int64_t result)
         fffs_flight_again(flight, slot);
 }
 
-void fffs_flight_landed(fffs_flight *flight, int slot, int64_t result)
+void fffs_flight_landed(struct fffs_flight *flight, int slot, int64_t result)
 {
-    fffs_slot *landed = &flight->slots[slot];
+    struct fffs_slot *landed = &flight->slots[slot];
 
-    if (landed->direct != NULL) {
+    if (landed->direct) {
         landed_direct(flight, slot, result);
         return;
     }
@@ -179,7 +178,7 @@ void fffs_flight_landed(fffs_flight *flight, int slot, int64_t result)
         fffs_flight_again(flight, slot);
 }
 
-void fffs_flight_close(fffs_flight *flight)
+void fffs_flight_close(struct fffs_flight *flight)
 {
     for (uint32_t i = 0; i < FFFS_DEPTH; i++)
         fffs_buffer_give(flight->slots[i].scratch);

@@ -100,29 +100,28 @@ int fffs_frames_scan(fffs_frames *frames, int64_t *ends, uint32_t *checksums, si
 
     *count = 0;
     frames->fault = FFFS_FRAME_GOOD;
-    if (window.data == NULL)
+    if (!window.data)
         return -ENOMEM;
     while (*count < room && frames->position < frames->size) {
-        int64_t begin = frames->position, left = frames->size - begin, end;
-        const uint8_t *bytes;
+        int64_t begin = frames->position, left = frames->size - begin;
 
         frames->length = 0;
         if (left < head) {
             frames->fault = FFFS_FRAME_CUT_HEAD;
             break;
         }
-        bytes = look(&window, begin, head, wanted < left ? wanted : left, &status);
-        if (bytes == NULL)
+        const uint8_t *bytes = look(&window, begin, head, wanted < left ? wanted : left, &status);
+        if (!bytes)
             break;
         frames->fault = examine(frames, bytes, left);
         if (frames->fault != FFFS_FRAME_GOOD)
             break;
-        end = begin + head + (int64_t)frames->length;
+        int64_t end = begin + head + (int64_t)frames->length;
         wanted = frames->length < SMALL ? PIECE : tail + head;
-        if (tail != 0) {
+        if (tail) {
             left = frames->size - end;
             bytes = look(&window, end, tail, wanted < left ? wanted : left, &status);
-            if (bytes == NULL)
+            if (!bytes)
                 break;
             checksums[*count] = unmasked(load_32(bytes));
         }

@@ -198,7 +198,7 @@ static int set_items(struct machine *m)
         return refuse(m, "it is not a tree of names and numbers");
     struct item dictionary = m->stack.at[mark - 2];
     for (size_t i = mark; i < m->stack.count; i += 2)
-        if (set_item(m, dictionary, m->stack.at[i], m->stack.at[i + 1]) != 0)
+        if (set_item(m, dictionary, m->stack.at[i], m->stack.at[i + 1]))
             return -1;
     m->stack.count = mark - 1;
     return 0;
@@ -210,7 +210,7 @@ static int set_one_item(struct machine *m)
 
     if (count < 3 || m->stack.at[count - 3].kind != DICTIONARY)
         return refuse(m, "it is not a tree of names and numbers");
-    if (set_item(m, m->stack.at[count - 3], m->stack.at[count - 2], m->stack.at[count - 1]) != 0)
+    if (set_item(m, m->stack.at[count - 3], m->stack.at[count - 2], m->stack.at[count - 1]))
         return -1;
     m->stack.count = count - 2;
     return 0;
@@ -220,7 +220,7 @@ static int put_string(struct machine *m, size_t width)
 {
     uint64_t length;
 
-    if (take_number(m, width, &length) != 0)
+    if (take_number(m, width, &length))
         return -1;
     if (length > m->size - m->next)
         return refuse(m, "it ends too early");
@@ -235,7 +235,7 @@ static int put_integer(struct machine *m, size_t width)
 {
     uint64_t number;
 
-    if (take_number(m, width, &number) != 0)
+    if (take_number(m, width, &number))
         return -1;
     if (width == 4) /* BININT is signed */
         number = (uint64_t)(int64_t)(int32_t)number;
@@ -247,11 +247,11 @@ static int put_long(struct machine *m)
 {
     uint64_t width, number;
 
-    if (take_number(m, 1, &width) != 0)
+    if (take_number(m, 1, &width))
         return -1;
     if (width > 8)
         return refuse(m, "a record number is too large");
-    if (take_number(m, width, &number) != 0)
+    if (take_number(m, width, &number))
         return -1;
     if (width > 0 && width < 8 && number >> (8 * width - 1))
         number |= UINT64_MAX << (8 * width);
@@ -262,7 +262,7 @@ static int memoise(struct machine *m, size_t width)
 {
     uint64_t index = m->memo.count;
 
-    if (width && take_number(m, width, &index) != 0)
+    if (width && take_number(m, width, &index))
         return -1;
     if (index != m->memo.count || m->stack.count == 0)
         return refuse(m, "its memo is not numbered as a pickler numbers it");
@@ -275,7 +275,7 @@ static int recall(struct machine *m, size_t width)
 {
     uint64_t index;
 
-    if (take_number(m, width, &index) != 0)
+    if (take_number(m, width, &index))
         return -1;
     if (index >= m->memo.count)
         return refuse(m, "it uses a memo that was never set");
@@ -291,7 +291,7 @@ static int put_global(struct machine *m)
     static const char wanted[] = "collections\nOrderedDict\n";
     size_t length = sizeof wanted - 1;
 
-    if (m->size - m->next < length || memcmp(m->data + m->next, wanted, length) != 0)
+    if (m->size - m->next < length || memcmp(m->data + m->next, wanted, length))
         return refuse(m, ONLY_ORDERED_DICT);
     m->next += length;
     return push(m, &m->stack, (struct item){CONSTRUCTOR, 0, 0});
@@ -306,7 +306,7 @@ static int put_stack_global(struct machine *m)
 {
     struct item module, name;
 
-    if (pop(m, STRING, &name) != 0 || pop(m, STRING, &module) != 0)
+    if (pop(m, STRING, &name) || pop(m, STRING, &module))
         return -1;
     if (!is_text(m, module, "collections") || !is_text(m, name, "OrderedDict"))
         return refuse(m, ONLY_ORDERED_DICT);
@@ -317,7 +317,7 @@ static int reduce(struct machine *m)
 {
     struct item item;
 
-    if (pop(m, EMPTY_TUPLE, &item) != 0 || pop(m, CONSTRUCTOR, &item) != 0)
+    if (pop(m, EMPTY_TUPLE, &item) || pop(m, CONSTRUCTOR, &item))
         return -1;
     if (m->out->directories >= UINT32_MAX - 1)
         return refuse(m, "there are too many folders");
@@ -329,7 +329,7 @@ static int begin_frame(struct machine *m)
 {
     uint64_t length;
 
-    if (take_number(m, 8, &length) != 0)
+    if (take_number(m, 8, &length))
         return -1;
     if (length > m->size - m->next)
         return refuse(m, "it ends too early");
@@ -388,10 +388,10 @@ static int run(struct machine *m)
         if (result >= 0 && m->frame && m->next > m->frame)
             return refuse(m, "its frames overlap");
     }
-    if (result < 0 || pop(m, DICTIONARY, &root) != 0)
+    if (result < 0 || pop(m, DICTIONARY, &root))
         return -1;
     /* The root is made first, and every other dictionary must have found its place. */
-    if (m->stack.count != 0 || root.value != 0)
+    if (m->stack.count || root.value)
         return refuse(m, "it is not a tree of names and numbers");
     m->out->consumed = m->next;
     if (m->out->names)

@@ -31,7 +31,7 @@ static bool is_backends_error(int64_t error)
     }
 }
 
-bool fffs_piece_read(fffs_piece *piece, int64_t result, const uint8_t *data)
+bool fffs_piece_read(struct fffs_piece *piece, int64_t result, const uint8_t *data)
 {
     if (result > 0) {
         piece->crc = fffs_checksum(piece->check, piece->crc, data, (size_t)result);
@@ -50,25 +50,24 @@ bool fffs_piece_read(fffs_piece *piece, int64_t result, const uint8_t *data)
 }
 
 /* Where the next bytes of a piece go: its dest, or one scratch buffer per thread, taken when first wanted. */
-static uint8_t *piece_data(fffs_piece *piece, uint8_t **scratch)
+static uint8_t *piece_data(struct fffs_piece *piece, uint8_t **scratch)
 {
-    if (piece->dest != NULL)
+    if (piece->dest)
         return piece->dest + piece->done;
-    if (*scratch == NULL)
+    if (!*scratch)
         *scratch = fffs_buffer_take(FFFS_BLOCK);
     return *scratch;
 }
 
-int fffs_piece_read_hot(fffs_piece *piece, uint8_t **scratch, bool wait)
+int fffs_piece_read_hot(struct fffs_piece *piece, uint8_t **scratch, bool wait)
 {
     for (;;) {
         uint32_t rest = piece->length - piece->done, size = rest < HOT_CHUNK ? rest : HOT_CHUNK;
         uint8_t *data = piece_data(piece, scratch);
-        int64_t result;
 
-        if (data == NULL)
+        if (!data)
             return -EAGAIN;
-        result = (wait ? fffs_pread : fffs_pread_nowait)(piece->fd, data, size, fffs_piece_offset(piece));
+        int64_t result = (wait ? fffs_pread : fffs_pread_nowait)(piece->fd, data, size, fffs_piece_offset(piece));
         if (fffs_piece_read(piece, result, data))
             return 0;
         if (result <= 0)
@@ -76,20 +75,19 @@ int fffs_piece_read_hot(fffs_piece *piece, uint8_t **scratch, bool wait)
     }
 }
 
-void fffs_piece_read_plain(fffs_piece *piece, uint8_t **scratch)
+void fffs_piece_read_plain(struct fffs_piece *piece, uint8_t **scratch)
 {
     const struct timespec moment = {0, 100000};
     int again = 0;
 
     while (piece->status == FFFS_PENDING) {
         uint8_t *data = piece_data(piece, scratch);
-        int64_t result;
 
-        if (data == NULL) {
+        if (!data) {
             piece->status = -ENOMEM;
             return;
         }
-        result = fffs_pread(piece->fd, data, piece->length - piece->done, fffs_piece_offset(piece));
+        int64_t result = fffs_pread(piece->fd, data, piece->length - piece->done, fffs_piece_offset(piece));
         if (fffs_piece_read(piece, result, data) || result > 0)
             continue;
         if ((result != -EINTR && result != -EAGAIN) || again++ == AGAIN_LIMIT)

@@ -16,7 +16,7 @@ static inline bool fffs_is_alignment(uint32_t align)
 enum { FFFS_PENDING = 1 };
 
 /* At most FFFS_BLOCK of one request. Owned by the batch; at any time one thread or one I/O in flight has it. */
-typedef struct {
+struct fffs_piece {
     uint8_t *dest;  /* room for length bytes, or NULL: the bytes are checked and dropped */
     int64_t offset; /* in the file */
     uint32_t length;
@@ -29,14 +29,14 @@ typedef struct {
     uint32_t around; /* as in the request */
     uint32_t align;  /* the same */
     int32_t direct_fd;
-} fffs_piece;
+};
 
 /* Takes the result of one read of data (the bytes after piece->done): counts and checksums a positive one, finishes
  * the piece at its end, at the end of the file and at an error of the file itself. True when the piece is finished;
  * else it needs another read, or, after an error that may be the backend's, a plain one. The piece's owner. */
-bool fffs_piece_read(fffs_piece *piece, int64_t result, const uint8_t *data);
+bool fffs_piece_read(struct fffs_piece *piece, int64_t result, const uint8_t *data);
 
-static inline int64_t fffs_piece_offset(const fffs_piece *piece)
+static inline int64_t fffs_piece_offset(const struct fffs_piece *piece)
 {
     return piece->offset + piece->done;
 }
@@ -45,9 +45,9 @@ static inline int64_t fffs_piece_offset(const fffs_piece *piece)
  * when its file system cannot tell what is cached, -EAGAIN when a read would have to wait, or plain reads must decide
  * for another reason. *scratch is the thread's, NULL at first, to be given back: where bytes go that nobody wants.
  * The piece's owner. */
-int fffs_piece_read_hot(fffs_piece *piece, uint8_t **scratch, bool wait);
+int fffs_piece_read_hot(struct fffs_piece *piece, uint8_t **scratch, bool wait);
 
 /* Reads a piece to its end, waiting as long as it takes: what comes out is final. The piece's owner. */
-void fffs_piece_read_plain(fffs_piece *piece, uint8_t **scratch);
+void fffs_piece_read_plain(struct fffs_piece *piece, uint8_t **scratch);
 
 #endif

@@ -35,7 +35,7 @@ struct store_file {
     _Atomic fffs_mark *block_verified; /* the same for each block of the table */
     struct blocks *_Atomic *learned;   /* [records] large ones that the table lacks; NULL: not learned yet */
     struct blocks *_Atomic all_learned;
-    fffs_watch watch;
+    struct fffs_watch watch;
     int64_t size; /* when it was opened */
 };
 

@@ -26,8 +26,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t offered = PTHREAD_COND_INITIALIZER;  /* a job was added to open_jobs */
 static pthread_cond_t finished = PTHREAD_COND_INITIALIZER; /* a job's last helper has left it */
 /* Under lock: */
-static fffs_job *open_jobs; /* those that want more helpers, oldest first */
-static int reserved[2];     /* helpers promised to jobs, by kind */
+static struct fffs_job *open_jobs; /* those that want more helpers, oldest first */
+static int reserved[2];            /* helpers promised to jobs, by kind */
 static int alive, parked, spinning, retiring;
 /* Read without the lock, by spinning threads: how many jobs are open. */
 static _Atomic int open_count;
@@ -63,9 +63,9 @@ static bool spin_until(_Atomic int *value, bool want_zero)
 }
 
 /* Under lock. */
-static void close_job(fffs_job *job)
+static void close_job(struct fffs_job *job)
 {
-    fffs_job **place = &open_jobs;
+    struct fffs_job **place = &open_jobs;
 
     while (*place != job)
         place = &(*place)->next;
@@ -77,17 +77,15 @@ static void close_job(fffs_job *job)
 /* Under lock, which it lets go while it waits. */
 static void wait_for_job(void)
 {
-    bool found;
-
     spinning++;
     pthread_mutex_unlock(&lock);
-    found = spin_until(&open_count, false);
+    bool found = spin_until(&open_count, false);
     pthread_mutex_lock(&lock);
     spinning--;
     if (found)
         return; /* or another has been faster, and the caller comes again */
     parked++;
-    while (open_jobs == NULL && fffs_now() >= atomic_load(&expected_until))
+    while (!open_jobs && fffs_now() >= atomic_load(&expected_until))
         pthread_cond_wait(&offered, &lock);
     parked--;
 }
@@ -96,9 +94,9 @@ static void *help(void *unused)
 {
     pthread_mutex_lock(&lock);
     for (;;) {
-        fffs_job *job = open_jobs;
+        struct fffs_job *job = open_jobs;
 
-        if (job == NULL) {
+        if (!job) {
             wait_for_job();
             continue;
         }
@@ -119,31 +117,29 @@ static void *help(void *unused)
 static bool start_thread(void)
 {
     pthread_attr_t attributes;
-    sigset_t all, before;
-    pthread_t thread;
     int32_t fault;
-    int failed;
 
-    if (fffs_fault(FFFS_FAULT_THREAD, &fault) || pthread_attr_init(&attributes) != 0)
+    if (fffs_fault(FFFS_FAULT_THREAD, &fault) || pthread_attr_init(&attributes))
         return false;
     (void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     (void)pthread_attr_setstacksize(&attributes, STACK_SIZE);
     /* The process's signals are for the threads it knows of. */
+    sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&thread, &attributes, help, NULL);
+    pthread_t thread;
+    int failed = pthread_create(&thread, &attributes, help, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     alive += failed ? 0 : 1;
     return !failed;
 }
 
-void fffs_job_offer(fffs_job *job, int kind, void (*run)(void *work), void *work, int helpers)
+void fffs_job_offer(struct fffs_job *job, int kind, void (*run)(void *work), void *work, int helpers)
 {
     int limit = kind == FFFS_HOT ? fffs_engine_threads() - 1 : FFFS_COLD_HELPERS;
-    fffs_job **place = &open_jobs;
 
-    *job = (fffs_job){.run = run, .work = work, .kind = kind};
+    *job = (struct fffs_job){.run = run, .work = work, .kind = kind};
     atomic_store(&expected_until, 0);
     if (helpers <= 0 || limit <= 0)
         return;
@@ -153,7 +149,8 @@ void fffs_job_offer(fffs_job *job, int kind, void (*run)(void *work), void *work
     if (helpers > 0) {
         reserved[kind] += helpers;
         job->reserved = job->wanted = helpers;
-        while (*place != NULL)
+        struct fffs_job **place = &open_jobs;
+        while (*place)
             place = &(*place)->next;
         *place = job;
         atomic_fetch_add(&open_count, 1);
@@ -175,7 +172,7 @@ void fffs_threads_expect(int helpers)
     pthread_mutex_unlock(&lock);
 }
 
-void fffs_job_retire(fffs_job *job)
+void fffs_job_retire(struct fffs_job *job)
 {
     if (job->reserved == 0)
         return;
@@ -188,7 +185,7 @@ void fffs_job_retire(fffs_job *job)
         return;
     pthread_mutex_lock(&lock);
     retiring++;
-    while (atomic_load(&job->active) != 0)
+    while (atomic_load(&job->active))
         pthread_cond_wait(&finished, &lock);
     retiring--;
     pthread_mutex_unlock(&lock);
@@ -205,9 +202,10 @@ int fffs_engine_set_threads(int threads)
 int fffs_engine_threads(void)
 {
     int threads = atomic_load_explicit(&thread_limit, memory_order_relaxed);
-    cpu_set_t cores;
 
     if (threads == 0) {
+        cpu_set_t cores;
+
         /* Four saturate memory on most machines, and data loaders run several processes. */
         threads = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
         threads = threads > 4 ? 4 : threads < 1 ? 1 : threads;
@@ -218,10 +216,8 @@ int fffs_engine_threads(void)
 
 int fffs_threads_alive(void)
 {
-    int count;
-
     pthread_mutex_lock(&lock);
-    count = alive;
+    int count = alive;
     pthread_mutex_unlock(&lock);
     return count;
 }

@@ -23,19 +23,19 @@ enum { GROUP = 4 };
 /* System calls in a row that may fail with "again" or "interrupted" before the ring is given up. */
 enum { STALL_LIMIT = 1000 };
 
-typedef struct {
-    fffs_context head; /* first: the pool knows only this */
+struct uring {
+    struct fffs_context head; /* first: the pool knows only this */
     struct io_uring ring;
-} uring;
+};
 
 /* One batch on one ring. */
-typedef struct {
+struct voyage {
     struct io_uring *ring;
-    fffs_flight flight;
+    struct fffs_flight flight;
     uint32_t queued;    /* submission entries that the kernel has not accepted yet */
     uint32_t in_flight; /* accepted, and their completions not yet seen */
     uint32_t stalls;    /* system calls that said "again" since something moved */
-} voyage;
+};
 
 static void nap(void)
 {
@@ -50,20 +50,20 @@ static void nap(void)
 static bool can_read(struct io_uring *ring)
 {
     struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
-    bool can = probe != NULL && io_uring_opcode_supported(probe, IORING_OP_READ);
+    bool can = probe && io_uring_opcode_supported(probe, IORING_OP_READ);
 
     io_uring_free_probe(probe);
     return can;
 }
 
-static int open_ring(fffs_context **context)
+static int open_ring(struct fffs_context **context)
 {
-    uring *new = fffs_allocate(sizeof *new);
+    struct uring *new = fffs_allocate(sizeof *new);
+
+    if (!new)
+        return -ENOMEM;
     int32_t fault;
     int failed;
-
-    if (new == NULL)
-        return -ENOMEM;
     if (fffs_fault(FFFS_FAULT_URING_SETUP, &fault)) {
         failed = fault < 0 ? fault : -EIO;
     } else {
@@ -73,11 +73,11 @@ static int open_ring(fffs_context **context)
         if (failed == -EINVAL)
             failed = io_uring_queue_init(FFFS_DEPTH, &new->ring, 0);
     }
-    if (failed == 0 && !can_read(&new->ring)) {
+    if (!failed && !can_read(&new->ring)) {
         io_uring_queue_exit(&new->ring);
         failed = -EOPNOTSUPP;
     }
-    if (failed != 0) {
+    if (failed) {
         free(new);
         return failed;
     }
@@ -87,9 +87,9 @@ static int open_ring(fffs_context **context)
 
 /* In a forked child too: the ring belongs to the open file, and goes on as long as the parent has it open. The
  * parent's reads were submitted by the parent's threads, and complete there. */
-static void close_ring(fffs_context *context)
+static void close_ring(struct fffs_context *context)
 {
-    uring *closed = (uring *)context;
+    struct uring *closed = (struct uring *)context;
 
     io_uring_queue_exit(&closed->ring);
     free(closed);
@@ -98,20 +98,19 @@ static void close_ring(fffs_context *context)
 /* ---------------------------------------------------------------- a batch */
 
 /* Writes submission entries for the next group. False: there are no more pieces, or no room for them. */
-static bool fill(voyage *self)
+static bool fill(struct voyage *self)
 {
-    int slot;
-
     while (self->queued < GROUP) {
-        slot = fffs_flight_next(&self->flight);
+        int slot = fffs_flight_next(&self->flight);
+
         if (slot < 0)
             return false;
-        const fffs_slot *next = &self->flight.slots[slot];
+        const struct fffs_slot *next = &self->flight.slots[slot];
         int32_t fault;
         struct io_uring_sqe *entry =
             fffs_fault(FFFS_FAULT_URING_GET_SQE, &fault) ? NULL : io_uring_get_sqe(self->ring);
 
-        if (entry == NULL) {
+        if (!entry) {
             fffs_flight_again(&self->flight, slot);
             return false;
         }
@@ -124,15 +123,14 @@ static bool fill(voyage *self)
 }
 
 /* Submits what is queued; with wait also waits for a completion if none is there. False: the ring does not work. */
-static bool submit(voyage *self, bool wait)
+static bool submit(struct voyage *self, bool wait)
 {
     unsigned wanted = wait && io_uring_cq_ready(self->ring) == 0 ? 1 : 0;
     int32_t fault;
-    int result;
 
     if (wanted == 0 && self->queued == 0)
         return true;
-    result = fffs_fault(FFFS_FAULT_URING_SUBMIT, &fault) ? fault : io_uring_submit_and_wait(self->ring, wanted);
+    int result = fffs_fault(FFFS_FAULT_URING_SUBMIT, &fault) ? fault : io_uring_submit_and_wait(self->ring, wanted);
     if (result >= 0) {
         uint32_t accepted = (uint32_t)result < self->queued ? (uint32_t)result : self->queued;
 
@@ -149,7 +147,7 @@ static bool submit(voyage *self, bool wait)
 }
 
 /* Handles at most limit completions. */
-static void reap(voyage *self, uint32_t limit)
+static void reap(struct voyage *self, uint32_t limit)
 {
     struct io_uring_cqe *entry;
 
@@ -164,9 +162,9 @@ static void reap(voyage *self, uint32_t limit)
     }
 }
 
-static bool run_ring(fffs_context *context, fffs_piece **pieces, size_t count)
+static bool run_ring(struct fffs_context *context, struct fffs_piece **pieces, size_t count)
 {
-    voyage self = {.ring = &((uring *)context)->ring};
+    struct voyage self = {.ring = &((struct uring *)context)->ring};
     bool works = true;
 
     fffs_flight_open(&self.flight, pieces, count);
@@ -193,4 +191,4 @@ static bool run_ring(fffs_context *context, fffs_piece **pieces, size_t count)
     return works;
 }
 
-const fffs_backend fffs_uring = {"uring", open_ring, close_ring, close_ring, run_ring};
+const struct fffs_backend fffs_uring = {"uring", open_ring, close_ring, close_ring, run_ring};

@@ -4,6 +4,6 @@
 
 #include "contexts.h"
 
-extern const fffs_backend fffs_uring;
+extern const struct fffs_backend fffs_uring;
 
 #endif

@@ -78,7 +78,7 @@ int fffs_unchanged(int fd, const fffs_stamp *stamp)
 {
     struct stat now;
 
-    if (fstat(fd, &now) != 0)
+    if (fstat(fd, &now))
         return -errno;
     if (stamp->least >= 0 && now.st_size >= stamp->least)
         return 0;
@@ -88,7 +88,7 @@ int fffs_unchanged(int fd, const fffs_stamp *stamp)
                : -ESTALE;
 }
 
-static bool same(fffs_watch *watch, const int64_t seen[5])
+static bool same(struct fffs_watch *watch, const int64_t seen[5])
 {
     for (int i = 0; i < 5; i++)
         if (atomic_load(&watch->seen[i]) != seen[i])
@@ -123,7 +123,7 @@ static int64_t first_rest(bool keeps_times, const int64_t seen[5])
     return age > REST * SECOND ? 0 : now() + REST * SECOND;
 }
 
-int fffs_watch_init(fffs_watch *watch, int fd, bool keeps_times, int64_t *size)
+int fffs_watch_init(struct fffs_watch *watch, int fd, bool keeps_times, int64_t *size)
 {
     int64_t seen[5] = {0};
     int status = look(fd, seen);
@@ -139,7 +139,7 @@ int fffs_watch_init(fffs_watch *watch, int fd, bool keeps_times, int64_t *size)
     return 0;
 }
 
-fffs_mark fffs_watch_mark(fffs_watch *watch)
+fffs_mark fffs_watch_mark(struct fffs_watch *watch)
 {
     uint32_t generation = atomic_load(&watch->generation);
     int64_t rests_from = atomic_load(&watch->rests_from);
@@ -149,7 +149,7 @@ fffs_mark fffs_watch_mark(fffs_watch *watch)
 
 /* A move stores first when the file rests, then the generation, then what was seen. So who finds the new generation
  * does not believe it at once, and who finds the new values as what was seen also finds the new generation. */
-int fffs_watch_look(fffs_watch *watch, fffs_mark mark)
+int fffs_watch_look(struct fffs_watch *watch, fffs_mark mark)
 {
     int64_t seen[5] = {0};
     int status = look(watch->fd, seen);

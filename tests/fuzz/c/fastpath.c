@@ -42,7 +42,7 @@ static int64_t starts[RECORDS] = {0, SMALL, 2 * SMALL}, ends[RECORDS] = {SMALL, 
 static uint32_t checksums[RECORDS];
 
 static fffs_fastpath *path;
-static fffs_fast_view view;
+static struct fffs_fast_view view;
 static int kernel = -1, library = -1; /* our ends */
 static uint8_t *direct, *received;
 
@@ -89,7 +89,7 @@ static void begin(void)
                                    .verify = 1};
     config.fuse_fd = make_pair(&kernel);
     config.library_fd = make_pair(&library);
-    view = (fffs_fast_view){config, &tree, store};
+    view = (struct fffs_fast_view){config, &tree, store};
     direct = exactly(FFFS_REPLY_ROOM);
     received = exactly(FFFS_REPLY_ROOM);
     CHECK(fffs_fastpath_start(&config, &tree, store, &path) == 0);
@@ -150,7 +150,7 @@ static int is_too_long(const uint8_t *message, size_t length)
 
 /* ---------------------------------------------------------------- what must come of them */
 
-static void check_answer(const fffs_fast_answer *answer, const uint8_t *message, size_t length)
+static void check_answer(const struct fffs_fast_answer *answer, const uint8_t *message, size_t length)
 {
     struct fuse_in_header asked;
     struct fuse_out_header header;
@@ -166,7 +166,7 @@ static void check_answer(const fffs_fast_answer *answer, const uint8_t *message,
     memcpy(&header, direct, sizeof header);
     CHECK(header.len == answer->length && header.unique == asked.unique && header.error <= 0 && header.error > -512);
     CHECK(header.error == 0 || header.len == sizeof header);
-    CHECK(answer->status == 0 || header.error == -EIO);
+    CHECK(!answer->status || header.error == -EIO);
 }
 
 /* The library answers with whatever is next in the input, and that must reach the kernel, if it has a header. */
@@ -206,7 +206,7 @@ static void step(struct input *in)
 {
     size_t length;
     uint8_t *message = take_message(in, &length);
-    fffs_fast_answer answer = fffs_fast_answer_request(&view, message, length, direct, true);
+    struct fffs_fast_answer answer = fffs_fast_answer_request(&view, message, length, direct, true);
 
     check_answer(&answer, message, length);
     if (!is_too_long(message, length)) {
