@@ -29,7 +29,7 @@ struct blocks {
 };
 
 struct store_file {
-    fffs_file is;
+    fffs_file source;
     uint64_t first;                    /* number in the store of its first record */
     _Atomic fffs_mark *verified;       /* [records] the same for each record of at most a block */
     _Atomic fffs_mark *block_verified; /* the same for each block of the table */
@@ -78,7 +78,7 @@ static int init_file(struct store_file *file, const fffs_file *from, uint64_t fi
 {
     uint64_t blocks = from->bigs ? from->big_first_blocks[from->bigs] : 0;
 
-    file->is = *from;
+    file->source = *from;
     file->first = first;
     /* calloc of a large array costs nothing until a page of it is touched. */
     file->verified = fffs_allocate_zeroed(from->records ? from->records : 1, sizeof *file->verified);
@@ -158,8 +158,8 @@ static struct store_file *find_file(const fffs_store *store, uint64_t record)
             high = middle;
     }
     /* Files without records share their successor's first number: step back over them. */
-    while (low > 0 && record - store->files[low - 1].first >= store->files[low - 1].is.records) {
-        if (store->files[low - 1].is.records)
+    while (low > 0 && record - store->files[low - 1].first >= store->files[low - 1].source.records) {
+        if (store->files[low - 1].source.records)
             return NULL;
         low--;
     }
@@ -216,13 +216,13 @@ static int read_checked(const struct store_file *file, int64_t offset, uint64_t 
                         uint8_t *dest, int flags)
 {
     if ((flags & FFFS_READ_NOWAIT) || (dest && length <= FFFS_BLOCK)) {
-        int status = read_fully(file->is.fd, offset, length, dest, flags);
+        int status = read_fully(file->source.fd, offset, length, dest, flags);
 
         if (status)
             return status;
-        return fffs_checksum(file->is.check, 0, dest, length) == expected ? 0 : -EBADMSG;
+        return fffs_checksum(file->source.check, 0, dest, length) == expected ? 0 : -EBADMSG;
     }
-    return fffs_read_one(file->is.fd, offset, (int64_t)length, dest, file->is.check, expected);
+    return fffs_read_one(file->source.fd, offset, (int64_t)length, dest, file->source.check, expected);
 }
 
 /* ---------------------------------------------------------------- whole records */
@@ -291,20 +291,21 @@ static int checksum_blocks(const struct store_file *file, uint64_t row, uint64_t
         uint64_t some = count - begin < GROUP ? count - begin : GROUP;
 
         for (uint64_t i = 0; i < some; i++) {
-            int64_t offset = file->is.starts[row] + (int64_t)((begin + i) * FFFS_BLOCK);
-            int64_t rest = file->is.ends[row] - offset;
+            int64_t offset = file->source.starts[row] + (int64_t)((begin + i) * FFFS_BLOCK);
+            int64_t rest = file->source.ends[row] - offset;
 
             requests[i] = (fffs_request){.offset = offset,
                                          .length = rest < FFFS_BLOCK ? rest : FFFS_BLOCK,
-                                         .fd = file->is.fd,
-                                         .check = file->is.check};
+                                         .fd = file->source.fd,
+                                         .check = file->source.check};
         }
         status = fffs_read_batch(requests, some);
         status = status == -EIO ? 0 : status; /* nothing is expected, so few checksums are "right" */
         for (uint64_t i = 0; !status && i < some; i++) {
             status = requests[i].status == -EBADMSG ? 0 : requests[i].status;
             checksums[begin + i] = requests[i].actual;
-            *whole = fffs_checksum_combine(file->is.check, *whole, requests[i].actual, (uint64_t)requests[i].length);
+            *whole =
+                fffs_checksum_combine(file->source.check, *whole, requests[i].actual, (uint64_t)requests[i].length);
         }
     }
     free(requests);
@@ -315,7 +316,7 @@ static int checksum_blocks(const struct store_file *file, uint64_t row, uint64_t
  * the file does meanwhile; if it did nothing, they are verified. */
 static int learn(struct store_file *file, uint64_t row, fffs_mark mark, struct blocks **learned)
 {
-    uint64_t count = ((uint64_t)(file->is.ends[row] - file->is.starts[row]) - 1) / FFFS_BLOCK + 1;
+    uint64_t count = ((uint64_t)(file->source.ends[row] - file->source.starts[row]) - 1) / FFFS_BLOCK + 1;
     struct blocks *blocks = fffs_allocate_zeroed(1, sizeof *blocks + count * (sizeof(uint32_t) + sizeof(fffs_mark)));
     uint32_t *checksums = (uint32_t *)(blocks + 1), whole;
     int status;
@@ -324,7 +325,7 @@ static int learn(struct store_file *file, uint64_t row, fffs_mark mark, struct b
         return -ENOMEM;
     *blocks = (struct blocks){checksums, (_Atomic fffs_mark *)(checksums + count), count, NULL};
     status = checksum_blocks(file, row, count, checksums, &whole);
-    if (!status && whole != file->is.checksums[row])
+    if (!status && whole != file->source.checksums[row])
         status = -EBADMSG;
     if (!status && fffs_watch_look(&file->watch, mark) == 0)
         for (uint64_t i = 0; i < count; i++)
@@ -361,15 +362,15 @@ static int learn_once(fffs_store *store, struct store_file *file, uint64_t row, 
 static int read_small(struct store_file *file, uint64_t row, uint64_t start, uint64_t length, uint8_t *dest,
                       int flags)
 {
-    int64_t offset = file->is.starts[row];
-    uint64_t whole = (uint64_t)(file->is.ends[row] - offset);
+    int64_t offset = file->source.starts[row];
+    uint64_t whole = (uint64_t)(file->source.ends[row] - offset);
 
     if (start == 0 && length == whole)
-        return read_checked(file, offset, whole, file->is.checksums[row], dest, flags);
+        return read_checked(file, offset, whole, file->source.checksums[row], dest, flags);
     uint8_t *scratch = fffs_buffer_take(whole);
     if (!scratch)
         return -ENOMEM;
-    int status = read_checked(file, offset, whole, file->is.checksums[row], scratch, flags);
+    int status = read_checked(file, offset, whole, file->source.checksums[row], scratch, flags);
     if (!status)
         memcpy(dest, scratch + start, length);
     fffs_buffer_give(scratch);
@@ -382,15 +383,15 @@ static int read_small(struct store_file *file, uint64_t row, uint64_t start, uin
 static bool known_blocks(const struct store_file *file, uint64_t row, struct blocks *blocks)
 {
     const struct blocks *learned = atomic_load(&file->learned[row]);
-    int64_t big = learned ? -1 : find_big(&file->is, row);
+    int64_t big = learned ? -1 : find_big(&file->source, row);
 
     if (learned) {
         *blocks = *learned;
     } else if (big >= 0) {
-        uint64_t first = file->is.big_first_blocks[big];
+        uint64_t first = file->source.big_first_blocks[big];
 
-        *blocks = (struct blocks){file->is.block_checksums + first, file->block_verified + first,
-                                  file->is.big_first_blocks[big + 1] - first, NULL};
+        *blocks = (struct blocks){file->source.block_checksums + first, file->block_verified + first,
+                                  file->source.big_first_blocks[big + 1] - first, NULL};
     }
     return learned || big >= 0;
 }
@@ -400,17 +401,17 @@ static bool known_blocks(const struct store_file *file, uint64_t row, struct blo
 static int read_block(struct store_file *file, uint64_t row, const struct blocks *blocks, uint64_t block,
                       uint64_t start, uint64_t length, uint8_t *dest, int flags, fffs_mark mark, bool *plain)
 {
-    uint64_t record_length = (uint64_t)(file->is.ends[row] - file->is.starts[row]);
+    uint64_t record_length = (uint64_t)(file->source.ends[row] - file->source.starts[row]);
     uint64_t begin = block * FFFS_BLOCK;
     uint64_t size = record_length - begin < FFFS_BLOCK ? record_length - begin : FFFS_BLOCK;
     uint64_t from = start > begin ? start : begin;
     uint64_t to = start + length < begin + size ? start + length : begin + size;
-    int64_t offset = file->is.starts[row];
+    int64_t offset = file->source.starts[row];
     uint32_t expected = blocks->checksums[block];
 
     if (believed(&blocks->verified[block], mark)) {
         *plain = true;
-        return read_fully(file->is.fd, offset + (int64_t)from, to - from, dest + (from - start), flags);
+        return read_fully(file->source.fd, offset + (int64_t)from, to - from, dest + (from - start), flags);
     }
     if (from == begin && to == begin + size)
         return read_checked(file, offset + (int64_t)begin, size, expected, dest + (from - start), flags);
@@ -474,11 +475,11 @@ static int read_range(fffs_store *store, struct store_file *file, uint64_t row, 
     fffs_mark mark = fffs_watch_mark(&file->watch);
     int status;
 
-    if (file->is.ends[row] - file->is.starts[row] > FFFS_BLOCK)
+    if (file->source.ends[row] - file->source.starts[row] > FFFS_BLOCK)
         return read_large(store, file, row, start, length, dest, flags, mark);
     bool plain = believed(&file->verified[row], mark);
     if (plain)
-        status = read_fully(file->is.fd, file->is.starts[row] + (int64_t)start, length, dest, flags);
+        status = read_fully(file->source.fd, file->source.starts[row] + (int64_t)start, length, dest, flags);
     else
         status = read_small(file, row, start, length, dest, flags);
     if (!status)
@@ -491,15 +492,15 @@ static int read_range(fffs_store *store, struct store_file *file, uint64_t row, 
 /* A range of a file without checksums. */
 static int read_unchecked(const struct store_file *file, int64_t offset, uint64_t length, uint8_t *dest, int flags)
 {
-    int status = read_fully(file->is.fd, offset, length, dest, flags);
+    int status = read_fully(file->source.fd, offset, length, dest, flags);
 
-    return status ? status : fffs_unchanged(file->is.fd, &file->is.stamp);
+    return status ? status : fffs_unchanged(file->source.fd, &file->source.stamp);
 }
 
 /* A record without bytes has a checksum all the same, and nobody reads it: an entry of the table may be wrong. */
 static int check_empty(const struct store_file *file, uint64_t row)
 {
-    return file->is.check == FFFS_CHECK_NONE || file->is.checksums[row] == 0 ? 0 : -EBADMSG;
+    return file->source.check == FFFS_CHECK_NONE || file->source.checksums[row] == 0 ? 0 : -EBADMSG;
 }
 
 int64_t fffs_store_read(fffs_store *store, uint64_t record, uint64_t start, uint64_t length, uint8_t *dest, int flags)
@@ -510,9 +511,9 @@ int64_t fffs_store_read(fffs_store *store, uint64_t record, uint64_t start, uint
     if (!file)
         return -ERANGE;
     uint64_t row = record - file->first;
-    uint64_t whole = (uint64_t)(file->is.ends[row] - file->is.starts[row]);
+    uint64_t whole = (uint64_t)(file->source.ends[row] - file->source.starts[row]);
     /* Lengths come from the file's own tables: none is believed before the file has shown to be that long. */
-    if (file->is.starts[row] > file->size || file->is.ends[row] > file->size)
+    if (file->source.starts[row] > file->size || file->source.ends[row] > file->size)
         return -ENODATA;
     if (whole == 0 && !(flags & FFFS_READ_UNVERIFIED))
         return check_empty(file, row);
@@ -521,9 +522,9 @@ int64_t fffs_store_read(fffs_store *store, uint64_t record, uint64_t start, uint
     if (length > whole - start)
         length = whole - start;
     if (flags & FFFS_READ_UNVERIFIED)
-        status = read_fully(file->is.fd, file->is.starts[row] + (int64_t)start, length, dest, flags);
-    else if (file->is.check == FFFS_CHECK_NONE)
-        status = read_unchecked(file, file->is.starts[row] + (int64_t)start, length, dest, flags);
+        status = read_fully(file->source.fd, file->source.starts[row] + (int64_t)start, length, dest, flags);
+    else if (file->source.check == FFFS_CHECK_NONE)
+        status = read_unchecked(file, file->source.starts[row] + (int64_t)start, length, dest, flags);
     else
         for (int tries = 0; status == -ESTALE && tries < CHANGES_MAX; tries++)
             status = read_range(store, file, row, start, length, dest, flags);
@@ -534,14 +535,14 @@ int fffs_store_verified(fffs_store *store, uint64_t record)
 {
     struct store_file *file = find_file(store, record);
 
-    if (!file || file->is.check == FFFS_CHECK_NONE)
+    if (!file || file->source.check == FFFS_CHECK_NONE)
         return 0;
     uint64_t row = record - file->first;
     fffs_mark mark = fffs_watch_mark(&file->watch);
-    int64_t length = file->is.ends[row] - file->is.starts[row];
+    int64_t length = file->source.ends[row] - file->source.starts[row];
     struct blocks blocks;
     if (length == 0)
-        return file->is.checksums[row] == 0;
+        return file->source.checksums[row] == 0;
     if (length <= FFFS_BLOCK)
         return fffs_mark_agrees(atomic_load(&file->verified[row]), mark);
     if (!known_blocks(file, row, &blocks))
@@ -575,12 +576,12 @@ int64_t fffs_store_file_of(const fffs_store *store, uint64_t record)
 
 uint64_t fffs_store_records(const fffs_store *store)
 {
-    return store->count ? store->files[store->count - 1].first + store->files[store->count - 1].is.records : 0;
+    return store->count ? store->files[store->count - 1].first + store->files[store->count - 1].source.records : 0;
 }
 
 int64_t fffs_store_length(const fffs_store *store, uint64_t record)
 {
     const struct store_file *file = find_file(store, record);
 
-    return file ? file->is.ends[record - file->first] - file->is.starts[record - file->first] : -ERANGE;
+    return file ? file->source.ends[record - file->first] - file->source.starts[record - file->first] : -ERANGE;
 }

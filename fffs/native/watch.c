@@ -62,15 +62,15 @@ static int64_t now(void)
 
 static int look(int fd, int64_t seen[5])
 {
-    struct stat is;
+    struct stat found;
 
-    if (fstat(fd, &is) != 0)
+    if (fstat(fd, &found) != 0)
         return -errno;
-    seen[0] = is.st_size;
-    seen[1] = is.st_mtim.tv_sec;
-    seen[2] = is.st_mtim.tv_nsec;
-    seen[3] = is.st_ctim.tv_sec;
-    seen[4] = is.st_ctim.tv_nsec;
+    seen[0] = found.st_size;
+    seen[1] = found.st_mtim.tv_sec;
+    seen[2] = found.st_mtim.tv_nsec;
+    seen[3] = found.st_ctim.tv_sec;
+    seen[4] = found.st_ctim.tv_nsec;
     return 0;
 }
 
