@@ -25,6 +25,7 @@ from fffs.granular.shards import Shard, data_set_folders, find_shards, open_shar
 from fffs.granular.spec import Type
 from fffs.granular.writer import DatasetWriter
 from fffs.layouts import Source, refs_table
+from fffs.layouts.plain import digits_for, number_names
 from fffs.packing.pack import build_tree
 from fffs.packing.pack_file import PackFile
 from fffs.records.index import Int64Array
@@ -34,7 +35,6 @@ from fffs.tree.builder import TreeBuilder
 from fffs.tree.tree import ROOT
 
 SCALAR: Final = -1
-LEAST_DIGITS: Final = 6
 
 
 @dataclass
@@ -183,12 +183,10 @@ def load_packed(source: Source, shown: str) -> BlobRows:
 
 def _numbered(entries: Iterator[tuple[bytes, int]], count: int, what: str) -> Iterator[int]:
     """The nodes of entries that are called 000000, 000001, …; the file spec.json may be behind them."""
-    digits = max(LEAST_DIGITS, len(str(max(count - 1, 0))))
-    for k, (name, node) in enumerate(entries):
-        if k == count:
-            return
-        if name != f"{k:0{digits}}".encode():
-            raise MetadataError(f"{what} are not numbered from {0:0{digits}} to {count - 1:0{digits}}")
+    for expected, (name, node) in zip(number_names(count), entries, strict=False):
+        if name != expected:
+            first, last = (f"{k:0{digits_for(count)}}" for k in (0, count - 1))
+            raise MetadataError(f"{what} are not numbered from {first} to {last}")
         yield node
 
 
@@ -248,19 +246,14 @@ def _lay_out(data: BlobRows) -> TreeBuilder:
     """The names of all blobs, in the order of the blobs, and of the spec behind them."""
     builder = TreeBuilder(mtime=data.mtime)
     keys, record = [key.encode() for key in data.spec], 0
-    for name, counts in zip(_names(len(data)), data.counts, strict=True):
+    for name, counts in zip(number_names(len(data)), data.counts, strict=True):
         row = builder.add_directory(ROOT, name, mtime=data.mtime)
         for key, count in zip(keys, counts.tolist(), strict=True):
-            parent, files = row, [key]
+            parent, files = row, iter([key])
             if count != SCALAR:
-                parent, files = builder.add_directory(row, key, mtime=data.mtime), _names(count)
+                parent, files = builder.add_directory(row, key, mtime=data.mtime), number_names(count)
             for file in files:
                 builder.add_file(parent, file, record, mtime=data.mtime)
                 record += 1
     builder.add_file(ROOT, specs.NAME.encode(), record, mtime=data.mtime)
     return builder
-
-
-def _names(count: int) -> list[bytes]:
-    digits = max(LEAST_DIGITS, len(str(max(count - 1, 0))))
-    return [f"{k:0{digits}}".encode() for k in range(count)]

@@ -21,7 +21,7 @@ from fffs.granular.shards import Shard
 from fffs.granular.spec import Type
 from fffs.layouts import npy
 from fffs.layouts.granular import DataSetFiles, Key
-from fffs.layouts.plain import digits_for
+from fffs.layouts.plain import number_names
 from fffs.layouts.refs_table import check_row
 from fffs.layouts.rows import MOST_FILES, DecodedFiles, Entries, File, Row
 from fffs.records.store import RecordStore
@@ -129,8 +129,8 @@ class GranularRows:
         for (key, show), (first, count) in zip(self._shown, places, strict=True):
             files = [show(_Blob(self._store, first + k, self._check)) for k in range(count)]
             if key.type.sequence:
-                digits = digits_for(count)
-                entries[key.file] = {b"%0*d%b" % (digits, k, key.ending): file for k, file in enumerate(files)}
+                names = number_names(count)
+                entries[key.file] = {name + key.ending: file for name, file in zip(names, files, strict=True)}
             else:
                 entries[key.file] = files[0]
         return Row(entries)

@@ -17,7 +17,7 @@ from fffs.formats.features import EXAMPLE, OFRECORD, Decoded, Kind
 from fffs.formats.protobuf import MessageError
 from fffs.layouts import npy
 from fffs.layouts.escape import file_name
-from fffs.layouts.plain import digits_for
+from fffs.layouts.plain import number_names
 from fffs.layouts.rows import MOST_FILES, Entries, File, Row
 from fffs.native import lib
 from fffs.records.source_file import SourceFile
@@ -122,8 +122,8 @@ class _Message(Decoded):
         """The folders of a map of lists of features."""
         entries: Entries = {}
         for name, rows in self._rows():
-            digits = digits_for(len(rows))
-            entries[file_name(name)] = dict(self._named(b"%0*d" % (digits, k), *row) for k, row in enumerate(rows))
+            numbers = number_names(len(rows))
+            entries[file_name(name)] = dict(self._named(k, *row) for k, row in zip(numbers, rows, strict=True))
         return entries
 
     def _named(self, name: bytes, kind: int, first: int, count: int) -> tuple[bytes, File | Entries]:
@@ -138,5 +138,4 @@ class _Message(Decoded):
         files = [File(b"", self._record, a, b - a) for a, b in zip(words[::2], words[1::2], strict=True)]
         if count == 1:
             return file_name(name), files[0]
-        digits = digits_for(count)
-        return file_name(name), {b"%0*d" % (digits, k): file for k, file in enumerate(files)}
+        return file_name(name), dict(zip(number_names(count), files, strict=True))

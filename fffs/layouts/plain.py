@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,12 @@ LEAST_DIGITS = 6
 def digits_for(n: int) -> int:
     """The width of the numbers of n things, which are padded with zeros."""
     return max(LEAST_DIGITS, len(str(max(n - 1, 0))))
+
+
+def number_names(n: int) -> Iterator[bytes]:
+    """The names of n things that are numbered from 0, all of one width."""
+    digits = digits_for(n)
+    return (b"%0*d" % (digits, k) for k in range(n))
 
 
 def numbered(numbers: npt.NDArray[np.int64], digits: int, ending: bytes) -> npt.NDArray[np.uint8]:
