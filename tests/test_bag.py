@@ -20,6 +20,7 @@ from typing import Any
 import granular_golden as golden
 import numpy as np
 import pytest
+from builders import MIB, small_disk
 from crowd import find_problems
 from fuzz import fuzz_bag
 from fuzz.edits import random_edits
@@ -681,21 +682,18 @@ def test_a_child_of_fork_neither_finishes_nor_spoils_its_parents_bag(tmp_path: P
         assert BagReader(path)[:] == [b"parent's"]
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    append(tmp_path / "x.bag", b"one")
-    with BagWriter(tmp_path / "y.bag") as old:
-        old.append(b"old")
-
-    def full(fd: int, pieces: list[bytes], position: int) -> int:
-        raise OSError(28, "No space left on device")
-
-    for name, layout in (("x.bag", "v3"), ("y.bag", "v1")):
-        writer = BagWriter(tmp_path / name, layout)
-        writer.append(b"more")
-        with monkeypatch.context() as patch, pytest.raises(WriteError, match="No space left"):
-            patch.setattr("os.pwritev", full)
-            writer.flush()
-        with pytest.raises(WriterError):
-            writer.append(b"again")
-    assert BagReader(tmp_path / "x.bag")[:] == [b"one"]
-    assert BagReader(tmp_path / "y.bag")[:] == [b"old"]
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", MIB) as disk:
+        append(disk / "x.bag", b"one")
+        with BagWriter(disk / "y.bag") as old:
+            old.append(b"old")
+        for name, layout in (("x.bag", "v3"), ("y.bag", "v1")):
+            writer = BagWriter(disk / name, layout)
+            with pytest.raises(WriteError, match="No space left"):
+                for _ in range(24):
+                    writer.append(bytes(100_000))
+                writer.flush()
+            with pytest.raises(WriterError):
+                writer.append(b"again")
+        assert BagReader(disk / "x.bag")[:] == [b"one"]
+        assert BagReader(disk / "y.bag")[:] == [b"old"]

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from types import TracebackType
 
-from fffs.base.descriptors import above_standard
-from fffs.base.failures import writing
+from fffs.base.descriptors import above_standard, duplicate
+from fffs.base.failures import reading, writing
 from fffs.base.paths import PathLike
 from fffs.base.withblock import refuse_child
 from fffs.errors import UsageError, WriteError
@@ -73,6 +73,21 @@ class AtomicFile:
         self.early = EarlyWriting(self.fd)
         self._owner = os.getpid()
         self._open = True
+        self.in_place = False
+
+    def locate(self) -> tuple[int, bytes]:
+        """The folder that it is in, opened once more, and its name there. Raises OSError."""
+        return duplicate(self._folder), self._name
+
+    def reread(self) -> int:
+        """What was written so far, opened once more, for reading: from the disk, and not from memory.
+
+        Raises WriteError: it cannot be synced. ReadError.
+        """
+        self.sync()
+        with reading(self.path):
+            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            return duplicate(self.fd)
 
     def commit(self) -> None:
         """Put the file in place, durably. Raises WriteError, and then the target is as it was.
@@ -85,6 +100,7 @@ class AtomicFile:
             os.fsync(self.fd)
             forget_checksums(self._name, self._folder)
             os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            self.in_place = True
         except OSError as error:
             self.discard()
             raise WriteError(error.errno, self.path) from error
@@ -93,7 +109,7 @@ class AtomicFile:
             raise
         try:
             with writing(self.path, IN_PLACE):
-                _sync_place(self._folder)
+                sync_place(self._folder)
         finally:
             self._close()
 
@@ -190,7 +206,7 @@ class AtomicFolder:
             os.rename(self._temporary, self._name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
         try:
             with writing(self.shown, IN_PLACE):
-                _sync_place(self._parent)
+                sync_place(self._parent)
         finally:
             self._close()
 
@@ -282,12 +298,12 @@ def sync_folder(path: str) -> None:
     """Make new names in a folder durable. Raises OSError."""
     place = os.open(path or ".", _PLACE)
     try:
-        _sync_place(place)
+        sync_place(place)
     finally:
         close(place)
 
 
-def _sync_place(place: int) -> None:
+def sync_place(place: int) -> None:
     """Make a rename in a folder durable."""
     try:
         fd = os.open(b".", FOLDER, dir_fd=place)

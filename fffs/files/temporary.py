@@ -39,7 +39,8 @@ def temporary_names(name: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"\.%b\.[0-9a-f]{12}%b" % (re.escape(name[:200]), re.escape(SUFFIX.encode())), re.DOTALL)
 
 
-def _temporary_name(name: bytes) -> bytes:
+def temporary_name(name: bytes) -> bytes:
+    """A new one of these."""
     return b".%b.%b%b" % (name[:200], secrets.token_hex(6).encode(), SUFFIX.encode())
 
 
@@ -53,7 +54,7 @@ def second_name(path: str) -> bytes:
         remove_leftover_files(place, name)
     finally:
         close(place)
-    return os.path.join(folder, _temporary_name(name))
+    return os.path.join(folder, temporary_name(name))
 
 
 def lock(fd: int, how: int) -> bool:
@@ -70,7 +71,7 @@ def lock(fd: int, how: int) -> bool:
 def create_locked_file(folder: int, name: bytes) -> tuple[int, bytes]:
     """A new file whose lock this process holds, if it can be locked: its descriptor and name."""
     while True:
-        temporary = _temporary_name(name)
+        temporary = temporary_name(name)
         try:
             fd = above_standard(os.open(temporary, _NEW_FILE, 0o600, dir_fd=folder))
         except FileExistsError:
@@ -96,7 +97,7 @@ def create_locked_file(folder: int, name: bytes) -> tuple[int, bytes]:
 def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
     """A new folder whose lock this process holds, if it can be locked: its descriptor and name."""
     while True:
-        temporary = _temporary_name(name)
+        temporary = temporary_name(name)
         try:
             os.mkdir(temporary, 0o700, dir_fd=parent)
         except FileExistsError:
@@ -219,7 +220,7 @@ def remove_leftover_folders(parent: int, name: bytes) -> None:
             except PermissionError:
                 fd, forced = open_folder(entry, parent, force=True), True
             try:
-                if not _remove_unlocked(parent, entry, _temporary_name(name), fd) and forced:
+                if not _remove_unlocked(parent, entry, temporary_name(name), fd) and forced:
                     os.fchmod(fd, mode)  # its owner may have completed it, and be about to rename it
             finally:
                 close(fd)

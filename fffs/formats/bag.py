@@ -118,10 +118,15 @@ def _load_tail(fd: int, path: str, layout: str) -> RecordIndex:
 def _load_sidecar(fd: int, path: str, table: str) -> RecordIndex:
     other, table = open_source(table)
     try:
-        # An interrupted append leaves part of an entry, or records without one: neither is counted.
-        bounds = _read_bounds(other, path, table, 0, os.fstat(other).st_size // 8, lead=True)
+        return load_with_table(fd, path, other, table)
     finally:
         close(other)
+
+
+def load_with_table(fd: int, path: str, other: int, table: str) -> RecordIndex:
+    """The index of a Bag in layout v3 that is open as fd, whose table is open as other. Raises as ``load_index``."""
+    # An interrupted append leaves part of an entry, or records without one: neither is counted.
+    bounds = _read_bounds(other, path, table, 0, os.fstat(other).st_size // 8, lead=True)
     # After the table: who appends writes the records first.
     size = os.fstat(fd).st_size
     index = RecordIndex(path, bounds[:-1], bounds[1:], None, CHECK_NONE, size, format="Bag", grows=True)

@@ -6,6 +6,8 @@ from typing import Any
 
 from fffs.base.views import readable_bytes
 from fffs.formats.record_writer import RecordWriter
+from fffs.records.index import Int64Array
+from fffs.records.store import UInt8Array
 
 
 class FrameWriter(RecordWriter):
@@ -32,3 +34,12 @@ class FrameWriter(RecordWriter):
         data = readable_bytes(buffer)
         head, tail = self._around(data)
         self._append((head, data, tail), data.nbytes)
+
+    def _frame(self, data: UInt8Array, bounds: Int64Array) -> list[Any]:
+        view, edges = memoryview(data), bounds.tolist()
+        pieces: list[Any] = []
+        for k in range(len(edges) - 1):
+            record = view[edges[k] : edges[k + 1]]
+            head, tail = self._around(record)
+            pieces += (head, record, tail)
+        return pieces

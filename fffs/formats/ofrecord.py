@@ -84,3 +84,6 @@ class OFRecordWriter(FrameWriter):
                 "set allow_empty"
             )
         return HEAD.pack(data.nbytes), b""
+
+    def _load_index(self, fd: int) -> RecordIndex:
+        return load_index(fd, self.fname)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fffs.base.paths import PathLike
 from fffs.base.withblock import Writing
 from fffs.errors import WriteError
 from fffs.files.atomic import AtomicFile
+from fffs.files.dirfd import close
+from fffs.files.local import SourceFile
+from fffs.files.pwrite import PIECES, write_at
+from fffs.records.index import Int64Array, RecordIndex
+from fffs.records.store import UInt8Array
 
 
 class RecordWriter(Writing):
@@ -20,6 +25,7 @@ class RecordWriter(Writing):
         """fname: where the file will be. begin: of the first record, behind what ``_finish`` writes."""
         self.fname = os.fsdecode(fname)
         self.count = 0
+        self._finished = False
         self._file = AtomicFile(self.fname)
         self._stream = io.BufferedWriter(io.FileIO(self._file.fd, "wb", closefd=False), buffer_size=1 << 20)
         self._begin(self.fname)
@@ -36,6 +42,30 @@ class RecordWriter(Writing):
             self._file.early.wrote(size)
         except BaseException as error:
             self._fail(error)
+
+    def write_batch(self, data: UInt8Array, bounds: Int64Array) -> None:
+        """Append records that lie one after another in memory: record i is ``data[bounds[i]:bounds[i + 1]]``, and all
+        of data belongs to one. They are not copied on their way to the operating system.
+
+        Raises what ``write_one`` raises.
+        """
+        self._need_open()
+        pieces = self._frame(data, bounds)
+        self._guarded(lambda: self._write_through(pieces))
+        self.count += len(bounds) - 1
+
+    def _frame(self, data: UInt8Array, bounds: Int64Array) -> list[Any]:
+        """What a batch of records consists of in the file, as buffers of bytes."""
+        raise NotImplementedError
+
+    def _write_through(self, pieces: list[Any]) -> None:
+        """Write buffers past the stream's own, in which what is appended one by one is collected."""
+        self._stream.flush()
+        begin = place = self._stream.tell()
+        for k in range(0, len(pieces), PIECES):
+            place += write_at(self._file.fd, pieces[k : k + PIECES], place, self.fname)
+        self._stream.seek(place)
+        self._file.early.wrote(place - begin)
 
     def _guarded(self, write: Callable[[], object]) -> None:
         try:
@@ -56,14 +86,43 @@ class RecordWriter(Writing):
         """Put the file in place. May be called again. Raises WriteError, and then an older file is as it was."""
         if self.closed:
             return
-        self._need_open()
-        self._guarded(self._finish)
+        self.finish()
         self.closed = True
-        self._file.commit()
+        self._commit()
+
+    def finish(self) -> None:
+        """Write what is still missing; nothing can be appended any more. The file is not in place before ``close``.
+
+        Raises WriteError. May be called again.
+        """
+        self._need_open()
+        if not self._finished:
+            self._guarded(self._finish)
+            self._finished = True
+
+    def reread(self) -> SourceFile:
+        """The finished file, read back from the disk before it is in place. The caller closes its descriptor.
+
+        Raises WriteError, ReadError, and FormatError: its index is damaged.
+        """
+        self.finish()
+        fd = self._file.reread()
+        try:
+            return SourceFile(fd, self._load_index(fd))
+        except BaseException:
+            close(fd)
+            raise
+
+    def _load_index(self, fd: int) -> RecordIndex:
+        """The index of this file, which is open as fd and has not its name yet."""
+        raise NotImplementedError
 
     def _finish(self) -> None:
         """Write what is still missing, and give all of it to the operating system."""
         self._stream.flush()
+
+    def _commit(self) -> None:
+        self._file.commit()
 
     def _forget(self) -> None:
         try:

@@ -100,3 +100,6 @@ class TFRecordWriter(FrameWriter):
 
     def _around(self, data: memoryview) -> tuple[bytes, bytes]:
         return encode_head(data.nbytes), TAIL.pack(mask(crc32c(data)))
+
+    def _load_index(self, fd: int) -> RecordIndex:
+        return load_index(fd, self.fname)

@@ -8,36 +8,25 @@ from typing import Any
 from fffs.base.paths import PathLike
 from fffs.base.views import readable_bytes
 from fffs.errors import UsageError
-from fffs.files.atomic import AtomicFile
-from fffs.formats.bag import SUFFIX, refuse_sidecars
+from fffs.formats.bag_writer import NewBag
 from fffs.granular.output import OutputWriter
-from fffs.granular.streams import AppendedBag, RecordStream
+from fffs.granular.streams import AppendedBag
 
 
 class _NewBag:
     """A Bag in layout v1, which appears when it is complete."""
 
     def __init__(self, path: str) -> None:
-        if not path.endswith(SUFFIX):
-            raise UsageError(f"{path}: the name of a Bag must end in {SUFFIX}")
-        refuse_sidecars(path)
-        self._file = AtomicFile(path)
-        self._stream = RecordStream(self._file.fd, path)
-        self.append, self.flush = self._stream.append, self._stream.drain
+        self._bag = NewBag(path)
+        self.append, self.flush = self._bag.write_one, self._bag.flush
+        self.finish, self.discard = self._bag.close, self._bag.discard
 
     def __len__(self) -> int:
-        return len(self._stream.ends)
+        return self._bag.count
 
     @property
     def size(self) -> int:
-        return self._stream.size
-
-    def finish(self) -> None:
-        self._stream.finish()
-        self._file.commit()
-
-    def discard(self) -> None:
-        self._file.discard()
+        return self._bag.size
 
 
 class _GrownBag:

@@ -1,0 +1,128 @@
+"""NewBag: writes a whole Bag, record by record or in batches; and the lock of one that is to be replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from fffs.base.paths import PathLike
+from fffs.base.views import readable_bytes
+from fffs.errors import UsageError, WriterError
+from fffs.files.atomic import AtomicFile
+from fffs.files.dirfd import close
+from fffs.files.pair import commit_pair
+from fffs.files.pwrite import write_at
+from fffs.files.temporary import lock
+from fffs.formats.bag import SUFFIX, encode_table, load_index, load_with_table, refuse_sidecars, sidecars
+from fffs.formats.record_writer import RecordWriter
+from fffs.records.index import Int64Array, RecordIndex
+from fffs.records.store import UInt8Array
+
+
+class NewBag(RecordWriter):
+    """Writes a new Bag to ``fname``, which appears, complete, when ``close`` is called; an older one stays until then.
+
+    layout="v3": its table is a file of its own beside it, and appears first: a Bag without its table would pass for
+    one in another layout. Not thread-safe; not to be used in a child of fork.
+    """
+
+    def __init__(self, fname: PathLike, layout: str = "v1") -> None:
+        path = os.fsdecode(fname)
+        if not path.endswith(SUFFIX):
+            raise UsageError(f"{path}: the name of a Bag must end in {SUFFIX}")
+        if layout == "v1":
+            refuse_sidecars(path)
+        self._ends = array("Q")
+        self._end = 0
+        self._table: AtomicFile | None = None
+        super().__init__(path)
+        if layout == "v3":
+            try:
+                self._table = AtomicFile(sidecars(path)[0])
+            except BaseException:
+                self.discard()
+                raise
+
+    def write_one(self, buffer: Any) -> None:
+        """Append one record: the bytes of any C-contiguous buffer. Raises as the other writers' ``write_one``."""
+        self._need_open()
+        data = readable_bytes(buffer)
+        self._end += data.nbytes
+        self._ends.append(self._end)
+        self._append((data,), data.nbytes)
+
+    def _frame(self, data: UInt8Array, bounds: Int64Array) -> list[Any]:
+        self._ends.frombytes((self._end + bounds[1:] - bounds[0]).tobytes())
+        self._end += len(data)
+        return [data]
+
+    def flush(self) -> None:
+        """Give everything to the operating system."""
+        self._need_open()
+        self._guarded(self._stream.flush)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the Bag with its table in layout v1."""
+        return self._end + 8 * (len(self._ends) + 1)
+
+    def _finish(self) -> None:
+        if self._table is None:
+            self._stream.write(encode_table(self._ends))
+        else:
+            write_at(self._table.fd, [np.array(self._ends, "<u8").tobytes()], 0, self._table.path)
+        super()._finish()
+
+    def _load_index(self, fd: int) -> RecordIndex:
+        if self._table is None:
+            return load_index(fd, self.fname, layout="v1")
+        table = self._table.reread()
+        try:
+            return load_with_table(fd, self.fname, table, self._table.path)
+        finally:
+            close(table)
+
+    def _commit(self) -> None:
+        if self._table is None:
+            super()._commit()
+            return
+        self._table.belongs_to(self._file)
+        with no_appenders([self.fname]):  # also to one that was not there when this began
+            commit_pair(self._table, self._file)
+
+    def _forget(self) -> None:
+        try:
+            super()._forget()
+        finally:
+            if self._table is not None:
+                self._table.discard()
+
+
+@contextlib.contextmanager
+def no_appenders(paths: Iterable[str]) -> Iterator[None]:
+    """Hold the locks of Bags that are to be replaced, so that no writer appends to one meanwhile. Where there are no
+    locks, such a writer finds out when it flushes.
+
+    Raises:
+        WriterError: a writer is appending to one; what it has appended would be lost.
+
+    """
+    with contextlib.ExitStack() as locks:
+        for path in paths:
+            if not path.endswith(SUFFIX):
+                continue
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                locks.callback(close, fd)
+                lock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise WriterError(f"{path}: a writer is appending to it; replace it when that is closed") from None
+            except OSError:  # nothing is there, or nothing that a writer could append to
+                continue
+        yield
