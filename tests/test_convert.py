@@ -38,7 +38,7 @@ import fffs
 from fffs import granular
 from fffs.converting import job, names
 from fffs.converting import records as record_sources
-from fffs.converting.writers import cut, part_name
+from fffs.converting.writers import cut
 from fffs.errors import (
     ChecksumError,
     FormatError,
@@ -51,6 +51,7 @@ from fffs.errors import (
     UsageError,
     WriteError,
 )
+from fffs.formats.table import format_named
 from fffs.layouts import load_source
 from fffs.records import sidecar
 
@@ -582,9 +583,11 @@ def test_a_data_set_of_one_key_becomes_records_again(tmp_path: Path, layout: str
 
 def test_names_of_very_many_parts_are_sorted_as_they_are_numbered() -> None:
     for form, name in (("ffrecord", "PART_000007.ffr"), ("ofrecord", "part-000007")):
-        assert part_name(form, "x", 7, 100_001) == name
-        assert part_name(form, "x", 7, 100_000) == name.replace("0000", "000", 1)
-        names = [part_name(form, "x", k, 100_001) for k in (0, 9, 10_001, 99_999, 100_000)]
+        part_name = format_named(form).part_name
+        assert part_name
+        assert part_name("x", 7, 100_001) == name
+        assert part_name("x", 7, 100_000) == name.replace("0000", "000", 1)
+        names = [part_name("x", k, 100_001) for k in (0, 9, 10_001, 99_999, 100_000)]
         assert names == sorted(names)
 
 

@@ -12,6 +12,7 @@ from fffs.base.paths import PathLike
 from fffs.converting import kinds
 from fffs.converting.job import Job
 from fffs.errors import UsageError
+from fffs.formats.table import format_of_target
 from fffs.records import index_cache
 
 __all__ = ["Conversion", "convert"]
@@ -95,7 +96,7 @@ def convert(
         target=target.rstrip("/") or target,
         kind=from_ or kinds.kind_of_source(path),
         forced=from_ is not None,
-        form=to or kinds.kind_of_destination(target),
+        form=to or (named.name if (named := format_of_target(target)) else None),
         layout=layout,
         key=key,
         parts=parts,

@@ -15,19 +15,19 @@ from fffs import tfrecord
 from fffs.base.jobs import Jobs, Progress, default_jobs
 from fffs.converting import kinds, packs, writers
 from fffs.converting.archives import open_archive
-from fffs.converting.keeping import Kept, no_appenders
+from fffs.converting.keeping import Kept
 from fffs.converting.pipeline import Pipeline
 from fffs.converting.records import Records, StoredRecords, StreamedRecords, plan
 from fffs.converting.sources import Sources
 from fffs.converting.verifying import compare_records, differs, forget, readable
 from fffs.errors import FormatError, RecordError, UsageError
 from fffs.files.atomic import CHECKSUMS, AtomicFile, new_folder, refuse_content
-from fffs.files.dirfd import close
 from fffs.files.local import open_source
 from fffs.formats.bag import COMPRESSED, sidecars
+from fffs.formats.bag_writer import no_appenders
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.sources import open_files
-from fffs.formats.tfrecord import HEAD, compression
+from fffs.formats.table import format_named
 from fffs.layouts import load_source, packed
 from fffs.packing.pack import pack_folder
 from fffs.records.store import RecordStore
@@ -98,7 +98,7 @@ class Job:
         self.form = self.form or default
         if self.form is None:
             raise UsageError(f"{self.target}: its name does not say what it shall be; say so with --to")
-        if self.split and self.form == "bag":
+        if self.split and self.form in kinds.RECORDS and format_named(self.form).part_name is None:
             raise UsageError(f"{self.target}: Bags have no parts; a data set has (--to granular)")
         self.sources.refuse_inside(self.target)
         if self.split or self.form == "granular":
@@ -255,7 +255,7 @@ class Job:
 
             bag = BagReader(self.source)
             return StreamedRecords(lambda: contextlib.nullcontext(iter(bag)), self.source, bag.close)
-        if self.kind == "tfrecord" and os.path.isfile(self.source) and _is_compressed(self.source):
+        if format_named(self.kind).is_compressed(self.source):
             return StreamedRecords(lambda: tfrecord.read(self.source), self.source)
         return self._open_stored()
 
@@ -269,14 +269,16 @@ class Job:
         assert self.form is not None
         lengths = records.lengths
         total = int(lengths.sum())
-        if line := writers.check_empty(self.form, lengths, self.source):
+        form = format_named(self.form)
+        if line := form.check_empty(lengths, self.source):
             self.warn(line)
         work = Jobs(total * (1 + self.verify), self.progress)
         bounds = writers.cut(lengths, self.parts, self.part_size)
         count = len(bounds) + 1
         if self.split:
             stem = os.path.splitext(os.path.basename(self.target))[0]
-            names = [writers.part_name(self.form, stem, k, count) for k in range(count)]
+            assert form.part_name is not None
+            names = [form.part_name(stem, k, count) for k in range(count)]
             with new_folder(self.target) as here:
                 self._write(records, [os.path.join(here, name) for name in names], bounds, work)
             paths = [os.path.join(self.target, name) for name in names]
@@ -317,11 +319,3 @@ class Job:
 
 def _copy(file: writers.RecordFile, place: int, records: Records, first: int, last: int) -> None:
     file.put(place, records.read(first, last))
-
-
-def _is_compressed(path: str) -> bool:
-    fd, path = open_source(path)
-    try:
-        return compression(os.pread(fd, HEAD.size, 0)) is not None
-    finally:
-        close(fd)

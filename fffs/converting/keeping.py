@@ -5,39 +5,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from types import TracebackType
 
-from fffs.errors import WriteError, WriterError
+from fffs.errors import WriteError
 from fffs.files.atomic import IN_PLACE
 from fffs.files.dirfd import close
 from fffs.files.temporary import lock, second_name
-from fffs.formats.bag import SUFFIX as BAG
 from fffs.packing.scan import identity
-
-
-@contextlib.contextmanager
-def no_appenders(paths: Iterable[str]) -> Iterator[None]:
-    """Hold the locks of Bags that are to be replaced, so that no writer appends to one meanwhile. Where there are no
-    locks, such a writer finds out when it flushes.
-
-    Raises:
-        WriterError: a writer is appending to one; what it has appended would be lost.
-
-    """
-    with contextlib.ExitStack() as locks:
-        for path in paths:
-            if not path.endswith(BAG):
-                continue
-            try:
-                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-                locks.callback(close, fd)
-                lock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise WriterError(f"{path}: a writer is appending to it; replace it when that is closed") from None
-            except OSError:  # nothing is there, or nothing that a writer could append to
-                continue
-        yield
 
 
 class Kept:

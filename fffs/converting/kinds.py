@@ -1,4 +1,4 @@
-"""What a source is, by its content first, and what a destination shall be, by its name."""
+"""What a source is, by its content first; the names of all kinds."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from typing import Final
 
 from fffs.base.failures import reading
 from fffs.converting.archives import is_tar, is_zip
-from fffs.errors import UsageError
 from fffs.files.atomic import CHECKSUMS
 from fffs.files.dirfd import close
 from fffs.files.local import open_source
-from fffs.formats import bag, ffrecord, ofrecord, tfrecord
-from fffs.formats.ffrecord import SUFFIX
+from fffs.formats import bag, ffrecord, tfrecord
 from fffs.formats.part_names import PATTERN
-from fffs.formats.table import FORMATS, find_format
+from fffs.formats.table import BAG, FFRECORD, FORMATS, TFRECORD, find_format
 
 RECORDS: Final = tuple(form.name for form in FORMATS)
-
+GRANULAR: Final = "granular"
+FOLDER: Final = "folder"
 ARCHIVES: Final = ("tar", "zip")
-SOURCES: Final = (*RECORDS, "granular", *ARCHIVES, "folder")
-DESTINATIONS: Final = (*RECORDS, "granular")
+SOURCES: Final = (*RECORDS, GRANULAR, *ARCHIVES, FOLDER)
+DESTINATIONS: Final = (*RECORDS, GRANULAR)
+COUNTED: Final = {GRANULAR: "row", FOLDER: "file"} | dict.fromkeys(ARCHIVES, "file")
+"""What is counted of a source, where it is not records."""
+
 SIDECARS: Final = (*tfrecord.SIDECARS, CHECKSUMS)
 
 
@@ -29,25 +31,25 @@ def kind_of_source(path: str) -> str:
     if os.path.isdir(path):
         return _kind_of_folder(path)
     if not os.path.lexists(path) and (PATTERN.fullmatch(os.path.basename(path)) or _has_shards(path)):
-        return "tfrecord"
+        return TFRECORD.name
     fd, path = open_source(path)
     try:
         with reading(path):
-            if bag.recognise(b"", 0, path):
-                return "bag"  # a record of a Bag may be anything, and it begins with one
-            if tfrecord.is_head(os.pread(fd, tfrecord.HEAD.size, 0)):
-                return "tfrecord"  # nothing else begins with such a checksum
-            kind = "tar" if is_tar(fd, path, named=_is_named_as_records(path)) else "zip" if is_zip(fd, path) else None
-            if kind is None:
-                return find_format(fd, path).name
-            return "ffrecord" if ffrecord.is_certain(fd, path) else kind
+            return _kind_of_file(fd, path)
     finally:
         close(fd)
 
 
-def _is_named_as_records(path: str) -> bool:
-    name = os.path.basename(path)
-    return name.endswith(SUFFIX) or bool(ofrecord.NAME.fullmatch(name) or tfrecord.NAME.search(name))
+def _kind_of_file(fd: int, path: str) -> str:
+    if bag.recognise(b"", 0, path):
+        return BAG.name  # a record of a Bag may be anything, and it begins with one
+    if tfrecord.is_head(os.pread(fd, tfrecord.HEAD.size, 0)):
+        return TFRECORD.name  # nothing else begins with such a checksum
+    named = any(form.is_part(os.path.basename(path)) for form in FORMATS)
+    archive = "tar" if is_tar(fd, path, named=named) else "zip" if is_zip(fd, path) else None
+    if archive is None:
+        return find_format(fd, path).name
+    return FFRECORD.name if ffrecord.is_certain(fd, path) else archive
 
 
 def _has_shards(path: str) -> bool:
@@ -63,29 +65,8 @@ def _kind_of_folder(path: str) -> str:
     """A folder with nothing but parts in it is taken for these, any other for what it is."""
     with reading(path):
         names = [name for name in os.listdir(path) if not name.startswith(".") and not name.endswith(SIDECARS)]
-    from fffs.granular.shards import data_set_folders  # imported for a folder at most, like all of granular
+    from fffs.granular.shards import data_set_folders  # granular takes long to import: for a folder at most
 
     if data_set_folders(path):
-        return "granular"
-    parts = {
-        "ffrecord": lambda name: name.endswith(SUFFIX),
-        "ofrecord": lambda name: ofrecord.NAME.fullmatch(name) is not None,
-        "tfrecord": lambda name: tfrecord.NAME.search(name) is not None,
-    }
-    return next((kind for kind, is_part in parts.items() if names and all(map(is_part, names))), "folder")
-
-
-def kind_of_destination(path: str) -> str | None:
-    """One of DESTINATIONS; None when the name does not say."""
-    name = os.path.basename(path)
-    if name.endswith(SUFFIX):
-        return "ffrecord"
-    if name.endswith(bag.SUFFIX):
-        return "bag"
-    if name.endswith(bag.COMPRESSED):
-        raise UsageError(f"{path}: no {bag.COMPRESSED} is written; name a {bag.SUFFIX}")
-    if tfrecord.NAME.search(name):
-        if name.endswith((".gz", ".zlib")):
-            raise UsageError(f"{path}: no compressed files are written; name a .tfrecord, and compress it afterwards")
-        return "tfrecord"
-    return "ofrecord" if ofrecord.NAME.fullmatch(name) or name.endswith(".ofrecord") else None
+        return GRANULAR
+    return next((form.name for form in FORMATS if names and all(map(form.is_part, names))), FOLDER)

@@ -13,8 +13,8 @@ from fffs.files.atomic import CHECKSUMS
 from fffs.files.dirfd import close
 from fffs.files.stamps import is_unchanged, make_stamp
 from fffs.formats.bag import SUFFIX, sidecars
-from fffs.formats.part_names import expand_shards
 from fffs.formats.sources import expand_sources
+from fffs.formats.table import format_named
 
 
 class Sources:
@@ -29,10 +29,10 @@ class Sources:
         self._folders: Sequence[str] = ()
         files: Iterable[str] = ()
         if kind in kinds.RECORDS:
-            files = self.records = expand_shards(path) if kind == "tfrecord" else expand_sources(path)
+            files = self.records = (format_named(kind).expand or expand_sources)(path)
         elif kind in kinds.ARCHIVES:
             files = [path]
-        elif kind == "granular":
+        elif kind == kinds.GRANULAR:
             self._folders, files = _data_set(path)
         self._was: dict[str, Any] = {}  # name -> stamp
         for name in _with_sidecars(files):

@@ -11,20 +11,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from fffs.converting.keeping import no_appenders
 from fffs.converting.records import Batch
-from fffs.errors import UnsupportedError, UsageError
+from fffs.errors import UsageError
 from fffs.files.atomic import AtomicFile
 from fffs.files.pwrite import PIECES, write_at
-from fffs.formats import ffrecord, ofrecord, part_names, tfrecord
+from fffs.formats import ffrecord, ofrecord, tfrecord
 from fffs.formats.bag import SUFFIX as BAG
 from fffs.formats.bag import encode_table, refuse_sidecars, sidecars
-from fffs.formats.part_names import shard_name
+from fffs.formats.bag_writer import no_appenders
 from fffs.native import engine
 from fffs.native.crc32c import crc32c, mask
 from fffs.records.index import Int64Array
 
-EMPTY_IN_A_ROW: Final = 1 << 16  # more empty OFRecords than that are read as zeros that are no records
 AROUND: Final = {"tfrecord": tfrecord.HEAD.size + tfrecord.TAIL.size, "ofrecord": ofrecord.HEAD.size}
 """Bytes of a frame that are not its data."""
 
@@ -132,18 +130,6 @@ def open_file(form: str, layout: str, path: str, lengths: Int64Array) -> Iterato
         records.finish()
 
 
-def part_name(form: str, stem: str, k: int, count: int) -> str:
-    """What part k of a data set is called, as the readers of each format expect it."""
-    if form == "tfrecord":
-        # Readers of a folder take no notice of names that begin with a dot, as the folder's own may.
-        return shard_name(stem.lstrip(".") or "records", k, count, ".tfrecord")
-    return (
-        part_names.part_name("part-", k, count)
-        if form == "ofrecord"
-        else part_names.part_name("PART_", k, count, ".ffr")
-    )
-
-
 def cut(lengths: Int64Array, parts: int | None, part_size: int | None) -> list[int]:
     """The records with which parts begin, but the first: parts of about the same size, or as large as allowed."""
     n, ends = len(lengths), np.cumsum(lengths)
@@ -164,16 +150,3 @@ def cut(lengths: Int64Array, parts: int | None, part_size: int | None) -> list[i
         if first >= n:
             return bounds
         bounds.append(first)
-
-
-def check_empty(form: str, lengths: Int64Array, shown: str) -> str | None:
-    """A warning about empty records in a format that has its difficulties with them; UnsupportedError where they
-    cannot be read again.
-    """
-    empty = lengths == 0
-    if form != "ofrecord" or not empty.any():
-        return None
-    full = np.flatnonzero(~empty)
-    if int(np.diff(np.concatenate([[-1], full, [len(lengths)]])).max()) - 1 > EMPTY_IN_A_ROW:
-        raise UnsupportedError(f"{shown}: so many empty records in a row cannot be told from no records in OFRecord")
-    return f"{shown}: {int(empty.sum())} empty records: OneFlow stops reading a file at such a record"

@@ -37,6 +37,13 @@ def recognise(head: bytes, size: int, path: str) -> bool:
     return name.endswith((SUFFIX, COMPRESSED)) and not name.startswith("limits.")
 
 
+def is_target(path: str) -> bool:
+    """Whether the name of a new file says that it is a Bag. Raises UsageError: a compressed one."""
+    if path.endswith(COMPRESSED):
+        raise UsageError(f"{path}: no {COMPRESSED} is written; name a {SUFFIX}")
+    return path.endswith(SUFFIX)
+
+
 def sidecars(path: str) -> tuple[str, ...]:
     """The files that may hold the table of a Bag in layout v3."""
     folder, name = os.path.split(path)

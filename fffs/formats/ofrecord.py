@@ -10,15 +10,18 @@ import re
 import struct
 from typing import Final
 
+import numpy as np
+
 from fffs.base.paths import PathLike
-from fffs.errors import UsageError
+from fffs.errors import UnsupportedError, UsageError
 from fffs.formats import tfrecord
 from fffs.formats.frame_writer import FrameWriter
 from fffs.formats.frames import OFRECORD, FrameError, scan
 from fffs.formats.frames import load_index as load_frames
-from fffs.records.index import RecordIndex
+from fffs.records.index import Int64Array, RecordIndex
 
 HEAD: Final = struct.Struct("<q")
+EMPTY_IN_A_ROW: Final = 1 << 16  # more empty records than that are read as zeros that are no records
 NAME: Final = re.compile(r"part-[0-9]+", re.ASCII)
 
 
@@ -50,6 +53,23 @@ def _begins_as_a_map(message: bytes, length: int) -> bool:
             inner = message[k + 1 : k + 2]
             return fits and (size == 0 or inner in (b"\n", b"\x12", b""))
     return False
+
+
+def is_target(path: str) -> bool:
+    """Whether the name of a new file says that it is a part of OFRecords."""
+    name = os.path.basename(path)
+    return NAME.fullmatch(name) is not None or name.endswith(".ofrecord")
+
+
+def check_empty(lengths: Int64Array, path: str) -> str | None:
+    """A warning about empty records, if there are some. Raises UnsupportedError: they could not be read again."""
+    empty = lengths == 0
+    if not empty.any():
+        return None
+    full = np.flatnonzero(~empty)
+    if int(np.diff(np.concatenate([[-1], full, [len(lengths)]])).max()) - 1 > EMPTY_IN_A_ROW:
+        raise UnsupportedError(f"{path}: so many empty records in a row cannot be told from no records in OFRecord")
+    return f"{path}: {int(empty.sum())} empty records: OneFlow stops reading a file at such a record"
 
 
 def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:

@@ -94,6 +94,21 @@ def shard_name(stem: str, number: int, total: int, end: str = "") -> str:
     return f"{stem}-{number:05}-of-{total:05}{end}"
 
 
+def ffrecord_part(_stem: str, number: int, total: int) -> str:
+    """What a part in a folder of FFRecord files is called, as ffrecord calls it."""
+    return part_name("PART_", number, total, ".ffr")
+
+
+def ofrecord_part(_stem: str, number: int, total: int) -> str:
+    """What a part in a folder of OFRecords is called."""
+    return part_name("part-", number, total)
+
+
+def tfrecord_shard(stem: str, number: int, total: int) -> str:
+    """What a shard in a folder of TFRecords is called. Readers ignore names that begin with a dot."""
+    return shard_name(stem.lstrip(".") or "records", number, total, ".tfrecord")
+
+
 def _all_of_folder(folder: str) -> list[str]:
     names = [name for name in _list(folder, folder) if not name.startswith(".") and not name.endswith(SIDECARS)]
     files = [name for name in names if SHARD.fullmatch(name) is None and NAME.search(name)]

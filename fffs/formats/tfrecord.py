@@ -12,7 +12,9 @@ import struct
 from typing import Final
 
 from fffs.base.failures import reading
-from fffs.errors import UnsupportedError
+from fffs.errors import UnsupportedError, UsageError
+from fffs.files.dirfd import close
+from fffs.files.local import open_source
 from fffs.formats.frame_writer import FrameWriter
 from fffs.formats.frames import TFRECORD, FrameError, scan
 from fffs.formats.frames import load_index as load_frames
@@ -62,6 +64,27 @@ def recognise(head: bytes, size: int, path: str) -> bool:
     """
     name = os.path.basename(path)
     return is_head(head) or (NAME.search(name) is not None and not name.endswith(SIDECARS))
+
+
+def is_target(path: str) -> bool:
+    """Whether the name of a new file says that it is a TFRecord file. Raises UsageError: a compressed one."""
+    if NAME.search(os.path.basename(path)) is None:
+        return False
+    if path.endswith((".gz", ".zlib")):
+        raise UsageError(f"{path}: no compressed files are written; name a .tfrecord, and compress it afterwards")
+    return True
+
+
+def is_compressed(path: str) -> bool:
+    """Whether there is a file that is compressed as a whole. Raises ReadError."""
+    if not os.path.isfile(path):
+        return False
+    fd, path = open_source(path)
+    try:
+        with reading(path, "the first frame"):
+            return compression(os.pread(fd, HEAD.size, 0)) is not None
+    finally:
+        close(fd)
 
 
 def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:

@@ -16,8 +16,7 @@ from fffs.base.paths import PathLike
 from fffs.base.views import readable_bytes
 from fffs.errors import UsageError
 from fffs.files.atomic import make_folder, new_folder, refuse_content
-from fffs.formats.ffrecord import SUFFIX
-from fffs.formats.part_names import part_name
+from fffs.formats.part_names import ffrecord_part
 from fffs.writer import FileWriter
 
 PART_BYTES = 256 << 20  # the least that a part should have, by the advice of the format's authors
@@ -72,9 +71,7 @@ def dump(dataset: Items, fname: PathLike, nfiles: int | None = None, verbose: bo
     refuse_content(target)
     make_folder(os.path.dirname(target))
     with new_folder(target) as here:
-        parts = [
-            (os.path.join(here, part_name("PART_", k, count, SUFFIX)), bounds[k], bounds[k + 1]) for k in range(count)
-        ]
+        parts = [(os.path.join(here, ffrecord_part("", k, count)), bounds[k], bounds[k + 1]) for k in range(count)]
         _write_in_processes(dataset, parts, verbose)
 
 

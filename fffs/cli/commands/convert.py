@@ -10,8 +10,7 @@ from fffs.cli.output import Warnings, printable, say
 from fffs.cli.parser import OK, interrupt_once
 from fffs.cli.progress import ProgressBar
 from fffs.converting import convert
-
-COUNTED = {"granular": "row", "tar": "file", "zip": "file", "folder": "file"}
+from fffs.converting.kinds import COUNTED
 
 
 def run(args: argparse.Namespace) -> int:
