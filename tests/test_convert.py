@@ -38,7 +38,7 @@ import fffs
 from fffs import granular
 from fffs.converting import job, names
 from fffs.converting import records as record_sources
-from fffs.converting.writers import cut
+from fffs.converting.parts import cut
 from fffs.errors import (
     ChecksumError,
     FormatError,

@@ -13,11 +13,11 @@ import numpy as np
 
 from fffs import tfrecord
 from fffs.base.jobs import Jobs, Progress, default_jobs
-from fffs.converting import kinds, packs, writers
+from fffs.converting import kinds, packs
 from fffs.converting.archives import open_archive
 from fffs.converting.keeping import Kept
-from fffs.converting.pipeline import Pipeline
-from fffs.converting.records import Records, StoredRecords, StreamedRecords, plan
+from fffs.converting.parts import cut
+from fffs.converting.records import Records, StoredRecords, StreamedRecords
 from fffs.converting.sources import Sources
 from fffs.converting.verifying import compare_records, differs, forget, readable
 from fffs.errors import FormatError, RecordError, UsageError
@@ -220,7 +220,7 @@ class Job:
 
         data.refuse_layout(self.layout, self.target)
         work = Jobs(data.total_bytes * (1 + self.verify), self.progress)
-        bounds = writers.cut(data.sizes, self.parts, self.part_size)
+        bounds = cut(data.sizes, self.parts, self.part_size)
         rows, edges, ready = data.rows(), [0, *bounds, len(data)], self.sources.refuse_changed
         if not self.split and self.layout == "v1":
             datasets.write_rows(rows, len(data), self.target, data.spec, self.layout, work, ready)
@@ -273,7 +273,7 @@ class Job:
         if line := form.check_empty(lengths, self.source):
             self.warn(line)
         work = Jobs(total * (1 + self.verify), self.progress)
-        bounds = writers.cut(lengths, self.parts, self.part_size)
+        bounds = cut(lengths, self.parts, self.part_size)
         count = len(bounds) + 1
         if self.split:
             stem = os.path.splitext(os.path.basename(self.target))[0]
@@ -298,24 +298,15 @@ class Job:
     def _write(self, records: Records, paths: list[str], bounds: list[int], work: Jobs) -> None:
         """Write all records to files, each to its part."""
         assert self.form is not None
-        edges = [0, *bounds, len(records.lengths)]
-        in_order = None if records.any_order else records.batches(bounds)
-        for path, begin, end in zip(paths, edges[:-1], edges[1:], strict=True):
-            lengths = records.lengths[begin:end]
-            with writers.open_file(self.form, self.layout, path, lengths) as file:
-                with Pipeline(self.jobs or DEFAULT_JOBS, work) as pipeline:
-                    for first, last in plan(lengths, ()):
-                        size = int(lengths[first:last].sum())
-                        pipeline.make_room(size)
-                        if in_order is None:
-                            pipeline.add(size, _copy, file, first, records, begin + first, begin + last)
-                        else:
-                            pipeline.add(size, file.put, first, next(in_order))
-                if end == edges[-1]:
-                    for _ in in_order or ():  # what a source says when it has ended
-                        pass
-                self.sources.refuse_changed()
-
-
-def _copy(file: writers.RecordFile, place: int, records: Records, first: int, last: int) -> None:
-    file.put(place, records.read(first, last))
+        form, edges = format_named(self.form), [0, *bounds, len(records.lengths)]
+        with contextlib.closing(records.batches(bounds, self.jobs or DEFAULT_JOBS)) as batches:
+            for path, begin, end in zip(paths, edges[:-1], edges[1:], strict=True):
+                with form.create(path, end - begin, self.layout) as writer:
+                    while writer.count < end - begin:
+                        batch = next(batches)
+                        writer.write_batch(batch.data, batch.offsets)
+                        work.count(len(batch.data))
+                        del batch
+                    if end == edges[-1]:
+                        next(batches, None)  # what a source says when it has ended
+                    self.sources.refuse_changed()

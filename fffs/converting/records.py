@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -32,32 +34,32 @@ class Batch:
         return (self.data[bounds[k] : bounds[k + 1]] for k in range(len(bounds) - 1))
 
 
+Batches = Generator[Batch, None, None]
+
+
 class Records(Protocol):
     """The records of a source. Close it when done."""
 
     shown: str
     """What the source is called in messages."""
 
-    any_order: bool
-    """Whether ``read`` works, from several threads."""
-
     @property
     def lengths(self) -> Int64Array:
         """int64[n]: the size of each record in bytes."""
 
-    def batches(self, bounds: Sequence[int]) -> Iterator[Batch]:
+    def batches(self, bounds: Sequence[int] = (), threads: int = 1) -> Batches:
         """All records in order, in batches of at most BATCH_BYTES or of one record. None reaches over a bound: the
-        number of a record with which a part begins. Whoever drops a batch before the next keeps one in memory.
-        """
+        number of a record with which a part begins.
 
-    def read(self, first: int, last: int) -> Batch:
-        """The records from first to before last."""
+        Up to ``threads`` batches are read while one is used, where the source can be read in any order. The caller
+        drops each batch before it asks for the next, and closes what this returns.
+        """
 
     def close(self) -> None:
         """Close the source."""
 
 
-def plan(lengths: Int64Array, bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
+def divide(lengths: Int64Array, bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
     """(first, behind the last) record of each batch."""
     ends = np.cumsum(lengths)
     for begin, stop in zip([0, *bounds], [*bounds, len(lengths)], strict=True):
@@ -70,10 +72,31 @@ def plan(lengths: Int64Array, bounds: Sequence[int]) -> Iterator[tuple[int, int]
             first = last
 
 
+def _read_ahead(read: Callable[[int, int], Batch], lengths: Int64Array, bounds: Sequence[int], threads: int) -> Batches:
+    """Batches that are read by threads, in order: each begins in the order of the batches.
+
+    At most threads + 1 batches are in memory, and of large ones no more than those have together.
+    """
+    waiting: deque[tuple[Future[Batch], int]] = deque()
+    held, most = 0, (threads + 1) * BATCH_BYTES
+    pool = ThreadPoolExecutor(threads)
+    try:
+        for first, last in divide(lengths, bounds):
+            size = int(lengths[first:last].sum())
+            while waiting and (len(waiting) > threads or held + size > most):
+                done = waiting[0][1]
+                yield waiting.popleft()[0].result()  # in no variable: it would stay in memory while the next is read
+                held -= done
+            waiting.append((pool.submit(read, first, last), size))
+            held += size
+        while waiting:
+            yield waiting.popleft()[0].result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 class StoredRecords:
     """The records of files with an index, or some of them."""
-
-    any_order = True
 
     def __init__(self, store: RecordStore, shown: str, numbers: Int64Array | None = None) -> None:
         """store: closed with this. numbers: the records, in order; None: all."""
@@ -86,27 +109,12 @@ class StoredRecords:
         """As ``Records`` says."""
         return self._lengths
 
-    def read(self, first: int, last: int) -> Batch:
+    def batches(self, bounds: Sequence[int] = (), threads: int = 1) -> Batches:
         """As ``Records`` says."""
-        return Batch(*self.store.read_joined(self._numbers[first:last]))
+        return _read_ahead(self._read, self._lengths, bounds, threads)
 
-    def batches(self, bounds: Sequence[int] = ()) -> Iterator[Batch]:
-        """As ``Records`` says. A batch is read while the one before is used, unless that would be two large ones."""
-        pending: Future[Batch] | None = None
-        size = 0
-        with ThreadPoolExecutor(1) as pool:
-            for first, last in plan(self._lengths, bounds):
-                before, size = size, int(self._lengths[first:last].sum())
-                if pending is not None and before + size > 2 * BATCH_BYTES:
-                    yield pending.result()
-                    pending = None
-                coming = pool.submit(self.read, first, last)
-                if pending is not None:
-                    yield pending.result()
-                pending = coming
-                del coming
-            if pending is not None:
-                yield pending.result()
+    def _read(self, first: int, last: int) -> Batch:
+        return Batch(*self.store.read_joined(self._numbers[first:last]))
 
     def close(self) -> None:
         """Close the files."""
@@ -115,8 +123,6 @@ class StoredRecords:
 
 class StreamedRecords:
     """The records of a source that can only be read from its begin to its end, with a pass over it for the lengths."""
-
-    any_order = False
 
     def __init__(
         self,
@@ -141,17 +147,12 @@ class StreamedRecords:
             self._lengths = np.array(found, np.int64)
         return self._lengths
 
-    def batches(self, bounds: Sequence[int] = ()) -> Iterator[Batch]:
-        """As ``Records`` says."""
+    def batches(self, bounds: Sequence[int] = (), threads: int = 1) -> Batches:
+        """As ``Records`` says; one thread reads, whatever is asked for."""
         with self._begin() as records:
-            for first, last in plan(self.lengths, bounds):
-                yield self._take(records, first, last)
+            yield from _read_ahead(partial(self._take, records), self.lengths, bounds, 1)
             if next(records, None) is not None:
                 raise self._changed()
-
-    def read(self, first: int, last: int) -> Batch:
-        """Not of such a source."""
-        raise NotImplementedError
 
     def _take(self, records: Iterator[bytes], first: int, last: int) -> Batch:
         lengths = self.lengths[first:last]

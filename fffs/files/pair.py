@@ -22,8 +22,16 @@ def commit_pair(first: AtomicFile, last: AtomicFile) -> None:
     Raises WriteError, and then both old files have their names again. Or both new ones are in place and only their
     folder could not be synced; the error says so.
     """
-    last.sync()
-    first.sync()  # what is left are renames, which hardly ever fail
+    try:
+        last.sync()
+        first.sync()  # what is left are renames, which hardly ever fail
+        _replace(first, last)
+    finally:
+        first.discard()
+        last.discard()
+
+
+def _replace(first: AtomicFile, last: AtomicFile) -> None:
     with _OldFile(last) as old_last, _OldFile(first) as old_first:
         try:
             if old_last.move_aside() | old_first.move_aside():
