@@ -36,7 +36,7 @@ from test_pack import tree_snapshot
 
 import fffs
 from fffs import granular
-from fffs.converting import job, names
+from fffs.converting import names, verifying
 from fffs.converting import records as record_sources
 from fffs.converting.parts import cut
 from fffs.errors import (
@@ -51,6 +51,7 @@ from fffs.errors import (
     UsageError,
     WriteError,
 )
+from fffs.files.atomic import IN_PLACE, AtomicFile
 from fffs.formats.table import format_named
 from fffs.layouts import load_source
 from fffs.records import sidecar
@@ -185,7 +186,7 @@ def test_empty_ofrecords_are_warned_of_and_very_many_refused(tmp_path: Path) -> 
 MEASURED = """
 import re, sys
 from fffs.cli import parser
-from fffs.converting import names
+from fffs.converting import names, verifying
 names.FREE, names.available_memory = 64 << 20, lambda: 0  # as if there were so little
 code = parser.run(sys.argv[1:])
 print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1], "KiB")
@@ -1356,68 +1357,109 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- all or nothing
 
 
-def flip_when_there(path: Path, at: int) -> Callable[[int, int], None]:
-    """A progress callback that damages a result as soon as it is in place, as a disk does: no time shows it."""
-    done: list[bool] = []
+def when_reread(monkeypatch: pytest.MonkeyPatch, act: Callable[[AtomicFile], None]) -> None:
+    """Have something happen to each file that was written when it is about to be compared."""
+    real = AtomicFile.reread
 
-    def progress(_done: int, _total: int) -> None:
-        if path.exists() and not done:
-            done.append(True)
-            before = path.stat()
-            with path.open("r+b") as file:
-                file.seek(at)
-                byte = file.read(1)[0]
-                file.seek(at)
-                file.write(bytes([byte ^ 1]))
-            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    def reread(file: AtomicFile) -> int:
+        fd = real(file)
+        assert not file.in_place
+        act(file)
+        return fd
 
-    return progress
+    monkeypatch.setattr(AtomicFile, "reread", reread)
 
 
+def flip(fd: int, at: int, bits: int = 1) -> None:
+    """Damage an open file, as a disk does: no time shows it. at: negative from its end."""
+    before = os.fstat(fd)
+    at %= before.st_size
+    os.pwrite(fd, bytes([os.pread(fd, 1, at)[0] ^ bits]), at)
+    os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("old", [None, b"old"])
 @pytest.mark.parametrize("name", ["x.bag", "part-0", "x.ffr", "x.tfrecord"])
-def test_verify_finds_a_flipped_byte_and_removes_the_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+def test_verify_finds_a_flipped_byte_before_the_result_is_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: bytes | None
 ) -> None:
     source = write_ffr(tmp_path / "source.ffr", [stretched(1000, k) for k in range(20)])
+    if old is not None:
+        (tmp_path / name).write_bytes(old)
+    there = contents_of(tmp_path)
+
+    def damage(file: AtomicFile) -> None:
+        assert {key: data for key, data in contents_of(tmp_path).items() if "fffs-tmp" not in key} == there
+        flip(file.fd, 15_000)
+
     monkeypatch.setattr(record_sources, "BATCH_BYTES", 3000)
+    when_reread(monkeypatch, damage)
     with pytest.raises(RecordError, match=rf"{name}: record 1\d\b"):
-        fffs.convert(source, tmp_path / name, verify=True, progress=flip_when_there(tmp_path / name, 15_000))
-    assert left_in(tmp_path) == ["source.ffr"]
+        fffs.convert(source, tmp_path / name, verify=True, force=True)
+    assert contents_of(tmp_path) == there
 
 
 @pytest.mark.parametrize(("name", "at"), [("x.ffr", 13), ("x.tfrecord", 3), ("x.bag", -8), ("x.idx", 1)])
-def test_verify_finds_a_damaged_index_and_removes_the_result(
+def test_verify_finds_a_damaged_index_before_the_result_is_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, at: int
 ) -> None:
     source = write_ffr(tmp_path / "source.ffr", [stretched(1000, k) for k in range(20)])
 
-    def damage(_target: str) -> None:
-        data = bytearray((tmp_path / name).read_bytes())
-        data[at] ^= 0xFF
-        (tmp_path / name).write_bytes(data)
+    def damage(file: AtomicFile) -> None:
+        if file.path == str(tmp_path / name):
+            flip(file.fd, at, 0xFF)
 
-    monkeypatch.setattr(job, "forget", damage)
+    when_reread(monkeypatch, damage)
     target, layout = ("x.bag", "v3") if name == "x.idx" else (name, "v1")
-    with pytest.raises((FormatError, RecordError)):
+    with pytest.raises((FormatError, RecordError), match=f"^{tmp_path}/x"):
         fffs.convert(source, tmp_path / target, layout=layout, verify=True)
     assert left_in(tmp_path) == ["source.ffr"]
 
 
-def test_verify_finds_a_flipped_byte_of_an_archive_a_folder_and_a_data_set(tmp_path: Path) -> None:
+def test_verify_finds_a_flipped_byte_of_an_archive_a_folder_and_a_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "folder"
     make(folder, {"a": stretched(100_000), "b": stretched(100_000, 2)})
     tar_folder(folder, tmp_path / "x.tar", "w", tarfile.PAX_FORMAT)
     zip_folder(folder, tmp_path / "x.zip")
     fffs.convert(write_ffr(tmp_path / "x.ffr", [stretched(100_000), b"b"]), tmp_path / "set", to="granular")
     there = left_in(tmp_path)
+    when_reread(monkeypatch, lambda file: flip(file.fd, 90_000))
     for source in ("x.tar", "x.zip", "folder", "set"):
-        target = tmp_path / "to.ffr"
-        # One job: damage must not come before the last file was compared.
-        with pytest.raises(RecordError):
-            fffs.convert(
-                tmp_path / source, target, verify=True, progress=flip_when_there(target, 90_000), jobs=1, force=True
-            )
+        with pytest.raises(RecordError, match=r"to\.ffr"):
+            fffs.convert(tmp_path / source, tmp_path / "to.ffr", verify=True)
         assert left_in(tmp_path) == there, source
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"to": "ffrecord", "parts": 2},
+        {"to": "tfrecord", "parts": 2},
+        {"to": "ofrecord", "parts": 2},
+        {"to": "granular"},
+        {"to": "granular", "layout": "v3"},
+        {"to": "granular", "parts": 2},
+    ],
+)
+@pytest.mark.parametrize("at", [10_000, -8])
+def test_verify_finds_a_flipped_byte_of_a_folder_before_it_is_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], at: int
+) -> None:
+    source = write_ffr(tmp_path / "source.ffr", [stretched(1000, k) for k in range(40)])
+
+    def damage(here: str) -> None:
+        assert left_in(tmp_path) == [os.path.basename(here), "source.ffr"]
+        largest = max((path for path in Path(here).rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+        with largest.open("r+b") as file:
+            flip(file.fileno(), at, 0xFF)
+
+    monkeypatch.setattr(verifying, "forget", damage)
+    with pytest.raises((FormatError, RecordError), match=f"^{tmp_path}/to") as caught:
+        fffs.convert(source, tmp_path / "to", verify=True, **options)
+    assert "fffs-tmp" not in str(caught.value)
+    assert left_in(tmp_path) == ["source.ffr"]
 
 
 @pytest.mark.parametrize(
@@ -1444,9 +1486,17 @@ def test_a_result_that_the_umask_lets_nobody_read_is_compared_all_the_same(
         assert stat.S_IMODE((tmp_path / target).stat().st_mode) == 0
 
 
+def put_back(folder: Path, there: dict[str, bytes]) -> None:
+    """Leave nothing but these files in a folder."""
+    for name in left_in(folder):
+        (folder / name).unlink()
+    for name, data in there.items():
+        (folder / name).write_bytes(data)
+
+
 @pytest.mark.parametrize("name", ["x.bag", "part-0", "x.ffr", "x.tfrecord"])
 @pytest.mark.parametrize("layout", ["v1", "v3"])
-def test_what_is_replaced_by_force_comes_back_when_that_fails(
+def test_what_is_to_be_replaced_is_there_until_the_new_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, layout: str
 ) -> None:
     fffs.convert(write_ffr(tmp_path / "old.ffr", [b"old", b"er"]), tmp_path / name, layout=layout)
@@ -1455,16 +1505,16 @@ def test_what_is_replaced_by_force_comes_back_when_that_fails(
     assert bool(kept) == (name in ("x.bag", "part-0"))
     there = contents_of(tmp_path)
 
-    def interrupt(_target: str) -> None:
-        assert records_of(tmp_path / name) != [b"old", b"er"]
+    def interrupt(_file: AtomicFile) -> None:
+        assert records_of(tmp_path / name) == [b"old", b"er"]
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(job, "forget", interrupt)
+        when_reread(patched, interrupt)
         with pytest.raises(KeyboardInterrupt):
             fffs.convert(source, tmp_path / name, layout=layout, force=True, verify=True)
     assert contents_of(tmp_path) == there
-    calls = 0
+    calls, in_place = 0, 0
 
     def failing(fd: int, real: Any = os.fsync) -> None:
         nonlocal calls
@@ -1479,13 +1529,73 @@ def test_what_is_replaced_by_force_comes_back_when_that_fails(
             patched.setattr(os, "fsync", failing)
             try:
                 fffs.convert(source, tmp_path / name, layout=layout, force=True)
-            except WriteError:
+            except WriteError as error:
+                if error.detail == IN_PLACE:  # only its folder could not be synced
+                    assert records_of(tmp_path / name) == split_records(source.read_bytes())
+                    in_place += 1
+                    put_back(tmp_path, there)
                 assert contents_of(tmp_path) == there, at
             else:
                 break
-    assert at > 2
+    assert (in_place, at > 2) == (1, True)
     assert records_of(tmp_path / name) == split_records(source.read_bytes())
     assert len(left_in(tmp_path)) == len(there) - len(kept)
+
+
+@pytest.mark.parametrize("old", ["v1", "v3", None])
+@pytest.mark.parametrize("how", ["killed", "failing", "interrupted"])
+def test_a_bag_is_never_there_with_the_table_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str | None, how: str
+) -> None:
+    """Whatever stops a conversion between two renames."""
+    source, target = write_ffr(tmp_path / "new.ffr", [b"new" * k for k in range(5)]), tmp_path / "x.bag"
+    if old:
+        fffs.convert(write_ffr(tmp_path / "old.ffr", [b"old", b"er"]), target, layout=old)
+    there = contents_of(tmp_path)
+    new = split_records(source.read_bytes())
+    calls = 0
+
+    def rename(*paths: Any, real: Any = os.rename, **folders: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at and how == "killed":
+            os._exit(9)
+        if calls == at and how == "failing":
+            raise OSError(errno.EIO, "injected")
+        try:
+            real(*paths, **folders)
+        finally:
+            if calls == at and how == "interrupted":
+                raise KeyboardInterrupt
+
+    def attempt() -> int:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "rename", rename)
+            try:
+                fffs.convert(source, target, layout="v3", force=True, verify=True)
+            except (WriteError, KeyboardInterrupt):
+                return 1
+        return 0
+
+    states = set()
+    for at in range(1, 9):
+        calls = 0
+        if how != "killed":
+            code = attempt()
+            assert code == 0 or contents_of(tmp_path) == there, at
+        elif (child := os.fork()) == 0:
+            os._exit(attempt())
+        else:
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code == 0:
+            break
+        states.add(target.exists())
+        assert not target.exists() or records_of(target) == [b"old", b"er"], at
+        fffs.convert(source, target, layout="v3", force=True)
+        assert left_in(tmp_path) == sorted({*there, "x.bag", "x.idx"}), at
+        put_back(tmp_path, there)
+    assert (code, records_of(target)) == (0, new)
+    assert states == ({True, False} if how == "killed" and old else {bool(old)})
 
 
 def test_a_damaged_source_gives_no_result(tmp_path: Path) -> None:

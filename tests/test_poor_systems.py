@@ -16,8 +16,8 @@ from builders import differences, once, snapshot, split_records
 from strange_disk import strange_disk
 
 import fffs
-from fffs.converting.keeping import Kept
 from fffs.errors import SourceChangedError, WriteError
+from fffs.files.atomic import AtomicFile
 from fffs.files.dirfd import open_folder
 from fffs.granular import BagReader, BagWriter
 from fffs.granular.streams import UnlockedWarning
@@ -215,14 +215,26 @@ def test_what_changes_is_noticed_also_where_inode_numbers_mean_nothing(
 
 
 @pytest.mark.fuse
-def test_what_is_replaced_comes_back_where_inode_numbers_mean_nothing(strange: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), Kept([str(strange / "a"), str(strange / "b")]):
-        (strange / "new").write_bytes(b"newer")
-        (strange / "new").rename(strange / "a")
-        raise KeyboardInterrupt
-    assert (strange / "a").read_bytes() == b"first"
-    assert (strange / "b").read_bytes() == b"other"
-    assert sorted(os.listdir(strange)) == ["a", "b", "d", "link", "other", "sub"]
+def test_a_bag_is_replaced_whole_or_not_at_all_where_inode_numbers_mean_nothing(
+    strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "new")
+    there = sorted(os.listdir(strange))
+    with BagWriter(strange / "x.bag", "v3") as bag:
+        bag.append(b"old")
+
+    def commit(file: AtomicFile, real: Callable[[AtomicFile], None] = AtomicFile.commit) -> None:
+        if file.path.endswith(".bag"):
+            raise KeyboardInterrupt
+        real(file)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(AtomicFile, "commit", commit)
+        fffs.convert(tmp_path / "w.ffr", strange / "x.bag", layout="v3", force=True, verify=True)
+    assert BagReader(strange / "x.bag")[:] == [b"old"]
+    fffs.convert(tmp_path / "w.ffr", strange / "x.bag", layout="v3", force=True, verify=True)
+    assert BagReader(strange / "x.bag")[:] == RECORDS
+    assert sorted(os.listdir(strange)) == sorted([*there, "x.bag", "x.idx"])
 
 
 @pytest.mark.fuse

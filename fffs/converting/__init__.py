@@ -9,10 +9,8 @@ from typing import NamedTuple
 
 from fffs.base.jobs import Progress
 from fffs.base.paths import PathLike
-from fffs.converting import kinds
-from fffs.converting.job import Job
-from fffs.errors import UsageError
-from fffs.formats.table import format_of_target
+from fffs.converting.plan import Request, make_plan
+from fffs.converting.run import run
 from fffs.records import index_cache
 
 __all__ = ["Conversion", "convert"]
@@ -65,7 +63,7 @@ def convert(
         part_size: write parts of at most so many bytes of records (or of one record), in a folder.
         jobs: how many files of a folder or archive, or batches of records, are copied at once. By default two of
             records: one is read while another is written.
-        verify: read the result back, and compare it with the source.
+        verify: read the result back and compare it with the source, before it is put in place.
         force: replace a file that is there.
         progress: called with (bytes done, bytes in all) from time to time, from any thread.
         warn: called with a line for what is left out or looks wrong; the default logs it.
@@ -78,25 +76,15 @@ def convert(
         SourceNotFoundError, FormatError, RecordError, ReadError: the source is not there, damaged, or cannot be read.
         SourceChangedError: it changed meanwhile.
         WriteError: the destination cannot be written.
-        RecordError: with ``verify``, also that the result is not what the source is; it was removed.
+        RecordError: with ``verify``, also that the result is not what the source is; nothing was put in place.
 
     """
     path, target = os.fsdecode(source), os.fsdecode(destination)
-    for kind, known in ((from_, kinds.SOURCES), (to, kinds.DESTINATIONS)):
-        if kind is not None and kind not in known:
-            raise UsageError(f"there is no format {kind!r} here; there are {', '.join(known)}")
-    if layout not in ("v1", "v3"):
-        raise UsageError(f"layout {layout!r} cannot be written, only v1 and v3")
-    if parts is not None and part_size is not None:
-        raise UsageError("parts have either a number or a size, not both")
-    if min(parts or 1, part_size or 1, jobs or 1) < 1:
-        raise UsageError("the number and the size of parts, and the number of jobs, must be at least 1")
-    job = Job(
+    request = Request(
         source=path,
         target=target.rstrip("/") or target,
-        kind=from_ or kinds.kind_of_source(path),
-        forced=from_ is not None,
-        form=to or (named.name if (named := format_of_target(target)) else None),
+        from_=from_,
+        to=to,
         layout=layout,
         key=key,
         parts=parts,
@@ -104,9 +92,8 @@ def convert(
         jobs=jobs,
         verify=verify,
         force=force,
-        progress=progress,
-        warn=warn or log.warning,
     )
     with index_cache.unused():
-        count, total, written = job.run()
-    return Conversion(job.kind, job.form or "", count, total, written)
+        plan = make_plan(request)
+        count, total, written = run(plan, progress, warn or log.warning)
+    return Conversion(plan.kind, plan.to, count, total, written)

@@ -1,4 +1,4 @@
-"""granular data sets: their blobs as records, and the tree ``NNNNNN/KEY`` that a packed folder shows them as.
+"""granular data sets that are read: their blobs as records, from Bags or from the tree of a packed folder.
 
 Blobs are never decoded: what a type means is up to whoever reads the data set, before and after.
 """
@@ -8,30 +8,24 @@ from __future__ import annotations
 import itertools
 import os
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from fffs.base.jobs import Jobs
 from fffs.converting.records import Records, StoredRecords
 from fffs.errors import MetadataError, UsageError
-from fffs.files.atomic import AtomicFile
+from fffs.files.dirfd import close
 from fffs.granular import spec as specs
-from fffs.granular.codecs import Codec
 from fffs.granular.columns import Blobs
 from fffs.granular.shards import Shard, data_set_folders, find_shards, open_shards
 from fffs.granular.spec import Type
-from fffs.granular.writer import DatasetWriter
 from fffs.layouts import Source, refs_table
 from fffs.layouts.plain import digits_for, number_names
-from fffs.packing.pack import build_tree
-from fffs.packing.pack_file import PackFile
 from fffs.records.index import Int64Array
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
-from fffs.tree.builder import TreeBuilder
 from fffs.tree.tree import ROOT
 
 SCALAR: Final = -1
@@ -126,6 +120,19 @@ def load_folder(path: str) -> BlobRows:
         raise
 
 
+def is_column(path: str) -> bool:
+    """Whether each row of a data set is one blob, so that its rows are records. Raises as ``load_folder``."""
+    folders = data_set_folders(path) or find_shards(path)
+    spec = specs.load_common(folders)
+    if len(spec) != 1:
+        return False
+    sources, shards = open_shards(path, folders, spec)
+    for source in sources:
+        close(source.fd)
+    (kind,) = spec.values()
+    return not Type.parse(kind).sequence or all(shard.refs is None or shard.rows == 0 for shard in shards)
+
+
 def _places(file: SourceFile, shard: Shard, spec: dict[str, str]) -> tuple[Int64Array, Int64Array]:
     """The records that are the blobs of a shard's rows, and how many each key has. file: the shard's first."""
     sequences = [shard.refs is not None and Type.parse(kind).sequence for kind in spec.values()]
@@ -188,72 +195,3 @@ def _numbered(entries: Iterator[tuple[bytes, int]], count: int, what: str) -> It
             first, last = (f"{k:0{digits_for(count)}}" for k in (0, count - 1))
             raise MetadataError(f"{what} are not numbered from {first} to {last}")
         yield node
-
-
-# ---------------------------------------------------------------- writing
-
-
-class AsIs(Mapping[str, Codec]):
-    """For every type the codec that leaves blobs as they are."""
-
-    def __getitem__(self, kind: str) -> Codec:
-        return lambda blob, *_: blob
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-
-def write_rows(
-    rows: Iterator[Blobs],
-    count: int,
-    path: str,
-    spec: dict[str, str],
-    layout: str,
-    work: Jobs,
-    ready: Callable[[], None],
-) -> None:
-    """Write the next count rows to a data set in one folder, which is new. ready: called before it is put in place."""
-    with DatasetWriter(path, spec, AsIs(), layout) as writer:
-        for _ in range(count):
-            row = next(rows)
-            writer.append_blobs(row)
-            work.count(sum(sum(map(len, blob)) if isinstance(blob, list) else len(blob) for blob in row))
-            del row
-        ready()
-
-
-def pack_rows(data: BlobRows, file: AtomicFile, work: Jobs, ready: Callable[[], None]) -> None:
-    """Write a data set as a packed folder. ready: called before it is put in place."""
-    lengths, spec = data.blobs.lengths, specs.encode(data.spec)
-    tree = build_tree(_lay_out(data), len(lengths) + 1, data.shown)
-    pack = PackFile(file, np.append(lengths, len(spec)))
-    k = 0
-    for batch in data.blobs.batches(()):
-        for record in batch:
-            pack.put(k, 0, record)
-            k += 1
-        work.count(len(batch.data))
-        del batch, record
-    pack.put(k, 0, spec)
-    ready()
-    pack.finish(tree)
-
-
-def _lay_out(data: BlobRows) -> TreeBuilder:
-    """The names of all blobs, in the order of the blobs, and of the spec behind them."""
-    builder = TreeBuilder(mtime=data.mtime)
-    keys, record = [key.encode() for key in data.spec], 0
-    for name, counts in zip(number_names(len(data)), data.counts, strict=True):
-        row = builder.add_directory(ROOT, name, mtime=data.mtime)
-        for key, count in zip(keys, counts.tolist(), strict=True):
-            parent, files = row, iter([key])
-            if count != SCALAR:
-                parent, files = builder.add_directory(row, key, mtime=data.mtime), number_names(count)
-            for file in files:
-                builder.add_file(parent, file, record, mtime=data.mtime)
-                record += 1
-    builder.add_file(ROOT, specs.NAME.encode(), record, mtime=data.mtime)
-    return builder

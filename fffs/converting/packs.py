@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Iterator
@@ -16,11 +17,15 @@ from fffs.converting.names import File
 from fffs.converting.verifying import compare_tree, differs
 from fffs.errors import SourceChangedError
 from fffs.files.atomic import AtomicFile
-from fffs.layouts import Source, load_source
+from fffs.files.dirfd import close
+from fffs.files.local import SourceFile
+from fffs.formats import ffrecord
+from fffs.layouts import Source, packed
 from fffs.native.engine import BLOCK
 from fffs.packing.pack import build_tree
 from fffs.packing.pack_file import PackFile
 from fffs.packing.scan import Output, open_source, scan_folder
+from fffs.records.store import RecordStore
 from fffs.tree.tree import Tree
 
 
@@ -32,34 +37,51 @@ class Contents(NamedTuple):
     total_bytes: int
 
 
-def pack_archive(archive: Archive, target: str, jobs: int, progress: Progress | None) -> Contents:
-    """Pack the members of an archive into the file ``target``, which appears complete or not at all.
-
-    Nothing is unpacked to a disk: one pass finds the names, another one copies the bytes, each to its place.
-    """
+def scan_archive(archive: Archive, progress: Progress | None) -> Contents:
+    """What is in an archive: the first of two passes over it."""
     archive.scan(progress)
     builder, files = archive.names.lay_out()
-    contents = Contents(build_tree(builder, len(files), archive.path), files, sum(file.size for file in files))
-    with AtomicFile(target) as output:
-        pack = PackFile(output, np.fromiter((file.size for file in files), np.int64, len(files)))
-        work = Jobs(contents.total_bytes, progress)
-
-        def put(file: File, pieces: Iterator[bytes]) -> None:
-            at = 0
-            for piece in pieces:
-                pack.put(file.record, at, piece)
-                at += len(piece)
-                work.count(len(piece))
-
-        archive.each(put, files, work, jobs)
-        archive.refuse_changed()
-        pack.finish(contents.tree)
-    return contents
+    return Contents(build_tree(builder, len(files), archive.path), files, sum(file.size for file in files))
 
 
-def compare_archive(archive: Archive, contents: Contents, target: str, jobs: int, progress: Progress | None) -> None:
+def pack_archive(
+    archive: Archive, contents: Contents, output: AtomicFile, jobs: int, progress: Progress | None
+) -> None:
+    """Pack the members of an archive into a new file, which the caller commits. Nothing is unpacked to a disk."""
+    files = contents.files
+    pack = PackFile(output, np.fromiter((file.size for file in files), np.int64, len(files)))
+    work = Jobs(contents.total_bytes, progress)
+
+    def put(file: File, pieces: Iterator[bytes]) -> None:
+        at = 0
+        for piece in pieces:
+            pack.put(file.record, at, piece)
+            at += len(piece)
+            work.count(len(piece))
+
+    archive.each(put, files, work, jobs)
+    pack.finish(contents.tree)
+
+
+@contextlib.contextmanager
+def reread(file: AtomicFile) -> Iterator[Source]:
+    """A packed folder that was written, read back from the disk before it is in place. Raises as ``load_source``."""
+    fd = file.reread()
+    try:
+        loaded = packed.load(SourceFile(fd, ffrecord.load_index(fd, file.path)))
+    except BaseException:
+        close(fd)
+        raise
+    with Source(loaded.tree, RecordStore([loaded.file]), "packed") as source:
+        yield source
+
+
+def compare_archive(
+    archive: Archive, contents: Contents, output: AtomicFile, jobs: int, progress: Progress | None
+) -> None:
     """Compare an archive with what it was packed as. Raises RecordError."""
-    with load_source(target) as result:
+    target = output.path
+    with reread(output) as result:
         compare_tree(contents.tree, result.tree, archive.path, target)
         work = Jobs(contents.total_bytes, progress)
         work.count(0)
@@ -68,9 +90,10 @@ def compare_archive(archive: Archive, contents: Contents, target: str, jobs: int
         )
 
 
-def compare_folder(folder: str, target: str, progress: Progress | None) -> None:
+def compare_folder(folder: str, output: AtomicFile, progress: Progress | None) -> None:
     """Compare a folder with what it was packed as. Raises RecordError."""
-    with open_source(os.fsencode(folder)) as source, load_source(target) as result:
+    target = output.path
+    with open_source(os.fsencode(folder)) as source, reread(output) as result:
         scan = scan_folder(source, Output(os.fsencode(target)), lambda _: None)
         tree = build_tree(scan.builder, len(scan.files), folder)
         if scan.holds_output is not None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from fffs.base.failures import reading
-from fffs.base.jobs import Jobs
-from fffs.converting.records import Records
+from fffs.base.failures import reading, writing
 from fffs.errors import RecordError
+from fffs.files.atomic import sync_files
 from fffs.files.dirfd import close
 from fffs.tree.tree import COLUMNS, Tree
 
@@ -28,14 +27,13 @@ def differs(target: str, record: int) -> RecordError:
 
 
 @contextlib.contextmanager
-def readable(paths: Sequence[str]) -> Iterator[None]:
-    """Let us ourselves read results, and all that is in them, in the block: a umask may forbid it even to us. They get
-    their own modes back at its end. What we may not permit ourselves is missed by who reads.
+def _readable(here: str) -> Iterator[None]:
+    """Let the process itself read all that is in a folder, in the block: a umask may forbid it even to the owner. The
+    modes are as before at its end. What cannot be permitted is an error of the one that reads it.
     """
     given: list[tuple[str, os.stat_result]] = []
     try:
-        for path in paths:
-            _permit(path, given)
+        _permit(here, given)
         yield
     finally:
         for path, was in reversed(given):
@@ -65,36 +63,32 @@ def _change_mode(path: str, was: os.stat_result, mode: int) -> None:
             close(fd)
 
 
-def forget(target: str) -> None:
-    """Have a file, or all in a folder, read from the disk when they are compared, not from memory. They are synced.
+@contextlib.contextmanager
+def rereading(here: str) -> Iterator[None]:
+    """Have all files in a new folder read from the disk in the block, not from memory, whatever their modes are.
 
-    Raises ReadError.
+    Raises WriteError: they cannot be synced. ReadError.
     """
-    paths = [os.path.join(folder, name) for folder, _, names in os.walk(target) for name in names] or [target]
-    for path in paths:
+    with _readable(here):
+        forget(here)
+        yield
+
+
+def forget(here: str) -> None:
+    """Have all files in a folder read from the disk, not from memory. Raises WriteError, ReadError."""
+    with writing(here):
+        fd = os.open(here, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            sync_files(fd)
+        finally:
+            close(fd)
+    for path in [os.path.join(folder, name) for folder, _, names in os.walk(here) for name in names]:
         with reading(path):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 close(fd)
-
-
-def compare_records(source: Records, result: Records, target: str, work: Jobs) -> None:
-    """Raise RecordError for the first record that is not the same in both."""
-    work.count(0)
-    if not np.array_equal(source.lengths, result.lengths):
-        same = min(len(source.lengths), len(result.lengths))
-        unlike = np.flatnonzero(source.lengths[:same] != result.lengths[:same])
-        raise differs(target, int(unlike[0]) if len(unlike) else same)
-    first = 0
-    for ours, theirs in zip(source.batches(()), result.batches(()), strict=True):
-        if not np.array_equal(ours.data, theirs.data):
-            at = int(np.argmax(ours.data != theirs.data))
-            raise differs(target, first + int(np.searchsorted(ours.offsets, at, side="right")) - 1)
-        first += len(ours.offsets) - 1
-        work.count(len(ours.data))
-        del ours, theirs  # or the next ones would be the third in memory
 
 
 def compare_tree(source: Tree, result: Tree, shown: str, target: str) -> None:

@@ -20,7 +20,7 @@ from fffs.base.descriptors import above_standard, duplicate
 from fffs.base.failures import reading, writing
 from fffs.base.paths import PathLike
 from fffs.base.withblock import refuse_child
-from fffs.errors import UsageError, WriteError
+from fffs.errors import FffsError, UsageError, WriteError
 from fffs.files.dirfd import FOLDER, close
 from fffs.files.early import EarlyWriting
 from fffs.files.rights import PERMISSIONS, new_mode, rights_at, rights_of, set_mode, set_time
@@ -197,9 +197,7 @@ class AtomicFolder:
         the error says so.
         """
         with writing(self.shown):
-            # One call for all that is in it, instead of one for every file.
-            if status := lib.fffs_syncfs(self.fd):
-                raise OSError(-status, os.strerror(-status))
+            sync_files(self.fd)
             self._give_rights(mode)
             set_time(self.fd, time.time_ns() if mtime is None else mtime)
             _sync_open_folder(self.fd)
@@ -246,17 +244,26 @@ class AtomicFolder:
 def new_folder(path: str) -> Iterator[str]:
     """The path that a folder has in the block, which may be used by other processes, until it appears at its end.
 
-    WriteErrors and UsageErrors of the block get the names that the files would have had.
+    Errors of the block get the names that the files will have.
     """
     with AtomicFolder(path, path) as folder:
         here = folder.find()
-        try:
+        with shown_as(here, path):
             yield here
-        except WriteError as error:
-            raise WriteError(error.errno, str(error.filename).replace(here, path), error.detail) from error
-        except UsageError as error:
-            raise UsageError(str(error).replace(here, path)) from error
         folder.commit()
+
+
+@contextlib.contextmanager
+def shown_as(here: str, path: str) -> Iterator[None]:
+    """Errors of the block that name files in ``here`` name them in ``path`` instead, where they will be."""
+    try:
+        yield
+    except FffsError as error:
+        error.args = tuple(part.replace(here, path) if isinstance(part, str) else part for part in error.args)
+        for name in ("filename", "path"):
+            if isinstance(value := getattr(error, name, None), str):
+                setattr(error, name, value.replace(here, path))
+        raise
 
 
 def forget_checksums(name: bytes, folder: int | None = None) -> None:
@@ -301,6 +308,12 @@ def sync_folder(path: str) -> None:
         sync_place(place)
     finally:
         close(place)
+
+
+def sync_files(folder: int) -> None:
+    """Have all that is in an open folder on the disk: one call, instead of one for every file. Raises OSError."""
+    if status := lib.fffs_syncfs(folder):
+        raise OSError(-status, os.strerror(-status))
 
 
 def sync_place(place: int) -> None:

@@ -44,19 +44,6 @@ def temporary_name(name: bytes) -> bytes:
     return b".%b.%b%b" % (name[:200], secrets.token_hex(6).encode(), SUFFIX.encode())
 
 
-def second_name(path: str) -> bytes:
-    """A new name beside a file, which the file's next writer takes for a leftover unless it is locked. What is there of
-    that kind is removed: once this file has a lock, its other names look as if they were in use.
-    """
-    folder, name = os.path.split(os.fsencode(path))
-    place = os.open(folder or b".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        remove_leftover_files(place, name)
-    finally:
-        close(place)
-    return os.path.join(folder, temporary_name(name))
-
-
 def lock(fd: int, how: int) -> bool:
     """Lock an open file or folder as flock(2) does; False where its file system has no locks. Raises OSError."""
     try:

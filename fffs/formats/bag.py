@@ -51,9 +51,11 @@ def sidecars(path: str) -> tuple[str, ...]:
     return (path.removesuffix(SUFFIX) + ".idx", limits) if name.endswith(SUFFIX) else (limits,)
 
 
-def refuse_sidecars(path: str) -> None:
-    """Before a Bag in layout v1 is written: UsageError when there is a table of an older one in layout v3."""
-    for table in sidecars(path):
+def refuse_target(path: str, layout: str) -> None:
+    """Raise UsageError for a name that a new Bag cannot have. In layout v1, no old table may be beside it."""
+    if not path.endswith(SUFFIX):
+        raise UsageError(f"{path}: the name of a Bag must end in {SUFFIX}")
+    for table in sidecars(path) if layout == "v1" else ():
         if os.path.lexists(table):
             raise UsageError(f"{path}: remove {table} first: readers would take it for the table of the new Bag")
 

@@ -13,13 +13,13 @@ import numpy as np
 
 from fffs.base.paths import PathLike
 from fffs.base.views import readable_bytes
-from fffs.errors import UsageError, WriterError
+from fffs.errors import WriterError
 from fffs.files.atomic import AtomicFile
 from fffs.files.dirfd import close
 from fffs.files.pair import commit_pair
 from fffs.files.pwrite import write_at
 from fffs.files.temporary import lock
-from fffs.formats.bag import SUFFIX, encode_table, load_index, load_with_table, refuse_sidecars, sidecars
+from fffs.formats.bag import SUFFIX, encode_table, load_index, load_with_table, refuse_target, sidecars
 from fffs.formats.record_writer import RecordWriter
 from fffs.records.index import Int64Array, RecordIndex
 from fffs.records.store import UInt8Array
@@ -34,10 +34,7 @@ class NewBag(RecordWriter):
 
     def __init__(self, fname: PathLike, layout: str = "v1") -> None:
         path = os.fsdecode(fname)
-        if not path.endswith(SUFFIX):
-            raise UsageError(f"{path}: the name of a Bag must end in {SUFFIX}")
-        if layout == "v1":
-            refuse_sidecars(path)
+        refuse_target(path, layout)
         self._ends = array("Q")
         self._end = 0
         self._table: AtomicFile | None = None

@@ -14,7 +14,7 @@ import warnings
 import numpy as np
 
 from fffs.base.failures import reading
-from fffs.errors import FormatError, MetadataError, ReadError, UnfinishedFileError
+from fffs.errors import FormatError, MetadataError, ReadError, UnfinishedFileError, UsageError
 from fffs.formats import strangers
 from fffs.native import engine
 from fffs.native.engine import CHECK_CRC32
@@ -61,6 +61,12 @@ def recognise(head: bytes, size: int, path: str) -> bool:
         return False
     at = HEADER.size + 4 * n
     return at + 8 > len(head) or header_size(n) <= int.from_bytes(head[at : at + 8], "little") <= size
+
+
+def refuse_target(path: str) -> None:
+    """Raise UsageError for a name that a new file cannot have: readers find parts by its end."""
+    if not path.endswith(SUFFIX):
+        raise UsageError(f"{path}: the name of a record file must end in {SUFFIX}")
 
 
 def is_certain(fd: int, path: str) -> bool:

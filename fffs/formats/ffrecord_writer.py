@@ -11,7 +11,7 @@ import numpy as np
 from fffs.base.paths import PathLike
 from fffs.base.views import readable_bytes
 from fffs.errors import UsageError, WriterError
-from fffs.formats.ffrecord import SUFFIX, encode_header, header_size, load_index
+from fffs.formats.ffrecord import encode_header, header_size, load_index, refuse_target
 from fffs.formats.record_writer import RecordWriter
 from fffs.native import engine
 from fffs.records.index import Int64Array, RecordIndex
@@ -32,8 +32,7 @@ class FileWriter(RecordWriter):
         """fname: where the file will be; it must end in ``.ffr``. n: how many records it will have."""
         path = os.fsdecode(fname)
         self.n = operator.index(n)
-        if not path.endswith(SUFFIX):
-            raise UsageError(f"{path}: the name of a record file must end in {SUFFIX}")
+        refuse_target(path)
         if self.n < 0:
             raise UsageError(f"{path}: the number of records must not be negative, not {self.n}")
         try:

@@ -29,6 +29,7 @@ class Format:
     is of this format; raises UsageError where it says a kind that is not written. ``part_name(stem, number, total)``:
     what a part is called; without it there are no parts. ``expand(path)``: the files that a path means; without it,
     what ``expand_sources`` says. ``is_compressed(path)``: whether the records of a file can only be read in sequence.
+    ``refuse_target(path, layout)``: raises UsageError for a name that a new file cannot have.
     ``beside(path, layout)``: the files that belong to one that is written. ``check_empty(lengths, path)``: a warning
     about empty records; raises UnsupportedError where they could not be read again. ``holds_trees``: whether a packed
     folder is a file of this format.
@@ -44,6 +45,7 @@ class Format:
     part_name: Callable[[str, int, int], str] | None = None
     expand: Callable[[str], list[str]] | None = None
     is_compressed: Callable[[str], bool] = lambda path: False
+    refuse_target: Callable[[str, str], None] = lambda path, layout: None
     beside: Callable[[str, str], tuple[str, ...]] = lambda path, layout: ()
     check_empty: Callable[[Int64Array, str], str | None] = lambda lengths, path: None
     holds_trees: bool = False
@@ -58,6 +60,7 @@ FFRECORD: Final = Format(
     is_part=lambda name: name.endswith(ffrecord.SUFFIX),
     is_target=lambda path: path.endswith(ffrecord.SUFFIX),
     part_name=part_names.ffrecord_part,
+    refuse_target=lambda path, layout: ffrecord.refuse_target(path),
     holds_trees=True,
 )
 TFRECORD: Final = Format(
@@ -92,6 +95,7 @@ BAG: Final = Format(
     is_part=lambda name: False,  # several Bags in a folder are a data set
     is_target=bag.is_target,
     is_compressed=lambda path: path.endswith(bag.COMPRESSED),
+    refuse_target=bag.refuse_target,
     beside=lambda path, layout: bag.sidecars(path)[:1] if layout == "v3" else (),
 )
 

@@ -89,12 +89,24 @@ class NewColumns:
         for stream in (*self._columns, self._refs):
             stream.drain()
 
-    def finish(self) -> None:
-        """Write the tables and put the folder in place. Raises WriteError."""
+    def complete(self) -> str:
+        """Write the tables; nothing can be added any more. The path that the folder has until ``finish``.
+
+        Raises WriteError.
+        """
+        with writing(self.path):
+            here = self._folder.find()
+        if not self._fds:
+            return here
         write_at(self._spec, [self._spec_bytes], 0, self._name(specs.NAME))
         for stream in (*self._columns, self._refs):
             stream.finish()
         self._close_files()
+        return here
+
+    def finish(self) -> None:
+        """Write the tables and put the folder in place. Raises WriteError."""
+        self.complete()
         self._folder.commit()
 
     def discard(self) -> None:
@@ -116,7 +128,7 @@ class GrownColumns:
 
     def __init__(self, path: str, spec: dict[str, str]) -> None:
         self._bags: list[AppendedBag] = []
-        self._unflushed = 0
+        self._unflushed, self._path = 0, path
         self._make(path, spec)
         try:
             for key in spec:
@@ -184,6 +196,11 @@ class GrownColumns:
         for bag in self._bags:
             bag.keep()
         self._unflushed = 0
+
+    def complete(self) -> str:
+        """Flush. The path of the folder."""
+        self.flush()
+        return self._path
 
     def finish(self) -> None:
         """Flush and close."""

@@ -117,6 +117,23 @@ class DatasetWriter(OutputWriter):
             self.flush()
         return len(self._output) - 1
 
+    def complete(self) -> str:
+        """Write all rows and their tables, after which only ``close`` or ``discard`` is left.
+
+        Returns:
+            The path that the data set has until it is closed: of layout v1 a temporary one.
+
+        Raises:
+            WriteError: the operating system could not write; the writer is closed.
+
+        """
+        self._need_open()
+        try:
+            return self._output.complete()
+        except BaseException:
+            self.discard()
+            raise
+
     def append_blobs(self, blobs: Any) -> None:
         """Add a row that was encoded."""
         try:

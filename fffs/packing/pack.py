@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -66,18 +67,29 @@ def pack_folder(
 
     """
     target = os.fsdecode(fname)
+    with packed_folder(dirname, target, jobs, progress, warn or log.warning) as (file, summary):
+        file.commit()
+    if verbose:
+        print(f"{target}: {summary.files} files, {summary.total_bytes} bytes")
+    return summary
+
+
+@contextlib.contextmanager
+def packed_folder(
+    dirname: PathLike, target: str, jobs: int | None, progress: Progress | None, warn: Callable[[str], None]
+) -> Iterator[tuple[AtomicFile, PackSummary]]:
+    """A folder as the complete file that will be at ``target`` when the block commits it. As ``pack_folder``."""
     if not target.endswith(SUFFIX):
         raise UsageError(f"{target}: the name of a packed folder must end in {SUFFIX}")
     with writing(target):
         output = Output(os.fsencode(target))
-    # The folder is scanned before the output is created, which may lie inside it and would change its time.
-    with open_source(os.fsencode(dirname)) as source:
-        scan = scan_folder(source, output, warn or log.warning)
-        with AtomicFile(target) as file:
+    with contextlib.ExitStack() as stack:
+        with open_source(os.fsencode(dirname)) as source:
+            # The folder is scanned before the output is created, which may lie inside it and would change its time.
+            scan = scan_folder(source, output, warn)
+            file = stack.enter_context(AtomicFile(target))
             _Packer(scan, file, source, progress).run(jobs or default_jobs())
-    if verbose:
-        print(f"{target}: {len(scan.files)} files, {scan.total_bytes} bytes")
-    return PackSummary(len(scan.files), scan.total_bytes)
+        yield file, PackSummary(len(scan.files), scan.total_bytes)
 
 
 class _Packer:
@@ -90,7 +102,7 @@ class _Packer:
         self.jobs = Jobs(scan.total_bytes, progress)
 
     def run(self, jobs: int) -> None:
-        """Copy the files, append the tree, write the header, put the file in place."""
+        """Copy the files, append the tree, write the header."""
         tree = build_tree(self.scan.builder, len(self.scan.files), self.source.shown(b""))
         self.jobs.run(self._copy, range(len(self.scan.files)), jobs)
         self.pack.finish(tree)

@@ -26,7 +26,7 @@ class PackFile:
     """The sizes of all records are known from the start, so each has its place, and several threads may write at once.
 
     A record is written by one thread, in pieces from its begin to its end; each piece but the last has a multiple of
-    ``BLOCK`` bytes. When all are written, ``finish`` adds the tree and puts the file in place.
+    ``BLOCK`` bytes. When all are written, ``finish`` adds the tree; then the caller commits the file.
     """
 
     def __init__(self, file: AtomicFile, sizes: Int64Array) -> None:
@@ -91,13 +91,12 @@ class PackFile:
         self._checksums[k] = engine.crc32_combine(int(self._checksums[k]), crc, length) if at else crc
 
     def finish(self, tree: Tree) -> None:
-        """Append the tree, write the header, put the file in place. Raises WriteError."""
+        """Append the tree and write the header. Raises WriteError."""
         blocks = BlockChecksums(self._big.astype(np.uint32), self._first_blocks, self._block_checksums)
         record = packed_pickle.encode(tree) + trailer.encode(tree, blocks)
         self._checksums[-1] = engine.crc32(record)
         self._write(record, int(self.offsets[-1]))
         self._write(encode_header(self._checksums, self.offsets), 0)
-        self.file.commit()
 
     def _write(self, data: bytes | memoryview, offset: int) -> None:
         view = memoryview(data)

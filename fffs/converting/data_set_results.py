@@ -1,0 +1,165 @@
+"""What becomes of data sets, and data sets as results: Bags, or the tree of a packed folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from fffs.base.jobs import Jobs, Progress
+from fffs.converting import packs
+from fffs.converting.datasets import SCALAR, BlobRows, load_folder, load_packed
+from fffs.converting.plan import Content, Plan, Result
+from fffs.converting.record_files import Done, Warn, compare_records, write_files
+from fffs.converting.records import Records
+from fffs.converting.verifying import differs, rereading
+from fffs.files.atomic import AtomicFile, new_folder, shown_as
+from fffs.granular import spec as specs
+from fffs.granular.codecs import Codec
+from fffs.granular.columns import Blobs
+from fffs.granular.shards import shard_name
+from fffs.granular.writer import DatasetWriter
+from fffs.layouts import load_source
+from fffs.layouts.plain import number_names
+from fffs.packing.pack import build_tree
+from fffs.packing.pack_file import PackFile
+from fffs.tree.builder import TreeBuilder
+from fffs.tree.tree import ROOT
+
+
+def from_data_set(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
+    """Convert a data set, packed or not."""
+    with contextlib.closing(_load(plan)) as data:
+        if plan.result is Result.FILES:
+            return write_files(plan, data.blobs, progress, warn)
+        return (_to_data_set if plan.result is Result.DATA_SET else _to_pack)(plan, data, progress)
+
+
+def from_records(plan: Plan, records: Records, progress: Progress | None) -> Done:
+    """Convert records to a data set of one key."""
+    counts = np.full((len(records.lengths), 1), SCALAR, np.int64)
+    data = BlobRows(plan.request.source, {plan.request.key: "bytes"}, counts, records, 0)
+    return _to_data_set(plan, data, progress)
+
+
+def _load(plan: Plan) -> BlobRows:
+    path = plan.request.source
+    if plan.content is not Content.PACKED_ROWS:
+        return load_folder(path)
+    source = load_source(path)
+    try:
+        return load_packed(source, path)
+    except BaseException:
+        source.close()
+        raise
+
+
+def _compare(data: BlobRows, result: BlobRows, target: str, work: Jobs) -> None:
+    """Raise RecordError unless a result has the same rows as its source."""
+    if data.spec != result.spec or not np.array_equal(data.counts, result.counts):
+        raise differs(target, 0)
+    compare_records(data.blobs, result.blobs, target, work)
+
+
+# ---------------------------------------------------------------- Bags
+
+
+class AsIs(Mapping[str, Codec]):
+    """For every type the codec that leaves blobs as they are."""
+
+    def __getitem__(self, kind: str) -> Codec:
+        return lambda blob, *_: blob
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _to_data_set(plan: Plan, data: BlobRows, progress: Progress | None) -> Done:
+    request, target = plan.request, plan.request.target
+    data.refuse_layout(request.layout, target)
+    work = Jobs(data.total_bytes * (1 + request.verify), progress)
+    edges = [0, *plan.cut(data.sizes), len(data)]
+    rows = data.rows()
+    if not request.split and request.layout == "v1":  # a writer of this layout has a temporary folder of its own
+        with DatasetWriter(target, data.spec, AsIs(), "v1") as writer:
+            _append(writer, rows, len(data), work)
+            here = writer.complete()
+            with shown_as(here, target):
+                _check(plan, data, here, work)
+    else:
+        with new_folder(target) as here:
+            for k in range(len(edges) - 1):
+                folder = os.path.join(here, shard_name(k)) if request.split else here
+                with DatasetWriter(folder, data.spec, AsIs(), request.layout) as writer:
+                    _append(writer, rows, edges[k + 1] - edges[k], work)
+            _check(plan, data, here, work)
+    return len(data), data.total_bytes, len(edges) - 1
+
+
+def _append(writer: DatasetWriter, rows: Iterator[Blobs], count: int, work: Jobs) -> None:
+    for _ in range(count):
+        row = next(rows)
+        writer.append_blobs(row)
+        work.count(sum(sum(map(len, blob)) if isinstance(blob, list) else len(blob) for blob in row))
+        del row
+
+
+def _check(plan: Plan, data: BlobRows, here: str, work: Jobs) -> None:
+    """The last step before a data set is put in place."""
+    if plan.request.verify:
+        with rereading(here), contextlib.closing(load_folder(here)) as result:
+            _compare(data, result, plan.request.target, work)
+    plan.sources.refuse_changed()
+
+
+# ---------------------------------------------------------------- a packed folder
+
+
+def _to_pack(plan: Plan, data: BlobRows, progress: Progress | None) -> Done:
+    target = plan.request.target
+    work = Jobs(data.total_bytes * (1 + plan.request.verify), progress)
+    with AtomicFile(target) as file:
+        _pack_rows(data, file, work)
+        if plan.request.verify:
+            with packs.reread(file) as result:
+                _compare(data, load_packed(result, target), target, work)
+        plan.sources.refuse_changed()
+        file.commit()
+    return len(data), data.total_bytes, 1
+
+
+def _pack_rows(data: BlobRows, file: AtomicFile, work: Jobs) -> None:
+    lengths, spec = data.blobs.lengths, specs.encode(data.spec)
+    tree = build_tree(_lay_out(data), len(lengths) + 1, data.shown)
+    pack = PackFile(file, np.append(lengths, len(spec)))
+    k = 0
+    for batch in data.blobs.batches(()):
+        for record in batch:
+            pack.put(k, 0, record)
+            k += 1
+        work.count(len(batch.data))
+        del batch, record
+    pack.put(k, 0, spec)
+    pack.finish(tree)
+
+
+def _lay_out(data: BlobRows) -> TreeBuilder:
+    """The names of all blobs, in the order of the blobs, and of the spec behind them."""
+    builder = TreeBuilder(mtime=data.mtime)
+    keys, record = [key.encode() for key in data.spec], 0
+    for name, counts in zip(number_names(len(data)), data.counts, strict=True):
+        row = builder.add_directory(ROOT, name, mtime=data.mtime)
+        for key, count in zip(keys, counts.tolist(), strict=True):
+            parent, files = row, iter([key])
+            if count != SCALAR:
+                parent, files = builder.add_directory(row, key, mtime=data.mtime), number_names(count)
+            for file in files:
+                builder.add_file(parent, file, record, mtime=data.mtime)
+                record += 1
+    builder.add_file(ROOT, specs.NAME.encode(), record, mtime=data.mtime)
+    return builder

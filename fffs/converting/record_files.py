@@ -1,0 +1,101 @@
+"""Record files as results: one, or parts in a folder; and records compared."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+
+import numpy as np
+
+from fffs.base.jobs import Jobs, Progress
+from fffs.converting.plan import Plan
+from fffs.converting.records import Batches, Records, StoredRecords
+from fffs.converting.verifying import differs, rereading
+from fffs.files.atomic import new_folder
+from fffs.files.local import SourceFile
+from fffs.formats.record_writer import RecordWriter
+from fffs.reader import open_files
+from fffs.records.store import RecordStore
+
+DEFAULT_JOBS = 2  # one thread reads and checks while another writes: a file system lets one write to a file at a time
+
+Done = tuple[int, int, int]
+"""Records (or rows, or files), their bytes, and in how many parts they are."""
+
+Warn = Callable[[str], None]
+
+
+def write_files(plan: Plan, records: Records, progress: Progress | None, warn: Warn) -> Done:
+    """Convert records to a record file, or to parts in a new folder."""
+    assert plan.form is not None
+    lengths = records.lengths
+    if line := plan.form.check_empty(lengths, plan.request.source):
+        warn(line)
+    total = int(lengths.sum())
+    work = Jobs(total * (1 + plan.request.verify), progress)
+    bounds = plan.cut(lengths)
+    with contextlib.closing(records.batches(bounds, plan.request.jobs or DEFAULT_JOBS)) as batches:
+        if plan.request.split:
+            _write_parts(plan, records, bounds, batches, work)
+        else:
+            _write_one(plan, records, batches, work)
+    return len(lengths), total, len(bounds) + 1
+
+
+def _write_one(plan: Plan, records: Records, batches: Batches, work: Jobs) -> None:
+    assert plan.form is not None
+    target, count = plan.request.target, len(records.lengths)
+    with plan.form.create(target, count, plan.request.layout) as writer:
+        _write(writer, batches, count, work)
+        next(batches, None)  # what a source says when it has ended
+        if plan.request.verify:
+            _compare(plan, records, [writer.reread()], work)
+        plan.sources.refuse_changed()
+
+
+def _write_parts(plan: Plan, records: Records, bounds: list[int], batches: Batches, work: Jobs) -> None:
+    assert plan.form is not None
+    edges = [0, *bounds, len(records.lengths)]
+    names, counts = plan.part_names(len(bounds) + 1), np.diff(edges).tolist()
+    with new_folder(plan.request.target) as here:
+        paths = [os.path.join(here, name) for name in names]
+        for path, count in zip(paths, counts, strict=True):
+            with plan.form.create(path, count, plan.request.layout) as writer:
+                _write(writer, batches, count, work)
+        next(batches, None)
+        if plan.request.verify:
+            with rereading(here):
+                _compare(plan, records, open_files(paths, True, plan.form.name), work)
+        plan.sources.refuse_changed()
+
+
+def _write(writer: RecordWriter, batches: Batches, count: int, work: Jobs) -> None:
+    while writer.count < count:
+        batch = next(batches)
+        writer.write_batch(batch.data, batch.offsets)
+        work.count(len(batch.data))
+        del batch
+
+
+def _compare(plan: Plan, records: Records, files: list[SourceFile], work: Jobs) -> None:
+    """Raise RecordError unless files that were written hold the records; they are closed."""
+    with contextlib.closing(StoredRecords(RecordStore(files), plan.request.target)) as result:
+        compare_records(records, result, plan.request.target, work)
+
+
+def compare_records(source: Records, result: Records, target: str, work: Jobs) -> None:
+    """Raise RecordError for the first record that is not the same in both."""
+    work.count(0)
+    if not np.array_equal(source.lengths, result.lengths):
+        same = min(len(source.lengths), len(result.lengths))
+        unlike = np.flatnonzero(source.lengths[:same] != result.lengths[:same])
+        raise differs(target, int(unlike[0]) if len(unlike) else same)
+    first = 0
+    for ours, theirs in zip(source.batches(()), result.batches(()), strict=True):
+        if not np.array_equal(ours.data, theirs.data):
+            at = int(np.argmax(ours.data != theirs.data))
+            raise differs(target, first + int(np.searchsorted(ours.offsets, at, side="right")) - 1)
+        first += len(ours.offsets) - 1
+        work.count(len(ours.data))
+        del ours, theirs  # or the next ones would be the third in memory

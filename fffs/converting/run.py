@@ -1,0 +1,94 @@
+"""run: what a plan says, done."""
+
+from __future__ import annotations
+
+import contextlib
+
+from fffs.base.jobs import Progress, default_jobs
+from fffs.converting import packs
+from fffs.converting.archives import open_archive
+from fffs.converting.plan import Content, Plan, Result
+from fffs.converting.record_files import Done, Warn, write_files
+from fffs.converting.records import Records, StoredRecords, StreamedRecords
+from fffs.errors import FormatError, RecordError
+from fffs.files.atomic import AtomicFile
+from fffs.files.local import open_source
+from fffs.formats.bag_writer import no_appenders
+from fffs.formats.table import TFRECORD, format_named
+from fffs.formats.tfrecord_stream import TFRecordStream
+from fffs.packing.pack import packed_folder
+from fffs.reader import open_files
+from fffs.records.store import RecordStore
+
+
+def run(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
+    """Do what a plan says. The result is compared, if that was asked for, while it has a temporary name; then it is put
+    in place. When anything fails, or is interrupted, what was there is as it was.
+
+    Raises:
+        UsageError, FormatError: what only the records or rows can tell, before anything is written.
+        RecordError, ReadError, SourceChangedError: the source; or the result is not what the source is.
+        WriteError: the result cannot be written.
+        WriterError: a writer is appending to a Bag that would be replaced.
+
+    """
+    for line in plan.warnings:
+        warn(line)
+    with no_appenders(plan.replaced):
+        try:
+            return _run(plan, progress, warn)
+        except (FormatError, RecordError):
+            plan.sources.refuse_changed()  # that is why
+            raise
+
+
+def _run(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
+    if plan.content is Content.FOLDER:
+        return _pack_folder(plan, progress, warn)
+    if plan.content is Content.ARCHIVE:
+        return _pack_archive(plan, progress, warn)
+    if plan.content is Content.RECORDS and plan.result is Result.FILES:
+        with contextlib.closing(_open_records(plan)) as records:
+            return write_files(plan, records, progress, warn)
+    from fffs.converting import data_set_results  # granular takes long to import: for a data set at most
+
+    if plan.content is not Content.RECORDS:
+        return data_set_results.from_data_set(plan, progress, warn)
+    with contextlib.closing(_open_records(plan)) as records:
+        return data_set_results.from_records(plan, records, progress)
+
+
+def _open_records(plan: Plan) -> Records:
+    source, form = plan.request.source, format_named(plan.kind)
+    if not form.is_compressed(source):
+        return StoredRecords(RecordStore(open_files(plan.sources.records, True, form.name)), source)
+    if form is TFRECORD:
+        return StreamedRecords(lambda: TFRecordStream(source), source)
+    from fffs.granular.bag_reader import BagReader  # granular takes long to import: for compressed Bags at most
+
+    bag = BagReader(source)
+    return StreamedRecords(lambda: contextlib.nullcontext(iter(bag)), source, bag.close)
+
+
+def _pack_folder(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
+    request = plan.request
+    with packed_folder(request.source, request.target, request.jobs, progress, warn) as (file, summary):
+        if request.verify:
+            packs.compare_folder(request.source, file, progress)
+        file.commit()
+    return summary.files, summary.total_bytes, 1
+
+
+def _pack_archive(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
+    request = plan.request
+    jobs = request.jobs or default_jobs()
+    fd, path = open_source(request.source)
+    with open_archive(fd, path, plan.kind, warn) as archive:
+        contents = packs.scan_archive(archive, progress)
+        with AtomicFile(request.target) as file:
+            packs.pack_archive(archive, contents, file, jobs, progress)
+            if request.verify:
+                packs.compare_archive(archive, contents, file, jobs, progress)
+            archive.refuse_changed()
+            file.commit()
+    return len(contents.files), contents.total_bytes, 1
