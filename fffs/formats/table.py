@@ -120,6 +120,11 @@ def format_of_target(path: str) -> Format | None:
     return next((form for form in (FFRECORD, BAG, TFRECORD, OFRECORD) if form.is_target(path)), None)
 
 
+def may_hold_tree(index: RecordIndex) -> bool:
+    """Whether a file is of a format that packed folders are."""
+    return any(form.holds_trees and form.title == index.format for form in FORMATS)
+
+
 def recogniser(name: str | None) -> Callable[[int, str], Format]:
     """What says which format the file open as fd, at path, is of: ``find_format``, unless one is named.
 

@@ -11,13 +11,12 @@ import numpy as np
 from fffs.base.descriptors import duplicate
 from fffs.base.failures import reading
 from fffs.errors import ChecksumError, FormatError, MetadataError, UnsupportedError
+from fffs.formats.table import may_hold_tree
 from fffs.records.index import RecordIndex
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 from fffs.tree import packed_pickle, trailer
 from fffs.tree.tree import Tree
-
-FORMAT = "FFRecord"
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Packed:
 def is_packed(file: SourceFile) -> bool:
     """Whether it is an FFRecord file whose last record begins with the magic bytes of a packed folder."""
     index, magic = file.index, packed_pickle.MAGIC
-    if index.format != FORMAT or len(index) == 0 or index.truncated or index.length(len(index) - 1) < len(magic):
+    if not may_hold_tree(index) or len(index) == 0 or index.truncated or index.length(len(index) - 1) < len(magic):
         return False
     return _read(file, 0, len(magic)) == magic
 

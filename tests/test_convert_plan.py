@@ -1,0 +1,103 @@
+"""Plans of conversions: everything is decided and refused before anything is written."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fffs
+from fffs.converting.plan import Content, Request, Result, make_plan
+from fffs.errors import SourceNotFoundError, UsageError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Sources of several kinds."""
+    with fffs.FileWriter(tmp_path / "x.ffr", 2) as writer:
+        for record in (b"a", b"b"):
+            writer.write_one(record)
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "file").write_bytes(b"content")
+    fffs.pack_folder(tmp_path / "f", tmp_path / "pack.ffr")
+    fffs.convert(tmp_path / "x.ffr", tmp_path / "set", to="granular")
+    fffs.convert(tmp_path / "set", tmp_path / "set.ffr")
+    fffs.convert(tmp_path / "x.ffr", tmp_path / "x.bag", layout="v3")
+    return tmp_path
+
+
+def request(folder: Path, source: str, target: str, **options: Any) -> Request:
+    return Request(str(folder / source), str(folder / target), **options)
+
+
+def state(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_mtime_ns, path.stat().st_ino) for path in (folder, *folder.rglob("*"))}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "options", "expected"),
+    [
+        ("x.ffr", "y.tfrecord", {}, (Content.RECORDS, Result.FILES, "tfrecord", [])),
+        ("x.ffr", "parts", {"to": "ofrecord", "parts": 2}, (Content.RECORDS, Result.FILES, "ofrecord", [])),
+        ("x.ffr", "y", {"to": "granular"}, (Content.RECORDS, Result.DATA_SET, "granular", [])),
+        ("x.ffr", "x.bag", {"layout": "v3", "force": True}, (Content.RECORDS, Result.FILES, "bag", ["x.bag", "x.idx"])),
+        ("x.ffr", "x.bag", {"to": "tfrecord", "force": True}, (Content.RECORDS, Result.FILES, "tfrecord", ["x.bag"])),
+        ("f", "y.ffr", {}, (Content.FOLDER, Result.PACK, "ffrecord", [])),
+        ("pack.ffr", "y.bag", {}, (Content.RECORDS, Result.FILES, "bag", [])),
+        ("set", "y", {}, (Content.COLUMN, Result.DATA_SET, "granular", [])),
+        ("set", "y.bag", {}, (Content.COLUMN, Result.FILES, "bag", [])),
+        ("set", "x.ffr", {"force": True}, (Content.COLUMN, Result.PACK, "ffrecord", ["x.ffr"])),
+        ("set.ffr", "y", {}, (Content.PACKED_ROWS, Result.DATA_SET, "granular", [])),
+        ("set.ffr", "y.ffr", {"from_": "ffrecord"}, (Content.RECORDS, Result.FILES, "ffrecord", [])),
+    ],
+)
+def test_a_plan_says_what_becomes_of_a_source_and_changes_nothing(
+    folder: Path, source: str, target: str, options: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    before = state(folder)
+    plan = make_plan(request(folder, source, target, **options))
+    assert state(folder) == before
+    replaced = [str(Path(name).relative_to(folder)) for name in plan.replaced]
+    assert (plan.content, plan.result, plan.to, replaced) == expected
+    assert bool(plan.warnings) == (source == "pack.ffr")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.kind = "tar"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "options", "problem"),
+    [
+        ("x.ffr", "y", {}, "--to"),
+        ("x.ffr", "y.tfrecord", {"to": "ffrecord"}, "must end in .ffr"),
+        ("x.ffr", "y", {"to": "bag"}, "must end in .bag"),
+        ("x.ffr", "y", {"to": "bag", "parts": 2}, "Bags have no parts"),
+        ("x.ffr", "x.bag", {"force": True}, "remove .*x.idx first"),
+        ("x.ffr", "x.bag", {"layout": "v3"}, "--force replaces it"),
+        ("x.ffr", "x.ffr", {"force": True}, "the source itself"),
+        ("set", "set/y.bag", {}, "is in the source"),
+        ("set", "f", {"force": True}, "not empty"),
+        ("f", "y.bag", {}, "a folder can only become a packed folder"),
+        ("f", "y.ffr", {"parts": 2}, "without parts"),
+        ("pack.ffr", "y", {"to": "tfrecord", "parts": 2}, "--from ffrecord"),
+        ("pack.ffr", "y", {"to": "ffrecord", "parts": 2}, "leave the parts out"),
+        ("pack.ffr", "y", {}, "--to"),
+        ("x.ffr", "y.bag", {"parts": 2, "part_size": 3}, "not both"),
+        ("x.ffr", "y.bag", {"layout": "v2"}, "only v1 and v3"),
+        ("x.ffr", "y.bag", {"jobs": -1}, "at least 1"),
+        ("x.ffr", "y.bag", {"from_": "rar"}, "there is no format 'rar'"),
+    ],
+)
+def test_what_is_refused_is_refused_by_the_plan(
+    folder: Path, source: str, target: str, options: dict[str, Any], problem: str
+) -> None:
+    before = state(folder)
+    with pytest.raises(UsageError, match=problem):
+        make_plan(request(folder, source, target, **options))
+    assert state(folder) == before
+
+
+def test_a_plan_needs_a_source(folder: Path) -> None:
+    with pytest.raises(SourceNotFoundError):
+        make_plan(request(folder, "missing", "y.bag"))
