@@ -21,7 +21,7 @@ OPENED = {
     "FileWriter": "kept = fffs.FileWriter(target + '.ffr', 1)",
     "TFRecordWriter": "from fffs.tfrecord import TFRecordWriter; kept = TFRecordWriter(target)",
     "BagWriter": "from fffs.granular import BagWriter; kept = BagWriter(target + '.bag')",
-    "AtomicFolder": "from fffs.files.atomic import AtomicFolder; kept = AtomicFolder(target, target)",
+    "AtomicFolder": "from fffs.files.atomic_folder import AtomicFolder; kept = AtomicFolder(target, target)",
     "pipe": "from fffs.base.descriptors import pipe; kept = pipe()",
 }
 # Into a ring of io_uring nothing can be written by its number.

@@ -15,7 +15,8 @@ from fffs.converting.plan import Content, Plan, Result
 from fffs.converting.record_files import Done, Warn, compare_records, write_files
 from fffs.converting.records import Records
 from fffs.converting.verifying import differs, rereading
-from fffs.files.atomic import AtomicFile, new_folder, shown_as
+from fffs.files.atomic import AtomicFile
+from fffs.files.atomic_folder import new_folder, shown_as
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
 from fffs.granular.columns import Blobs

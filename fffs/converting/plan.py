@@ -11,7 +11,8 @@ from fffs.converting import kinds
 from fffs.converting.parts import cut
 from fffs.converting.sources import Sources
 from fffs.errors import FormatError, RecordError, UsageError
-from fffs.files.atomic import CHECKSUMS, refuse_content
+from fffs.files.atomic import CHECKSUMS
+from fffs.files.atomic_folder import refuse_content
 from fffs.formats.table import FORMATS, Format, format_named, format_of_target
 from fffs.layouts import load_source, packed
 from fffs.reader import open_files

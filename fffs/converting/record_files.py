@@ -12,7 +12,7 @@ from fffs.base.jobs import Jobs, Progress
 from fffs.converting.plan import Plan
 from fffs.converting.records import Batches, Records, StoredRecords
 from fffs.converting.verifying import differs, rereading
-from fffs.files.atomic import new_folder
+from fffs.files.atomic_folder import new_folder
 from fffs.files.local import SourceFile
 from fffs.formats.record_writer import RecordWriter
 from fffs.reader import open_files

@@ -1,6 +1,6 @@
-"""AtomicFile, AtomicFolder: what appears complete or not at all.
+"""AtomicFile: a file that appears complete or not at all.
 
-Each is written under a temporary name in the same folder, synced, renamed to its own, and the folder synced: whoever is
+It is written under a temporary name in the same folder, synced, renamed to its own, and the folder synced: whoever is
 killed at any moment leaves the target as it was or complete. That folder is held open meanwhile: neither a new working
 folder nor one renamed on the way to it leads a step elsewhere.
 """
@@ -11,33 +11,26 @@ import contextlib
 import errno
 import os
 import stat
-import time
-from collections.abc import Iterator
-from dataclasses import replace
 from types import TracebackType
 
 from fffs.base.descriptors import above_standard, duplicate
 from fffs.base.failures import reading, writing
 from fffs.base.paths import PathLike
 from fffs.base.withblock import refuse_child
-from fffs.errors import FffsError, UsageError, WriteError
+from fffs.errors import UsageError, WriteError
 from fffs.files.dirfd import FOLDER, close
 from fffs.files.early import EarlyWriting
-from fffs.files.rights import PERMISSIONS, new_mode, rights_at, rights_of, set_mode, set_time
+from fffs.files.rights import new_mode, rights_at, rights_of, set_mode
 from fffs.files.temporary import (
     create_locked_file,
-    create_locked_folder,
-    remove_folder,
     remove_leftover_files,
-    remove_leftover_folders,
 )
-from fffs.native import lib
 
 # What is added to the name of a file for the one that holds its checksums: see fffs.records.sidecar.
 CHECKSUMS = ".fffs-crc"
 
 # The folder that something is written to. It need not be readable.
-_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 # What an error says when only the folder could not be synced.
 IN_PLACE = "it is complete and in place, but a power failure may undo that"
 
@@ -60,7 +53,7 @@ class AtomicFile:
         if os.path.isdir(self.path) and not os.path.islink(self.path):
             raise WriteError(errno.EISDIR, self.path)
         with writing(self.path):
-            self._folder = above_standard(os.open(folder or b".", _PLACE))
+            self._folder = above_standard(os.open(folder or b".", PLACE))
             try:
                 remove_leftover_files(self._folder, self._name)
                 self._mode = new_mode(0o666)
@@ -159,113 +152,6 @@ class AtomicFile:
             self.discard()
 
 
-class AtomicFolder:
-    """A new folder at ``path``, which must not exist or be an empty folder: ``commit`` puts it there, ``discard`` (or
-    the end of the with-block without ``commit``) removes it.
-
-    ``fd`` is the folder, which only its user may enter until then, and belongs to this object. Not thread-safe. Not to
-    be discarded by a child of fork.
-    """
-
-    def __init__(self, path: str | bytes, shown: str) -> None:
-        """shown: what the target is called in messages."""
-        self.shown = shown
-        parent, self._name = os.path.split(os.fsencode(path).rstrip(b"/"))
-        with writing(shown):
-            self._parent = above_standard(os.open(parent or b".", _PLACE))
-            try:
-                remove_leftover_folders(self._parent, self._name)
-                self.fd, self._temporary = create_locked_folder(self._parent, self._name)
-            except BaseException:
-                close(self._parent)
-                raise
-        self._open = True
-
-    def find(self) -> str:
-        """The path that it has until ``commit``. Without /proc, that is where it was made. Raises OSError."""
-        try:
-            return os.readlink(f"/proc/self/fd/{self.fd}")
-        except FileNotFoundError:
-            parent = os.path.dirname(self.shown.rstrip("/")) or "."
-            return os.path.join(os.path.realpath(parent), os.fsdecode(self._temporary))
-
-    def commit(self, mode: int | None = None, mtime: int | None = None) -> None:
-        """Put the folder in place, durably, with that mode and time; without them, as mkdir(2) would make it now. Of an
-        empty folder that it replaces it gets the owner, and no permission which that one had not.
-
-        Raises WriteError, and then the target is as it was. Or it is in place and only its parent could not be synced;
-        the error says so.
-        """
-        with writing(self.shown):
-            sync_files(self.fd)
-            self._give_rights(mode)
-            set_time(self.fd, time.time_ns() if mtime is None else mtime)
-            _sync_open_folder(self.fd)
-            os.rename(self._temporary, self._name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
-        try:
-            with writing(self.shown, IN_PLACE):
-                sync_place(self._parent)
-        finally:
-            self._close()
-
-    def _give_rights(self, mode: int | None) -> None:
-        usual = new_mode(0o777) if mode is None else mode
-        rights = rights_at(self._parent, self._name, stat.S_IFDIR)
-        if rights is None:
-            set_mode(self.fd, usual)
-            return
-        if mode is not None:
-            rights = replace(rights, mode=rights.mode & mode)
-        rights.give(self.fd, usual)
-        if usual & ~PERMISSIONS:
-            set_mode(self.fd, stat.S_IMODE(os.fstat(self.fd).st_mode) | usual & ~PERMISSIONS)
-
-    def discard(self) -> None:
-        """Remove the folder. May be called again, and after ``commit``."""
-        if self._open:
-            remove_folder(self._parent, self._temporary, self.fd)
-            self._close()
-
-    def _close(self) -> None:
-        self._open = False
-        close(self.fd)
-        close(self._parent)
-
-    def __enter__(self) -> AtomicFolder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.discard()
-
-
-@contextlib.contextmanager
-def new_folder(path: str) -> Iterator[str]:
-    """The path that a folder has in the block, which may be used by other processes, until it appears at its end.
-
-    Errors of the block get the names that the files will have.
-    """
-    with AtomicFolder(path, path) as folder:
-        here = folder.find()
-        with shown_as(here, path):
-            yield here
-        folder.commit()
-
-
-@contextlib.contextmanager
-def shown_as(here: str, path: str) -> Iterator[None]:
-    """Errors of the block that name files in ``here`` name them in ``path`` instead, where they will be."""
-    try:
-        yield
-    except FffsError as error:
-        error.args = tuple(part.replace(here, path) if isinstance(part, str) else part for part in error.args)
-        for name in ("filename", "path"):
-            if isinstance(value := getattr(error, name, None), str):
-                setattr(error, name, value.replace(here, path))
-        raise
-
-
 def forget_checksums(name: bytes, folder: int | None = None) -> None:
     """Remove those that are kept beside a file which is replaced or added to: every record would seem damaged. name: in
     the open folder, or without one a path. Raises OSError.
@@ -274,46 +160,13 @@ def forget_checksums(name: bytes, folder: int | None = None) -> None:
         os.unlink(name + CHECKSUMS.encode(), dir_fd=folder)
 
 
-def refuse_content(path: str, *, follow: bool = False) -> None:
-    """Before work for a new folder begins: that there is none, or an empty one. What appears there meanwhile is an
-    error of the commit. follow: a symbolic link is what it leads to.
-
-    Raises:
-        UsageError: something is there, which nobody should lose.
-        WriteError: that cannot be found out.
-
-    """
-    path = path.rstrip("/") or "/"
-    with writing(path):
-        if not os.path.lexists(path):
-            return
-        if not os.path.isdir(path) or (os.path.islink(path) and not follow):
-            raise UsageError(f"{path}: already exists and is no folder; name a new or an empty folder")
-        if names := os.listdir(path):
-            raise UsageError(
-                f"{path}: already exists and is not empty (it has {min(names)}); name a new or an empty folder"
-            )
-
-
-def make_folder(path: str) -> None:
-    """Make a folder, and those above it, where there is none. Raises WriteError."""
-    with writing(path):
-        os.makedirs(path, exist_ok=True)
-
-
 def sync_folder(path: str) -> None:
     """Make new names in a folder durable. Raises OSError."""
-    place = os.open(path or ".", _PLACE)
+    place = os.open(path or ".", PLACE)
     try:
         sync_place(place)
     finally:
         close(place)
-
-
-def sync_files(folder: int) -> None:
-    """Have all that is in an open folder on the disk: one call, instead of one for every file. Raises OSError."""
-    if status := lib.fffs_syncfs(folder):
-        raise OSError(-status, os.strerror(-status))
 
 
 def sync_place(place: int) -> None:
@@ -323,12 +176,12 @@ def sync_place(place: int) -> None:
     except PermissionError:
         return  # we may write to it and not list it; the rename is done
     try:
-        _sync_open_folder(fd)
+        sync_open_folder(fd)
     finally:
         close(fd)
 
 
-def _sync_open_folder(fd: int) -> None:
+def sync_open_folder(fd: int) -> None:
     """File systems that cannot sync a folder say EINVAL: nothing more can be done there."""
     try:
         os.fsync(fd)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from fffs.base.descriptors import above_standard
 from fffs.base.failures import writing
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError, WriteError
-from fffs.files.atomic import AtomicFile, AtomicFolder, make_folder, refuse_content
+from fffs.files.atomic import AtomicFile
+from fffs.files.atomic_folder import AtomicFolder, make_folder, refuse_content
 from fffs.files.pwrite import write_at
 from fffs.formats.bag import SUFFIX
 from fffs.granular import refs

@@ -9,7 +9,7 @@ from typing import Any
 from fffs.base.paths import PathLike
 from fffs.base.withblock import Writing
 from fffs.errors import UsageError
-from fffs.files.atomic import make_folder
+from fffs.files.atomic_folder import make_folder
 from fffs.granular.codecs import Codec
 from fffs.granular.reader import newer_names
 from fffs.granular.shards import shard_name

@@ -21,7 +21,7 @@ from fffs.base.jobs import Jobs, Progress, default_jobs
 from fffs.base.paths import PathLike, named
 from fffs.base.text import human, plural
 from fffs.errors import ReadError, RecordError, UnsupportedError, UsageError
-from fffs.files.atomic import AtomicFolder, refuse_content
+from fffs.files.atomic_folder import AtomicFolder, refuse_content
 from fffs.files.dirfd import Ways
 from fffs.files.early import EarlyWriting
 from fffs.files.rights import set_mode, set_time
