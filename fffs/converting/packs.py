@@ -18,13 +18,13 @@ from fffs.converting.verifying import compare_tree, differs
 from fffs.errors import SourceChangedError
 from fffs.files.atomic import AtomicFile
 from fffs.files.dirfd import close
-from fffs.files.local import SourceFile
 from fffs.formats import ffrecord
 from fffs.layouts import Source, packed
 from fffs.native.engine import BLOCK
 from fffs.packing.pack import build_tree
 from fffs.packing.pack_file import PackFile
 from fffs.packing.scan import Output, open_source, scan_folder
+from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 from fffs.tree.tree import Tree
 
@@ -68,7 +68,7 @@ def reread(file: AtomicFile) -> Iterator[Source]:
     """A packed folder that was written, read back from the disk before it is in place. Raises as ``load_source``."""
     fd = file.reread()
     try:
-        loaded = packed.load(SourceFile(fd, ffrecord.load_index(fd, file.path)))
+        loaded = packed.load(SourceFile(fd, ffrecord.load_index(fd, file.path), os.fstat(fd)))
     except BaseException:
         close(fd)
         raise

@@ -13,9 +13,9 @@ from fffs.converting.sources import Sources
 from fffs.errors import FormatError, RecordError, UsageError
 from fffs.files.atomic import CHECKSUMS
 from fffs.files.atomic_folder import refuse_content
+from fffs.formats.sources import open_files
 from fffs.formats.table import FORMATS, Format, format_named, format_of_target
 from fffs.layouts import load_source, packed
-from fffs.reader import open_files
 from fffs.records.index import Int64Array
 from fffs.records.store import RecordStore
 from fffs.tree.tree import ROOT

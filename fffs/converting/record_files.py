@@ -13,9 +13,9 @@ from fffs.converting.plan import Plan
 from fffs.converting.records import Batches, Records, StoredRecords
 from fffs.converting.verifying import differs, rereading
 from fffs.files.atomic_folder import new_folder
-from fffs.files.local import SourceFile
 from fffs.formats.record_writer import RecordWriter
-from fffs.reader import open_files
+from fffs.formats.sources import open_files
+from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 
 DEFAULT_JOBS = 2  # one thread reads and checks while another writes: a file system lets one write to a file at a time

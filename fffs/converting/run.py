@@ -14,10 +14,10 @@ from fffs.errors import FormatError, RecordError
 from fffs.files.atomic import AtomicFile
 from fffs.files.local import open_source
 from fffs.formats.bag_writer import no_appenders
+from fffs.formats.sources import open_files
 from fffs.formats.table import TFRECORD, format_named
 from fffs.formats.tfrecord_stream import TFRecordStream
 from fffs.packing.pack import packed_folder
-from fffs.reader import open_files
 from fffs.records.store import RecordStore
 
 

@@ -12,9 +12,9 @@ from fffs.base.withblock import Writing
 from fffs.errors import WriteError
 from fffs.files.atomic import AtomicFile
 from fffs.files.dirfd import close
-from fffs.files.local import SourceFile
 from fffs.files.pwrite import PIECES, write_at
 from fffs.records.index import Int64Array, RecordIndex
+from fffs.records.source_file import SourceFile
 from fffs.records.store import UInt8Array
 
 
@@ -108,7 +108,7 @@ class RecordWriter(Writing):
         self.finish()
         fd = self._file.reread()
         try:
-            return SourceFile(fd, self._load_index(fd))
+            return SourceFile(fd, self._load_index(fd), os.fstat(fd))
         except BaseException:
             close(fd)
             raise
