@@ -47,8 +47,9 @@ def mount(
         from fffs.mount.daemon.session import serve
 
         open_standard_streams()
-        DaemonLog(job.options.log, debug)
+        log = DaemonLog(job.options.log, debug)
         serve(job)
+        log.exit_code = 0
     else:
         from fffs.mount.daemon.background import start
 

@@ -31,6 +31,7 @@ class _Daemon:
             from fffs.mount.daemon.session import serve
 
             serve(job, self.ready, lifelines)
+            self._log.exit_code = 0
         except FffsError as error:
             if self._reported:
                 _logger.error("%s", error)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from fffs.errors import EntryNotFoundError, MetadataError, UsageError
 from fffs.layouts import plain, union
+from fffs.layouts.view import TreeView
 from fffs.tree.builder import TreeBuilder
 from fffs.tree.tree import COLUMNS, ROOT, Tree
 
@@ -70,6 +71,19 @@ def test_every_name_is_found_and_no_other(root: Nested, backwards: bool) -> None
         for name in value:
             for other in (name, name + b"x", name[:-1], name + b"\0", name[:-1] + bytes([name[-1] ^ 1])):
                 assert (tree.lookup(node, other) is not None) == (other in value)
+
+
+@given(NESTED.filter(lambda root: isinstance(root, dict)))
+def test_every_inode_has_a_path_that_leads_to_it(root: Nested) -> None:
+    tree = build(root)
+    view = TreeView(tree, None)  # type: ignore[arg-type]
+    inodes = list(range(1, view.inodes + 1))
+    paths = view.paths([*inodes, *inodes])
+    assert [tree.find(path) + 1 for path in paths] == [*inodes, *inodes]
+    assert [view.path(inode) for inode in inodes] == paths[: len(inodes)]
+    files = {tree.record(node) for _, node in tree.walk() if tree.is_file(node)}
+    found = view.inodes_of(np.array(sorted(files), np.int64))
+    assert [tree.record(inode - 1) for inode in found] == sorted(files)
 
 
 def test_the_order_of_adding_does_not_matter() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from fffs.base.withblock import Closing
 from fffs.layouts.rows import DecodedFiles, File
@@ -193,15 +194,38 @@ class TreeView(View):
 
     def path(self, inode: int) -> bytes:
         """The first of its hard links. Looks through all entries."""
-        parts: list[bytes] = []
-        node, tree = self._node(inode), self.tree
+        return self.paths([inode])[0]
+
+    def paths(self, inodes: Sequence[int]) -> list[bytes]:
+        """The path of each, the first of its hard links. Looks through all entries once."""
+        tree = self.tree
+        nodes = [self._node(inode) for inode in inodes]
+        entries = np.flatnonzero(np.isin(tree.entry_nodes, nodes))
+        first = {int(tree.entry_nodes[entry]): entry for entry in entries[::-1].tolist()}
         # Directories share out the entries in the order of their numbers, so their first entries ascend.
         directories = np.flatnonzero((tree.kinds == stat.S_IFDIR) & (tree.count > 0))
-        while node != ROOT:
-            entry = int(np.argmax(tree.entry_nodes == node))
-            parts.append(tree.name(entry))
-            node = int(directories[np.searchsorted(tree.ref[directories], entry, side="right") - 1])
-        return b"/".join(reversed(parts))
+        above = directories[np.searchsorted(tree.ref[directories], list(first.values()), side="right") - 1]
+        found = {ROOT: b""}
+        for (node, entry), directory in zip(first.items(), above.tolist(), strict=True):
+            found[node] = self._prefix(directory) + tree.name(entry)
+        return [found[node] for node in nodes]
+
+    def _prefix(self, directory: int) -> bytes:
+        """The path of a directory and a slash; nothing for the root."""
+        parts: list[bytes] = []
+        while directory != ROOT:
+            above = self._parent[directory]
+            begin, end = self._ref[above], self._ref[above] + self._count[above]
+            entry = begin + int(np.argmax(self.tree.entry_nodes[begin:end] == directory))
+            parts.append(self.tree.name(entry) + b"/")
+            directory = above
+        return b"".join(reversed(parts))
+
+    def inodes_of(self, records: npt.NDArray[np.int64]) -> list[int]:
+        """For each record a file that is in it. Looks through all nodes once."""
+        nodes = np.flatnonzero((self.tree.kinds == stat.S_IFREG) & np.isin(self.tree.ref, records))
+        first = {int(self.tree.ref[node]): node + 1 for node in nodes[::-1].tolist()}
+        return [first[record] for record in records.tolist()]
 
 
 class DecodedTreeView(TreeView):

@@ -437,7 +437,8 @@ typedef struct {
     uint64_t requests[FFFS_FAST_KINDS]; /* by FFFS_FAST_* */
     uint64_t read_bytes;
     uint64_t read_errors;
-    uint64_t cold_reads;                      /* that had to wait for the disk, or for a whole large record */
+    uint64_t untold;     /* of these, whose record could not be queued for fffs_fastpath_next_bad */
+    uint64_t cold_reads; /* that had to wait for the disk, or for a whole large record */
     uint64_t read_latency[FFFS_FAST_BUCKETS]; /* reads by latency */
     uint64_t waiting;                         /* cold reads that nobody has begun yet */
     int32_t threads, cold_threads;            /* that were started, the cold ones when first needed */

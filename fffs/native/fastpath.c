@@ -113,6 +113,7 @@ void fffs_fastpath_stats(fffs_fastpath *path, fffs_fastpath_stats_t *stats)
     fffs_cold_usage(&path->cold, &stats->cold_threads, &waiting);
     stats->threads = path->hot;
     stats->waiting = (uint64_t)waiting;
+    stats->untold = fffs_events_untold(&path->events);
     for (int i = 0; i < 1 + path->hot + stats->cold_threads; i++)
         fffs_counters_add(&path->workers[i].counters, stats);
 }

@@ -55,6 +55,8 @@ void fffs_events_bad(struct fffs_events *events, uint64_t record, int32_t status
     if (first && events->bad_count < FFFS_BAD_ROOM) {
         events->reported[record >> 3] |= bit;
         events->bad[events->bad_count++] = (struct fffs_bad_record){record, status};
+    } else if (first) {
+        events->untold++;
     }
     pthread_mutex_unlock(&events->mutex);
     if (first)
@@ -76,4 +78,12 @@ bool fffs_events_next_bad(struct fffs_events *events, uint64_t *record, int32_t 
     }
     pthread_mutex_unlock(&events->mutex);
     return found;
+}
+
+uint64_t fffs_events_untold(struct fffs_events *events)
+{
+    pthread_mutex_lock(&events->mutex);
+    uint64_t untold = events->untold;
+    pthread_mutex_unlock(&events->mutex);
+    return untold;
 }

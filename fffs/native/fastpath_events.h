@@ -21,6 +21,7 @@ struct fffs_events {
     pthread_mutex_t mutex;         /* guards the rest */
     struct fffs_bad_record bad[FFFS_BAD_ROOM];
     int bad_count;
+    uint64_t untold;   /* reports for which there was no room; a later one of the same record may find some */
     uint8_t *reported; /* ours; a bit per record that was reported */
 };
 
@@ -32,6 +33,9 @@ void fffs_events_close(struct fffs_events *events);
 void fffs_events_bad(struct fffs_events *events, uint64_t record, int32_t status);
 void fffs_events_connected(struct fffs_events *events);
 void fffs_events_ended(struct fffs_events *events);
+
+/* How many times a bad record could not be told of, because too many waited. Any thread. */
+uint64_t fffs_events_untold(struct fffs_events *events);
 
 /* Makes the descriptor unreadable. The next bad record: true; or false. Any thread. */
 bool fffs_events_next_bad(struct fffs_events *events, uint64_t *record, int32_t *status);

@@ -8,20 +8,19 @@ started, it is given the device itself.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import socket
 import stat
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import pyfuse3
 import trio
 
-from fffs.errors import MountError, ReadError
+from fffs.errors import MountError
 from fffs.layouts.view import TreeView, View
 from fffs.mount.daemon.handshake import Device
+from fffs.mount.daemon.reports import Reports
 from fffs.mount.fs.attributes import FOREVER
 from fffs.mount.fs.failures import Failures
 from fffs.mount.fs.reading import LARGEST_READ
@@ -130,6 +129,7 @@ class FastPath:
         self.number = self._its.detach()
         """What libfuse is given as ``/dev/fd/N``; it closes it."""
         self._ended = trio.Event()
+        self._reports: Reports | None = None
         self.connected = trio.Event()
         """The kernel lets others ask."""
 
@@ -156,21 +156,18 @@ class FastPath:
 
     async def watch(self, failures: Failures) -> None:
         """Say when the kernel is connected, log what could not be read, and end pyfuse3's loop with the connection."""
-        put, get = trio.open_memory_channel[tuple[int, int]](math.inf)
         fd = lib.fffs_fastpath_event_fd(self._native)
         record, status = ffi.new("uint64_t *"), ffi.new("int32_t *")
-        reported = trio.Event()
+        self._reports = Reports(self._view, failures)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._report, get, failures, reported)
+            nursery.start_soon(self._reports.run)
             while not lib.fffs_fastpath_ended(self._native):
                 await trio.lowlevel.wait_readable(fd)
                 while lib.fffs_fastpath_next_bad(self._native, record, status):
-                    put.send_nowait((int(record[0]), int(status[0])))
+                    self._reports.add(int(record[0]), int(status[0]))
                 if lib.fffs_fastpath_connected(self._native):
                     self.connected.set()
-            put.close()
-            with trio.move_on_after(PATIENCE):  # a disk that does not answer gives no reasons either
-                await reported.wait()
+            await self._reports.finish(PATIENCE)
             nursery.cancel_scope.cancel()
         self._ended.set()
         # libfuse knows this by ENODEV from its device, which a socket never says.
@@ -180,21 +177,10 @@ class FastPath:
         """Wait until the connection to the kernel has ended: after the last unmount."""
         await self._ended.wait()
 
-    async def _report(
-        self, bad: trio.MemoryReceiveChannel[tuple[int, int]], failures: Failures, reported: trio.Event
-    ) -> None:
-        async for record, status in bad:
-            inode, path, error = await trio.to_thread.run_sync(self._explain, record, status, abandon_on_cancel=True)
-            failures.add(inode, record, error, path)
-        reported.set()
-
-    def _explain(self, record: int, status: int) -> tuple[int, bytes, Exception]:
-        """A file of a record, its path, and what is wrong: reading the record again in full tells. Takes long."""
-        tree, store = self._view.tree, self._view.store
-        inode = 1 + int(np.argmax((tree.kinds == stat.S_IFREG) & (tree.ref == record)))
-        again = store.verify(np.array([record]))
-        error = again[0][1] if again else ReadError(-status, store.locate(record)[0].index.path)
-        return inode, self._view.path(inode), error
+    def count_failures(self) -> tuple[int, bool]:
+        """How many reads failed, and whether some of their records were not logged."""
+        stats = self.stats()
+        return stats["read_errors"], stats["untold"] > 0 or (self._reports is not None and self._reports.waiting > 0)
 
     def stats(self) -> dict[str, Any]:
         """Counters since the mount; latencies in powers of two of a nanosecond."""
@@ -204,6 +190,7 @@ class FastPath:
             "requests": {kind: int(stats.requests[k]) for k, kind in enumerate(KINDS)},
             "read_bytes": int(stats.read_bytes),
             "read_errors": int(stats.read_errors),
+            "untold": int(stats.untold),
             "cold_reads": int(stats.cold_reads),
             "read_latency_log2_ns": list(stats.read_latency),
             "waiting": int(stats.waiting),

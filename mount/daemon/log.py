@@ -56,12 +56,14 @@ class DaemonLog:
         if file:
             self._file = self._open(file)
         _log_what_python_prints()
+        self.exit_code = 1
+        """That of the process, if its log takes no lines at the end."""
         atexit.register(self._leave)
 
     def _leave(self) -> None:
         """Before logging closes its handlers, which would wait for a line that cannot be written."""
         if not self._lines.write_out():
-            os._exit(0)
+            os._exit(self.exit_code)
 
     def _open(self, file: str) -> logging.FileHandler:
         with writing(file):

@@ -113,7 +113,7 @@ class _Session:
         self._detached = False
         self._overdue = False
         self._error: MountError | None = None
-        self._read_errors = 0
+        self._native_failures = 0, False
         self._serving = trio.CancelScope()
 
     def run(self) -> None:
@@ -153,7 +153,7 @@ class _Session:
             raise MountError(f"{job.mountpoint}: unmounted before it was ready")
 
     def _finish(self) -> None:
-        summary = self._operations.failures.summary(self._read_errors)
+        summary = self._operations.failures.summary(*self._native_failures)
         if summary:
             _log.warning("%s: %s", self._job.mountpoint, summary)
         _log.info("%s: unmounted", self._job.mountpoint)
@@ -173,7 +173,7 @@ class _Session:
             nursery.start_soon(self._give_up)
             await self._serve()
             if isinstance(self._connection, fastpath.FastPath):
-                self._read_errors = self._connection.stats()["read_errors"]
+                self._native_failures = self._connection.count_failures()
             nursery.cancel_scope.cancel()
 
     async def _serve(self) -> None:

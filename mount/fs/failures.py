@@ -25,9 +25,12 @@ class Failures:
             self.records.add(record)
             _log.error("%s: %s", os.fsdecode(self._path_of(inode) if path is None else path), error)
 
-    def summary(self, reads: int = 0) -> str:
-        """A line for the end, or nothing. reads: how many failed, if more than are counted here."""
+    def summary(self, reads: int = 0, is_incomplete: bool = False) -> str:
+        """A line for the end, or nothing. reads: how many failed, if more than are counted here. is_incomplete: some
+        of their records are not.
+        """
         reads = max(reads, self.reads)
         if not reads:
             return ""
-        return f"{reads} reads failed, of {len(self.records)} records; `fffs verify` names all that are damaged"
+        records = f"{'more than ' if is_incomplete else ''}{len(self.records)} records"
+        return f"{reads} reads failed, of {records}; `fffs verify` names all that are damaged"

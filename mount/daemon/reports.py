@@ -1,0 +1,69 @@
+"""Reports: what is wrong with records that the native threads could not give out, found out beside the event loop."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+
+import numpy as np
+import trio
+
+from fffs.errors import ReadError
+from fffs.layouts.view import TreeView
+from fffs.mount.fs.failures import Failures
+
+# Records that are explained at a time, and the bytes that they may have together: each is read again in full.
+BATCH = 256
+BATCH_BYTES = 64 << 20
+
+
+class Reports:
+    """Records whose failure is to be logged. For the thread of the event loop.
+
+    ``waiting``: how many are not logged yet.
+    """
+
+    def __init__(self, view: TreeView, failures: Failures) -> None:
+        self._view, self._failures = view, failures
+        self._put, self._get = trio.open_memory_channel[tuple[int, int]](math.inf)
+        self._progress = trio.Event()
+        self.waiting = 0
+
+    def add(self, record: int, status: int) -> None:
+        """A record could not be given out. status: -errno."""
+        self.waiting += 1
+        self._put.send_nowait((record, status))
+
+    async def run(self) -> None:
+        """Log what is added, until ``finish``."""
+        async for first in self._get:
+            bad, size = [first], self._view.store.length(first[0])
+            with suppress(trio.WouldBlock):
+                while len(bad) < BATCH and size < BATCH_BYTES:
+                    bad.append(self._get.receive_nowait())
+                    size += self._view.store.length(bad[-1][0])
+            for inode, path, record, error in await trio.to_thread.run_sync(self._explain, bad, abandon_on_cancel=True):
+                self._failures.add(inode, record, error, path)
+            self.waiting -= len(bad)
+            self._progress.set()
+            self._progress = trio.Event()
+
+    async def finish(self, patience: float) -> None:
+        """Wait until all are logged, as long as the disk gives something within that many seconds."""
+        self._put.close()
+        while before := self.waiting:
+            with trio.move_on_after(patience):
+                await self._progress.wait()
+            if self.waiting == before:
+                return
+
+    def _explain(self, bad: list[tuple[int, int]]) -> list[tuple[int, bytes, int, Exception]]:
+        """For each record a file of it, its path, and what is wrong: reading it again in full tells."""
+        store = self._view.store
+        inodes = self._view.inodes_of(np.array([record for record, _ in bad]))
+        paths = self._view.paths(inodes)
+        errors = dict(store.verify(np.array([record for record, _ in bad])))
+        return [
+            (inode, path, record, errors.get(record) or ReadError(-status, store.locate(record)[0].index.path))
+            for inode, path, (record, status) in zip(inodes, paths, bad, strict=True)
+        ]
