@@ -54,7 +54,7 @@ from fffs.errors import (
 from fffs.files.atomic import IN_PLACE, AtomicFile
 from fffs.formats.table import format_named
 from fffs.layouts import load_source
-from fffs.records import sidecar
+from fffs.packing import sidecars
 
 NAMES = {"ffrecord": "records.ffr", "tfrecord": "records.tfrecord", "ofrecord": "part-00000", "bag": "records.bag"}
 ODD = ("legacy", "unfinished", "parts")
@@ -1501,7 +1501,7 @@ def test_what_is_to_be_replaced_is_there_until_the_new_is_complete(
 ) -> None:
     fffs.convert(write_ffr(tmp_path / "old.ffr", [b"old", b"er"]), tmp_path / name, layout=layout)
     source = write_ffr(tmp_path / "source.ffr", [stretched(1000, k) for k in range(20)])
-    kept = sidecar.keep_checksums(tmp_path / name)
+    kept = sidecars.keep_checksums(tmp_path / name)
     assert bool(kept) == (name in ("x.bag", "part-0"))
     there = contents_of(tmp_path)
 

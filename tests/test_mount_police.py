@@ -20,6 +20,7 @@ TESTS = Path(__file__).parent
 # What a daemon does wrong when it is asked for an attribute, which goes through Python with and without the fast path.
 SABOTAGE = """
 import asyncio, ctypes, logging, os, sys, threading, warnings
+from fffs.mount.daemon.log import write_out
 from fffs.mount.fs.attributes import Presenter
 
 class Bad:
@@ -32,6 +33,7 @@ async def forgotten():
 def value(self, inode, record, name, original=Presenter.value):
     if name.startswith(b"user.fffs.sabotage "):
         logging.info("harmless: unmounted")  # so that nothing follows another's line
+        write_out()
         exec(name.decode().split(" ", 1)[1])
     return original(self, inode, record, name)
 
@@ -101,7 +103,7 @@ def test_an_expected_line_excuses_no_other(tmp_path: Path) -> None:
     events = ("INFO /m: mounted /p.ffr", "ERROR a/b: damaged", "INFO /m: SIGTERM", "INFO /m: unmounted")
     good = "".join(f"{time} {event}\n" for event in events)
     daemon = Daemon.__new__(Daemon)
-    daemon.log_file, daemon._expected = log, []
+    daemon.log_file, daemon._expected, daemon._pidfd = log, [], os.pidfd_open(os.getpid())
     log.write_text(good)
     assert daemon.unexpected() == [f"{time} ERROR a/b: damaged\n"]
     daemon.expect("a/b: damaged")

@@ -16,8 +16,8 @@ import pytest
 import fffs
 from fffs.files.atomic import AtomicFile
 from fffs.granular import BagWriter
+from fffs.packing import sidecars
 from fffs.packing.dump import dump
-from fffs.records import sidecar
 from fffs.tfrecord import TFRecordWriter
 
 ACL = "system.posix_acl_access"
@@ -106,7 +106,7 @@ def test_checksums_beside_a_file_can_be_read_by_whoever_can_read_that(permission
         if old is not None:
             (tmp_path / "x.bag.fffs-crc").write_bytes(old)
             (tmp_path / "x.bag.fffs-crc").chmod(0o644)
-        assert sidecar.keep_checksums(tmp_path / "x.bag")
+        assert sidecars.keep_checksums(tmp_path / "x.bag")
         assert mode(tmp_path / "x.bag.fffs-crc") == permissions
 
 

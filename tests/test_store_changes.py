@@ -21,9 +21,9 @@ import pytest
 from engine_model import FOREVER, fault, later
 
 import fffs
-from fffs import reader
 from fffs.errors import ChecksumError, SourceChangedError
 from fffs.files import file_systems
+from fffs.formats import sources
 from fffs.granular import bag_reader
 from fffs.layouts import Source, load_records, load_source
 from fffs.mount.daemon.fastpath import file_system_of
@@ -278,7 +278,7 @@ def test_a_touch_counts_as_a_change_of_a_file_without_checksums(how: str, tmp_pa
         READS[how](reader)
 
 
-@pytest.mark.parametrize(("module", "name"), [(reader, "part-0"), (bag_reader, "x.bag")], ids=["file", "bag"])
+@pytest.mark.parametrize(("module", "name"), [(sources, "part-0"), (bag_reader, "x.bag")], ids=["file", "bag"])
 def test_a_change_between_the_index_and_the_first_record_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
@@ -297,11 +297,11 @@ def test_a_change_between_the_index_and_the_first_record_is_found(
         return finish(index)
 
     monkeypatch.setattr(module, "with_checksums", overwritten)
-    with fffs.FileReader(path) if module is reader else fffs.granular.BagReader(path) as opened:
+    with fffs.FileReader(path) if module is sources else fffs.granular.BagReader(path) as opened:
         for _ in range(2):
             with pytest.raises(SourceChangedError, match=name):
                 opened.read([0])
-        if module is reader:
+        if module is sources:
             with pytest.raises(SourceChangedError, match=name):
                 opened.read_range(0, 0, 10)
 

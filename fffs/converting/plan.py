@@ -13,6 +13,7 @@ from fffs.converting.sources import Sources
 from fffs.errors import FormatError, RecordError, UsageError
 from fffs.files.atomic import CHECKSUMS
 from fffs.files.atomic_folder import refuse_content
+from fffs.formats.bag_writer import no_appenders
 from fffs.formats.sources import open_files
 from fffs.formats.table import FORMATS, Format, format_named, format_of_target
 from fffs.layouts import load_source, packed
@@ -235,5 +236,6 @@ def _refuse_target(request: Request, result: Result, form: Format | None, source
             raise UsageError(f"{name}: already exists{'' if os.path.isdir(name) else '; --force replaces it'}")
         sources.refuse(name)
     sources.refuse(target + CHECKSUMS)  # which goes with the file that is replaced
-    form.refuse_target(target, request.layout)
+    with no_appenders(replaced):  # first: the table of a Bag that grows would be called one that is in the way
+        form.refuse_target(target, request.layout)
     return replaced

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from fffs.base.failures import reading
 from fffs.converting import kinds
 from fffs.errors import SourceChangedError, UsageError
 from fffs.files.atomic import CHECKSUMS
@@ -43,10 +44,10 @@ class Sources:
         """Before the result is put in place. Formats without checksums would be a mixture of what was and what is.
 
         Two writes within one tick of the clock of a file system may look like one. Another name, link or mode is no
-        change. Raises SourceChangedError.
+        change. Raises SourceChangedError; ReadError: it cannot be seen.
         """
         for name, was in self._was.items():
-            with contextlib.suppress(OSError):  # gone, which is a change as well
+            with reading(name), contextlib.suppress(FileNotFoundError, NotADirectoryError):  # gone is changed
                 fd = os.open(name, os.O_PATH | os.O_CLOEXEC)
                 try:
                     if is_unchanged(fd, was):
