@@ -38,7 +38,7 @@ class Reports:
         """Log what is added, until ``finish``."""
         async for first in self._get:
             bad, size = [first], self._view.store.length(first[0])
-            with suppress(trio.WouldBlock):
+            with suppress(trio.WouldBlock, trio.EndOfChannel):
                 while len(bad) < BATCH and size < BATCH_BYTES:
                     bad.append(self._get.receive_nowait())
                     size += self._view.store.length(bad[-1][0])
