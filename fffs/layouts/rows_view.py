@@ -34,10 +34,12 @@ class RowsView(View):
         super().__init__(store, 1 + rows.n + len(self._names), warnings)
         self.rows = rows
         self._digits = digits_for(rows.n)
+        self._row_folder = Attributes(DIRECTORY, UNCOUNTED, BLOCK_SIZE, rows.mtime)  # the same for each
+        self._end = (rows.n + 1) * ROW
 
     def _number(self, inode: int) -> int:
         """The row of an inode."""
-        if not ROW <= inode < (self.rows.n + 1) * ROW:
+        if not ROW <= inode < self._end:
             raise NodeError(errno.ESTALE)
         return inode // ROW - 1
 
@@ -54,10 +56,10 @@ class RowsView(View):
 
     def attributes(self, inode: int) -> Attributes:
         """As in ``View``. The folder of a row is not decoded for this."""
+        if inode % ROW == 0 and ROW <= inode < self._end:
+            return self._row_folder
         if inode == ROOT_INODE:
             return Attributes(DIRECTORY, 2 + self.rows.n, BLOCK_SIZE, self.rows.mtime)
-        if inode % ROW == 0 and self._number(inode) >= 0:
-            return Attributes(DIRECTORY, UNCOUNTED, BLOCK_SIZE, self.rows.mtime)
         node = self.file(inode) if self._is_beside(inode) else self._node(inode)[1]
         if isinstance(node, File):
             return Attributes(FILE, 1, node.size, self.rows.mtime)

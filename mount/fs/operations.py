@@ -83,7 +83,11 @@ class Operations(pyfuse3.Operations):
         raise pyfuse3.FUSEError(errno.EIO) from None
 
     async def _entry(self, inode: int) -> pyfuse3.EntryAttributes:
-        return self._presenter.entry(inode, await self._ask(self._view.attributes, inode))
+        try:  # without another coroutine: a listing asks this for each of its entries
+            attributes = self._view.attributes(inode)
+        except NotDecoded:
+            attributes = await self._ask(self._view.attributes, inode)
+        return self._presenter.entry(inode, attributes)
 
     async def _file(self, inode: int) -> File:
         """Where a file's bytes are; EIO when it cannot be decoded."""
