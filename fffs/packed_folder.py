@@ -9,11 +9,11 @@ from typing import Any
 from fffs.base.paths import PathLike
 from fffs.base.withblock import Closing
 from fffs.errors import ClosedError, EntryNotFoundError, UsageError
+from fffs.files.file import UInt8Array
 from fffs.layouts import Source, load_packed
 from fffs.reader import FileReader
 from fffs.records.identity import Identity
 from fffs.records.reopening import refuse_others, refuse_replaced
-from fffs.records.store import UInt8Array
 
 
 class PackedFolder(Closing):
@@ -141,11 +141,11 @@ class PackedFolder(Closing):
         if isinstance(paths, (str, bytes, os.PathLike)):
             return self.read_one(paths)
         records = [self._record(path) for path in paths]
-        return self._source.store.read(records, self.check_data)
+        return self._source.store.read(records)
 
     def read_one(self, path: PathLike) -> UInt8Array:
         """Read one file as a 1-D writable uint8 array; raises what ``read`` raises."""
-        return self._source.store.read_one(self._record(path), self.check_data)
+        return self._source.store.read_one(self._record(path))
 
     def read_range(self, path: PathLike, start: int, stop: int) -> UInt8Array:
         """The bytes of one file from start to stop (both clipped to it) as a 1-D writable uint8 array.
@@ -153,7 +153,7 @@ class PackedFolder(Closing):
         Where a large file has block checksums, only the blocks around the range are read and checked. Raises what
         ``read`` raises.
         """
-        return self._source.store.read_range(self._record(path), start, stop, check=self.check_data)
+        return self._source.store.read_range(self._record(path), start, stop)
 
     # ------------------------------------------------------------ life
 

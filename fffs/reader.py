@@ -15,13 +15,15 @@ from fffs.base.paths import PathLike
 from fffs.base.views import writable_bytes
 from fffs.base.withblock import Closing
 from fffs.errors import ClosedError, UsageError
+from fffs.files.file import UInt8Array
 from fffs.formats.bag import COMPRESSED
 from fffs.formats.sources import expand_sources, open_files
 from fffs.formats.table import recogniser
 from fffs.records.identity import Identity
 from fffs.records.index import RecordIndex
+from fffs.records.policy import ReadPolicy
 from fffs.records.reopening import refuse_others, refuse_replaced
-from fffs.records.store import RecordStore, UInt8Array
+from fffs.records.store import RecordStore
 
 # What one read may bring along, and what a request has room for.
 LARGEST_BLOCK = 1 << 30
@@ -63,7 +65,7 @@ class FileReader(Closing):
         for name in self.fnames:
             if name.endswith(COMPRESSED) and format is None:
                 raise UsageError(f"{name}: its records are compressed; open it with fffs.open")
-        self._store = RecordStore(open_files(self.fnames, self.check_data, format))
+        self._store = RecordStore(open_files(self.fnames, self.check_data, format), ReadPolicy(check=self.check_data))
         self._store.expect_random_reads()
         self.n = self._store.n
 
@@ -94,7 +96,7 @@ class FileReader(Closing):
             RecordIndexError, ChecksumError, TruncatedError, ReadError, ClosedError.
 
         """
-        return self.store.read(indices, self.check_data)
+        return self.store.read(indices)
 
     def read_joined(self, indices: Indices) -> tuple[UInt8Array, npt.NDArray[np.int64]]:
         """Read records in one batch, one after another in one buffer: what a batch of tensors wants.
@@ -107,7 +109,7 @@ class FileReader(Closing):
             What ``read`` raises.
 
         """
-        return self.store.read_joined(indices, self.check_data)
+        return self.store.read_joined(indices)
 
     def read_into(self, indices: Indices, out: Any) -> npt.NDArray[np.int64]:
         """Read records in one batch, one after another into the beginning of the caller's memory.
@@ -126,7 +128,7 @@ class FileReader(Closing):
             unspecified.
 
         """
-        return self.store.read_into(indices, writable_bytes(out), self.check_data)
+        return self.store.read_into(indices, writable_bytes(out))
 
     def lengths(self, indices: Indices) -> npt.NDArray[np.int64]:
         """How long records are, in bytes: int64[k]; nothing is read.
@@ -189,7 +191,7 @@ class FileReader(Closing):
         size = operator.index(size)
         if not 0 <= size <= LARGEST_BLOCK:
             raise UsageError(f"a block to read around a record has from 0 to {LARGEST_BLOCK} bytes, not {size}")
-        self.store.around = size
+        self.store.use_blocks(size)
 
     async def read_async(self, indices: Indices) -> list[UInt8Array]:
         """``read`` for tasks of trio or asyncio: others run meanwhile. When it is cancelled, the batch is dropped."""
@@ -201,19 +203,18 @@ class FileReader(Closing):
 
     def read_one(self, index: int) -> UInt8Array:
         """Read one record as a 1-D writable uint8 array that outlives the reader; raises what ``read`` raises."""
-        return self.store.read_one(index, self.check_data)
+        return self.store.read_one(index)
 
     def read_range(self, index: int, start: int, stop: int) -> UInt8Array:
         """The bytes from start to stop of one record (both clipped to it), verified like everything else."""
-        return self.store.read_range(index, start, stop, check=self.check_data)
+        return self.store.read_range(index, start, stop)
 
     def validate(self) -> None:
         """Check the index of each file again, as when it was opened; raises MetadataError."""
         store = self.store
         with store.use():
             for source in store.files:
-                path = source.index.path
-                recogniser(self._format)(source.fd, path).load_index(source.fd, path, True)
+                recogniser(self._format)(source.file).load_index(source.file, True)
 
     # ------------------------------------------------------------ the index
 
@@ -256,13 +257,13 @@ class FileReader(Closing):
         if self._store is None:
             return made
         refuse_replaced(self._store, lambda: FileReader(self.fnames, self.check_data, format=self._format).store)
-        return *made, (self._store.around, self._store.direct, self._store.identity)
+        return *made, (self._store.policy, self._store.identity)
 
-    def __setstate__(self, state: tuple[int, bool, list[Identity]]) -> None:
-        around, direct, identity = state
+    def __setstate__(self, state: tuple[ReadPolicy, list[Identity]]) -> None:
+        policy, identity = state
         refuse_others(self.store, identity)
-        self.use_blocks(around)
-        self.use_direct(direct)
+        self.use_blocks(policy.around)
+        self.use_direct(policy.direct)
 
     def __repr__(self) -> str:
         state = "closed" if self._store is None or self._store.closed else f"{self.n} records"

@@ -13,6 +13,7 @@ from typing import Any
 
 from golden_files import FOLDER, Golden, sha256
 
+from fffs.files.local import LocalFile
 from fffs.ofrecord import FrameError
 
 CASTAGNOLI = 0x82F63B78
@@ -138,8 +139,8 @@ def assert_says_where(error: FrameError, path: Path, record: int, offset: int) -
 
 def assert_whole_before(files: Any, path: Path, whole: list[bytes], error: FrameError) -> None:
     """What a format's partial_index finds of a damaged file: these records, and that error behind them."""
-    with path.open("rb") as file:
-        index, again = files.partial_index(file.fileno(), str(path))
+    with LocalFile.open(path) as file:
+        index, again = files.partial_index(file)
     data = path.read_bytes()
     assert [data[a:b] for a, b in zip(index.starts, index.ends, strict=True)] == whole
     assert str(again) == str(error)

@@ -6,7 +6,6 @@ A line of JSON when a file begins, and one when it ends: what ends the process i
 from __future__ import annotations
 
 import json
-import os
 import resource
 import sys
 import time
@@ -17,6 +16,7 @@ from fuzz.replay import MEMORY, status
 
 import fffs
 from fffs import ofrecord, tfrecord
+from fffs.files.local import LocalFile
 from fffs.formats import ofrecord as ofrecord_files
 from fffs.formats import tfrecord as tfrecord_files
 from fffs.records.index import RecordIndex
@@ -24,11 +24,8 @@ from fffs.records.index import RecordIndex
 
 def index(load: Callable[..., RecordIndex], path: str, **options: bool) -> str:
     """Load an index and say how long it is."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        return f"{len(load(fd, path, **options))} records"
-    finally:
-        os.close(fd)
+    with LocalFile.open(path) as file:
+        return f"{len(load(file, **options))} records"
 
 
 def stream(path: str) -> str:

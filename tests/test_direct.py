@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 from fffs import FileReader, FileWriter
 from fffs.errors import ChecksumError, ClosedError, TruncatedError
+from fffs.files import local
 from fffs.native import engine, ffi, lib
 from fffs.native.engine import BLOCK, CHECK_CRC32
-from fffs.records import store
 
 pytest_plugins = ("engine_fixtures",)
 
@@ -176,11 +176,11 @@ def test_copies_and_children_read_so_too(path: Path) -> None:
     with FileReader(path) as reader:
         assert reader.use_direct()
         copy = pickle.loads(pickle.dumps(reader))
-        assert copy.store.direct
+        assert copy.store.policy.direct
         copy.close()
         reader.use_blocks(1 << 16)
         copy = pickle.loads(pickle.dumps(reader))
-        assert (copy.store.direct, copy.store.around) == (True, 1 << 16)
+        assert (copy.store.policy.direct, copy.store.policy.around) == (True, 1 << 16)
         child = os.fork()
         if child == 0:
             os._exit([array.tobytes() for array in reader.read(range(len(CONTENTS)))] != CONTENTS)
@@ -213,7 +213,7 @@ def test_a_child_that_is_forked_while_a_thread_opens_the_files(path: Path, monke
             return int(lib.fffs_open_direct(fd, align))
 
     with FileReader(path) as reader, ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(store, "lib", Slow())
+        monkeypatch.setattr(local, "lib", Slow())
         other = pool.submit(reader.store.use_direct)
         assert opening.wait(60)
 

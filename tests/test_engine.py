@@ -424,13 +424,14 @@ def test_the_first_use_chooses(use: str, folder: Path) -> None:
     (folder / "ten").write_bytes(b"0123456789")
     code = f"""
 from fffs.native import engine, ffi, lib
+from fffs.files.local import LocalFile
 from fffs.records.index import RecordIndex
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 import numpy as np, os
 path = {os.fspath(folder / "ten")!r}
 index = RecordIndex(path, np.array([0]), np.array([10]), None, engine.CHECK_NONE, 10)
-store = RecordStore([SourceFile(os.open(path, os.O_RDONLY), index, os.stat(path))])
+store = RecordStore([SourceFile(LocalFile.open(path), index)])
 counts = ffi.new("int32_t[2]")
 lib.fffs_engine_usage(counts, counts + 1)
 print(counts[0], ffi.string(lib.fffs_engine_name()).decode())

@@ -45,6 +45,7 @@ from engine_model import (
 
 import fffs
 from fffs.errors import ChecksumError, ClosedError, ReadError, TruncatedError
+from fffs.files.local import LocalFile
 from fffs.layouts import load_source
 from fffs.native import engine, lib
 from fffs.native.engine import BLOCK, CHECK_NONE, REQUEST
@@ -483,7 +484,7 @@ def opened(paths: list[Path]) -> Iterator[list[RecordStore]]:
     with load_source([paths[0]]) as packed, load_source([paths[1]]) as plain:
         stores = [packed.store, plain.store]
         for store in stores:
-            os.posix_fadvise(store.files[0].fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(store.files[0].file.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         yield stores
 
 
@@ -576,8 +577,10 @@ def test_who_must_not_wait_gets_only_what_is_cached_and_verified(ranges: list[Pa
 
 def test_a_store_over_a_bad_descriptor_names_its_file(ranges: list[Path]) -> None:
     with opened(ranges) as (packed, plain):
+        closed = LocalFile.open(ranges[1])
+        closed.close()
         with pytest.raises(ReadError) as caught:
-            files = [packed.files[0], replace(plain.files[0], fd=-1), packed.files[0]]
+            files = [packed.files[0], replace(plain.files[0], file=closed), packed.files[0]]
             make_native_store(files)
         assert (caught.value.errno, caught.value.filename) == (errno.EBADF, str(ranges[1]))
 

@@ -23,6 +23,7 @@ from fuzz import frames, fuzz_ofrecord, fuzz_tfrecord, seeds_frames
 
 from fffs import ofrecord, tfrecord
 from fffs.errors import ReadError, SourceChangedError, WriteError, WriterError
+from fffs.files.local import LocalFile
 from fffs.files.temporary import SUFFIX
 from fffs.formats.frames import OFRECORD, TFRECORD, scan
 from fffs.native import engine, ffi, lib
@@ -105,8 +106,8 @@ def test_frames_of_all_sizes_are_found(tmp_path: Path, form: Any, frame: Any, mo
     cached = {length: frame(DATA[:length] if length <= len(DATA) else bytes(length)) for length in LENGTHS}
     data = b"".join(cached[chance.choice(LENGTHS)] for _ in range(400))
     path = path_of(tmp_path, "file", data)
-    with path.open("rb") as file:
-        index, error = scan(file.fileno(), str(path), form)
+    with LocalFile.open(path) as file:
+        index, error = scan(file, form)
     assert error is None
     assert (frames.table(index), index.file_size) == (model(data)[0], len(data))
 
@@ -118,8 +119,8 @@ def test_a_cut_anywhere_leaves_the_records_before_it(tmp_path: Path, cut: int) -
         data = data[: max(len(data) - cut, 0)]
         rows, at = model(data)
         path = path_of(tmp_path, "file", data)
-        with path.open("rb") as file:
-            index, error = scan(file.fileno(), str(path), form)
+        with LocalFile.open(path) as file:
+            index, error = scan(file, form)
         assert frames.table(index) == rows
         assert (error is None) == (at == len(data))
         if error is not None:
@@ -132,8 +133,8 @@ def test_a_failed_read_is_an_error_and_a_short_file_too(tmp_path: Path, nth: int
     path = path_of(tmp_path, "file", tf_frame(bytes(70_000)) * 8)
     lib.fffs_fault_set(lib.FFFS_FAULT_PREAD, nth, 1, result)
     try:
-        with path.open("rb") as file, pytest.raises(ReadError if result else SourceChangedError, match="file"):
-            scan(file.fileno(), str(path), TFRECORD)
+        with LocalFile.open(path) as file, pytest.raises(ReadError if result else SourceChangedError, match="file"):
+            scan(file, TFRECORD)
     finally:
         lib.fffs_fault_set(lib.FFFS_FAULT_NONE, 0, 0, 0)
 
@@ -142,8 +143,8 @@ def test_short_reads_are_continued(tmp_path: Path) -> None:
     path = path_of(tmp_path, "file", b"".join(tf_frame(bytes(k * 700)) for k in range(12)))
     lib.fffs_fault_set(lib.FFFS_FAULT_PREAD, 1, 1 << 40, 3)
     try:
-        with path.open("rb") as file:
-            index, error = scan(file.fileno(), str(path), TFRECORD)
+        with LocalFile.open(path) as file:
+            index, error = scan(file, TFRECORD)
         assert lib.fffs_fault_seen(lib.FFFS_FAULT_PREAD) > 24
     finally:
         lib.fffs_fault_set(lib.FFFS_FAULT_NONE, 0, 0, 0)
@@ -158,8 +159,8 @@ def test_large_records_cost_one_small_read_each(tmp_path: Path) -> None:
             writer.write_one(bytes(100_000))
     lib.fffs_fault_set(lib.FFFS_FAULT_PREAD, 1 << 40, 1, 0)  # counts, and never strikes
     try:
-        with path.open("rb") as file:
-            index, _ = scan(file.fileno(), str(path), TFRECORD)
+        with LocalFile.open(path) as file:
+            index, _ = scan(file, TFRECORD)
         assert len(index) == 100
         assert lib.fffs_fault_seen(lib.FFFS_FAULT_PREAD) <= 102
     finally:
@@ -170,8 +171,8 @@ def test_many_empty_records_are_believed_but_not_a_hole(tmp_path: Path) -> None:
     limit = lib.FFFS_EMPTY_FRAMES
     for count, good in ((limit, True), (limit + 1, False)):
         path = path_of(tmp_path, "file", of_frame(b"x") + bytes(8 * count) + of_frame(b"y"))
-        with path.open("rb") as file:
-            index, error = scan(file.fileno(), str(path), OFRECORD)
+        with LocalFile.open(path) as file:
+            index, error = scan(file, OFRECORD)
         assert (error is None) == good
         assert len(index) == limit + 1 + good
 

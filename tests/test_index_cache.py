@@ -21,6 +21,7 @@ from fuzz import frames as models
 from fffs.cli.parser import run
 from fffs.errors import FormatError
 from fffs.files import file_systems
+from fffs.files.local import LocalFile
 from fffs.formats import frames, ofrecord, tfrecord
 from fffs.formats.frames import OFRECORD, TFRECORD
 from fffs.records import index_cache
@@ -46,11 +47,8 @@ class Counted:
     def load(self, path: Path, module: Any = tfrecord, **options: Any) -> tuple[list[models.Row], int]:
         """The index, and how many scans it took."""
         before = self.scans
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            return models.table(module.load_index(fd, str(path), **options)), self.scans - before
-        finally:
-            os.close(fd)
+        with LocalFile.open(path) as file:
+            return models.table(module.load_index(file, **options)), self.scans - before
 
 
 @pytest.fixture
@@ -263,8 +261,8 @@ def test_checksums_that_somebody_computed_have_a_place(tmp_path: Path, cache: Pa
 
 
 def key_of(path: Path) -> index_cache.Key:
-    with path.open("rb") as file:
-        key = index_cache.key_of(file.fileno())
+    with LocalFile.open(path) as file:
+        key = index_cache.key_of(file)
     assert key is not None
     return key
 
@@ -420,7 +418,7 @@ def test_a_home_that_cannot_be_used_is_no_error(
 def test_a_home_that_may_not_be_written_to_is_no_error(
     tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fd = os.open(path_of(tmp_path, "file", RECORDS), os.O_RDONLY)
+    file = LocalFile.open(path_of(tmp_path, "file", RECORDS))
     home = tmp_path / "home"
     home.mkdir()
     # The folder above may not be entered by everybody.
@@ -429,11 +427,11 @@ def test_a_home_that_may_not_be_written_to_is_no_error(
         with as_nobody(home):
             for mode, entries in ((0o500, []), (0o700, ["fffs"])):
                 os.chmod(".", mode)
-                assert [models.table(tfrecord.load_index(fd, "file")) == EXPECTED for _ in range(2)] == [True, True]
+                assert [models.table(tfrecord.load_index(file)) == EXPECTED for _ in range(2)] == [True, True]
                 assert os.listdir(".") == entries
             assert counted.scans == 3
     finally:
-        os.close(fd)
+        file.close()
 
 
 def test_a_full_disk_is_no_error(tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ from fffs.errors import (
     UnsupportedError,
     UsageError,
 )
+from fffs.files.local import LocalFile
 from fffs.formats.bag import load as load_bag
 from fffs.formats.protobuf import encode_bytes, encode_varint
 from fffs.granular import DatasetWriter, ShardedDatasetWriter, encoders, refs
@@ -762,14 +763,15 @@ class bag_of:  # noqa: N801
     """A Bag in memory, opened."""
 
     def __init__(self, records: list[bytes]) -> None:
-        self._fd = os.memfd_create("bag")
-        os.write(self._fd, bag(records))
+        fd = os.memfd_create("bag")
+        os.write(fd, bag(records))
+        self._file = LocalFile(fd, "x.bag")
 
     def __enter__(self) -> SourceFile:
-        return SourceFile(self._fd, load_bag(self._fd, "x.bag", "v1")[0], os.fstat(self._fd))
+        return SourceFile(self._file, load_bag(self._file, "v1")[0])
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
+        self._file.close()
 
 
 # ---------------------------------------------------------------- rows as folders
@@ -989,7 +991,9 @@ async def look_at(slow: Slow, size: int, *numbers: int, at_once: bool = False) -
     """Look into the folders of rows. size: of the records that they are read from, in bytes."""
     from fffs.mount.fs.operations import Operations
 
-    store = SimpleNamespace(files=[SimpleNamespace(fd=0)], length=lambda _: size, locate=lambda _: (store.files[0], 0))
+    store = SimpleNamespace(
+        files=[SimpleNamespace(file=0)], length=lambda _: size, locate=lambda _: (store.files[0], 0)
+    )
     operations = Operations(RowsView(slow, store), MountOptions())  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         for number in numbers:

@@ -314,7 +314,7 @@ from fffs.records.store import RecordStore
 source, mountpoint, log, gate = sys.argv[1:]
 original = RecordStore.read_range_into
 
-def read_range_into(self, record, start, dest, *, check=True, wait=True):
+def read_range_into(self, record, start, dest, *, wait=True):
     if record == 1:
         raise KeyError("a bug")
     if record >= 2 and not os.path.exists(gate):  # a disk that does not answer
@@ -323,7 +323,7 @@ def read_range_into(self, record, start, dest, *, check=True, wait=True):
         open(gate + ".waiting", "w").close()
         while not os.path.exists(gate):
             time.sleep(0.02)
-    return original(self, record, start, dest, check=check, wait=wait)
+    return original(self, record, start, dest, wait=wait)
 
 RecordStore.read_range_into = read_range_into
 DaemonLog(log)

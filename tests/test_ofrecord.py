@@ -15,6 +15,7 @@ from golden_files import sha256
 
 from fffs import ofrecord
 from fffs.errors import FormatError, SourceNotFoundError, UsageError
+from fffs.files.local import LocalFile
 from fffs.formats import ofrecord as files
 from fffs.formats import tfrecord as tfrecord_files
 from fffs.native.engine import CHECK_NONE
@@ -31,11 +32,8 @@ def _no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load(path: Path) -> RecordIndex:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        return files.load_index(fd, str(path))
-    finally:
-        os.close(fd)
+    with LocalFile.open(path) as file:
+        return files.load_index(file)
 
 
 # ---------------------------------------------------------------- golden files
@@ -137,8 +135,8 @@ def test_a_length_one_too_large_gives_the_records_before_it_and_then_an_error(tm
     with pytest.raises(FrameError) as caught:
         load(path)
     assert caught.value.record == 13  # number 12 is one byte too long, and cannot be told from a right one
-    with path.open("rb") as file:
-        index, _ = files.partial_index(file.fileno(), str(path))
+    with LocalFile.open(path) as file:
+        index, _ = files.partial_index(file)
     data = path.read_bytes()
     assert [data[a:b] for a, b in zip(index.starts[:12], index.ends[:12], strict=True)] == OFRECORD.records(
         "five-kinds/part-0"

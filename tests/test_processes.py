@@ -188,7 +188,7 @@ def files_open(path: Path) -> int:
 
 
 def forget_pages(reader: fffs.FileReader) -> None:
-    os.posix_fadvise(reader.store.files[0].fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.posix_fadvise(reader.store.files[0].file.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def check_all(reader: fffs.FileReader) -> None:
@@ -345,7 +345,7 @@ def test_copies_made_while_threads_read_are_readers_of_their_own(backend: str, p
     try:
         copies = [COPIES[how](reader) for _ in range(8)]
         for number, made in enumerate(copies):
-            assert made.store.files[0].fd != reader.store.files[0].fd
+            assert made.store.files[0].file.descriptor != reader.store.files[0].file.descriptor
             if number % 2:
                 made.close()
         assert files_open(path) == 1 + 4
@@ -373,7 +373,7 @@ def check(reader, times=3):
     for _ in range(times):
         numbers = random.sample(range(len(reader)), 30)
         assert [zlib.crc32(record) for record in reader.read(numbers)] == [CRCS[number] for number in numbers]
-        os.posix_fadvise(reader.store.files[0].fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(reader.store.files[0].file.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     return "good"
 
 def check_threads(reader, count):

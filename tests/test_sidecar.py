@@ -18,6 +18,7 @@ import fffs
 from fffs import granular
 from fffs.errors import ChecksumError, MetadataError, RecordError, TruncatedError
 from fffs.files.atomic import CHECKSUMS
+from fffs.files.local import LocalFile
 from fffs.formats.ofrecord import OFRecordWriter
 from fffs.native.engine import CHECK_CRC32, CHECK_NONE
 from fffs.packing import sidecars
@@ -175,14 +176,11 @@ def test_a_record_that_cannot_be_read_gets_no_checksum(tmp_path: Path) -> None:
     with granular.BagWriter(tmp_path / "x.bag") as bag:
         bag.append(b"first")
         bag.append(b"second")
-    fd = os.open(tmp_path / "x.bag", os.O_RDONLY)
+    file = LocalFile.open(tmp_path / "x.bag")
     index = fffs.open(tmp_path / "x.bag").index()
     os.truncate(tmp_path / "x.bag", 7)
-    try:
-        with pytest.raises(TruncatedError, match=r"x\.bag: record 1 reaches past the end"):
-            sidecars._write(SourceFile(fd, index, os.fstat(fd)))
-    finally:
-        os.close(fd)
+    with file, pytest.raises(TruncatedError, match=r"x\.bag: record 1 reaches past the end"):
+        sidecars._write(SourceFile(file, index))
     assert os.listdir(tmp_path) == ["x.bag"]
 
 

@@ -23,6 +23,7 @@ from engine_model import FOREVER, fault, later
 import fffs
 from fffs.errors import ChecksumError, SourceChangedError
 from fffs.files import file_systems
+from fffs.files.file import File
 from fffs.formats import sources
 from fffs.granular import bag_reader
 from fffs.layouts import Source, load_records, load_source
@@ -292,9 +293,9 @@ def test_a_change_between_the_index_and_the_first_record_is_found(
     os.utime(path, ns=(1, 1))
     finish = module.with_checksums
 
-    def overwritten(index: RecordIndex) -> RecordIndex:
+    def overwritten(file: File, index: RecordIndex) -> RecordIndex:
         path.write_bytes(data.replace(b"A", b"B"))
-        return finish(index)
+        return finish(file, index)
 
     monkeypatch.setattr(module, "with_checksums", overwritten)
     with fffs.FileReader(path) if module is sources else fffs.granular.BagReader(path) as opened:

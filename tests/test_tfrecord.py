@@ -37,6 +37,7 @@ from fffs.errors import (
     UnsupportedError,
     UsageError,
 )
+from fffs.files.local import LocalFile
 from fffs.formats import ofrecord as ofrecord_files
 from fffs.formats import tfrecord as files
 from fffs.native.engine import CHECK_CRC32C
@@ -54,11 +55,8 @@ def _no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load(path: Path, **options: Any) -> RecordIndex:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        return files.load_index(fd, str(path), **options)
-    finally:
-        os.close(fd)
+    with LocalFile.open(path) as file:
+        return files.load_index(file, **options)
 
 
 # ---------------------------------------------------------------- golden files

@@ -21,7 +21,7 @@ def make(path: Path, count: int, size: int) -> Path:
 @pytest.mark.parametrize(("size", "around"), [(100, disk.BLOCK), (30_000, disk.BLOCK), (33_000, 0)])
 def test_only_small_records_are_read_with_their_neighbours(tmp_path: Path, size: int, around: int) -> None:
     with Dataset(make(tmp_path / "p.ffr", 10, size)).reader as reader:
-        assert reader.store.around == around
+        assert reader.store.policy.around == around
 
 
 def test_only_what_fits_into_half_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def test_only_what_fits_into_half_of_the_memory(tmp_path: Path, monkeypatch: pyt
     for available, around in ((2 * path.stat().st_size, disk.BLOCK), (2 * path.stat().st_size - 2, 0)):
         monkeypatch.setattr(disk, "available_memory", lambda available=available: available)
         with Dataset(path).reader as reader:
-            assert reader.store.around == around
+            assert reader.store.policy.around == around
 
 
 @pytest.mark.parametrize("size", [4000, 5000, 100_000])
@@ -43,7 +43,7 @@ def test_what_is_much_larger_than_memory_is_read_past_it(
     for available, direct in ((length // 2 + 1, False), (length // 2 - 1, possible), (0, False)):
         monkeypatch.setattr(disk, "available_memory", lambda available=available: available)
         dataset = Dataset(path)
-        assert (dataset.reader.store.direct, dataset.reader.store.around) == (direct, 0)
+        assert (dataset.reader.store.policy.direct, dataset.reader.store.policy.around) == (direct, 0)
         assert [len(record) for record in dataset[range(10)]] == [size] * 10
         dataset.reader.close()
 
@@ -85,7 +85,7 @@ def test_where_nobody_tells_of_memory_there_is_none(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(memory, "_MEMINFO", str(tmp_path / "none"))
     assert memory.available_memory() == 0
     with Dataset(make(tmp_path / "p.ffr", 10, 100)).reader as reader:
-        assert reader.store.around == 0
+        assert reader.store.policy.around == 0
 
 
 def test_not_where_other_machines_read_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_not_where_other_machines_read_their_share(tmp_path: Path, monkeypatch: 
     for local, around in (("8", disk.BLOCK), ("4", 0)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
         with Dataset(path).reader as reader:
-            assert reader.store.around == around
+            assert reader.store.policy.around == around
 
 
 def test_this_machine_has_memory() -> None:

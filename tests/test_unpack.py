@@ -31,6 +31,7 @@ from fffs.errors import (
     UsageError,
     WriteError,
 )
+from fffs.files.pwrite import NewFile
 from fffs.layouts import load_source
 from fffs.records.store import RecordStore
 
@@ -328,11 +329,11 @@ def test_what_is_behind_a_cut_is_left_out_too(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_an_error_that_names_it_or_left_out(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = RecordStore.copy_to
 
-    def fail(store: RecordStore, record: int, fd: int, *rest: Any) -> None:
-        os.write(fd, b"half")
+    def fail(store: RecordStore, record: int, target: NewFile, *rest: Any) -> None:
+        os.write(target.fd, b"half")
         if record == 1:
             raise ReadError(errno.EIO, str(pack), "record 1")
-        copy(store, record, fd, *rest)
+        copy(store, record, target, *rest)
 
     monkeypatch.setattr(RecordStore, "copy_to", fail)
     with pytest.raises(ReadError, match=r"pack\.ffr: cannot read \(record 1, 'sub/other'\): Input/output error$"):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from fffs.errors import WriterError
 
-_Any = TypeVar("_Any", bound="Closing")
+_Self = TypeVar("_Self", bound="Closing")
 
 
 class Closing:
@@ -18,13 +20,31 @@ class Closing:
         """Close what is open. May be called again."""
         raise NotImplementedError
 
-    def __enter__(self: _Any) -> _Any:
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Closes(Protocol):
+    """What can be closed."""
+
+    def close(self) -> None:
+        """Close it. May be called again."""
+
+
+@contextlib.contextmanager
+def closed_on_error(opened: Iterable[Closes]) -> Iterator[None]:
+    """A block that hands over what it opens: whatever of it is open is closed when the block raises."""
+    try:
+        yield
+    except BaseException:
+        for entry in opened:
+            entry.close()
+        raise
 
 
 def refuse_child(owner: int, shown: str) -> None:

@@ -8,24 +8,23 @@ import struct
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
-from fffs.base.failures import reading
 from fffs.base.jobs import Jobs, Progress
-from fffs.base.withblock import Closing
+from fffs.base.withblock import Closing, closed_on_error
 from fffs.converting import tar
-from fffs.converting.names import File, Names
+from fffs.converting.names import ArchivedFile, Names
 from fffs.converting.zip_directory import EXTRA, read_directory
 from fffs.errors import MetadataError, SourceChangedError, UnsupportedError
-from fffs.files.dirfd import close
-from fffs.files.stamps import is_unchanged, make_stamp
+from fffs.files.file import File
+from fffs.files.local import LocalFile
 from fffs.formats import strangers
 from fffs.formats.streams import Stream, compression
 from fffs.native import engine
 from fffs.native.engine import BLOCK
 from fffs.packing.scan import KINDS
 
-Work = Callable[[File, Iterator[bytes]], None]
+Work = Callable[[ArchivedFile, Iterator[bytes]], None]
 """What is done with a file and its bytes, in pieces of BLOCK bytes (the last one may be shorter)."""
 
 TAR_KINDS: Final = {b"3": "a device", b"4": "a device", b"6": "a FIFO"}
@@ -42,22 +41,21 @@ UNICODE_PATH: Final = 0x7075
 class Archive(Closing):
     """An open archive and the names in it. Close it when done."""
 
-    def __init__(self, fd: int, path: str, warn: Callable[[str], None]) -> None:
-        """fd: open at path, and from now on this object's."""
-        self.fd, self.path = fd, path
-        status = os.fstat(fd)
-        self.size, self._stamp = status.st_size, make_stamp(status)
-        self.names = Names(path, warn)
+    def __init__(self, file: File, warn: Callable[[str], None]) -> None:
+        """file: from now on this object's."""
+        self.file, self.path, self.size = file, file.name, file.size
+        self._stamp = file.stamp()
+        self.names = Names(file.name, warn)
 
     def scan(self, progress: Progress | None) -> None:
         """The first pass: all names, and where their bytes are."""
         raise NotImplementedError
 
-    def each(self, work: Work, files: list[File], jobs: Jobs, threads: int) -> None:
+    def each(self, work: Work, files: list[ArchivedFile], jobs: Jobs, threads: int) -> None:
         """Do work on files, in the archive's order or by several threads."""
         jobs.run(lambda file: work(file, self.pieces(file)), files, threads)
 
-    def pieces(self, file: File) -> Iterator[bytes]:
+    def pieces(self, file: ArchivedFile) -> Iterator[bytes]:
         """The bytes of a file."""
         raise NotImplementedError
 
@@ -74,27 +72,27 @@ class Archive(Closing):
 
     def refuse_changed(self) -> None:
         """Raise SourceChangedError when the archive is not as it was."""
-        if not is_unchanged(self.fd, self._stamp):
+        if self.file.changed(self._stamp):
             raise self._changed()
 
     def close(self) -> None:
         """Close the file."""
-        close(self.fd)
+        self.file.close()
 
 
 class Tar(Archive):
     """A tar archive."""
 
-    def __init__(self, fd: int, path: str, warn: Callable[[str], None]) -> None:
-        super().__init__(fd, path, warn)
-        head = _head(fd, path)
+    def __init__(self, file: File, warn: Callable[[str], None]) -> None:
+        super().__init__(file, warn)
+        head = _head(file)
         self.kind = compression(head)
         if head.startswith(strangers.ZSTD):
-            raise UnsupportedError(f"{path}: {strangers.describe(head)}")
+            raise UnsupportedError(f"{file.name}: {strangers.describe(head)}")
 
     def scan(self, progress: Progress | None) -> None:
         """As ``Archive`` says."""
-        stream, names = Stream(self.fd, self.path, self.kind), self.names
+        stream, names = Stream(self.file, self.kind), self.names
         for member in tar.members(stream, names.warn):
             if progress:
                 progress(stream.done, self.size)
@@ -111,23 +109,23 @@ class Tar(Archive):
             elif member.kind != b"V":
                 names.leave_out(member.name, TAR_KINDS.get(member.kind, f"a member of type {member.kind!r}"))
 
-    def each(self, work: Work, files: list[File], jobs: Jobs, threads: int) -> None:
+    def each(self, work: Work, files: list[ArchivedFile], jobs: Jobs, threads: int) -> None:
         """As ``Archive`` says: what is compressed can only be read from its begin to its end."""
         if self.kind is None:
             super().each(work, files, jobs, threads)
             return
-        stream = Stream(self.fd, self.path, self.kind)
+        stream = Stream(self.file, self.kind)
 
-        def next_file(file: File) -> None:
+        def next_file(file: ArchivedFile) -> None:
             if not stream.skip(file.place - stream.position):
                 raise self._changed()
             work(file, self._take(stream, file.size))
 
         jobs.run(next_file, sorted(files, key=lambda file: file.place), 1)
 
-    def pieces(self, file: File) -> Iterator[bytes]:
+    def pieces(self, file: ArchivedFile) -> Iterator[bytes]:
         """As ``Archive`` says, of an archive that is not compressed."""
-        return self._take(Stream(self.fd, self.path, None, file.place, file.place + file.size), file.size)
+        return self._take(Stream(self.file, None, file.place, file.place + file.size), file.size)
 
 
 class Zip(Archive):
@@ -135,7 +133,7 @@ class Zip(Archive):
 
     def scan(self, progress: Progress | None) -> None:
         """As ``Archive`` says."""
-        self._infos = read_directory(self.fd, self.path, self.names)
+        self._infos = read_directory(self.file, self.names)
         self._refuse_overlaps()
         for k, info in enumerate(self._infos):
             self._add(k, info)
@@ -182,20 +180,19 @@ class Zip(Archive):
 
     def _target(self, k: int, info: zipfile.ZipInfo) -> bytes:
         size = min(info.file_size, 1 << 16)  # names refuses all that is longer than a path
-        return b"".join(self.pieces(File(k, size, 0, 0))) if size == info.file_size else bytes(size)
+        return b"".join(self.pieces(ArchivedFile(k, size, 0, 0))) if size == info.file_size else bytes(size)
 
-    def pieces(self, file: File) -> Iterator[bytes]:
+    def pieces(self, file: ArchivedFile) -> Iterator[bytes]:
         """As ``Archive`` says."""
         info = self._infos[file.place]
-        with reading(self.path):
-            head = os.pread(self.fd, LOCAL.size, info.header_offset)
+        head = self.file.read_bytes(info.header_offset, LOCAL.size)
         magic, name, extra = LOCAL.unpack(head) if len(head) == LOCAL.size else (b"", 0, 0)
         if magic != b"PK\x03\x04":
             raise MetadataError(f"{self.path}: {info.filename!a:.200}: its header is damaged")
         if not info.compress_size and not file.size and not info.CRC:
             return  # an empty file without even the end of compressed data
         start = info.header_offset + LOCAL.size + name + extra
-        stream = Stream(self.fd, self.path, ZIP_METHODS[info.compress_type], start, start + info.compress_size)
+        stream = Stream(self.file, ZIP_METHODS[info.compress_type], start, start + info.compress_size)
         crc, size = 0, file.size
         while size:
             piece = stream.read(min(size, BLOCK))
@@ -253,41 +250,38 @@ def _zip_time(info: zipfile.ZipInfo) -> int:
         return 0
 
 
-def _head(fd: int, path: str) -> bytes:
-    with reading(path):
-        return os.pread(fd, tar.BLOCK, 0)
+def _head(file: File) -> bytes:
+    return file.read_bytes(0, tar.BLOCK)
 
 
-def is_tar(fd: int, path: str, *, named: bool) -> bool:
+def is_tar(file: File, *, named: bool) -> bool:
     """Whether the file begins as a tar archive does, also a compressed one; or is an empty one by its name. named: its
     name says that it is something else, which only the magic number of a tar can gainsay.
     """
-    head = _head(fd, path)
+    head = _head(file)
     kind = compression(head)
     if kind is not None:
         try:
-            head = Stream(fd, path, kind).read(tar.BLOCK)
+            head = Stream(file, kind).read(tar.BLOCK)
         except MetadataError:
             return False
-    if tar.is_header(head, os.fstat(fd).st_size if kind is None else None, old=not named):
+    if tar.is_header(head, file.size if kind is None else None, old=not named):
         return True
-    return not named and len(head) == tar.BLOCK and not any(head) and ".tar" in os.path.basename(path)
+    return not named and len(head) == tar.BLOCK and not any(head) and ".tar" in os.path.basename(file.name)
 
 
-def is_zip(fd: int, path: str) -> bool:
+def is_zip(file: File) -> bool:
     """Whether the file begins as a zip archive does."""
-    return _head(fd, path).startswith(strangers.ZIP)
+    return _head(file).startswith(strangers.ZIP)
 
 
-def open_archive(fd: int, path: str, kind: str, warn: Callable[[str], None]) -> Any:
-    """The archive open as fd, which is the archive's from now on, and closed when this raises; kind is "tar" or "zip".
+def open_archive(path: str, kind: str, warn: Callable[[str], None]) -> Archive:
+    """Open an archive; kind is "tar" or "zip".
 
     Raises:
         UnsupportedError: it is compressed in a way that is not read. ReadError.
 
     """
-    try:
-        return (Tar if kind == "tar" else Zip)(fd, path, warn)
-    except BaseException:
-        close(fd)
-        raise
+    file = LocalFile.open(path)
+    with closed_on_error((file,)):
+        return (Tar if kind == "tar" else Zip)(file, warn)

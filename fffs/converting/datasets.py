@@ -6,7 +6,6 @@ Blobs are never decoded: what a type means is up to whoever reads the data set, 
 from __future__ import annotations
 
 import itertools
-import os
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from fffs.base.withblock import closed_on_error
 from fffs.converting.records import Records, StoredRecords
 from fffs.errors import MetadataError, UsageError
-from fffs.files.dirfd import close
 from fffs.granular import spec as specs
 from fffs.granular.columns import Blobs
 from fffs.granular.shards import Shard, data_set_folders, find_shards, open_shards
@@ -108,16 +107,13 @@ def load_folder(path: str) -> BlobRows:
     spec = specs.load_common(folders)
     sources, shards = open_shards(path, folders, spec)
     store = RecordStore(sources)
-    try:
-        mtime = max(os.fstat(source.fd).st_mtime_ns for source in sources)
+    with closed_on_error((store,)):
+        mtime = max(source.file.mtime_ns for source in sources)
         firsts = [0, *itertools.accumulate(shard.files for shard in shards)][:-1]
         parts = [_places(sources[k], shard, spec) for k, shard in zip(firsts, shards, strict=True)]
         numbers = np.concatenate([part[0] for part in parts])
         counts = np.concatenate([part[1] for part in parts])
         return BlobRows(path, spec, counts, StoredRecords(store, path, numbers), mtime)
-    except BaseException:
-        store.close()
-        raise
 
 
 def is_column(path: str) -> bool:
@@ -128,7 +124,7 @@ def is_column(path: str) -> bool:
         return False
     sources, shards = open_shards(path, folders, spec)
     for source in sources:
-        close(source.fd)
+        source.close()
     (kind,) = spec.values()
     return not Type.parse(kind).sequence or all(shard.refs is None or shard.rows == 0 for shard in shards)
 

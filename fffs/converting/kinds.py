@@ -8,8 +8,8 @@ from typing import Final
 from fffs.base.failures import reading
 from fffs.converting.archives import is_tar, is_zip
 from fffs.files.atomic import CHECKSUMS
-from fffs.files.dirfd import close
-from fffs.files.local import open_source
+from fffs.files.file import File
+from fffs.files.local import LocalFile
 from fffs.formats import bag, ffrecord, tfrecord
 from fffs.formats.part_names import PATTERN
 from fffs.formats.table import BAG, FFRECORD, FORMATS, TFRECORD, find_format
@@ -32,24 +32,21 @@ def kind_of_source(path: str) -> str:
         return _kind_of_folder(path)
     if not os.path.lexists(path) and (PATTERN.fullmatch(os.path.basename(path)) or _has_shards(path)):
         return TFRECORD.name
-    fd, path = open_source(path)
-    try:
-        with reading(path):
-            return _kind_of_file(fd, path)
-    finally:
-        close(fd)
+    with LocalFile.open(path) as file:
+        return _kind_of_file(file)
 
 
-def _kind_of_file(fd: int, path: str) -> str:
+def _kind_of_file(file: File) -> str:
+    path = file.name
     if bag.recognise(b"", 0, path):
         return BAG.name  # a record of a Bag may be anything, and it begins with one
-    if tfrecord.is_head(os.pread(fd, tfrecord.HEAD.size, 0)):
+    if tfrecord.is_head(file.read_bytes(0, tfrecord.HEAD.size)):
         return TFRECORD.name  # nothing else begins with such a checksum
     named = any(form.is_part(os.path.basename(path)) for form in FORMATS)
-    archive = "tar" if is_tar(fd, path, named=named) else "zip" if is_zip(fd, path) else None
+    archive = "tar" if is_tar(file, named=named) else "zip" if is_zip(file) else None
     if archive is None:
-        return find_format(fd, path).name
-    return FFRECORD.name if ffrecord.is_certain(fd, path) else archive
+        return find_format(file).name
+    return FFRECORD.name if ffrecord.is_certain(file) else archive
 
 
 def _has_shards(path: str) -> bool:

@@ -29,7 +29,7 @@ FREE: Final = 3_000_000 * EACH
 
 
 @dataclass(eq=False, slots=True)
-class File:
+class ArchivedFile:
     """A regular file: where its bytes are, as its archive counts, and how many."""
 
     place: int
@@ -63,7 +63,7 @@ class Folder:
 
     mode: int | None = None
     mtime: int = 0
-    entries: dict[bytes, Folder | File | Link | LeftOut] = field(default_factory=dict)
+    entries: dict[bytes, Folder | ArchivedFile | Link | LeftOut] = field(default_factory=dict)
 
 
 class Names:
@@ -87,7 +87,7 @@ class Names:
 
     def add_file(self, path: bytes, place: int, size: int, mode: int, mtime: int) -> None:
         """A regular file."""
-        self._put(path, File(place, size, stat.S_IFREG | mode, self._note(path, mtime)))
+        self._put(path, ArchivedFile(place, size, stat.S_IFREG | mode, self._note(path, mtime)))
 
     def add_symlink(self, path: bytes, target: bytes, mtime: int) -> None:
         """A symbolic link, wherever it leads: nobody follows it here."""
@@ -97,7 +97,7 @@ class Names:
 
     def add_hard_link(self, path: bytes, target: bytes) -> None:
         """One more name of what is there already."""
-        there: Folder | File | Link | LeftOut | None = self.root
+        there: Folder | ArchivedFile | Link | LeftOut | None = self.root
         for part in self._split(target):
             there = there.entries.get(part) if isinstance(there, Folder) else None
         if there is None or isinstance(there, Folder):
@@ -111,7 +111,7 @@ class Names:
         self.warn(f"{self.shown}: {_text(path)}: {what}, left out")
         self._put(path, LeftOut(what))
 
-    def _put(self, path: bytes, node: File | Link | LeftOut) -> None:
+    def _put(self, path: bytes, node: ArchivedFile | Link | LeftOut) -> None:
         parts = self._split(path)
         if not parts:
             raise self._refused(path, "a file or link without a name")
@@ -181,7 +181,7 @@ class Names:
 
     # ------------------------------------------------------------ the tree
 
-    def lay_out(self) -> tuple[TreeBuilder, list[File]]:
+    def lay_out(self) -> tuple[TreeBuilder, list[ArchivedFile]]:
         """The tree, in the order of ``scan_folder``, and the files, which get the numbers of their records.
 
         Folders that have no mode and time of their own get 0755 and the time of the newest member.
@@ -189,8 +189,8 @@ class Names:
         newest = self._newest or 0
         mode, mtime = self.root.mode, self.root.mtime
         builder = TreeBuilder(mode or DIRECTORY, newest if mode is None else mtime)
-        files: list[File] = []
-        stack: list[tuple[int, Iterator[tuple[bytes, Folder | File | Link]]]] = [(0, _entries(self.root))]
+        files: list[ArchivedFile] = []
+        stack: list[tuple[int, Iterator[tuple[bytes, Folder | ArchivedFile | Link]]]] = [(0, _entries(self.root))]
         while stack:
             parent, entries = stack[-1]
             for name, entry in entries:
@@ -211,7 +211,7 @@ class Names:
         return builder, files
 
 
-def _entries(folder: Folder) -> Iterator[tuple[bytes, Folder | File | Link]]:
+def _entries(folder: Folder) -> Iterator[tuple[bytes, Folder | ArchivedFile | Link]]:
     return ((name, entry) for name, entry in sorted(folder.entries.items()) if not isinstance(entry, LeftOut))
 
 

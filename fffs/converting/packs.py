@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from fffs.base.jobs import Jobs, Progress
+from fffs.base.withblock import closed_on_error
 from fffs.converting.archives import Archive
-from fffs.converting.names import File
+from fffs.converting.names import ArchivedFile
 from fffs.converting.verifying import compare_tree, differs
 from fffs.errors import SourceChangedError
 from fffs.files.atomic import AtomicFile
-from fffs.files.dirfd import close
 from fffs.formats import ffrecord
 from fffs.layouts import Source, packed
 from fffs.native.engine import BLOCK
@@ -33,7 +33,7 @@ class Contents(NamedTuple):
     """What is in an archive."""
 
     tree: Tree
-    files: list[File]
+    files: list[ArchivedFile]
     total_bytes: int
 
 
@@ -52,7 +52,7 @@ def pack_archive(
     pack = PackFile(output, np.fromiter((file.size for file in files), np.int64, len(files)))
     work = Jobs(contents.total_bytes, progress)
 
-    def put(file: File, pieces: Iterator[bytes]) -> None:
+    def put(file: ArchivedFile, pieces: Iterator[bytes]) -> None:
         at = 0
         for piece in pieces:
             pack.put(file.record, at, piece)
@@ -66,12 +66,9 @@ def pack_archive(
 @contextlib.contextmanager
 def reread(file: AtomicFile) -> Iterator[Source]:
     """A packed folder that was written, read back from the disk before it is in place. Raises as ``load_source``."""
-    fd = file.reread()
-    try:
-        loaded = packed.load(SourceFile(fd, ffrecord.load_index(fd, file.path), os.fstat(fd)))
-    except BaseException:
-        close(fd)
-        raise
+    written = file.reread()
+    with closed_on_error((written,)):
+        loaded = packed.load(SourceFile(written, ffrecord.load_index(written)))
     with Source(loaded.tree, RecordStore([loaded.file]), "packed") as source:
         yield source
 

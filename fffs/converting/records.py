@@ -14,8 +14,9 @@ from typing import Protocol
 import numpy as np
 
 from fffs.errors import SourceChangedError, UnsupportedError
+from fffs.files.file import UInt8Array
 from fffs.records.index import Int64Array
-from fffs.records.store import RecordStore, UInt8Array
+from fffs.records.store import RecordStore
 
 BATCH_BYTES = 4 << 20
 BATCH_RECORDS = 1 << 16

@@ -12,7 +12,6 @@ from fffs.converting.record_files import Done, Warn, write_files
 from fffs.converting.records import Records, StoredRecords, StreamedRecords
 from fffs.errors import FormatError, RecordError
 from fffs.files.atomic import AtomicFile
-from fffs.files.local import open_source
 from fffs.formats.bag_writer import no_appenders
 from fffs.formats.sources import open_files
 from fffs.formats.table import TFRECORD, format_named
@@ -82,8 +81,7 @@ def _pack_folder(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
 def _pack_archive(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
     request = plan.request
     jobs = request.jobs or default_jobs()
-    fd, path = open_source(request.source)
-    with open_archive(fd, path, plan.kind, warn) as archive:
+    with open_archive(request.source, plan.kind, warn) as archive:
         contents = packs.scan_archive(archive, progress)
         with AtomicFile(request.target) as file:
             packs.pack_archive(archive, contents, file, jobs, progress)

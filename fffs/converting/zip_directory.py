@@ -10,6 +10,7 @@ from typing import Final
 from fffs.base.failures import reading
 from fffs.converting.names import EACH, Names
 from fffs.errors import MetadataError, UnsupportedError
+from fffs.files.file import File
 
 ENTRY: Final = struct.Struct("<4s24x3H12x")
 """Magic, lengths of name, extra fields and comment, which follow in this order."""
@@ -17,8 +18,8 @@ EXTRA: Final = struct.Struct("<HH")
 """Kind and size of what follows."""
 
 
-def read_directory(fd: int, path: str, names: Names) -> list[zipfile.ZipInfo]:
-    """The members of the archive open as fd, which stays the caller's.
+def read_directory(source: File, names: Names) -> list[zipfile.ZipInfo]:
+    """The members of an archive.
 
     Raises:
         MetadataError: the directory is damaged or missing.
@@ -27,21 +28,21 @@ def read_directory(fd: int, path: str, names: Names) -> list[zipfile.ZipInfo]:
 
     """
     try:
-        with reading(path), _Guarded(fd, names) as file, zipfile.ZipFile(file) as archive:
+        with reading(source.name), _Guarded(source, names) as file, zipfile.ZipFile(file) as archive:
             return archive.infolist()
     except UnsupportedError:  # a ValueError, too
         raise
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError, EOFError) as error:
         raise MetadataError(
-            f"{path}: its directory, which is at the end, is damaged or missing ({error}); copy it again"
+            f"{source.name}: its directory, which is at the end, is damaged or missing ({error}); copy it again"
         ) from None
 
 
 class _Guarded(io.BufferedReader):
     """An archive, for zipfile, which reads the directory at once: it does not get one with more names than may be."""
 
-    def __init__(self, fd: int, names: Names) -> None:
-        super().__init__(io.FileIO(fd, closefd=False))
+    def __init__(self, source: File, names: Names) -> None:
+        super().__init__(source.stream())
         self._names = names
 
     def read(self, size: int | None = -1, /) -> bytes:

@@ -20,6 +20,7 @@ from fffs.base.withblock import refuse_child
 from fffs.errors import UsageError, WriteError
 from fffs.files.dirfd import FOLDER, close
 from fffs.files.early import EarlyWriting
+from fffs.files.local import LocalFile
 from fffs.files.rights import new_mode, rights_at, rights_of, set_mode
 from fffs.files.temporary import (
     create_locked_file,
@@ -72,15 +73,15 @@ class AtomicFile:
         """The folder that it is in, opened once more, and its name there. Raises OSError."""
         return duplicate(self._folder), self._name
 
-    def reread(self) -> int:
-        """What was written so far, opened once more, for reading: from the disk, and not from memory.
+    def reread(self) -> LocalFile:
+        """What was written so far, for reading: from the disk, and not from memory. The caller closes it.
 
         Raises WriteError: it cannot be synced. ReadError.
         """
         self.sync()
         with reading(self.path):
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            return duplicate(self.fd)
+            return LocalFile(duplicate(self.fd), self.path)
 
     def commit(self) -> None:
         """Put the file in place, durably. Raises WriteError, and then the target is as it was.

@@ -1,40 +1,161 @@
-"""Local files: opened for reading."""
+"""LocalFile: a file of this machine, or of a file system that is mounted on it. The engine reads it."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import stat
+from collections.abc import Iterator
+from typing import Any
+
+import numpy.typing as npt
 
 from fffs.base.descriptors import above_standard
+from fffs.base.failures import reading
 from fffs.base.paths import PathLike
-from fffs.errors import ReadError, SourceNotFoundError, UsageError
+from fffs.errors import ReadError, SourceNotFoundError, UsageError, WriteError
 from fffs.files.dirfd import close
+from fffs.files.file import File, UInt8Array
+from fffs.files.pwrite import NewFile
+from fffs.files.stamps import make_stamp
+from fffs.native import engine, ffi, lib
 
 
-def open_source(path: PathLike) -> tuple[int, str]:
-    """``open_with_status`` without the status."""
-    return open_with_status(path)[:2]
+class LocalFile(File):
+    """A regular file, open for reading. ``status`` is what fstat said when it was opened."""
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        """Take over an open descriptor. Raises ReadError, and then it is closed."""
+        try:
+            with reading(name):
+                self.status = os.fstat(descriptor)
+        except BaseException:
+            close(descriptor)
+            raise
+        super().__init__(name, self.status.st_size)
+        self.descriptor = descriptor
+        self.device, self.mtime_ns = self.status.st_dev, self.status.st_mtime_ns
+        self._direct: tuple[int, int] | None = None
+
+    @classmethod
+    def open(cls, path: PathLike) -> LocalFile:
+        """Open a regular file.
+
+        Raises:
+            SourceNotFoundError: it is not there.
+            UsageError: it is no regular file.
+            ReadError: it cannot be opened.
+
+        """
+        name = os.fsdecode(path)
+        try:
+            # O_NONBLOCK: opening a FIFO must not wait for a writer. It means nothing for a regular file.
+            descriptor = above_standard(os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+        except FileNotFoundError:
+            raise SourceNotFoundError(f"{name}: no such file") from None
+        except OSError as error:
+            raise ReadError(error.errno, name) from error
+        file = cls(descriptor, name)
+        if not stat.S_ISREG(file.status.st_mode):
+            file.close()
+            raise UsageError(f"{name}: not a regular file")
+        return file
+
+    def close(self) -> None:
+        """Close it, and what ``open_direct`` opened."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            close(descriptor)
+        if self._direct is not None:
+            close(self._direct[0])
+            self._direct = None
+
+    # ------------------------------------------------------------ bytes
+
+    def read_at(self, offset: int, dest: UInt8Array, detail: str = "") -> int:
+        """With pread(2), as often as that gives some."""
+        done = 0
+        with reading(self.name, detail):
+            while done < len(dest) and (got := os.preadv(self.descriptor, [dest.data[done:]], offset + done)):
+                done += got
+        return done
+
+    # One function for all local files: a batch of records of several is one call into C.
+    @staticmethod
+    def read_batch(requests: npt.NDArray[Any]) -> bool:
+        """By the engine."""
+        return engine.read_batch(requests)
+
+    def copy_to(self, target: NewFile, at: int, offset: int, size: int, check: int) -> tuple[int, int]:
+        """In C, through a bounded buffer."""
+        crc, failed = ffi.new("uint32_t *"), ffi.new("int *")
+        status = lib.fffs_copy(self.descriptor, offset, target.fd, at, size, check, crc, ffi.NULL, failed)
+        if status and failed[0] == target.fd:
+            raise WriteError(-status, target.path)
+        return status, int(crc[0])
+
+    def stream(self) -> io.RawIOBase:
+        """Over the same descriptor, whose position it moves."""
+        return io.FileIO(self.descriptor, closefd=False)
+
+    @contextlib.contextmanager
+    def local(self) -> Iterator[int]:
+        """The file's own descriptor."""
+        yield self.descriptor
+
+    # ------------------------------------------------------------ speed
+
+    @staticmethod
+    def prefetch(requests: npt.NDArray[Any]) -> None:
+        """By the kernel, into the page cache."""
+        engine.prefetch(requests)
+
+    def expect_random_reads(self) -> None:
+        """Tell the kernel that no record follows another.
+
+        Then it reads a record's pages alone and at once; else it rounds 60 KiB up to the 128 KiB of its readahead, and
+        reads a record of 160 KiB in two steps, the second after the first.
+        """
+        os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def open_direct(self) -> tuple[int, int] | None:
+        """See ``File``. Which file systems can, and tell how: ``fffs_open_direct``."""
+        if self._direct is None:
+            align = ffi.new("uint32_t *")
+            descriptor = lib.fffs_open_direct(self.descriptor, align)
+            if descriptor < 0:
+                return None
+            self._direct = int(descriptor), int(align[0])
+        return self._direct
+
+    # ------------------------------------------------------------ identity
+
+    def current_size(self) -> int:
+        """What fstat says now. Raises ReadError."""
+        with reading(self.name):
+            return os.fstat(self.descriptor).st_size
+
+    def stamp(self, least: int = -1) -> Any:
+        """Size and modification time of when it was opened."""
+        return make_stamp(self.status, least)
+
+    def changed(self, stamp: Any) -> int:
+        """Whether size and modification time are those of the stamp."""
+        return int(lib.fffs_unchanged(self.descriptor, stamp))
+
+    def is_replaced(self) -> bool:
+        """See ``File``. What is not there cannot be seen to be another: a copy may be opened on another machine."""
+        try:
+            now = os.stat(self.name)
+        except OSError:
+            return False
+        return _key(now) != _key(self.status)
+
+    def open_beside(self, path: str) -> LocalFile | None:
+        """What is at that path, if anything is."""
+        return LocalFile.open(path) if os.path.lexists(path) else None
 
 
-def open_with_status(path: PathLike) -> tuple[int, str, os.stat_result]:
-    """Open a regular file for reading: its descriptor, the caller's to close, its path as a str, and its status now.
-
-    Raises:
-        SourceNotFoundError: it is not there.
-        UsageError: it is no regular file.
-        ReadError: it cannot be opened.
-
-    """
-    name = os.fsdecode(path)
-    try:
-        # O_NONBLOCK: opening a FIFO must not wait for a writer. It means nothing for a regular file.
-        fd = above_standard(os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
-    except FileNotFoundError:
-        raise SourceNotFoundError(f"{name}: no such file") from None
-    except OSError as error:
-        raise ReadError(error.errno, name) from error
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):
-        close(fd)
-        raise UsageError(f"{name}: not a regular file")
-    return fd, name, status
+def _key(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

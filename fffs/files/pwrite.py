@@ -1,17 +1,24 @@
-"""write_at: all of some buffers at an offset of a file, however much of it the system takes at a time."""
+"""NewFile, and write_at: all of some buffers at an offset of a file, however much of it the system takes at a time."""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fffs.base.failures import writing
 from fffs.errors import WriteError
 
 PIECES: Final = 1023
 """So many buffers at most: what one system call may be given, rounded down to a multiple of three."""
+
+
+class NewFile(NamedTuple):
+    """A file that is open for writing; path is what messages call it."""
+
+    fd: int
+    path: str
 
 
 def write_at(fd: int, pieces: Sequence[Any], offset: int, path: str) -> int:

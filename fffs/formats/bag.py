@@ -13,11 +13,8 @@ from array import array
 
 import numpy as np
 
-from fffs.base.failures import reading
 from fffs.errors import MetadataError, ReadError, UnfinishedFileError, UsageError
-from fffs.files.dirfd import close
-from fffs.files.local import open_source
-from fffs.native import engine
+from fffs.files.file import File
 from fffs.native.engine import CHECK_NONE
 from fffs.records.index import STEP, Int64Array, RecordIndex
 from fffs.records.store import room
@@ -65,12 +62,11 @@ def encode_table(ends: array[int]) -> bytes:
     return bytes(8) + np.array(ends, "<u8").tobytes()
 
 
-def load_index(fd: int, path: str, check_data: bool = True, layout: str | None = None) -> RecordIndex:
-    """Load and validate the index of the Bag open as fd, which stays the caller's.
+def load_index(file: File, check_data: bool = True, layout: str | None = None) -> RecordIndex:
+    """Load and validate the index of a Bag.
 
     Args:
-        fd: the open file.
-        path: its path; the table of layout v3 is looked for beside it.
+        file: the open file; the table of layout v3 is looked for beside it.
         check_data: for the signature that all formats share; there are no checksums.
         layout: one of ``LAYOUTS``, for files that look like another. Without it: v3 when there is a file with a table
             beside this one, else v1 when the table begins with 0, else v2.
@@ -81,42 +77,44 @@ def load_index(fd: int, path: str, check_data: bool = True, layout: str | None =
         ReadError: the operating system could not read.
 
     """
-    return load(fd, path, layout)[0]
+    return load(file, layout)[0]
 
 
-def load(fd: int, path: str, layout: str | None = None) -> tuple[RecordIndex, str]:
+def load(file: File, layout: str | None = None) -> tuple[RecordIndex, str]:
     """``load_index``, and the layout that was found."""
+    path = file.name
     if layout is not None and layout not in LAYOUTS:
         raise UsageError(f"{path}: there is no layout {layout!r}: it must be one of {', '.join(LAYOUTS)}")
     if layout in (None, "v3"):
-        for table in sidecars(path):
-            if os.path.exists(table):
-                return _load_sidecar(fd, path, table), "v3"
+        for name in sidecars(path):
+            if (table := file.open_beside(name)) is not None:
+                with table:
+                    return load_with_table(file, table), "v3"
     if layout == "v3":
         raise MetadataError(f"{path}: there is no {' or '.join(sidecars(path))} with its table; copy that too")
-    layout = layout or tail_layout(fd, path)
-    return _load_tail(fd, path, layout), layout
+    layout = layout or tail_layout(file)
+    return _load_tail(file, layout), layout
 
 
-def tail_layout(fd: int, path: str) -> str:
+def tail_layout(file: File) -> str:
     """The layout, v1 or v2, of a Bag whose table is at its end. A v2 Bag that begins with an empty record passes for
     v1: nothing in the file tells them apart. Compressed ones are always v2.
     """
-    size = os.fstat(fd).st_size
-    if size == 0 or path.endswith(COMPRESSED):
+    size = file.current_size()
+    if size == 0 or file.name.endswith(COMPRESSED):
         return "v2"
-    return "v1" if _offset_at(fd, path, _table_begin(fd, path, size)) == 0 else "v2"
+    return "v1" if _offset_at(file, _table_begin(file, size)) == 0 else "v2"
 
 
 # ---------------------------------------------------------------- tables
 
 
-def _load_tail(fd: int, path: str, layout: str) -> RecordIndex:
-    size = os.fstat(fd).st_size
+def _load_tail(file: File, layout: str) -> RecordIndex:
+    path, size = file.name, file.current_size()
     if size == 0 and layout == "v1":
         raise UnfinishedFileError(f"{path}: the file is empty: its writer was stopped before it finished")
-    begin = _table_begin(fd, path, size) if size else 0
-    bounds = _read_bounds(fd, path, path, begin, (size - begin) // 8, lead=layout == "v2")
+    begin = _table_begin(file, size) if size else 0
+    bounds = _read_bounds(path, file, begin, (size - begin) // 8, lead=layout == "v2")
     if int(bounds[0]) != 0:
         raise MetadataError(f"{path}: record 0 does not begin at byte 0 (table entry at byte {begin}); it is damaged")
     if int(bounds[-1]) != begin:
@@ -124,60 +122,51 @@ def _load_tail(fd: int, path: str, layout: str) -> RecordIndex:
     return RecordIndex(path, bounds[:-1], bounds[1:], None, CHECK_NONE, size, format="Bag").validate()
 
 
-def _load_sidecar(fd: int, path: str, table: str) -> RecordIndex:
-    other, table = open_source(table)
-    try:
-        return load_with_table(fd, path, other, table)
-    finally:
-        close(other)
-
-
-def load_with_table(fd: int, path: str, other: int, table: str) -> RecordIndex:
-    """The index of a Bag in layout v3 that is open as fd, whose table is open as other. Raises as ``load_index``."""
+def load_with_table(file: File, table: File) -> RecordIndex:
+    """The index of a Bag in layout v3 and its table. Raises as ``load_index``."""
     # An interrupted append leaves part of an entry, or records without one: neither is counted.
-    bounds = _read_bounds(other, path, table, 0, os.fstat(other).st_size // 8, lead=True)
+    bounds = _read_bounds(file.name, table, 0, table.current_size() // 8, lead=True)
     # After the table: who appends writes the records first.
-    size = os.fstat(fd).st_size
-    index = RecordIndex(path, bounds[:-1], bounds[1:], None, CHECK_NONE, size, format="Bag", grows=True)
+    size = file.current_size()
+    index = RecordIndex(file.name, bounds[:-1], bounds[1:], None, CHECK_NONE, size, format="Bag", grows=True)
     return index.validate()
 
 
-def _table_begin(fd: int, path: str, size: int) -> int:
+def _table_begin(file: File, size: int) -> int:
     """Where the table at the end of a file begins: its last entry, the end of the last record, says it."""
     if size < OFFSET.size:
-        raise MetadataError(f"{path}: too short for a Bag ({size} bytes); was it written completely?")
-    begin = _offset_at(fd, path, size - OFFSET.size)
+        raise MetadataError(f"{file.name}: too short for a Bag ({size} bytes); was it written completely?")
+    begin = _offset_at(file, size - OFFSET.size)
     if begin > size - OFFSET.size or (size - begin) % OFFSET.size:
         raise MetadataError(
-            f"{path}: no table at its end (byte {size - OFFSET.size} names byte {begin} as its begin): the file was "
-            "cut, its writer was stopped before it finished, or it is no Bag"
+            f"{file.name}: no table at its end (byte {size - OFFSET.size} names byte {begin} as its begin): the file "
+            "was cut, its writer was stopped before it finished, or it is no Bag"
         )
     return begin
 
 
-def _offset_at(fd: int, path: str, position: int) -> int:
-    with reading(path, f"the table at byte {position}"):
-        data = os.pread(fd, OFFSET.size, position)
+def _offset_at(file: File, position: int) -> int:
+    data = file.read_bytes(position, OFFSET.size, f"the table at byte {position}")
     if len(data) != OFFSET.size:
-        raise MetadataError(f"{path}: the file ends inside its table, at byte {position + len(data)}")
+        raise MetadataError(f"{file.name}: the file ends inside its table, at byte {position + len(data)}")
     return int(OFFSET.unpack(data)[0])
 
 
-def _read_bounds(fd: int, path: str, table: str, begin: int, entries: int, lead: bool) -> Int64Array:
-    """The table's entries, which never decrease, as int64. lead: with a 0 before them.
+def _read_bounds(path: str, table: File, begin: int, entries: int, lead: bool) -> Int64Array:
+    """The entries of the table of the Bag at path, which never decrease, as int64. lead: with a 0 before them.
 
-    fd and table are the file that holds the table, path the one that holds the records.
+    table: the file that holds them, from byte begin on.
     """
-    _refuse_holes(fd, table, begin, 8 * entries)
+    _refuse_holes(table, begin, 8 * entries)
     first = 8 if lead else 0
     buffer = room(first + 8 * entries)
     buffer[:first] = 0
     if entries:
-        status, _ = engine.read_at(fd, begin, buffer[first:])
+        status, _ = table.read_checked(begin, buffer[first:])
         if status == errno.ENODATA:
-            raise MetadataError(f"{table}: the file ends inside its table; it was cut, copy it again")
+            raise MetadataError(f"{table.name}: the file ends inside its table; it was cut, copy it again")
         if status:
-            raise ReadError(status, table, "the table")
+            raise ReadError(status, table.name, "the table")
     bounds = buffer.view("<i8")
     for k in range(0, len(bounds) - 1, STEP):
         part = bounds[k : k + STEP + 1]
@@ -187,17 +176,18 @@ def _read_bounds(fd: int, path: str, table: str, begin: int, entries: int, lead:
             end = int(bounds[bad + 1 : bad + 2].view("<u8")[0])
             raise MetadataError(
                 f"{path}: record {bad} begins at byte {int(bounds[bad])} and ends at byte {end} "
-                f"(table entry at byte {begin + 8 * (bad + 1) - first} of {table}); the table is damaged"
+                f"(table entry at byte {begin + 8 * (bad + 1) - first} of {table.name}); the table is damaged"
             )
     return bounds
 
 
-def _refuse_holes(fd: int, table: str, begin: int, size: int) -> None:
+def _refuse_holes(table: File, begin: int, size: int) -> None:
     """Raise MetadataError for a table of which much was never written, before memory is claimed for it.
 
     A sparse file can have any size, and zeros are good entries: of empty records.
     """
-    if size <= HOLES:
+    fd = table.descriptor
+    if size <= HOLES or fd < 0:
         return
     position, end, holes = begin, begin + size, 0
     while position < end and holes <= HOLES:
@@ -210,4 +200,4 @@ def _refuse_holes(fd: int, table: str, begin: int, size: int) -> None:
         holes += data - position
         position = os.lseek(fd, data, os.SEEK_HOLE) if data < end else end
     if holes > HOLES:
-        raise MetadataError(f"{table}: most of its table of {size} bytes was never written; the file is damaged")
+        raise MetadataError(f"{table.name}: most of its table of {size} bytes was never written; the file is damaged")

@@ -16,13 +16,13 @@ from fffs.base.views import readable_bytes
 from fffs.errors import WriterError
 from fffs.files.atomic import AtomicFile
 from fffs.files.dirfd import close
+from fffs.files.file import File, UInt8Array
 from fffs.files.pair import commit_pair
 from fffs.files.pwrite import write_at
 from fffs.files.temporary import lock
 from fffs.formats.bag import SUFFIX, encode_table, load_index, load_with_table, refuse_target, sidecars
 from fffs.formats.record_writer import RecordWriter
 from fffs.records.index import Int64Array, RecordIndex
-from fffs.records.store import UInt8Array
 
 
 class NewBag(RecordWriter):
@@ -76,14 +76,11 @@ class NewBag(RecordWriter):
             write_at(self._table.fd, [np.array(self._ends, "<u8").tobytes()], 0, self._table.path)
         super()._finish()
 
-    def _load_index(self, fd: int) -> RecordIndex:
+    def _load_index(self, file: File) -> RecordIndex:
         if self._table is None:
-            return load_index(fd, self.fname, layout="v1")
-        table = self._table.reread()
-        try:
-            return load_with_table(fd, self.fname, table, self._table.path)
-        finally:
-            close(table)
+            return load_index(file, layout="v1")
+        with self._table.reread() as table:
+            return load_with_table(file, table)
 
     def _commit(self) -> None:
         if self._table is None:

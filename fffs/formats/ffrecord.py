@@ -13,8 +13,8 @@ import warnings
 
 import numpy as np
 
-from fffs.base.failures import reading
 from fffs.errors import FormatError, MetadataError, ReadError, UnfinishedFileError, UsageError
+from fffs.files.file import File
 from fffs.formats import strangers
 from fffs.native import engine
 from fffs.native.engine import CHECK_CRC32
@@ -69,24 +69,23 @@ def refuse_target(path: str) -> None:
         raise UsageError(f"{path}: the name of a record file must end in {SUFFIX}")
 
 
-def is_certain(fd: int, path: str) -> bool:
-    """Whether the tables of the file open as fd have the checksum in its header, which nothing else has by chance.
+def is_certain(file: File) -> bool:
+    """Whether the tables of a file have the checksum in its header, which nothing else has by chance.
 
     Raises ReadError.
     """
-    with reading(path, "the header"):
-        head = os.pread(fd, HEADER.size, 0)
+    head = file.read_bytes(0, HEADER.size, "the header")
     if not any(head[:4]):
         return False  # no checksum
     try:
-        load_index(fd, path)
+        load_index(file)
     except FormatError:
         return False
     return True
 
 
-def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
-    """Load and validate the index of the FFRecord file open as fd, which stays the caller's.
+def load_index(file: File, check_data: bool = True) -> RecordIndex:
+    """Load and validate the index of an FFRecord file.
 
     check_data=False skips the comparison of the metadata's checksum, not the checks that make the index usable.
 
@@ -99,9 +98,8 @@ def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
         LegacyFileWarning: the file has no checksum of its metadata.
 
     """
-    size = os.fstat(fd).st_size
-    with reading(path, "the header"):
-        head = os.pread(fd, HEADER.size, 0)
+    path, size = file.name, file.current_size()
+    head = file.read_bytes(0, HEADER.size, "the header")
     if len(head) < HEADER.size:
         raise MetadataError(f"{path}: too short for an FFRecord file ({len(head)} bytes); was it written completely?")
     stored_crc, n = HEADER.unpack(head)
@@ -112,20 +110,19 @@ def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
     # Before anything is allocated: the tables of n records must fit into the file.
     if n < 0 or n > (size - HEADER.size) // 12:
         raise _refusal(
-            fd,
-            path,
+            file,
             f"the header promises {n} records, more than its {size} bytes hold; damaged, or no FFRecord file "
             "(of another format? say which)",
         )
     if n == 0 and size > HEADER.size:
-        raise _refusal(fd, path, f"{size - HEADER.size} bytes follow a header of no records; the file is damaged")
+        raise _refusal(file, f"{size - HEADER.size} bytes follow a header of no records; the file is damaged")
     if stored_crc == 0:
         warnings.warn(
             f"{path}: the metadata has no checksum (an old writer, or damage); offsets are used as they are",
             LegacyFileWarning,
             stacklevel=2,
         )
-    checksums, bounds = _read_tables(fd, n, path, stored_crc if check_data and stored_crc else None)
+    checksums, bounds = _read_tables(file, n, stored_crc if check_data and stored_crc else None)
     # A file cut inside the data: the last record has no end. Its start stands in for it, and readable() says no.
     bounds[n] = max(size, int(bounds[n - 1]) if n else 0)
     if n and int(bounds[0]) < header_size(n):
@@ -133,7 +130,7 @@ def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
     return RecordIndex(path, bounds[:-1], bounds[1:], checksums, CHECK_CRC32, size).validate()
 
 
-def _check_large_tables(fd: int, n: int, path: str) -> None:
+def _check_large_tables(file: File, n: int) -> None:
     """Look through the offsets of very many records before memory is claimed for them.
 
     A file can be mostly holes and have any size. Holes read as zeros, and offsets do not go back to zero.
@@ -142,21 +139,21 @@ def _check_large_tables(fd: int, n: int, path: str) -> None:
     last = header_size(n)
     for begin in range(0, n, len(piece)):
         part = piece[: n - begin]
-        with reading(path, "the header"):
-            got = os.preadv(fd, [part.data], 12 + 4 * n + 8 * begin)
+        got = file.read_at(12 + 4 * n + 8 * begin, part.view(np.uint8), "the header")
         if got != part.nbytes or int(part[0]) < last or not bool((part[1:] >= part[:-1]).all()):
-            raise MetadataError(f"{path}: the offsets of its {n} records do not ascend; the file's index is damaged")
+            raise MetadataError(
+                f"{file.name}: the offsets of its {n} records do not ascend; the file's index is damaged"
+            )
         last = int(part[-1])
 
 
-def _refusal(fd: int, path: str, problem: str) -> MetadataError:
+def _refusal(file: File, problem: str) -> MetadataError:
     """The error for a header that cannot be: with the problem, unless the file seems to be something else."""
-    with reading(path, "the header"):
-        stranger = strangers.describe(os.pread(fd, strangers.HEAD, 0))
-    return MetadataError(f"{path}: no record file, but {stranger}" if stranger else f"{path}: {problem}")
+    stranger = strangers.describe(file.read_bytes(0, strangers.HEAD, "the header"))
+    return MetadataError(f"{file.name}: {f'no record file, but {stranger}' if stranger else problem}")
 
 
-def _read_tables(fd: int, n: int, path: str, crc: int | None) -> tuple[np.ndarray, np.ndarray]:
+def _read_tables(file: File, n: int, crc: int | None) -> tuple[np.ndarray, np.ndarray]:
     """The tables of n records, compared with the metadata's checksum unless it is None: uint32[n] and int64[n + 1].
 
     The last offset is not in the file: it is the caller's to set.
@@ -164,19 +161,19 @@ def _read_tables(fd: int, n: int, path: str, crc: int | None) -> tuple[np.ndarra
     # The checksum covers N and the tables, so they are read as one record: by the engine, in parallel.
     covered = header_size(n) - 4
     if covered > LARGE:
-        _check_large_tables(fd, n, path)
+        _check_large_tables(file, n)
     # Views must be aligned: in memory the offsets begin at a multiple of 8.
     begin = 4 * (n % 2)
     buffer = room(begin + covered + 8)
-    status, actual = engine.read_at(fd, 4, buffer[begin : begin + covered], crc)
+    status, actual = file.read_checked(4, buffer[begin : begin + covered], crc)
     if status == errno.EBADMSG:
         raise MetadataError(
-            f"{path}: checksum of metadata mismached! (expected {crc:#010x}, got {actual:#010x}) "
+            f"{file.name}: checksum of metadata mismached! (expected {crc:#010x}, got {actual:#010x}) "
             "The file is damaged, or not an FFRecord file"
         )
     if status == errno.ENODATA:
-        raise MetadataError(f"{path}: the file ends inside its header; it was cut, copy it again")
+        raise MetadataError(f"{file.name}: the file ends inside its header; it was cut, copy it again")
     if status:
-        raise ReadError(status, path, "the header")
+        raise ReadError(status, file.name, "the header")
     tables = buffer[begin + 8 :]
     return tables[: 4 * n].view(np.uint32), tables[4 * n : 12 * n + 8].view(np.int64)

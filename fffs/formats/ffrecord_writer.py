@@ -11,11 +11,11 @@ import numpy as np
 from fffs.base.paths import PathLike
 from fffs.base.views import readable_bytes
 from fffs.errors import UsageError, WriterError
+from fffs.files.file import File, UInt8Array
 from fffs.formats.ffrecord import encode_header, header_size, load_index, refuse_target
 from fffs.formats.record_writer import RecordWriter
 from fffs.native import engine
 from fffs.records.index import Int64Array, RecordIndex
-from fffs.records.store import UInt8Array
 
 
 class FileWriter(RecordWriter):
@@ -86,8 +86,8 @@ class FileWriter(RecordWriter):
             )
         super().finish()
 
-    def _load_index(self, fd: int) -> RecordIndex:
-        return load_index(fd, self.fname)
+    def _load_index(self, file: File) -> RecordIndex:
+        return load_index(file)
 
     def _finish(self) -> None:
         self._stream.seek(0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fffs.base.views import readable_bytes
+from fffs.files.file import UInt8Array
 from fffs.formats.record_writer import RecordWriter
 from fffs.records.index import Int64Array
-from fffs.records.store import UInt8Array
 
 
 class FrameWriter(RecordWriter):

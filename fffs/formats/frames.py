@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from fffs.base.failures import reading
 from fffs.errors import MetadataError, ReadError, SourceChangedError
+from fffs.files.file import File
 from fffs.native import engine, ffi, lib
 from fffs.native.engine import CHECK_CRC32C, CHECK_NONE
 from fffs.records import index_cache
@@ -55,28 +55,28 @@ def frame_error(path: str, record: int, offset: int, problem: str) -> FrameError
     return FrameError(message, path=path, record=record, offset=offset)
 
 
-def load_index(fd: int, path: str, form: FrameFormat, check: bool) -> RecordIndex:
+def load_index(file: File, form: FrameFormat, check: bool) -> RecordIndex:
     """The index of a file of frames, cached or scanned; raises as ``scan``, and FrameError unless all frames are good.
 
     Only a scan that checked is cached.
     """
-    with reading(path):
-        key = index_cache.key_of(fd)
+    with reading(file.name):
+        key = index_cache.key_of(file)
         if key is not None and (cached := index_cache.load(form.kind, key)):
-            index = cached_index(fd, path, form, key.size, cached)
+            index = cached_index(file, form, key.size, cached)
             if index is not None:
                 return index
-        settled = key is not None and check and index_cache.settle(fd, key, form.head + form.tail)
-    index, error = scan(fd, path, form, check)
+        settled = key is not None and check and index_cache.settle(file, key, form.head + form.tail)
+    index, error = scan(file, form, check)
     if error is not None:
         raise error
-    if key is not None and settled and index_cache.key_of(fd) == key and key.size == index.file_size:
+    if key is not None and settled and index_cache.key_of(file) == key and key.size == index.file_size:
         index_cache.store(form.kind, key, index_cache.Entry(index.ends, index.checksums, form.check))
     return index
 
 
-def scan(fd: int, path: str, form: FrameFormat, check: bool = True) -> tuple[RecordIndex, FrameError | None]:
-    """Go through the frames of the file open as fd, which stays the caller's.
+def scan(file: File, form: FrameFormat, check: bool = True) -> tuple[RecordIndex, FrameError | None]:
+    """Go through the frames of a file, from its begin to its end.
 
     Returns:
         The index of the records up to the first frame that is damaged or cut, and the error for that one; None when
@@ -89,21 +89,22 @@ def scan(fd: int, path: str, form: FrameFormat, check: bool = True) -> tuple[Rec
 
     """
     frames = ffi.new("fffs_frames *")
-    frames.fd, frames.kind, frames.check, frames.size = fd, form.kind, check, os.fstat(fd).st_size
+    frames.kind, frames.check, frames.size = form.kind, check, file.current_size()
     ends: list[npt.NDArray[np.int64]] = []
     checksums: list[npt.NDArray[np.uint32]] = []
     n = 0
-    while frames.position < frames.size and not frames.fault:
-        # As many as the rest of the file could hold, and one to see what is wrong with a rest that holds none.
-        room = min(STEP, (frames.size - frames.position) // (form.head + form.tail) + 1)
-        some_ends, some_checksums = _scan_some(frames, path, room)
-        ends.append(some_ends)
-        checksums.append(some_checksums)
-        n += len(some_ends)
-    error = _fault(frames, path, n, form) if frames.fault else None
+    with file.local() as frames.fd:
+        while frames.position < frames.size and not frames.fault:
+            # As many as the rest of the file could hold, and one to see what is wrong with a rest that holds none.
+            room = min(STEP, (frames.size - frames.position) // (form.head + form.tail) + 1)
+            some_ends, some_checksums = _scan_some(frames, file.name, room)
+            ends.append(some_ends)
+            checksums.append(some_checksums)
+            n += len(some_ends)
+    error = _fault(frames, file.name, n, form) if frames.fault else None
     all_ends = np.concatenate([np.empty(0, np.int64), *ends])
     all_checksums = None if form.check == CHECK_NONE else np.concatenate([np.empty(0, np.uint32), *checksums])
-    return _index(path, form, frames.size, all_ends, all_checksums), error
+    return _index(file.name, form, frames.size, all_ends, all_checksums), error
 
 
 def _scan_some(frames: Any, path: str, room: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
@@ -136,19 +137,19 @@ def _index(
     return RecordIndex(path, starts, ends, checksums, form.check, size, format=form.name).validate()
 
 
-def cached_index(fd: int, path: str, form: FrameFormat, size: int, entry: index_cache.Entry) -> RecordIndex | None:
-    """The index that was cached, or None when it cannot be one of the file open as fd."""
+def cached_index(file: File, form: FrameFormat, size: int, entry: index_cache.Entry) -> RecordIndex | None:
+    """The index that was cached, or None when it cannot be one of the file."""
     last = int(entry.ends[-1]) + form.tail if len(entry.ends) else 0
     if entry.check != form.check or last != size:
         return None
     try:
-        index = _index(path, form, size, entry.ends, entry.checksums)
+        index = _index(file.name, form, size, entry.ends, entry.checksums)
     except MetadataError:
         return None
-    return None if index.truncated or not _agrees(fd, form, index) else index
+    return None if index.truncated or not _agrees(file, form, index) else index
 
 
-def _agrees(fd: int, form: FrameFormat, index: RecordIndex) -> bool:
+def _agrees(file: File, form: FrameFormat, index: RecordIndex) -> bool:
     """Whether frames begin in the file where the index says so: LOOKS of them, or as many as cost little beside a scan.
     Files that only look the same to their system, such as those of images with fixed times, differ in most.
     """
@@ -156,10 +157,10 @@ def _agrees(fd: int, form: FrameFormat, index: RecordIndex) -> bool:
     rows = np.unique(np.linspace(0, len(index) - 1, looks).astype(np.int64))
     heads = np.empty((len(rows), form.head), np.uint8)
     requests = np.zeros(len(rows), engine.REQUEST)
-    requests["fd"], requests["length"] = fd, form.head
+    requests["fd"], requests["length"] = file.descriptor, form.head
     requests["offset"] = index.starts[rows] - form.head
     requests["dest"] = heads.ctypes.data + form.head * np.arange(len(rows))
-    if not engine.read_batch(requests):
+    if not file.read_batch(requests):
         return False  # the scan will say why
     lengths = np.ascontiguousarray(heads[:, :8]).view("<u8")[:, 0]
     return bool((lengths == (index.ends - index.starts)[rows].astype(np.uint64)).all())

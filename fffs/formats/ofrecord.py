@@ -14,6 +14,7 @@ import numpy as np
 
 from fffs.base.paths import PathLike
 from fffs.errors import UnsupportedError, UsageError
+from fffs.files.file import File
 from fffs.formats import tfrecord
 from fffs.formats.frame_writer import FrameWriter
 from fffs.formats.frames import OFRECORD, FrameError, scan
@@ -72,8 +73,8 @@ def check_empty(lengths: Int64Array, path: str) -> str | None:
     return f"{path}: {int(empty.sum())} empty records: OneFlow stops reading a file at such a record"
 
 
-def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
-    """Load the index of the OFRecord file open as fd, which stays the caller's: from the cache, or by a scan.
+def load_index(file: File, check_data: bool = True) -> RecordIndex:
+    """Load the index of the OFRecord file: from the cache, or by a scan.
 
     check_data means nothing here: there is no checksum to compare.
 
@@ -82,12 +83,12 @@ def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
         ReadError, SourceChangedError.
 
     """
-    return load_frames(fd, path, OFRECORD, check=True)
+    return load_frames(file, OFRECORD, check=True)
 
 
-def partial_index(fd: int, path: str) -> tuple[RecordIndex, FrameError | None]:
+def partial_index(file: File) -> tuple[RecordIndex, FrameError | None]:
     """The index of the records before the first frame that is damaged or cut, and what is wrong with that one."""
-    return scan(fd, path, OFRECORD)
+    return scan(file, OFRECORD)
 
 
 class OFRecordWriter(FrameWriter):
@@ -105,5 +106,5 @@ class OFRecordWriter(FrameWriter):
             )
         return HEAD.pack(data.nbytes), b""
 
-    def _load_index(self, fd: int) -> RecordIndex:
-        return load_index(fd, self.fname)
+    def _load_index(self, file: File) -> RecordIndex:
+        return load_index(file)

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from fffs.base.paths import PathLike
-from fffs.base.withblock import Writing
+from fffs.base.withblock import Writing, closed_on_error
 from fffs.errors import WriteError
 from fffs.files.atomic import AtomicFile
-from fffs.files.dirfd import close
+from fffs.files.file import File, UInt8Array
 from fffs.files.pwrite import PIECES, write_at
 from fffs.records.index import Int64Array, RecordIndex
 from fffs.records.source_file import SourceFile
-from fffs.records.store import UInt8Array
 
 
 class RecordWriter(Writing):
@@ -101,20 +100,17 @@ class RecordWriter(Writing):
             self._finished = True
 
     def reread(self) -> SourceFile:
-        """The finished file, read back from the disk before it is in place. The caller closes its descriptor.
+        """The finished file, read back from the disk before it is in place. The caller closes it.
 
         Raises WriteError, ReadError, and FormatError: its index is damaged.
         """
         self.finish()
-        fd = self._file.reread()
-        try:
-            return SourceFile(fd, self._load_index(fd), os.fstat(fd))
-        except BaseException:
-            close(fd)
-            raise
+        file = self._file.reread()
+        with closed_on_error((file,)):
+            return SourceFile(file, self._load_index(file))
 
-    def _load_index(self, fd: int) -> RecordIndex:
-        """The index of this file, which is open as fd and has not its name yet."""
+    def _load_index(self, file: File) -> RecordIndex:
+        """The index of this file, which has not its name yet."""
         raise NotImplementedError
 
     def _finish(self) -> None:

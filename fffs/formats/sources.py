@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from fffs.base.failures import reading
 from fffs.base.paths import PathLike
+from fffs.base.withblock import closed_on_error
 from fffs.errors import SourceNotFoundError
-from fffs.files.dirfd import close
-from fffs.files.local import open_with_status
+from fffs.files.file import File
+from fffs.files.local import LocalFile
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.ofrecord import NAME as PART
 from fffs.formats.part_names import expand_parts, expand_shards
-from fffs.formats.table import recogniser
+from fffs.formats.table import Format, recogniser
 from fffs.formats.tfrecord import NAME as TFRECORD_NAME
 from fffs.records.sidecar import with_checksums
 from fffs.records.source_file import SourceFile
@@ -70,17 +72,21 @@ def open_files(paths: list[str], check_data: bool = True, form: str | None = Non
     """
     recognise = recogniser(form)
     opened: list[SourceFile] = []
-    try:
+    with closed_on_error(opened):
         for path in paths:
-            fd, name, status = open_with_status(path)
-            try:
-                index = with_checksums(recognise(fd, name).load_index(fd, name, check_data))
-            except BaseException:
-                close(fd)
-                raise
-            opened.append(SourceFile(fd, index, status))
-    except BaseException:
-        for source in opened:
-            close(source.fd)
-        raise
+            opened.append(load_file(LocalFile.open(path), recognise, check_data))
     return opened
+
+
+def load_file(file: File, recognise: Callable[[File], Format], check_data: bool = True) -> SourceFile:
+    """An open file with its index; the file is closed when this raises.
+
+    Args:
+        file: of any kind.
+        recognise: says which format it is of: ``find_format``, or what ``recogniser`` gives.
+        check_data: compare checksums of the metadata, where there are some.
+
+    """
+    with closed_on_error((file,)):
+        index = recognise(file).load_index(file, check_data)
+        return SourceFile(file, with_checksums(file, index))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import bz2
 import lzma
-import os
 import re
 import zlib
 from typing import Any, Final, Protocol
 
-from fffs.base.failures import reading
 from fffs.errors import MetadataError
+from fffs.files.file import File
 from fffs.formats.strangers import COMPRESSED
 
 READ: Final = 1 << 18  # bytes of the file that are read at a time ...
@@ -75,12 +74,12 @@ _MACHINES: Final[dict[str, Any]] = {
 class Stream:
     """What a file, or a part of it, holds, decompressed, from its begin on. Not thread-safe."""
 
-    def __init__(self, fd: int, path: str, kind: str | None, start: int = 0, end: int | None = None) -> None:
-        """fd stays the caller's. kind: "gz", "bz2", "xz", "zlib", "deflate" or None, for what is not compressed.
+    def __init__(self, file: File, kind: str | None, start: int = 0, end: int | None = None) -> None:
+        """file stays the caller's. kind: "gz", "bz2", "xz", "zlib", "deflate" or None, for what is not compressed.
         start, end: the part, which is one compressed stream; a whole file may be several, one after another, but for
         zlib.
         """
-        self._fd, self.path, self._kind = fd, path, kind
+        self._file, self.path, self._kind = file, file.name, kind
         self._machine: _Machine | None = None if kind is None else _MACHINES[kind]()
         self._place, self._end = start, end  # _place: of what is read next from the file
         self._loaded, self._at = b"", 0  # what a decompressor has not been given yet
@@ -118,7 +117,7 @@ class Stream:
             self._buffer = self._buffer[skipped:]
             self._place += size - skipped
             self.position += size
-            return self._place <= (os.fstat(self._fd).st_size if self._end is None else self._end)
+            return self._place <= (self._file.current_size() if self._end is None else self._end)
         while size > 0 and (self._buffer or self._fill()):
             skipped = min(size, len(self._buffer))
             self._buffer = self._buffer[skipped:]
@@ -134,8 +133,7 @@ class Stream:
     def _load(self) -> bytes:
         """Some bytes of the file as it is."""
         size = READ if self._end is None else min(READ, max(self._end - self._place, 0))
-        with reading(self.path):
-            data = os.pread(self._fd, size, self._place)
+        data = self._file.read_bytes(self._place, size)
         self._place += len(data)
         return data
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from fffs.base.failures import reading
 from fffs.errors import UsageError
+from fffs.files.file import File
 from fffs.formats import bag, ffrecord, ofrecord, part_names, tfrecord
 from fffs.formats.bag_writer import NewBag
 from fffs.formats.ffrecord_writer import FileWriter
@@ -23,7 +22,7 @@ class Format:
     """One format. ``name`` is what callers give, ``title`` what people read.
 
     ``recognise(head, size, path)``: whether a file of size bytes that begins with head is one, to judge by its content
-    and, where that says nothing, by the name in path. ``load_index(fd, path, check_data)``: see ``fffs.formats``.
+    and, where that says nothing, by the name in path. ``load_index(file, check_data)``: see ``fffs.formats``.
     ``create(path, n, layout)``: a writer of a new file of n records; only Bags have layouts. ``is_part(name)``: whether
     a folder of nothing but such names is one of parts. ``is_target(path)``: whether the name of a new file says that it
     is of this format; raises UsageError where it says a kind that is not written. ``part_name(stem, number, total)``:
@@ -38,7 +37,7 @@ class Format:
     name: str
     title: str
     recognise: Callable[[bytes, int, str], bool]
-    load_index: Callable[[int, str, bool], RecordIndex]
+    load_index: Callable[[File, bool], RecordIndex]
     create: Callable[[str, int, str], RecordWriter]
     is_part: Callable[[str], bool]
     is_target: Callable[[str], bool]
@@ -125,8 +124,8 @@ def may_hold_tree(index: RecordIndex) -> bool:
     return any(form.holds_trees and form.title == index.format for form in FORMATS)
 
 
-def recogniser(name: str | None) -> Callable[[int, str], Format]:
-    """What says which format the file open as fd, at path, is of: ``find_format``, unless one is named.
+def recogniser(name: str | None) -> Callable[[File], Format]:
+    """What says which format a file is of: ``find_format``, unless one is named.
 
     Raises:
         UsageError: there is no format of that name.
@@ -135,11 +134,11 @@ def recogniser(name: str | None) -> Callable[[int, str], Format]:
     if name is None:
         return find_format
     named = format_named(name)
-    return lambda fd, path: named
+    return lambda file: named
 
 
-def find_format(fd: int, path: str) -> Format:
-    """The format of the file open as fd, by its content first and its name second.
+def find_format(file: File) -> Format:
+    """The format of a file, by its content first and its name second.
 
     Only of a Bag the name comes first: its content can be anything, also a file of another format. What nothing
     recognises is taken for FFRecord, whose loader says what is wrong with it.
@@ -148,9 +147,8 @@ def find_format(fd: int, path: str) -> Format:
         ReadError: the operating system could not read.
 
     """
-    size = os.fstat(fd).st_size
-    with reading(path, "the header"):
-        head = os.pread(fd, HEAD, 0)
+    path, size = file.name, file.current_size()
+    head = file.read_bytes(0, HEAD, "the header")
     if bag.recognise(head, size, path):
         return BAG
     for name in ("", path):

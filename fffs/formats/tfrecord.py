@@ -11,10 +11,9 @@ import re
 import struct
 from typing import Final
 
-from fffs.base.failures import reading
 from fffs.errors import UnsupportedError, UsageError
-from fffs.files.dirfd import close
-from fffs.files.local import open_source
+from fffs.files.file import File
+from fffs.files.local import LocalFile
 from fffs.formats.frame_writer import FrameWriter
 from fffs.formats.frames import TFRECORD, FrameError, scan
 from fffs.formats.frames import load_index as load_frames
@@ -79,16 +78,12 @@ def is_compressed(path: str) -> bool:
     """Whether there is a file that is compressed as a whole. Raises ReadError."""
     if not os.path.isfile(path):
         return False
-    fd, path = open_source(path)
-    try:
-        with reading(path, "the first frame"):
-            return compression(os.pread(fd, HEAD.size, 0)) is not None
-    finally:
-        close(fd)
+    with LocalFile.open(path) as file:
+        return compression(file.read_bytes(0, HEAD.size, "the first frame")) is not None
 
 
-def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
-    """Load the index of the TFRecord file open as fd, which stays the caller's: from the cache, or by a scan.
+def load_index(file: File, check_data: bool = True) -> RecordIndex:
+    """Load the index of the TFRecord file: from the cache, or by a scan.
 
     check_data=False believes lengths without their checksums.
 
@@ -98,22 +93,21 @@ def load_index(fd: int, path: str, check_data: bool = True) -> RecordIndex:
         ReadError, SourceChangedError.
 
     """
-    _refuse_compressed(fd, path)
-    return load_frames(fd, path, TFRECORD, check_data)
+    _refuse_compressed(file)
+    return load_frames(file, TFRECORD, check_data)
 
 
-def partial_index(fd: int, path: str) -> tuple[RecordIndex, FrameError | None]:
+def partial_index(file: File) -> tuple[RecordIndex, FrameError | None]:
     """The index of the records before the first frame that is damaged or cut, and what is wrong with that one."""
-    _refuse_compressed(fd, path)
-    return scan(fd, path, TFRECORD)
+    _refuse_compressed(file)
+    return scan(file, TFRECORD)
 
 
-def _refuse_compressed(fd: int, path: str) -> None:
-    with reading(path, "the first frame"):
-        kind = compression(os.pread(fd, HEAD.size, 0))
+def _refuse_compressed(file: File) -> None:
+    kind = compression(file.read_bytes(0, HEAD.size, "the first frame"))
     if kind is not None:
         raise UnsupportedError(
-            f"{path}: compressed as a whole ({kind}): its records can only be read one after another, with "
+            f"{file.name}: compressed as a whole ({kind}): its records can only be read one after another, with "
             "fffs.tfrecord.read; unpack it for reading them by number"
         )
 
@@ -124,5 +118,5 @@ class TFRecordWriter(FrameWriter):
     def _around(self, data: memoryview) -> tuple[bytes, bytes]:
         return encode_head(data.nbytes), TAIL.pack(mask(crc32c(data)))
 
-    def _load_index(self, fd: int) -> RecordIndex:
-        return load_index(fd, self.fname)
+    def _load_index(self, file: File) -> RecordIndex:
+        return load_index(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -14,7 +15,7 @@ from fffs.base.failures import reading, writing
 from fffs.base.paths import PathLike
 from fffs.errors import MetadataError
 from fffs.files.atomic import AtomicFile
-from fffs.files.local import open_source
+from fffs.files.local import LocalFile
 from fffs.formats.frames import TFRECORD
 from fffs.records.index import RecordIndex
 
@@ -75,6 +76,5 @@ def check_index_file(index: RecordIndex, path: PathLike) -> None:
 @contextlib.contextmanager
 def _lines(path: PathLike) -> Iterator[tuple[str, Iterator[bytes]]]:
     """An index file's name and its lines; those that are too long for one come in pieces."""
-    fd, name = open_source(path)
-    with reading(name), open(fd, "rb") as file:
-        yield name, iter(lambda: file.readline(LONGEST + 1), b"")
+    with LocalFile.open(path) as opened, reading(opened.name), io.BufferedReader(opened.stream()) as file:
+        yield opened.name, iter(lambda: file.readline(LONGEST + 1), b"")

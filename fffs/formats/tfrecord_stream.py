@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Final
 
-from fffs.base.failures import reading
 from fffs.base.paths import PathLike
-from fffs.base.withblock import Closing
+from fffs.base.withblock import Closing, closed_on_error
 from fffs.errors import ChecksumError, ClosedError, MetadataError
-from fffs.files.dirfd import close
-from fffs.files.local import open_source
+from fffs.files.file import File
+from fffs.files.local import LocalFile
 from fffs.formats.frames import FrameError, frame_error
 from fffs.formats.streams import SIP, Stream
 from fffs.formats.tfrecord import GZIP, HEAD, TAIL, ZLIB, compression, is_head
@@ -32,28 +30,24 @@ class TFRecordStream(Closing, Iterator[bytes]):
 
     def __init__(self, path: PathLike, *, check_data: bool = True, max_record: int = LARGEST) -> None:
         """check_data: compare the checksums of data (those of lengths are always). max_record: refuse larger ones."""
-        self._fd, self.path = open_source(path)
+        self._file: File | None = LocalFile.open(path)
+        self.path, self._size = self._file.name, self._file.size
         self._check, self._largest = check_data, max_record
         self._buffer, self._at = b"", 0
         self.record = 0
         self.offset = 0  # of the frame, in what the file decompresses to
         self._stream: Stream | None = None
-        try:
-            with reading(self.path):
-                kind = compression(os.pread(self._fd, HEAD.size, 0))
-                self._size = os.fstat(self._fd).st_size
-        except BaseException:
-            self.close()
-            raise
+        with closed_on_error((self,)):
+            kind = compression(self._file.read_bytes(0, HEAD.size))
         self._compressed = kind is not None
-        self._stream = Stream(self._fd, self.path, KINDS[kind] if kind else None)
+        self._stream = Stream(self._file, KINDS[kind] if kind else None)
 
     def __iter__(self) -> TFRecordStream:
         return self
 
     def __next__(self) -> bytes:
         """The next record. Raises FrameError, ChecksumError, ReadError, ClosedError."""
-        if self._fd < 0:
+        if self._file is None:
             raise ClosedError(f"{self.path}: the stream has been closed")
         try:
             data = self._next_record()
@@ -128,10 +122,10 @@ class TFRecordStream(Closing, Iterator[bytes]):
 
     def close(self) -> None:
         """Close the file. May be called again."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            close(fd)
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_fd"):
+        if hasattr(self, "_file"):
             self.close()

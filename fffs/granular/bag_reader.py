@@ -11,32 +11,29 @@ import numpy as np
 
 from fffs.base.numbers import Indices, as_number
 from fffs.base.paths import PathLike
-from fffs.base.withblock import Closing
+from fffs.base.withblock import Closing, closed_on_error
 from fffs.errors import ClosedError, RecordError
-from fffs.files.dirfd import close
-from fffs.files.local import open_with_status
+from fffs.files.file import UInt8Array
+from fffs.files.local import LocalFile
 from fffs.formats.bag import COMPRESSED, load
 from fffs.granular.zstd import Decompressor
 from fffs.records.identity import Identity
 from fffs.records.index import RecordIndex
+from fffs.records.policy import ReadPolicy
 from fffs.records.reopening import refuse_others, refuse_replaced
 from fffs.records.sidecar import with_checksums
 from fffs.records.source_file import SourceFile
-from fffs.records.store import RecordStore, UInt8Array
+from fffs.records.store import RecordStore
 
 MAX_RECORD = 1 << 30
 
 
 def open_bag(path: str, layout: str | None = None) -> tuple[SourceFile, str]:
     """Open a Bag: the file with its index, the caller's to close, and the layout that was found."""
-    fd, name, status = open_with_status(path)
-    try:
-        index, found = load(fd, name, layout)
-        index = with_checksums(index)
-    except BaseException:
-        close(fd)
-        raise
-    return SourceFile(fd, index, status), found
+    file = LocalFile.open(path)
+    with closed_on_error((file,)):
+        index, found = load(file, layout)
+        return SourceFile(file, with_checksums(file, index)), found
 
 
 def size_of(source: SourceFile, layout: str) -> int:
@@ -80,7 +77,7 @@ class BagReader(Closing):
         if self.path.endswith(COMPRESSED):
             self._decompress = Decompressor(max_record)
         source, self.layout = open_bag(self.path, layout)
-        self._store = RecordStore([source])
+        self._store = RecordStore([source], ReadPolicy(check=self.check_data))
         self._store.expect_random_reads()
         self.size = size_of(source, self.layout)
         """Bytes of the file, with those of its table where that is a file of its own."""
@@ -116,7 +113,7 @@ class BagReader(Closing):
 
         """
         if self._decompress is None:
-            return self.store.read(indices, self.check_data)
+            return self.store.read(indices)
         return [np.frombuffer(data, np.uint8) for data in self._contents(indices)]
 
     def read_one(self, index: int) -> UInt8Array:
@@ -126,14 +123,14 @@ class BagReader(Closing):
     def read_range(self, index: int, start: int, stop: int) -> UInt8Array:
         """The bytes from start to stop of one record, both clipped to it; one of a ``.bagz`` is read whole for that."""
         if self._decompress is None:
-            return self.store.read_range(index, start, stop, check=self.check_data)
+            return self.store.read_range(index, start, stop)
         start, stop = as_number(start, "the bounds of a range"), as_number(stop, "the bounds of a range")
         return self.read_one(index)[max(start, 0) : max(stop, 0)]
 
     def _contents(self, indices: Indices) -> list[bytes]:
         # Two passes over the indices: of a generator, only one would be left.
         numbers = indices if isinstance(indices, np.ndarray) else list(indices)
-        stored = self.store.read(numbers, self.check_data)
+        stored = self.store.read(numbers)
         if self._decompress is None:
             return [data.tobytes() for data in stored]
         return [self._content(int(number), data) for number, data in zip(np.ravel(numbers), stored, strict=True)]
@@ -163,7 +160,7 @@ class BagReader(Closing):
         if isinstance(index, (list, tuple, np.ndarray)):
             return self._contents(index)
         number = as_number(index)
-        data = self.store.read_one(number, self.check_data)
+        data = self.store.read_one(number)
         return data.tobytes() if self._decompress is None else self._content(number, data)
 
     def __iter__(self) -> Iterator[bytes]:

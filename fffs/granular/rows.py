@@ -21,6 +21,7 @@ from fffs.granular.codecs import decoders as supplied
 from fffs.granular.shards import Shard, open_shards
 from fffs.granular.spec import Type
 from fffs.records.identity import Identity
+from fffs.records.policy import ReadPolicy
 from fffs.records.reopening import refuse_others, refuse_replaced
 from fffs.records.store import RecordStore
 
@@ -61,7 +62,7 @@ class RowReader(Closing):
         """Open the shards; all of them or none."""
         sources, self._shards = open_shards(self.path, folders, spec)
         self._first_rows = [0, *itertools.accumulate(shard.rows for shard in self._shards)]
-        self._store = RecordStore(sources)
+        self._store = RecordStore(sources, ReadPolicy(check=self.check_data))
         self._store.expect_random_reads()
         self._spec = spec
         sequences = not self._shards or self._shards[0].layout != "v3"
@@ -113,7 +114,7 @@ class RowReader(Closing):
         plan = [
             self._plan(shard, row, entry, wanted, blobs) for (shard, row), entry in zip(places, entries, strict=True)
         ]
-        buffer, offsets = self._store.read_joined(blobs, self.check_data)
+        buffer, offsets = self._store.read_joined(blobs)
         bounds, content, at = offsets.tolist(), buffer.data, iter(range(len(blobs)))
 
         def next_value(want: _Wanted) -> Any:
@@ -155,7 +156,7 @@ class RowReader(Closing):
     def _entries(self, places: list[tuple[Shard, int]]) -> list[list[refs.Ref] | None]:
         """What refs.bag says of each row; None where there is none."""
         numbers = [shard.refs + row for shard, row in places if shard.refs is not None]
-        buffer, offsets = self._store.read_joined(numbers, self.check_data)
+        buffer, offsets = self._store.read_joined(numbers)
         bounds, content, k = offsets.tolist(), buffer.data, 0
         sequences = [kind.sequence for kind in self._types.values()]
         entries: list[list[refs.Ref] | None] = []

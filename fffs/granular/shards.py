@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fffs.errors import MetadataError, ReadError, SourceNotFoundError
-from fffs.files.dirfd import close
-from fffs.files.local import open_source
+from fffs.files.local import LocalFile
 from fffs.formats.bag import SUFFIX, tail_layout
 from fffs.granular.bag_reader import open_bag, size_of
 from fffs.granular.spec import NAME, REFS
@@ -54,7 +53,7 @@ def open_shards(path: str, folders: Sequence[str], spec: dict[str, str]) -> tupl
             raise MetadataError(f"{path}: some shards are of granular before 0.22, some are not")
     except BaseException as error:
         for source in sources:
-            close(source.fd)
+            source.close()
         if isinstance(error, ReadError) and error.errno == errno.EMFILE:
             hint = "a shard needs one file per key: raise ulimit -n or read fewer shards"
             raise ReadError(errno.EMFILE, path, hint) from None
@@ -97,11 +96,8 @@ def layout_of(folder: str, spec: dict[str, str]) -> str:
     path = os.path.join(folder, REFS + SUFFIX)
     if REFS in spec or not os.path.lexists(path):
         return "v3"
-    fd, path = open_source(path)
-    try:
-        return tail_layout(fd, path)
-    finally:
-        close(fd)
+    with LocalFile.open(path) as file:
+        return tail_layout(file)
 
 
 def shard_name(number: int) -> str:

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fffs.base.failures import reading
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError
-from fffs.files.local import open_source
+from fffs.files.local import LocalFile
 from fffs.formats.bag import SUFFIX
 
 NAME = "spec.json"
@@ -106,12 +105,11 @@ def load(folder: str) -> dict[str, str]:
         ReadError: it cannot be read.
 
     """
-    fd, path = open_source(os.path.join(folder, NAME))
-    with reading(path), open(fd, "rb") as file:
-        text = file.read(LARGEST + 1)
+    with LocalFile.open(os.path.join(folder, NAME)) as file:
+        text = file.read_bytes(0, min(file.size, LARGEST + 1))
     if len(text) > LARGEST:
-        raise MetadataError(f"{path}: larger than {LARGEST} bytes, which is no spec")
-    return parse(text, path)
+        raise MetadataError(f"{file.name}: larger than {LARGEST} bytes, which is no spec")
+    return parse(text, file.name)
 
 
 def load_common(folders: Sequence[str], given: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -12,12 +12,13 @@ from array import array
 
 import numpy as np
 
-from fffs.base.descriptors import above_standard
+from fffs.base.descriptors import above_standard, duplicate
 from fffs.base.failures import writing
 from fffs.errors import MetadataError, UsageError, WriteError, WriterError
 from fffs.files.atomic import forget_checksums, sync_folder
 from fffs.files.early import EarlyWriting
 from fffs.files.file_systems import has_inode_numbers
+from fffs.files.local import LocalFile
 from fffs.files.pwrite import write_at
 from fffs.files.rights import rights_of
 from fffs.files.temporary import lock
@@ -158,7 +159,8 @@ class AppendedBag:
 
     def _load(self) -> Int64Array:
         """Where the records end that are there."""
-        index = load_index(self._bag, self.path, layout="v3")
+        with LocalFile(duplicate(self._bag), self.path) as bag:
+            index = load_index(bag, layout="v3")
         if index.truncated:
             raise MetadataError(
                 f"{self.path}: the table names records behind its end, at byte {index.file_size}: it was cut, and "

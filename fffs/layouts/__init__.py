@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from fffs.base.paths import PathLike
-from fffs.base.withblock import Closing
+from fffs.base.withblock import Closing, closed_on_error
 from fffs.errors import FormatError, MetadataError, RecordError, SourceNotFoundError, UsageError
-from fffs.files.dirfd import close
 from fffs.formats.bag import COMPRESSED
 from fffs.formats.sources import expand_sources, open_files
 from fffs.layouts import packed, plain, union
 from fffs.layouts.rows_view import RowsView
 from fffs.layouts.view import DecodedTreeView, TreeView, View
+from fffs.records.policy import ReadPolicy
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 from fffs.tree.tree import Tree
@@ -144,23 +144,21 @@ def _names(paths: Paths) -> list[str]:
 
 
 def _load_files(names: list[str], suffix: str, check_data: bool, form: str | None) -> Source:
-    return _load(_open(names, check_data, form), lambda files: _load_any(files, suffix, check_data))
+    return _load(_open(names, check_data, form), lambda files: _load_any(files, suffix, check_data), check_data)
 
 
-def _load(files: list[SourceFile], layout: Callable[[list[SourceFile]], _Loaded]) -> Source:
-    try:
+def _load(files: list[SourceFile], layout: Callable[[list[SourceFile]], _Loaded], check_data: bool = True) -> Source:
+    with closed_on_error(files):
         loaded = layout(files)
-    except BaseException:
-        _close(files)
-        raise
     cut = tuple(
         f"{file.index.path}: the file was cut: {file.index.count_readable()} of its {len(file.index)} records "
         "are there; copy it again"
         for file in loaded.files
         if file.index.truncated
     )
-    # The last step: from here on the store owns the descriptors.
-    return Source(loaded.tree, RecordStore(loaded.files), loaded.layout, (*cut, *loaded.warnings))
+    # The last step: from here on the store owns the files.
+    store = RecordStore(loaded.files, ReadPolicy(check=check_data))
+    return Source(loaded.tree, store, loaded.layout, (*cut, *loaded.warnings))
 
 
 def _open(names: list[str], check_data: bool, form: str | None) -> list[SourceFile]:
@@ -168,11 +166,6 @@ def _open(names: list[str], check_data: bool, form: str | None) -> list[SourceFi
     if not paths:
         raise SourceNotFoundError("nothing to open")
     return open_files(paths, check_data, form)
-
-
-def _close(files: list[SourceFile]) -> None:
-    for file in files:
-        close(file.fd)
 
 
 @dataclass(frozen=True)
@@ -205,7 +198,7 @@ def _load_plain(files: list[SourceFile], suffix: str) -> _Loaded:
     if not suffix and all(file.index.path.endswith(COMPRESSED) for file in files):
         suffix = ".zst"  # what is stored
     n = sum(len(file.index) for file in files)
-    mtime = max(os.fstat(file.fd).st_mtime_ns for file in files)
+    mtime = max(file.file.mtime_ns for file in files)
     return _Loaded(files, plain.build(n, suffix, mtime, files[0].index.path), "plain")
 
 
@@ -222,12 +215,9 @@ def _load_packed(files: list[SourceFile], check_data: bool) -> _Loaded:
 def _decode(files: list[SourceFile], check_data: bool) -> View:
     from fffs.layouts.messages import MessageRows
 
-    store = RecordStore(files)
-    try:
-        return RowsView(MessageRows(files, store, check_data), store)
-    except BaseException:
-        store.close()
-        raise
+    store = RecordStore(files, ReadPolicy(check=check_data))
+    with closed_on_error((store,)):
+        return RowsView(MessageRows(files, store), store)
 
 
 # ---------------------------------------------------------------- data sets
@@ -254,12 +244,9 @@ def _load_data_set(path: str, check_data: bool) -> Source:
     from fffs.layouts import granular
 
     data = granular.DataSetFiles(path)
-    try:
+    with closed_on_error(data.files):
         tree = granular.build(data, check_data)
-    except BaseException:
-        _close(data.files)
-        raise
-    return Source(tree, RecordStore(data.files), "granular")
+    return Source(tree, RecordStore(data.files, ReadPolicy(check=check_data)), "granular")
 
 
 def _load_blobs(path: str) -> Source:
@@ -267,11 +254,8 @@ def _load_blobs(path: str) -> Source:
     from fffs.layouts import granular
 
     data = granular.DataSetFiles(path)
-    try:
+    with closed_on_error(data.files):
         loaded = _load_plain(data.files, "")
-    except BaseException:
-        _close(data.files)
-        raise
     return Source(loaded.tree, RecordStore(data.files), loaded.layout)
 
 
@@ -281,21 +265,13 @@ def _show_data_set(path: str, check_data: bool, decode: bool | None) -> View:
     data = granular.DataSetFiles(path)
     arrays, numbers = decode is not False, decode is True
     warnings: tuple[str, ...] = ()
-    try:
+    store = RecordStore(data.files, ReadPolicy(check=check_data))
+    with closed_on_error((store,)):
         if data.fits_a_tree():
             try:
                 tree = granular.build(data, check_data, granular_rows.shown_keys(data, arrays, numbers))
-                store = RecordStore(data.files)
-                decoded = granular_rows.decoded_files(data, tree, store, check_data, arrays, numbers)
+                decoded = granular_rows.decoded_files(data, tree, store, arrays, numbers)
                 return DecodedTreeView(tree, store, decoded) if decoded else TreeView(tree, store)
             except (MetadataError, RecordError) as error:  # of some rows: the others can be shown
                 warnings = (str(error),)
-    except BaseException:
-        _close(data.files)
-        raise
-    store = RecordStore(data.files)
-    try:
-        return RowsView(granular_rows.GranularRows(data, store, check_data, arrays, numbers), store, warnings)
-    except BaseException:
-        store.close()
-        raise
+        return RowsView(granular_rows.GranularRows(data, store, arrays, numbers), store, warnings)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base.withblock import closed_on_error
 from fffs.errors import UnsupportedError
-from fffs.files.dirfd import close
-from fffs.files.local import open_with_status
+from fffs.files.local import LocalFile
 from fffs.granular import spec as specs
 from fffs.granular.shards import Shard, data_set_folders, find_shards, open_shards
 from fffs.granular.spec import Type
@@ -87,24 +87,21 @@ class DataSetFiles:
             for kind in (Type.parse(text, sequences),)
         ]
         self.spec_record = sum(len(file.index) for file in self.files)
-        try:
+        with closed_on_error(self.files):
             self.files.append(_whole(os.path.join(folders[0], specs.NAME)))
-            self.mtime = max(os.fstat(file.fd).st_mtime_ns for file in self.files)
-        except BaseException:
-            for file in self.files:
-                close(file.fd)
-            raise
+        self.mtime = max(file.file.mtime_ns for file in self.files)
 
     def place(self, number: int) -> tuple[Shard, int]:
         """The shard a row is in, and its number there."""
         k = bisect.bisect_right(self._first_rows, number) - 1
         return self.shards[k], number - self._first_rows[k]
 
-    def refs(self, check: bool) -> list[RefsTable]:
-        """Which blobs the rows of each shard have. check: compare checksums. Raises what ``refs_table.load`` raises."""
+    def refs(self, check_data: bool) -> list[RefsTable]:
+        """Which blobs the rows of each shard have. check_data: compare checksums. Raises as ``refs_table.load``."""
         sequences = [key.type.sequence for key in self.keys]
         files = [self.files[k] for k in self._refs_files]
-        return [refs_table.load(file, shard, sequences, check) for file, shard in zip(files, self.shards, strict=True)]
+        pairs = zip(files, self.shards, strict=True)
+        return [refs_table.load(file, shard, sequences, check_data) for file, shard in pairs]
 
     def most_nodes(self) -> int:
         """More than its tree can have, to judge by its Bags alone."""
@@ -124,11 +121,10 @@ class DataSetFiles:
 
 def _whole(path: str) -> SourceFile:
     """A file that is one record."""
-    fd, name, status = open_with_status(path)
-    size = status.st_size
-    starts, ends = np.zeros(1, np.int64), np.full(1, size, np.int64)
-    index = RecordIndex(name, starts, ends, None, CHECK_NONE, size, format="JSON").validate()
-    return SourceFile(fd, index, status)
+    file = LocalFile.open(path)
+    starts, ends = np.zeros(1, np.int64), np.full(1, file.size, np.int64)
+    index = RecordIndex(file.name, starts, ends, None, CHECK_NONE, file.size, format="JSON").validate()
+    return SourceFile(file, index)
 
 
 # ---------------------------------------------------------------- the tree

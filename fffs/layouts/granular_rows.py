@@ -41,13 +41,13 @@ _Show = Callable[["_Blob"], File]
 class _Blob:
     """One blob of the store."""
 
-    def __init__(self, store: RecordStore, record: int, check: bool) -> None:
-        self._store, self.record, self._check = store, record, check
+    def __init__(self, store: RecordStore, record: int) -> None:
+        self._store, self.record = store, record
         self.length = store.length(record)
 
     def read(self, size: int) -> bytes:
         """Its first bytes."""
-        return self._store.read_range(self.record, 0, size, check=self._check).tobytes()
+        return self._store.read_range(self.record, 0, size).tobytes()
 
     def file(self, prefix: bytes = b"", start: int = 0) -> File:
         """The bytes from start on, behind some others."""
@@ -65,7 +65,7 @@ def shown_keys(data: DataSetFiles, arrays: bool, numbers: bool) -> list[Key]:
 
 
 def decoded_files(
-    data: DataSetFiles, tree: Tree, store: RecordStore, check: bool, arrays: bool, numbers: bool
+    data: DataSetFiles, tree: Tree, store: RecordStore, arrays: bool, numbers: bool
 ) -> DecodedFiles | None:
     """What is decoded in the tree of a data set, if anything. Arguments are those of ``GranularRows``."""
     shows = [_shown(key, arrays, numbers)[1] for key in data.keys]
@@ -87,7 +87,7 @@ def decoded_files(
 
     def load(record: int) -> File:
         _, _, position = columns[bisect.bisect_right(firsts, record) - 1]
-        return shows[position](_Blob(store, record, check))
+        return shows[position](_Blob(store, record))
 
     return DecodedFiles(nodes, load)
 
@@ -95,11 +95,11 @@ def decoded_files(
 class GranularRows:
     """The rows of a data set."""
 
-    def __init__(self, data: DataSetFiles, store: RecordStore, check: bool, arrays: bool, numbers: bool) -> None:
-        """check: compare checksums, where there are some. arrays, numbers: show them as ``.npy`` files."""
-        self._data, self._store, self._check = data, store, check
+    def __init__(self, data: DataSetFiles, store: RecordStore, arrays: bool, numbers: bool) -> None:
+        """arrays, numbers: show them as ``.npy`` files."""
+        self._data, self._store = data, store
         self.n, self.mtime = data.n, data.mtime
-        self.files = {specs.NAME.encode(): _Blob(store, data.spec_record, check).file()}
+        self.files = {specs.NAME.encode(): _Blob(store, data.spec_record).file()}
         self._sequences = [key.type.sequence for key in data.keys]
         self._shown = [_shown(key, arrays, numbers) for key in data.keys]
 
@@ -127,7 +127,7 @@ class GranularRows:
                 ) from None
         entries: Entries = {}
         for (key, show), (first, count) in zip(self._shown, places, strict=True):
-            files = [show(_Blob(self._store, first + k, self._check)) for k in range(count)]
+            files = [show(_Blob(self._store, first + k)) for k in range(count)]
             if key.type.sequence:
                 names = number_names(count)
                 entries[key.file] = {name + key.ending: file for name, file in zip(names, files, strict=True)}
@@ -139,7 +139,7 @@ class GranularRows:
         """For each key its first blob and how many there are. Raises ValueError."""
         if self._store.length(record) > 32 * (len(self._sequences) + 1):
             raise ValueError(f"it has {self._store.length(record)} bytes")
-        places = check_row(refs.decode(self._store.read_one(record, self._check).tobytes(), self._sequences), shard)
+        places = check_row(refs.decode(self._store.read_one(record).tobytes(), self._sequences), shard)
         if sum(count for _, count in places) > MOST_FILES:
             raise ValueError(f"it would be more than {MOST_FILES} files")
         return places

@@ -6,7 +6,6 @@ file. A SequenceExample has the folders ``context`` and ``feature_lists``.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -44,12 +43,12 @@ _SCHEMAS = {
 class MessageRows:
     """The records of open files, decoded."""
 
-    def __init__(self, files: list[SourceFile], store: RecordStore, check_data: bool) -> None:
+    def __init__(self, files: list[SourceFile], store: RecordStore) -> None:
         """Raises UsageError for files whose records are no messages."""
         self._schemas = {id(file): _schema(file) for file in files}
-        self._store, self._check = store, check_data
+        self._store = store
         self.n = store.n
-        self.mtime = max(os.fstat(file.fd).st_mtime_ns for file in files)
+        self.mtime = max(file.file.mtime_ns for file in files)
         self.files: dict[bytes, File] = {}
 
     def record(self, number: int) -> int:
@@ -61,7 +60,7 @@ class MessageRows:
         file, _ = self._store.locate(number)
         if self._store.length(number) > LARGEST:
             raise self._failure(number, f"it has {self._store.length(number)} bytes; at most {LARGEST} are decoded")
-        data = self._store.read_one(number, self._check).tobytes()
+        data = self._store.read_one(number).tobytes()
         schema = self._schemas[id(file)]
         try:
             return Row(_entries(data, number, schema))

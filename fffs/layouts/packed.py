@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fffs.base.descriptors import duplicate
-from fffs.base.failures import reading
 from fffs.errors import ChecksumError, FormatError, MetadataError, UnsupportedError
 from fffs.formats.table import may_hold_tree
 from fffs.records.index import RecordIndex
+from fffs.records.policy import ReadPolicy
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 from fffs.tree import packed_pickle, trailer
@@ -38,8 +36,7 @@ def is_packed(file: SourceFile) -> bool:
 
 def _read(file: SourceFile, start: int, size: int) -> bytes:
     """A few bytes of the last record, unverified."""
-    with reading(file.index.path):
-        return os.pread(file.fd, size, int(file.index.starts[-1]) + start)
+    return file.file.read_bytes(int(file.index.starts[-1]) + start, size)
 
 
 def load(file: SourceFile, check_data: bool = True) -> Packed:
@@ -54,7 +51,7 @@ def load(file: SourceFile, check_data: bool = True) -> Packed:
     if not is_packed(file):
         problem = "the file was cut: its tree is missing" if index.truncated else "not a packed folder (it has no tree)"
         raise FormatError(f"{index.path}: {problem}")
-    found = trailer.load(file.fd, index)
+    found = trailer.load(file.file, index)
     if found is not None:
         _refuse_foreign(index, found[0])
         return Packed(replace(file, index=found[1]), found[0], lossless=True)
@@ -63,10 +60,9 @@ def load(file: SourceFile, check_data: bool = True) -> Packed:
         raise MetadataError(
             f"{index.path}: the tree of the packed folder is damaged: it does not begin as a pickle does"
         )
-    # The store must not close the file: it is borrowed for this one record.
-    borrowed = RecordStore([replace(file, fd=duplicate(file.fd))])
+    store = RecordStore([file], ReadPolicy(check=check_data), closes_files=False)
     try:
-        data = borrowed.read_one(len(index) - 1, check_data)
+        data = store.read_one(len(index) - 1)
     except ChecksumError as error:
         # The file's size is all that tells where the last record ends.
         raise MetadataError(
@@ -75,9 +71,8 @@ def load(file: SourceFile, check_data: bool = True) -> Packed:
     except MemoryError as error:
         raise UnsupportedError(f"{index.path}: the tree of the packed folder is larger than memory") from error
     finally:
-        borrowed.close()
-    mtime = os.fstat(file.fd).st_mtime_ns
-    tree = packed_pickle.decode(np.ascontiguousarray(data), len(index) - 1, index.path, mtime)
+        store.close()
+    tree = packed_pickle.decode(np.ascontiguousarray(data), len(index) - 1, index.path, file.file.mtime_ns)
     _refuse_foreign(index, tree)
     return Packed(file, tree, lossless=False)
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from fffs.base.descriptors import duplicate
 from fffs.errors import MetadataError, RecordError
+from fffs.files.file import UInt8Array
 from fffs.granular import refs
 from fffs.granular.shards import Shard
+from fffs.records.policy import ReadPolicy
 from fffs.records.source_file import SourceFile
-from fffs.records.store import RecordStore, UInt8Array
+from fffs.records.store import RecordStore
 
 Int64Array = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -31,14 +32,14 @@ class RefsTable:
     count: list[Int64Array]
 
 
-def load(file: SourceFile, shard: Shard, sequences: Sequence[bool], check: bool = True) -> RefsTable:
+def load(file: SourceFile, shard: Shard, sequences: Sequence[bool], check_data: bool = True) -> RefsTable:
     """The blobs of all rows of a shard.
 
     Args:
         file: its refs.bag, if it has one.
         shard: where its rows are.
         sequences: for each key, whether it is one.
-        check: compare checksums, where there are some.
+        check_data: compare checksums, where there are some.
 
     Raises:
         RecordError: a row is damaged, or names blobs that are not there.
@@ -52,12 +53,11 @@ def load(file: SourceFile, shard: Shard, sequences: Sequence[bool], check: bool 
     _refuse_long(file, len(sequences))
     first = [np.empty(shard.rows, np.int64) for _ in sequences]
     count = [np.empty(shard.rows, np.int64) for _ in sequences]
-    # The store must not close the file: it is borrowed.
-    store = RecordStore([replace(file, fd=duplicate(file.fd))])
+    store = RecordStore([file], ReadPolicy(check=check_data), closes_files=False)
     try:
         for begin in range(0, shard.rows, STEP):
             part = range(begin, min(begin + STEP, shard.rows))
-            _load_some(file, part, store.read_joined(part, check), shard, sequences, first, count)
+            _load_some(file, part, store.read_joined(part), shard, sequences, first, count)
     finally:
         store.close()
     for position, (_, blobs) in enumerate(shard.columns):

@@ -119,6 +119,15 @@ def crc32_combine(crc_a: int, crc_b: int, length_b: int) -> int:
     return int(lib.fffs_crc32_combine(crc_a, crc_b, length_b))
 
 
+def checksum(check: int, data: Any) -> int:
+    """The checksum of a kind, ``CHECK_*``, of any contiguous buffer's bytes; 0 for ``CHECK_NONE``."""
+    if check == CHECK_NONE:
+        return 0
+    view = _from_buffer(_BYTES, data)
+    compute = lib.fffs_crc32c if check == CHECK_CRC32C else lib.fffs_crc32
+    return int(compute(0, view, len(view)))
+
+
 def checksum_combine(check: int, crc_a: int, crc_b: int, length_b: int) -> int:
     """The checksum of a kind, ``CHECK_*``, of A followed by B; 0 for ``CHECK_NONE``."""
     if check == CHECK_CRC32C:
@@ -181,18 +190,3 @@ def read_batch(requests: npt.NDArray[np.void]) -> bool:
     if result == -errno.ENOMEM:
         raise MemoryError("no memory to read a batch")
     raise EngineError(f"cannot read a batch: {os.strerror(-result)}")
-
-
-def read_at(fd: int, offset: int, dest: npt.NDArray[np.uint8], crc: int | None = None) -> tuple[int, int]:
-    """Fill a contiguous array with what is at an offset, and compare its CRC-32 unless crc is None: a batch of one.
-
-    Returns:
-        0 or an errno as ``read_batch`` gives it, and the CRC-32 that came out (0 when none was asked for).
-    """
-    request = np.zeros(1, REQUEST)
-    request["offset"], request["length"], request["fd"] = offset, dest.nbytes, fd
-    request["dest"] = dest.ctypes.data
-    if crc is not None:
-        request["check"], request["expected"] = CHECK_CRC32, crc
-    read_batch(request)
-    return -int(request["status"][0]), int(request["actual"][0])

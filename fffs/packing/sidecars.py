@@ -13,9 +13,7 @@ from fffs.base.failures import writing
 from fffs.base.paths import PathLike
 from fffs.errors import MetadataError, ReadError, SourceChangedError, TruncatedError, UsageError
 from fffs.files.atomic import CHECKSUMS, AtomicFile
-from fffs.files.dirfd import close
-from fffs.files.local import open_with_status
-from fffs.files.stamps import is_unchanged
+from fffs.files.local import LocalFile
 from fffs.formats import bag
 from fffs.formats.sources import expand_sources
 from fffs.formats.table import recogniser
@@ -23,7 +21,6 @@ from fffs.granular import shards, spec
 from fffs.native import engine
 from fffs.native.engine import CHECK_CRC32, CHECK_NONE
 from fffs.records import index_cache
-from fffs.records.index import RecordIndex
 from fffs.records.sidecar import CRC, encode_head, with_checksums
 from fffs.records.source_file import SourceFile
 
@@ -51,17 +48,15 @@ def keep_checksums(path: PathLike, format: str | None = None) -> list[str]:
     written: list[str] = []
     recognise = recogniser(format)
     for name, layout in _files(os.fsdecode(path), may_be_data_set=format is None):
-        fd, _, status = open_with_status(name)
-        try:
+        with LocalFile.open(name) as file:
             if layout:
-                index = bag.load(fd, name, layout)[0]
+                index = bag.load(file, layout)[0]
             else:
                 with index_cache.unused():
-                    index = recognise(fd, name).load_index(fd, name, True)
-            if index.check == CHECK_NONE and not _fits(index):
-                written.append(_write(SourceFile(fd, index, status)))
-        finally:
-            close(fd)
+                    index = recognise(file).load_index(file, True)
+            source = SourceFile(file, index)
+            if index.check == CHECK_NONE and not _fits(source):
+                written.append(_write(source))
     return written
 
 
@@ -77,9 +72,9 @@ def _files(path: str, *, may_be_data_set: bool) -> Iterator[tuple[str, str | Non
         yield from ((name, None) for name in expand_sources(path))
 
 
-def _fits(index: RecordIndex) -> bool:
+def _fits(source: SourceFile) -> bool:
     try:
-        return with_checksums(index).check != CHECK_NONE
+        return with_checksums(source.file, source.index).check != CHECK_NONE
     except MetadataError:
         return False
 
@@ -96,11 +91,11 @@ def _write(source: SourceFile) -> str:
     index = source.index
     checksums = np.concatenate([np.empty(0, np.uint32), *_compute(source)])
     body = encode_head(index) + checksums.astype("<u4").tobytes()
-    with AtomicFile(index.path + CHECKSUMS, source.fd) as target:
+    with AtomicFile(index.path + CHECKSUMS, source.file.descriptor) as target:
         with writing(target.path), open(target.fd, "wb", closefd=False) as file:
             file.write(body)
             file.write(CRC.pack(engine.crc32(body)))
-        if not is_unchanged(source.fd, source.stamp):
+        if source.changed():
             raise SourceChangedError(f"{index.path}: changed while its checksums were computed; try again later")
         target.commit()
     return index.path + CHECKSUMS
@@ -118,8 +113,8 @@ def _compute(source: SourceFile) -> Any:
         end = begin + max(1, int(np.searchsorted(sizes, BATCH_BYTES)))
         requests = np.zeros(end - begin, engine.REQUEST)
         requests["offset"], requests["length"] = index.starts[begin:end], lengths[begin:end]
-        requests["fd"], requests["check"] = source.fd, CHECK_CRC32
-        engine.read_batch(requests)  # nothing is expected: what comes out is what is wanted
+        requests["fd"], requests["check"] = source.file.descriptor, CHECK_CRC32
+        source.file.read_batch(requests)  # nothing is expected: what comes out is what is wanted
         for k in np.flatnonzero((requests["status"] != 0) & (requests["status"] != -errno.EBADMSG)).tolist():
             status = -int(requests["status"][k])
             if status == errno.ENODATA:

@@ -24,6 +24,7 @@ from fffs.errors import ReadError, RecordError, UnsupportedError, UsageError
 from fffs.files.atomic_folder import AtomicFolder, refuse_content
 from fffs.files.dirfd import Ways
 from fffs.files.early import EarlyWriting
+from fffs.files.pwrite import NewFile
 from fffs.files.rights import set_mode, set_time
 from fffs.layouts import Source, load_source
 from fffs.packing.linking import Linker
@@ -229,7 +230,7 @@ class _Unpacker:
                 count(size)
 
             try:
-                self.store.copy_to(self.tree.record(node), fd, self._shown(path), wrote)
+                self.store.copy_to(self.tree.record(node), NewFile(fd, self._shown(path)), wrote)
                 self._restore(fd, node)
             finally:
                 os.close(fd)

@@ -10,11 +10,11 @@ the same file could be known: on the same device, as long as the machine was not
 from __future__ import annotations
 
 import functools
-import os
 from typing import NamedTuple
 
 import numpy as np
 
+from fffs.files.file import File
 from fffs.native import engine
 from fffs.native.engine import CHECK_NONE
 from fffs.records.index import RecordIndex
@@ -41,13 +41,13 @@ class Identity(NamedTuple):
         return self.place != other.place or not self.place[0] or self.mtime == other.mtime
 
 
-def identify(index: RecordIndex, status: os.stat_result) -> Identity:
-    """The identity of a file with this index. status: when it was opened."""
+def identify(index: RecordIndex, file: File) -> Identity:
+    """The identity of a file with this index, as it was when it was opened."""
     # In each format a record ends where the next one begins, or as many bytes before that for all records.
     framing = engine.crc32(np.ascontiguousarray(index.ends[-1:]), engine.crc32(np.ascontiguousarray(index.starts)))
     checksums = 0 if index.checksums is None else engine.crc32(np.ascontiguousarray(index.checksums))
-    place = _boot_id(), status.st_dev
-    return Identity(index.file_size, framing, index.check, checksums, place, status.st_mtime_ns)
+    place = (_boot_id(), file.device) if file.mtime_ns else ("", 0)
+    return Identity(index.file_size, framing, index.check, checksums, place, file.mtime_ns)
 
 
 @functools.cache

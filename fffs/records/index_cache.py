@@ -35,6 +35,7 @@ import numpy.typing as npt
 
 from fffs.base.descriptors import above_standard
 from fffs.files.dirfd import close
+from fffs.files.file import File
 from fffs.files.file_systems import keeps_times
 from fffs.native import engine, lib
 from fffs.native.engine import CHECK_NONE
@@ -92,9 +93,10 @@ def unused() -> Iterator[None]:
         _unused.reset(token)
 
 
-def key_of(fd: int) -> Key | None:
+def key_of(file: File) -> Key | None:
     """The key of an open file, or None where entries would mean nothing. Raises OSError."""
-    if not keeps_times(fd):
+    fd = file.descriptor
+    if fd < 0 or not keeps_times(fd):
         return None
     status = os.fstat(fd)
     return Key(_system(fd), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
@@ -109,7 +111,7 @@ def _system(fd: int) -> bytes:
     return struct.pack("<Q8x", os.fstatvfs(fd).f_fsid & (2**64 - 1))
 
 
-def settle(fd: int, key: Key, smallest: int) -> bool:
+def settle(file: File, key: Key, smallest: int) -> bool:
     """Whether the index of an open file, whose records take ``smallest`` bytes at least, is worth keeping, and each
     change from now on makes the key another one. Waits for dirty pages, unless there cannot be records enough.
 
@@ -118,7 +120,7 @@ def settle(fd: int, key: Key, smallest: int) -> bool:
     if key.size < FEWEST * smallest:
         return False
     newest = max(key.mtime, key.ctime)
-    return newest <= time.time_ns() - int(SETTLED * 1e9) and lib.fffs_clean_pages(fd) == 0
+    return newest <= time.time_ns() - int(SETTLED * 1e9) and lib.fffs_clean_pages(file.descriptor) == 0
 
 
 def load(kind: int, key: Key) -> Entry | None:

@@ -42,8 +42,8 @@ def make_native_store(files: Sequence[SourceFile]) -> tuple[Any, list[Any]]:
         for name, (kind, array) in arrays.items():
             setattr(file, name, ffi.cast(kind, array.ctypes.data))
             keep.append(array)
-        file.keeps_times = keeps_times(source.fd)
-        file.records, file.fd, file.check = len(index), source.fd, index.check
+        file.keeps_times = keeps_times(source.file.descriptor)
+        file.records, file.fd, file.check = len(index), source.file.descriptor, index.check
         file.stamp = source.stamp[0]
     native, failed = ffi.new("fffs_store **"), ffi.new("size_t *")
     status = lib.fffs_store_new(structs, len(files), native, failed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 
 from fffs.errors import SourceChangedError
@@ -36,17 +35,7 @@ def refuse_replaced(store: RecordStore, open_again: Callable[[], RecordStore]) -
         open_again: opens the same paths.
 
     """
-    for file in store.files:
-        try:
-            now = os.stat(file.index.path)
-        except OSError:
-            continue
-        if _key(now) != _key(file.status):
-            again = open_again()
-            refuse_others(again, store.identity)
-            again.close()
-            return
-
-
-def _key(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    if any(file.file.is_replaced() for file in store.files):
+        again = open_again()
+        refuse_others(again, store.identity)
+        again.close()

@@ -6,7 +6,6 @@ int64 each); a u32 CRC-32 of each record; u32 CRC-32 of all that. See FORMATS.md
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import replace
 from typing import Final
@@ -14,11 +13,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from fffs.base.failures import reading
 from fffs.errors import MetadataError
 from fffs.files.atomic import CHECKSUMS
-from fffs.files.dirfd import close
-from fffs.files.local import open_source
+from fffs.files.file import File
 from fffs.native import engine
 from fffs.native.engine import CHECK_CRC32, CHECK_NONE
 from fffs.records.index import RecordIndex
@@ -39,36 +36,32 @@ def encode_head(index: RecordIndex) -> bytes:
     return HEAD.pack(MAGIC, len(index), index.file_size, _fingerprint(index))
 
 
-def with_checksums(index: RecordIndex) -> RecordIndex:
-    """The same index, with the checksums of the file's sidecar if it lacks checksums and there is one.
+def with_checksums(file: File, index: RecordIndex) -> RecordIndex:
+    """The index of a file, with the checksums of the file's sidecar if it lacks checksums and there is one.
 
     Raises:
         MetadataError: the sidecar is damaged, or not of this file as it is now.
         ReadError: the operating system could not read it.
 
     """
-    path = index.path + CHECKSUMS
-    if index.check != CHECK_NONE or not os.path.lexists(path):
+    if index.check != CHECK_NONE:
         return index
-    fd, _ = open_source(path)
-    try:
-        checksums = _load(fd, path, index)
-    finally:
-        close(fd)
+    sidecar = file.open_beside(index.path + CHECKSUMS)
+    if sidecar is None:
+        return index
+    with sidecar:
+        checksums = _load(sidecar, index)
     return replace(index, checksums=checksums, check=CHECK_CRC32).validate()
 
 
-def _load(fd: int, path: str, index: RecordIndex) -> npt.NDArray[np.uint32]:
-    n = len(index)
+def _load(sidecar: File, index: RecordIndex) -> npt.NDArray[np.uint32]:
+    n, path = len(index), sidecar.name
     size = HEAD.size + 4 * n + CRC.size
     stale = f"{path}: not the checksums of {index.path} as it is now; make them anew (fffs verify --keep), or remove it"
-    with reading(path):
-        # The file's own number of records says how much there may be, not a number in here.
-        if os.fstat(fd).st_size != size:
-            raise MetadataError(stale)
-        data = bytearray()
-        while len(data) < size and (piece := os.pread(fd, size - len(data), len(data))):
-            data += piece
+    # The file's own number of records says how much there may be, not a number in here.
+    if sidecar.size != size:
+        raise MetadataError(stale)
+    data = sidecar.read_bytes(0, size)
     if len(data) != size or CRC.unpack(data[-CRC.size :])[0] != engine.crc32(data[: -CRC.size]):
         raise MetadataError(f"{path}: damaged; make it anew (fffs verify --keep), or remove it")
     if not data.startswith(encode_head(index)):

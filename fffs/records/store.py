@@ -1,33 +1,32 @@
 """RecordStore: open files with their indexes, read by record number.
 
-Records of several files are numbered through. Whole records are read in batches and checked at every read; ranges of
-a record are checked at the first touch (see ``fffs/native/store.c``), which is what the mount needs.
+Records of several files are numbered through. Whole records are read in batches and checked at every read
+(``batch_reader``); ranges of a record are checked at the first touch (``ranges``).
 """
 
 from __future__ import annotations
 
-import bisect
 import errno
 import functools
-import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fffs.base.numbers import Indices, Int64Array, as_number, resolve
 from fffs.base.shared import Shared
-from fffs.errors import RecordIndexError, UsageError, WriteError
-from fffs.files import dirfd
+from fffs.errors import RecordIndexError, UsageError
+from fffs.files.file import UInt8Array
+from fffs.files.pwrite import NewFile
 from fffs.native import engine, ffi, lib
 from fffs.native.engine import CHECK_NONE
+from fffs.records.batch_reader import BatchReader
 from fffs.records.identity import Identity, identify
 from fffs.records.joined_index import JoinedIndex
-from fffs.records.native_store import make_native_store
+from fffs.records.policy import CHECKED, ReadPolicy
+from fffs.records.ranges import RangeReader
 from fffs.records.source_file import SourceFile
-
-UInt8Array = npt.NDArray[np.uint8]
 
 # Records in a batch begin at multiples of this, so that they can be viewed as any dtype.
 ALIGNMENT = 64
@@ -75,66 +74,93 @@ def room(size: int) -> UInt8Array:
     return engine.take(size) if size >= POOLED else np.empty(size, np.uint8)
 
 
-class RecordStore(JoinedIndex, Shared):
-    """The records of open files, numbered through. Owns the files' descriptors.
+class RecordStore(Shared):
+    """The records of open files, numbered through. Owns the files.
 
     May be used from any thread. A child of fork may go on using it. ``close`` from one thread while others read lets
-    them finish first. Cannot be pickled: the reader above it reopens the files.
+    them finish first. Cannot be pickled: the reader above it reopens the files. ``policy`` is how it reads;
+    ``use_direct`` and ``use_blocks`` replace it.
     """
 
-    def __init__(self, files: Sequence[SourceFile]) -> None:
-        JoinedIndex.__init__(self, files)
-        self._native: Any = None
-        self._keep: list[Any] = []
-        self._unchecked = {k: file.stamp for k, file in enumerate(self.files) if file.index.check == CHECK_NONE}
+    def __init__(self, files: Sequence[SourceFile], policy: ReadPolicy = CHECKED, *, closes_files: bool = True) -> None:
+        """files: with their indexes; closes_files=False: they are borrowed, and stay open when the store is closed."""
+        self._index = JoinedIndex(files)
+        self.files, self.n = self._index.files, self._index.n
+        self.policy = policy
+        self._batches = BatchReader(self._index)
+        self._ranges = RangeReader(self.files)
+        self._local = all(file.file.descriptor >= 0 for file in self.files)
+        self._unchecked = {k for k, file in enumerate(self.files) if file.index.check == CHECK_NONE}
+        self._closes_files = closes_files
         Shared.__init__(self, self.files[0].index.path if self.files else "no files")
 
     @functools.cached_property
     def identity(self) -> list[Identity]:
         """What each file is known by, as it was when it was opened; also after ``close``."""
-        return [identify(file.index, file.status) for file in self.files]
+        return [identify(file.index, file.file) for file in self.files]
 
     # ------------------------------------------------------------ life
 
     def _end(self) -> None:
-        lib.fffs_store_free(self._native or ffi.NULL)
-        self._native = None
-        self._keep.clear()
-        for fd in (*(file.fd for file in self.files), *self._direct_fds[self._direct_fds >= 0].tolist()):
-            dirfd.close(fd)
+        self._ranges.free()
+        if self._closes_files:
+            for file in self.files:
+                file.close()
+
+    def forget_other_threads(self) -> None:
+        """As ``Shared`` says."""
+        self._ranges.forget_other_threads()
+        super().forget_other_threads()
 
     def expect_random_reads(self) -> None:
-        """Tell the kernel that no record follows another.
-
-        Then it reads a record's pages alone and at once; else it rounds 60 KiB up to the 128 KiB of its readahead, and
-        reads a record of 160 KiB in two steps, the second after the first.
-        """
+        """Tell the files that no record follows another."""
         for file in self.files:
-            os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_RANDOM)
+            file.file.expect_random_reads()
 
     def use_direct(self, wanted: bool = True) -> bool:
         """Have batches read past the page cache from now on, or no longer. Returns whether that can be: of all files.
         Raises ClosedError.
         """
-        wanted = wanted and engine.name() != "pread"
         with self.use(), self._lock:
-            for k, file in enumerate(self.files):
-                if wanted and self._direct_fds[k] < 0:
-                    align = ffi.new("uint32_t *")
-                    fd = lib.fffs_open_direct(file.fd, align)
-                    if fd >= 0:
-                        self._aligns[k], self._direct_fds[k] = align[0], fd
-            self.direct = wanted and bool((self._direct_fds >= 0).all())
-            return self.direct
+            direct = wanted and engine.name() != "pread" and self._batches.open_direct()
+            self.policy = replace(self.policy, direct=direct)
+            return direct
+
+    def use_blocks(self, size: int) -> None:
+        """Have what must come from a disk come with its block of so many bytes from now on; 0: alone."""
+        with self._lock:
+            self.policy = replace(self.policy, around=size)
+
+    # ------------------------------------------------------------ where records are
+
+    def locate(self, record: int) -> tuple[SourceFile, int]:
+        """The file a record is in, and its number there. Raises RecordIndexError."""
+        return self._index.locate(record)
+
+    def first_record(self, file: int) -> int:
+        """The number of a file's first record."""
+        return self._index.first_record(file)
+
+    def length(self, record: int) -> int:
+        """A record's length in bytes. ``record`` is not checked and counts from 0."""
+        return self._index.length(record)
+
+    def lengths(self, indices: Indices) -> Int64Array:
+        """How long records are, in bytes: int64[k]. Raises RecordIndexError, TruncatedError."""
+        return self._index.resolve(indices)[1]
+
+    def checksum(self, record: int) -> int | None:
+        """A record's stored checksum, or None when its format has none."""
+        file, row = self._index.locate(record)
+        return None if file.index.checksums is None else int(file.index.checksums[row])
 
     # ------------------------------------------------------------ whole records
 
-    def read(self, indices: Indices, check: bool = True) -> list[UInt8Array]:
+    def read(self, indices: Indices) -> list[UInt8Array]:
         """Read records in one batch.
 
         Args:
             indices: any number of record numbers; each gets an array of its own, also when it is asked for twice.
-            check: compare the checksums.
 
         Returns:
             One 1-D writable uint8 array per index, in the order asked. They share one buffer, which lives until the
@@ -144,30 +170,30 @@ class RecordStore(JoinedIndex, Shared):
             RecordIndexError, ChecksumError, TruncatedError, ReadError, ClosedError. Nothing is returned then.
 
         """
-        numbers, lengths = self._lengths(indices)
+        numbers, lengths = self._index.resolve(indices)
         padded = (lengths + (ALIGNMENT - 1)) & -ALIGNMENT
         ends = np.cumsum(padded)
         begins = ends - padded
         buffer = self._room(numbers, ends)
         # Before the read, while helper threads are waking up for it.
         records = _cut(buffer, begins, lengths)
-        self._fill(numbers, lengths, buffer, begins, check)
+        self._fill(numbers, lengths, buffer, begins)
         return records
 
-    def read_joined(self, indices: Indices, check: bool = True) -> tuple[UInt8Array, Int64Array]:
+    def read_joined(self, indices: Indices) -> tuple[UInt8Array, Int64Array]:
         """Read records in one batch, as ``read``, one after another into one buffer.
 
         Returns:
             The buffer, a 1-D writable uint8 array, and int64[k + 1]: record i is ``buffer[offsets[i]:offsets[i + 1]]``.
 
         """
-        numbers, lengths = self._lengths(indices)
+        numbers, lengths = self._index.resolve(indices)
         offsets = _offsets(lengths)
         buffer = self._room(numbers, offsets)
-        self._fill(numbers, lengths, buffer, offsets[:-1], check)
+        self._fill(numbers, lengths, buffer, offsets[:-1])
         return buffer, offsets
 
-    def read_into(self, indices: Indices, out: UInt8Array, check: bool = True) -> Int64Array:
+    def read_into(self, indices: Indices, out: UInt8Array) -> Int64Array:
         """Read records in one batch, as ``read``, one after another into the beginning of out (1-D, writable).
 
         Returns:
@@ -178,27 +204,24 @@ class RecordStore(JoinedIndex, Shared):
             UsageError: out is too small; nothing was read.
 
         """
-        numbers, lengths = self._lengths(indices)
+        numbers, lengths = self._index.resolve(indices)
         offsets = _offsets(lengths)
         if offsets[-1] > out.size:
             raise UsageError(f"the records have {offsets[-1]} bytes together, but there is room for {out.size} only")
-        self._fill(numbers, lengths, out, offsets[:-1], check)
+        self._fill(numbers, lengths, out, offsets[:-1])
         return offsets
-
-    def lengths(self, indices: Indices) -> Int64Array:
-        """How long records are, in bytes: int64[k]."""
-        return self._lengths(indices)[1]
 
     def prefetch(self, indices: Indices) -> None:
         """Let the kernel begin to read records into the page cache. Raises RecordIndexError, ClosedError."""
-        numbers, lengths = self._lengths(indices)
+        numbers, lengths = self._index.resolve(indices)
         with self.use():
-            if self.direct:
+            policy = replace(self.policy, check=False)
+            if policy.direct:
                 return
-            if self.around:  # several may be in one block
+            if policy.around:  # several may be in one block
                 numbers = np.sort(numbers)
-                lengths = self._ends[numbers] - self._starts[numbers]
-            engine.prefetch(self._requests(numbers, self._starts[numbers], lengths, check=False))
+                lengths = self._index.ends[numbers] - self._index.starts[numbers]
+            self._batches.prefetch(self._batches.requests(numbers, lengths, policy), numbers)
 
     def _room(self, numbers: Int64Array, ends: Int64Array) -> UInt8Array:
         """Memory for a batch whose last record ends at the last of ends; helper threads begin to wake up."""
@@ -206,132 +229,124 @@ class RecordStore(JoinedIndex, Shared):
         lib.fffs_engine_expect(len(numbers), size)
         return room(size)
 
-    def _fill(
-        self, numbers: Int64Array, lengths: Int64Array, buffer: UInt8Array, begins: Int64Array, check: bool
-    ) -> None:
+    def _fill(self, numbers: Int64Array, lengths: Int64Array, buffer: UInt8Array, begins: Int64Array) -> None:
         """Read records to where they begin in a buffer; raises for the first that is bad."""
         with self.use():
-            requests = self._requests(numbers, self._starts[numbers], lengths, check)
+            policy = self.policy
+            requests = self._batches.requests(numbers, lengths, policy)
             requests["dest"] = begins + buffer.ctypes.data
-            if len(numbers) and not engine.read_batch(requests):
-                self._raise_first(numbers, requests)
-            if check and self._unchecked:
+            if len(numbers) and not self._batches.read(requests, numbers):
+                bad = int(np.flatnonzero(requests["status"])[0])
+                raise self._failure_of(int(numbers[bad]), requests[bad])
+            if policy.check and self._unchecked:
                 self._refuse_changed(numbers)
+
+    def _failure_of(self, number: int, request: Any) -> Exception:
+        return self._index.failure(number, *(int(request[name]) for name in ("status", "expected", "actual")))
 
     def _refuse_changed(self, numbers: Int64Array) -> None:
         """After records were read: those of files without checksums are right only while nobody changes the file."""
-        files = {0} if len(self.files) == 1 else set(np.unique(self._files_of(numbers)).tolist())
-        for k in files & self._unchecked.keys():
-            if status := lib.fffs_unchanged(self.files[k].fd, self._unchecked[k]):
-                raise self._failure(int(self._first_records[k]), status, 0, 0)
+        files = {0} if len(self.files) == 1 else set(np.unique(self._index.files_of(numbers)).tolist())
+        for k in files & self._unchecked:
+            if status := self.files[k].changed():
+                raise self._index.failure(self._index.first_record(k), status)
 
-    def _raise_first(self, numbers: Int64Array, requests: npt.NDArray[Any]) -> None:
-        bad = int(np.flatnonzero(requests["status"])[0])
-        row = requests[bad]
-        raise self._failure(int(numbers[bad]), int(row["status"]), int(row["expected"]), int(row["actual"]))
-
-    def read_one(self, record: int, check: bool = True) -> UInt8Array:
+    def read_one(self, record: int) -> UInt8Array:
         """Read one record: a 1-D writable uint8 array with memory of its own. Raises what ``read`` raises."""
+        index = self._index
         number = record if type(record) is int else as_number(record)
         if not 0 <= number < self.n:
             number = int(resolve([number], self.n)[0])
-        if self._truncated:
-            self._refuse_truncated(np.array([number]))
+        if index.truncated:
+            index.refuse_truncated((number,))
         # A few microseconds in all: each call counts.
-        offset = self._starts.item(number)
-        length = self._ends.item(number) - offset
+        offset = index.starts.item(number)
+        length = index.ends.item(number) - offset
         buffer = room(length)
-        file = self.files[bisect.bisect_right(self._firsts, number) - 1] if len(self.files) > 1 else self.files[0]
-        kind, expected = (file.index.check, self._checksums.item(number)) if check else (CHECK_NONE, 0)
+        source = index.file_of(number)
+        check = self.policy.check
+        kind, expected = (source.index.check, index.checksums.item(number)) if check else (CHECK_NONE, 0)
         self.begin_use()
         try:
-            status = _read_one(file.fd, offset, length, _from_buffer(_BYTES, buffer), kind, expected)
+            descriptor = source.file.descriptor
+            # Of other files, and where something is wrong, a batch of one: it says what.
+            status = descriptor < 0 or _read_one(
+                descriptor, offset, length, _from_buffer(_BYTES, buffer), kind, expected
+            )
             if check and kind == CHECK_NONE:
                 self._refuse_changed(np.array([number]))
         finally:
             self.end_use()
         if status:
-            numbers = np.array([number])
-            lengths = self._ends[numbers] - self._starts[numbers]
-            self._fill(numbers, lengths, buffer, np.zeros(1, np.int64), check)  # again, to say what is wrong
+            self._fill(np.array([number]), np.array([length]), buffer, np.zeros(1, np.int64))
         return buffer
 
     def verify(self, numbers: Int64Array) -> list[tuple[int, Exception]]:
         """Read and check records without keeping a byte; the failures, each with its record's number."""
         failures: list[tuple[int, Exception]] = []
-        if self._truncated:
-            fits = np.fromiter((self._fits(int(i)) for i in numbers), bool, len(numbers))
-            failures += [(int(i), self._truncation(int(i))) for i in numbers[~fits]]
+        index = self._index
+        if index.truncated:
+            fits = np.fromiter((index.fits(int(i)) for i in numbers), bool, len(numbers))
+            failures += [(int(i), index.truncation(int(i))) for i in numbers[~fits]]
             numbers = numbers[fits]
-        starts = self._starts[numbers]
         with self.use():
-            requests = self._requests(numbers, starts, self._ends[numbers] - starts, check=True)
-            if engine.read_batch(requests):
+            policy = replace(self.policy, check=True)
+            requests = self._batches.requests(numbers, index.ends[numbers] - index.starts[numbers], policy)
+            if not len(numbers) or self._batches.read(requests, numbers):
                 return failures
-        for i in np.flatnonzero(requests["status"]):
-            number, row = int(numbers[i]), requests[i]
-            failure = self._failure(number, int(row["status"]), int(row["expected"]), int(row["actual"]))
-            failures.append((number, failure))
-        return failures
+        bad = np.flatnonzero(requests["status"]).tolist()
+        return failures + [(int(numbers[i]), self._failure_of(int(numbers[i]), requests[i])) for i in bad]
 
-    def copy_to(self, record: int, fd: int, path: str, count: Callable[[int], None] | None = None) -> None:
-        """Write a record to the start of a file open as fd, through a bounded buffer, then compare its checksum.
+    def copy_to(self, record: int, target: NewFile, count: Callable[[int], None] | None = None) -> None:
+        """Write a record to the start of a new file, through a bounded buffer, then compare its checksum.
 
-        path names the file in messages. count is called with the number of bytes of each piece; what it raises ends
-        the copying. Raises ChecksumError (and then the file holds the bad bytes: remove it), TruncatedError, ReadError,
-        WriteError, ClosedError.
+        count is called with the number of bytes of each piece; what it raises ends the copying. Raises ChecksumError
+        (and then the file holds the bad bytes: remove it), TruncatedError, ReadError, WriteError, ClosedError.
         """
-        if self._truncated and not self._fits(record):
-            raise self._truncation(record)
-        file, row = self.locate(record)
-        crc, failed = ffi.new("uint32_t *"), ffi.new("int *")
-        check = file.index.check
-        start, length = int(file.index.starts[row]), self.length(record)
+        if self._index.truncated:
+            self._index.refuse_truncated((record,))
+        source, row = self.locate(record)
+        check = source.index.check
+        start, length = int(source.index.starts[row]), self.length(record)
         whole = done = 0
         with self.use():
             while done < length:
                 size = min(length - done, PIECE)
-                status = lib.fffs_copy(file.fd, start + done, fd, done, size, check, crc, ffi.NULL, failed)
+                status, crc = source.file.copy_to(target, done, start + done, size, check)
                 if status == -errno.ENOMEM:
                     raise MemoryError("not enough memory to copy a record")
                 if status != 0:
-                    raise WriteError(-status, path) if failed[0] == fd else self._failure(record, status, 0, 0)
-                whole = engine.checksum_combine(check, whole, crc[0], size) if done else crc[0]
+                    raise self._index.failure(record, status)
+                whole = engine.checksum_combine(check, whole, crc, size) if done else crc
                 done += size
                 if count:
                     count(size)
             if self._unchecked:
                 self._refuse_changed(np.array([record]))
-        if file.index.checksums is not None and whole != file.index.checksums[row]:
-            raise self._failure(record, -errno.EBADMSG, int(file.index.checksums[row]), whole)
+        if source.index.checksums is not None and whole != source.index.checksums[row]:
+            raise self._index.failure(record, -errno.EBADMSG, int(source.index.checksums[row]), whole)
 
     # ------------------------------------------------------------ ranges
 
     @property
     def native(self) -> Any:
-        """The C store, made when first needed: it remembers per record what was verified."""
-        if self._native is None:
-            with self._lock:
-                if self._native is None:
-                    self._native, self._keep = make_native_store(self.files)
-        return self._native
+        """The C store, for what reads ranges in C; of local files only. Raises ReadError, MemoryError."""
+        return self._ranges.native
 
     def watch(self) -> None:
         """Begin to watch the files for changes, as the first range does. It asks their file systems, and one of another
         machine may not answer any more when that range is read. Raises ReadError.
         """
-        assert self.native, "made now"
+        assert not self._local or self.native, "made now"
 
-    def read_range_into(
-        self, record: int, start: int, dest: UInt8Array, *, check: bool = True, wait: bool = True
-    ) -> int | None:
-        """Read a range of a record, as long as dest (uint8, contiguous, writable), giving out only verified bytes.
+    def read_range_into(self, record: int, start: int, dest: UInt8Array, *, wait: bool = True) -> int | None:
+        """Read a range of a record, as long as dest (uint8, contiguous, writable), giving out only verified bytes,
+        unless the policy is not to check. Of a file that is not local, the whole record is read for it.
 
         Args:
             record: its number, from 0.
             start: where in the record, in bytes.
             dest: gets the bytes.
-            check: False gives out the bytes as they are in the file.
             wait: False gives up instead of waiting for a disk, or of checking a large record.
 
         Returns:
@@ -341,11 +356,11 @@ class RecordStore(JoinedIndex, Shared):
             RecordIndexError, ChecksumError, TruncatedError, SourceChangedError, ReadError, ClosedError.
 
         """
-        flags = (0 if check else lib.FFFS_READ_UNVERIFIED) | (0 if wait else lib.FFFS_READ_NOWAIT)
+        if not self._local:
+            return self._cut_into(record, start, dest) if wait else None
         for _ in range(RANGE_TRIES):
             with self.use():
-                into = ffi.cast("uint8_t *", dest.ctypes.data)
-                got = int(lib.fffs_store_read(self.native, record, start, dest.size, into, flags))
+                got = self._ranges.read_into(record, start, dest, check=self.policy.check, wait=wait)
             if got >= 0:
                 return got
             if not wait and got in (-errno.EAGAIN, -errno.EBADMSG):
@@ -357,23 +372,31 @@ class RecordStore(JoinedIndex, Shared):
                 raise again[0][1]
         if got == -errno.ERANGE:
             raise RecordIndexError(f"there is no record {record}: there are {self.n}")
-        if got == -errno.ENOMEM:
-            raise MemoryError("not enough memory to read a record")
-        raise self._failure(record, got, self.checksum(record) or 0, 0)
+        raise self._index.failure(record, got, self.checksum(record) or 0)
 
-    def read_range(self, record: int, start: int, stop: int, *, check: bool = True) -> UInt8Array:
+    def _cut_into(self, record: int, start: int, dest: UInt8Array) -> int:
+        part = self.read_one(record)[start : start + len(dest)]
+        dest[: len(part)] = part
+        return len(part)
+
+    def read_range(self, record: int, start: int, stop: int) -> UInt8Array:
         """The bytes of a record from start to stop (both clipped to it) as a new uint8 array; raises as above."""
         number = int(resolve([as_number(record)], self.n)[0])
         start, stop = as_number(start, "the bounds of a range"), as_number(stop, "the bounds of a range")
-        if self._truncated:
-            self._refuse_truncated(np.array([number]))
+        if self._index.truncated:
+            self._index.refuse_truncated((number,))
         length = self.length(number)
         start, stop = min(max(start, 0), length), min(max(stop, 0), length)
         dest = room(max(stop - start, 0))
-        got = self.read_range_into(number, start, dest, check=check)
+        got = self.read_range_into(number, start, dest)
         return dest[: got or 0]
 
     def verified(self, record: int) -> bool:
         """Whether all of the record has been verified by range reads since the file last changed."""
         with self.use():
-            return bool(lib.fffs_store_verified(self.native, record))
+            return self._local and self._ranges.verified(record)
+
+    def count_verified(self) -> int:
+        """How many records have been."""
+        with self.use():
+            return self._ranges.count_verified() if self._local else 0

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.errors import MetadataError, ReadError, UnsupportedError
+from fffs.files.file import File
 from fffs.native import engine
 from fffs.records.index import BlockChecksums, RecordIndex
 from fffs.tree.tree import COLUMNS, Tree
@@ -92,11 +93,11 @@ def encode(tree: Tree, blocks: BlockChecksums) -> bytes:
     return bytes(body) + footer + struct.pack("<I", engine.crc32(footer))
 
 
-def load(fd: int, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
+def load(file: File, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
     """The Tree at the end of a packed folder, validated, and its index with the block checksums; None when there is
     no trailer.
 
-    fd stays the caller's. The tree may name all records but the last, which holds the tree itself.
+    The tree may name all records but the last, which holds the tree itself.
 
     Raises:
         MetadataError: the trailer is damaged or contradicts itself.
@@ -107,7 +108,7 @@ def load(fd: int, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
     path, room = index.path, index.length(len(index) - 1)
     if room < FOOTER.size:
         return None
-    footer = _read(fd, index.file_size - FOOTER.size, FOOTER.size, path).tobytes()
+    footer = _read(file, index.file_size - FOOTER.size, FOOTER.size).tobytes()
     magic, version, flags, size, *counts, body_crc, footer_crc = FOOTER.unpack(footer)
     if magic != MAGIC or engine.crc32(footer[:-4]) != footer_crc:
         return None
@@ -118,7 +119,7 @@ def load(fd: int, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
     places, expected = _layout(sizes)
     if size != expected or size > room - FOOTER.size:
         raise MetadataError(f"{path}: the trailer contradicts itself; the file is damaged")
-    body = _read(fd, index.file_size - FOOTER.size - size, size, path, body_crc)
+    body = _read(file, index.file_size - FOOTER.size - size, size, body_crc)
     arrays = {
         section.name: body[at : at + length * np.dtype(section.dtype).itemsize].view(section.dtype)
         for section, at, length in places
@@ -128,12 +129,12 @@ def load(fd: int, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
     return tree, index.with_blocks(blocks)
 
 
-def _read(fd: int, offset: int, size: int, path: str, crc: int | None = None) -> npt.NDArray[np.uint8]:
+def _read(file: File, offset: int, size: int, crc: int | None = None) -> npt.NDArray[np.uint8]:
     """size bytes at offset, with their CRC-32 compared: by the engine, in parallel."""
     buffer = engine.take(size)
-    status, _ = engine.read_at(fd, offset, buffer, crc)
+    status, _ = file.read_checked(offset, buffer, crc)
     if status in (errno.EBADMSG, errno.ENODATA):
-        raise MetadataError(f"{path}: the trailer (the tree of names) is damaged; copy the file again")
+        raise MetadataError(f"{file.name}: the trailer (the tree of names) is damaged; copy the file again")
     if status:
-        raise ReadError(status, path, "the trailer")
+        raise ReadError(status, file.name, "the trailer")
     return buffer

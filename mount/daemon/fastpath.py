@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import stat
 from contextlib import suppress
 from typing import Any
 
@@ -78,9 +77,9 @@ def find_obstacle(view: TreeView, options: MountOptions, debug: bool) -> str:
         return "every request is to be logged, and native threads log none"
     kinds: dict[int, str] = {}
     for file in view.store.files:
-        if file.fd < 0 or not stat.S_ISREG(os.fstat(file.fd).st_mode):
-            return f"{file.index.path} is not a regular file"
-        device = os.fstat(file.fd).st_dev
+        if file.file.descriptor < 0:
+            return f"{file.index.path} is not a file of this machine"
+        device = file.file.device
         if options.fastpath is None and device not in kinds:
             kinds[device] = file_system_of(device)
         kind = kinds.get(device, "")

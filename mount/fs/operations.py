@@ -62,7 +62,7 @@ class Operations(pyfuse3.Operations):
     """The file system. For the thread of the event loop. The view stays the caller's to close."""
 
     def __init__(self, view: View, options: MountOptions, statistics: Statistics | None = None) -> None:
-        self._view, self._reading = view, Reading(view, options.verify)
+        self._view, self._reading = view, Reading(view)
         self._presenter = Presenter(view, options)
         self.failures = Failures(view.path)
         self.statistics = statistics or Statistics(view.store)

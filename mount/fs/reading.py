@@ -29,17 +29,16 @@ class Reading:
 
     """
 
-    def __init__(self, view: View, check: bool) -> None:
-        """check: give out verified bytes only."""
-        self._view, self._store, self._check = view, view.store, check
-        self._limiters = {file.fd: trio.CapacityLimiter(lib.FFFS_FAST_LANE) for file in view.store.files}
+    def __init__(self, view: View) -> None:
+        self._view, self._store = view, view.store
+        self._limiters = {file.file: trio.CapacityLimiter(lib.FFFS_FAST_LANE) for file in view.store.files}
         self._buffer = np.empty(LARGEST_READ, np.uint8)
         self._decoding: dict[int, trio.Event] = {}
         self._large = trio.Lock()
 
     def _limiter(self, record: int) -> trio.CapacityLimiter:
         """How many threads may wait for the record's file."""
-        return self._limiters[self._store.locate(record)[0].fd]
+        return self._limiters[self._store.locate(record)[0].file]
 
     async def decode(self, missing: NotDecoded) -> None:
         """Decode an item, once for all who ask for it at a time."""
@@ -68,7 +67,7 @@ class Reading:
         return head + tail.tobytes() if head else tail
 
     async def _read_record(self, record: int, start: int, size: int) -> Any:
-        read = functools.partial(self._store.read_range_into, record, start, check=self._check)
+        read = functools.partial(self._store.read_range_into, record, start)
         # One buffer serves all reads that do not wait: pyfuse3 has passed it on before the loop runs anything else.
         dest = self._buffer[:size] if size <= LARGEST_READ else np.empty(size, np.uint8)
         got = read(dest=dest, wait=False)

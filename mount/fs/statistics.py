@@ -14,7 +14,6 @@ import trio
 
 from fffs.mount.fs.failures import Failures
 from fffs.mount.fs.latency import BUCKETS, bucket, percentile
-from fffs.native import lib
 from fffs.records.store import RecordStore
 
 COUNTED = (
@@ -67,6 +66,6 @@ class Statistics:
     async def _count_verified(self, reads: int) -> int:
         """Counted again only when there were reads since: all records are looked at, in a thread."""
         if self._verified[0] != reads:
-            count = await trio.to_thread.run_sync(lib.fffs_store_count_verified, self._store.native)
+            count = await trio.to_thread.run_sync(self._store.count_verified)
             self._verified = reads, int(count)
         return self._verified[1]

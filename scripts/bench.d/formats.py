@@ -12,6 +12,7 @@ from figures import Figure, Report, best, progress
 from peers import BATCH, SMALL_BATCH, GranularBag, Set
 
 from fffs import FileReader
+from fffs.files.local import LocalFile
 from fffs.formats import frames, ofrecord, tfrecord
 from fffs.granular import BagWriter
 
@@ -128,12 +129,9 @@ def _add(
 def _scan(report: Report, scratch: Path, form: frames.FrameFormat, count: int) -> None:
     """Frames found in a second. The data between them is a hole: a scan does not look at it."""
     path = data.kept(scratch / f"frames-{count}.{form.name}", lambda path: _write_heads(path, form, count))
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        frames.scan(fd, str(path), form)
-        time = best(lambda: frames.scan(fd, str(path), form), 5)
-    finally:
-        os.close(fd)
+    with LocalFile.open(path) as file:
+        frames.scan(file, form)
+        time = best(lambda: frames.scan(file, form), 5)
     what = f"{form.name}, finding the records of {path.stat().st_size / 1e9:.1f} GB"
     report.add(Figure("formats", what, count / time, "frames/s", goal=200_000))
 

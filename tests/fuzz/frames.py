@@ -6,7 +6,6 @@ The fuzz targets and the tests of damaged files call this. What is right comes f
 from __future__ import annotations
 
 import contextlib
-import os
 import struct
 import warnings
 from typing import Any
@@ -15,6 +14,7 @@ from frame_files import crc32c, masked
 
 from fffs import FileReader, LegacyFileWarning
 from fffs.errors import FormatError, RecordError
+from fffs.files.local import LocalFile
 from fffs.formats import ofrecord, tfrecord
 from fffs.formats.frames import FrameError
 from fffs.records.index import RecordIndex
@@ -63,13 +63,12 @@ def check_file(form: Any, data: bytes, rows: list[Row], at: int) -> None:
     same. What is accepted is read.
     """
     with surface.file_of(data) as path:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            index, error = form.partial_index(fd, path)
+        with LocalFile.open(path) as file:
+            index, error = form.partial_index(file)
             assert table(index) == rows
             assert index.file_size == len(data)
             try:
-                assert table(form.load_index(fd, path)) == rows
+                assert table(form.load_index(file)) == rows
                 assert error is None
                 assert at == len(data)
             except FrameError as problem:
@@ -80,8 +79,6 @@ def check_file(form: Any, data: bytes, rows: list[Row], at: int) -> None:
                 assert path in str(problem)
                 assert f"record {len(rows)}" in str(problem)
                 assert f"offset {at}" in str(problem)
-        finally:
-            os.close(fd)
         if error is None:
             check_records(form, path, data, rows)
 
@@ -123,9 +120,9 @@ def check_tfrecord(data: bytes) -> None:
     if tfrecord.compression(data[:12]) is None:
         check_file(tfrecord, data, *tf_frames(data))
         return
-    with surface.file_of(data) as path, open(path, "rb") as file:
+    with surface.file_of(data) as path, LocalFile.open(path) as file:
         try:
-            tfrecord.load_index(file.fileno(), path)
+            tfrecord.load_index(file)
         except FormatError as error:
             assert "compressed" in str(error)
         else:

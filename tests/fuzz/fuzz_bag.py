@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fffs import FileReader
 from fffs.errors import FormatError, RecordError
+from fffs.files.local import LocalFile
 from fffs.formats.bag import load_index
 from fffs.granular import BagReader
 from fffs.granular.optional import ZSTD, library
@@ -75,9 +76,9 @@ def check_bag(data: bytes, table: bytes | None, layout: str | None, compressed: 
         expected: list[int] | None = bounds_of(data, table, layout, compressed)
     except NoBagError:
         expected = None
-    with open(path, "rb") as file:
+    with LocalFile.open(path) as file:
         try:
-            index = load_index(file.fileno(), str(path), layout=layout)
+            index = load_index(file, layout=layout)
         except FormatError:
             assert expected is None, "refused what is a Bag"
             return

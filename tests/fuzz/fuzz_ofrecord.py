@@ -14,6 +14,7 @@ from frame_files import of_frame
 
 from fffs import FileReader, ofrecord
 from fffs.errors import MetadataError
+from fffs.files.local import LocalFile
 from fffs.formats import frames as scanned
 from fffs.records import index_cache
 from fuzz import frames, fuzz_bag, messages, surface
@@ -115,8 +116,8 @@ def check_entry(cursor: Cursor, mended: bool) -> None:
         if found is None:
             assert data[:-4] != right or not data or data[-4:] != struct.pack("<I", zlib.crc32(right))
             return
-        with open(path, "rb") as file:
-            index = scanned.cached_index(file.fileno(), path, scanned.OFRECORD, len(CACHED), found)
+        with LocalFile.open(path) as file:
+            index = scanned.cached_index(file, scanned.OFRECORD, len(CACHED), found)
         if index is not None:  # so few frames are all compared with the file
             rows = list(zip(index.starts.tolist(), index.ends.tolist(), strict=True))
             assert rows == [(start, end) for start, end, _ in frames.of_frames(CACHED)[0]]

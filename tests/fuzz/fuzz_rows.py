@@ -15,6 +15,7 @@ import numpy as np
 from frame_files import OFRECORD, TFRECORD, of_frame, tf_frame
 
 from fffs.errors import RecordError
+from fffs.files.local import LocalFile
 from fffs.formats.table import find_format
 from fffs.layouts import load_shown
 from fffs.layouts.rows import File, Folder, Row
@@ -113,8 +114,8 @@ def one_input(data: bytes) -> None:
     folder.mkdir(exist_ok=True)
     path = folder / ("part-0" if of else "x.tfrecord")
     path.write_bytes(of_frame(message) if of else tf_frame(message))
-    with path.open("rb") as file:
-        if find_format(file.fileno(), str(path)).name == "ffrecord":
+    with LocalFile.open(path) as file:
+        if find_format(file).name == "ffrecord":
             return  # there is no magic number in one, nor in the other
     expected: dict[str, Any] | None = None
     reason = ""

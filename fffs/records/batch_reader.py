@@ -1,0 +1,84 @@
+"""BatchReader: whole records of several files in one batch, whatever kinds of files these are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fffs.base.numbers import Int64Array
+from fffs.native import engine
+from fffs.native.engine import CHECK_NONE
+from fffs.records.joined_index import JoinedIndex
+from fffs.records.policy import ReadPolicy
+
+Requests = npt.NDArray[Any]
+
+
+class BatchReader:
+    """Makes the requests for records, and has the files read them. May be used from any thread."""
+
+    def __init__(self, index: JoinedIndex) -> None:
+        self._index = index
+        files = [source.file for source in index.files]
+        self._descriptors = np.array([file.descriptor for file in files], np.int32)
+        self._checks = np.array([source.index.check for source in index.files], np.uint32)
+        self._any_check = bool((self._checks != CHECK_NONE).any())
+        # Filled when batches are to be read past the page cache: see fffs_open_direct.
+        self._direct = np.full(len(files), -1, np.int32)
+        self._aligns = np.zeros(len(files), np.uint32)
+        # Files whose reading is one function are read by one call.
+        self._readers = list(dict.fromkeys(file.read_batch for file in files))
+        self._reader_of = np.array([self._readers.index(file.read_batch) for file in files], np.int64)
+
+    def open_direct(self) -> bool:
+        """Have batches of a direct policy read past the page cache; whether that can be, of all files."""
+        for k, source in enumerate(self._index.files):
+            if self._direct[k] < 0 and (opened := source.file.open_direct()):
+                # The alignment first: another thread may be reading.
+                self._aligns[k], self._direct[k] = opened[1], opened[0]
+        return bool((self._direct >= 0).all())
+
+    def requests(self, numbers: Int64Array, lengths: Int64Array, policy: ReadPolicy) -> Requests:
+        """What the engine is asked for, without where it goes: ``engine.REQUEST``[k]. lengths: of these records."""
+        index = self._index
+        requests = np.zeros(len(numbers), engine.REQUEST)
+        requests["offset"] = index.starts[numbers]
+        requests["length"] = lengths
+        rows: Any = index.files_of(numbers) if len(index.files) > 1 else 0
+        requests["fd"] = self._descriptors[rows]
+        if policy.direct:
+            requests["align"], requests["direct_fd"] = self._aligns[rows], self._direct[rows]
+        else:
+            requests["around"] = policy.around
+        if policy.check and self._any_check:
+            requests["check"] = self._checks[rows]
+            requests["expected"] = index.checksums[numbers]
+        return requests
+
+    def read(self, requests: Requests, numbers: Int64Array) -> bool:
+        """Read the records with these numbers: see ``engine.read_batch``."""
+        if len(self._readers) == 1:
+            return self._readers[0](requests)
+        good = True
+        for reader, rows in self._groups(numbers):
+            part = requests[rows]
+            good = reader(part) and good
+            requests[rows] = part
+        return good
+
+    def _groups(self, numbers: Int64Array) -> list[tuple[Callable[[Requests], bool], Int64Array]]:
+        """The functions that read these records, each with the places of its records among them."""
+        which = self._reader_of[self._index.files_of(numbers)]
+        return [(self._readers[k], np.flatnonzero(which == k)) for k in np.unique(which).tolist()]
+
+    def prefetch(self, requests: Requests, numbers: Int64Array) -> None:
+        """Begin to read these records."""
+        files = self._index.files_of(numbers)
+        if len(self._readers) == 1 and self._index.files:
+            self._index.files[0].file.prefetch(requests)
+            return
+        for k in np.unique(files).tolist():
+            self._index.files[k].file.prefetch(requests[files == k])

@@ -1,0 +1,62 @@
+"""RangeReader: ranges of records of local files, checked at the first touch, which is what a mount needs.
+
+The C store behind it remembers per record, and per block of a large one, what was verified; see ``native/store.c``.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from fffs.files.file import UInt8Array
+from fffs.native import ffi, lib
+from fffs.records.native_store import make_native_store
+from fffs.records.source_file import SourceFile
+
+
+class RangeReader:
+    """Reads ranges. May be used from any thread, and by a child of fork. Its owner keeps the files open meanwhile."""
+
+    def __init__(self, files: Sequence[SourceFile]) -> None:
+        self._files = files
+        self._lock = threading.Lock()
+        self._native: Any = None
+        self._keep: list[Any] = []
+
+    @property
+    def native(self) -> Any:
+        """The C store, made when first needed. Raises ReadError, MemoryError."""
+        if self._native is None:
+            with self._lock:
+                if self._native is None:
+                    self._native, self._keep = make_native_store(self._files)
+        return self._native
+
+    def read_into(self, record: int, start: int, dest: UInt8Array, *, check: bool, wait: bool) -> int:
+        """Read a range as long as dest: how many bytes, or -errno. See ``fffs_store_read``."""
+        flags = (0 if check else lib.FFFS_READ_UNVERIFIED) | (0 if wait else lib.FFFS_READ_NOWAIT)
+        into = ffi.cast("uint8_t *", dest.ctypes.data)
+        got = int(lib.fffs_store_read(self.native, record, start, dest.size, into, flags))
+        if got == -errno.ENOMEM:
+            raise MemoryError("not enough memory to read a record")
+        return got
+
+    def verified(self, record: int) -> bool:
+        """Whether all of the record has been verified since the file last changed."""
+        return bool(lib.fffs_store_verified(self.native, record))
+
+    def count_verified(self) -> int:
+        """How many records have been."""
+        return int(lib.fffs_store_count_verified(self.native))
+
+    def forget_other_threads(self) -> None:
+        """In a child of fork: the thread that held the lock stayed behind."""
+        self._lock = threading.Lock()
+
+    def free(self) -> None:
+        """Free the C store. Nobody may read any more."""
+        lib.fffs_store_free(self._native or ffi.NULL)
+        self._native = None
+        self._keep.clear()
