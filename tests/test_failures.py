@@ -12,7 +12,7 @@ import pytest
 
 from fffs.base.failures import reading, writing
 from fffs.errors import ReadError, SourceNotFoundError, WriteError
-from fffs.files.pwrite import write_at
+from fffs.files.pwrite import NewFile, write_at
 
 
 def test_a_failure_is_named_after_its_file() -> None:
@@ -51,11 +51,11 @@ def test_what_the_system_takes_in_parts_is_all_written(
 
     with open(tmp_path / "x", "wb", buffering=0) as file:
         monkeypatch.setattr(os, "pwritev", some)
-        assert write_at(file.fileno(), [b"abc", b"", bytearray(b"d"), memoryview(b"efgh")], 2, "x") == 8
+        assert write_at(NewFile(file.fileno(), "x"), [b"abc", b"", bytearray(b"d"), memoryview(b"efgh")], 2) == 8
     assert (tmp_path / "x").read_bytes() == b"\0\0abcdefgh"
 
 
 def test_a_system_that_takes_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pwritev", lambda *_: 0)
     with open(tmp_path / "x", "wb") as file, pytest.raises(WriteError, match=r"^x: cannot write: Input/output error$"):
-        write_at(file.fileno(), [b"abc"], 0, "x")
+        write_at(NewFile(file.fileno(), "x"), [b"abc"], 0)

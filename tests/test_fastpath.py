@@ -365,10 +365,10 @@ def test_a_local_file_is_mounted_with_the_fast_path_by_default(packed: Path, tmp
         assert counters(daemon.path)["fastpath"] and without(daemon) == []
 
 
-def test_what_is_no_regular_file_does_without(source: TreeView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_file_of_this_machine_does_without(source: TreeView, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fastpath.find_obstacle(source, ON, False) == ""
-    monkeypatch.setattr("fffs.mount.daemon.fastpath.stat.S_ISREG", lambda mode: False)
-    assert fastpath.find_obstacle(source, ON, False).endswith("p.ffr is not a regular file")
+    monkeypatch.setattr(source.store.files[0].file, "descriptor", -1)
+    assert fastpath.find_obstacle(source, ON, False).endswith("p.ffr is not a file of this machine")
 
 
 # ---------------------------------------------------------------- the end

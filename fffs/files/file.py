@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from fffs.base.withblock import Closing
 from fffs.errors import ReadError
-from fffs.files.pwrite import NewFile, write_at
+from fffs.files.pwrite import Writable, write_at
 from fffs.native import engine, ffi
 from fffs.native.engine import CHECK_NONE
 
@@ -108,7 +108,7 @@ class File(Closing, ABC):
             done += size
         return (0 if kind == CHECK_NONE or crc == int(request["expected"]) else -errno.EBADMSG), crc
 
-    def copy_to(self, target: NewFile, at: int, offset: int, size: int, check: int) -> tuple[int, int]:
+    def copy_to(self, target: Writable, at: int, offset: int, size: int, check: int) -> tuple[int, int]:
         """Copy bytes from offset on to a place in a new file.
 
         Returns:
@@ -124,7 +124,7 @@ class File(Closing, ABC):
                 return -errno.ENODATA, 0
         except ReadError as error:
             return -(error.errno or errno.EIO), 0
-        write_at(target.fd, [data.data], at, target.path)
+        write_at(target, [data.data], at)
         return 0, engine.checksum(check, data)
 
     def stream(self) -> io.RawIOBase:

@@ -17,7 +17,7 @@ from fffs.base.paths import PathLike
 from fffs.errors import ReadError, SourceNotFoundError, UsageError, WriteError
 from fffs.files.dirfd import close
 from fffs.files.file import File, UInt8Array
-from fffs.files.pwrite import NewFile
+from fffs.files.pwrite import Writable
 from fffs.files.stamps import make_stamp
 from fffs.native import engine, ffi, lib
 
@@ -87,7 +87,7 @@ class LocalFile(File):
         """By the engine."""
         return engine.read_batch(requests)
 
-    def copy_to(self, target: NewFile, at: int, offset: int, size: int, check: int) -> tuple[int, int]:
+    def copy_to(self, target: Writable, at: int, offset: int, size: int, check: int) -> tuple[int, int]:
         """In C, through a bounded buffer."""
         crc, failed = ffi.new("uint32_t *"), ffi.new("int *")
         status = lib.fffs_copy(self.descriptor, offset, target.fd, at, size, check, crc, ffi.NULL, failed)

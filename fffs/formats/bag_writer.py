@@ -73,7 +73,7 @@ class NewBag(RecordWriter):
         if self._table is None:
             self._stream.write(encode_table(self._ends))
         else:
-            write_at(self._table.fd, [np.array(self._ends, "<u8").tobytes()], 0, self._table.path)
+            write_at(self._table, [np.array(self._ends, "<u8").tobytes()], 0)
         super()._finish()
 
     def _load_index(self, file: File) -> RecordIndex:

@@ -62,7 +62,7 @@ class RecordWriter(Writing):
         self._stream.flush()
         begin = place = self._stream.tell()
         for k in range(0, len(pieces), PIECES):
-            place += write_at(self._file.fd, pieces[k : k + PIECES], place, self.fname)
+            place += write_at(self._file, pieces[k : k + PIECES], place)
         self._stream.seek(place)
         self._file.early.wrote(place - begin)
 

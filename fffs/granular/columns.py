@@ -11,7 +11,7 @@ from fffs.base.failures import writing
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError, WriteError
 from fffs.files.atomic import AtomicFile
 from fffs.files.atomic_folder import AtomicFolder, make_folder, refuse_content
-from fffs.files.pwrite import write_at
+from fffs.files.pwrite import NewFile, write_at
 from fffs.formats.bag import SUFFIX
 from fffs.granular import refs
 from fffs.granular import spec as specs
@@ -49,8 +49,8 @@ class NewColumns:
             self._spec = self._create(specs.NAME)
             self._spec_bytes = specs.encode(spec)
             self._sequences = {key: Type.parse(kind).sequence for key, kind in spec.items()}
-            self._columns = [RecordStream(self._create(key + SUFFIX), self._name(key + SUFFIX)) for key in spec]
-            self._refs = RecordStream(self._create(specs.REFS + SUFFIX), self._name(specs.REFS + SUFFIX))
+            self._columns = [RecordStream(self._create(key + SUFFIX)) for key in spec]
+            self._refs = RecordStream(self._create(specs.REFS + SUFFIX))
         except BaseException:
             self.discard()
             raise
@@ -58,12 +58,12 @@ class NewColumns:
     def _name(self, name: str) -> str:
         return os.path.join(self.path, name)
 
-    def _create(self, name: str) -> int:
+    def _create(self, name: str) -> NewFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with writing(self._name(name)):
             fd = above_standard(os.open(name.encode(), flags, 0o666, dir_fd=self._folder.fd))
         self._fds.append(fd)
-        return fd
+        return NewFile(fd, self._name(name))
 
     def __len__(self) -> int:
         return len(self._refs.ends)
@@ -99,7 +99,7 @@ class NewColumns:
             here = self._folder.find()
         if not self._fds:
             return here
-        write_at(self._spec, [self._spec_bytes], 0, self._name(specs.NAME))
+        write_at(self._spec, [self._spec_bytes], 0)
         for stream in (*self._columns, self._refs):
             stream.finish()
         self._close_files()
@@ -151,7 +151,7 @@ class GrownColumns:
             found = specs.load(path)
         except SourceNotFoundError:
             with AtomicFile(os.path.join(path, specs.NAME)) as file:
-                write_at(file.fd, [specs.encode(spec)], 0, file.path)
+                write_at(file, [specs.encode(spec)], 0)
                 file.commit()
             return
         if found != spec:

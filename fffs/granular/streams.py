@@ -19,7 +19,7 @@ from fffs.files.atomic import forget_checksums, sync_folder
 from fffs.files.early import EarlyWriting
 from fffs.files.file_systems import has_inode_numbers
 from fffs.files.local import LocalFile
-from fffs.files.pwrite import write_at
+from fffs.files.pwrite import NewFile, write_at
 from fffs.files.rights import rights_of
 from fffs.files.temporary import lock
 from fffs.formats.bag import SUFFIX, encode_table, load_index, sidecars
@@ -38,14 +38,14 @@ class UnlockedWarning(UserWarning):
 
 
 class RecordStream:
-    """Records, one after another, into a file open as fd, which stays the caller's. Not thread-safe."""
+    """Records, one after another, into a new file, which stays the caller's to close. Not thread-safe."""
 
-    def __init__(self, fd: int, path: str, end: int = 0) -> None:
+    def __init__(self, file: NewFile, end: int = 0) -> None:
         """end: where the first record will begin."""
-        self.fd, self.path = fd, path
+        self.file = file
         self.end = end
         self.ends = array("Q")
-        self._early = EarlyWriting(fd)
+        self._early = EarlyWriting(file.fd)
         self._written = end
         self._pending = bytearray()
 
@@ -67,14 +67,14 @@ class RecordStream:
         self._pending.clear()
 
     def _write(self, data: memoryview | bytearray) -> None:
-        write_at(self.fd, [data], self._written, self.path)
+        write_at(self.file, [data], self._written)
         self._written += len(data)
         self._early.wrote(len(data))
 
     def finish(self) -> None:
         """Write the rest, and the table of layout v1."""
         self.drain()
-        write_at(self.fd, [encode_table(self.ends)], self._written, self.path)
+        write_at(self.file, [encode_table(self.ends)], self._written)
 
     @property
     def size(self) -> int:
@@ -86,8 +86,8 @@ class _GrowingStream(RecordStream):
     """Of a Bag that readers may have open, and that others may make checksums of."""
 
     def _write(self, data: memoryview | bytearray) -> None:
-        with writing(self.path):
-            forget_checksums(os.fsencode(self.path))  # also those that were made since the last time
+        with writing(self.file.path):
+            forget_checksums(os.fsencode(self.file.path))  # also those that were made since the last time
         super()._write(data)
 
 
@@ -199,7 +199,7 @@ class AppendedBag:
                 stacklevel=4,
             )
         forget_checksums(os.fsencode(self.path))
-        self._stream = _GrowingStream(self._bag, self.path, self._kept_end)
+        self._stream = _GrowingStream(NewFile(self._bag, self.path), self._kept_end)
         self._truncate()
 
     def _is_torn(self) -> bool:
@@ -241,7 +241,7 @@ class AppendedBag:
         self._refuse_replaced((self._bag, self.path), (self._index, self.table))
         with writing(self.path):
             forget_checksums(os.fsencode(self.path))
-        write_at(self._index, [np.array(self._stream.ends, "<u8").tobytes()], 8 * self._kept, self.table)
+        write_at(NewFile(self._index, self.table), [np.array(self._stream.ends, "<u8").tobytes()], 8 * self._kept)
         self._sync(self._index)
 
     def keep(self) -> None:

@@ -101,5 +101,5 @@ class PackFile:
     def _write(self, data: bytes | memoryview, offset: int) -> None:
         view = memoryview(data)
         for begin in range(0, len(view), PORTION):
-            done = write_at(self.file.fd, [view[begin : begin + PORTION]], offset + begin, self.file.path)
+            done = write_at(self.file, [view[begin : begin + PORTION]], offset + begin)
             self.file.early.wrote(done)

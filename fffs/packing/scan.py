@@ -169,19 +169,19 @@ class _Scanner:
         stack = [(0, b"", iter(self._names(b"", status, self.source.fd)))]
         while stack:
             parent, folder, names = stack[-1]
-            fd = self._open(folder, None)
+            dir_fd = self._open(folder, None)
             for name in names:
                 path = os.path.join(folder, name)
                 if len(path) > PATH_MAX:
                     raise UnsupportedError(f"{self.source.shown(path)}: its path is longer than {PATH_MAX} bytes")
-                status = self._status(path, name, fd)
+                status = self._status(path, name, dir_fd)
                 if stat.S_ISDIR(status.st_mode):
                     below = self._open(path, name)
                     status = os.fstat(below)
                     node = self.scan.builder.add_directory(parent, name, _mode(status), self._mtime(status, path))
                     stack.append((node, path, iter(self._names(path, status, below))))
                     break
-                self._add(parent, path, name, status, fd)
+                self._add(parent, path, name, status, dir_fd)
             else:
                 stack.pop()
                 if stack:
@@ -195,20 +195,20 @@ class _Scanner:
         except OSError as error:
             raise self._failure(error, path) from error
 
-    def _names(self, path: bytes, status: os.stat_result, fd: int) -> list[bytes]:
+    def _names(self, path: bytes, status: os.stat_result, dir_fd: int) -> list[bytes]:
         real = os.path.join(self.source.real, path) if path else self.source.real
         inside = self.output if self.output and self.output.is_in(status, real) else None
         if inside:
             self.scan.holds_output = path
         try:
-            found = map(os.fsencode, os.listdir(fd))
+            found = map(os.fsencode, os.listdir(dir_fd))
             return sorted(name for name in found if not (inside and inside.is_named(name)))
         except OSError as error:
             raise self._failure(error, path) from error
 
-    def _status(self, path: bytes, name: bytes, fd: int) -> os.stat_result:
+    def _status(self, path: bytes, name: bytes, dir_fd: int) -> os.stat_result:
         try:
-            return os.stat(name, dir_fd=fd, follow_symlinks=False)
+            return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         except OSError as error:
             raise self._failure(error, path) from error
 
@@ -226,19 +226,19 @@ class _Scanner:
         """The time of modification, in as many nanoseconds as 64 bits can count."""
         return nearest_mtime(status.st_mtime_ns, lambda: self.source.shown(path), self.warn)
 
-    def _add(self, parent: int, path: bytes, name: bytes, status: os.stat_result, fd: int) -> None:
+    def _add(self, parent: int, path: bytes, name: bytes, status: os.stat_result, dir_fd: int) -> None:
         """Add what is no folder: a file, a further name of a file, a symbolic link; or warn."""
         kind = stat.S_IFMT(status.st_mode)
         scan = self.scan
         if kind in KINDS:
             self.warn(f"{self.source.shown(path)}: a {KINDS[kind]}, left out")
             return
-        numbered = self.reliability.of(status, fd)
+        numbered = self.reliability.of(status, dir_fd)
         key = place(status) if numbered else (*identity(status), status.st_nlink)
         alike = self.linked.get(key, [])
         content = b""
         if alike and not numbered:
-            content = self._content(name, fd, kind)
+            content = self._content(name, dir_fd, kind)
         for node, first in alike:
             if numbered or (content and self._content_of(first, kind) == content):
                 scan.builder.add_link(parent, name, node)
@@ -246,7 +246,7 @@ class _Scanner:
         mtime = self._mtime(status, path)
         if kind == stat.S_IFLNK:
             try:
-                target = os.readlink(name, dir_fd=fd)
+                target = os.readlink(name, dir_fd=dir_fd)
             except OSError:
                 raise self._vanished(path) from None
             node = scan.builder.add_symlink(parent, name, target, _mode(status), mtime)
@@ -262,18 +262,18 @@ class _Scanner:
         if path not in self.contents:
             folder, name = os.path.split(path)
             try:
-                with self.source.ways.at(folder) as fd:
-                    self.contents[path] = self._content(name, fd, kind)
+                with self.source.ways.at(folder) as dir_fd:
+                    self.contents[path] = self._content(name, dir_fd, kind)
             except OSError:
                 return b""
         return self.contents[path]
 
-    def _content(self, name: bytes, fd: int, kind: int) -> bytes:
+    def _content(self, name: bytes, dir_fd: int, kind: int) -> bytes:
         """What decides whether a name may count as a further one of what has the same number, size and times, which
         are not enough where numbers are made up. Nothing, where it cannot be read.
         """
         try:
-            return os.readlink(name, dir_fd=fd) if kind == stat.S_IFLNK else digest(fd, name)
+            return os.readlink(name, dir_fd=dir_fd) if kind == stat.S_IFLNK else digest(dir_fd, name)
         except OSError:
             return b""
 

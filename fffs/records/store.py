@@ -18,7 +18,7 @@ from fffs.base.numbers import Indices, Int64Array, as_number, resolve
 from fffs.base.shared import Shared
 from fffs.errors import RecordIndexError, UsageError
 from fffs.files.file import UInt8Array
-from fffs.files.pwrite import NewFile
+from fffs.files.pwrite import Writable
 from fffs.native import engine, ffi, lib
 from fffs.native.engine import CHECK_NONE
 from fffs.records.batch_reader import BatchReader
@@ -297,7 +297,7 @@ class RecordStore(Shared):
         bad = np.flatnonzero(requests["status"]).tolist()
         return failures + [(int(numbers[i]), self._failure_of(int(numbers[i]), requests[i])) for i in bad]
 
-    def copy_to(self, record: int, target: NewFile, count: Callable[[int], None] | None = None) -> None:
+    def copy_to(self, record: int, target: Writable, count: Callable[[int], None] | None = None) -> None:
         """Write a record to the start of a new file, through a bounded buffer, then compare its checksum.
 
         count is called with the number of bytes of each piece; what it raises ends the copying. Raises ChecksumError

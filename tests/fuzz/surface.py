@@ -131,6 +131,7 @@ def check_records(
     assert store.n == len(rows)
     states = [state(data, *row, checksum) for row in rows]
     unverified = RecordStore(store.files, ReadPolicy(check=False), closes_files=False)
+    store = RecordStore(store.files, closes_files=False)
     for k in sample(range(len(rows))):
         start, end, _ = rows[k]
         whole = data[start:end] if states[k] == GOOD else states[k]
@@ -140,7 +141,6 @@ def check_records(
         assert outcome(lambda k=k: unverified.read_one(k)) == unchecked
         if store.files[0].index.blocks is None:
             check_ranges(store, k, whole, end - start)
-    unverified.close()
     good = [k for k in range(len(rows)) if states[k] == GOOD]
     assert [array.tobytes() for array in store.read(good)] == [data[rows[k][0] : rows[k][1]] for k in good]
     if len(good) < len(rows):
@@ -149,6 +149,8 @@ def check_records(
             raise AssertionError("a batch with a bad record was given out")
     failed = {number for number, _ in store.verify(np.arange(len(rows)))}
     assert failed == {k for k in range(len(rows)) if states[k] != GOOD}
+    store.close()
+    unverified.close()
 
 
 def check_ranges(store: RecordStore, record: int, whole: bytes | str, length: int) -> None:

@@ -1,0 +1,191 @@
+"""Counts what the structure of the code is measured by, and compares it with bounds.
+
+Usage: scripts/structure [--where | --check]
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+LONGEST_MODULE: Final = 300  # lines; a few may have more
+LONGEST_FUNCTION: Final = 30
+TITLES: Final = frozenset({"FFRecord", "TFRecord", "OFRecord", "Bag", "ffrecord", "tfrecord", "ofrecord", "bag"})
+
+BOUNDS: Final = {
+    "circles of imports": 0,
+    "files opened above files/ (fd with its path)": 0,
+    "formats compared by name outside formats/": 0,
+    "rooms and single modules": 28,
+    "imports between them": 125,
+}
+"""What --check refuses more of."""
+
+Finding = tuple[str, list[str]]
+
+
+class Module:
+    """A module of the product, by the name that it is imported as."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name, self.path = name, path
+        self.text = path.read_text()
+        self.tree = ast.parse(self.text)
+        parts = name.split(".")
+        # What a newcomer sees beside it: a folder of fffs/, mount/, or a single module.
+        self.room = parts[1] if len(parts) > 1 else parts[0]
+
+    def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+        return (node for node in ast.walk(self.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+    def place(self, node: ast.stmt | ast.expr) -> str:
+        return f"{self.path}:{node.lineno}"
+
+
+def load_modules() -> dict[str, Module]:
+    found = {}
+    for folder, package in (("fffs", "fffs"), ("mount", "fffs.mount")):
+        for path in sorted(Path(folder).rglob("*.py")):
+            parts = [package, *path.relative_to(folder).with_suffix("").parts]
+            name = ".".join(parts).removesuffix(".__init__")
+            found[name] = Module(name, path)
+    return found
+
+
+def imports(module: Module, modules: dict[str, Module]) -> Iterator[tuple[str, ast.stmt]]:
+    """The modules of the product that it imports, in functions as well."""
+    for node in ast.walk(module.tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in modules else node.module for name in names]
+        for name in names:
+            if name in modules and name != module.name:
+                assert isinstance(node, ast.stmt)
+                yield name, node
+
+
+def circles(graph: dict[str, set[str]]) -> list[str]:
+    """Each group of nodes that can all be reached from each other."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        seen: set[str] = set()
+        waiting = list(graph[start])
+        while waiting:
+            node = waiting.pop()
+            if node not in seen:
+                seen.add(node)
+                waiting += graph.get(node, ())
+        reached[start] = seen
+    groups = {frozenset(b for b in reached[a] if a in reached.get(b, ())) for a in graph if a in reached[a]}
+    return sorted(" ".join(sorted(group)) for group in groups)
+
+
+def bare_descriptors(modules: Sequence[Module]) -> list[str]:
+    """Signatures that take an open file as a number together with what it is called."""
+    found = []
+    for module in modules:
+        if module.room in ("files", "base", "native"):
+            continue
+        for function in module.functions():
+            names = {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)}
+            if "fd" in names and names & {"path", "name"} and "dir_fd" not in ast.dump(function):
+                found.append(f"{module.place(function)} {function.name}")
+    return found
+
+
+def compared_formats(modules: Sequence[Module]) -> list[str]:
+    """Comparisons with the name or title of a format."""
+    found = []
+    for module in modules:
+        if module.room in ("formats", "compat"):  # compat names the package that it stands in for
+            continue
+        for node in ast.walk(module.tree):
+            sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+            values = {leaf.value for side in sides for leaf in ast.walk(side) if isinstance(leaf, ast.Constant)}
+            if values & TITLES:
+                assert isinstance(node, ast.Compare)
+                found.append(module.place(node))
+    return found
+
+
+def names_used_twice(modules: Sequence[Module]) -> list[str]:
+    """Names of modules, and of public classes, that more than one has."""
+    users: defaultdict[str, list[str]] = defaultdict(list)
+    for module in modules:
+        if not module.path.stem.startswith("__"):
+            users[f"module {module.path.stem}"].append(str(module.path))
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                users[f"class {node.name}"].append(str(module.path))
+    return sorted(f"{name}: {', '.join(paths)}" for name, paths in users.items() if len(paths) > 1)
+
+
+def begin(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The first line of its body, behind the docstring."""
+    body = function.body[1:] if ast.get_docstring(function) and len(function.body) > 1 else function.body
+    return body[0].lineno
+
+
+def findings(modules: dict[str, Module]) -> dict[str, list[str]]:
+    """What is counted, and where each is."""
+    every = list(modules.values())
+    graph = {module.name: {name for name, _ in imports(module, modules)} for module in every}
+    rooms: defaultdict[str, set[str]] = defaultdict(set)
+    for name, others in graph.items():
+        rooms[modules[name].room] |= {modules[other].room for other in others}
+    rooms = defaultdict(set, {room: others - {room} for room, others in rooms.items()})
+    functions = [(module, function) for module in every for function in module.functions()]
+    return {
+        "rooms and single modules": sorted(rooms),
+        "imports between them": sorted(f"{room} -> {other}" for room in rooms for other in rooms[room]),
+        "circles of imports": circles(graph) + circles(dict(rooms)),
+        "imports in functions": [
+            f"{module.place(node)} {name}"
+            for module in every
+            for name, node in imports(module, modules)
+            if node.col_offset
+        ],
+        "files opened above files/ (fd with its path)": bare_descriptors(every),
+        "formats compared by name outside formats/": compared_formats(every),
+        "names used twice": names_used_twice(every),
+        f"modules of more than {LONGEST_MODULE} lines": [
+            f"{module.path}: {lines}" for module in every if (lines := module.text.count("\n")) > LONGEST_MODULE
+        ],
+        f"functions of more than {LONGEST_FUNCTION} lines": [
+            f"{module.place(function)} {function.name}: {lines}"
+            for module, function in functions
+            if (lines := (function.end_lineno or 0) - begin(function) + 1) > LONGEST_FUNCTION
+        ],
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    modules = load_modules()
+    found = findings(modules)
+    broken = [what for what, bound in BOUNDS.items() if len(found[what]) > bound]
+    if "--check" in arguments:
+        for what in broken:
+            print(f"{what}: {len(found[what])}, and at most {BOUNDS[what]} may be", *found[what], sep="\n  ")
+        return 1 if broken else 0
+    for what, places in found.items():
+        print(f"{len(places):6}  {what}")
+        if "--where" in arguments:
+            print(*(f"            {place}" for place in places), sep="\n")
+    native = [path for path in Path("fffs/native").glob("*.[ch]") if path.name != "_native.c"]
+    lines = {"Python": sum(module.text.count("\n") for module in modules.values())}
+    lines["C"] = sum(path.read_text().count("\n") for path in native)
+    print(
+        f"{sum(lines.values()):6}  lines ({', '.join(f'{count} of {language}' for language, count in lines.items())})"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
