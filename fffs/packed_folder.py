@@ -10,7 +10,8 @@ from fffs.base.paths import PathLike
 from fffs.base.withblock import Closing
 from fffs.errors import ClosedError, EntryNotFoundError, UsageError
 from fffs.files.file import UInt8Array
-from fffs.layouts import Source, load_packed
+from fffs.layouts import load_packed
+from fffs.layouts.view import TreeView
 from fffs.reader import FileReader
 from fffs.records.identity import Identity
 from fffs.records.reopening import refuse_others, refuse_replaced
@@ -35,24 +36,24 @@ class PackedFolder(Closing):
             SourceNotFoundError, ReadError, UsageError: as ``FileReader``.
 
         """
-        self._sources = list(fname) if isinstance(fname, (list, tuple)) else [fname]
+        self._paths = list(fname) if isinstance(fname, (list, tuple)) else [fname]
         self._reader: FileReader | None = None
         self.check_data = bool(check_data)
-        self._source: Source = load_packed(self._sources, self.check_data)
+        self._view: TreeView = load_packed(self._paths, self.check_data)
 
     @property
     def fnames(self) -> list[str]:
         """The packed files."""
-        return [file.index.path for file in self._source.store.files]
+        return [file.index.path for file in self._view.store.files]
 
     @property
     def reader(self) -> FileReader:
         """A FileReader of the same files, opened when first asked for. Raises SourceChangedError: others are there."""
-        if self._source.store.closed:
+        if self._view.store.closed:
             raise ClosedError(f"{self.fnames[0]}: the reader has been closed")
         if self._reader is None:
             reader = FileReader(self.fnames, self.check_data)
-            refuse_others(reader.store, self._source.store.identity)  # names of one, bytes of another
+            refuse_others(reader.store, self._view.store.identity)  # names of one, bytes of another
             self._reader = reader
         return self._reader
 
@@ -60,7 +61,7 @@ class PackedFolder(Closing):
 
     def _node(self, path: PathLike) -> int | None:
         try:
-            return self._source.tree.follow(os.fsencode(path))
+            return self._view.tree.follow(os.fsencode(path))
         except UnicodeEncodeError:  # text that is no name of any file
             return None
 
@@ -71,16 +72,16 @@ class PackedFolder(Closing):
     def is_file(self, path: PathLike) -> bool:
         """Whether there is a file at path."""
         node = self._node(path)
-        return node is not None and self._source.tree.is_file(node)
+        return node is not None and self._view.tree.is_file(node)
 
     def is_dir(self, path: PathLike) -> bool:
         """Whether there is a folder at path."""
         node = self._node(path)
-        return node is not None and self._source.tree.is_dir(node)
+        return node is not None and self._view.tree.is_dir(node)
 
     def num_files(self) -> int:
         """How many records of files there are: hard links count once."""
-        return self._source.store.n - len(self._source.store.files)
+        return self._view.store.n - len(self._view.store.files)
 
     def list(
         self, path: PathLike | None = None, list_file: bool = True, list_dir: bool = True, recursive: bool = False
@@ -100,7 +101,7 @@ class PackedFolder(Closing):
             EntryNotFoundError: it is not there. UsageError: it is no folder.
 
         """
-        tree = self._source.tree
+        tree = self._view.tree
         node = self._node(path or "")
         if node is None:
             raise not_found(os.fsdecode(path or ""), self.fnames[0])
@@ -112,7 +113,7 @@ class PackedFolder(Closing):
 
     def _modes(self, base: bytes, found: Iterable[tuple[bytes, int]]) -> Iterator[tuple[bytes, bool]]:
         """(name, whether it is a folder) of what was found; links that lead nowhere are left out."""
-        tree = self._source.tree
+        tree = self._view.tree
         for name, node in found:
             target: int | None = node
             if tree.is_symlink(node):
@@ -126,9 +127,9 @@ class PackedFolder(Closing):
         node = self._node(path)
         if node is None:
             raise not_found(os.fsdecode(path), self.fnames[0])
-        if not self._source.tree.is_file(node):
+        if not self._view.tree.is_file(node):
             raise UsageError(f"{os.fsdecode(path)}: a folder, not a file")
-        return self._source.tree.record(node)
+        return self._view.tree.record(node)
 
     def read(self, paths: PathLike | Iterable[PathLike]) -> Any:
         """Read files in one batch: a list of 1-D writable uint8 arrays in the order asked; a single path gives a
@@ -141,11 +142,11 @@ class PackedFolder(Closing):
         if isinstance(paths, (str, bytes, os.PathLike)):
             return self.read_one(paths)
         records = [self._record(path) for path in paths]
-        return self._source.store.read(records)
+        return self._view.store.read(records)
 
     def read_one(self, path: PathLike) -> UInt8Array:
         """Read one file as a 1-D writable uint8 array; raises what ``read`` raises."""
-        return self._source.store.read_one(self._record(path))
+        return self._view.store.read_one(self._record(path))
 
     def read_range(self, path: PathLike, start: int, stop: int) -> UInt8Array:
         """The bytes of one file from start to stop (both clipped to it) as a 1-D writable uint8 array.
@@ -153,23 +154,23 @@ class PackedFolder(Closing):
         Where a large file has block checksums, only the blocks around the range are read and checked. Raises what
         ``read`` raises.
         """
-        return self._source.store.read_range(self._record(path), start, stop)
+        return self._view.store.read_range(self._record(path), start, stop)
 
     # ------------------------------------------------------------ life
 
     def close(self) -> None:
         """Close the files. May be called again."""
-        self._source.close()
+        self._view.close()
         if self._reader is not None:
             self._reader.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        store = self._source.store
-        refuse_replaced(store, lambda: load_packed(self._sources, self.check_data).store)
-        return type(self), (self._sources, self.check_data), store.identity
+        store = self._view.store
+        refuse_replaced(store, lambda: load_packed(self._paths, self.check_data).store)
+        return type(self), (self._paths, self.check_data), store.identity
 
     def __setstate__(self, identity: Sequence[Identity]) -> None:
-        refuse_others(self._source.store, identity)
+        refuse_others(self._view.store, identity)
 
 
 def not_found(path: str, pack: str) -> EntryNotFoundError:

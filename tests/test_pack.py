@@ -51,13 +51,14 @@ from fffs.errors import (
 )
 from fffs.files import temporary
 from fffs.files.dirfd import remove_content
-from fffs.layouts import Source, load_source
+from fffs.layouts import load_source
+from fffs.layouts.view import TreeView
 
 # Hundreds of small trees: on a disk most of the time would go into waiting for it.
 FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def tree_snapshot(source: Source) -> Snapshot:
+def tree_snapshot(source: TreeView) -> Snapshot:
     """What ``builders.snapshot`` gives, from the tree and the records of a source."""
     tree = source.tree
     entries = [(b"", 0), *tree.walk()]

@@ -26,7 +26,8 @@ from fffs.files import file_systems
 from fffs.files.file import File
 from fffs.formats import sources
 from fffs.granular import bag_reader
-from fffs.layouts import Source, load_records, load_source
+from fffs.layouts import load_records, load_source
+from fffs.layouts.view import TreeView
 from fffs.mount.daemon.fastpath import file_system_of
 from fffs.native import lib
 from fffs.records.index import RecordIndex
@@ -59,7 +60,7 @@ def path(kind: str, content: bytes, tmp_path: Path) -> Path:
     return tmp_path / "r.ffr"
 
 
-def opened(path: Path, kind: str, *, age: int = 0, keeps_times: bool = True) -> Source:
+def opened(path: Path, kind: str, *, age: int = 0, keeps_times: bool = True) -> TreeView:
     """The file as it is opened age seconds from now, on a file system that keeps times or on one that does not."""
     source = load_source([str(path)], "", True) if kind == "in blocks" else load_records([path])
     lib.fffs_fault_set(lib.FFFS_FAULT_FILE_SYSTEM, 1, FOREVER, EXT4 if keeps_times else TMPFS)
@@ -84,7 +85,7 @@ def mapped(path: Path, content: bytes) -> Iterator[Callable[[int], None]]:
         yield invert
 
 
-def read(source: Source, start: int, length: int) -> bytes | None:
+def read(source: TreeView, start: int, length: int) -> bytes | None:
     """The bytes of the only record, or None for a checksum that is wrong."""
     buffer = np.empty(length, np.uint8)
     try:

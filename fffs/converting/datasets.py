@@ -20,8 +20,9 @@ from fffs.granular import spec as specs
 from fffs.granular.columns import Blobs
 from fffs.granular.shards import Shard, data_set_folders, find_shards, open_shards
 from fffs.granular.spec import Type
-from fffs.layouts import Source, refs_table
+from fffs.layouts import refs_table
 from fffs.layouts.plain import digits_for, number_names
+from fffs.layouts.view import TreeView
 from fffs.records.index import Int64Array
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
@@ -147,7 +148,7 @@ def _places(file: SourceFile, shard: Shard, spec: dict[str, str]) -> tuple[Int64
 # ---------------------------------------------------------------- from a packed folder
 
 
-def load_packed(source: Source, shown: str) -> BlobRows:
+def load_packed(source: TreeView, shown: str) -> BlobRows:
     """The data set that a packed folder shows as a tree; the source is closed with it.
 
     Raises:

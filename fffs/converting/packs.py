@@ -19,7 +19,8 @@ from fffs.converting.verifying import compare_tree, differs
 from fffs.errors import SourceChangedError
 from fffs.files.atomic import AtomicFile
 from fffs.formats import ffrecord
-from fffs.layouts import Source, packed
+from fffs.layouts import packed
+from fffs.layouts.view import TreeView
 from fffs.native.engine import BLOCK
 from fffs.packing.pack import build_tree
 from fffs.packing.pack_file import PackFile
@@ -64,12 +65,12 @@ def pack_archive(
 
 
 @contextlib.contextmanager
-def reread(file: AtomicFile) -> Iterator[Source]:
+def reread(file: AtomicFile) -> Iterator[TreeView]:
     """A packed folder that was written, read back from the disk before it is in place. Raises as ``load_source``."""
     written = file.reread()
     with closed_on_error((written,)):
         loaded = packed.load(SourceFile(written, ffrecord.load_index(written)))
-    with Source(loaded.tree, RecordStore([loaded.file]), "packed") as source:
+    with TreeView(loaded.tree, RecordStore([loaded.file]), layout="packed") as source:
         yield source
 
 
@@ -112,7 +113,7 @@ def compare_folder(folder: str, output: AtomicFile, progress: Progress | None) -
                 _compare(result, target, k, iter(functools.partial(content.read, BLOCK), b""), work)
 
 
-def _compare(result: Source, target: str, record: int, pieces: Iterator[bytes], work: Jobs) -> None:
+def _compare(result: TreeView, target: str, record: int, pieces: Iterator[bytes], work: Jobs) -> None:
     """Compare a file, in pieces, with its record in the result."""
     at = 0
     for piece in pieces:

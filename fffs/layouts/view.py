@@ -133,14 +133,15 @@ class View(Closing):
 class TreeView(View):
     """A tree whose files are records. An inode is a node plus one.
 
+    ``layout``: "packed", "union" (of packed folders), "plain" (numbered records) or "granular" (a data set).
     ``forwarded``: uint8[nodes], 1: a file that is not the bytes of its record; None: there are none.
     """
 
     forwarded: Any = None
 
-    def __init__(self, tree: Tree, store: RecordStore, warnings: Sequence[str] = ()) -> None:
+    def __init__(self, tree: Tree, store: RecordStore, warnings: Sequence[str] = (), layout: str = "") -> None:
         super().__init__(store, len(tree.mode), warnings)
-        self.tree = tree
+        self.tree, self.layout = tree, layout
         # Items of a memoryview are Python ints at once, which numpy's are not.
         self._mode, self._nlink, self._mtime = memoryview(tree.mode), memoryview(tree.nlink), memoryview(tree.mtime)
         self._ref, self._count, self._parent = memoryview(tree.ref), memoryview(tree.count), memoryview(tree.parent)

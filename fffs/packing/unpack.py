@@ -26,7 +26,8 @@ from fffs.files.dirfd import Ways
 from fffs.files.early import EarlyWriting
 from fffs.files.pwrite import NewFile
 from fffs.files.rights import set_mode, set_time
-from fffs.layouts import Source, load_source
+from fffs.layouts import load_source
+from fffs.layouts.view import TreeView
 from fffs.packing.linking import Linker
 from fffs.records.store import RecordStore
 from fffs.tree.tree import ROOT
@@ -38,7 +39,7 @@ NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def unpack(
-    source: PathLike | Source,
+    source: PathLike | TreeView,
     target: PathLike,
     *,
     special_bits: bool = False,
@@ -75,7 +76,7 @@ def unpack(
     name = named(target, "the folder to unpack into")
     path = _check_target(name)
     with contextlib.ExitStack() as opened:
-        if not isinstance(source, Source):
+        if not isinstance(source, TreeView):
             source = opened.enter_context(load_source(source))
             for line in source.warnings:
                 (warn or log.warning)(line)
@@ -97,7 +98,7 @@ def _check_target(name: str) -> bytes:
     return path
 
 
-def _refuse_multiplied(source: Source) -> None:
+def _refuse_multiplied(source: TreeView) -> None:
     """Refuse what would become more bytes than it has: hard links are one file, but different files may name one
     record, and a small source could fill any disk. Symbolic links may share what they say.
     """
@@ -125,7 +126,7 @@ class _Unpacker:
 
     def __init__(
         self,
-        source: Source,
+        source: TreeView,
         folder: AtomicFolder,
         special_bits: bool,
         progress: Progress | None,

@@ -11,8 +11,8 @@ import numpy as np
 
 from fffs.base.jobs import Progress
 from fffs.errors import ChecksumError, ReadError, TruncatedError
-from fffs.layouts import Source
 from fffs.layouts.packed import load as load_packed
+from fffs.layouts.view import TreeView
 from fffs.native.engine import BLOCK, CHECK_NONE, crc32_combine
 from fffs.records.source_file import SourceFile
 from fffs.tree import packed_pickle
@@ -33,7 +33,7 @@ class BadRecord:
     problem: str
 
 
-def verify(source: Source, progress: Progress | None = None) -> list[BadRecord]:
+def verify(source: TreeView, progress: Progress | None = None) -> list[BadRecord]:
     """Read every record of a source, in bounded memory, and return those that are bad.
 
     A packed folder's tree is checked too: ffrecord and fffs must see the same one, and block checksums must add up.
@@ -58,12 +58,12 @@ def verify(source: Source, progress: Progress | None = None) -> list[BadRecord]:
     return sorted(bad, key=lambda entry: entry.number)
 
 
-def unverifiable(source: Source) -> int:
+def unverifiable(source: TreeView) -> int:
     """How many records have no checksum, so that nobody can say whether they are what was written."""
     return sum(len(file.index) for file in source.store.files if file.index.check == CHECK_NONE)
 
 
-def _batches(source: Source) -> Iterator[tuple[Any, int]]:
+def _batches(source: TreeView) -> Iterator[tuple[Any, int]]:
     """(int64 record numbers in order, their bytes), each a few thousand records or a few hundred MiB."""
     store = source.store
     begin = size = 0
@@ -74,7 +74,7 @@ def _batches(source: Source) -> Iterator[tuple[Any, int]]:
             begin, size = number + 1, 0
 
 
-def _describe(source: Source, number: int, name: str | None, error: Exception) -> BadRecord:
+def _describe(source: TreeView, number: int, name: str | None, error: Exception) -> BadRecord:
     if isinstance(error, ChecksumError):
         problem = f"checksum mismatch (expected {error.expected:#010x}, got {error.actual:#010x})"
     elif isinstance(error, TruncatedError):
@@ -87,7 +87,7 @@ def _describe(source: Source, number: int, name: str | None, error: Exception) -
     return BadRecord(file.index.path, row, number, int(file.index.starts[row]), name, problem)
 
 
-def _names(source: Source, numbers: set[int]) -> dict[int, str]:
+def _names(source: TreeView, numbers: set[int]) -> dict[int, str]:
     """The path of each bad record, where it has one; the first of several."""
     names: dict[int, str] = {}
     if not numbers:
@@ -99,7 +99,7 @@ def _names(source: Source, numbers: set[int]) -> dict[int, str]:
     return names
 
 
-def _check_tree(source: Source, k: int, file: SourceFile) -> Iterator[BadRecord]:
+def _check_tree(source: TreeView, k: int, file: SourceFile) -> Iterator[BadRecord]:
     """What the checksum of the tree's record cannot tell: whether its parts agree."""
     index, row = file.index, len(file.index) - 1
     where = (index.path, row, source.store.first_record(k) + row, int(index.starts[row]), None)

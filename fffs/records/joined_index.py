@@ -40,15 +40,15 @@ class JoinedIndex:
 
     # ------------------------------------------------------------ where records are
 
-    def file_of(self, record: int) -> SourceFile:
-        """The file a record is in. ``record`` is not checked and counts from 0."""
-        return self.files[bisect.bisect_right(self._firsts, record) - 1] if len(self.files) > 1 else self.files[0]
+    def file_of(self, record: int) -> int:
+        """Which file a record is in, by the files' numbers. ``record`` is not checked and counts from 0."""
+        return bisect.bisect_right(self._firsts, record) - 1
 
     def locate(self, record: int) -> tuple[SourceFile, int]:
         """The file a record is in, and its number there. Raises RecordIndexError."""
         if not 0 <= record < self.n:
             raise RecordIndexError(f"there is no record {record}: the numbers go from 0 to {self.n - 1}")
-        k = bisect.bisect_right(self._firsts, record) - 1
+        k = self.file_of(record)
         return self.files[k], record - self._firsts[k]
 
     def first_record(self, file: int) -> int:

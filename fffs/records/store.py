@@ -90,6 +90,7 @@ class RecordStore(Shared):
         self._batches = BatchReader(self._index)
         self._ranges = RangeReader(self.files)
         self._local = all(file.file.descriptor >= 0 for file in self.files)
+        self._reads = [(file.file.descriptor, file.index.check) for file in self.files]
         self._unchecked = {k for k, file in enumerate(self.files) if file.index.check == CHECK_NONE}
         self._closes_files = closes_files
         Shared.__init__(self, self.files[0].index.path if self.files else "no files")
@@ -253,22 +254,21 @@ class RecordStore(Shared):
 
     def read_one(self, record: int) -> UInt8Array:
         """Read one record: a 1-D writable uint8 array with memory of its own. Raises what ``read`` raises."""
+        # A few microseconds in all: each call and each attribute counts.
         index = self._index
         number = record if type(record) is int else as_number(record)
         if not 0 <= number < self.n:
             number = int(resolve([number], self.n)[0])
         if index.truncated:
             index.refuse_truncated((number,))
-        # A few microseconds in all: each call counts.
         offset = index.starts.item(number)
         length = index.ends.item(number) - offset
         buffer = room(length)
-        source = index.file_of(number)
+        descriptor, kind = self._reads[index.file_of(number) if len(self._reads) > 1 else 0]
         check = self.policy.check
-        kind, expected = (source.index.check, index.checksums.item(number)) if check else (CHECK_NONE, 0)
+        kind, expected = (kind, index.checksums.item(number)) if check else (CHECK_NONE, 0)
         self.begin_use()
         try:
-            descriptor = source.file.descriptor
             # Of other files, and where something is wrong, a batch of one: it says what.
             status = descriptor < 0 or _read_one(
                 descriptor, offset, length, _from_buffer(_BYTES, buffer), kind, expected

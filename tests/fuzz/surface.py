@@ -21,7 +21,8 @@ from fffs import FileReader, LegacyFileWarning, PackedFolder
 from fffs.errors import ChecksumError, EntryNotFoundError, FffsError, FormatError, RecordError, TruncatedError
 from fffs.files.local import LocalFile
 from fffs.formats.ffrecord import load_index
-from fffs.layouts import Source, load_source
+from fffs.layouts import load_source
+from fffs.layouts.view import TreeView
 from fffs.packing.verify import verify
 from fffs.records.policy import ReadPolicy
 from fffs.records.store import RecordStore
@@ -225,7 +226,7 @@ def view_of_ffrecord(root: packs.Folder) -> dict[bytes, int | None]:
 # ---------------------------------------------------------------- whole files
 
 
-def check_verified(source: Source, data: bytes, rows: list[tuple[int, int, int]], root: packs.Folder | None) -> None:
+def check_verified(source: TreeView, data: bytes, rows: list[tuple[int, int, int]], root: packs.Folder | None) -> None:
     """Verify reports the records that are bad, and a tree that ffrecord sees differently."""
     bad = verify(source)
     reported = {entry.number for entry in bad}
@@ -240,7 +241,7 @@ def check_verified(source: Source, data: bytes, rows: list[tuple[int, int, int]]
         assert packs.unpickled(pickled) == view_of_ffrecord(root), "ffrecord sees another tree"
 
 
-def check_pickle(source: Source, data: bytes, rows: list[tuple[int, int, int]], root: packs.Folder) -> None:
+def check_pickle(source: TreeView, data: bytes, rows: list[tuple[int, int, int]], root: packs.Folder) -> None:
     """A tree that comes from the pickle is what Python makes of it."""
     if source.store.files[0].index.blocks is None:
         try:

@@ -11,7 +11,8 @@ from fffs.base.numbers import resolve
 from fffs.cli.output import put
 from fffs.cli.parser import OK
 from fffs.errors import EntryNotFoundError, RecordIndexError, UsageError
-from fffs.layouts import Source, load_source
+from fffs.layouts import load_source
+from fffs.layouts.view import TreeView
 
 CHUNK = 1 << 22
 
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def _record(source: Source, shown: str, path: str, is_number: bool) -> int:
+def _record(source: TreeView, shown: str, path: str, is_number: bool) -> int:
     if is_number:
         try:
             return int(resolve([int(path)], source.store.n)[0])

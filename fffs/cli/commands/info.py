@@ -10,8 +10,9 @@ from typing import Any
 from fffs.base.text import human
 from fffs.cli.output import put, say, warn
 from fffs.cli.parser import OK
-from fffs.layouts import Source, load_source
+from fffs.layouts import load_source
 from fffs.layouts.packed import load as load_packed
+from fffs.layouts.view import TreeView
 from fffs.native import engine
 
 LAYOUTS = {
@@ -48,7 +49,7 @@ def _readable(key: str, value: Any) -> str:
     return f"{value} ({human(value)})" if key.endswith("bytes") else str(value)
 
 
-def describe(source: Source) -> dict[str, Any]:
+def describe(source: TreeView) -> dict[str, Any]:
     """The facts about a source, by name."""
     tree, files = source.tree, source.store.files
     kinds = tree.kinds

@@ -13,7 +13,8 @@ from typing import Any
 
 from fffs.cli.output import printable, put, warn
 from fffs.cli.parser import OK
-from fffs.layouts import Source, load_source
+from fffs.layouts import load_source
+from fffs.layouts.view import TreeView
 from fffs.native.engine import CHECK_CRC32C
 from fffs.packed_folder import not_found
 
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def _resolve(source: Source, shown: str, path: bytes) -> tuple[bytes, int]:
+def _resolve(source: TreeView, shown: str, path: bytes) -> tuple[bytes, int]:
     """A path without its ornaments, and its node. Links on the way are followed, and links to folders, as in ls(1)."""
     tree = source.tree
     plain = b"/".join(part for part in path.split(b"/") if part not in (b"", b"."))
@@ -47,14 +48,14 @@ def _resolve(source: Source, shown: str, path: bytes) -> tuple[bytes, int]:
     return plain, node
 
 
-def _entries(source: Source, path: bytes, node: int, recursive: bool) -> Iterator[tuple[bytes, int]]:
+def _entries(source: TreeView, path: bytes, node: int, recursive: bool) -> Iterator[tuple[bytes, int]]:
     """What is to be shown for a path, with names relative to it: a folder's entries, or itself."""
     if not source.tree.is_dir(node):
         return iter([(path, node)])
     return source.tree.walk(node) if recursive else source.tree.entries(node)
 
 
-def _print_json(source: Source, folders: list[tuple[bytes, int]], recursive: bool) -> None:
+def _print_json(source: TreeView, folders: list[tuple[bytes, int]], recursive: bool) -> None:
     """One array. Written as it is made: a tree may have millions of names."""
     before = b"[\n "
     for path, node in folders:
@@ -65,7 +66,7 @@ def _print_json(source: Source, folders: list[tuple[bytes, int]], recursive: boo
     put(b"\n]\n" if before.startswith(b",") else b"[]\n")
 
 
-def _print(source: Source, folders: list[tuple[bytes, int]], recursive: bool, long: bool) -> None:
+def _print(source: TreeView, folders: list[tuple[bytes, int]], recursive: bool, long: bool) -> None:
     # To a terminal, names are shown so that they cannot command it; to a file or a pipe, as they are.
     show = _printable if sys.stdout is not None and sys.stdout.isatty() else bytes
     for k, (path, node) in enumerate(folders):
@@ -76,12 +77,12 @@ def _print(source: Source, folders: list[tuple[bytes, int]], recursive: bool, lo
             put((_long(source, child) if long else b"") + show(name) + target + b"\n")
 
 
-def _size(source: Source, node: int) -> int:
+def _size(source: TreeView, node: int) -> int:
     tree = source.tree
     return source.store.length(tree.record(node)) if tree.is_file(node) else int(tree.count[node])
 
 
-def _long(source: Source, node: int) -> bytes:
+def _long(source: TreeView, node: int) -> bytes:
     tree = source.tree
     mode = stat.filemode(int(tree.mode[node]))
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(int(tree.mtime[node]) / 1e9))
@@ -92,7 +93,7 @@ def _printable(name: bytes) -> bytes:
     return printable(name.decode("utf-8", "backslashreplace")).encode()
 
 
-def _describe(source: Source, path: bytes, node: int) -> dict[str, Any]:
+def _describe(source: TreeView, path: bytes, node: int) -> dict[str, Any]:
     tree, store = source.tree, source.store
     described: dict[str, Any] = {
         "path": os.fsdecode(path),

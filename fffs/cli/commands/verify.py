@@ -12,7 +12,8 @@ from fffs.cli.output import complain, printable, put, say
 from fffs.cli.parser import OK
 from fffs.cli.progress import ProgressBar
 from fffs.errors import FormatError, RecordError
-from fffs.layouts import Source, load_records, load_source
+from fffs.layouts import load_records, load_source
+from fffs.layouts.view import TreeView
 from fffs.packing.sidecars import keep_checksums
 from fffs.packing.verify import BadRecord, unverifiable, verify
 from fffs.records import index_cache
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     return RecordError.exit_code
 
 
-def _load(paths: list[str], form: str | None) -> tuple[Source, FormatError | None]:
+def _load(paths: list[str], form: str | None) -> tuple[TreeView, FormatError | None]:
     """The source; where its tree of names is damaged, its records alone, and why."""
     with index_cache.unused():
         try:

@@ -1,0 +1,254 @@
+"""Opening any source as a view: which layout it has, and its tree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fffs.base.paths import PathLike
+from fffs.base.withblock import closed_on_error
+from fffs.errors import FormatError, MetadataError, RecordError, SourceNotFoundError, UsageError
+from fffs.formats.bag import COMPRESSED
+from fffs.formats.sources import expand_sources, open_files
+from fffs.layouts import packed, plain, union
+from fffs.layouts.rows_view import RowsView
+from fffs.layouts.view import DecodedTreeView, TreeView, View
+from fffs.records.policy import ReadPolicy
+from fffs.records.source_file import SourceFile
+from fffs.records.store import RecordStore
+from fffs.tree.tree import Tree
+
+Paths = PathLike | Sequence[PathLike]
+
+
+def load_source(paths: Paths, suffix: str = "", check_data: bool = True, format: str | None = None) -> TreeView:
+    """Open a record file of any format, a folder of them, a list of both, or a granular data set, as one tree.
+
+    One packed folder shows its tree; several show their union, in which the first wins. Plain record files show one
+    file per record, numbered through; ``suffix`` is added to each name. A data set shows a folder per datapoint, with
+    every blob as it is stored.
+
+    Args:
+        paths: a file, a folder, or a list of them.
+        suffix: ends the numbered names.
+        check_data: compare the checksums of trees and tables, where there are some.
+        format: "ffrecord", "tfrecord", "ofrecord" or "bag", for files that are not recognised by content and name.
+
+    Raises:
+        UsageError: packed and plain files are mixed, a suffix is given for what has names of its own, or there is no
+            such format.
+        FormatError, SourceNotFoundError, ReadError: a file cannot be opened.
+
+    """
+    names = _names(paths)
+    if path := _data_set(names, suffix, format):
+        return _load_data_set(path, check_data)
+    return _load_files(names, suffix, check_data, format)
+
+
+def load_packed(paths: Paths, check_data: bool = True) -> TreeView:
+    """``load_source`` for packed folders alone: names of records that somebody has given them.
+
+    Raises:
+        FormatError: it is something else. MetadataError: its tree is damaged. And what ``load_source`` raises.
+
+    """
+    source = load_source(paths, check_data=check_data)
+    if source.layout in ("packed", "union"):
+        return source
+    with source:
+        shown, store = source.store.files[0].index.path, source.store
+        # There is no tree: because there never was one, or because its first bytes are damaged?
+        if source.layout == "plain" and store.n and store.verify(np.array([store.n - 1])):
+            raise MetadataError(f"{shown}: the last record, where the tree should be, is damaged")
+        raise FormatError(f"{shown}: not a packed folder (it has no tree)")
+
+
+def load_records(paths: Paths, format: str | None = None) -> TreeView:
+    """Open record files, or folders of them, as numbered files, whatever names they hold: those may be damaged.
+    format: as in ``load_source``.
+
+    Raises:
+        FormatError, SourceNotFoundError, ReadError: a file cannot be opened.
+
+    """
+    names = _names(paths)
+    if path := _data_set(names, "", format):
+        return _load_blobs(path)
+    return _load(_open(names, True, format), lambda files: _load_plain(files, ""))
+
+
+def load_shown(
+    paths: Paths,
+    suffix: str = "",
+    check_data: bool = True,
+    format: str | None = None,
+    decode: bool | None = None,
+) -> View:
+    """``load_source`` as a view, which can show decoded files and rows as well. Close it when done.
+
+    Args:
+        paths: as there.
+        suffix: as there.
+        check_data: as there.
+        format: as there.
+        decode: True: what is in the records of TFRecord and OFRecord files, and a data set's arrays and numbers as
+            ``.npy`` files. None: only a data set's arrays. False: everything as it is stored.
+
+    Raises:
+        UsageError: it cannot be decoded; and what ``load_source`` raises.
+
+    """
+    names = _names(paths)
+    if path := _data_set(names, suffix, format):
+        return _show_data_set(path, check_data, decode)
+    if not decode:
+        return _load_files(names, suffix, check_data, format)
+    if suffix:
+        raise UsageError("--suffix is for records as they are stored; leave it or decode out")
+    return _decode(_open(names, check_data, format), check_data)
+
+
+# ---------------------------------------------------------------- record files
+
+
+def _names(paths: Paths) -> list[str]:
+    given = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else paths
+    return [os.fsdecode(path) for path in given]
+
+
+def _load_files(names: list[str], suffix: str, check_data: bool, form: str | None) -> TreeView:
+    return _load(_open(names, check_data, form), lambda files: _load_any(files, suffix, check_data), check_data)
+
+
+def _load(files: list[SourceFile], layout: Callable[[list[SourceFile]], _Loaded], check_data: bool = True) -> TreeView:
+    with closed_on_error(files):
+        loaded = layout(files)
+    cut = tuple(
+        f"{file.index.path}: the file was cut: {file.index.count_readable()} of its {len(file.index)} records "
+        "are there; copy it again"
+        for file in loaded.files
+        if file.index.truncated
+    )
+    # The last step: from here on the store owns the files.
+    store = RecordStore(loaded.files, ReadPolicy(check=check_data))
+    return TreeView(loaded.tree, store, (*cut, *loaded.warnings), loaded.layout)
+
+
+def _open(names: list[str], check_data: bool, form: str | None) -> list[SourceFile]:
+    paths = expand_sources(names)
+    if not paths:
+        raise SourceNotFoundError("nothing to open")
+    return open_files(paths, check_data, form)
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """What a layout made of open files: the files with their final indexes, and the tree."""
+
+    files: list[SourceFile]
+    tree: Tree
+    layout: str
+    warnings: tuple[str, ...] = ()
+
+
+def _load_any(files: list[SourceFile], suffix: str, check_data: bool) -> _Loaded:
+    if not _all_packed(files):
+        return _load_plain(files, suffix)
+    if suffix:
+        raise UsageError(f"{files[0].index.path}: a packed folder has names of its own; leave --suffix out")
+    return _load_packed(files, check_data)
+
+
+def _all_packed(files: list[SourceFile]) -> bool:
+    are_packed = [packed.is_packed(file) for file in files]
+    if any(are_packed) and not all(are_packed):
+        odd = files[are_packed.index(False)].index.path
+        raise UsageError(f"{odd}: not a packed folder, and the other sources are; open them separately")
+    return all(are_packed)
+
+
+def _load_plain(files: list[SourceFile], suffix: str) -> _Loaded:
+    if not suffix and all(file.index.path.endswith(COMPRESSED) for file in files):
+        suffix = ".zst"  # what is stored
+    n = sum(len(file.index) for file in files)
+    mtime = max(file.file.mtime_ns for file in files)
+    return _Loaded(files, plain.build(n, suffix, mtime, files[0].index.path), "plain")
+
+
+def _load_packed(files: list[SourceFile], check_data: bool) -> _Loaded:
+    loaded = [packed.load(file, check_data) for file in files]
+    files = [entry.file for entry in loaded]
+    if len(loaded) == 1:
+        return _Loaded(files, loaded[0].tree, "packed")
+    tree, hidden = union.merge([entry.tree for entry in loaded], [len(file.index) for file in files])
+    lines = tuple(f"{os.fsdecode(path)}: also in {files[k].index.path}, which is hidden" for path, k in hidden)
+    return _Loaded(files, tree, "union", lines)
+
+
+def _decode(files: list[SourceFile], check_data: bool) -> View:
+    from fffs.layouts.messages import MessageRows
+
+    store = RecordStore(files, ReadPolicy(check=check_data))
+    with closed_on_error((store,)):
+        return RowsView(MessageRows(files, store), store)
+
+
+# ---------------------------------------------------------------- data sets
+
+
+def _data_set(names: list[str], suffix: str, form: str | None) -> str:
+    """The data set that is meant, or nothing: also where a format is named, since those are of record files."""
+    if form is not None:
+        return ""
+    folders = [name for name in names if os.path.isdir(name)]
+    if not folders:
+        return ""  # what granular needs is imported for a folder at most: that takes as long as opening a large pack
+    from fffs.granular.shards import data_set_folders
+
+    sets = [name for name in folders if data_set_folders(name)]
+    if sets and len(names) > 1:
+        raise UsageError(f"{sets[0]}: a granular data set can only be opened alone")
+    if sets and suffix:
+        raise UsageError(f"{sets[0]}: a granular data set has names of its own; leave --suffix out")
+    return sets[0] if sets else ""
+
+
+def _load_data_set(path: str, check_data: bool) -> TreeView:
+    from fffs.layouts import granular
+
+    data = granular.DataSetFiles(path)
+    with closed_on_error(data.files):
+        tree = granular.build(data, check_data)
+    return TreeView(tree, RecordStore(data.files, ReadPolicy(check=check_data)), layout="granular")
+
+
+def _load_blobs(path: str) -> TreeView:
+    """All records of all its Bags as numbered files."""
+    from fffs.layouts import granular
+
+    data = granular.DataSetFiles(path)
+    with closed_on_error(data.files):
+        loaded = _load_plain(data.files, "")
+    return TreeView(loaded.tree, RecordStore(data.files), layout=loaded.layout)
+
+
+def _show_data_set(path: str, check_data: bool, decode: bool | None) -> View:
+    from fffs.layouts import granular, granular_rows
+
+    data = granular.DataSetFiles(path)
+    arrays, numbers = decode is not False, decode is True
+    warnings: tuple[str, ...] = ()
+    store = RecordStore(data.files, ReadPolicy(check=check_data))
+    with closed_on_error((store,)):
+        if data.fits_a_tree():
+            try:
+                tree = granular.build(data, check_data, granular_rows.shown_keys(data, arrays, numbers))
+                decoded = granular_rows.decoded_files(data, tree, store, arrays, numbers)
+                return DecodedTreeView(tree, store, decoded) if decoded else TreeView(tree, store)
+            except (MetadataError, RecordError) as error:  # of some rows: the others can be shown
+                warnings = (str(error),)
+        return RowsView(granular_rows.GranularRows(data, store, arrays, numbers), store, warnings)
