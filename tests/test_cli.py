@@ -30,7 +30,6 @@ from golden_files import GOLDEN
 import fffs
 from fffs import errors
 from fffs.cli import parser
-from fffs.formats import table
 from fffs.version import __version__
 
 FFFS = [sys.executable, "-m", "fffs"]
@@ -187,10 +186,6 @@ def test_what_follows_two_dashes_is_no_option(words: list[str], found: dict[str,
 def test_what_is_too_much_after_two_dashes_is_named(pack: Path) -> None:
     assert fails(2, "umount", "--", "-m", "-n") == "unrecognized arguments: -n (see fffs umount --help)"
     assert "the name is empty" in fails(2, "umount", "--", "")
-
-
-def test_the_formats_that_can_be_named_are_those_there_are() -> None:
-    assert [form.name for form in table.FORMATS] == parser.FORMATS
 
 
 def test_the_help_lists_commands_and_exit_codes() -> None:

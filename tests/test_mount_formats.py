@@ -499,7 +499,7 @@ def test_damage_after_a_record_was_decoded_is_found(tmp_path: Path, decoding: Ca
 )
 def test_decoding_what_cannot_be_decoded_is_one_clear_line(source: str, tmp_path: Path) -> None:
     said = run_fffs("mount", granular.FOLDER.parent / source, tmp_path / "m", "-o", "decode", code=2)
-    assert said.count("\n") == 1 and "decode is for TFRecord, OFRecord and granular data sets" in said
+    assert said.count("\n") == 1 and "decode is for OFRecord, TFRecord and granular data sets" in said
     assert not (tmp_path / "m").exists()
 
 

@@ -8,7 +8,7 @@ import logging
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from fffs.base import environment
@@ -40,8 +40,22 @@ EXIT_CODES = """exit codes:
 """
 
 
-# Of record files, as in fffs.formats.table, which would be imported for every --help.
-FORMATS = ["ffrecord", "tfrecord", "ofrecord", "bag"]
+class _Formats:
+    """The names of formats of record files, and others: the choices of an option. The table of formats is imported when
+    one is named, or listed, because that takes longer than all else that a command may have to do.
+    """
+
+    def __init__(self, *others: str) -> None:
+        self._others = others
+
+    def __iter__(self) -> Iterator[str]:
+        from fffs.formats.table import FORMATS
+
+        yield from (form.name for form in FORMATS)
+        yield from self._others
+
+    def __contains__(self, name: object) -> bool:
+        return name in tuple(self)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -123,7 +137,7 @@ def _add_format(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         metavar="FORMAT",
-        choices=FORMATS,
+        choices=_Formats(),
         help="of the record files: %(choices)s (default: as recognised)",
     )
 
@@ -181,13 +195,13 @@ def _add_convert(commands: _Commands[_CommandParser]) -> None:
         "--from",
         dest="source_format",
         metavar="FORMAT",
-        choices=[*FORMATS, "granular", "tar", "zip", "folder"],
+        choices=_Formats("granular", "tar", "zip", "folder"),
         help="what SRC is: %(choices)s (default: as recognised)",
     )
     parser.add_argument(
         "--to",
         metavar="FORMAT",
-        choices=[*FORMATS, "granular"],
+        choices=_Formats("granular"),
         help="what DST shall be: %(choices)s (default: as its name says)",
     )
     parser.add_argument("--layout", choices=["v1", "v3"], default="v1", help="of Bags and data sets (default: v1)")

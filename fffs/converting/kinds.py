@@ -10,58 +10,60 @@ from fffs.converting.archives import is_tar, is_zip
 from fffs.files.atomic import CHECKSUMS
 from fffs.files.file import File
 from fffs.files.local import LocalFile
-from fffs.formats import bag, ffrecord, tfrecord
-from fffs.formats.part_names import PATTERN
-from fffs.formats.table import BAG, FFRECORD, FORMATS, TFRECORD, find_format
+from fffs.formats.table import FORMATS, find_format, named_format
 
-RECORDS: Final = tuple(form.name for form in FORMATS)
 GRANULAR: Final = "granular"
 FOLDER: Final = "folder"
 ARCHIVES: Final = ("tar", "zip")
-SOURCES: Final = (*RECORDS, GRANULAR, *ARCHIVES, FOLDER)
-DESTINATIONS: Final = (*RECORDS, GRANULAR)
 COUNTED: Final = {GRANULAR: "row", FOLDER: "file"} | dict.fromkeys(ARCHIVES, "file")
 """What is counted of a source, where it is not records."""
 
-SIDECARS: Final = (*tfrecord.SIDECARS, CHECKSUMS)
+
+def is_records(kind: str) -> bool:
+    """Whether a kind is a format of record files."""
+    return any(form.name == kind for form in FORMATS)
+
+
+def sources() -> list[str]:
+    """All kinds of sources: formats of record files and others."""
+    return [*(form.name for form in FORMATS), GRANULAR, *ARCHIVES, FOLDER]
+
+
+def destinations() -> list[str]:
+    """All kinds of results."""
+    return [*(form.name for form in FORMATS), GRANULAR]
 
 
 def kind_of_source(path: str) -> str:
-    """One of SOURCES. Raises SourceNotFoundError, UsageError, ReadError."""
+    """One of ``sources``. Raises SourceNotFoundError, UsageError, ReadError."""
     if os.path.isdir(path):
         return _kind_of_folder(path)
-    if not os.path.lexists(path) and (PATTERN.fullmatch(os.path.basename(path)) or _has_shards(path)):
-        return TFRECORD.name
+    if not os.path.lexists(path):
+        for form in FORMATS:
+            if form.is_set(path):
+                return form.name
     with LocalFile.open(path) as file:
         return _kind_of_file(file)
 
 
 def _kind_of_file(file: File) -> str:
-    path = file.name
-    if bag.recognise(b"", 0, path):
-        return BAG.name  # a record of a Bag may be anything, and it begins with one
-    if tfrecord.is_head(file.read_bytes(0, tfrecord.HEAD.size)):
-        return TFRECORD.name  # nothing else begins with such a checksum
-    named = any(form.is_part(os.path.basename(path)) for form in FORMATS)
+    """What a name says for certain, then what content does, comes before the archive that it may look like."""
+    head = file.read_bytes(0, 64)
+    form = named_format(file.name) or next((form for form in FORMATS if form.has_head(head)), None)
+    if form is not None:
+        return form.name
+    named = any(form.is_part(os.path.basename(file.name)) for form in FORMATS)
     archive = "tar" if is_tar(file, named=named) else "zip" if is_zip(file) else None
     if archive is None:
         return find_format(file).name
-    return FFRECORD.name if ffrecord.is_certain(file) else archive
-
-
-def _has_shards(path: str) -> bool:
-    """Whether a name is what shards have in common."""
-    folder, stem = os.path.split(path)
-    try:
-        return any(name.startswith(f"{stem}-0") and "-of-" in name for name in os.listdir(folder or "."))
-    except OSError:
-        return False
+    return next((form.name for form in FORMATS if form.is_certain(file)), archive)
 
 
 def _kind_of_folder(path: str) -> str:
     """A folder with nothing but parts in it is taken for these, any other for what it is."""
+    endings = (CHECKSUMS, *(ending for form in FORMATS for ending in form.sidecar_endings))
     with reading(path):
-        names = [name for name in os.listdir(path) if not name.startswith(".") and not name.endswith(SIDECARS)]
+        names = [name for name in os.listdir(path) if not name.startswith(".") and not name.endswith(endings)]
     from fffs.granular.shards import data_set_folders  # granular takes long to import: for a folder at most
 
     if data_set_folders(path):

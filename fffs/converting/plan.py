@@ -67,7 +67,7 @@ class Request:
 class Plan:
     """What becomes of a source.
 
-    ``kind``: of the source, one of ``kinds.SOURCES``. ``form``: of the files that are written; None for a data set.
+    ``kind``: of the source, one of ``kinds.sources``. ``form``: of the files that are written; None for a data set.
     ``replaced``: the files that are where the result will be. ``sources``: what is read, as it was before anything was
     opened. ``warnings``: what is said before it begins.
 
@@ -86,7 +86,7 @@ class Plan:
 
     @property
     def to(self) -> str:
-        """What the result is, one of ``kinds.DESTINATIONS``."""
+        """What the result is, one of ``kinds.destinations``."""
         return self.form.name if self.form else kinds.GRANULAR
 
     def cut(self, lengths: Int64Array) -> list[int]:
@@ -116,7 +116,7 @@ def make_plan(request: Request) -> Plan:
     to = named.name if named else request.to
     sources = Sources(kind, request.source)
     try:
-        is_packed = kind in kinds.RECORDS and _is_packed(kind, sources)
+        is_packed = kinds.is_records(kind) and _is_packed(kind, sources)
         content = _content(request, kind, to, is_packed, len(sources.records) > 1)
     except (FormatError, RecordError):
         sources.refuse_changed()  # that is why
@@ -132,7 +132,7 @@ def make_plan(request: Request) -> Plan:
 
 
 def _refuse_options(request: Request) -> None:
-    for kind, known in ((request.from_, kinds.SOURCES), (request.to, kinds.DESTINATIONS)):
+    for kind, known in ((request.from_, kinds.sources()), (request.to, kinds.destinations())):
         if kind is not None and kind not in known:
             raise UsageError(f"there is no format {kind!r} here; there are {', '.join(known)}")
     if request.layout not in ("v1", "v3"):

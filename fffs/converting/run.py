@@ -14,8 +14,7 @@ from fffs.errors import FormatError, RecordError
 from fffs.files.atomic import AtomicFile
 from fffs.formats.bag_writer import no_appenders
 from fffs.formats.sources import open_files
-from fffs.formats.table import TFRECORD, format_named
-from fffs.formats.tfrecord_stream import TFRecordStream
+from fffs.formats.table import format_named
 from fffs.packing.pack import packed_folder
 from fffs.records.store import RecordStore
 
@@ -61,8 +60,8 @@ def _open_records(plan: Plan) -> Records:
     source, form = plan.request.source, format_named(plan.kind)
     if not form.is_compressed(source):
         return StoredRecords(RecordStore(open_files(plan.sources.records, True, form.name)), source)
-    if form is TFRECORD:
-        return StreamedRecords(lambda: TFRecordStream(source), source)
+    if read := form.read_stream:
+        return StreamedRecords(lambda: read(source), source)
     from fffs.granular.bag_reader import BagReader  # granular takes long to import: for compressed Bags at most
 
     bag = BagReader(source)

@@ -13,9 +13,9 @@ from fffs.errors import SourceChangedError, UsageError
 from fffs.files.atomic import CHECKSUMS
 from fffs.files.dirfd import close
 from fffs.files.stamps import is_unchanged, make_stamp
-from fffs.formats.bag import SUFFIX, sidecars
+from fffs.formats.bag import SUFFIX
 from fffs.formats.sources import expand_sources
-from fffs.formats.table import format_named
+from fffs.formats.table import FORMATS, format_named
 
 
 class Sources:
@@ -29,7 +29,7 @@ class Sources:
         self.records: list[str] = []
         self._folders: Sequence[str] = ()
         files: Iterable[str] = ()
-        if kind in kinds.RECORDS:
+        if kinds.is_records(kind):
             files = self.records = (format_named(kind).expand or expand_sources)(path)
         elif kind in kinds.ARCHIVES:
             files = [path]
@@ -95,5 +95,5 @@ def _with_sidecars(files: Iterable[str]) -> Iterator[str]:
     for name in files:
         yield name
         yield name + CHECKSUMS
-        if name.endswith(SUFFIX):
-            yield from sidecars(name)
+        for form in FORMATS:
+            yield from form.sidecars(name)

@@ -47,6 +47,18 @@ OFRECORD: Final = (
 )
 """The kinds of OneFlow's Feature, by number."""
 
+
+@dataclass(frozen=True)
+class Schema:
+    """What the records of a format are, as messages: ``FFFS_SCHEMA_*``, and the kinds of their features."""
+
+    message: int
+    kinds: tuple[Kind, ...]
+
+
+EXAMPLE_SCHEMA: Final = Schema(lib.FFFS_SCHEMA_EXAMPLE, EXAMPLE)
+OFRECORD_SCHEMA: Final = Schema(lib.FFFS_SCHEMA_OFRECORD, OFRECORD)
+
 # ---------------------------------------------------------------- decoding
 
 STEP: Final = 1 << 12  # entries that are Python numbers at a time: of hostile messages there may be very many

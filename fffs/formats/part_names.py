@@ -10,6 +10,8 @@ from typing import Final
 
 from fffs.base.paths import PathLike
 from fffs.errors import FormatError, ReadError, SourceNotFoundError, UsageError
+from fffs.formats.ffrecord import SUFFIX
+from fffs.formats.ofrecord import NAME as OFRECORD_NAME
 from fffs.formats.tfrecord import NAME, SIDECARS
 
 SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{1,9})-of-(?P<total>[0-9]{1,9})(?P<end>\.[^/]*)?", re.DOTALL)
@@ -80,6 +82,33 @@ def expand_parts(path: PathLike, prefix: str = "part-") -> list[str]:
         raise SourceNotFoundError(f"{name}: no parts ({prefix}0, {prefix}1, …) in this folder")
     _refuse_gaps(numbered, max(numbered) + 1, name, "part")
     return [os.path.join(name, numbered[k]) for k in range(len(numbered))]
+
+
+def ffrecord_parts(folder: str, names: list[str]) -> list[str]:
+    """The FFRecord files of a folder with these names, as ffrecord sorts them: numbers of records lead to the same."""
+    parts = sorted(name for name in names if name.endswith(SUFFIX) and not name.startswith("."))
+    return [os.path.join(folder, part) for part in parts]
+
+
+def ofrecord_parts(folder: str, names: list[str]) -> list[str]:
+    """The parts of a folder with these names, by number. Raises as ``expand_parts``."""
+    return expand_parts(folder) if any(OFRECORD_NAME.fullmatch(name) for name in names) else []
+
+
+def tfrecord_shards(folder: str, names: list[str]) -> list[str]:
+    """The TFRecord files of a folder with these names, shards by number. Raises as ``expand_shards``."""
+    return expand_shards(folder) if any(NAME.search(name) for name in names) else []
+
+
+def is_set_of_shards(path: str) -> bool:
+    """Whether a path, at which there is nothing, is a pattern of shards, or what their names begin with."""
+    folder, stem = os.path.split(path)
+    if PATTERN.fullmatch(stem):
+        return True
+    try:
+        return any(name.startswith(f"{stem}-0") and "-of-" in name for name in os.listdir(folder or "."))
+    except OSError:
+        return False
 
 
 def part_name(prefix: str, number: int, total: int, end: str = "") -> str:

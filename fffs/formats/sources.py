@@ -13,10 +13,7 @@ from fffs.errors import SourceNotFoundError
 from fffs.files.file import File
 from fffs.files.local import LocalFile
 from fffs.formats.ffrecord import SUFFIX
-from fffs.formats.ofrecord import NAME as PART
-from fffs.formats.part_names import expand_parts, expand_shards
-from fffs.formats.table import Format, recogniser
-from fffs.formats.tfrecord import NAME as TFRECORD_NAME
+from fffs.formats.table import FORMATS, Format, recogniser
 from fffs.records.sidecar import with_checksums
 from fffs.records.source_file import SourceFile
 
@@ -47,14 +44,9 @@ def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
 def _files_of_folder(path: str) -> list[str]:
     with reading(path):
         entries = os.listdir(path)
-    # As ffrecord sorts them, so that numbers of records lead to the same ones.
-    parts = sorted(entry for entry in entries if entry.endswith(SUFFIX) and not entry.startswith("."))
-    if parts:
-        return [os.path.join(path, part) for part in parts]
-    if any(PART.fullmatch(entry) for entry in entries):
-        return expand_parts(path)
-    if any(TFRECORD_NAME.search(entry) for entry in entries):
-        return expand_shards(path)
+    for form in FORMATS:
+        if files := form.parts_of(path, entries):
+            return files
     raise SourceNotFoundError(
         f"{path}: no {SUFFIX} files in this folder, nor OFRecord parts, nor TFRecord files; "
         "fffs pack makes one file of a folder"

@@ -7,13 +7,13 @@ file. A SequenceExample has the folders ``context`` and ``feature_lists``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from fffs.errors import RecordError, UsageError
-from fffs.formats.features import EXAMPLE, OFRECORD, Decoded, Kind
+from fffs.formats.features import Decoded, Kind, Schema
 from fffs.formats.protobuf import MessageError
+from fffs.formats.table import FORMATS, format_of
 from fffs.layouts import npy
 from fffs.layouts.escape import file_name
 from fffs.layouts.plain import number_names
@@ -24,20 +24,6 @@ from fffs.records.store import RecordStore
 
 LARGEST = 64 << 20
 """Bytes of a record that is decoded. Numbers take up to 8 bytes for one, and three times that meanwhile."""
-
-
-@dataclass(frozen=True)
-class _Schema:
-    """What the records of a format are."""
-
-    message: int
-    kinds: tuple[Kind, ...]
-
-
-_SCHEMAS = {
-    "TFRecord": _Schema(lib.FFFS_SCHEMA_EXAMPLE, EXAMPLE),
-    "OFRecord": _Schema(lib.FFFS_SCHEMA_OFRECORD, OFRECORD),
-}
 
 
 class MessageRows:
@@ -77,16 +63,17 @@ class MessageRows:
         )
 
 
-def _schema(file: SourceFile) -> _Schema:
-    if file.index.format not in _SCHEMAS:
+def _schema(file: SourceFile) -> Schema:
+    form = format_of(file.index)
+    if form is None or form.schema is None:
         raise UsageError(
             f"{file.index.path}: of format {file.index.format}, whose records cannot be decoded; decode is for "
-            "TFRecord, OFRecord and granular data sets"
+            f"{', '.join(form.title for form in FORMATS if form.schema)} and granular data sets"
         )
-    return _SCHEMAS[file.index.format]
+    return form.schema
 
 
-def _entries(data: bytes, record: int, schema: _Schema) -> Entries:
+def _entries(data: bytes, record: int, schema: Schema) -> Entries:
     message = _Message(data, schema.message, schema.kinds, record)
     if not message.sequence:
         return message.one_each()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fffs.errors import ChecksumError, FormatError, MetadataError, UnsupportedError
-from fffs.formats.table import may_hold_tree
+from fffs.formats.table import format_of
 from fffs.records.index import RecordIndex
 from fffs.records.policy import ReadPolicy
 from fffs.records.source_file import SourceFile
@@ -28,10 +28,10 @@ class Packed:
 
 def is_packed(file: SourceFile) -> bool:
     """Whether it is an FFRecord file whose last record begins with the magic bytes of a packed folder."""
-    index, magic = file.index, packed_pickle.MAGIC
-    if not may_hold_tree(index) or len(index) == 0 or index.truncated or index.length(len(index) - 1) < len(magic):
+    index, magic, form = file.index, packed_pickle.MAGIC, format_of(file.index)
+    if form is None or not form.holds_trees or not len(index) or index.truncated:
         return False
-    return _read(file, 0, len(magic)) == magic
+    return index.length(len(index) - 1) >= len(magic) and _read(file, 0, len(magic)) == magic
 
 
 def _read(file: SourceFile, start: int, size: int) -> bytes:

@@ -1,0 +1,57 @@
+"""Lines: a toy format, whose records are lines of text. What a format takes: one file like this one, and its row."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from fffs.errors import MetadataError, UsageError
+from fffs.files.file import File
+from fffs.formats.frame_writer import FrameWriter
+from fffs.formats.table import Format
+from fffs.native.engine import CHECK_NONE
+from fffs.records.index import RecordIndex
+
+SUFFIX = ".lines"
+
+
+def recognise(head: bytes, size: int, path: str) -> bool:
+    """Any bytes can be lines: the name says so."""
+    return path.endswith(SUFFIX)
+
+
+def load_index(file: File, check_data: bool = True) -> RecordIndex:
+    """Raises MetadataError: the last line has no end."""
+    data = np.empty(file.size, np.uint8)
+    data = data[: file.read_at(0, data, "its lines")]
+    ends = np.flatnonzero(data == ord("\n"))
+    if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
+        raise MetadataError(f"{file.name}: its last line has no end; the file was cut, copy it again")
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])[: len(ends)]
+    return RecordIndex(file.name, starts, ends, None, CHECK_NONE, file.size, format="Lines").validate()
+
+
+class LinesWriter(FrameWriter):
+    """Writes lines."""
+
+    def _around(self, data: memoryview) -> tuple[bytes, bytes]:
+        if b"\n" in bytes(data):
+            raise UsageError(f"{self.fname}: a record has several lines")
+        return b"", b"\n"
+
+    def _load_index(self, file: File) -> RecordIndex:
+        return load_index(file)
+
+
+LINES = Format(
+    "lines",
+    "Lines",
+    recognise,
+    load_index,
+    create=lambda path, n, layout: LinesWriter(path),
+    is_part=lambda name: name.endswith(SUFFIX),
+    is_target=lambda path: path.endswith(SUFFIX),
+    parts_of=lambda folder, names: [os.path.join(folder, name) for name in sorted(names) if name.endswith(SUFFIX)],
+    part_name=lambda stem, number, total: f"{stem}-{number:03}{SUFFIX}",
+)
