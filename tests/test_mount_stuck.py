@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,29 @@ def test_unmounting_ends_a_daemon_of_which_a_read_waits_for_its_disk(slow: Path,
     assert run_fffs("umount", slow.parent) == ""
     assert time.monotonic() - began < 9
     assert mounts.daemon.wait(20)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
+def test_a_log_on_a_full_disk_is_one_line_and_says_later_what_is_missing(tmp_path: Path, damaged: Path) -> None:
+    disk, mounted = tmp_path / "disk", tmp_path / "mnt"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=True)
+    try:
+        fill = disk / "fill"
+        with suppress(OSError), fill.open("wb", 0) as file:
+            while True:
+                file.write(bytes(4096))
+        command = [sys.executable, "-m", "fffs", "mount", "-o", f"log={disk / 'log'}", damaged, mounted]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        try:
+            assert done.stderr == f"fffs: {disk / 'log'}: cannot be written: [Errno 28] No space left on device\n"
+            for _ in range(2):
+                with pytest.raises(OSError, match="Input/output error"):
+                    (mounted / "000").read_bytes()
+                fill.unlink(missing_ok=True)
+        finally:
+            subprocess.run([sys.executable, "-m", "fffs", "umount", mounted], timeout=60, check=True)
+        wait_until(lambda: "unmounted" in (disk / "log").read_text())
+        assert "lines are missing here: they could not be written" in (disk / "log").read_text()
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)

@@ -548,6 +548,30 @@ def test_a_fork_while_other_threads_read_leaves_a_child_that_reads() -> None:
     assert (result.returncode, result.stderr) == (0, b"")
 
 
+def test_reads_import_nothing(tmp_path: Path) -> None:
+    """A child that is forked while another thread imports a module would wait for that import for ever."""
+    paths = [tmp_path / f"part-{k}" for k in range(3)]  # without checksums: each batch asks whether its files changed
+    for path in paths:
+        with fffs.ofrecord.OFRecordWriter(path) as writer:
+            for record in MIXED_RECORDS:
+                writer.write_one(record or b"x")
+    code = """
+        import sys
+        import fffs
+
+        reader = fffs.open(sys.argv[1:])
+        before = set(sys.modules)
+        reader.read([0, 150, 299, 3])
+        reader.read_joined([1, 120, 250])
+        reader.prefetch([7, 107, 207])
+        reader.read_one(160)
+        reader.read_range(160, 0, 1)
+        print(sorted(set(sys.modules) - before))
+    """
+    result = run_python(code, *paths)
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"[]\n", b"")
+
+
 def test_a_reader_never_closed_lets_the_interpreter_end_in_silence() -> None:
     code = "import sys, fffs; reader = fffs.FileReader(sys.argv[1]); kept = reader.read(range(100))"
     result = run_python(code, MIXED)

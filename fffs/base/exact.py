@@ -8,6 +8,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base.views import is_masked
+
 _NUMBERS: Final = {int, float, bool, complex, str, bytes}
 
 
@@ -28,7 +30,7 @@ def exact_array(value: Any) -> npt.NDArray[Any]:
 
 def _refuse_masks(value: Any) -> None:
     """Before numpy sees them: what it makes of a masked number is the number, or not a number with a warning."""
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked(value):
         raise ValueError("a masked array: its mask would be lost; fill it, and keep the mask as an array of its own")
     if isinstance(value, (list, tuple)) and not set(map(type, value)) <= _NUMBERS:
         for item in value:

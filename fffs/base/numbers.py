@@ -86,3 +86,12 @@ def _as_integers(indices: Indices) -> tuple[Int64Array, npt.NDArray[Any]]:
     if asked.dtype.kind not in "iu" or asked.ndim != 1:
         raise UsageError(f"record numbers must be integers, not {asked.dtype}")
     return asked.astype(np.int64), asked
+
+
+def distinct(numbers: Int64Array) -> list[int]:
+    """The numbers in an array of small ones, each once, in order.
+
+    Not ``numpy.unique``: that imports ``numpy.ma`` when it is called first, and a child that is forked meanwhile would
+    wait for that import for ever.
+    """
+    return np.flatnonzero(np.bincount(numbers)).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,17 @@ import numpy.typing as npt
 from fffs.errors import UsageError
 
 
+def is_masked(value: Any) -> bool:
+    """Whether it is a masked array of numpy. Where ``numpy.ma`` has not been imported there are none, and nothing here
+    imports it: a child that is forked while another thread does would wait for that import for ever.
+    """
+    return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
+
+
 def readable_bytes(buffer: Any) -> memoryview:
     """A contiguous buffer's bytes, without a copy. Raises TypeError for anything else."""
     if isinstance(buffer, np.ndarray):
-        if isinstance(buffer, np.ma.MaskedArray):
+        if is_masked(buffer):
             raise TypeError("a record must be bytes: the mask of a masked array would be lost; fill it")
         if buffer.dtype.hasobject:
             raise TypeError("a record must be bytes: an array of objects holds addresses, not contents")

@@ -32,7 +32,7 @@ class File(Closing, ABC):
     kind that can do better overrides. May be used from any thread, and by a child of fork.
 
     ``name`` is what messages call it, ``size`` its bytes when it was opened, ``mtime_ns`` its modification time then in
-    nanoseconds since 1970, or 0, and ``device`` the number of the file system for which that time means something.
+    nanoseconds since 1970, and ``device`` the number of the file system for which that time means something; 0: none.
     ``descriptor`` is that of a file of this machine, for code in C; elsewhere -1.
     """
 

@@ -153,8 +153,8 @@ def _agrees(file: File, form: FrameFormat, index: RecordIndex) -> bool:
     """Whether frames begin in the file where the index says so: LOOKS of them, or as many as cost little beside a scan.
     Files that only look the same to their system, such as those of images with fixed times, differ in most.
     """
-    looks = min(LOOKS, max(len(index) // 16, 16))
-    rows = np.unique(np.linspace(0, len(index) - 1, looks).astype(np.int64))
+    looks = min(LOOKS, max(len(index) // 16, 16), len(index))
+    rows = np.linspace(0, len(index) - 1, looks).astype(np.int64)
     heads = np.empty((len(rows), form.head), np.uint8)
     requests = np.zeros(len(rows), engine.REQUEST)
     requests["fd"], requests["length"] = file.descriptor, form.head

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fffs.base.numbers import Int64Array
+from fffs.base.numbers import Int64Array, distinct
 from fffs.native import engine
 from fffs.native.engine import CHECK_NONE
 from fffs.records.joined_index import JoinedIndex
@@ -72,7 +72,7 @@ class BatchReader:
     def _groups(self, numbers: Int64Array) -> list[tuple[Callable[[Requests], bool], Int64Array]]:
         """The functions that read these records, each with the places of its records among them."""
         which = self._reader_of[self._index.files_of(numbers)]
-        return [(self._readers[k], np.flatnonzero(which == k)) for k in np.unique(which).tolist()]
+        return [(self._readers[k], np.flatnonzero(which == k)) for k in distinct(which)]
 
     def prefetch(self, requests: Requests, numbers: Int64Array) -> None:
         """Begin to read these records."""
@@ -80,5 +80,5 @@ class BatchReader:
         if len(self._readers) == 1 and self._index.files:
             self._index.files[0].file.prefetch(requests)
             return
-        for k in np.unique(files).tolist():
+        for k in distinct(files):
             self._index.files[k].file.prefetch(requests[files == k])

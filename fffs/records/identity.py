@@ -46,7 +46,7 @@ def identify(index: RecordIndex, file: File) -> Identity:
     # In each format a record ends where the next one begins, or as many bytes before that for all records.
     framing = engine.crc32(np.ascontiguousarray(index.ends[-1:]), engine.crc32(np.ascontiguousarray(index.starts)))
     checksums = 0 if index.checksums is None else engine.crc32(np.ascontiguousarray(index.checksums))
-    place = (_boot_id(), file.device) if file.mtime_ns else ("", 0)
+    place = (_boot_id(), file.device) if file.device else ("", 0)
     return Identity(index.file_size, framing, index.check, checksums, place, file.mtime_ns)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fffs.base.numbers import Indices, Int64Array, as_number, resolve
+from fffs.base.numbers import Indices, Int64Array, as_number, distinct, resolve
 from fffs.base.shared import Shared
 from fffs.errors import RecordIndexError, UsageError
 from fffs.files.file import UInt8Array
@@ -247,8 +247,8 @@ class RecordStore(Shared):
 
     def _refuse_changed(self, numbers: Int64Array) -> None:
         """After records were read: those of files without checksums are right only while nobody changes the file."""
-        files = {0} if len(self.files) == 1 else set(np.unique(self._index.files_of(numbers)).tolist())
-        for k in files & self._unchecked:
+        files = [0] if len(self.files) == 1 else distinct(self._index.files_of(numbers))
+        for k in self._unchecked.intersection(files):
             if status := self.files[k].changed():
                 raise self._index.failure(self._index.first_record(k), status)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import copy
 import faulthandler
+import functools
 import logging
 import logging.handlers
 import os
@@ -74,6 +75,7 @@ class DaemonLog:
     def _add(self, handler: logging.Handler, layout: str) -> None:
         handler.setFormatter(_OneLine(layout))
         handler.addFilter(_Gone())
+        handler.handleError = functools.partial(self._lines.writer.note_failure, handler)  # type: ignore[method-assign]
         self._lines.writer.handlers = (*self._lines.writer.handlers, handler)
 
     def leave_terminal(self) -> None:
@@ -139,17 +141,38 @@ class _Writer(logging.handlers.QueueListener):
     def __init__(self, lines: _Lines) -> None:
         super().__init__(lines.queue, respect_handler_level=True)
         self._lines = lines
+        self._failed: dict[logging.Handler, int] = {}  # lines that each could not write
 
     def handle(self, record: logging.LogRecord | threading.Event) -> None:
         """Write a line, or say that all before are written."""
         if isinstance(record, threading.Event):
             record.set()
             return
+        failed = dict(self._failed)
         super().handle(record)
+        for handler, count in failed.items():
+            if self._failed[handler] == count:  # this line was written
+                del self._failed[handler]
+                handler.handle(_note(f"{count} lines are missing here: they could not be written"))
         if lost := self._lines.lost:
             self._lines.lost = 0
-            note = f"{lost} lines are missing here: the log did not take them in time"
-            super().handle(logging.LogRecord("fffs", logging.WARNING, __file__, 0, note, None, None))
+            super().handle(_note(f"{lost} lines are missing here: the log did not take them in time"))
+
+    def note_failure(self, handler: logging.Handler, record: logging.LogRecord) -> None:
+        """Count a line that a handler could not write, as on a full disk, and say so once where the others write.
+
+        Called by the handler, while it handles the exception. logging would print a traceback on the terminal.
+        """
+        first, self._failed[handler] = handler not in self._failed, self._failed.get(handler, 0) + 1
+        if first:
+            where = getattr(handler, "baseFilename", "the log")
+            for other in self.handlers:
+                if other is not handler:
+                    other.handle(_note(f"{where}: cannot be written: {sys.exc_info()[1]}"))
+
+
+def _note(text: str) -> logging.LogRecord:
+    return logging.LogRecord("fffs", logging.WARNING, __file__, 0, text, None, None)
 
 
 def _log_what_python_prints() -> None:
