@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import random
 import re
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -251,6 +253,26 @@ def test_other_ways_to_read(tmp_path: Path, mounts: Mounts) -> None:
         assert buffer[: len(content)] == content
     os.close(direct)
     os.close(fd)
+
+
+def test_calls_that_no_fuse_file_system_has_fail_as_there(tmp_path: Path, mounts: Mounts) -> None:
+    path = mounts(pack_files(tmp_path / "folder", file=b"content")) / "file"
+    with open(path, "rb", buffering=0) as file:
+        assert file.read() == b"content"  # cached, so that a read need not wait
+        with pytest.raises(OSError) as raised:
+            os.preadv(file.fileno(), [bytearray(7)], 0, os.RWF_NOWAIT)
+        assert raised.value.errno == errno.EOPNOTSUPP
+
+
+def test_ioctls_of_disks_find_no_disk(tmp_path: Path, mounts: Mounts) -> None:
+    fibmap, figetbsz, fs_ioc_fiemap = 1, 2, 0xC020660B
+    path = mounts(pack_files(tmp_path / "folder", file=b"content")) / "file"
+    with open(path, "rb") as file:
+        assert fcntl.ioctl(file, fibmap, bytes(4)) == bytes(4)
+        assert int.from_bytes(fcntl.ioctl(file, figetbsz, bytes(4)), sys.byteorder) == mmap.PAGESIZE
+        with pytest.raises(OSError) as raised:
+            fcntl.ioctl(file, fs_ioc_fiemap, struct.pack("QQIIII", 0, 1 << 20, 0, 0, 0, 0))
+        assert raised.value.errno == errno.EOPNOTSUPP
 
 
 # ---------------------------------------------------------------- many readers
