@@ -1,4 +1,7 @@
-"""Writes the bad files: python -m fuzz.make_bad [FOLDER]. Each is small, and its name says what is wrong with it.
+"""Makes the bad files. Each is small, and its name says what is wrong with it.
+
+``python -m fuzz.make_bad FOLDER`` writes them there. Without a folder it writes ``bad.sha256``, the list of the files
+with their hashes, which shows when a change here makes other files.
 
 ``refused/`` cannot be opened with its names; ``reported/`` can, and verify says what is wrong. They are made from the
 golden files and from packed folders laid out like them, the same bytes every time.
@@ -6,8 +9,8 @@ golden files and from packed folders laid out like them, the same bytes every ti
 
 from __future__ import annotations
 
+import hashlib
 import random
-import shutil
 import stat
 import struct
 import sys
@@ -21,7 +24,6 @@ from builders import (
     DTYPES,
     FOOTER,
     MAGIC,
-    MIB,
     NEW,
     ORDERED_DICT,
     PROTO,
@@ -40,8 +42,7 @@ from golden_files import GOLDEN
 
 from fuzz import packs
 
-HERE = Path(__file__).parent / "bad"
-KINDS = ("refused", "reported")
+HASHES = Path(__file__).with_name("bad.sha256")
 
 Files = Iterator[tuple[str, bytes]]
 
@@ -863,16 +864,20 @@ def bad_files() -> dict[str, bytes]:
     return files
 
 
-def main(folder: Path) -> None:
-    """Write all files into the folder, instead of those of an earlier run."""
-    for kind in KINDS:
-        shutil.rmtree(folder / kind, ignore_errors=True)
-        (folder / kind).mkdir(parents=True)
-    files = bad_files()
-    for path, data in files.items():
+def hashes(files: dict[str, bytes]) -> str:
+    """The files as sha256sum(1) lists them."""
+    return "".join(f"{hashlib.sha256(data).hexdigest()}  {path}\n" for path, data in sorted(files.items()))
+
+
+def write_files(folder: Path) -> None:
+    """Write the bad files below a folder."""
+    for path, data in bad_files().items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(data)
-    print(f"{len(files)} files, {sum(map(len, files.values()))} bytes; blocks are {MIB} bytes")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE)
+    if len(sys.argv) > 1:
+        write_files(Path(sys.argv[1]))
+    else:
+        HASHES.write_text(hashes(bad_files()))
