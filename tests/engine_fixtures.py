@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 from engine_model import BACKENDS, Source, buffers, descriptors, tells_what_is_cached, thread_limit, usage
-
-from fffs.native import engine, ffi, lib
-from fffs.native.engine import BLOCK
+from inside import BLOCK, engine, ffi, lib
 
 
 @pytest.fixture(scope="module")

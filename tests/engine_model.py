@@ -23,9 +23,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from fffs.native import engine, ffi, lib
-from fffs.native.engine import BLOCK, CHECK_CRC32, CHECK_CRC32C, CHECK_NONE, REQUEST
+from inside import BLOCK, CHECK_CRC32, CHECK_CRC32C, CHECK_NONE, REQUEST, engine, ffi, lib
 
 BACKENDS = ("uring", "aio", "pread")
 FOREVER = 10**9

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from golden_files import FOLDER, Golden, sha256
+from inside import LocalFile
 
-from fffs.files.local import LocalFile
 from fffs.ofrecord import FrameError
 
 CASTAGNOLI = 0x82F63B78

@@ -13,13 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fuzz.replay import MEMORY, status
+from inside import LocalFile, RecordIndex, ofrecord_files, tfrecord_files
 
 import fffs
 from fffs import ofrecord, tfrecord
-from fffs.files.local import LocalFile
-from fffs.formats import ofrecord as ofrecord_files
-from fffs.formats import tfrecord as tfrecord_files
-from fffs.records.index import RecordIndex
 
 
 def index(load: Callable[..., RecordIndex], path: str, **options: bool) -> str:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 
 import numpy as np
+from inside import CHECK_NONE, File, Format, FrameWriter, RecordIndex
 
 from fffs.errors import MetadataError, UsageError
-from fffs.files.file import File
-from fffs.formats.frame_writer import FrameWriter
-from fffs.formats.table import Format
-from fffs.native.engine import CHECK_NONE
-from fffs.records.index import RecordIndex
 
 SUFFIX = ".lines"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 
 import numpy as np
+from inside import File, UInt8Array
 
 from fffs.errors import ReadError
-from fffs.files.file import File, UInt8Array
 
 
 class MemoryFile(File):

@@ -24,9 +24,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from inside import mount_at
+
 import fffs.mount
 from fffs.mount import MountOptions
-from fffs.mount.system.mounts import mount_at
 
 TROUBLE = re.compile(r" (WARNING|ERROR|CRITICAL) |Traceback")
 # Lines that every mount may log. What goes on after the line, as a traceback does, makes it another one.

@@ -25,6 +25,7 @@ from crowd import find_problems
 from fuzz import fuzz_bag
 from fuzz.edits import random_edits
 from golden_files import sha256
+from inside import AppendedBag, TornTailWarning, bag
 
 import fffs
 from fffs.errors import (
@@ -41,9 +42,7 @@ from fffs.errors import (
     WriteError,
     WriterError,
 )
-from fffs.formats import bag
 from fffs.granular import BagReader, BagWriter, DatasetWriter
-from fffs.granular.streams import AppendedBag, TornTailWarning
 
 # ---------------------------------------------------------------- golden files
 
@@ -372,7 +371,7 @@ def test_a_decompression_bomb_stops_at_the_limit(tmp_path: Path) -> None:
 
 
 def test_without_its_library_a_bagz_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fffs.granular import optional
+    from inside import optional
 
     optional.library.cache_clear()
     monkeypatch.setitem(sys.modules, optional.ZSTD, None)

@@ -18,10 +18,10 @@ import trio
 import trio.testing
 from cached import Cached
 from engine_model import nothing_cached, wait_until
+from inside import engine
 
 from fffs import FileReader, FileWriter
 from fffs.errors import ChecksumError, ClosedError, RecordIndexError, TruncatedError, UsageError
-from fffs.native import engine
 
 CONTENTS = [bytes([i]) * size for i, size in enumerate([10, 0, 1, 5000, 64, 200_000, 3])]
 BATCHES = [[], [0], [1], [1, 1], [3, 0, 3, -1], list(range(len(CONTENTS))), [6, 5, 4, 3, 2, 1, 0] * 20]

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 import pytest
 from builders import MAGIC, MIB, as_nobody, contents, record_file, small_disk, snapshot, split_records, stretched
 from golden_files import GOLDEN
+from inside import parser
 
 import fffs
 from fffs import errors
-from fffs.cli import parser
 from fffs.version import __version__
 
 FFFS = [sys.executable, "-m", "fffs"]

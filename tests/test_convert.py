@@ -31,14 +31,13 @@ from granular_golden import DATASETS, FILES, matches_row
 from granular_golden import FOLDER as GRANULAR
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import IN_PLACE, AtomicFile, format_named, load_source, names, record_sources, sidecars, verifying
+from inside import cut_parts as cut
 from test_cli import run
 from test_pack import tree_snapshot
 
 import fffs
 from fffs import granular
-from fffs.converting import names, verifying
-from fffs.converting import records as record_sources
-from fffs.converting.parts import cut
 from fffs.errors import (
     ChecksumError,
     FormatError,
@@ -51,10 +50,6 @@ from fffs.errors import (
     UsageError,
     WriteError,
 )
-from fffs.files.atomic import IN_PLACE, AtomicFile
-from fffs.formats.table import format_named
-from fffs.layouts import load_source
-from fffs.packing import sidecars
 
 NAMES = {"ffrecord": "records.ffr", "tfrecord": "records.tfrecord", "ofrecord": "part-00000", "bag": "records.bag"}
 ODD = ("legacy", "unfinished", "parts")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import Content, Request, Result, make_plan
 
 import fffs
-from fffs.converting.plan import Content, Request, Result, make_plan
 from fffs.errors import SourceNotFoundError, UsageError
 
 

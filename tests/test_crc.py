@@ -6,8 +6,7 @@ import random
 import zlib
 
 import pytest
-
-from fffs.native.engine import crc32, crc32_combine
+from inside import crc32, crc32_combine
 
 DATA = random.Random(32).randbytes(3 << 20)
 

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from inside import descriptors
 
 import fffs
-from fffs.base import descriptors
 
 # What is open at the end of each keeps its descriptors as long as the name ``kept``.
 OPENED = {

@@ -20,12 +20,10 @@ from cached import Cached
 from engine_model import Batch, Record, Source, in_child, make_cold, many_records, random_records, run_python, wait_for
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from inside import BLOCK, CHECK_CRC32, engine, ffi, lib, local
 
 from fffs import FileReader, FileWriter
 from fffs.errors import ChecksumError, ClosedError, TruncatedError
-from fffs.files import local
-from fffs.native import engine, ffi, lib
-from fffs.native.engine import BLOCK, CHECK_CRC32
 
 pytest_plugins = ("engine_fixtures",)
 

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import split_records
+from inside import dump, expand_sources, plan_parts
 
 import fffs
-from fffs.formats.sources import expand_sources
-from fffs.packing.dump import dump, plan_parts
 
 ITEMS = [bytes([k]) * (k % 11) for k in range(50)]
 

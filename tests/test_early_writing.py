@@ -11,12 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from inside import early, lib
 
 import fffs
 from fffs.errors import WriterError
-from fffs.files import early
 from fffs.granular import BagWriter
-from fffs.native import lib
 from fffs.tfrecord import TFRecordWriter
 
 RECORDS, SIZE = 40, 1_000_000

@@ -33,10 +33,9 @@ from engine_model import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import BLOCK, CHECK_CRC32, CHECK_CRC32C, REQUEST, engine, ffi, lib
 
 from fffs.errors import EngineError, UsageError
-from fffs.native import engine, ffi, lib
-from fffs.native.engine import BLOCK, CHECK_CRC32, CHECK_CRC32C, REQUEST
 
 pytest_plugins = ("engine_fixtures",)
 pytestmark = pytest.mark.usefixtures("nothing_leaks")

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import NewFile, reading, write_at, writing
 
-from fffs.base.failures import reading, writing
 from fffs.errors import ReadError, SourceNotFoundError, WriteError
-from fffs.files.pwrite import NewFile, write_at
 
 
 def test_a_failure_is_named_after_its_file() -> None:

@@ -19,14 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import TreeView, lib, load_source
 from mounting import Daemon, Mounts, detach_all, is_mounted, read_all, run_fffs, wait_until
 
 import fffs
 from fffs.errors import MountError
-from fffs.layouts import load_source
-from fffs.layouts.view import TreeView
 from fffs.mount import MountOptions, umount
-from fffs.native import lib
 
 fastpath = pytest.importorskip("fffs.mount.daemon.fastpath")
 
@@ -525,7 +523,7 @@ def test_the_daemon_ends_although_a_disk_does_not_answer(stalled: Path, mounts: 
 @pytest.mark.parametrize("largest", [1 << 20, 300_000, 8192])
 def test_the_largest_reply_fits_into_a_packet(monkeypatch: pytest.MonkeyPatch, option: int, largest: int) -> None:
     """As root, and as somebody who may ask for less."""
-    from fffs.mount.daemon import fastpath
+    from inside import fastpath
 
     monkeypatch.setattr(fastpath, "_SO_SNDBUFFORCE", option)
     monkeypatch.setattr(fastpath, "LARGEST_READ", largest)

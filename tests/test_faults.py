@@ -42,15 +42,10 @@ from engine_model import (
     wait_for,
     wait_until,
 )
+from inside import BLOCK, CHECK_NONE, REQUEST, LocalFile, RecordStore, engine, lib, load_source, make_native_store
 
 import fffs
 from fffs.errors import ChecksumError, ClosedError, ReadError, TruncatedError
-from fffs.files.local import LocalFile
-from fffs.layouts import load_source
-from fffs.native import engine, lib
-from fffs.native.engine import BLOCK, CHECK_NONE, REQUEST
-from fffs.records.native_store import make_native_store
-from fffs.records.store import RecordStore
 
 pytest_plugins = ("engine_fixtures",)
 pytestmark = pytest.mark.usefixtures("nothing_leaks")

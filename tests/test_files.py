@@ -10,19 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import LocalFile, NewFile, ReadPolicy, RecordStore, SourceFile, engine, find_format, load_file, packed
 from memory_file import MemoryFile
 
 import fffs
 from fffs.errors import ChecksumError, ClosedError, MetadataError, ReadError, TruncatedError
-from fffs.files.local import LocalFile
-from fffs.files.pwrite import NewFile
-from fffs.formats.sources import load_file
-from fffs.formats.table import find_format
-from fffs.layouts import packed
-from fffs.native import engine
-from fffs.records.policy import ReadPolicy
-from fffs.records.source_file import SourceFile
-from fffs.records.store import RecordStore
 
 RECORDS = [bytes([k]) * (k * 37_000) for k in range(40)]  # up to more than a block
 

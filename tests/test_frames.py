@@ -20,14 +20,12 @@ import pytest
 from builders import small_disk
 from frame_files import of_frame, path_of, tf_frame, tf_head
 from fuzz import frames, fuzz_ofrecord, fuzz_tfrecord, seeds_frames
+from inside import OFRECORD, SUFFIX, TFRECORD, LocalFile, crc32c, crc32c_combine, engine, ffi, lib, scan
+from inside import mask_crc32c as mask
+from inside import unmask_crc32c as unmask
 
 from fffs import ofrecord, tfrecord
 from fffs.errors import ReadError, SourceChangedError, WriteError, WriterError
-from fffs.files.local import LocalFile
-from fffs.files.temporary import SUFFIX
-from fffs.formats.frames import OFRECORD, TFRECORD, scan
-from fffs.native import engine, ffi, lib
-from fffs.native.crc32c import crc32c, crc32c_combine, mask, unmask
 
 TIB = 1 << 40
 

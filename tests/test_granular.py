@@ -26,6 +26,7 @@ from crowd import find_problems
 from fuzz import fuzz_granular
 from fuzz.edits import random_edits
 from golden_files import sha256
+from inside import TornTailWarning, codecs, engine, messages, refs
 from PIL import Image
 
 from fffs.errors import (
@@ -47,16 +48,11 @@ from fffs.granular import (
     DatasetWriter,
     ShardedDatasetReader,
     ShardedDatasetWriter,
-    codecs,
     decoders,
     decoders_0_6,
     encoders,
     encoders_0_6,
-    messages,
-    refs,
 )
-from fffs.granular.streams import TornTailWarning
-from fffs.native import engine
 
 MIB = 1 << 20
 
@@ -403,7 +399,7 @@ def test_a_type_without_a_codec_is_said_when_it_is_needed(tmp_path: Path) -> Non
 def test_without_its_library_a_type_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, module: str, kind: str
 ) -> None:
-    from fffs.granular import optional
+    from inside import optional
 
     optional.library.cache_clear()
     monkeypatch.setitem(sys.modules, module, None)

@@ -44,11 +44,10 @@ from builders import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import load_records, load_source, verify
 
 import fffs
 from fffs.errors import ChecksumError, FffsError, FormatError, MetadataError, RecordError, TruncatedError
-from fffs.layouts import load_records, load_source
-from fffs.packing.verify import verify
 
 FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 

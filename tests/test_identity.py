@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 from builders import record_file
+from inside import identity, keep_checksums
 
 import fffs
 from fffs.errors import SourceChangedError
 from fffs.granular import BagReader, BagWriter, DatasetReader, DatasetWriter
 from fffs.ofrecord import OFRecordWriter
-from fffs.packing.sidecars import keep_checksums
-from fffs.records import identity
 from fffs.tfrecord import TFRecordWriter
 
 Write = Callable[[Path, bytes], object]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from inside import CHECK_CRC32, CHECK_NONE, RecordIndex
 
 from fffs.errors import MetadataError
-from fffs.native.engine import CHECK_CRC32, CHECK_NONE
-from fffs.records.index import RecordIndex
 
 
 def index(

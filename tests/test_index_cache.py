@@ -17,14 +17,12 @@ import pytest
 from builders import as_nobody, small_disk
 from frame_files import of_frame, path_of, tf_frame
 from fuzz import frames as models
+from inside import OFRECORD, TFRECORD, LocalFile, file_systems, frames, index_cache
+from inside import ofrecord_files as ofrecord
+from inside import run_parser as run
+from inside import tfrecord_files as tfrecord
 
-from fffs.cli.parser import run
 from fffs.errors import FormatError
-from fffs.files import file_systems
-from fffs.files.local import LocalFile
-from fffs.formats import frames, ofrecord, tfrecord
-from fffs.formats.frames import OFRECORD, TFRECORD
-from fffs.records import index_cache
 
 COUNT = 1030
 RECORDS = b"".join(tf_frame(b"%d" % k) for k in range(COUNT))

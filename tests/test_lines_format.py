@@ -10,17 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import FORMATS, RecordStore, find_format, load_file, load_source, verify
 from lines_format import LINES
 from memory_file import MemoryFile
 from mounting import Daemon, Mounts, is_mounted, wait_until
 
 import fffs
 from fffs.errors import MetadataError, SourceChangedError, UsageError
-from fffs.formats.sources import load_file
-from fffs.formats.table import FORMATS, find_format
-from fffs.layouts import load_source
-from fffs.packing.verify import verify
-from fffs.records.store import RecordStore
 
 TEXT = [b"one", b"", b"three " * 1000, "fünf".encode(), *(b"%d" % k for k in range(2000))]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import unpack
 
 import fffs
 from fffs.errors import UnsupportedError
-from fffs.packing.unpack import unpack
 
 LIMIT = 4
 CONTENT = b"content" * 100

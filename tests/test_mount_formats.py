@@ -27,6 +27,38 @@ import trio
 from frame_files import OFRECORD, TFRECORD, FrameGolden, agrees, path_of, tf_frame
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import (
+    CAPACITY,
+    MOST_FILES,
+    DecodedTreeView,
+    Entries,
+    Folder,
+    LocalFile,
+    NotDecoded,
+    Row,
+    RowsView,
+    Shard,
+    SourceFile,
+    TreeView,
+    encode_bytes,
+    encode_varint,
+    file_name,
+    granular_layout,
+    keep_checksums,
+    load_bag,
+    load_records,
+    load_shown,
+    load_source,
+    npy,
+    refs,
+    refs_table,
+    rows,
+)
+from inside import LARGE_READ as LARGE
+from inside import LARGEST_MESSAGE as LARGEST
+from inside import ROW_INODE as ROW
+from inside import RowFile as File
+from inside import parse_options as parse
 from mounting import Mounts, list_from, run_fffs, wait_until
 from PIL import Image
 
@@ -39,23 +71,8 @@ from fffs.errors import (
     UnsupportedError,
     UsageError,
 )
-from fffs.files.local import LocalFile
-from fffs.formats.bag import load as load_bag
-from fffs.formats.protobuf import encode_bytes, encode_varint
-from fffs.granular import DatasetWriter, ShardedDatasetWriter, encoders, refs
-from fffs.granular.shards import Shard
-from fffs.layouts import granular as granular_layout
-from fffs.layouts import load_records, load_shown, load_source, npy, refs_table, rows
-from fffs.layouts.escape import file_name
-from fffs.layouts.messages import LARGEST, MOST_FILES
-from fffs.layouts.rows import Entries, File, Folder, Row
-from fffs.layouts.rows_view import ROW, RowsView
-from fffs.layouts.view import CAPACITY, DecodedTreeView, NotDecoded, TreeView
+from fffs.granular import DatasetWriter, ShardedDatasetWriter, encoders
 from fffs.mount import MountOptions
-from fffs.mount.fs.reading import LARGE
-from fffs.mount.options import parse
-from fffs.packing.sidecars import keep_checksums
-from fffs.records.source_file import SourceFile
 
 BASIC = [path for path in granular.DATASETS if path.endswith("/basic")]
 SHARDED = [path for path in granular.DATASETS if "sharded" in granular.FILES[path]["kind"]]
@@ -941,8 +958,7 @@ def test_an_inode_of_a_row_alone_leads_upwards_and_one_that_never_was_is_stale(
     mixed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pyfuse3
-
-    from fffs.mount.fs.operations import Operations
+    from inside import Operations
 
     monkeypatch.setattr(granular_layout, "MOST_NODES", 0)
 
@@ -989,7 +1005,7 @@ class Slow:
 
 async def look_at(slow: Slow, size: int, *numbers: int, at_once: bool = False) -> None:
     """Look into the folders of rows. size: of the records that they are read from, in bytes."""
-    from fffs.mount.fs.operations import Operations
+    from inside import Operations
 
     store = SimpleNamespace(
         files=[SimpleNamespace(file=0)], length=lambda _: size, locate=lambda _: (store.files[0], 0)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+from inside import background, mount_at, refuse_mounted
 from mounting import (
     Daemon,
     Mounts,
@@ -35,9 +36,6 @@ from mounting import (
 import fffs
 from fffs.errors import DeadMountError, FormatError, MountError, SourceNotFoundError, UsageError
 from fffs.mount import mounted, umount
-from fffs.mount.daemon import background
-from fffs.mount.system.mountpoint import refuse_mounted
-from fffs.mount.system.mounts import mount_at
 
 pytestmark = pytest.mark.fuse
 

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from inside import MOUNT_POINT_MARK as MARK
+from inside import Job, MountPoint, make_job, mounts, remove_left
+from inside import parse_options as parse
 
 import fffs.mount
 from fffs.errors import MountError, UsageError
 from fffs.mount import MountOptions
-from fffs.mount.daemon.job import Job, make_job
-from fffs.mount.options import parse
-from fffs.mount.system import mounts
-from fffs.mount.system.mountpoint import MARK, MountPoint, remove_left
 
 
 def test_options_in_mount_style() -> None:

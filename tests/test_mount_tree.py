@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import trio
 from golden_files import Golden, sha256
+from inside import TreeView
 from mounting import Mounts, describe, list_from
 
 import fffs
-from fffs.layouts.view import TreeView
 from fffs.mount import MountOptions
 
 pytestmark = pytest.mark.fuse
@@ -153,7 +153,8 @@ def test_the_root_of_many_sources_says_as_many_as_it_can(tmp_path: Path, mounts:
 
 
 def test_sources_are_named_whole_or_not_at_all() -> None:
-    from fffs.mount.fs.attributes import LARGEST, in_lines
+    from inside import LARGEST_ATTRIBUTE as LARGEST
+    from inside import in_lines
 
     for count in (1, 2, 250, 251, 252, 253, 1000):
         paths = [b"/d\n" + b"x" * 255 + b"%03d" % k for k in range(count)]
@@ -216,8 +217,7 @@ def test_the_folder_itself_and_the_one_above_are_in_each_listing(mounted: Path) 
 
 def test_an_inode_alone_leads_upwards(packed: Path) -> None:
     """As NFS servers ask, which may have forgotten all names: by ``lookup`` of ``..`` and ``.``."""
-    from fffs.layouts import load_shown
-    from fffs.mount.fs.operations import Operations
+    from inside import Operations, load_shown
 
     with load_shown([str(packed)]) as view:
         assert isinstance(view, TreeView)

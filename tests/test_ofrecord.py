@@ -12,15 +12,12 @@ import pytest
 from frame_files import OFRECORD, agrees, assert_says_where, assert_whole_before, changes, of_frame, path_of, tf_frame
 from fuzz.fuzz_ofrecord import MESSAGE, one_input
 from golden_files import sha256
+from inside import CHECK_NONE, LocalFile, RecordIndex, tfrecord_files
+from inside import ofrecord_files as files
 
 from fffs import ofrecord
 from fffs.errors import FormatError, SourceNotFoundError, UsageError
-from fffs.files.local import LocalFile
-from fffs.formats import ofrecord as files
-from fffs.formats import tfrecord as tfrecord_files
-from fffs.native.engine import CHECK_NONE
 from fffs.ofrecord import FrameError, MessageError
-from fffs.records.index import RecordIndex
 
 FILES = OFRECORD.single()
 FOLDERS = [path for path, entry in OFRECORD.files.items() if entry["kind"] == "ofrecord directory"]

@@ -16,17 +16,21 @@ from typing import Any
 import numpy as np
 import pytest
 from frame_files import of_frame
+from inside import (
+    CHECK_CRC32,
+    CHECK_CRC32C,
+    CHECK_NONE,
+    OFRecordWriter,
+    data_set_folders,
+    keep_checksums,
+    kind_of_source,
+)
 from test_bag import BAGZ, FRAMES, LIMITS
 from test_cli import run
 
 import fffs
 from fffs import granular, tfrecord
-from fffs.converting.kinds import kind_of_source
 from fffs.errors import ChecksumError, FormatError, RecordIndexError, SourceNotFoundError, UsageError
-from fffs.formats.ofrecord import OFRecordWriter
-from fffs.granular.shards import data_set_folders
-from fffs.native.engine import CHECK_CRC32, CHECK_CRC32C, CHECK_NONE
-from fffs.packing.sidecars import keep_checksums
 
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 RECORDS = [b"\n\0" + np.random.default_rng(k).bytes(1000 + k) for k in range(40)]

@@ -38,6 +38,7 @@ from builders import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import TreeView, load_source, remove_content, temporary
 
 import fffs
 from fffs.errors import (
@@ -49,10 +50,6 @@ from fffs.errors import (
     UsageError,
     WriteError,
 )
-from fffs.files import temporary
-from fffs.files.dirfd import remove_content
-from fffs.layouts import load_source
-from fffs.layouts.view import TreeView
 
 # Hundreds of small trees: on a disk most of the time would go into waiting for it.
 FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -35,11 +35,10 @@ from builders import (
 from golden_files import GOLDEN
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from inside import Tree, packed_pickle
 
 import fffs
 from fffs.errors import MetadataError
-from fffs.tree import packed_pickle
-from fffs.tree.tree import Tree
 
 RECORDS = 1000
 Names = dict[bytes, int | None]  # path -> record, or None for a folder

@@ -13,18 +13,13 @@ from pathlib import Path
 
 import pytest
 from builders import differences, once, snapshot, split_records
+from inside import AtomicFile, UnlockedWarning, dump, index_cache, open_folder, unpack
 from strange_disk import strange_disk
 
 import fffs
 from fffs.errors import SourceChangedError, WriteError
-from fffs.files.atomic import AtomicFile
-from fffs.files.dirfd import open_folder
 from fffs.granular import BagReader, BagWriter
-from fffs.granular.streams import UnlockedWarning
 from fffs.ofrecord import OFRecordWriter
-from fffs.packing.dump import dump
-from fffs.packing.unpack import unpack
-from fffs.records import index_cache
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can hide /proc")
 RECORDS = [b"first", b"", b"third"]

@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import MIB, Pack, as_nobody, contents, once, snapshot
+from inside import load_source, open_folder
+from inside import parse_options as parse
 from mounting import Mounts, detach_all
 
 import fffs
 from fffs.errors import MetadataError, UnsupportedError, UsageError, WriteError
-from fffs.files.dirfd import open_folder
-from fffs.layouts import load_source
 from fffs.mount import MountOptions
-from fffs.mount.options import parse
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

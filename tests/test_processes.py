@@ -37,10 +37,10 @@ from engine_model import (
     wait_for,
     wait_until,
 )
+from inside import engine, lib
 
 import fffs
 from fffs.errors import ClosedError
-from fffs.native import engine, lib
 
 pytest_plugins = ("engine_fixtures",)
 pytestmark = pytest.mark.usefixtures("nothing_leaks")

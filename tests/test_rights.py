@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from inside import AtomicFile, dump, sidecars
 
 import fffs
-from fffs.files.atomic import AtomicFile
 from fffs.granular import BagWriter
-from fffs.packing import sidecars
-from fffs.packing.dump import dump
 from fffs.tfrecord import TFRecordWriter
 
 ACL = "system.posix_acl_access"

@@ -11,18 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inside import CHECK_CRC32, CHECK_NONE, CHECKSUMS, LocalFile, OFRecordWriter, SourceFile, sidecars
 from test_bag import FRAMES, LIMITS
 from test_cli import run
 
 import fffs
 from fffs import granular
 from fffs.errors import ChecksumError, MetadataError, RecordError, TruncatedError
-from fffs.files.atomic import CHECKSUMS
-from fffs.files.local import LocalFile
-from fffs.formats.ofrecord import OFRecordWriter
-from fffs.native.engine import CHECK_CRC32, CHECK_NONE
-from fffs.packing import sidecars
-from fffs.records.source_file import SourceFile
 
 RECORDS = [b"\n\0" + np.random.default_rng(k).bytes(500 * k) for k in range(30)] + [b"\n\0" + bytes(3_000_000)]
 

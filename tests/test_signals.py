@@ -7,8 +7,7 @@ import subprocess
 import sys
 
 import pytest
-
-from fffs.native import lib
+from inside import lib
 
 # Run in a process of its own: the signals stay taken. {body} sees `ours`, the end to read from.
 PROGRAM = """

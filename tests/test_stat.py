@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import BUCKETS, bucket, percentile
 from mounting import Mounts, libc, run_fffs, wait_until
 
 import fffs
 from fffs.errors import DeadMountError, MountError
 from fffs.mount import umount
-from fffs.mount.fs.latency import BUCKETS, bucket, percentile
 
 pytestmark = pytest.mark.fuse
 NOBODY = 65534
@@ -171,7 +171,7 @@ def test_a_dead_mount_is_named(mounted: Path, mounts: Mounts) -> None:
 
 
 def test_a_daemon_that_does_not_answer(mounted: Path, mounts: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fffs.cli.commands import stat as command
+    from inside import stat_command as command
 
     monkeypatch.setattr(command, "ASK_SECONDS", 0.2)
     mounts.daemon.kill(signal.SIGSTOP)

@@ -19,19 +19,22 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_model import FOREVER, fault, later
+from inside import (
+    File,
+    RecordIndex,
+    RecordStore,
+    TreeView,
+    bag_reader,
+    file_system_of,
+    file_systems,
+    lib,
+    load_records,
+    load_source,
+    sources,
+)
 
 import fffs
 from fffs.errors import ChecksumError, SourceChangedError
-from fffs.files import file_systems
-from fffs.files.file import File
-from fffs.formats import sources
-from fffs.granular import bag_reader
-from fffs.layouts import load_records, load_source
-from fffs.layouts.view import TreeView
-from fffs.mount.daemon.fastpath import file_system_of
-from fffs.native import lib
-from fffs.records.index import RecordIndex
-from fffs.records.store import RecordStore
 
 SIZES = {"small": 5000, "large": 3_000_000, "in blocks": 3_000_000}
 EXT4, TMPFS, FAT = 0xEF53, 0x01021994, 0x4D44

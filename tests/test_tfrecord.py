@@ -26,6 +26,8 @@ from frame_files import (
 )
 from fuzz.fuzz_tfrecord import EXAMPLE, SEQUENCE, one_input
 from golden_files import sha256
+from inside import CHECK_CRC32C, LocalFile, RecordIndex, ofrecord_files
+from inside import tfrecord_files as files
 
 from fffs import tfrecord
 from fffs.errors import (
@@ -37,11 +39,6 @@ from fffs.errors import (
     UnsupportedError,
     UsageError,
 )
-from fffs.files.local import LocalFile
-from fffs.formats import ofrecord as ofrecord_files
-from fffs.formats import tfrecord as files
-from fffs.native.engine import CHECK_CRC32C
-from fffs.records.index import RecordIndex
 from fffs.tfrecord import FrameError, MessageError
 
 PLAIN = TFRECORD.single(compression=None)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from engine_model import tells_what_is_cached
+from inside import ahead, has_fixed_order
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,
@@ -23,8 +24,6 @@ from torch.utils.data.distributed import DistributedSampler
 import fffs
 import fffs.torch
 from fffs.errors import RecordIndexError
-from fffs.torch import ahead
-from fffs.torch.ahead import has_fixed_order
 
 COUNT = 20
 

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import torch
 from engine_model import descriptors, wait_until
+from inside import arena
 from torch_samples import WARNINGS, Tagged, content, write
 
 import fffs.torch
-from fffs.torch import DataLoader, Dataset, arena
+from fffs.torch import DataLoader, Dataset
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
 N = 60

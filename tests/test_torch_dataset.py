@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.data
+from inside import OFRecordWriter
 from torch_samples import BatchCounter, Numbers, Own, Tagged, content, plain, write
 
 import fffs
 import fffs.torch
-from fffs.formats.ofrecord import OFRecordWriter
 from fffs.torch import ConcatDataset, Dataset, Subset
 
 

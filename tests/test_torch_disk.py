@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from inside import disk, memory
 
 from fffs import FileReader, FileWriter
-from fffs.base import memory
-from fffs.torch import Dataset, disk
+from fffs.torch import Dataset
 
 
 def make(path: Path, count: int, size: int) -> Path:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from inside import keep_checksums
 from torch_samples import WARNINGS, Numbers, Tagged, begun, content, plain, write
 
 import fffs
 from fffs.errors import UsageError
 from fffs.granular import BagWriter
-from fffs.packing.sidecars import keep_checksums
 from fffs.tfrecord import TFRecordWriter
 from fffs.torch import ConcatDataset, DataLoader, Dataset, Subset
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from inside import STATE_PARTS as PARTS
+from inside import STATE_VERSION as VERSION
 from torch.utils.data import (
     RandomSampler,
     SubsetRandomSampler,
@@ -18,7 +20,6 @@ from torch_samples import WARNINGS, Numbers, Tagged, begun, plain, write
 
 from fffs.errors import UsageError
 from fffs.torch import DataLoader
-from fffs.torch.state import PARTS, VERSION
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
 N = 53

@@ -16,11 +16,10 @@ import pytest
 from builders import DTYPES, FOOTER, MIB, Pack, Trailer, contents, split_records, stretched
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import load_packed, load_source
 
 import fffs
 from fffs.errors import FormatError, MetadataError, UnsupportedError
-from fffs.layouts import load_source
-from fffs.layouts.packed import load as load_packed
 
 FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 BIG = 2 * MIB + 7

@@ -12,12 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import COLUMNS, ROOT, Tree, TreeBuilder, TreeView, plain, union
 
 from fffs.errors import EntryNotFoundError, MetadataError, UsageError
-from fffs.layouts import plain, union
-from fffs.layouts.view import TreeView
-from fffs.tree.builder import TreeBuilder
-from fffs.tree.tree import COLUMNS, ROOT, Tree
 
 NAMES = st.binary(min_size=1, max_size=4).filter(
     lambda name: b"/" not in name and b"\0" not in name and name not in (b".", b"..")

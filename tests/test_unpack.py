@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from builders import MIB, Pack, as_nobody, contents, differences, once, record_file, small_disk, snapshot, stretched
 from golden_files import GOLDEN, sha256
+from inside import NewFile, RecordStore, load_source
 
 import fffs
 from fffs.errors import (
@@ -31,9 +32,6 @@ from fffs.errors import (
     UsageError,
     WriteError,
 )
-from fffs.files.pwrite import NewFile
-from fffs.layouts import load_source
-from fffs.records.store import RecordStore
 
 
 def unpack(pack: Path, target: str | bytes | Path, **options: Any) -> list[str]:

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 from builders import MAGIC, MIB, Pack, dictionary, number, record_file, split_records, stretched, text, whole
 from golden_files import GOLDEN
+from inside import BadRecord, load_records, load_source, native, verify
 
 import fffs
-from fffs import native
-from fffs.layouts import load_records, load_source
-from fffs.packing.verify import BadRecord, verify
 
 
 def check(*paths: Path) -> list[BadRecord]:

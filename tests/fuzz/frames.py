@@ -11,13 +11,12 @@ import warnings
 from typing import Any
 
 from frame_files import crc32c, masked
+from inside import FrameError, LocalFile, RecordIndex
+from inside import ofrecord_files as ofrecord
+from inside import tfrecord_files as tfrecord
 
 from fffs import FileReader, LegacyFileWarning
 from fffs.errors import FormatError, RecordError
-from fffs.files.local import LocalFile
-from fffs.formats import ofrecord, tfrecord
-from fffs.formats.frames import FrameError
-from fffs.records.index import RecordIndex
 from fuzz import surface
 
 Row = tuple[int, int, int]

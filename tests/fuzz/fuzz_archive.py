@@ -21,11 +21,10 @@ from typing import Any
 from unittest import mock
 
 from archives import END, extended, padded, tar_file, tar_header
+from inside import load_source, streams
 
 from fffs import PackedFolder, convert
 from fffs.errors import FffsError
-from fffs.formats import streams
-from fffs.layouts import load_source
 from fuzz import fuzz_bag, packs, surface
 from fuzz.cursor import Cursor
 

@@ -15,13 +15,13 @@ import struct
 import tempfile
 from pathlib import Path
 
+from inside import WINDOW_LOG, ZSTD, LocalFile
+from inside import load_bag_index as load_index
+from inside import optional_library as library
+
 from fffs import FileReader
 from fffs.errors import FormatError, RecordError
-from fffs.files.local import LocalFile
-from fffs.formats.bag import load_index
 from fffs.granular import BagReader
-from fffs.granular.optional import ZSTD, library
-from fffs.granular.zstd import WINDOW_LOG
 from fuzz.cursor import Cursor
 
 LAYOUTS = (None, "v1", "v2", "v3")

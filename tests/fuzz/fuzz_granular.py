@@ -15,10 +15,11 @@ from typing import Any
 
 import msgpack
 import numpy as np
+from inside import SMALL_MESSAGE as SMALL
+from inside import codecs, refs
 
 from fffs.errors import FffsError, RecordError, UsageError
-from fffs.granular import DatasetReader, codecs, decoders, encoders, refs
-from fffs.granular.messages import SMALL
+from fffs.granular import DatasetReader, decoders, encoders
 from fuzz import fuzz_bag
 
 FILES = ("spec.json", "refs.bag", "k.bag", "k.idx", "s.bag", "s.idx")

@@ -11,12 +11,11 @@ import struct
 import zlib
 
 from frame_files import of_frame
+from inside import LocalFile, index_cache
+from inside import frames as scanned
 
 from fffs import FileReader, ofrecord
 from fffs.errors import MetadataError
-from fffs.files.local import LocalFile
-from fffs.formats import frames as scanned
-from fffs.records import index_cache
 from fuzz import frames, fuzz_bag, messages, surface
 from fuzz.cursor import Cursor
 from fuzz.fuzz_tfrecord import FRAMES, check_message

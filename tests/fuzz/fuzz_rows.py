@@ -13,12 +13,10 @@ from typing import Any
 
 import numpy as np
 from frame_files import OFRECORD, TFRECORD, of_frame, tf_frame
+from inside import Folder, LocalFile, Row, find_format, load_shown
+from inside import RowFile as File
 
 from fffs.errors import RecordError
-from fffs.files.local import LocalFile
-from fffs.formats.table import find_format
-from fffs.layouts import load_shown
-from fffs.layouts.rows import File, Folder, Row
 from fuzz import fuzz_bag, messages
 
 NPY = b".npy"

@@ -12,10 +12,10 @@ import zlib
 from typing import Any
 
 from frame_files import crc32c, masked, tf_frame, tf_head
+from inside import FrameError
 
 from fffs import FileReader, tfrecord
 from fffs.errors import ChecksumError, FormatError
-from fffs.formats.frames import FrameError
 from fuzz import frames, messages, surface
 from fuzz.cursor import Cursor
 

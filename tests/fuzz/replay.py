@@ -14,9 +14,9 @@ import warnings
 from pathlib import Path
 from types import FrameType
 
+from inside import load_source, verify
+
 from fffs.errors import FffsError, FormatError
-from fffs.layouts import load_source
-from fffs.packing.verify import verify
 from fuzz import surface
 
 SECONDS = 4  # of processor time, after which a file is given up

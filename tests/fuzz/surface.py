@@ -16,17 +16,11 @@ from typing import Any
 
 import numpy as np
 from builders import MAGIC
+from inside import LocalFile, ReadPolicy, RecordStore, Tree, TreeView, load_source, verify
+from inside import load_ffrecord_index as load_index
 
 from fffs import FileReader, LegacyFileWarning, PackedFolder
 from fffs.errors import ChecksumError, EntryNotFoundError, FffsError, FormatError, RecordError, TruncatedError
-from fffs.files.local import LocalFile
-from fffs.formats.ffrecord import load_index
-from fffs.layouts import load_source
-from fffs.layouts.view import TreeView
-from fffs.packing.verify import verify
-from fffs.records.policy import ReadPolicy
-from fffs.records.store import RecordStore
-from fffs.tree.tree import Tree
 from fuzz import packs
 
 SAMPLE = 24  # records and names that are looked at one by one

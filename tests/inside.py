@@ -1,0 +1,139 @@
+"""The internals that tests may use, by name. Tests reach everything else through the public modules.
+
+When an internal moves, its line here changes and no test does. A name is resolved when a test imports it, so that tests
+of reading need neither torch nor pyfuse3.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+MODULES = """
+fffs.torch.ahead
+fffs.torch.arena
+fffs.mount.daemon.background
+fffs.formats.bag
+fffs.granular.bag_reader
+fffs.granular.codecs
+fffs.base.descriptors
+fffs.torch.disk
+fffs.files.early
+fffs.native.engine
+fffs.mount.daemon.fastpath
+fffs.files.file_systems
+fffs.formats.frames
+fffs.layouts.granular=granular_layout
+fffs.records.identity
+fffs.records.index_cache
+fffs.files.local
+fffs.base.memory
+fffs.granular.messages
+fffs.mount.system.mounts
+fffs.converting.names
+fffs.native
+fffs.layouts.npy
+fffs.formats.ofrecord=ofrecord_files
+fffs.granular.optional
+fffs.layouts.packed
+fffs.tree.packed_pickle
+fffs.cli.parser
+fffs.layouts.plain
+fffs.converting.records=record_sources
+fffs.granular.refs
+fffs.layouts.refs_table
+fffs.layouts.rows
+fffs.packing.sidecars
+fffs.formats.sources
+fffs.cli.commands.stat=stat_command
+fffs.formats.streams
+fffs.files.temporary
+fffs.formats.tfrecord=tfrecord_files
+fffs.layouts.union
+fffs.converting.verifying
+"""
+
+# A module, and what is in it; with =NAME where several modules have such a name.
+NAMES = """
+fffs.base.failures: reading writing
+fffs.cli.parser: run=run_parser
+fffs.converting.kinds: kind_of_source
+fffs.converting.parts: cut=cut_parts
+fffs.converting.plan: Content Request Result make_plan
+fffs.files.atomic: AtomicFile CHECKSUMS IN_PLACE
+fffs.files.dirfd: open_folder remove_content
+fffs.files.file: File UInt8Array
+fffs.files.local: LocalFile
+fffs.files.pwrite: NewFile write_at
+fffs.files.temporary: SUFFIX
+fffs.formats.bag: load=load_bag load_index=load_bag_index
+fffs.formats.ffrecord: load_index=load_ffrecord_index
+fffs.formats.frame_writer: FrameWriter
+fffs.formats.frames: FrameError OFRECORD TFRECORD scan
+fffs.formats.ofrecord: OFRecordWriter
+fffs.formats.protobuf: encode_bytes encode_varint
+fffs.formats.sources: expand_sources load_file
+fffs.formats.table: FORMATS Format find_format format_named
+fffs.granular.messages: SMALL=SMALL_MESSAGE
+fffs.granular.optional: ZSTD library=optional_library
+fffs.granular.shards: Shard data_set_folders
+fffs.granular.streams: AppendedBag TornTailWarning UnlockedWarning
+fffs.granular.zstd: WINDOW_LOG
+fffs.layouts: load_records load_shown load_source
+fffs.layouts.escape: file_name
+fffs.layouts.messages: LARGEST=LARGEST_MESSAGE MOST_FILES
+fffs.layouts.packed: load=load_packed
+fffs.layouts.rows: Entries File=RowFile Folder Row
+fffs.layouts.rows_view: ROW=ROW_INODE RowsView
+fffs.layouts.view: CAPACITY DecodedTreeView NotDecoded TreeView
+fffs.mount.daemon.fastpath: file_system_of
+fffs.mount.daemon.job: Job make_job
+fffs.mount.fs.attributes: LARGEST=LARGEST_ATTRIBUTE in_lines
+fffs.mount.fs.latency: BUCKETS bucket percentile
+fffs.mount.fs.operations: Operations
+fffs.mount.fs.reading: LARGE=LARGE_READ
+fffs.mount.options: parse=parse_options
+fffs.mount.system.mountpoint: MARK=MOUNT_POINT_MARK MountPoint refuse_mounted remove_left
+fffs.mount.system.mounts: mount_at
+fffs.native: ffi lib
+fffs.native.crc32c: crc32c crc32c_combine mask=mask_crc32c unmask=unmask_crc32c
+fffs.native.engine: BLOCK CHECK_CRC32 CHECK_CRC32C CHECK_NONE REQUEST crc32 crc32_combine
+fffs.packing.dump: dump plan_parts
+fffs.packing.sidecars: keep_checksums
+fffs.packing.unpack: unpack
+fffs.packing.verify: BadRecord verify
+fffs.records.index: RecordIndex
+fffs.records.native_store: make_native_store
+fffs.records.policy: ReadPolicy
+fffs.records.source_file: SourceFile
+fffs.records.store: RecordStore
+fffs.torch.ahead: has_fixed_order
+fffs.torch.state: PARTS=STATE_PARTS VERSION=STATE_VERSION
+fffs.tree.builder: TreeBuilder
+fffs.tree.tree: COLUMNS ROOT Tree
+"""
+
+
+def _table() -> dict[str, tuple[str, str | None]]:
+    """Name -> (module, attribute); without an attribute, the module."""
+    table: dict[str, tuple[str, str | None]] = {}
+    for line in MODULES.split():
+        module, _, name = line.partition("=")
+        table[name or module.rpartition(".")[2]] = module, None
+    for line in NAMES.strip().splitlines():
+        module, _, listed = line.partition(": ")
+        for item in listed.split():
+            attribute, _, name = item.partition("=")
+            table[name or attribute] = module, attribute
+    return table
+
+
+TABLE = _table()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in TABLE:
+        raise AttributeError(f"tests/inside.py does not list {name}")
+    module, attribute = TABLE[name]
+    imported = importlib.import_module(module)
+    return imported if attribute is None else getattr(imported, attribute)
