@@ -472,7 +472,7 @@ def test_the_names_of_packed_folders_never_lead_to_records_of_others(tmp_path: P
         fffs.convert(tmp_path / source, tmp_path / f"{source}.tfrecord", from_="ffrecord", verify=True)
         # Nobody can tell this from a packed folder; but its tree says for how many records it is.
         fffs.convert(tmp_path / f"{source}.tfrecord", tmp_path / f"{source}.ffr")
-        with pytest.raises(MetadataError, match=r"its tree is for 3 records, and \d are in front of it"):
+        with pytest.raises(MetadataError, match=r"its tree is for 3 records, but \d precede it"):
             fffs.PackedFolder(tmp_path / f"{source}.ffr")
         assert run("ls", tmp_path / f"{source}.ffr").code == MetadataError.exit_code
     # One alone may take the way through another format.
@@ -645,7 +645,7 @@ def test_rows_that_share_blobs_are_refused(tmp_path: Path) -> None:
             writer.append({"k": [b"%d" % k]})
     refs = (tmp_path / "set" / "refs.bag").read_bytes()
     (tmp_path / "set" / "refs.bag").write_bytes(refs.replace(b"\x92\x01\x01", b"\x92\x00\x03"))
-    with pytest.raises(MetadataError, match=r"refs\.bag: its sequences have 5 blobs of 3"):
+    with pytest.raises(MetadataError, match=r"refs\.bag: its sequences have 5 blobs, but only 3 exist"):
         fffs.convert(tmp_path / "set", tmp_path / "x.ffr")
     for name, count in (("three", 3), ("one", 1)):
         with granular.DatasetWriter(tmp_path / name, {"k": "bytes"}) as writer:
@@ -960,7 +960,7 @@ def test_a_time_that_no_file_can_have_is_the_nearest_with_a_warning(tmp_path: Pa
     far = extended(mtime=b"1099511627776") + tar_header(b"far")
     lines, contents = warned(tmp_path, far + tar_header(b"near") + END)
     assert set(contents) >= {b"far", b"near"}
-    assert lines == ["'far': its time is not in the years 1678 to 2262; the nearest that is was packed"]
+    assert lines == ["'far': its time is outside the years 1678 to 2262; the nearest possible time was packed"]
 
 
 def test_devices_and_fifos_are_left_out_with_a_warning(tmp_path: Path) -> None:
@@ -1735,4 +1735,4 @@ def test_very_many_warnings_are_counted(tmp_path: Path) -> None:
     assert result.code == 0
     lines = result.err.splitlines()
     assert len(lines) == 21
-    assert lines[-1] == "fffs: warning: ... and 79 more of these"
+    assert lines[-1] == "fffs: warning: ... and 79 more warnings"

@@ -33,7 +33,7 @@ NEVER_FULL = ("flock", *CLEANERS)
 HARMLESS = r"close|openat(?!.*O_CREAT)"
 IN_PLACE = "complete and in place"
 # What unpack says after a record that could not be read.
-KEEP_GOING = ". Nothing was unpacked: --keep-going unpacks all that is good"
+KEEP_GOING = "; nothing was unpacked (--keep-going unpacks the undamaged files)"
 
 
 class Room:

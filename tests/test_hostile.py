@@ -343,7 +343,7 @@ def test_a_cut_packed_folder_is_numbered_records_or_refused(path: Path, kind: st
         with load_source([path]) as source:
             assert [name for name, _ in source.tree.walk()] == [b"000000", b"000001", b"000002"]
             if size < names:
-                assert f"{path}: the file was cut: " in source.warnings[0]
+                assert f"{path}: the file is truncated: " in source.warnings[0]
             else:
                 assert [bad.number for bad in verify(source)] == [2]
 
@@ -607,7 +607,7 @@ def test_a_large_file_full_of_holes_is_opened_without_reading_it(path: Path) -> 
 SPARSE: dict[str, tuple[bytes, str]] = {
     "records as many as fit": (struct.pack("<Iq", 1, (1 << 40) // 12 - 1), "do not ascend"),
     "records as many as fit, no checksum": (struct.pack("<Iq", 0, (1 << 40) // 12 - 1), "do not ascend"),
-    "a tree of zeros": (header([0], [24]) + MAGIC, "does not begin as a pickle does"),
+    "a tree of zeros": (header([0], [24]) + MAGIC, "does not begin like a pickle"),
 }
 
 

@@ -79,7 +79,7 @@ def test_bad_records_are_counted(mounted: Path, mounts: Mounts) -> None:
 
 
 def test_the_text_says_what_was_done(mounted: Path, mounts: Mounts) -> None:
-    assert "nothing was read yet" in stat(mounted)
+    assert "no reads yet" in stat(mounted)
     (mounted / "3").read_bytes()
     text = stat(mounted)
     assert ("with the fast path (2 threads)" if mounts.fastpath else "without the fast path\n") in text.replace(
@@ -155,7 +155,7 @@ def test_what_is_not_a_mount_of_fffs(tmp_path: Path) -> None:
     code = MountError.exit_code
     assert run_fffs("stat", tmp_path, code=code) == f"fffs: {tmp_path}: not a mount point\n"
     assert run_fffs("stat", tmp_path / "none", code=code) == f"fffs: {tmp_path}/none: no such folder\n"
-    assert run_fffs("stat", "/proc", code=code) == "fffs: /proc: not a mount of fffs but of type proc\n"
+    assert run_fffs("stat", "/proc", code=code) == "fffs: /proc: not an fffs mount, but one of type proc\n"
 
 
 def test_wrong_intervals_are_refused(tmp_path: Path) -> None:

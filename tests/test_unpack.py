@@ -277,7 +277,7 @@ def test_a_damaged_record_is_an_error_and_leaves_nothing(tmp_path: Path, jobs: i
     data = bytearray((tmp_path / "pack.ffr").read_bytes())
     data[12 + 12 * 3 + 4 + size - 1] ^= 1
     (tmp_path / "pack.ffr").write_bytes(data)
-    with pytest.raises(ChecksumError, match=r"pack\.ffr: record 1.* The file is 'victim'$"):
+    with pytest.raises(ChecksumError, match=r"pack\.ffr: record 1.* \(file 'victim'\)$"):
         unpack(tmp_path / "pack.ffr", tmp_path / "target", jobs=jobs)
     assert sorted(os.listdir(tmp_path)) == ["f", "pack.ffr"]
 

@@ -130,7 +130,7 @@ def test_block_checksums_that_do_not_add_up_are_found(pack: Path) -> None:
     pieces.trailer.arrays["block_checksums"][2] ^= 1
     pack.write_bytes(pieces.build())
     (bad,) = check(pack)
-    assert bad.problem == "the block checksums of record 1 do not add up to its checksum"
+    assert bad.problem == "the block checksums of record 1 do not combine to its checksum"
 
 
 def test_records_can_be_verified_where_their_tree_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a command says: lines on standard output and stderr, with nothing in them that commands a terminal."""
+"""The output of commands: lines on standard output and stderr, without terminal control sequences."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ WARNINGS_MAX = 20  # lines of one kind
 
 
 def printable(text: str) -> str:
-    """The text in one line: what a file is called must neither end it nor command the terminal."""
+    """Escape non-printable characters, so that a file name can neither end the line nor control the terminal."""
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return line.encode(errors="backslashreplace").decode()
 
 
 def put(data: bytes | memoryview, flush: bool = False) -> None:
     """Write bytes to standard output. Raises WriteError."""
-    if sys.stdout is None:  # it was closed when the interpreter began: nobody wants to know
+    if sys.stdout is None:  # standard output was closed when the interpreter started
         return
     try:
         sys.stdout.buffer.write(data)
         if flush:
             sys.stdout.flush()
     except OSError as error:
-        # What is still in the buffer would fail again when the interpreter ends.
+        # The interpreter flushes the rest of the buffer at exit, which would fail again.
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         raise WriteError(error.errno, "standard output") from error
@@ -43,23 +43,22 @@ def complain(text: str) -> None:
     """Print one line about a problem to stderr."""
     if sys.stderr is None:
         return
-    # A progress bar may stand there.
+    # The current line may show a progress bar.
     erase = "\r\x1b[K" if sys.stderr.isatty() else ""
-    with contextlib.suppress(OSError):  # nothing can be said about an stderr that cannot be written
+    with contextlib.suppress(OSError):  # a failure to write to stderr cannot be reported
         print(f"{erase}fffs: {printable(text)}", file=sys.stderr)
 
 
 class Warnings:
-    """Prints warnings to stderr as they come; of very many only the first, and at the with-block's end their number.
-
-    May be called from any thread: at worst two lines come in another order.
+    """Prints warnings to stderr as they come, but only the first ``WARNINGS_MAX``; the end of the with-block prints
+    how many more there were. May be called from any thread: at worst, two lines appear in another order.
     """
 
     def __init__(self) -> None:
         self._count = 0
 
     def __call__(self, line: str) -> None:
-        """One more."""
+        """Print a warning, or count it."""
         self._count += 1
         if self._count <= WARNINGS_MAX:
             complain(f"warning: {line}")
@@ -71,11 +70,11 @@ class Warnings:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._count > WARNINGS_MAX:
-            complain(f"warning: ... and {self._count - WARNINGS_MAX} more of these")
+            complain(f"warning: ... and {self._count - WARNINGS_MAX} more warnings")
 
 
 def warn(lines: Iterable[str]) -> None:
-    """Print warnings that are all there."""
+    """Print several warnings at once."""
     with Warnings() as warnings:
         for line in lines:
             warnings(line)

@@ -1,4 +1,4 @@
-"""The command line: its commands and options. What a command does is in ``fffs/commands``, imported when it runs."""
+"""The command line: its commands and options. ``fffs.cli.commands`` has a module per command, imported to run it."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from fffs.cli.output import complain, put
 from fffs.errors import FffsError, ReadError, UsageError
 from fffs.version import __version__
 
-# The exit codes that are not an exception's (see fffs/errors.py for those).
+# Exit codes that do not belong to an exception class of fffs/errors.py.
 OK = 0
 UNEXPECTED = 1
 INTERRUPTED = 130
 
 EXIT_CODES = """exit codes:
-   0  all is well
-   1  something unexpected (a bug: please report it)
+   0  success
+   1  unexpected error (a bug: please report it)
    2  wrong usage
    3  the source does not exist
-   4  the source is damaged in its structure, unfinished, or of an unknown format
-   5  records are damaged (verify names them)
+   4  the source has a damaged structure, is unfinished, or is of an unknown format
+   5  records are damaged (fffs verify names them)
    6  the operating system could not read
    7  the operating system could not write
    8  a file changed while it was packed or read
-   9  no such record or path in the source
+   9  the source has no such record or path
   10  mounting or unmounting failed
   11  this machine cannot run the engine correctly
- 130  interrupted (143 and 129: ended by SIGTERM or SIGHUP)
+ 130  interrupted (143: ended by SIGTERM; 129: ended by SIGHUP)
 """
 
 
 class _Formats:
-    """The names of formats of record files, and others: the choices of an option. The table of formats is imported when
-    one is named, or listed, because that takes longer than all else that a command may have to do.
+    """The choices of an option: the names of record file formats, and others. The table of formats is imported only
+    when a choice is checked or listed, because the import can take longer than everything else that a command does.
     """
 
     def __init__(self, *others: str) -> None:
@@ -59,7 +59,7 @@ class _Formats:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as everything here does."""
+    """Reports usage errors in one line, like all other errors."""
 
     def error(self, message: str) -> NoReturn:
         complain(f"{message} (see {self.prog} --help)")
@@ -67,12 +67,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _CommandParser(_Parser):
-    """Takes options between arguments, too: ``fffs ls photos.ffr -l cats``."""
+    """Accepts options between arguments: ``fffs ls photos.ffr -l cats``."""
 
     _is_inner = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As the base class; ``parse_known_intermixed_args`` comes back here for each half of its work."""
+        """As in the base class. ``parse_known_intermixed_args`` calls this method again, for options and arguments."""
         if self._is_inner:
             return super().parse_known_args(args, namespace)
         self._is_inner = True
@@ -83,10 +83,10 @@ class _CommandParser(_Parser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
+    """Make the parser of the whole command line."""
     parser = _Parser(
         prog="fffs",
-        description="One file for millions of small ones: pack a folder, mount it, read it, verified.",
+        description="One file for millions of small ones: pack a folder, mount it, read it; every byte is verified.",
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -105,7 +105,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-_Commands = argparse._SubParsersAction  # what add_subparsers returns has no public name
+_Commands = argparse._SubParsersAction  # the return type of add_subparsers has no public name
 
 
 def _command(commands: _Commands[_CommandParser], name: str, text: str, example: str) -> argparse.ArgumentParser:
@@ -138,7 +138,7 @@ def _add_format(parser: argparse.ArgumentParser) -> None:
         "--format",
         metavar="FORMAT",
         choices=_Formats(),
-        help="of the record files: %(choices)s (default: as recognised)",
+        help="format of the record files: %(choices)s (default: detected)",
     )
 
 
@@ -154,7 +154,7 @@ def _add_pack(commands: _Commands[_CommandParser]) -> None:
         type=filled,
         metavar="OUTPUT",
         nargs="?",
-        help="the file to write; an older one is replaced (default: the folder's name with .ffr, here)",
+        help="the file to write; an existing one is replaced (default: FOLDER's name with .ffr, in the current folder)",
     )
     parser.add_argument("-j", "--jobs", type=positive, help="how many files are copied at once")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
@@ -163,20 +163,20 @@ def _add_pack(commands: _Commands[_CommandParser]) -> None:
 def _add_unpack(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "unpack", "unpack a file into a new folder", "fffs unpack photos.ffr restored")
     _add_source(parser)
-    parser.add_argument("target", type=filled, metavar="TARGET", help="the folder to make")
+    parser.add_argument("target", type=filled, metavar="TARGET", help="the folder to create")
     parser.add_argument("-j", "--jobs", type=positive, help="how many files are written at once")
     parser.add_argument(
         "--special-bits", action="store_true", help="restore set-user-ID and set-group-ID bits of files"
     )
     parser.add_argument(
-        "-k", "--keep-going", action="store_true", help="leave out files whose records are bad, and name them"
+        "-k", "--keep-going", action="store_true", help="leave out and name files whose records are bad"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 
 
 CONVERSIONS = """SRC is a record file of any format (FFRecord, TFRecord, OFRecord, Bag), a folder of parts, a granular
-data set, a tar or zip archive (also compressed; it is not unpacked), or a folder. What DST becomes is said by its name
-(.ffr, .tfrecord, part-00000, .bag) or by --to. Archives, folders and data sets of several keys become packed folders.
+data set, a tar or zip archive (also compressed; it is not unpacked), or a folder. The name of DST (.ffr, .tfrecord,
+part-00000, .bag) or --to selects its format. Archives, folders and data sets of several keys become packed folders.
 
 example:
   fffs convert photos.tar.gz photos.ffr
@@ -189,28 +189,28 @@ def _add_convert(commands: _Commands[_CommandParser]) -> None:
     parser.epilog = CONVERSIONS
     parser.add_argument("source", type=filled, metavar="SRC", help="what to convert")
     parser.add_argument(
-        "output", type=filled, metavar="DST", help="the file to write, or with parts and data sets the folder"
+        "output", type=filled, metavar="DST", help="the file to write, or the folder for parts or a data set"
     )
     parser.add_argument(
         "--from",
         dest="source_format",
         metavar="FORMAT",
         choices=_Formats("granular", "tar", "zip", "folder"),
-        help="what SRC is: %(choices)s (default: as recognised)",
+        help="format of SRC: %(choices)s (default: detected)",
     )
     parser.add_argument(
         "--to",
         metavar="FORMAT",
         choices=_Formats("granular"),
-        help="what DST shall be: %(choices)s (default: as its name says)",
+        help="format of DST: %(choices)s (default: from its name)",
     )
     parser.add_argument("--layout", choices=["v1", "v3"], default="v1", help="of Bags and data sets (default: v1)")
-    parser.add_argument("--key", default="data", help="of a data set made of records (default: data)")
+    parser.add_argument("--key", default="data", help="key of a data set that is made from records (default: data)")
     parts = parser.add_mutually_exclusive_group()
     parts.add_argument("--parts", type=positive, metavar="N", help="write N parts, in a folder")
-    parts.add_argument("--part-size", type=size, metavar="SIZE", help="write parts of at most so much: 500MB, 1GiB")
+    parts.add_argument("--part-size", type=size, metavar="SIZE", help="write parts of at most SIZE, as 500MB or 1GiB")
     parser.add_argument("--verify", action="store_true", help="read DST back and compare it with SRC")
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument("-j", "--jobs", type=positive, help="how many files, or batches of records, are copied at once")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 
@@ -224,47 +224,47 @@ def _add_mount(commands: _Commands[_CommandParser]) -> None:
     )
     _add_sources(parser)
     parser.add_argument(
-        "mountpoint", type=filled, metavar="MOUNTPOINT", help="the folder to mount on; made when missing"
+        "mountpoint", type=filled, metavar="MOUNTPOINT", help="the folder to mount on; created if missing"
     )
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTIONS", help=_mount_options())
-    parser.add_argument("-f", "--foreground", action="store_true", help="stay in front and log to the terminal")
+    parser.add_argument("-f", "--foreground", action="store_true", help="stay in the foreground; log to the terminal")
     parser.add_argument("-d", "--debug", action="store_true", help="log every request (implies -f)")
     parser.add_argument(
-        "--suffix", default="", help="an ending for the numbered names of a plain record file, as in .jpg"
+        "--suffix", default="", help="a suffix for the numbered names of a plain record file, as in .jpg"
     )
 
 
 def _mount_options() -> str:
     return (
-        "comma-separated: verify=on|off, decode (show what is in TFRecords and OFRecords, as files), allow_other, "
-        "uid=N, gid=N, ro, ... (an unknown one is answered with the list)"
+        "comma-separated: verify=on|off, decode (show features of TFRecords and OFRecords as files), allow_other, "
+        "uid=N, gid=N, ro, ... (an unknown option prints the list)"
     )
 
 
 def _add_umount(commands: _Commands[_CommandParser]) -> None:
-    parser = _command(commands, "umount", "unmount, also what a dead daemon left", "fffs umount /mnt/photos")
+    parser = _command(commands, "umount", "unmount, even if the daemon is dead", "fffs umount /mnt/photos")
     parser.add_argument("mountpoint", type=filled, metavar="MOUNTPOINT")
     parser.add_argument("-l", "--lazy", action="store_true", help="detach now, finish when the last file is closed")
 
 
 def _add_stat(commands: _Commands[_CommandParser]) -> None:
     parser = _command(
-        commands, "stat", "show what a mount was asked for, and how fast it answered", "fffs stat --watch /mnt/photos"
+        commands, "stat", "show a mount's request counters and read latency", "fffs stat --watch /mnt/photos"
     )
     parser.add_argument("mountpoint", type=filled, metavar="MOUNTPOINT")
     parser.add_argument("--json", action="store_true", help="print one JSON document, with --watch one per line")
-    parser.add_argument("--watch", action="store_true", help="go on, a line per second, until it is unmounted")
+    parser.add_argument("--watch", action="store_true", help="print a line at each interval until it is unmounted")
     parser.add_argument("--interval", type=seconds, default=1.0, metavar="SECONDS", help="of --watch (default: 1)")
 
 
 def _add_ls(commands: _Commands[_CommandParser]) -> None:
-    parser = _command(commands, "ls", "list what is in a source", "fffs ls -l photos.ffr 2024/july")
+    parser = _command(commands, "ls", "list the names in a source", "fffs ls -l photos.ffr 2024/july")
     _add_source(parser)
     parser.add_argument(
-        "path", type=filled, metavar="PATH", nargs="*", default=[], help="a path in it (default: all of it)"
+        "path", type=filled, metavar="PATH", nargs="*", default=[], help="a path in the source (default: its root)"
     )
-    parser.add_argument("-l", "--long", action="store_true", help="mode, links, size, time and name")
-    parser.add_argument("-R", "--recursive", action="store_true", help="folders too, as paths")
+    parser.add_argument("-l", "--long", action="store_true", help="show mode, links, size, time and name")
+    parser.add_argument("-R", "--recursive", action="store_true", help="list folders recursively, as paths")
     _add_json(parser)
 
 
@@ -278,18 +278,18 @@ def _add_cat(commands: _Commands[_CommandParser]) -> None:
 
 
 def _add_info(commands: _Commands[_CommandParser]) -> None:
-    parser = _command(commands, "info", "say what a source is", "fffs info photos.ffr")
+    parser = _command(commands, "info", "describe a source", "fffs info photos.ffr")
     _add_sources(parser)
     _add_json(parser)
 
 
 def _add_verify(commands: _Commands[_CommandParser]) -> None:
-    parser = _command(commands, "verify", "check every byte, and name what is bad", "fffs verify photos.ffr")
+    parser = _command(commands, "verify", "check every byte, and name bad records", "fffs verify photos.ffr")
     _add_sources(parser)
     _add_json(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what is bad")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but bad records")
     parser.add_argument(
-        "--keep", action="store_true", help="first write checksums of formats that have none, beside each file"
+        "--keep", action="store_true", help="first write a file of checksums beside each file whose format has none"
     )
 
 
@@ -297,7 +297,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Run a command line (without the program's name) and return its exit code. Prints errors as one line each."""
     args, unknown = make_parser().parse_known_args(argv)
     if unknown:
-        # After an option that is not known, argparse gives back all that follows.
+        # argparse returns an unknown option together with all arguments after it.
         odd = [argument for argument in unknown if argument.startswith("-")] or unknown
         odd = [argument.removeprefix(PLAIN) for argument in odd]
         complain(f"unrecognized arguments: {' '.join(odd)} (see fffs {args.command} --help)")
@@ -327,8 +327,8 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def interrupt_once() -> None:
-    """From now on the first signal to end the work ends it, and further ones do not disturb the cleaning up."""
-    # What is ignored already stays so: that is what nohup does with SIGHUP.
+    """Let the first SIGINT, SIGTERM or SIGHUP end the work, and ignore further ones during the cleanup."""
+    # Signals that are ignored already stay ignored, as SIGHUP under nohup.
     ends = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
 
     def interrupt(number: int, _frame: object) -> NoReturn:
@@ -347,9 +347,9 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def main() -> None:
-    """The ``fffs`` program."""
+    """Run the ``fffs`` program."""
     open_standard_streams()
-    # Into a closed pipe (fffs ls | head) every tool dies silently.
+    # Like other tools, die silently when writing to a closed pipe (fffs ls | head).
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     warnings.showwarning = _show_warning
     logging.basicConfig(level=logging.WARNING, format="fffs: %(message)s")
@@ -357,7 +357,7 @@ def main() -> None:
 
 
 def main_mount_helper() -> None:
-    """The ``mount.fffs`` program, which mount(8) calls for file systems of type fffs."""
+    """Run the ``mount.fffs`` program, which mount(8) calls for file systems of type fffs."""
     open_standard_streams()
     warnings.showwarning = _show_warning
     try:
@@ -367,5 +367,5 @@ def main_mount_helper() -> None:
         sys.exit(helper(sys.argv[1:]))
     except FffsError as error:
         complain(str(error))
-        # mount(8) has codes of its own: 1 for wrong usage, 32 for a mount that failed; others it takes for riddles.
+        # mount(8) has its own exit codes: 1 for wrong usage, 32 for a failed mount.
         sys.exit(1 if isinstance(error, UsageError) else 32)

@@ -1,4 +1,4 @@
-"""A progress bar on stderr, when that is a terminal."""
+"""A progress bar on stderr, if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import time
 from fffs.base.text import human
 
 INTERVAL = 0.1  # seconds between drawings
-LABEL_MAX = 32  # characters; the rest of the line is for the bar
+LABEL_MAX = 32  # characters; the bar gets the rest of the line
 
 
 class ProgressBar:
-    """Draws ``label [####    ] 45 % 1.2 GB 350 MB/s 4 s left``. May be called from any thread; a with-block erases it.
+    """Draws ``label [####    ] 45 % 1.2 GB 350 MB/s 4 s left``, and erases it at the end of the with-block.
 
-    Where stderr is no terminal, nothing is ever written.
+    May be called from any thread. Writes nothing if stderr is not a terminal.
     """
 
     def __init__(self, label: str) -> None:
         self._label = label if len(label) <= LABEL_MAX else label[: LABEL_MAX - 1] + "…"
         self._shown = sys.stderr is not None and sys.stderr.isatty()
         self._begin = time.monotonic()
-        self._next = self._begin + INTERVAL  # what is done at once needs no bar
+        self._next = self._begin + INTERVAL  # work that takes less time shows no bar
         self._lock = threading.Lock()
         self._drawn = False
 
     def __call__(self, done: int, total: int) -> None:
-        """Bytes done, and bytes in all."""
+        """Show progress, at most every ``INTERVAL`` seconds. done, total: bytes."""
         if not self._shown or time.monotonic() < self._next or not self._lock.acquire(blocking=False):
             return
         try:

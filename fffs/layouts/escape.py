@@ -1,4 +1,4 @@
-"""Names that files may hold, features and keys, as names of files: percent-encoded, so that no two become one."""
+"""Turns names of features and keys into distinct names of files, by percent-encoding."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Final
 from fffs.tree.tree import NAME_MAX
 
 ENDINGS: Final = (b".bin", b".jpg", b".mp4", b".msgpack", b".npy", b".png", b".txt", b".webm")
-"""What is appended to names. Escaped names without an ending never end like that."""
+"""The endings that are appended to names. An escaped name without an ending never ends like one of these."""
 
 EMPTY: Final = b"%"
 CUT: Final = b"%~"
-# Control characters can be in names, but ruin listings. Surrogates are bytes that are not UTF-8.
+# Control characters are allowed in file names, but garble listings. Surrogates stand for bytes that are not UTF-8.
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f%/\ud800-\udfff]")
 
 
 def file_name(name: bytes, ending: bytes = b"") -> bytes:
-    """The file for a name: the name with an ending, one of ``ENDINGS`` or none.
+    """Return the file name for a name, with an ending that is one of ``ENDINGS`` or empty.
 
     ``%``, ``/``, control characters and bytes that are not UTF-8 become ``%XX``; so do the dots of ``.`` and ``..``
-    and, where there is no ending, the dot of what looks like one. No name at all is ``%``. What would be longer than
-    a file name may be is cut, and ``%~`` and the SHA-256 of the name follow.
+    and, without an ending, the last dot of a name that looks as if it had one. The empty name becomes ``%``. A name
+    that is too long for a file is cut, and followed by ``%~`` and the SHA-256 of the original name.
     """
     text = name.decode("utf-8", "surrogateescape")
     safe = _UNSAFE.sub(_encode, text).encode() if _UNSAFE.search(text) else name
@@ -45,7 +45,7 @@ def _encode(match: re.Match[str]) -> str:
 
 
 def _whole(cut: bytes) -> bytes:
-    """Without the part of a character that a cut left at the end."""
+    """Remove an incomplete character or ``%XX`` from the end of a name that was cut."""
     for k in (1, 2):  # %X or %
         if cut[-k : -k + 1 or None] == b"%":
             return cut[:-k]

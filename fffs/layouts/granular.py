@@ -1,6 +1,6 @@
-"""granular's data sets: a folder for each datapoint, in it a file for each key, or a folder for each sequence.
+"""granular's data sets as trees: a folder for each datapoint, with a file for each key, or a folder for a sequence.
 
-``DataSetFiles`` opens one; ``build`` makes its tree, in which each file is a blob as it is stored.
+``DataSetFiles`` opens a data set. ``build`` makes its tree, in which each file is a blob as it is stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fffs.tree.builder import DIRECTORY, FILE, build_tree
 from fffs.tree.tree import Tree
 
 MOST_NODES = 1 << 22
-"""Of one tree, which is in memory: about 700 MiB while it is made."""
+"""The most nodes of a tree. The tree is kept in memory, and needs about 700 MiB while it is made."""
 MOST_NAMES = 1 << 28  # bytes
 
 _ENDINGS = {
@@ -47,7 +47,7 @@ _ENDINGS = {
 
 @dataclass(frozen=True)
 class Key:
-    """One key: its type, and its name in a row. The files of a sequence are in a folder of that name."""
+    """A key of a data set, its type, and the ending of its files. The files of a sequence are in a folder."""
 
     name: str
     type: Type
@@ -55,26 +55,26 @@ class Key:
 
     @property
     def file(self) -> bytes:
-        """What it is called in a row."""
+        """The name of the key's file, or of a sequence's folder, in the folder of a row."""
         return file_name(self.name.encode(), b"" if self.type.sequence else self.ending)
 
 
 def stored_ending(kind: Type) -> bytes:
-    """The ending for blobs as they are stored: of what the bytes are."""
+    """Return the file ending for undecoded blobs of a type."""
     raw = kind.name == "array" and kind.arguments
     return b".bin" if raw else _ENDINGS.get(kind.name, b".bin")
 
 
 class DataSetFiles:
-    """The open files of a data set. Whoever makes a RecordStore of ``files`` closes them.
+    """The open files of a data set. The RecordStore that the caller makes of ``files`` owns and closes them.
 
-    ``spec_record`` is the record that is spec.json.
+    ``spec_record`` is the number of the record that holds spec.json.
     """
 
     def __init__(self, path: str) -> None:
-        """Raises MetadataError, SourceNotFoundError, ReadError: it is damaged, or cannot be read."""
+        """Raises MetadataError, SourceNotFoundError, ReadError: the data set is damaged, or cannot be read."""
         self.path = path
-        folders = data_set_folders(path) or find_shards(path)  # which says what is missing
+        folders = data_set_folders(path) or find_shards(path)  # raises if there are no shards
         spec = specs.load_common(folders)
         self.files, self.shards = open_shards(path, folders, spec)
         self._first_rows = [0, *itertools.accumulate(shard.rows for shard in self.shards)]
@@ -92,19 +92,19 @@ class DataSetFiles:
         self.mtime = max(file.file.mtime_ns for file in self.files)
 
     def place(self, number: int) -> tuple[Shard, int]:
-        """The shard a row is in, and its number there."""
+        """Return the shard of a row, and the row's number in it."""
         k = bisect.bisect_right(self._first_rows, number) - 1
         return self.shards[k], number - self._first_rows[k]
 
     def refs(self, check_data: bool) -> list[RefsTable]:
-        """Which blobs the rows of each shard have. check_data: compare checksums. Raises as ``refs_table.load``."""
+        """Load the blob numbers of all rows, per shard. check_data: verify checksums. Raises as ``refs_table.load``."""
         sequences = [key.type.sequence for key in self.keys]
         files = [self.files[k] for k in self._refs_files]
         pairs = zip(files, self.shards, strict=True)
         return [refs_table.load(file, shard, sequences, check_data) for file, shard in pairs]
 
     def most_nodes(self) -> int:
-        """More than its tree can have, to judge by its Bags alone."""
+        """Return an upper bound of the nodes of its tree, from the sizes of its Bags alone."""
         items = sum(
             count
             for shard in self.shards
@@ -114,13 +114,13 @@ class DataSetFiles:
         return 2 + self.n * (1 + len(self.keys)) + items
 
     def fits_a_tree(self) -> bool:
-        """Whether a tree of it takes no more memory than it may."""
+        """Return whether its tree stays below ``MOST_NODES`` and ``MOST_NAMES``."""
         row = digits_for(self.n) + sum(len(key.file) for key in self.keys)
         return self.most_nodes() <= MOST_NODES and self.n * row <= MOST_NAMES
 
 
 def _whole(path: str) -> SourceFile:
-    """A file that is one record."""
+    """Open a file as one record."""
     file = LocalFile.open(path)
     starts, ends = np.zeros(1, np.int64), np.full(1, file.size, np.int64)
     index = RecordIndex(file.name, starts, ends, None, CHECK_NONE, file.size, format="JSON").validate()
@@ -133,7 +133,7 @@ Int64Array = npt.NDArray[np.int64]
 
 
 class _Parts:
-    """Entries and nodes, collected as arrays. Node 0 is the root."""
+    """Collects entries and nodes of a tree as arrays. Node 0 is the root."""
 
     def __init__(self) -> None:
         self.nodes = 1
@@ -144,7 +144,7 @@ class _Parts:
         self._refs: list[Int64Array] = [np.zeros(1, np.int64)]
 
     def add(self, parents: Any, names: npt.NDArray[np.uint8], refs: Int64Array | None) -> Int64Array:
-        """Files of these records, or folders (None), in these parents. names: uint8[n, width]. Returns their nodes."""
+        """Add n files with records ``refs``, or n folders (None). names: uint8[n, width]. Returns their nodes."""
         n, width = names.shape
         self._parents.append(np.broadcast_to(np.asarray(parents, np.uint32), n))
         self._names.append(names.reshape(-1))
@@ -172,19 +172,19 @@ class _Parts:
 
 
 def build(data: DataSetFiles, check_data: bool = True, keys: Sequence[Key] = ()) -> Tree:
-    """The tree of a data set. check_data: compare checksums, where there are some. keys: its keys with the endings that
-    their files shall have; those of blobs as they are stored if there are none.
+    """Build the tree of a data set. check_data: verify checksums of refs.bag, if there are any. keys: the keys of the
+    data set with the endings of their files; by default those of undecoded blobs.
 
     Raises:
         MetadataError, RecordError: refs.bag is damaged.
-        UnsupportedError: it has too many files for a tree.
+        UnsupportedError: the data set has too many files for a tree.
         ReadError: refs.bag cannot be read.
 
     """
     if not data.fits_a_tree():
         raise UnsupportedError(
-            f"{data.path}: {data.n} datapoints with {len(data.keys)} keys are more files than one tree may have; mount "
-            "it, or open its shards one by one"
+            f"{data.path}: {data.n} datapoints with {len(data.keys)} keys are more files than one tree can hold; mount "
+            "the data set, or open its shards one by one"
         )
     parts = _Parts()
     parts.add(0, _repeated(specs.NAME.encode(), 1), np.array([data.spec_record]))

@@ -1,7 +1,7 @@
-"""granular's datapoints with arrays, and if asked for numbers, as ``.npy`` files; other blobs as they are stored.
+"""granular's datapoints with arrays, and optionally numbers, as ``.npy`` files; other blobs as they are stored.
 
-As a tree some of whose files are decoded, or, where that would be too much or some datapoints are damaged, as rows. An
-array's bytes are in its blob as they are in a ``.npy`` file: only what such a file begins with is made here.
+They are shown as a tree in which some files are decoded, or, if that would be too large or some datapoints are damaged,
+as rows. A blob holds the data of an array as a ``.npy`` file does, so only the header of the file is made here.
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ from fffs.records.store import RecordStore
 from fffs.tree.tree import Tree
 
 LARGEST = 128 << 20
-"""Bytes of a blob that is decoded as a whole, because it is packed in a way that nobody packs."""
+"""The largest blob, in bytes, that is decoded as a whole, because its msgpack encoding is unusual."""
 
 MOST_DIMENSIONS = 32
 
-_HEAD = 512  # bytes of a blob in which dtype and shape of an array end
+_HEAD = 512  # bytes at the beginning of a blob that hold dtype and shape of an array
 _INTEGERS = {"i64": "<i8", "u64": "<u8"} | {f"int({size})": f"<u{size}" for size in (1, 2, 4, 8)}
 
 _Show = Callable[["_Blob"], File]
 
 
 class _Blob:
-    """One blob of the store."""
+    """A blob of the store."""
 
     def __init__(self, store: RecordStore, record: int) -> None:
         self._store, self.record = store, record
         self.length = store.length(record)
 
     def read(self, size: int) -> bytes:
-        """Its first bytes."""
+        """Read the first ``size`` bytes."""
         return self._store.read_range(self.record, 0, size).tobytes()
 
     def file(self, prefix: bytes = b"", start: int = 0) -> File:
-        """The bytes from start on, behind some others."""
+        """Return a file of ``prefix``, followed by the bytes of the blob from ``start`` on."""
         return File(prefix, self.record, start, self.length - start)
 
     def bad(self, problem: str) -> File:
-        """Its file, which cannot be read."""
+        """Return a file that cannot be read because of ``problem``."""
         file, row = self._store.locate(self.record)
         return File(b"", self.record, 0, self.length, f"{file.index.path}: record {row}: {problem}")
 
 
 def shown_keys(data: DataSetFiles, arrays: bool, numbers: bool) -> list[Key]:
-    """The keys of a data set with the endings that their files have. arrays, numbers: as for ``GranularRows``."""
+    """Return the keys of a data set with the endings of their files. arrays, numbers: as for ``GranularRows``."""
     return [_shown(key, arrays, numbers)[0] for key in data.keys]
 
 
 def decoded_files(
     data: DataSetFiles, tree: Tree, store: RecordStore, arrays: bool, numbers: bool
 ) -> DecodedFiles | None:
-    """What is decoded in the tree of a data set, if anything. Arguments are those of ``GranularRows``."""
+    """Return which files of the tree of a data set are decoded, or None. Arguments as for ``GranularRows``."""
     shows = [_shown(key, arrays, numbers)[1] for key in data.keys]
     columns = sorted(
         (first, count, position)
@@ -96,7 +96,7 @@ class GranularRows:
     """The rows of a data set."""
 
     def __init__(self, data: DataSetFiles, store: RecordStore, arrays: bool, numbers: bool) -> None:
-        """arrays, numbers: show them as ``.npy`` files."""
+        """arrays, numbers: show arrays, and numbers, as ``.npy`` files."""
         self._data, self._store = data, store
         self.n, self.mtime = data.n, data.mtime
         self.files = {specs.NAME.encode(): _Blob(store, data.spec_record).file()}
@@ -104,7 +104,7 @@ class GranularRows:
         self._shown = [_shown(key, arrays, numbers) for key in data.keys]
 
     def record(self, number: int) -> int:
-        """The row's record of refs.bag, or where there is none the blob of the first key."""
+        """Return the row's record in refs.bag, or without a refs.bag the blob of the first key."""
         shard, row = self._data.place(number)
         return row + (shard.columns[0][0] if shard.refs is None else shard.refs)
 
@@ -120,7 +120,7 @@ class GranularRows:
             except ValueError as error:
                 file, within = self._store.locate(record)
                 raise RecordError(
-                    f"{file.index.path}: record {within}: no row of a data set: {error}; other rows are unaffected",
+                    f"{file.index.path}: record {within}: not a row of a data set: {error}; other rows are unaffected",
                     path=file.index.path,
                     record=within,
                     number=record,
@@ -136,20 +136,20 @@ class GranularRows:
         return Row(entries)
 
     def _places(self, record: int, shard: Shard) -> list[tuple[int, int]]:
-        """For each key its first blob and how many there are. Raises ValueError."""
+        """Return (first blob, number of blobs) of each key. Raises ValueError."""
         if self._store.length(record) > 32 * (len(self._sequences) + 1):
-            raise ValueError(f"it has {self._store.length(record)} bytes")
+            raise ValueError(f"{self._store.length(record)} bytes are too many")
         places = check_row(refs.decode(self._store.read_one(record).tobytes(), self._sequences), shard)
         if sum(count for _, count in places) > MOST_FILES:
-            raise ValueError(f"it would be more than {MOST_FILES} files")
+            raise ValueError(f"it has more than {MOST_FILES} files")
         return places
 
 
-# ---------------------------------------------------------------- what is shown of a blob
+# ---------------------------------------------------------------- files of blobs
 
 
 def _shown(key: Key, arrays: bool, numbers: bool) -> tuple[Key, _Show]:
-    """A key with the ending of its files, and what makes these of blobs."""
+    """Return a key with the ending of its files, and the function that makes a file of a blob."""
     show = _array(key.type) if arrays else None
     if show is None and numbers and key.type.text in _INTEGERS:
         show = _fixed(_INTEGERS[key.type.text], ())
@@ -159,7 +159,7 @@ def _shown(key: Key, arrays: bool, numbers: bool) -> tuple[Key, _Show]:
 
 
 def _array(kind: Type) -> _Show | None:
-    """What shows arrays of a type; None when it is none, or cannot be a file."""
+    """Return the function that shows arrays of a type; None if it is not an array type, or has no ``.npy`` form."""
     if kind.name != "array":
         return None
     if not kind.arguments:
@@ -173,7 +173,7 @@ def _array(kind: Type) -> _Show | None:
 
 
 def _fixed(dtype: str, shape: tuple[int, ...]) -> _Show:
-    """Arrays that are all of one dtype and shape."""
+    """Return the function that shows arrays of a fixed dtype and shape."""
     prefix, size = npy.header(dtype, shape), math.prod(shape) * np.dtype(dtype).itemsize
 
     def show(blob: _Blob) -> File:
@@ -185,27 +185,27 @@ def _fixed(dtype: str, shape: tuple[int, ...]) -> _Show:
 
 
 def _packed(blob: _Blob) -> File:
-    """An array with its dtype and shape, as msgpack. Raises ReadError, which another time may not come again."""
+    """Show an array that is stored as msgpack with its dtype and shape. Raises ReadError, which may be temporary."""
     try:
         head = _parse(blob.read(_HEAD), blob.length)
         if head is not None:
             return blob.file(*head)
         if blob.length > LARGEST:
-            return blob.bad(f"an array of {blob.length} bytes, packed in an unusual way")
+            return blob.bad(f"an array of {blob.length} bytes in an unusual msgpack encoding, which is too large")
         return File(npy.encode(decode_array(blob.read(blob.length))), blob.record)
     except RecordError as error:
         return File(b"", blob.record, 0, blob.length, str(error))
     except ValueError as error:
-        return blob.bad(f"no array: {error}")
+        return blob.bad(f"not an array: {error}")
 
 
 def _parse(head: bytes, length: int) -> tuple[bytes, int] | None:
-    """What the .npy file of a blob begins with, and where the array's bytes begin in the blob.
+    """Return the header of the .npy file of a blob, and where the array's data begins in the blob.
 
-    None where it is packed in another way than the shortest, or is no array. Raises ValueError for what is no dtype.
+    Returns None if the blob is not an array in its shortest encoding. Raises ValueError for an invalid dtype.
     """
     try:
-        if head[0] != 0x93 or head[1] & 0xE0 != 0xA0:  # a list of three; a text of up to 31 bytes
+        if head[0] != 0x93 or head[1] & 0xE0 != 0xA0:  # an array of 3 items; a string of up to 31 bytes
             return None
         at = 2 + (head[1] & 31)
         dtype = npy.dtype_of(head[2:at].decode("ascii"))

@@ -1,4 +1,4 @@
-"""Opening any source as a view: which layout it has, and its tree."""
+"""Opening any source as a view: finds out its layout and loads its tree."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ Paths = PathLike | Sequence[PathLike]
 def load_source(paths: Paths, suffix: str = "", check_data: bool = True, format: str | None = None) -> TreeView:
     """Open a record file of any format, a folder of them, a list of both, or a granular data set, as one tree.
 
-    One packed folder shows its tree; several show their union, in which the first wins. Plain record files show one
-    file per record, numbered through; ``suffix`` is added to each name. A data set shows a folder per datapoint, with
-    every blob as it is stored.
+    One packed folder shows its tree; several show their union, in which the first file of a path hides the others.
+    Plain record files show one file per record, numbered through all files; ``suffix`` is added to each name. A data
+    set shows a folder per datapoint, with every blob as it is stored.
 
     Args:
         paths: a file, a folder, or a list of them.
-        suffix: ends the numbered names.
-        check_data: compare the checksums of trees and tables, where there are some.
+        suffix: appended to the numbered names.
+        check_data: verify the checksums of trees and tables, if there are any.
         format: "ffrecord", "tfrecord", "ofrecord" or "bag", for files that are not recognised by content and name.
 
     Raises:
-        UsageError: packed and plain files are mixed, a suffix is given for what has names of its own, or there is no
-            such format.
+        UsageError: packed and plain files are mixed, a suffix is given for a source with names of its own, or the
+            format does not exist.
         FormatError, SourceNotFoundError, ReadError: a file cannot be opened.
 
     """
@@ -50,10 +50,10 @@ def load_source(paths: Paths, suffix: str = "", check_data: bool = True, format:
 
 
 def load_packed(paths: Paths, check_data: bool = True) -> TreeView:
-    """``load_source`` for packed folders alone: names of records that somebody has given them.
+    """Open packed folders, as ``load_source``, but nothing else.
 
     Raises:
-        FormatError: it is something else. MetadataError: its tree is damaged. And what ``load_source`` raises.
+        FormatError: the source is not a packed folder. MetadataError: its tree is damaged. Also as ``load_source``.
 
     """
     source = load_source(paths, check_data=check_data)
@@ -61,14 +61,14 @@ def load_packed(paths: Paths, check_data: bool = True) -> TreeView:
         return source
     with source:
         shown, store = source.store.files[0].index.path, source.store
-        # There is no tree: because there never was one, or because its first bytes are damaged?
+        # The source has no tree, or the first bytes of the tree are damaged.
         if source.layout == "plain" and store.n and store.verify(np.array([store.n - 1])):
-            raise MetadataError(f"{shown}: the last record, where the tree should be, is damaged")
+            raise MetadataError(f"{shown}: the last record, which may have been the tree of names, is damaged")
         raise FormatError(f"{shown}: not a packed folder (it has no tree)")
 
 
 def load_records(paths: Paths, format: str | None = None) -> TreeView:
-    """Open record files, or folders of them, as numbered files, whatever names they hold: those may be damaged.
+    """Open record files, or folders of them, as numbered files, without their trees of names, which may be damaged.
     format: as in ``load_source``.
 
     Raises:
@@ -88,18 +88,18 @@ def load_shown(
     format: str | None = None,
     decode: bool | None = None,
 ) -> View:
-    """``load_source`` as a view, which can show decoded files and rows as well. Close it when done.
+    """Open a source as a view, which may also show decoded files and rows. The caller closes it.
 
     Args:
-        paths: as there.
-        suffix: as there.
-        check_data: as there.
-        format: as there.
-        decode: True: what is in the records of TFRecord and OFRecord files, and a data set's arrays and numbers as
-            ``.npy`` files. None: only a data set's arrays. False: everything as it is stored.
+        paths: as for ``load_source``.
+        suffix: as for ``load_source``.
+        check_data: as for ``load_source``.
+        format: as for ``load_source``.
+        decode: True: show the features of TFRecord and OFRecord files, and a data set's arrays and numbers as ``.npy``
+            files. None: decode only a data set's arrays. False: show everything as it is stored.
 
     Raises:
-        UsageError: it cannot be decoded; and what ``load_source`` raises.
+        UsageError: the source cannot be decoded. Also as ``load_source``.
 
     """
     names = _names(paths)
@@ -108,7 +108,7 @@ def load_shown(
     if not decode:
         return _load_files(names, suffix, check_data, format)
     if suffix:
-        raise UsageError("--suffix is for records as they are stored; leave it or decode out")
+        raise UsageError("--suffix is only for records as they are stored; omit it or decode")
     return _decode(_open(names, check_data, format), check_data)
 
 
@@ -128,12 +128,12 @@ def _load(files: list[SourceFile], layout: Callable[[list[SourceFile]], _Loaded]
     with closed_on_error(files):
         loaded = layout(files)
     cut = tuple(
-        f"{file.index.path}: the file was cut: {file.index.count_readable()} of its {len(file.index)} records "
-        "are there; copy it again"
+        f"{file.index.path}: the file is truncated: only {file.index.count_readable()} of {len(file.index)} records "
+        "can be read; copy it again"
         for file in loaded.files
         if file.index.truncated
     )
-    # The last step: from here on the store owns the files.
+    # From here on the store owns the files, so nothing may fail before the return.
     store = RecordStore(loaded.files, ReadPolicy(check=check_data))
     return TreeView(loaded.tree, store, (*cut, *loaded.warnings), loaded.layout)
 
@@ -141,13 +141,13 @@ def _load(files: list[SourceFile], layout: Callable[[list[SourceFile]], _Loaded]
 def _open(names: list[str], check_data: bool, form: str | None) -> list[SourceFile]:
     paths = expand_sources(names)
     if not paths:
-        raise SourceNotFoundError("nothing to open")
+        raise SourceNotFoundError("no files to open; name a file or folder")
     return open_files(paths, check_data, form)
 
 
 @dataclass(frozen=True)
 class _Loaded:
-    """What a layout made of open files: the files with their final indexes, and the tree."""
+    """The result of a layout: the files with their final indexes, and the tree."""
 
     files: list[SourceFile]
     tree: Tree
@@ -159,7 +159,7 @@ def _load_any(files: list[SourceFile], suffix: str, check_data: bool) -> _Loaded
     if not _all_packed(files):
         return _load_plain(files, suffix)
     if suffix:
-        raise UsageError(f"{files[0].index.path}: a packed folder has names of its own; leave --suffix out")
+        raise UsageError(f"{files[0].index.path}: a packed folder has its own names; omit --suffix")
     return _load_packed(files, check_data)
 
 
@@ -167,13 +167,13 @@ def _all_packed(files: list[SourceFile]) -> bool:
     are_packed = [packed.is_packed(file) for file in files]
     if any(are_packed) and not all(are_packed):
         odd = files[are_packed.index(False)].index.path
-        raise UsageError(f"{odd}: not a packed folder, and the other sources are; open them separately")
+        raise UsageError(f"{odd}: not a packed folder, unlike other sources; open them separately")
     return all(are_packed)
 
 
 def _load_plain(files: list[SourceFile], suffix: str) -> _Loaded:
     if not suffix and all(file.index.path.endswith(COMPRESSED) for file in files):
-        suffix = ".zst"  # what is stored
+        suffix = ".zst"  # the records are stored compressed
     n = sum(len(file.index) for file in files)
     mtime = max(file.file.mtime_ns for file in files)
     return _Loaded(files, plain.build(n, suffix, mtime, files[0].index.path), "plain")
@@ -201,19 +201,19 @@ def _decode(files: list[SourceFile], check_data: bool) -> View:
 
 
 def _data_set(names: list[str], suffix: str, form: str | None) -> str:
-    """The data set that is meant, or nothing: also where a format is named, since those are of record files."""
+    """Return the data set that is named, or "". With a format, "": all formats are those of record files."""
     if form is not None:
         return ""
     folders = [name for name in names if os.path.isdir(name)]
     if not folders:
-        return ""  # what granular needs is imported for a folder at most: that takes as long as opening a large pack
+        return ""  # importing granular takes as long as opening a large pack, so it is imported for folders only
     from fffs.granular.shards import data_set_folders
 
     sets = [name for name in folders if data_set_folders(name)]
     if sets and len(names) > 1:
         raise UsageError(f"{sets[0]}: a granular data set can only be opened alone")
     if sets and suffix:
-        raise UsageError(f"{sets[0]}: a granular data set has names of its own; leave --suffix out")
+        raise UsageError(f"{sets[0]}: a granular data set has its own names; omit --suffix")
     return sets[0] if sets else ""
 
 
@@ -227,7 +227,7 @@ def _load_data_set(path: str, check_data: bool) -> TreeView:
 
 
 def _load_blobs(path: str) -> TreeView:
-    """All records of all its Bags as numbered files."""
+    """Open a data set with all records of all its Bags as numbered files."""
     from fffs.layouts import granular
 
     data = granular.DataSetFiles(path)
@@ -249,6 +249,6 @@ def _show_data_set(path: str, check_data: bool, decode: bool | None) -> View:
                 tree = granular.build(data, check_data, granular_rows.shown_keys(data, arrays, numbers))
                 decoded = granular_rows.decoded_files(data, tree, store, arrays, numbers)
                 return DecodedTreeView(tree, store, decoded) if decoded else TreeView(tree, store)
-            except (MetadataError, RecordError) as error:  # of some rows: the others can be shown
+            except (MetadataError, RecordError) as error:  # some rows are damaged: RowsView can show the others
                 warnings = (str(error),)
         return RowsView(granular_rows.GranularRows(data, store, arrays, numbers), store, warnings)

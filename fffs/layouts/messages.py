@@ -1,6 +1,6 @@
 """Records of TFRecord and OFRecord files as rows: one file for each feature.
 
-A feature of one value of bytes is a file; of several, or of none, a folder of numbered files. Numbers are a ``.npy``
+A feature with one bytes value is a file; one with several or none is a folder of numbered files. Numbers are a ``.npy``
 file. A SequenceExample has the folders ``context`` and ``feature_lists``.
 """
 
@@ -23,14 +23,14 @@ from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 
 LARGEST = 64 << 20
-"""Bytes of a record that is decoded. Numbers take up to 8 bytes for one, and three times that meanwhile."""
+"""The largest record that is decoded, in bytes. Each byte may become 8 bytes of numbers, and 24 while it is decoded."""
 
 
 class MessageRows:
     """The records of open files, decoded."""
 
     def __init__(self, files: list[SourceFile], store: RecordStore) -> None:
-        """Raises UsageError for files whose records are no messages."""
+        """Raises UsageError for files of a format without messages."""
         self._schemas = {id(file): _schema(file) for file in files}
         self._store = store
         self.n = store.n
@@ -38,25 +38,25 @@ class MessageRows:
         self.files: dict[bytes, File] = {}
 
     def record(self, number: int) -> int:
-        """The same."""
+        """Return ``number``: row n is record n."""
         return number
 
     def load(self, number: int) -> Row:
         """Read and decode a record. See ``Rows``."""
         file, _ = self._store.locate(number)
         if self._store.length(number) > LARGEST:
-            raise self._failure(number, f"it has {self._store.length(number)} bytes; at most {LARGEST} are decoded")
+            raise self._failure(number, f"its {self._store.length(number)} bytes are more than {LARGEST}, the limit")
         data = self._store.read_one(number).tobytes()
         schema = self._schemas[id(file)]
         try:
             return Row(_entries(data, number, schema))
         except MessageError as error:
-            raise self._failure(number, f"it cannot be decoded: {error}") from None
+            raise self._failure(number, f"cannot be decoded: {error}") from None
 
     def _failure(self, number: int, problem: str) -> RecordError:
         file, row = self._store.locate(number)
         return RecordError(
-            f"{file.index.path}: record {row}: {problem}; without -o decode it is shown as it is",
+            f"{file.index.path}: record {row}: {problem}; mount without -o decode to see its bytes",
             path=file.index.path,
             record=row,
             number=number,
@@ -67,7 +67,7 @@ def _schema(file: SourceFile) -> Schema:
     form = format_of(file.index)
     if form is None or form.schema is None:
         raise UsageError(
-            f"{file.index.path}: of format {file.index.format}, whose records cannot be decoded; decode is for "
+            f"{file.index.path}: records of format {file.index.format} cannot be decoded; decode is for "
             f"{', '.join(form.title for form in FORMATS if form.schema)} and granular data sets"
         )
     return form.schema
@@ -79,33 +79,33 @@ def _entries(data: bytes, record: int, schema: Schema) -> Entries:
         return message.one_each()
     lists = _Message(data, lib.FFFS_SCHEMA_FEATURE_LISTS, schema.kinds, record)
     if message.files + lists.files > MOST_FILES:
-        raise MessageError(f"it would be more than {MOST_FILES} files")
+        raise MessageError(f"it has more than {MOST_FILES} files")
     return {b"context": message.one_each(), b"feature_lists": lists.several_each()}
 
 
 class _Message(Decoded):
-    """A message's map as files. Values of bytes are not copied: they are ranges of the record."""
+    """A message's map as files. Bytes values are not copied: their files are ranges of the record."""
 
     def __init__(self, data: bytes, schema: int, kinds: tuple[Kind, ...], record: int) -> None:
         super().__init__(data, schema, kinds)
         self._record = record
         items = (self._values // 8 - self._items) // 2
-        self.files = max(len(self._entries), len(self._features)) + items  # of numbers, a feature is one file
+        self.files = max(len(self._entries), len(self._features)) + items  # a feature of numbers is one file
         if self.files > MOST_FILES:
-            raise MessageError(f"it would be more than {MOST_FILES} files")
+            raise MessageError(f"it has more than {MOST_FILES} files")
 
     def _rows(self) -> Iterator[tuple[bytes, list[list[int]]]]:
-        """The name of each entry, and kind, first and count of its features. A later one of a name is the one meant."""
+        """Yield (name, [kind, first, count] of its features) of each entry. The last entry of a name counts."""
         last = {self._data[begin:end]: (first, count) for begin, end, first, count in self._entries.tolist()}
         for name, (first, count) in last.items():
             yield name, self._features[first : first + count].tolist()
 
     def one_each(self) -> Entries:
-        """The files of a map of features."""
+        """Return the files of a map of features."""
         return dict(self._named(name, *rows[0]) for name, rows in self._rows())
 
     def several_each(self) -> Entries:
-        """The folders of a map of lists of features."""
+        """Return the folders of a map of feature lists."""
         entries: Entries = {}
         for name, rows in self._rows():
             numbers = number_names(len(rows))

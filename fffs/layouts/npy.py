@@ -1,4 +1,4 @@
-"""What a ``.npy`` file begins with: in front of an array's bytes it makes them a file that numpy loads."""
+"""Headers of ``.npy`` files. Header and data of an array make a file that numpy loads."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fffs.granular.codecs import as_array
 
 @functools.lru_cache(1024)
 def header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """The beginning of a file that holds an array in C order. dtype: as ``numpy.dtype.str`` has it."""
+    """Return the header for an array in C order. dtype: as in ``numpy.dtype.str``."""
     out = io.BytesIO()
     np.lib.format.write_array_header_1_0(out, {"descr": dtype, "fortran_order": False, "shape": shape})
     return out.getvalue()
 
 
 def dtype_of(name: str) -> np.dtype[np.generic]:
-    """The dtype of that name; raises ValueError for what cannot be in a file."""
+    """Return the dtype of that name. Raises ValueError if arrays of it cannot be in a file."""
     return as_array(name, [0], b"").dtype
 
 
 def encode(array: np.ndarray) -> bytes:
-    """A whole file."""
+    """Return the whole file of an array."""
     flat = np.ascontiguousarray(array).reshape(-1)
-    # Joined, a large array is copied once.
+    # join copies a large array only once.
     return b"".join((header(array.dtype.str, array.shape), flat.view(np.uint8)))

@@ -1,4 +1,4 @@
-"""Packed folders: the tree is the last record."""
+"""Packed folders: loads the tree from the last record."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Packed:
 
     file: SourceFile
     tree: Tree
-    lossless: bool  # has a trailer: modes, times and links are those of the folder
+    lossless: bool  # has a trailer, with the modes, times and links of the folder
 
 
 def is_packed(file: SourceFile) -> bool:
-    """Whether it is an FFRecord file whose last record begins with the magic bytes of a packed folder."""
+    """Return whether this is an FFRecord file whose last record begins with the magic bytes of a packed folder."""
     index, magic, form = file.index, packed_pickle.MAGIC, format_of(file.index)
     if form is None or not form.holds_trees or not len(index) or index.truncated:
         return False
@@ -35,41 +35,39 @@ def is_packed(file: SourceFile) -> bool:
 
 
 def _read(file: SourceFile, start: int, size: int) -> bytes:
-    """A few bytes of the last record, unverified."""
+    """Read a few bytes of the last record, without verifying them."""
     return file.file.read_bytes(int(file.index.starts[-1]) + start, size)
 
 
 def load(file: SourceFile, check_data: bool = True) -> Packed:
-    """The tree of a packed folder: from the trailer, or for files that ffrecord wrote from the pickle.
+    """Load the tree of a packed folder, from the trailer, or from the pickle if ffrecord wrote the file.
 
     Raises:
-        FormatError: it is no packed folder.
-        MetadataError: the tree is damaged or refused.
+        FormatError: the file is not a packed folder.
+        MetadataError: the tree is damaged or invalid.
 
     """
     index = file.index
     if not is_packed(file):
-        problem = "the file was cut: its tree is missing" if index.truncated else "not a packed folder (it has no tree)"
+        problem = "the tree is missing (file truncated)" if index.truncated else "not a packed folder (it has no tree)"
         raise FormatError(f"{index.path}: {problem}")
     found = trailer.load(file.file, index)
     if found is not None:
         _refuse_foreign(index, found[0])
         return Packed(replace(file, index=found[1]), found[0], lossless=True)
-    # Before memory is claimed for all of it: in a file that is mostly holes, a record can be of any size.
+    # Check this before memory is allocated for the whole record: in a sparse file, a record can have any size.
     if _read(file, len(packed_pickle.MAGIC), 1) != packed_pickle.PROTO:
-        raise MetadataError(
-            f"{index.path}: the tree of the packed folder is damaged: it does not begin as a pickle does"
-        )
+        raise MetadataError(f"{index.path}: the tree of the packed folder is damaged: it does not begin like a pickle")
     store = RecordStore([file], ReadPolicy(check=check_data), closes_files=False)
     try:
         data = store.read_one(len(index) - 1)
     except ChecksumError as error:
-        # The file's size is all that tells where the last record ends.
+        # The last record ends where the file ends, so a truncated tree shows as a wrong checksum.
         raise MetadataError(
-            f"{index.path}: the tree of the packed folder is damaged, or its end was cut off; copy the file again"
+            f"{index.path}: the tree of the packed folder is damaged or truncated; copy the file again"
         ) from error
     except MemoryError as error:
-        raise UnsupportedError(f"{index.path}: the tree of the packed folder is larger than memory") from error
+        raise UnsupportedError(f"{index.path}: not enough memory for the tree of the packed folder") from error
     finally:
         store.close()
     tree = packed_pickle.decode(np.ascontiguousarray(data), len(index) - 1, index.path, file.file.mtime_ns)
@@ -78,14 +76,14 @@ def load(file: SourceFile, check_data: bool = True) -> Packed:
 
 
 def _refuse_foreign(index: RecordIndex, tree: Tree) -> None:
-    """Who copies the records of several files into one has a tree at the end whose names lead to other files' records.
-
-    Numbers of records are counted from the file's first one, so the highest of a tree tells how many it is for.
+    """Raise MetadataError for a tree of another file: copying the records of several packs into one file leaves the
+    last pack's tree at the end, and its record numbers, which count from the file's first record, are then wrong. The
+    highest number in a tree tells how many records it is for.
     """
     files = tree.kinds == stat.S_IFREG
     named = int((tree.ref.astype(np.int64) * files + files).max(initial=0))
     if named != len(index) - 1:
         raise MetadataError(
-            f"{index.path}: its tree is for {named} records, and {len(index) - 1} are in front of it: it is of another "
+            f"{index.path}: its tree is for {named} records, but {len(index) - 1} precede it, so it belongs to another "
             "file; pack the folder again"
         )

@@ -16,18 +16,18 @@ LEAST_DIGITS = 6
 
 
 def digits_for(n: int) -> int:
-    """The width of the numbers of n things, which are padded with zeros."""
+    """Return the width of the zero-padded numbers of n things."""
     return max(LEAST_DIGITS, len(str(max(n - 1, 0))))
 
 
 def number_names(n: int) -> Iterator[bytes]:
-    """The names of n things that are numbered from 0, all of one width."""
+    """Yield the numbers of n things from 0 on, zero-padded to one width, as names."""
     digits = digits_for(n)
     return (b"%0*d" % (digits, k) for k in range(n))
 
 
 def numbered(numbers: npt.NDArray[np.int64], digits: int, ending: bytes) -> npt.NDArray[np.uint8]:
-    """The names of numbered files: uint8[n, digits + len(ending)]."""
+    """Return the names of numbered files: uint8[n, digits + len(ending)]."""
     names = np.empty((len(numbers), digits + len(ending)), np.uint8)
     for k in range(digits):
         names[:, digits - 1 - k] = numbers // 10**k % 10 + ord("0")
@@ -36,22 +36,22 @@ def numbered(numbers: npt.NDArray[np.int64], digits: int, ending: bytes) -> npt.
 
 
 def build(n: int, suffix: str, mtime: int, source: str) -> Tree:
-    """A tree of n files ``000000`` to n - 1 in the root, zero-padded to one width, each name ending in suffix.
+    """Build a tree of n files ``000000`` to n - 1 in the root, zero-padded to one width, each name ending in suffix.
 
     Raises:
-        UsageError: the suffix cannot be part of a name.
+        UsageError: the suffix cannot be part of a name. UnsupportedError: there are too many records.
 
     """
     ending = os.fsencode(suffix)
     digits = digits_for(n)
     if b"/" in ending or b"\0" in ending or digits + len(ending) > NAME_MAX:
-        raise UsageError(f"--suffix {suffix!r}: must be part of a file name, without '/'")
+        raise UsageError(f"--suffix {suffix!r}: cannot end a file name; omit '/' and NUL, or use a shorter one")
     width = digits + len(ending)
     if n * width >= 2**32 - 1:
         raise UnsupportedError(f"{source}: {n} records are more than one folder can show; mount the parts separately")
     numbers = np.arange(n, dtype=np.int64)
     names = numbered(numbers, digits, ending)
-    # Numbers of one width sort as their bytes do: the entries are in order already.
+    # Numbers of one width sort like their bytes, so the entries are already in order.
     nodes = n + 1
     mode = np.full(nodes, stat.S_IFREG | 0o644, np.uint16)
     nlink, ref, count = np.ones(nodes, np.uint32), np.zeros(nodes, np.uint32), np.zeros(nodes, np.uint32)

@@ -1,4 +1,4 @@
-"""All rows of a refs.bag at once: which blobs each has. Those of the usual form are decoded together."""
+"""Decodes all rows of a refs.bag: the blobs that each row has. Rows of the usual encoding are decoded together."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ Int64Array = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 STEP = 1 << 15  # rows that are decoded at a time
-# An array's head has 5 bytes at most, a number 9.
+# The most bytes of the header of a msgpack array, and of a number.
 HEAD, NUMBER = 5, 9
 
 
 @dataclass(frozen=True)
 class RefsTable:
-    """For each key, int64[rows]: the store's number of the first blob, and how many there are (of a scalar, one)."""
+    """For each key, int64[rows]: the store's number of the first blob, and the number of blobs (1 for a scalar)."""
 
     first: list[Int64Array]
     count: list[Int64Array]
 
 
 def load(file: SourceFile, shard: Shard, sequences: Sequence[bool], check_data: bool = True) -> RefsTable:
-    """The blobs of all rows of a shard.
+    """Load the blob numbers of all rows of a shard.
 
     Args:
-        file: its refs.bag, if it has one.
-        shard: where its rows are.
-        sequences: for each key, whether it is one.
-        check_data: compare checksums, where there are some.
+        file: the shard's refs.bag, if it has one.
+        shard: the shard.
+        sequences: for each key, whether it is a sequence.
+        check_data: verify checksums, if there are any.
 
     Raises:
-        RecordError: a row is damaged, or names blobs that are not there.
-        MetadataError: the rows have more blobs than there are.
+        RecordError: a row is damaged, or refers to blobs that do not exist.
+        MetadataError: the rows together have more blobs than exist.
         ReadError: refs.bag cannot be read.
 
     """
@@ -61,9 +61,9 @@ def load(file: SourceFile, shard: Shard, sequences: Sequence[bool], check_data: 
     finally:
         store.close()
     for position, (_, blobs) in enumerate(shard.columns):
-        # Else rows that share their blobs would make of a small file as many names as somebody likes.
-        if sequences[position] and int(count[position].sum()) > blobs:
-            raise MetadataError(f"{file.index.path}: its sequences have {int(count[position].sum())} blobs of {blobs}")
+        # Otherwise rows that share blobs could make any number of names from a small file.
+        if sequences[position] and (total := int(count[position].sum())) > blobs:
+            raise MetadataError(f"{file.index.path}: its sequences have {total} blobs, but only {blobs} exist")
     return RefsTable(first, count)
 
 
@@ -72,12 +72,12 @@ def _refuse_long(file: SourceFile, keys: int) -> None:
     most = HEAD + keys * (HEAD + 2 * NUMBER)
     if len(lengths) and int(lengths.max()) > most:
         row = int(lengths.argmax())
-        raise _damaged(file, row, f"it has {int(lengths[row])} bytes; a row has at most {most}")
+        raise _damaged(file, row, f"its {int(lengths[row])} bytes are too many; a row has at most {most}")
 
 
 def _damaged(file: SourceFile, row: int, problem: str) -> RecordError:
     return RecordError(
-        f"{file.index.path}: record {row} (at byte {int(file.index.starts[row])}): no row of a data set: {problem}",
+        f"{file.index.path}: record {row} (at byte {int(file.index.starts[row])}): not a row of a data set: {problem}",
         path=file.index.path,
         record=row,
         number=row,
@@ -93,7 +93,7 @@ def _load_some(
     first: list[Int64Array],
     count: list[Int64Array],
 ) -> None:
-    """Decode some rows, whose records are one after another in a buffer, into first and count."""
+    """Decode some rows, whose records are adjacent in a buffer, into first and count."""
     buffer, bounds = records
     margin = HEAD + len(sequences) * (HEAD + 2 * NUMBER)
     walk = _Walk(np.concatenate([buffer, np.zeros(margin, np.uint8)]), bounds[:-1])
@@ -121,7 +121,7 @@ def _set_one(
     first: list[Int64Array],
     count: list[Int64Array],
 ) -> None:
-    """A row that is not of the usual form: another good one, or damaged."""
+    """Decode a row that is not in the usual encoding. Raises RecordError if the row is damaged."""
     try:
         entries = check_row(refs.decode(record, sequences), shard)
     except ValueError as error:
@@ -131,25 +131,25 @@ def _set_one(
 
 
 def check_row(row: Sequence[refs.Ref], shard: Shard) -> list[tuple[int, int]]:
-    """For each key of a row the store's number of its first blob, and how many. ValueError: they are not there."""
+    """Return (store's number of the first blob, number of blobs) of each key. Raises ValueError for missing blobs."""
     checked = []
     for position, (ref, (first, blobs)) in enumerate(zip(row, shard.columns, strict=True)):
         begin, length = (ref, 1) if isinstance(ref, int) else ref
         if begin + length > blobs:
-            raise ValueError(f"for key {position} it names the blobs {begin} to {begin + length - 1} of {blobs}")
+            raise ValueError(f"key {position} has the blobs {begin} to {begin + length - 1}, but only {blobs} exist")
         checked.append((first + begin, length))
     return checked
 
 
 class _Walk:
-    """Goes through many records at once. ``at``: where it is in each; ``good``: which were as expected so far."""
+    """Decodes many records at once. ``at``: the position in each record; ``good``: which were as expected so far."""
 
     def __init__(self, data: npt.NDArray[np.uint8], at: Int64Array) -> None:
         self._data, self.at = data, at
         self.good: Bools = np.ones(len(at), bool)
 
     def expect_array(self, sizes: tuple[int, ...]) -> Int64Array:
-        """How many items the arrays have that begin here: one of these sizes."""
+        """Read array headers at the current positions. Returns the sizes, which must be among ``sizes``."""
         code = self._data[self.at].astype(np.int64)
         small, wide = code & 0xF0 == 0x90, code == 0xDC
         size = np.where(small, code & 15, self._integer(2))
@@ -158,10 +158,10 @@ class _Walk:
         return np.where(self.good, size, 0)
 
     def number(self, present: Bools) -> Int64Array:
-        """The numbers that begin here, 0 where none is present."""
+        """Read the numbers at the current positions; 0 where none is present."""
         code = self._data[self.at].astype(np.int64)
         value, width = np.where(code < 0x80, code, 0), np.zeros_like(code)
-        for kind, size in ((0xCC, 1), (0xCD, 2), (0xCE, 4)):  # those of eight bytes are left to the slow way
+        for kind, size in ((0xCC, 1), (0xCD, 2), (0xCE, 4)):  # _set_one decodes those of 8 bytes
             if (found := code == kind).any():
                 value, width = np.where(found, self._integer(size), value), np.where(found, size, width)
         self.good &= ~present | (code < 0x80) | (width > 0)

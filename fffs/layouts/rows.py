@@ -1,6 +1,6 @@
-"""What is decoded when somebody looks at it: files of a tree, or rows, folders that hold what is in one record.
+"""What is decoded on demand: files of a tree, or rows, which are folders of the contents of one record.
 
-A source of a million records would be tens of millions of names; so rows are made when somebody looks, and forgotten.
+A million records may have tens of millions of names, so rows are made when they are looked up, and then forgotten.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 MOST_FILES = 1 << 18
-"""Names in one row. A hostile record of some megabytes could hold many millions."""
+"""The most names in one row. A hostile record of a few megabytes could hold many millions."""
 
-NODE_BYTES = 400  # memory of a name, about
+NODE_BYTES = 400  # approximate memory of a name
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of a row: some bytes that are at hand, followed by a range of a record of the store.
+    """A file of a row: some bytes in memory, followed by a range of a record of the store.
 
-    ``problem``: why it cannot be read, if so.
+    ``problem``: the reason if it cannot be read, else empty.
     """
 
     prefix: bytes = b""
@@ -33,22 +33,22 @@ class File:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size in bytes."""
         return len(self.prefix) + self.length
 
     @property
     def cost(self) -> int:
-        """Bytes of memory, about."""
+        """The approximate memory in bytes."""
         return len(self.prefix) + NODE_BYTES
 
 
 Entries = dict[bytes, Union["File", "Entries"]]
-"""What is in a folder, by name."""
+"""The contents of a folder, by name."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of a row: the nodes of its names, which follow one another, and how many of them are folders."""
+    """A folder of a row: name -> node, with consecutive nodes, and how many of them are folders."""
 
     nodes: dict[bytes, int]
     folders: int
@@ -63,7 +63,7 @@ class Row:
         self.names = [b""]
         contents: list[File | Entries] = [entries]
         self.cost = 0
-        for content in contents:  # which grows meanwhile
+        for content in contents:  # the loop appends to contents
             if isinstance(content, File):
                 self.nodes.append(content)
                 self.cost += len(content.prefix)
@@ -77,7 +77,7 @@ class Row:
         self.cost += NODE_BYTES * len(self.nodes)
 
     def path(self, node: int) -> bytes:
-        """Where a node is, from the row's folder on."""
+        """Return the path of a node, relative to the row's folder."""
         parts: list[bytes] = []
         while node:
             parts.insert(0, self.names[node])
@@ -86,34 +86,34 @@ class Row:
 
 
 class Rows(Protocol):
-    """Where rows come from. May be used from several threads at a time."""
+    """A source of rows. May be used from several threads at a time."""
 
     n: int
     mtime: int  # ns
     files: dict[bytes, File]
-    """Files beside the rows."""
+    """The files beside the rows."""
 
     def record(self, number: int) -> int:
-        """The record of the store that a row is read from."""
+        """Return the record of the store that a row is read from."""
 
     def load(self, number: int) -> Row:
         """Read a row.
 
         Raises:
-            RecordError: it is damaged, or no row.
-            ReadError, SourceChangedError.
+            RecordError: the record is damaged, or not a row.
+            ReadError, SourceChangedError: the record cannot be read.
 
         """
 
 
 @dataclass(frozen=True)
 class DecodedFiles:
-    """Which files of a tree are not the bytes of their record, and what they are instead.
+    """The files of a tree that show something decoded instead of the bytes of their record.
 
-    ``load(record)`` reads what it needs for that. May be called from several threads at a time. Raises what
-    ``Rows.load`` raises.
+    ``load(record)`` reads the record and makes its file. It may be called from several threads at a time. It raises
+    what ``Rows.load`` raises.
     """
 
     nodes: npt.NDArray[np.uint8]
-    """[nodes] 1: such a file."""
+    """uint8[nodes]: 1 for a decoded file."""
     load: Callable[[int], File]

@@ -1,7 +1,7 @@
-"""RowsView: a folder for each row, which is decoded when somebody looks into it.
+"""RowsView: shows a folder for each row, which is decoded when it is looked into.
 
-Inode 1 is the root, 2 and the following are the files beside the rows, and node k of row i is (i + 1) * 2**32 + k: so
-nothing has to be remembered for the kernel.
+Inode 1 is the root, 2 and the following are the files beside the rows, and node k of row i is (i + 1) * 2**32 + k.
+Inode numbers are computed, so the view does not have to remember those that the kernel knows.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from fffs.tree.builder import DIRECTORY, FILE
 
 ROW = 1 << 32
 MOST_ROWS = (1 << 31) - 1
-# The link count of directories on file systems that do not count: find(1) then looks for folders in a row's folder.
+# The link count of directories that do not count their subfolders; find(1) then searches a row's folder for them.
 UNCOUNTED = 1
 
 
 class RowsView(View):
-    """The rows of a source. An item is a Row, its number the row's."""
+    """Shows the rows of a source. The items that it decodes are Rows; the number of an item is that of its row."""
 
     def __init__(self, rows: Rows, store: RecordStore, warnings: Sequence[str] = ()) -> None:
         """Raises UnsupportedError: there are too many rows."""
         if rows.n > MOST_ROWS:
-            raise UnsupportedError(f"{store.files[0].index.path}: {rows.n} rows are more than can be shown")
+            raise UnsupportedError(f"{store.files[0].index.path}: {rows.n} rows are too many to show")
         self._names = sorted(rows.files)
         super().__init__(store, 1 + rows.n + len(self._names), warnings)
         self.rows = rows
         self._digits = digits_for(rows.n)
-        self._row_folder = Attributes(DIRECTORY, UNCOUNTED, BLOCK_SIZE, rows.mtime)  # the same for each
+        self._row_folder = Attributes(DIRECTORY, UNCOUNTED, BLOCK_SIZE, rows.mtime)  # the same for each row
         self._end = (rows.n + 1) * ROW
 
     def _number(self, inode: int) -> int:
-        """The row of an inode."""
+        """Return the number of the row of an inode."""
         if not ROW <= inode < self._end:
             raise NodeError(errno.ESTALE)
         return inode // ROW - 1
 
     def _node(self, inode: int) -> tuple[Row, File | Folder]:
-        """The row and the node of an inode in a row."""
+        """Return the row and the node of an inode in a row."""
         number = self._number(inode)
         row: Row = self._decoded(number, inode // ROW * ROW, self.rows.record(number))
         if inode % ROW >= len(row.nodes):
@@ -55,7 +55,7 @@ class RowsView(View):
         return ROOT_INODE < inode <= ROOT_INODE + len(self._names)
 
     def attributes(self, inode: int) -> Attributes:
-        """As in ``View``. The folder of a row is not decoded for this."""
+        """As in ``View``. For the folder of a row, the row is not decoded."""
         if inode % ROW == 0 and ROW <= inode < self._end:
             return self._row_folder
         if inode == ROOT_INODE:
@@ -102,7 +102,7 @@ class RowsView(View):
         row, folder = self._node(inode)
         if not isinstance(folder, Folder):
             raise NodeError(errno.ENOTDIR)
-        first, base = next(iter(folder.nodes.values()), 0), inode // ROW * ROW  # a folder's nodes follow one another
+        first, base = next(iter(folder.nodes.values()), 0), inode // ROW * ROW  # nodes of a folder are consecutive
         above = base + row.parents[inode % ROW] if inode % ROW else ROOT_INODE
         children = range(first + skip, first + len(folder.nodes))
         dots = ((b".", inode), (b"..", above))[start:]
@@ -118,7 +118,7 @@ class RowsView(View):
         return node
 
     def record(self, inode: int) -> int | None:
-        """As in ``View``. A file without a record of its own comes from its row's."""
+        """As in ``View``. A file without a record of its own comes from the record of its row."""
         if inode == ROOT_INODE:
             return None
         if inode >= ROW and inode % ROW == 0:
@@ -129,7 +129,7 @@ class RowsView(View):
         return node.record if node.record >= 0 else self.rows.record(self._number(inode))
 
     def path(self, inode: int) -> bytes:
-        """As in ``View``. Of a row that is not decoded, its folder."""
+        """As in ``View``. If the row is not decoded, the path of its folder."""
         if inode < ROW:
             return self._names[inode - ROOT_INODE - 1] if self._is_beside(inode) else b""
         number = self._number(inode)

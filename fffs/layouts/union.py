@@ -1,4 +1,4 @@
-"""Several packed folders as one tree: folders are merged, and of two files with one path the first is shown."""
+"""Several packed folders as one tree: folders are merged, and the first of several files with one path is shown."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from fffs.tree.tree import ROOT, Tree
 
 
 def merge(trees: list[Tree], counts: list[int]) -> tuple[Tree, list[tuple[bytes, int]]]:
-    """The union of trees, the k-th of which names records of a file with counts[k] of them.
+    """Merge trees; trees[k] is that of a file with counts[k] records.
 
     Returns:
-        The tree, whose record numbers go through all files, and (path, number of the tree) of every name that an
+        The union, whose record numbers count through all files, and (path, number of the tree) of every name that an
         earlier tree hides.
 
     """
     firsts = [0, *accumulate(counts)]
     builder = TreeBuilder(int(trees[0].mode[ROOT]), int(trees[0].mtime[ROOT]))
     hidden: list[tuple[bytes, int]] = []
-    # Nodes of hard links that were added already: (tree, node) -> node of the builder.
+    # The files and symbolic links added so far, for hard links: (tree, node) -> node of the builder.
     added: dict[tuple[int, int], int] = {}
-    # A folder to fill: its node in the builder, its path, and the (tree, node) of the folders that are merged in it.
+    # Folders to fill: node in the builder, path, and the (tree, node) of each folder that is merged into it.
     todo = [(ROOT, b"", [(k, ROOT) for k in range(len(trees))])]
     while todo:
         parent, prefix, folders = todo.pop()

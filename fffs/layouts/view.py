@@ -1,8 +1,7 @@
-"""View: what a source is shown as, numbered inodes with names, attributes and bytes. ``TreeView`` shows a tree.
+"""View: shows a source as numbered inodes with names, attributes and bytes. ``TreeView`` shows a tree.
 
-The mount translates a view for the kernel and decides nothing. A view never waits for a disk: what has to be decoded
-first raises NotDecoded, and the caller has ``decode`` do that where it likes, then ``keep`` what comes out, then asks
-again.
+The mount only translates a view for the kernel. A view never waits for a disk: when an item must be decoded first, it
+raises NotDecoded. The caller then calls ``decode``, in any thread, passes the result to ``keep``, and asks again.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from fffs.tree.tree import ROOT, Tree
 ROOT_INODE = 1
 BLOCK_SIZE = 4096
 CAPACITY = 64 << 20
-"""Bytes of all decoded items that a view keeps; an item that is larger is kept alone."""
+"""The most bytes of decoded items that a view keeps. A larger item is kept alone."""
 
 
 class Attributes(NamedTuple):
-    """What stat(2) shows. mode: with the type. size: in bytes. mtime: in ns. lasts: False if it may change."""
+    """The fields of stat(2). mode: with the type. size: in bytes. mtime: in ns. lasts: False if they may change."""
 
     mode: int
     nlink: int
@@ -40,17 +39,17 @@ class Attributes(NamedTuple):
 
 
 class NodeError(OSError):
-    """An inode does not exist (ESTALE), or is not of the type that the question needs (ENOTDIR, EISDIR)."""
+    """An inode does not exist (ESTALE), or has the wrong type (ENOTDIR, EISDIR, EINVAL)."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number, os.strerror(number))
         self.number = number
 
 
-class NotDecoded(Exception):  # noqa: N818 -- a step of every answer, not an error
-    """An item has to be decoded before the question can be answered.
+class NotDecoded(Exception):  # noqa: N818 -- part of normal operation, not an error
+    """An item must be decoded before the method can return a result.
 
-    number: for ``View.decode``. inode: what failures are reported of. record: what the item is read from.
+    number: the argument of ``View.decode``. inode: named when decoding fails. record: where the item is read from.
     """
 
     def __init__(self, number: int, inode: int, record: int) -> None:
@@ -58,18 +57,18 @@ class NotDecoded(Exception):  # noqa: N818 -- a step of every answer, not an err
 
 
 class View(Closing):
-    """What a source is shown as. Owns the store. For one thread at a time, except ``decode``.
+    """Shows a source. Owns the store. May be used by one thread at a time, except ``decode``.
 
-    ``inodes``: how many there are, as far as that is known without decoding.
+    ``inodes``: the number of inodes, as far as it is known without decoding.
 
     Raises:
-        NodeError: from every method that takes an inode; a client of an NFS server may remember one of another mount.
+        NodeError: from every method that takes an inode; an NFS client may send an inode number of an earlier mount.
         NotDecoded: from every method but ``path``.
 
     """
 
     def __init__(self, store: RecordStore, inodes: int, warnings: Sequence[str] = ()) -> None:
-        """warnings: lines for the user."""
+        """warnings: lines to show to the user."""
         self.store, self.inodes, self.warnings = store, inodes, tuple(warnings)
         self._kept: OrderedDict[int, Any] = OrderedDict()
         self._cost = 0
@@ -79,51 +78,51 @@ class View(Closing):
         self.store.close()
 
     def attributes(self, inode: int) -> Attributes:
-        """What stat(2) shows."""
+        """Return the attributes that stat(2) shows."""
         raise NotImplementedError
 
     def lookup(self, inode: int, name: bytes) -> int | None:
-        """The inode that a name leads to, if any. NFS servers, which remember inodes only, ask for ``..`` as well."""
+        """Return the inode of a name in a directory, or None. NFS servers also look up ``..``."""
         raise NotImplementedError
 
     def entries(self, inode: int, start: int = 0) -> Iterator[tuple[bytes, int]]:
-        """(name, inode) of a directory, ``.`` and ``..`` first, from a position on. The order never changes."""
+        """Yield (name, inode) of a directory from a position on, ``.`` and ``..`` first. The order never changes."""
         raise NotImplementedError
 
     def file(self, inode: int) -> File:
-        """Where a file's bytes are."""
+        """Return where a file's bytes are."""
         raise NotImplementedError
 
     def target(self, inode: int) -> bytes:
-        """What a symbolic link says."""
+        """Return the target of a symbolic link."""
         raise NodeError(errno.EINVAL)
 
     def record(self, inode: int) -> int | None:
-        """The record that an inode comes from, if it is one."""
+        """Return the record that an inode comes from, or None."""
         raise NotImplementedError
 
     def path(self, inode: int) -> bytes:
-        """A path that leads to an inode from the root, for messages."""
+        """Return a path of an inode, relative to the root, for messages."""
         raise NotImplementedError
 
     def decode(self, number: int) -> Any:
         """Read and decode an item. May be called from several threads at a time.
 
         Raises:
-            RecordError: it is damaged. ReadError, SourceChangedError, MemoryError.
+            RecordError: the record is damaged. ReadError, SourceChangedError, MemoryError: it cannot be read.
 
         """
         raise NotImplementedError
 
     def keep(self, number: int, item: Any) -> None:
-        """Remember what ``decode`` returned, and forget what was not asked for lately."""
+        """Keep an item that ``decode`` returned, and drop the least recently used ones beyond ``CAPACITY``."""
         self._kept[number] = item
         self._cost += item.cost
         while self._cost > CAPACITY and len(self._kept) > 1:
             self._cost -= self._kept.popitem(last=False)[1].cost
 
     def _decoded(self, number: int, inode: int, record: int) -> Any:
-        """What ``keep`` was given; raises NotDecoded."""
+        """Return a kept item. Raises NotDecoded if it is not kept."""
         if number not in self._kept:
             raise NotDecoded(number, inode, record)
         self._kept.move_to_end(number)
@@ -131,10 +130,10 @@ class View(Closing):
 
 
 class TreeView(View):
-    """A tree whose files are records. An inode is a node plus one.
+    """Shows a tree whose files are records. An inode is a node plus one.
 
     ``layout``: "packed", "union" (of packed folders), "plain" (numbered records) or "granular" (a data set).
-    ``forwarded``: uint8[nodes], 1: a file that is not the bytes of its record; None: there are none.
+    ``forwarded``: uint8[nodes], 1 for a file that is not the bytes of its record. None: there are no such files.
     """
 
     forwarded: Any = None
@@ -142,7 +141,7 @@ class TreeView(View):
     def __init__(self, tree: Tree, store: RecordStore, warnings: Sequence[str] = (), layout: str = "") -> None:
         super().__init__(store, len(tree.mode), warnings)
         self.tree, self.layout = tree, layout
-        # Items of a memoryview are Python ints at once, which numpy's are not.
+        # Indexing a memoryview gives Python ints; indexing a numpy array gives scalars that have to be converted.
         self._mode, self._nlink, self._mtime = memoryview(tree.mode), memoryview(tree.nlink), memoryview(tree.mtime)
         self._ref, self._count, self._parent = memoryview(tree.ref), memoryview(tree.count), memoryview(tree.parent)
 
@@ -194,16 +193,16 @@ class TreeView(View):
         return self._ref[node] if stat.S_ISREG(self._mode[node]) else None
 
     def path(self, inode: int) -> bytes:
-        """The first of its hard links. Looks through all entries."""
+        """Return the path of the first hard link of an inode. Searches all entries."""
         return self.paths([inode])[0]
 
     def paths(self, inodes: Sequence[int]) -> list[bytes]:
-        """The path of each, the first of its hard links. Looks through all entries once."""
+        """Return the path of the first hard link of each inode. Searches all entries once."""
         tree = self.tree
         nodes = [self._node(inode) for inode in inodes]
         entries = np.flatnonzero(np.isin(tree.entry_nodes, nodes))
         first = {int(tree.entry_nodes[entry]): entry for entry in entries[::-1].tolist()}
-        # Directories share out the entries in the order of their numbers, so their first entries ascend.
+        # The entries of directories are in the order of the directories' nodes, so their first entries ascend.
         directories = np.flatnonzero((tree.kinds == stat.S_IFDIR) & (tree.count > 0))
         above = directories[np.searchsorted(tree.ref[directories], list(first.values()), side="right") - 1]
         found = {ROOT: b""}
@@ -212,7 +211,7 @@ class TreeView(View):
         return [found[node] for node in nodes]
 
     def _prefix(self, directory: int) -> bytes:
-        """The path of a directory and a slash; nothing for the root."""
+        """Return the path of a directory with a slash at its end; empty for the root."""
         parts: list[bytes] = []
         while directory != ROOT:
             above = self._parent[directory]
@@ -223,14 +222,14 @@ class TreeView(View):
         return b"".join(reversed(parts))
 
     def inodes_of(self, records: npt.NDArray[np.int64]) -> list[int]:
-        """For each record a file that is in it. Looks through all nodes once."""
+        """Return for each record the inode of a file with its bytes. Searches all nodes once."""
         nodes = np.flatnonzero((self.tree.kinds == stat.S_IFREG) & np.isin(self.tree.ref, records))
         first = {int(self.tree.ref[node]): node + 1 for node in nodes[::-1].tolist()}
         return [first[record] for record in records.tolist()]
 
 
 class DecodedTreeView(TreeView):
-    """A tree some of whose files are decoded when they are looked at. An item is a File, its number the record's."""
+    """Shows a tree in which some files are decoded on demand. An item is a File, and its number that of its record."""
 
     def __init__(self, tree: Tree, store: RecordStore, decoded: DecodedFiles, warnings: Sequence[str] = ()) -> None:
         super().__init__(tree, store, warnings)
@@ -238,13 +237,13 @@ class DecodedTreeView(TreeView):
         self._is_decoded = memoryview(decoded.nodes)
 
     def attributes(self, inode: int) -> Attributes:
-        """As in ``View``. What cannot be read has a byte at least, so that the kernel asks for it."""
+        """As in ``View``. A file that cannot be read has at least one byte, so that the kernel tries to read it."""
         found = super().attributes(inode)
         if not self._is_decoded[inode - 1]:
             return found
         file = self.file(inode)
         size = max(file.size, 1) if file.problem else file.size
-        return found._replace(size=size, lasts=not file.problem)  # a source that cannot be read may become good again
+        return found._replace(size=size, lasts=not file.problem)  # an unreadable source may become readable
 
     def file(self, inode: int) -> File:
         """As in ``View``."""

@@ -1,1 +1,1 @@
-"""Folders into files and back, and checking them."""
+"""Packing folders into files, unpacking them, and verifying sources."""

@@ -1,4 +1,4 @@
-"""dump: the items of an indexable object as record files, written in parallel by processes, all or none of them."""
+"""dump: writes the items of an indexable object as record files, in parallel processes; all files appear or none."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fffs.files.atomic_folder import make_folder, new_folder, refuse_content
 from fffs.formats.part_names import ffrecord_part
 from fffs.writer import FileWriter
 
-PART_BYTES = 256 << 20  # the least that a part should have, by the advice of the format's authors
+PART_BYTES = 256 << 20  # minimum size of a part that the format's authors recommend
 PARTS_MAX = 200
 PROCESSES_MAX = 16
-SAMPLES = 256  # items that are looked at to guess how large all are
-LOOK = 256  # items between two looks at whether the parent lives
+SAMPLES = 256  # items read to estimate the total size
+LOOK = 256  # items between two checks that the parent process is alive
 
 
 class Items(Protocol):
-    """What can be dumped: ``len()``, and ``[i]`` that gives the bytes of one record."""
+    """An object that can be dumped: it has ``len()``, and ``[i]`` returns the bytes of one record."""
 
     def __len__(self) -> int: ...
 
@@ -35,28 +35,28 @@ class Items(Protocol):
 
 
 def plan_parts(total_bytes: int) -> int:
-    """How many parts a data set should have: each at least 256 MiB, at most 200; 100 to 200 from 25 GiB on."""
+    """Return the recommended number of parts: at most 200, of at least 256 MiB each; 100 to 200 from 25 GiB on."""
     return min(max(total_bytes // PART_BYTES, 1), PARTS_MAX)
 
 
 def dump(dataset: Items, fname: PathLike, nfiles: int | None = None, verbose: bool = False) -> None:
     """Write all items of a data set as records: to one file, or to ``PART_00000.ffr``, … in a folder.
 
-    Parts are written in parallel by processes, which get the data set by fork or pickle, as ``multiprocessing`` is set
-    to do. The file, or the folder with all parts, appears when everything is written; when anything fails, or is
-    interrupted or killed, nothing does.
+    Parts are written by parallel processes, which get the data set by fork or pickle, depending on the start method of
+    ``multiprocessing``. The file, or the folder with all parts, appears when everything is written. If writing fails,
+    is interrupted or killed, nothing appears.
 
     Args:
         dataset: has ``len()`` and ``[i]``; items are bytes, arrays or other contiguous buffers.
-        fname: the file (nfiles = 1), which must end in ``.ffr``, or the folder, which must not exist or be empty.
-        nfiles: how many parts; never more than items. None: as many as ``plan_parts`` says for this data set's size,
-            always in a folder.
+        fname: the file (nfiles = 1), whose name must end in ``.ffr``, or the folder, which must be missing or empty.
+        nfiles: the number of parts, limited to the number of items. None: the number that ``plan_parts`` recommends
+            for the size of this data set, always in a folder.
         verbose: print a line for each part.
 
     Raises:
         UsageError: bad arguments.
         WriteError: the operating system could not write.
-        RuntimeError: a process was killed. And whatever the data set or ``FileWriter.write_one`` raises in a process.
+        RuntimeError: a process was killed. Also, whatever the data set or ``FileWriter.write_one`` raises in a process.
 
     """
     target, n = os.path.realpath(os.fsdecode(fname)), len(dataset)
@@ -76,7 +76,7 @@ def dump(dataset: Items, fname: PathLike, nfiles: int | None = None, verbose: bo
 
 
 def _guess_size(dataset: Items) -> int:
-    """How many bytes all items have, from some of them."""
+    """Estimate the total size of all items from a sample."""
     n = len(dataset)
     chosen = range(0, n, max(n // SAMPLES, 1))
     return sum(readable_bytes(dataset[i]).nbytes for i in chosen) * n // max(len(chosen), 1)
@@ -87,7 +87,7 @@ def _write_part(dataset: Items, path: str, start: int, stop: int, verbose: bool)
     with FileWriter(path, stop - start) as writer:
         for i in range(start, stop):
             if i % LOOK == 0 and parent is not None and not parent.is_alive():
-                sys.exit("the process that asked for this part is gone")  # nobody would put it in place
+                sys.exit("the parent process is gone")  # only the parent can rename the folder
             writer.write_one(dataset[i])
     if verbose:
         print(f"{os.path.basename(path)}: {stop - start} records", flush=True)
@@ -99,10 +99,10 @@ Part = tuple[str, int, int]
 
 
 def _write_in_processes(dataset: Items, parts: list[Part], verbose: bool) -> None:
-    """Write all parts; raises what the first failing process raised, when no process is left."""
+    """Write all parts. Raises the exception of the first process that fails, after all processes have ended."""
     context = multiprocessing.get_context()
     count = min(len(parts), len(os.sched_getaffinity(0)), PROCESSES_MAX)
-    waiting: dict[Any, Any] = {}  # the pipe of each process
+    waiting: dict[Any, Any] = {}  # pipe -> process
     try:
         for k in range(count):
             ours, process = _start(context, dataset, parts[k::count], verbose)
@@ -119,7 +119,7 @@ def _write_in_processes(dataset: Items, parts: list[Part], verbose: bool) -> Non
 
 
 def _start(context: Any, dataset: Items, parts: list[Part], verbose: bool) -> tuple[Any, Any]:
-    """A process that writes some parts, and the pipe that it will answer through. Raises WriteError."""
+    """Start a process that writes some parts. Returns the pipe that it reports through, and it. Raises WriteError."""
     with writing(os.path.dirname(parts[0][0]), "starting a process for it"):
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(dataset, parts, verbose, theirs), daemon=True)
@@ -134,21 +134,21 @@ def _start(context: Any, dataset: Items, parts: list[Part], verbose: bool) -> tu
 
 
 def _finish(pipe: Any, process: Any) -> None:
-    """The end of one process: raise what it sent, or that it sent nothing."""
+    """Join a process. Raises the exception that it sent, or RuntimeError if it ended without sending anything."""
     try:
         error, text = pipe.recv()
     except EOFError:
         process.join()
         why = f"killed by signal {-process.exitcode}" if process.exitcode < 0 else f"exit code {process.exitcode}"
-        raise RuntimeError(f"a process that wrote a part of the data set ended early: {why}") from None
+        raise RuntimeError(f"a process that was writing parts of the data set ended early: {why}") from None
     process.join()
     if error is not None:
-        raise error from RuntimeError(f"in a process that wrote a part of the data set:\n{text}")
+        raise error from RuntimeError(f"in a process that was writing parts of the data set:\n{text}")
 
 
 def _work(dataset: Items, parts: list[Part], verbose: bool, pipe: Any) -> None:
-    """Of a process: write parts, and send (None, "") or the exception."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, too, and ends this one
+    """Write parts in a child process, then send (None, ""), or the exception and its traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also receives SIGINT, and terminates this process
     try:
         for part in parts:
             _write_part(dataset, *part, verbose)
@@ -162,5 +162,5 @@ def _send_error(pipe: Any, error: BaseException) -> None:
     text = traceback.format_exc()
     try:
         pipe.send((error, text))
-    except Exception:  # it cannot be pickled
+    except Exception:  # the exception cannot be pickled
         pipe.send((RuntimeError(f"{type(error).__name__}: {error}"), text))

@@ -1,4 +1,4 @@
-"""Linker: further names of what was unpacked; copies, as few as can be and not too many, where no link can be made."""
+"""Linker: makes hard links to unpacked files, or a limited number of copies where no link can be made."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fffs.base.text import human, plural
 from fffs.errors import UnsupportedError
 from fffs.files.dirfd import Ways, close
 
-# What link(2) says where there are none: FAT, some FUSE, some shares.
+# Errors of link(2) on file systems without hard links: FAT, some FUSE file systems, some network shares.
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Linker:
-    """Makes hard links below a folder. A file that cannot have as many as it should (on ext4, 65,000) is copied, and
-    the copy gets the next ones; where there are no links at all, each is a copy.
+    """Makes hard links below a folder. A file that has as many links as the file system allows (65,000 on ext4) is
+    copied, and the next links lead to the copy. Where the file system has no hard links, every further name is a copy.
 
     Args:
-        ways: to folders below the one that is unpacked into, which ``shown`` is called in messages.
-        room: how many bytes all copies may have. A few bytes of a source can ask for a link to a large file.
-        copy: makes what a node is at a path.
+        ways: opens folders below the target folder, which messages call ``shown``.
+        room: the total size that the copies may have. A few bytes of a source can ask for a link to a large file.
+        copy: creates the content of a node at a path.
 
     """
 
@@ -33,7 +33,7 @@ class Linker:
         self._copies, self._reason = 0, ""
 
     def check(self, size: int) -> None:
-        """Refuse what would need copies of that many bytes, if that is too much and there are no links here.
+        """Check that links to ``size`` bytes of files can be made, or that copies of that size are allowed.
 
         Raises UnsupportedError, OSError.
         """
@@ -56,7 +56,7 @@ class Linker:
         return True
 
     def link(self, node: int, size: int, old: bytes, path: bytes) -> bytes:
-        """Give a node of that size, which is at the path ``old``, one more name. Returns the path for the next one.
+        """Give a node of that size, which exists at ``old``, the name ``path``, too. Returns ``old`` for the next call.
 
         Raises UnsupportedError, OSError, and what copying raises.
         """
@@ -77,13 +77,13 @@ class Linker:
         return path if is_full else old
 
     def warning(self) -> str | None:
-        """A line about the copies, if there are any."""
+        """Return a warning about the copies, or None if there are none."""
         if not self._copies:
             return None
         return f"{self._shown}: {plural(self._copies, 'file')} copied where no hard link could be made ({self._reason})"
 
     def _refused(self, size: int) -> UnsupportedError:
         return UnsupportedError(
-            f"{self._shown}: will not be unpacked: this file system does not take all hard links, and copies would "
-            f"take {human(size)} more, beyond what the source has; unpack it elsewhere, or mount it and copy from there"
+            f"{self._shown}: not unpacked: this file system cannot make all hard links, and copies would take "
+            f"{human(size)} more, beyond the size of the source; unpack to another file system, or mount the source"
         )

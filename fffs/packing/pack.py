@@ -1,4 +1,4 @@
-"""pack_folder: a folder into one FFRecord file, losslessly, in bounded memory."""
+"""pack_folder: packs a folder into one FFRecord file, losslessly and in bounded memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger("fffs.pack")
 
 
 class PackSummary(NamedTuple):
-    """What was packed."""
+    """How many files were packed, and their bytes."""
 
     files: int
     total_bytes: int
@@ -45,17 +45,17 @@ def pack_folder(
     """Pack a folder into the file ``fname``, which appears complete or not at all.
 
     Kept: names, contents, modes, modification times (ns), symbolic links, hard links, empty folders. Not kept: owners,
-    access times, extended attributes. FIFOs, sockets and devices are left out with a warning, and so is ``fname``
-    itself. The same folder gives the same bytes, with any number of jobs. ffrecord reads the result (symbolic links to
-    files as files, others not).
+    access times, extended attributes. FIFOs, sockets and devices are left out with a warning; ``fname`` itself is left
+    out without one. The same folder gives the same bytes, with any number of jobs. ffrecord reads the result: it shows
+    symbolic links to files as files, and no other symbolic links.
 
     Args:
         dirname: the folder.
         fname: the file to write; its name must end in ``.ffr``.
         verbose: print a line when done.
         jobs: how many files are copied at once.
-        progress: called with (bytes done, bytes in all) from time to time, from any thread.
-        warn: called with a line for everything that is left out; the default logs it.
+        progress: called with (bytes done, total bytes) from time to time, from any thread.
+        warn: called with one line for each thing that is left out or changed; the default logs it.
 
     Returns:
         How many files were packed (hard links count once), and their bytes.
@@ -63,7 +63,7 @@ def pack_folder(
     Raises:
         SourceNotFoundError, UsageError, ReadError: the folder, or something in it, cannot be read.
         SourceChangedError: a file changed while it was packed; the message names it.
-        WriteError: the file cannot be written; an older one is as it was.
+        WriteError: the file cannot be written; an existing one is unchanged.
 
     """
     target = os.fsdecode(fname)
@@ -78,14 +78,14 @@ def pack_folder(
 def packed_folder(
     dirname: PathLike, target: str, jobs: int | None, progress: Progress | None, warn: Callable[[str], None]
 ) -> Iterator[tuple[AtomicFile, PackSummary]]:
-    """A folder as the complete file that will be at ``target`` when the block commits it. As ``pack_folder``."""
+    """Yield the complete packed file, which replaces ``target`` when the block commits it. As ``pack_folder``."""
     if not target.endswith(SUFFIX):
         raise UsageError(f"{target}: the name of a packed folder must end in {SUFFIX}")
     with writing(target):
         output = Output(os.fsencode(target))
     with contextlib.ExitStack() as stack:
         with open_source(os.fsencode(dirname)) as source:
-            # The folder is scanned before the output is created, which may lie inside it and would change its time.
+            # Scan first: creating the output may change the modification time of a folder that is packed.
             scan = scan_folder(source, output, warn)
             file = stack.enter_context(AtomicFile(target))
             _Packer(scan, file, source, progress).run(jobs or default_jobs())
@@ -93,7 +93,7 @@ def packed_folder(
 
 
 class _Packer:
-    """One packing: all offsets are known from the scan, so the files are copied in parallel, each to its place."""
+    """Copies the files in parallel: the scan gives all sizes, so the offset of each file is known beforehand."""
 
     def __init__(self, scan: Scan, file: AtomicFile, source: SourceFolder, progress: Progress | None) -> None:
         self.scan, self.source = scan, source
@@ -111,7 +111,7 @@ class _Packer:
         file = self.scan.files[k]
         folder, name = os.path.split(file.path)
         try:
-            # O_NOFOLLOW, O_NONBLOCK: what was a file may have become a link or a FIFO (or a socket: ENXIO).
+            # O_NOFOLLOW, O_NONBLOCK: the file may have been replaced by a link or a FIFO (or a socket: ENXIO).
             with self.source.ways.at(folder) as dir_fd:
                 fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
         except OSError as error:
@@ -128,7 +128,7 @@ class _Packer:
             close(fd)
 
     def _copy_bytes(self, k: int, file: FileToPack, fd: int) -> None:
-        """Copy a file in pieces, so that an interrupt, or the failure of another job, does not wait for all of it."""
+        """Copy a file in pieces, so that an interrupt or the failure of another job takes effect between them."""
         for start in range(0, file.size, PIECE):
             length = min(PIECE, file.size - start)
             try:
@@ -143,12 +143,12 @@ class _Packer:
 
     def _changed(self, file: FileToPack) -> SourceChangedError:
         return SourceChangedError(
-            f"{self.source.shown(file.path)}: changed while the folder was packed; pack it when nobody writes to it"
+            f"{self.source.shown(file.path)}: changed while the folder was packed; pack it when nothing writes to it"
         )
 
 
 def build_tree(builder: TreeBuilder, files: int, shown: str) -> Tree:
-    """The tree of what is packed, with that many files; raises UnsupportedError when its names cannot be one."""
+    """Build the tree of what is packed, which has ``files`` records. Raises UnsupportedError if the names form none."""
     try:
         return builder.build(files, shown)
     except MetadataError as error:

@@ -1,4 +1,4 @@
-"""PackFile: a packed folder that is being written, whose records come in any order, from files or from memory."""
+"""PackFile: writes a packed folder, whose records come in any order, from files or from memory."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from fffs.records.index import BlockChecksums, Int64Array
 from fffs.tree import packed_pickle, trailer
 from fffs.tree.tree import Tree
 
-PORTION = 64 * BLOCK  # of what comes from memory, between two looks at an interrupt
-PIECE = 16 * BLOCK  # of a record, between two looks at whether to go on
+PORTION = 64 * BLOCK  # bytes written from memory between two checks for an interrupt
+PIECE = 16 * BLOCK  # bytes of a record copied between two checks for an interrupt or a failed job
 
 
 class PackFile:
-    """The sizes of all records are known from the start, so each has its place, and several threads may write at once.
+    """Writes a packed folder. All record sizes are known from the start, so several threads may write at once.
 
-    A record is written by one thread, in pieces from its begin to its end; each piece but the last has a multiple of
-    ``BLOCK`` bytes. When all are written, ``finish`` adds the tree; then the caller commits the file.
+    A record is written by one thread, in pieces from its beginning to its end; the size of each piece but the last is a
+    multiple of ``BLOCK``. When all are written, ``finish`` adds the tree; then the caller commits the file.
     """
 
     def __init__(self, file: AtomicFile, sizes: Int64Array) -> None:
-        """file: empty; it stays the caller's. sizes: int64[n], of the records of files."""
+        """file: empty; the caller closes it. sizes: int64[n], the sizes of the files' records."""
         self.file, self.sizes = file, sizes
         n = len(sizes)
-        self.offsets = np.empty(n + 1, np.int64)  # the last one is the tree's
+        self.offsets = np.empty(n + 1, np.int64)  # the last record is the tree
         self.offsets[0] = header_size(n + 1)
         np.cumsum(sizes, out=self.offsets[1:])
         self.offsets[1:] += self.offsets[0]
@@ -44,11 +44,11 @@ class PackFile:
         self._block_checksums = np.zeros(int(self._first_blocks[-1]), np.uint32)
 
     def copy(self, k: int, at: int, fd: int, start: int, length: int) -> None:
-        """Copy a piece of record k, which begins there at byte ``at``, from byte ``start`` of a file.
+        """Copy ``length`` bytes from byte ``start`` of a file to byte ``at`` of record k.
 
         Raises:
-            WriteError: it could not be written.
-            OSError: it could not be read; with ENODATA, that file ends too early.
+            WriteError: the piece could not be written.
+            OSError: the piece could not be read; ENODATA: that file ends too early.
             MemoryError: not enough memory.
 
         """
@@ -69,7 +69,7 @@ class PackFile:
         self._count(k, at, int(crc[0]), length)
 
     def put(self, k: int, at: int, data: Any) -> None:
-        """Write a piece of record k, which begins there at byte ``at``, from memory. Raises WriteError."""
+        """Write a piece from memory to byte ``at`` of record k. Raises WriteError."""
         view = memoryview(data)
         self._write(view, int(self.offsets[k]) + at)
         first = self._first_block(k, at)
@@ -82,7 +82,7 @@ class PackFile:
             self._count(k, at + begin, int(crc), len(block))
 
     def _first_block(self, k: int, at: int) -> int | None:
-        """Where the checksums of the blocks of record k go, from byte ``at`` on; None when it has none."""
+        """Return the number of the block at byte ``at`` of record k, or None if the record has no block checksums."""
         if self.sizes[k] <= BLOCK:
             return None
         return int(self._first_blocks[np.searchsorted(self._big, k)]) + at // BLOCK

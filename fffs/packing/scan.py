@@ -1,4 +1,4 @@
-"""Scanning a folder that is to be packed: its tree, and the files whose bytes are to be copied."""
+"""Scanning a folder before it is packed: finds its tree and the files to copy."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ from fffs.files.temporary import temporary_names
 from fffs.tree.builder import TreeBuilder
 
 KINDS = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
-# How many different files that look like one are compared with a further name, where inode numbers mean nothing.
+# Where inode numbers are not reliable: the most files with equal status that a further name is compared with.
 ALIKE = 16
-# What the time of a node can be, in nanoseconds since 1970.
+# The range of a node's modification time, in nanoseconds since 1970.
 MTIME_MIN, MTIME_MAX = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True)
 class FileToPack:
-    """A regular file as it was when the folder was scanned; packing it later notices when it is another."""
+    """A regular file as it was when the folder was scanned. Packing compares it to notice changes."""
 
-    path: bytes  # from the folder that is packed
+    path: bytes  # relative to the folder that is packed
     size: int
     identity: Identity
-    numbered: bool  # its inode number says which file it is
+    numbered: bool  # whether its inode number is reliable
 
     def is_same(self, status: os.stat_result) -> bool:
-        """Whether that is the status of this file, unchanged."""
+        """Return whether ``status`` shows this file unchanged."""
         return identity(status, self.numbered) == self.identity
 
 
 Identity = tuple[int, int, int, int, int, int]
-"""Device, inode, size, mtime and ctime in nanoseconds, type and mode."""
+"""Device, inode, size, mtime and ctime in nanoseconds, type with mode."""
 
 
 def identity(status: os.stat_result, numbered: bool = True) -> Identity:
-    """What must be the same for a file to count as unchanged. Who writes may set mtime back, but not ctime.
+    """Return the values that are equal as long as a file is unchanged. A writer can reset mtime, but not ctime.
 
-    numbered: the inode number must be the same, too. Where such numbers are not reliable, the rest must do: that a file
-    is the one of that name, and not behind a link, is seen to by how it is opened.
+    numbered: include the inode number. Where inode numbers are not reliable, the other values must suffice: opening the
+    file by its path, without following links, ensures that it is the file of that name.
     """
     number = status.st_ino if numbered else 0
     return status.st_dev, number, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode
 
 
 def nearest_mtime(nanoseconds: int, shown: Callable[[], str], warn: Callable[[str], None]) -> int:
-    """A time of modification, or the nearest that a node can have, and a warning with the name of what has it."""
+    """Return the modification time, or the nearest that a node can have, and then warn with the name ``shown()``."""
     nearest = min(max(nanoseconds, MTIME_MIN), MTIME_MAX)
     if nearest != nanoseconds:
-        warn(f"{shown()}: its time is not in the years 1678 to 2262; the nearest that is was packed")
+        warn(f"{shown()}: its time is outside the years 1678 to 2262; the nearest possible time was packed")
     return nearest
 
 
 class Output:
-    """The file that the scanned folder is packed into. Where it lies inside, it and its temporary files are left out.
+    """The file that the scanned folder is packed into. If it lies inside, it and its temporary files are left out.
 
-    It is told by the folder it is in and its name: what is there now may have other names, which are packed.
+    It is recognised by its folder and name, not by its inode: other names of an existing output are packed.
     """
 
     def __init__(self, path: bytes) -> None:
-        """Raises OSError when there is no folder to write it to."""
+        """Raises OSError when the folder to write to does not exist."""
         folder, self._name = os.path.split(path)
         self._path = os.path.realpath(folder or b".")
         fd = os.open(folder or b".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -77,28 +77,28 @@ class Output:
         self._temporary = temporary_names(self._name)
 
     def is_in(self, status: os.stat_result, path: bytes) -> bool:
-        """Whether the folder with that status and real path holds it."""
+        """Return whether the output lies directly in the folder with that status and real path."""
         return self._folder == place(status) if self._numbered else self._path == path
 
     def is_named(self, name: bytes) -> bool:
-        """Whether the name is its own or one of its temporary files'."""
+        """Return whether the name is that of the output or of one of its temporary files."""
         return name == self._name or self._temporary.fullmatch(name) is not None
 
 
 @dataclass
 class Scan:
-    """A scanned folder: the builder with every name in it, and files[k], whose bytes become record k."""
+    """A scanned folder: the builder has every name in it, and the bytes of files[k] become record k."""
 
     builder: TreeBuilder
     files: list[FileToPack] = field(default_factory=list)
     total_bytes: int = 0
     holds_output: bytes | None = None
-    """The folder, as a path, that the output lies in: its time is not what it was when the output is there."""
+    """The path of the folder that the output lies in. Writing the output changes this folder's modification time."""
 
 
 @dataclass(frozen=True)
 class SourceFolder:
-    """The folder that is packed, held open: everything in it is reached from here, whatever is renamed meanwhile."""
+    """The folder that is packed, held open. Everything is reached from ``fd``, whatever is renamed during packing."""
 
     path: bytes
     fd: int
@@ -106,17 +106,17 @@ class SourceFolder:
     real: bytes  # its path without symbolic links
 
     def shown(self, path: bytes) -> str:
-        """What something in it is called in messages."""
+        """Return the name of a path in the folder for messages."""
         return os.fsdecode(os.path.join(self.path, path) if path else self.path)
 
 
 @contextlib.contextmanager
 def open_source(folder: bytes) -> Iterator[SourceFolder]:
-    """The folder that is to be packed, for as long as the block lasts.
+    """Open the folder that is to be packed for the duration of the block.
 
     Raises:
-        SourceNotFoundError, UsageError: it is not there, or no folder.
-        ReadError: it cannot be read.
+        SourceNotFoundError, UsageError: the path does not exist, or is not a folder.
+        ReadError: the folder cannot be read.
 
     """
     try:
@@ -136,16 +136,16 @@ def open_source(folder: bytes) -> Iterator[SourceFolder]:
 
 
 def scan_folder(source: SourceFolder, output: Output | None, warn: Callable[[str], None]) -> Scan:
-    """Scan a folder depth first, each folder's names by their bytes: the order of the records.
+    """Scan a folder depth first, the names of each folder sorted by their bytes. This is the order of the records.
 
     Args:
         source: the folder.
-        output: left out silently where it lies inside.
-        warn: gets a line for everything that cannot be packed as it is.
+        output: left out without a warning if it lies inside.
+        warn: called with a line for everything that cannot be packed as it is.
 
     Raises:
-        ReadError: something in it cannot be read.
-        SourceChangedError: something vanished meanwhile, or a folder became something else.
+        ReadError: something in the folder cannot be read.
+        SourceChangedError: something vanished during the scan, or a folder was replaced by something else.
 
     """
     with Way(source.fd) as way:
@@ -153,17 +153,15 @@ def scan_folder(source: SourceFolder, output: Output | None, warn: Callable[[str
 
 
 class _Scanner:
-    """One scan."""
-
     def __init__(self, source: SourceFolder, output: Output | None, warn: Callable[[str], None], way: Way) -> None:
         self.source, self.output, self.warn, self.way = source, output, warn, way
-        # Files with several names -> the nodes and first paths of those that look like that.
+        # For files with several names: inode or identity -> the node and first path of each such file.
         self.linked: dict[tuple[int, ...], list[tuple[int, bytes]]] = {}
-        self.contents: dict[bytes, bytes] = {}  # of first names, where inode numbers mean nothing
+        self.contents: dict[bytes, bytes] = {}  # first path -> _content(), where inode numbers are not reliable
         self.reliability = Reliability()
 
     def run(self) -> Scan:
-        """Scan everything. A folder is what is open, never what a name leads to."""
+        """Scan everything. Folders are read through open descriptors, never by a name that may be replaced."""
         status = os.fstat(self.source.fd)
         self.scan = Scan(TreeBuilder(_mode(status), self._mtime(status, b"")))
         stack = [(0, b"", iter(self._names(b"", status, self.source.fd)))]
@@ -189,7 +187,7 @@ class _Scanner:
         return self.scan
 
     def _open(self, path: bytes, name: bytes | None) -> int:
-        """The folder of that name where we are, or the one where we are."""
+        """Enter the folder of that name in the current folder. Without a name, return the current folder."""
         try:
             return self.way.fd if name is None else self.way.enter(name)
         except OSError as error:
@@ -219,15 +217,15 @@ class _Scanner:
 
     def _vanished(self, path: bytes) -> SourceChangedError:
         return SourceChangedError(
-            f"{self.source.shown(path)}: vanished while the folder was packed; pack it when nobody changes it"
+            f"{self.source.shown(path)}: vanished while the folder was packed; pack it when nothing changes it"
         )
 
     def _mtime(self, status: os.stat_result, path: bytes) -> int:
-        """The time of modification, in as many nanoseconds as 64 bits can count."""
+        """Return the modification time in nanoseconds, limited to what 64 bits can hold."""
         return nearest_mtime(status.st_mtime_ns, lambda: self.source.shown(path), self.warn)
 
     def _add(self, parent: int, path: bytes, name: bytes, status: os.stat_result, dir_fd: int) -> None:
-        """Add what is no folder: a file, a further name of a file, a symbolic link; or warn."""
+        """Add a file, a further name of a file, or a symbolic link; warn about anything else."""
         kind = stat.S_IFMT(status.st_mode)
         scan = self.scan
         if kind in KINDS:
@@ -258,7 +256,7 @@ class _Scanner:
             self.linked[key] = [*alike, (node, path)]
 
     def _content_of(self, path: bytes, kind: int) -> bytes:
-        """Of the first name of a file. It is read once, however many further names it may have."""
+        """Return ``_content`` of the first name of a file. It is read once, for all further names."""
         if path not in self.contents:
             folder, name = os.path.split(path)
             try:
@@ -269,8 +267,8 @@ class _Scanner:
         return self.contents[path]
 
     def _content(self, name: bytes, dir_fd: int, kind: int) -> bytes:
-        """What decides whether a name may count as a further one of what has the same number, size and times, which
-        are not enough where numbers are made up. Nothing, where it cannot be read.
+        """Return a digest of a file, or the target of a symbolic link; b"" if it cannot be read. Where the file system
+        makes up inode numbers, two names of one file must have equal content: number, size and times are not enough.
         """
         try:
             return os.readlink(name, dir_fd=dir_fd) if kind == stat.S_IFLNK else digest(dir_fd, name)

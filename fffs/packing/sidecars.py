@@ -1,4 +1,4 @@
-"""Writing checksums beside files whose formats have none: the files that ``fffs.records.sidecar`` reads."""
+"""Writes sidecars: files of checksums beside files whose formats have none. ``fffs.records.sidecar`` reads them."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ BATCH_BYTES = 256 << 20
 
 
 def keep_checksums(path: PathLike, format: str | None = None) -> list[str]:
-    """Write the sidecars of all files of a source whose formats have no checksums: what is in them now is right.
+    """Write the sidecars of all files of a source whose formats have no checksums. The current content counts as right.
 
-    A sidecar that fits its file stays, also when records are not what it says: ``fffs verify`` names them then.
+    A sidecar that fits its file is kept, even if records differ from its checksums; ``fffs verify`` names those.
 
     Args:
         path: a record file, a folder of them, or a granular data set.
         format: as in ``fffs.open``.
 
     Returns:
-        The sidecars that were written.
+        The paths of the sidecars that were written.
 
     Raises:
-        What opening the source raises; ReadError, TruncatedError: a record cannot be read; WriteError: a sidecar cannot
-        be written.
+        ReadError, TruncatedError: a record cannot be read.
+        WriteError: a sidecar cannot be written. Also, whatever opening the source raises.
 
     """
     written: list[str] = []
@@ -61,7 +61,7 @@ def keep_checksums(path: PathLike, format: str | None = None) -> list[str]:
 
 
 def _files(path: str, *, may_be_data_set: bool) -> Iterator[tuple[str, str | None]]:
-    """The record files of a source; of a data set its Bags, also those of its shards, and the layout they are in."""
+    """Yield (path, None) of each record file, or (path, layout) of each Bag of a data set and its shards."""
     folders = shards.data_set_folders(path) if may_be_data_set else []
     for folder in folders:
         layout = shards.layout_of(folder, spec.load(folder))
@@ -80,12 +80,12 @@ def _fits(source: SourceFile) -> bool:
 
 
 def _write(source: SourceFile) -> str:
-    """Compute and write the sidecar of an open file; its path.
+    """Compute and write the sidecar of an open file. Returns the path of the sidecar.
 
     Raises:
-        ReadError, TruncatedError: a record cannot be read. SourceChangedError: somebody writes to the file.
+        ReadError, TruncatedError: a record cannot be read. SourceChangedError: the file changed meanwhile.
         WriteError: the sidecar cannot be written.
-        UsageError: the file has more than 2**32 records.
+        UsageError: the file has 2**32 records or more.
 
     """
     index = source.index
@@ -102,10 +102,10 @@ def _write(source: SourceFile) -> str:
 
 
 def _compute(source: SourceFile) -> Any:
-    """uint32 checksums, a batch of records at a time; nothing is kept of their bytes."""
+    """Yield arrays of uint32 checksums, one per batch of records. The bytes of the records are not kept."""
     index = source.index
     if len(index) >= 2**32:
-        raise UsageError(f"{index.path}: too many records for one file of checksums")
+        raise UsageError(f"{index.path}: has 2**32 records or more, too many for a file of checksums")
     lengths = index.ends - index.starts
     begin = 0
     while begin < len(index):
@@ -114,12 +114,12 @@ def _compute(source: SourceFile) -> Any:
         requests = np.zeros(end - begin, engine.REQUEST)
         requests["offset"], requests["length"] = index.starts[begin:end], lengths[begin:end]
         requests["fd"], requests["check"] = source.file.descriptor, CHECK_CRC32
-        source.file.read_batch(requests)  # nothing is expected: what comes out is what is wanted
+        source.file.read_batch(requests)  # computes the checksums; no expected ones are given, so EBADMSG is ignored
         for k in np.flatnonzero((requests["status"] != 0) & (requests["status"] != -errno.EBADMSG)).tolist():
             status = -int(requests["status"][k])
             if status == errno.ENODATA:
                 raise TruncatedError(
-                    f"{index.path}: record {begin + k} reaches past the end of the file; it was cut, copy it again",
+                    f"{index.path}: record {begin + k} reaches past the end of the file; copy the file again",
                     path=index.path,
                     record=begin + k,
                     number=begin + k,

@@ -1,8 +1,8 @@
-"""unpack: a packed folder back into a real one.
+"""unpack: restores a packed folder as a real one.
 
-It is built under a temporary name beside the target and renamed when complete. Nothing is ever written outside: the
-tree holds no name with ``/`` and no ``..``, and every step is taken by descriptors from the new folder on, through
-folders only, never through a symbolic link (``fffs.files.dirfd``), also while somebody exchanges them.
+The folder is built under a temporary name beside the target and renamed when complete. Nothing is written outside it:
+the tree has no name that contains ``/`` or is ``..``, and every path is opened one folder at a time, by descriptors
+from the new folder on, never through a symbolic link, even if a folder is replaced meanwhile (``fffs.files.dirfd``).
 """
 
 from __future__ import annotations
@@ -48,28 +48,27 @@ def unpack(
     warn: Callable[[str], None] | None = None,
     leave_out: Callable[[str, RecordError | ReadError], None] | None = None,
 ) -> None:
-    """Unpack a source into ``target``, which must not exist or be an empty folder; it appears complete or not at all.
+    """Unpack a source into ``target``, a missing or empty folder. The target appears complete or not at all.
 
     Args:
-        source: a file, or what ``load_source`` gave, which stays the caller's.
+        source: a path, or a result of ``load_source``, which the caller closes.
         target: the folder to make.
-        special_bits: restore set-user-ID and set-group-ID bits, and the sticky bits of files; otherwise they are left
-            out with a warning, because whoever made the pack would choose what runs with the rights of whoever unpacks
-            it. The sticky bits of folders only take rights away, and always stay.
+        special_bits: restore set-user-ID and set-group-ID bits, and the sticky bits of files. By default they are left
+            out with a warning: otherwise the author of the pack could choose what runs with the rights of the user who
+            unpacks it. The sticky bits of folders only restrict rights, and are always restored.
         jobs: how many files are written at once.
-        progress: called with (bytes done, bytes in all) from time to time, from any thread.
-        warn: called with a line for what is not restored, is a copy and no hard link, or is hidden in the file; the
-            default logs it.
+        progress: called with (bytes done, total bytes) from time to time, from any thread.
+        warn: called with a line for each thing that is not restored, is a copy instead of a hard link, or is hidden in
+            the source; the default logs it.
         leave_out: called, from any thread, with the path in the target and the error of each file whose record is bad;
-            the others are unpacked. Without it the first such ends all.
+            the other files are unpacked. Without it, the first bad record ends unpacking.
 
     Raises:
-        SourceNotFoundError, FormatError, ReadError: the source is a file that cannot be opened.
-        UsageError: the target is there and not empty.
-        UnsupportedError: files share records, and would be more bytes than the source has; or the file system has no
-            hard links, or not as many, and the copies in their place would be more than that.
-        ChecksumError, TruncatedError, ReadError: a record is bad, and there is no leave_out; nothing is left at the
-            target.
+        SourceNotFoundError, FormatError, ReadError: the source is a path that cannot be opened.
+        UsageError: the target exists and is not an empty folder.
+        UnsupportedError: files share records and would take more bytes than the source has; or the file system cannot
+            make all hard links, and the copies in their place would take more than that.
+        ChecksumError, TruncatedError, ReadError: a record is bad, and leave_out is None. The target is not created.
         WriteError: the target cannot be written.
 
     """
@@ -86,21 +85,21 @@ def unpack(
 
 
 def _check_target(name: str) -> bytes:
-    """The path to give to what is unpacked; UsageError when that cannot be."""
+    """Return the path to rename the unpacked folder to. Raises UsageError if the target cannot be replaced."""
     refuse_content(name, follow=True)
     path = os.fsencode(name).rstrip(b"/") or b"/"
     if os.path.islink(path) or os.path.basename(path) in (b".", b".."):
         path = os.path.realpath(path)
-    # The target is replaced in one step, which these two cannot be: one belongs to another file system, and whoever is
-    # in the other would find himself in a folder that is gone.
+    # The target is replaced by a rename. A mount point belongs to another file system, and replacing the current
+    # folder would leave this process, and the user's shell, in a deleted one.
     if os.path.ismount(path) or (os.path.isdir(path) and os.path.samefile(path, b".")):
-        raise UsageError(f"{name}: a mount point or the current folder cannot be replaced; unpack into a folder in it")
+        raise UsageError(f"{name}: cannot replace a mount point or the current folder; unpack into a new folder in it")
     return path
 
 
 def _refuse_multiplied(source: TreeView) -> None:
-    """Refuse what would become more bytes than it has: hard links are one file, but different files may name one
-    record, and a small source could fill any disk. Symbolic links may share what they say.
+    """Raise UnsupportedError if unpacking would write more bytes than the source has. Hard links are one file, but
+    several files may refer to one record, so a small source could fill any disk. Symbolic links may share targets, too.
     """
     tree, store = source.tree, source.store
     kinds = tree.kinds
@@ -111,18 +110,18 @@ def _refuse_multiplied(source: TreeView) -> None:
     total = targets + sum(store.length(int(k)) * int(n) for k, n in zip(records, counts, strict=True))
     if total > _size(store):
         raise UnsupportedError(
-            f"{store.files[0].index.path}: will not be unpacked: its files share records, and would take "
-            f"{human(total)}, more than it has; mount it and copy what is needed"
+            f"{store.files[0].index.path}: not unpacked: its files share records, and would take {human(total)}, "
+            f"more than the source itself; mount it and copy the files that you need"
         )
 
 
 def _size(store: RecordStore) -> int:
-    """Bytes of a source."""
+    """Return the total size of a source's files."""
     return sum(file.index.file_size for file in store.files)
 
 
 class _Unpacker:
-    """One unpacking: folders, then files in parallel, then links, then the folders' modes and times from below."""
+    """Makes folders, writes files in parallel, makes links, then sets modes and times of folders, deepest first."""
 
     def __init__(
         self,
@@ -135,14 +134,14 @@ class _Unpacker:
     ) -> None:
         self.source, self.tree, self.store = source, source.tree, source.store
         self.folder, self.warn, self.leave_out = folder, warn, leave_out
-        self.plain: list[int] = []  # nodes without their modes or times
+        self.plain: list[int] = []  # nodes whose mode or time could not be set
         self.left_out: dict[int, RecordError | ReadError] = {}
         self.special_bits, self.progress = special_bits, progress
-        self.ways = Ways(folder.fd, force=True)  # a umask may forbid us to enter what we made
+        self.ways = Ways(folder.fd, force=True)  # a umask may forbid entering the folders that were just made
         self.linker = Linker(self.ways, folder.shown, _size(self.store), self._copy_again)
 
     def run(self, jobs: int) -> None:
-        """Restore everything below the folder, and put it in place."""
+        """Restore everything below the folder, then rename it to the target."""
         try:
             folders, files, links = self._make_folders()
             self._check_links(links, files)
@@ -159,13 +158,13 @@ class _Unpacker:
             self.warn(line)
         if self.plain:
             names = plural(len(self.plain), "name")
-            self.warn(f"{self.folder.shown}: {names} without mode or time, which this file system does not let us set")
+            self.warn(f"{self.folder.shown}: {names} without mode or time: this file system does not allow to set them")
         self._warn_of_bits(
             [node for node in files if node not in self.left_out], [ROOT, *(node for _, node in folders)]
         )
 
     def _make_folders(self) -> tuple[list[tuple[bytes, int]], dict[int, bytes], list[tuple[bytes, int]]]:
-        """Make the folders. Returns them in pre-order, the files' nodes with their first paths, and all other names."""
+        """Make the folders. Returns them in pre-order, {file node: its first path}, and all other (path, node)."""
         folders: list[tuple[bytes, int]] = []
         files: dict[int, bytes] = {}
         links: list[tuple[bytes, int]] = []
@@ -182,16 +181,16 @@ class _Unpacker:
         return folders, files, links
 
     def _shown(self, path: bytes) -> str:
-        """A path below the folder as the user knows it."""
+        """Return the name of a path below the folder for messages."""
         return os.path.join(self.folder.shown, os.fsdecode(path))
 
     def _check_links(self, links: list[tuple[bytes, int]], files: dict[int, bytes]) -> None:
-        """That all links, or copies in their place, can be made."""
+        """Check that all hard links, or copies in their place, can be made."""
         with writing(self.folder.shown):
             self.linker.check(sum(self._size_of(node) for _, node in links if node in files))
 
     def _size_of(self, node: int) -> int:
-        """How many bytes a copy would take."""
+        """Return how many bytes a copy of the node would take."""
         is_file = self.tree.is_file(node)
         return self.store.length(self.tree.record(node)) if is_file else len(self.tree.target(node))
 
@@ -199,7 +198,7 @@ class _Unpacker:
         self._write(*file, self.jobs.count)
 
     def _copy_again(self, node: int, path: bytes) -> None:
-        """What the node is once more, which is not counted as progress."""
+        """Write a node a second time, at another path. This does not count as progress."""
         if self.tree.is_file(node):
             self._write(node, path, lambda _: None)
         else:
@@ -212,7 +211,7 @@ class _Unpacker:
             if self.leave_out is None:
                 _name_file(error, path)
                 raise
-            error.with_traceback(None)  # which would keep the frames of the copying for each bad file
+            error.with_traceback(None)  # a traceback would keep the frames of _copy alive for each bad file
             folder, name = os.path.split(path)
             with writing(self._shown(path)), self.ways.at(folder) as dir_fd:
                 os.unlink(name, dir_fd=dir_fd)
@@ -237,7 +236,7 @@ class _Unpacker:
                 os.close(fd)
 
     def _make_links(self, links: list[tuple[bytes, int]], files: dict[int, bytes]) -> None:
-        """Hard links to the files just written, and symbolic links (which may have several names too)."""
+        """Make hard links to the written files, and symbolic links, which may also have several names."""
         first = dict(files)
         for path, node in links:
             if self.leave_out and node in self.left_out:
@@ -264,7 +263,7 @@ class _Unpacker:
         return mode & (0o1777 if stat.S_ISDIR(mode) else 0o777)
 
     def _restore(self, fd: int, node: int) -> None:
-        """Mode and time, where the file system has them."""
+        """Set mode and time, if the file system supports them."""
         if not set_mode(fd, self._mode(node)) or not set_time(fd, int(self.tree.mtime[node])):
             self.plain.append(node)
 
@@ -281,9 +280,9 @@ class _Unpacker:
 
 
 def _name_file(error: RecordError | ReadError, path: bytes) -> None:
-    """Let the error of a record say which file that is."""
+    """Add the path of the file to the error of its record."""
     name = repr(os.fsdecode(path))
     if isinstance(error, ReadError):
         error.detail = f"{error.detail}, {name}" if error.detail else name
     else:
-        error.args = (f"{error}. The file is {name}",)
+        error.args = (f"{error} (file {name})",)

@@ -1,4 +1,4 @@
-"""verify: every byte of a source against its checksums."""
+"""verify: compares every byte of a source with its checksums."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCH_BYTES = 256 * BLOCK
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that is not what it should be. ``number`` counts through all files, ``record`` in its own."""
+    """A damaged or unreadable record. ``number`` counts through all files of the source, ``record`` in its file."""
 
     source: str
     record: int
@@ -34,9 +34,9 @@ class BadRecord:
 
 
 def verify(source: TreeView, progress: Progress | None = None) -> list[BadRecord]:
-    """Read every record of a source, in bounded memory, and return those that are bad.
+    """Read every record of a source, in bounded memory, and return the bad ones.
 
-    A packed folder's tree is checked too: ffrecord and fffs must see the same one, and block checksums must add up.
+    For packed folders, also check that ffrecord and fffs see the same tree, and that block checksums match records'.
     """
     failures: list[tuple[int, Exception]] = []
     done = 0
@@ -59,12 +59,12 @@ def verify(source: TreeView, progress: Progress | None = None) -> list[BadRecord
 
 
 def unverifiable(source: TreeView) -> int:
-    """How many records have no checksum, so that nobody can say whether they are what was written."""
+    """Return how many records have no checksum, so that damage to them cannot be detected."""
     return sum(len(file.index) for file in source.store.files if file.index.check == CHECK_NONE)
 
 
 def _batches(source: TreeView) -> Iterator[tuple[Any, int]]:
-    """(int64 record numbers in order, their bytes), each a few thousand records or a few hundred MiB."""
+    """Yield (int64 record numbers in order, their size in bytes): a few thousand records or a few hundred MiB each."""
     store = source.store
     begin = size = 0
     for number in range(store.n):
@@ -88,7 +88,7 @@ def _describe(source: TreeView, number: int, name: str | None, error: Exception)
 
 
 def _names(source: TreeView, numbers: set[int]) -> dict[int, str]:
-    """The path of each bad record, where it has one; the first of several."""
+    """Return the first path of each bad record that has one."""
     names: dict[int, str] = {}
     if not numbers:
         return names
@@ -100,7 +100,7 @@ def _names(source: TreeView, numbers: set[int]) -> dict[int, str]:
 
 
 def _check_tree(source: TreeView, k: int, file: SourceFile) -> Iterator[BadRecord]:
-    """What the checksum of the tree's record cannot tell: whether its parts agree."""
+    """Check that the parts of the tree's record agree with each other. Its own checksum cannot show that."""
     index, row = file.index, len(file.index) - 1
     where = (index.path, row, source.store.first_record(k) + row, int(index.starts[row]), None)
     packed = load_packed(file)
@@ -120,4 +120,4 @@ def _check_tree(source: TreeView, k: int, file: SourceFile) -> Iterator[BadRecor
             crc = crc32_combine(crc, int(blocks.checksums[b]), size)
             length -= size
         if crc != int(index.checksums[record]):
-            yield BadRecord(*where, f"the block checksums of record {record} do not add up to its checksum")
+            yield BadRecord(*where, f"the block checksums of record {record} do not combine to its checksum")

@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
         records = [_record(source, args.source, path, args.record) for path in args.path]
         buffer = np.empty(CHUNK, np.uint8)
         for record in records:
-            # A large record with block checksums would be given out block by block, up to the first bad one.
+            # Otherwise a large record with block checksums would be written block by block, up to the first bad one.
             for _, failure in source.store.verify(np.array([record])) if source.store.length(record) > CHUNK else []:
                 raise failure
             start = 0
@@ -43,8 +43,8 @@ def _record(source: TreeView, shown: str, path: str, is_number: bool) -> int:
             raise UsageError(f"{path}: not a record number") from None
     node = source.tree.follow(os.fsencode(path))
     if node is None:
-        what = "a symbolic link that leads to nothing" if source.tree.has(os.fsencode(path)) else "no such file"
+        what = "a dangling symbolic link" if source.tree.has(os.fsencode(path)) else "no such file"
         raise EntryNotFoundError(f"{path!r}: {what} in {shown}")
     if not source.tree.is_file(node):
-        raise UsageError(f"{path}: a folder; name a file in it (fffs ls lists them)")
+        raise UsageError(f"{path}: is a folder; name a file in it (fffs ls lists them)")
     return source.tree.record(node)

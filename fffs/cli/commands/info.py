@@ -29,7 +29,7 @@ CHECKSUMS = {
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say what a source is."""
+    """Describe a source."""
     with load_source(args.source, format=args.format) as source:
         warn(source.warnings)
         facts = describe(source)
@@ -50,7 +50,7 @@ def _readable(key: str, value: Any) -> str:
 
 
 def describe(source: TreeView) -> dict[str, Any]:
-    """The facts about a source, by name."""
+    """Return facts about a source, by name."""
     tree, files = source.tree, source.store.files
     kinds = tree.kinds
     facts: dict[str, Any] = {

@@ -22,7 +22,7 @@ TYPES = {stat.S_IFDIR: "dir", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 
 
 def run(args: argparse.Namespace) -> int:
-    """List names, in the order of their bytes."""
+    """List names, sorted by their bytes."""
     with load_source(args.source, format=args.format) as source:
         warn(source.warnings)
         folders = [_resolve(source, args.source, os.fsencode(path)) for path in args.path or [""]]
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _resolve(source: TreeView, shown: str, path: bytes) -> tuple[bytes, int]:
-    """A path without its ornaments, and its node. Links on the way are followed, and links to folders, as in ls(1)."""
+    """Return the path without ``.`` and double slashes, and its node. A last link to a file is not followed (ls(1))."""
     tree = source.tree
     plain = b"/".join(part for part in path.split(b"/") if part not in (b"", b"."))
     node = None if path.startswith(b"/") else tree.follow(plain)
@@ -49,14 +49,14 @@ def _resolve(source: TreeView, shown: str, path: bytes) -> tuple[bytes, int]:
 
 
 def _entries(source: TreeView, path: bytes, node: int, recursive: bool) -> Iterator[tuple[bytes, int]]:
-    """What is to be shown for a path, with names relative to it: a folder's entries, or itself."""
+    """Yield what to list for a path: the entries of a folder, with names relative to it, or the file itself."""
     if not source.tree.is_dir(node):
         return iter([(path, node)])
     return source.tree.walk(node) if recursive else source.tree.entries(node)
 
 
 def _print_json(source: TreeView, folders: list[tuple[bytes, int]], recursive: bool) -> None:
-    """One array. Written as it is made: a tree may have millions of names."""
+    """Print one JSON array, entry by entry: a tree may have millions of names."""
     before = b"[\n "
     for path, node in folders:
         prefix = path + b"/" if path and source.tree.is_dir(node) else b""
@@ -67,7 +67,7 @@ def _print_json(source: TreeView, folders: list[tuple[bytes, int]], recursive: b
 
 
 def _print(source: TreeView, folders: list[tuple[bytes, int]], recursive: bool, long: bool) -> None:
-    # To a terminal, names are shown so that they cannot command it; to a file or a pipe, as they are.
+    # Names are escaped for a terminal, so that they cannot control it; a file or a pipe gets them unchanged.
     show = _printable if sys.stdout is not None and sys.stdout.isatty() else bytes
     for k, (path, node) in enumerate(folders):
         if len(folders) > 1 and source.tree.is_dir(node):

@@ -21,10 +21,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def unmount(mountpoint: str, lazy: bool) -> None:
-    """Unmount, also what a dead daemon left."""
+    """Unmount, even if the daemon is dead."""
     _mount.umount(mountpoint, lazy=lazy)
 
 
 def helper(argv: Sequence[str]) -> int:
-    """Mount as mount(8) asks for it: ``SOURCE DIR [-sfnv] [-o OPTIONS]``."""
+    """Mount with the arguments that mount(8) passes: ``SOURCE DIR [-sfnv] [-o OPTIONS]``."""
     return _mount.helper(list(argv))

@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     interrupt_once()
     name = os.path.basename(os.path.abspath(args.folder))
     if not args.output and not name:
-        raise UsageError(f"{args.folder}: has no name to call the output by; name the output, too")
+        raise UsageError(f"{args.folder}: has no name to derive the name of the output from; give OUTPUT, too")
     output = args.output or f"{name}.ffr"
     begin = time.monotonic()
     with Warnings() as warn, ProgressBar(printable(f"packing {args.folder}")) as bar:

@@ -1,4 +1,4 @@
-"""``fffs stat``: what a mount was asked for and how fast it answered, from the counters that its daemon keeps."""
+"""``fffs stat``: shows a mount's request counters and read latency, which its daemon keeps."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fffs.mount.system import asking
 from fffs.mount.system.mounts import Mount, canonical, mount_at
 
 ASK_SECONDS = 10.0
-HEAD_EVERY = 20  # lines of --watch
+HEAD_EVERY = 20  # lines of --watch between two headings
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the counters once, or their changes until the mount is gone."""
+    """Show the counters once, or with --watch their changes until the mount is gone."""
     path = canonical(args.mountpoint)
     device = find(path).device
     counters = ask(path)
@@ -37,26 +37,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find(path: str) -> Mount:
-    """The mount at a path.
+    """Return the mount at a path.
 
     Raises:
-        MountError: there is none, or it is not ours.
+        MountError: the path is not a mount point, or not one of fffs.
 
     """
     mount = mount_at(path)
     if mount is None:
         raise MountError(f"{path}: " + ("not a mount point" if os.path.lexists(path) else "no such folder"))
     if not mount.ours:
-        raise MountError(f"{path}: not a mount of fffs but of type {mount.type}")
+        raise MountError(f"{path}: not an fffs mount, but one of type {mount.type}")
     return mount
 
 
 def ask(path: str) -> dict[str, Any]:
-    """The counters of a mount, from its daemon.
+    """Ask the daemon of a mount for its counters.
 
     Raises:
         DeadMountError: the daemon is gone.
-        MountError: it does not answer, or not this user.
+        MountError: the daemon does not answer, or this user may not ask.
 
     """
     answer = asking.ask(path, asking.STAT, ASK_SECONDS)
@@ -71,9 +71,9 @@ def _refusal(path: str, error: OSError) -> MountError:
     if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
         return DeadMountError(f"{path}: the daemon of this mount is gone; clean up with: fffs umount {path}")
     if error.errno == errno.EACCES:
-        return MountError(f"{path}: only the user who mounted it may see its counters, and root with -o allow_other")
+        return MountError(f"{path}: only the user who mounted it, and root with -o allow_other, may read its counters")
     if error.errno in (errno.ENODATA, errno.ENOTSUP):
-        return MountError(f"{path}: it keeps no counters: it was mounted by an older fffs")
+        return MountError(f"{path}: this mount has no counters; it was made by an older version of fffs")
     return MountError(f"{path}: {error.strerror}")
 
 
@@ -81,7 +81,7 @@ def _refusal(path: str, error: OSError) -> MountError:
 
 
 def describe(counters: dict[str, Any]) -> list[str]:
-    """The counters as lines for a person."""
+    """Format the counters as readable lines."""
     native, python = counters["native"], counters["python"]
     path = f"with the fast path ({counters['threads']} threads)" if counters["fastpath"] else "without the fast path"
     lines = [f"mounted for {counters['seconds']:.0f} s, {path}", f"{'requests':16}{'native':>12}{'Python':>12}"]
@@ -93,16 +93,16 @@ def describe(counters: dict[str, Any]) -> list[str]:
     )
     if counters["cold_reads"] is not None:
         lines.append(
-            f"{'':16}{counters['cold_reads']} had to wait, {counters['reads_waiting']} wait for their turn now"
+            f"{'':16}{counters['cold_reads']} had to wait for data, {counters['reads_waiting']} are queued now"
         )
     lines.append(f"{'verified':16}{counters['verified_records']} of {counters['records']} records")
     lines.append(f"{'bad records':16}{counters['bad_records']}")
     times = [f"{name} {duration(value)}" for name, value in counters["read_latency_ns"].items() if value is not None]
-    return [*lines, f"{'read latency':16}{', '.join(times) or 'nothing was read yet'}"]
+    return [*lines, f"{'read latency':16}{', '.join(times) or 'no reads yet'}"]
 
 
 def duration(nanoseconds: int | None) -> str:
-    """A short time for a person."""
+    """Format a duration with three digits and a unit."""
     if nanoseconds is None:
         return "-"
     for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
@@ -111,11 +111,11 @@ def duration(nanoseconds: int | None) -> str:
     return f"{nanoseconds} ns"
 
 
-# ---------------------------------------------------------------- again and again
+# ---------------------------------------------------------------- --watch
 
 
 def _watch(path: str, device: str, before: dict[str, Any], interval: float, as_json: bool) -> int:
-    """A line for each interval, until it is unmounted. Raises KeyboardInterrupt for Ctrl-C, as everything does."""
+    """Print a line at each interval until the mount is gone. Ctrl-C raises KeyboardInterrupt."""
     line = 0
     while True:
         if as_json:

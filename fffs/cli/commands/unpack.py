@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
 
     def leave_out(path: str, error: RecordError | ReadError) -> None:
         left_out.append(error)
-        complain(f"{path} is left out: {error}")
+        complain(f"{path}: left out: {error}")
 
     with load_source(args.source, format=args.format) as source, Warnings() as warn, bar:
         for line in source.warnings:
@@ -38,16 +38,16 @@ def run(args: argparse.Namespace) -> int:
                 leave_out=leave_out if args.keep_going else None,
             )
         except (RecordError, ReadError) as error:
-            complain(f"{error}. Nothing was unpacked: --keep-going unpacks all that is good")
+            complain(f"{error}; nothing was unpacked (--keep-going unpacks the undamaged files)")
             return error.exit_code
         count, without = len(source.tree.mode) - 1, unverifiable(source)
     if left_out:
         complain(
-            f"{args.target}: without {plural(len(left_out), 'file')}; copy {args.source} again, "
+            f"{args.target}: {plural(len(left_out), 'file')} left out; copy {args.source} again, "
             "or restore it from a backup"
         )
         return left_out[0].exit_code
     if not args.quiet:
-        how = f"{plural(without, 'record')} not verifiable: without checksums" if without else "all verified"
+        how = f"{plural(without, 'record')} without checksums, not verified" if without else "all verified"
         say(f"{args.target}: {count} files and folders, {how}")
     return OK

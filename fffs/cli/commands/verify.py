@@ -18,11 +18,11 @@ from fffs.packing.sidecars import keep_checksums
 from fffs.packing.verify import BadRecord, unverifiable, verify
 from fffs.records import index_cache
 
-LINES_MAX = 100  # of a file that was cut, each record behind is one
+LINES_MAX = 100  # bad records; in a truncated file, every record past the end is bad
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check every byte; the exit code says whether all is well."""
+    """Check every byte. The exit code is OK if no record is bad."""
     if args.keep:
         for path in args.source:
             keep_checksums(path, args.format)
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         without = unverifiable(source)
     if refusal and not bad:
         raise refusal
-    if refusal:  # the numbers that plain records have for names mean nothing here
+    if refusal:  # the tree is damaged: load_records named the records by their numbers, which is no help here
         bad = [replace(entry, name=None) for entry in bad]
     if args.json:
         facts = {"records": records, "bytes": size, "unverifiable": without, "bad": [vars(entry) for entry in bad]}
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _load(paths: list[str], form: str | None) -> tuple[TreeView, FormatError | None]:
-    """The source; where its tree of names is damaged, its records alone, and why."""
+    """Open a source. If its tree of names is damaged, return its records alone, and the error."""
     with index_cache.unused():
         try:
             return load_source(paths, format=form), None
