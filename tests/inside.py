@@ -56,6 +56,7 @@ fffs.converting.verifying
 # A module, and what is in it; with =NAME where several modules have such a name.
 NAMES = """
 fffs.base.failures: reading writing
+fffs.base.numbers: divide
 fffs.cli.parser: run=run_parser
 fffs.converting.kinds: kind_of_source
 fffs.converting.parts: cut=cut_parts

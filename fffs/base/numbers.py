@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -86,6 +86,29 @@ def _as_integers(indices: Indices) -> tuple[Int64Array, npt.NDArray[Any]]:
     if asked.dtype.kind not in "iu" or asked.ndim != 1:
         raise UsageError(f"record numbers must be integers, not {asked.dtype}")
     return asked.astype(np.int64), asked
+
+
+def divide(sizes: Int64Array, most: int, count: int, bounds: Sequence[int] = ()) -> Iterator[tuple[int, int]]:
+    """Divide items into consecutive groups, each of at most ``count`` items and ``most`` bytes, or of one larger item.
+
+    Args:
+        sizes: int64[n]: the size of each item in bytes.
+        most, count: the limits of a group.
+        bounds: items with which a new group begins, in order.
+
+    Yields:
+        The first item of a group, and the one after its last.
+
+    """
+    ends = np.cumsum(np.minimum(sizes, most + 1))  # a damaged file may claim sizes whose sum int64 cannot hold
+    for begin, stop in zip([0, *bounds], [*bounds, len(sizes)], strict=True):
+        first = begin
+        while first < stop:
+            before = ends[first - 1] if first else 0
+            fitting = np.searchsorted(ends[first : min(first + count, stop)], before + most, side="right")
+            last = first + max(int(fitting), 1)
+            yield first, last
+            first = last
 
 
 def distinct(numbers: Int64Array) -> list[int]:

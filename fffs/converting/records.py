@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from fffs.base.numbers import divide
 from fffs.errors import SourceChangedError, UnsupportedError
 from fffs.files.file import UInt8Array
 from fffs.records.index import Int64Array
@@ -60,19 +61,6 @@ class Records(Protocol):
         """Close the source."""
 
 
-def divide(lengths: Int64Array, bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """(first, behind the last) record of each batch."""
-    ends = np.cumsum(lengths)
-    for begin, stop in zip([0, *bounds], [*bounds, len(lengths)], strict=True):
-        first = begin
-        while first < stop:
-            before = int(ends[first - 1]) if first else 0
-            last = int(np.searchsorted(ends, before + BATCH_BYTES, side="right"))
-            last = min(max(last, first + 1), stop, first + BATCH_RECORDS)
-            yield first, last
-            first = last
-
-
 def _read_ahead(read: Callable[[int, int], Batch], lengths: Int64Array, bounds: Sequence[int], threads: int) -> Batches:
     """Batches that are read by threads, in order: each begins in the order of the batches.
 
@@ -82,7 +70,7 @@ def _read_ahead(read: Callable[[int, int], Batch], lengths: Int64Array, bounds: 
     held, most = 0, (threads + 1) * BATCH_BYTES
     pool = ThreadPoolExecutor(threads)
     try:
-        for first, last in divide(lengths, bounds):
+        for first, last in divide(lengths, BATCH_BYTES, BATCH_RECORDS, bounds):
             size = int(lengths[first:last].sum())
             while waiting and (len(waiting) > threads or held + size > most):
                 done = waiting[0][1]

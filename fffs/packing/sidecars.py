@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fffs.base.failures import writing
+from fffs.base.numbers import divide
 from fffs.base.paths import PathLike
 from fffs.errors import MetadataError, ReadError, SourceChangedError, TruncatedError, UsageError
 from fffs.files.atomic import CHECKSUMS, AtomicFile
@@ -107,10 +108,7 @@ def _compute(source: SourceFile) -> Any:
     if len(index) >= 2**32:
         raise UsageError(f"{index.path}: has 2**32 records or more, too many for a file of checksums")
     lengths = index.ends - index.starts
-    begin = 0
-    while begin < len(index):
-        sizes = np.cumsum(lengths[begin : begin + BATCH_RECORDS])
-        end = begin + max(1, int(np.searchsorted(sizes, BATCH_BYTES)))
+    for begin, end in divide(lengths, BATCH_BYTES, BATCH_RECORDS):
         requests = np.zeros(end - begin, engine.REQUEST)
         requests["offset"], requests["length"] = index.starts[begin:end], lengths[begin:end]
         requests["fd"], requests["check"] = source.file.descriptor, CHECK_CRC32
@@ -126,4 +124,3 @@ def _compute(source: SourceFile) -> Any:
                 )
             raise ReadError(status, index.path, f"record {begin + k}")
         yield requests["actual"].copy()
-        begin = end

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fffs.base.jobs import Progress
+from fffs.base.numbers import divide
 from fffs.errors import ChecksumError, ReadError, TruncatedError
 from fffs.layouts.packed import load as load_packed
 from fffs.layouts.view import TreeView
@@ -65,13 +66,11 @@ def unverifiable(source: TreeView) -> int:
 
 def _batches(source: TreeView) -> Iterator[tuple[Any, int]]:
     """Yield (int64 record numbers in order, their size in bytes): a few thousand records or a few hundred MiB each."""
-    store = source.store
-    begin = size = 0
-    for number in range(store.n):
-        size += min(store.length(number), BATCH_BYTES)
-        if size >= BATCH_BYTES or number + 1 - begin >= BATCH_RECORDS or number + 1 == store.n:
-            yield np.arange(begin, number + 1), size
-            begin, size = number + 1, 0
+    for k, file in enumerate(source.store.files):
+        sizes = file.index.ends - file.index.starts
+        number = source.store.first_record(k)
+        for first, last in divide(sizes, BATCH_BYTES, BATCH_RECORDS):
+            yield np.arange(number + first, number + last), int(np.minimum(sizes[first:last], BATCH_BYTES).sum())
 
 
 def _describe(source: TreeView, number: int, name: str | None, error: Exception) -> BadRecord:
