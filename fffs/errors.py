@@ -1,58 +1,86 @@
-"""The exceptions of fffs, each with the exit code the command line gives it.
+"""The exceptions of fffs, each with the exit code that a command ends with.
 
-Every one is also the built-in that a Python user (or code written for ffrecord, which raised ``RuntimeError`` for
-nearly everything) would catch::
+Each is also the built-in exception that a Python user would catch, or code written for ffrecord, which raised
+``RuntimeError`` for nearly everything::
 
-    FffsError (Exception)                         exit code
-    ├── UsageError (ValueError)                    2
-    ├── SourceNotFoundError (FileNotFoundError)    3
-    ├── FormatError (RuntimeError, ValueError)     4   the file is not what it should be
-    │   ├── MetadataError                          4   checksum or structure of the header or tree is wrong
-    │   ├── UnfinishedFileError                    4   its writer never finished
-    │   └── UnsupportedError                       4   a newer version, or a kind we do not know
-    ├── RecordError (RuntimeError)                 5   one record is bad; its neighbours are fine
-    │   ├── ChecksumError                          5
-    │   └── TruncatedError                         5   the file ends before the record does
-    ├── ReadError (OSError)                        6   the operating system could not read
-    ├── WriteError (OSError)                       7   the operating system could not write
-    ├── SourceChangedError (RuntimeError)          8   a file changed while it was packed, read, ...
-    ├── WriterError (RuntimeError)                 2   too many records, too few, a closed writer
-    ├── ClosedError (RuntimeError, ValueError)     1
-    ├── RecordIndexError (IndexError)              9   no record of that number
-    ├── EntryNotFoundError (FileNotFoundError)     9   no such path in the packed folder
-    ├── MountError (RuntimeError)                 10
-    │   └── DeadMountError                        10   the daemon of a mount is gone
-    └── EngineError (RuntimeError)                11   this machine cannot run the engine correctly
+    FffsError (Exception)
+    ├── UsageError (ValueError)
+    ├── SourceNotFoundError (FileNotFoundError)
+    ├── FormatError (RuntimeError, ValueError)     the file is not what it should be
+    │   ├── MetadataError                          checksum or structure of the header or tree is wrong
+    │   ├── UnfinishedFileError                    its writer never finished
+    │   └── UnsupportedError                       a newer version, or an unknown kind
+    ├── RecordError (RuntimeError)                 one record is bad; the others can be read
+    │   ├── ChecksumError
+    │   └── TruncatedError                         the file ends before the record does
+    ├── ReadError (OSError)                        the operating system could not read
+    ├── WriteError (OSError)                       the operating system could not write
+    ├── SourceChangedError (RuntimeError)          a file changed while it was packed, read, ...
+    ├── WriterError (RuntimeError)                 too many records, too few, a closed writer
+    ├── ClosedError (RuntimeError, ValueError)
+    ├── RecordIndexError (IndexError)              no record of that number
+    ├── EntryNotFoundError (FileNotFoundError)     no such path in the packed folder
+    ├── MountError (RuntimeError)
+    │   └── DeadMountError                         the daemon of a mount is gone
+    └── EngineError (RuntimeError)                 this machine cannot run the engine correctly
 """
 
 from __future__ import annotations
 
 import os
+from enum import IntEnum
 from errno import EIO
+
+
+class Exit(IntEnum):
+    """The exit codes of commands, each with its meaning in ``fffs --help``."""
+
+    OK = 0, "success"
+    UNEXPECTED = 1, "unexpected error (a bug: please report it)"
+    USAGE = 2, "wrong usage"
+    NO_SOURCE = 3, "the source does not exist"
+    FORMAT = 4, "the source has a damaged structure, is unfinished, or is of an unknown format"
+    RECORDS = 5, "records are damaged (fffs verify names them)"
+    READ = 6, "the operating system could not read"
+    WRITE = 7, "the operating system could not write"
+    CHANGED = 8, "a file changed while it was packed or read"
+    NO_ENTRY = 9, "the source has no such record or path"
+    MOUNT = 10, "mounting or unmounting failed"
+    ENGINE = 11, "this machine cannot run the engine correctly"
+    INTERRUPTED = 130, "interrupted (143: ended by SIGTERM; 129: ended by SIGHUP)"
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> Exit:
+        """A member is an int."""
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
 
 
 class FffsError(Exception):
     """Anything that fffs raises on purpose. ``str()`` is one line that says what to do."""
 
-    exit_code = 1
+    exit_code = Exit.UNEXPECTED
 
 
 class UsageError(FffsError, ValueError):
     """The call itself is wrong: an argument, an option, a combination of them."""
 
-    exit_code = 2
+    exit_code = Exit.USAGE
 
 
 class SourceNotFoundError(FffsError, FileNotFoundError):
     """The file or folder to read does not exist."""
 
-    exit_code = 3
+    exit_code = Exit.NO_SOURCE
 
 
 class FormatError(FffsError, RuntimeError, ValueError):
     """The file is not of the format it should be."""
 
-    exit_code = 4
+    exit_code = Exit.FORMAT
 
 
 class MetadataError(FormatError):
@@ -73,7 +101,7 @@ class RecordError(FffsError, RuntimeError):
     ``path`` is the file, ``record`` the number in that file, ``number`` the number in the store it was read through.
     """
 
-    exit_code = 5
+    exit_code = Exit.RECORDS
 
     def __init__(self, message: str, *, path: str = "", record: int = -1, number: int = -1) -> None:
         super().__init__(message)
@@ -126,27 +154,27 @@ class _SystemError(FffsError, OSError):
 class ReadError(_SystemError):
     """The operating system could not read."""
 
-    exit_code = 6
+    exit_code = Exit.READ
     verb = "read"
 
 
 class WriteError(_SystemError):
     """The operating system could not write. The target is as it was, unless ``detail`` says that it is in place."""
 
-    exit_code = 7
+    exit_code = Exit.WRITE
     verb = "write"
 
 
 class SourceChangedError(FffsError, RuntimeError):
     """A file changed while it was packed, converted, read or scanned, or under a mount."""
 
-    exit_code = 8
+    exit_code = Exit.CHANGED
 
 
 class WriterError(FffsError, RuntimeError):
     """A writer was given too many records, too few, or was used after it was closed."""
 
-    exit_code = 2
+    exit_code = Exit.USAGE
 
 
 class ClosedError(FffsError, RuntimeError, ValueError):
@@ -156,19 +184,19 @@ class ClosedError(FffsError, RuntimeError, ValueError):
 class RecordIndexError(FffsError, IndexError):
     """There is no record of that number."""
 
-    exit_code = 9
+    exit_code = Exit.NO_ENTRY
 
 
 class EntryNotFoundError(FffsError, FileNotFoundError):
     """There is no such path in the packed folder."""
 
-    exit_code = 9
+    exit_code = Exit.NO_ENTRY
 
 
 class MountError(FffsError, RuntimeError):
     """Mounting or unmounting failed."""
 
-    exit_code = 10
+    exit_code = Exit.MOUNT
 
 
 class DeadMountError(MountError):
@@ -178,4 +206,4 @@ class DeadMountError(MountError):
 class EngineError(FffsError, RuntimeError):
     """This machine cannot run the engine, or computes wrong checksums."""
 
-    exit_code = 11
+    exit_code = Exit.ENGINE

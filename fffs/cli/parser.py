@@ -15,29 +15,10 @@ from fffs.base import environment
 from fffs.base.descriptors import describe_shortage, open_standard_streams
 from fffs.cli.arguments import PLAIN, after_dashes, filled, positive, seconds, size
 from fffs.cli.output import complain, put
-from fffs.errors import FffsError, ReadError, UsageError
+from fffs.errors import Exit, FffsError, ReadError, UsageError
 from fffs.version import __version__
 
-# Exit codes that do not belong to an exception class of fffs/errors.py.
-OK = 0
-UNEXPECTED = 1
-INTERRUPTED = 130
-
-EXIT_CODES = """exit codes:
-   0  success
-   1  unexpected error (a bug: please report it)
-   2  wrong usage
-   3  the source does not exist
-   4  the source has a damaged structure, is unfinished, or is of an unknown format
-   5  records are damaged (fffs verify names them)
-   6  the operating system could not read
-   7  the operating system could not write
-   8  a file changed while it was packed or read
-   9  the source has no such record or path
-  10  mounting or unmounting failed
-  11  this machine cannot run the engine correctly
- 130  interrupted (143: ended by SIGTERM; 129: ended by SIGHUP)
-"""
+EXIT_CODES = "exit codes:\n" + "".join(f"{code:4d}  {code.meaning}\n" for code in Exit)
 
 
 class _Formats:
@@ -313,17 +294,17 @@ def run(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         complain("interrupted")
-        return INTERRUPTED
+        return Exit.INTERRUPTED
     except MemoryError as error:
         complain(str(error) or "not enough memory")
-        return UNEXPECTED
+        return Exit.UNEXPECTED
     except Exception as error:
         if isinstance(error, OSError) and (shortage := describe_shortage(error)):
             complain(shortage)
             return ReadError.exit_code
         logging.getLogger("fffs").debug("unexpected", exc_info=True)
         complain(f"unexpected {type(error).__name__}: {error} (a bug: please report it)")
-        return UNEXPECTED
+        return Exit.UNEXPECTED
 
 
 def interrupt_once() -> None:

@@ -9,8 +9,7 @@ import numpy as np
 
 from fffs.base.numbers import resolve
 from fffs.cli.output import put
-from fffs.cli.parser import OK
-from fffs.errors import EntryNotFoundError, RecordIndexError, UsageError
+from fffs.errors import EntryNotFoundError, Exit, RecordIndexError, UsageError
 from fffs.layouts import load_source
 from fffs.layouts.view import TreeView
 
@@ -30,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
             while got := source.store.read_range_into(record, start, buffer) or 0:
                 put(buffer[:got].data)
                 start += got
-    return OK
+    return Exit.OK
 
 
 def _record(source: TreeView, shown: str, path: str, is_number: bool) -> int:

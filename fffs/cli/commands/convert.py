@@ -7,10 +7,11 @@ import time
 
 from fffs.base.text import human, plural
 from fffs.cli.output import Warnings, printable, say
-from fffs.cli.parser import OK, interrupt_once
+from fffs.cli.parser import interrupt_once
 from fffs.cli.progress import ProgressBar
 from fffs.converting import convert
 from fffs.converting.kinds import COUNTED
+from fffs.errors import Exit
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,4 +41,4 @@ def run(args: argparse.Namespace) -> int:
         rate = human(done.total_bytes / seconds)
         proof = ", verified" if args.verify else ""
         say(f"{args.output}: {what}{where}, {human(done.total_bytes)} in {seconds:.1f} s ({rate}/s){proof}")
-    return OK
+    return Exit.OK

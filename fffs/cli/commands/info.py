@@ -9,7 +9,7 @@ from typing import Any
 
 from fffs.base.text import human
 from fffs.cli.output import put, say, warn
-from fffs.cli.parser import OK
+from fffs.errors import Exit
 from fffs.layouts import load_source
 from fffs.layouts.packed import load as load_packed
 from fffs.layouts.view import TreeView
@@ -35,10 +35,10 @@ def run(args: argparse.Namespace) -> int:
         facts = describe(source)
     if args.json:
         put(json.dumps(facts, indent=1).encode() + b"\n")
-        return OK
+        return Exit.OK
     for key, value in facts.items():
         say(f"{key.replace('_', ' ') + ':':20}{_readable(key, value)}")
-    return OK
+    return Exit.OK
 
 
 def _readable(key: str, value: Any) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fffs.cli.output import printable, put, warn
-from fffs.cli.parser import OK
+from fffs.errors import Exit
 from fffs.layouts import load_source
 from fffs.layouts.view import TreeView
 from fffs.native.engine import CHECK_CRC32C
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
             _print_json(source, folders, args.recursive)
         else:
             _print(source, folders, args.recursive, args.long)
-    return OK
+    return Exit.OK
 
 
 def _resolve(source: TreeView, shown: str, path: bytes) -> tuple[bytes, int]:

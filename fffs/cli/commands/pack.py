@@ -8,9 +8,9 @@ import time
 
 from fffs.base.text import human, plural
 from fffs.cli.output import Warnings, printable, say
-from fffs.cli.parser import OK, interrupt_once
+from fffs.cli.parser import interrupt_once
 from fffs.cli.progress import ProgressBar
-from fffs.errors import UsageError
+from fffs.errors import Exit, UsageError
 from fffs.packing.pack import pack_folder
 
 
@@ -28,4 +28,4 @@ def run(args: argparse.Namespace) -> int:
         seconds = max(time.monotonic() - begin, 1e-9)
         rate = human(summary.total_bytes / seconds)
         say(f"{output}: {plural(summary.files, 'file')}, {human(summary.total_bytes)} in {seconds:.1f} s ({rate}/s)")
-    return OK
+    return Exit.OK

@@ -11,8 +11,7 @@ from typing import Any
 
 from fffs.base.text import human
 from fffs.cli.output import put, say
-from fffs.cli.parser import OK
-from fffs.errors import DeadMountError, MountError
+from fffs.errors import DeadMountError, Exit, MountError
 from fffs.mount.fs.latency import percentile
 from fffs.mount.system import asking
 from fffs.mount.system.mounts import Mount, canonical, mount_at
@@ -33,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for line in describe(counters):
             say(line)
-    return OK
+    return Exit.OK
 
 
 def find(path: str) -> Mount:
@@ -126,7 +125,7 @@ def _watch(path: str, device: str, before: dict[str, Any], interval: float, as_j
         except MountError:
             mount = mount_at(path)
             if mount is None or mount.device != device:
-                return OK
+                return Exit.OK
             raise
         if not as_json:
             if line % HEAD_EVERY == 0:

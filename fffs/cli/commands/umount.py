@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from fffs.cli.commands.mount import unmount
-from fffs.cli.parser import OK
+from fffs.errors import Exit
 
 
 def run(args: argparse.Namespace) -> int:
     """Unmount."""
     unmount(args.mountpoint, args.lazy)
-    return OK
+    return Exit.OK

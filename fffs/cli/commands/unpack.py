@@ -6,9 +6,9 @@ import argparse
 
 from fffs.base.text import plural
 from fffs.cli.output import Warnings, complain, printable, say
-from fffs.cli.parser import OK, interrupt_once
+from fffs.cli.parser import interrupt_once
 from fffs.cli.progress import ProgressBar
-from fffs.errors import ReadError, RecordError
+from fffs.errors import Exit, ReadError, RecordError
 from fffs.layouts import load_source
 from fffs.packing.unpack import unpack
 from fffs.packing.verify import unverifiable
@@ -50,4 +50,4 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet:
         how = f"{plural(without, 'record')} without checksums, not verified" if without else "all verified"
         say(f"{args.target}: {count} files and folders, {how}")
-    return OK
+    return Exit.OK

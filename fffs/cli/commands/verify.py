@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from fffs.base.text import human, plural
 from fffs.cli.output import complain, printable, put, say
-from fffs.cli.parser import OK
 from fffs.cli.progress import ProgressBar
-from fffs.errors import FormatError, RecordError
+from fffs.errors import Exit, FormatError, RecordError
 from fffs.layouts import load_records, load_source
 from fffs.layouts.view import TreeView
 from fffs.packing.sidecars import keep_checksums
@@ -22,7 +21,7 @@ LINES_MAX = 100  # bad records; in a truncated file, every record past the end i
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check every byte. The exit code is OK if no record is bad."""
+    """Check every byte. The exit code is 0 if no record is bad."""
     if args.keep:
         for path in args.source:
             keep_checksums(path, args.format)
@@ -53,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             if without:
                 say(f"not verifiable: {plural(without, 'record')} without checksums could be read, {how}")
     if not bad:
-        return OK
+        return Exit.OK
     count = len({entry.number for entry in bad})
     are = "is" if count == 1 else "are"
     complain(f"{count} of {plural(records, 'record')} {are} bad; copy the file again, or restore it from a backup")
