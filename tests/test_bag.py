@@ -507,7 +507,7 @@ def test_torn_tails_are_cut_off_before_more_is_appended(tmp_path: Path, torn: in
     path.write_bytes(path.read_bytes() + b"thr")
     table.write_bytes(table.read_bytes() + struct.pack("<Q", 11)[:torn])
     assert BagReader(path)[:] == [b"one", b"two"]
-    with pytest.warns(TornTailWarning, match=r"x\.bag: cut off what a stopped writer left behind its first 2 records"):
+    with pytest.warns(TornTailWarning, match=r"x\.bag: cut off what a stopped writer left after the first 2 records"):
         writer = BagWriter(path, "v3")
     writer.append(b"three")
     writer.close()
@@ -569,7 +569,7 @@ os._exit(9)
     assert done.returncode == 9
     assert BagReader(tmp_path / "a.bag")[:] == [b"kept"]
     assert not (tmp_path / "b.bag").exists()
-    with pytest.raises(MetadataError, match=r"a\.bag: 3000000 bytes lie behind the 1 records") as refused:
+    with pytest.raises(MetadataError, match=r"a\.bag: 3000000 bytes follow the 1 records") as refused:
         append(tmp_path / "a.bag", b"more")
     subprocess.run(str(refused.value).split(": ")[-1], shell=True, check=True)  # as it says
     append(tmp_path / "a.bag", b"more")

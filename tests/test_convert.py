@@ -450,7 +450,7 @@ def test_parts_of_a_packed_folder_would_lose_its_names(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--from ffrecord"):
         fffs.convert(pack, tmp_path / "parts", to="tfrecord", parts=2)
     for options in ({}, {"from_": "ffrecord"}):
-        with pytest.raises(UsageError, match="names would lead to other files' records; leave the parts out"):
+        with pytest.raises(UsageError, match="names would lead to wrong records; omit --parts and --part-size"):
             fffs.convert(pack, tmp_path / "parts", to="ffrecord", parts=2, **options)
     assert fffs.convert(pack, tmp_path / "parts", from_="ffrecord", to="tfrecord", parts=2, verify=True).parts == 2
 
@@ -465,7 +465,7 @@ def test_the_names_of_packed_folders_never_lead_to_records_of_others(tmp_path: P
     shutil.copy(tmp_path / "packs/b.ffr", tmp_path / "mixed/1.ffr")
     for source in ("packs", "mixed"):
         for options in ({}, {"from_": "ffrecord"}):
-            with pytest.raises(UsageError, match="names would lead to other files' records; convert each by itself"):
+            with pytest.raises(UsageError, match="names would lead to wrong records; convert each one separately"):
                 fffs.convert(tmp_path / source, tmp_path / "merged.ffr", **options)
         with pytest.raises(UsageError, match="--from ffrecord takes the records"):
             fffs.convert(tmp_path / source, tmp_path / "x.tfrecord")
@@ -478,7 +478,7 @@ def test_the_names_of_packed_folders_never_lead_to_records_of_others(tmp_path: P
     # One alone may take the way through another format.
     warnings: list[str] = []
     fffs.convert(tmp_path / "packs/b.ffr", tmp_path / "b.tfrecord", verify=True, warn=warnings.append)
-    assert warnings == [f"{tmp_path}/packs/b.ffr: the names of its files go along as the last record, for the way back"]
+    assert warnings == [f"{tmp_path}/packs/b.ffr: the last record keeps the names of the files, for converting back"]
     fffs.convert(tmp_path / "b.tfrecord", tmp_path / "back.ffr", verify=True, warn=pytest.fail)
     assert (tmp_path / "back.ffr").read_bytes() == (tmp_path / "packs/b.ffr").read_bytes()
 
@@ -605,7 +605,7 @@ def test_a_type_that_looks_like_a_sequence_does_not_become_one(tmp_path: Path, t
         source = tmp_path / "3.ffr"
         fffs.convert(tmp_path / "3", source, verify=True)
     for parts in (None, 2):
-        with pytest.raises(UsageError, match=r"1: 'data' of .* has one blob per row, and in layout v1 .* a sequence"):
+        with pytest.raises(UsageError, match=r"1: 'data' of .* has one blob per row, but in layout v1 .* a sequence"):
             fffs.convert(source, tmp_path / "1", to="granular", layout="v1", parts=parts)
     assert left_in(tmp_path) == ["3", "3.ffr"][: 1 + through_a_pack]
 
@@ -615,9 +615,9 @@ def test_only_the_tree_of_a_data_set_becomes_one(tmp_path: Path) -> None:
         fffs.convert(GOLDEN.path("packed/tree.ffr"), tmp_path / "x", to="granular")
     spec = b'{"k": "bytes"}'
     bad: list[tuple[dict[str, Any], str]] = [
-        ({"000000": {"other": b""}}, "has not the keys"),
+        ({"000000": {"other": b""}}, "the keys of row 0 differ from spec.json"),
         ({"000001": {"k": b""}}, "are not numbered"),
-        ({"000000": b""}, "has not the keys"),
+        ({"000000": b""}, "the keys of row 0 differ from spec.json"),
         ({"000000": {"k": {"000000": b""}}}, "is not of type bytes"),
         ({"more": b""}, "are not numbered"),
     ]
@@ -653,7 +653,7 @@ def test_rows_that_share_blobs_are_refused(tmp_path: Path) -> None:
                 writer.append({"k": b"large"})
     refs = (tmp_path / "three" / "refs.bag").read_bytes()
     (tmp_path / "one" / "refs.bag").write_bytes(refs.replace(b"\x91\1", b"\x91\0").replace(b"\x91\2", b"\x91\0"))
-    with pytest.raises(MetadataError, match=r"refs\.bag: its rows name blobs that other rows have: 3 together.* 1$"):
+    with pytest.raises(MetadataError, match=r"refs\.bag: its rows share blobs: they have 3 together, of only 1$"):
         fffs.convert(tmp_path / "one", tmp_path / "x.ffr")
     assert not (tmp_path / "x.ffr").exists()
 
@@ -805,7 +805,7 @@ def refusal(tmp_path: Path, data: bytes, kind: type[Exception] = FormatError) ->
         (tar_file(b"."), "without a name"),
         (tar_file(b"a") + tar_file(b"a/b"), "is a file, and no folder"),
         (tar_header(b"a", 0, b"2", b"/tmp") + tar_file(b"a/b"), "which would be followed"),
-        (tar_file(b"a/b") + tar_file(b"a"), "a folder that holds something"),
+        (tar_file(b"a/b") + tar_file(b"a"), "a folder that is not empty has the same name"),
         (tar_header(b"a", 0, b"1", b"gone"), "no file that came before it"),
         (tar_header(b"a", 0, b"1", b"a"), "no file that came before it"),
         (tar_header(b"d/", 0, b"5") + tar_header(b"a", 0, b"1", b"d"), "no file that came before it"),
@@ -815,15 +815,15 @@ def refusal(tmp_path: Path, data: bytes, kind: type[Exception] = FormatError) ->
         (extended(GNU__sparse__major=b"1") + tar_file(b"a"), "sparse"),
         (tar_header(b"a", 0, b"S"), "sparse"),
         (tar_header(b"a", 0, b"M"), "a volume"),
-        (tar_header(b"a", 1 << 60), "ends inside of 'a'; it was cut"),
+        (tar_header(b"a", 1 << 60), "ends inside 'a'; it is truncated"),
         (tar_header(b"a", 1 << 60, b"L"), "extended header of"),
         (tar_header(b"a", 1 << 30, b"x"), "extended header of"),
-        (extended(size=b"9" * 30) + tar_file(b"a"), "a size that is none"),
-        (extended(size=b"-5") + tar_file(b"a"), "a size that is none"),
-        (extended(mtime=b"soon") + tar_file(b"a"), "a time that is none"),
-        (tar_header(b"x", 10, b"x") + padded(b"99 path=ab\n"), "no list of keys"),
+        (extended(size=b"9" * 30) + tar_file(b"a"), "an invalid size"),
+        (extended(size=b"-5") + tar_file(b"a"), "an invalid size"),
+        (extended(mtime=b"soon") + tar_file(b"a"), "an invalid time"),
+        (tar_header(b"x", 10, b"x") + padded(b"99 path=ab\n"), "not a list of keys"),
         (extended(path=b"a") * 9 + tar_file(b"a"), "more than 8 extended headers"),
-        (tar_file(b"a") + b"garbage!" * 64, "a number in its header is none"),
+        (tar_file(b"a") + b"garbage!" * 64, "a field of its header is not an octal number"),
         (tar_file(b"a") + b"a" + bytes(511), "its header has no checksum"),
         (tar_file(b"a") + tar_file(b"b").replace(b"b", b"c", 1), "checksum of its header"),
     ],
@@ -893,7 +893,7 @@ def test_what_follows_the_end_mark_is_left_out_with_a_warning(
     assert warned(tmp_path, compress(tar_file(b"a") + END * 9)) == ([], {b"a": b"content"})
     one = compress(tar_file(b"a") + bytes(512))
     assert warned(tmp_path, one) == (
-        ["ends with a lone block of zeros; it may have been cut there"],
+        ["ends with a lone block of zeros; it may be truncated"],
         {b"a": b"content"},
     )
 
@@ -1002,7 +1002,7 @@ def test_hard_links_to_what_is_left_out_are_left_out_too(tmp_path: Path) -> None
 def test_of_a_file_and_a_device_with_one_name_the_last_one_counts(tmp_path: Path) -> None:
     device = tar_header(b"a", 0, b"3")
     warnings, found = warned(tmp_path, tar_file(b"a") + device + tar_file(b"b") + END)
-    assert warnings == ["'a': a device, left out", "'a': there more than once; the last one counts"]
+    assert warnings == ["'a': a device, left out", "'a': several members have this name; only the last one is packed"]
     assert found == {b"b": b"content"}
     warnings, found = warned(tmp_path, device + tar_file(b"a") + tar_header(b"hard", 0, b"1", b"a") + END)
     assert found == {b"a": b"content", b"hard": b"content"}
@@ -1023,7 +1023,8 @@ def test_of_members_with_one_name_the_last_one_counts_as_for_tar(tmp_path: Path)
     (tmp_path / "real").mkdir()
     warnings, found = warned(tmp_path, b"".join(data))
     subprocess.run(["tar", "xf", tmp_path / "x", "-C", tmp_path / "real"], check=True)
-    assert warnings == [f"{name!r}: there more than once; the last one counts" for name in ("./a", "l")]
+    said = "several members have this name; only the last one is packed"
+    assert warnings == [f"'./a': {said}", f"'l': {said}"]
     assert found == {path: entry[2] for path, entry in snapshot(tmp_path / "real").items() if path}
     assert found[b"hard"] == b"old"
     with load_source([tmp_path / "x.ffr"]) as source:
@@ -1313,7 +1314,7 @@ def test_what_is_in_front_of_a_zip_is_left_out_with_a_warning(tmp_path: Path) ->
     lines: list[str] = []
     fffs.convert(tmp_path / "y.zip", tmp_path / "y.ffr", warn=lines.append)
     assert [line.partition(": ")[2] for line in lines] == [
-        f"{(tmp_path / 'x.zip').stat().st_size} bytes in front of the archive are none of its, left out"
+        f"the archive begins after {(tmp_path / 'x.zip').stat().st_size} other bytes, which are left out"
     ]
 
 

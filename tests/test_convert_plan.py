@@ -81,7 +81,7 @@ def test_a_plan_says_what_becomes_of_a_source_and_changes_nothing(
         ("f", "y.bag", {}, "a folder can only become a packed folder"),
         ("f", "y.ffr", {"parts": 2}, "without parts"),
         ("pack.ffr", "y", {"to": "tfrecord", "parts": 2}, "--from ffrecord"),
-        ("pack.ffr", "y", {"to": "ffrecord", "parts": 2}, "leave the parts out"),
+        ("pack.ffr", "y", {"to": "ffrecord", "parts": 2}, "omit --parts and --part-size"),
         ("pack.ffr", "y", {}, "--to"),
         ("x.ffr", "y.bag", {"parts": 2, "part_size": 3}, "not both"),
         ("x.ffr", "y.bag", {"layout": "v2"}, "only v1 and v3"),

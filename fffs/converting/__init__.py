@@ -1,4 +1,4 @@
-"""convert: records, data sets and archives of one kind into those of another."""
+"""convert: turns record files, data sets, archives and folders into those of another format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("fffs.convert")
 
 
 class Conversion(NamedTuple):
-    """What was converted: from which kind to which, how many records, rows or files, their bytes, in how many parts."""
+    """The kinds of source and destination, and the numbers of records, rows or files, of their bytes, and of parts."""
 
     source: str
     destination: str
@@ -44,39 +44,39 @@ def convert(
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Conversion:
-    """Convert a source; what it becomes appears complete or not at all.
+    """Convert a source. The result appears complete or not at all.
 
     Record files become record files of another format, with the same bytes in each record, or a granular data set of
-    one key. A data set becomes one of another layout, or a packed folder with a file ``NNNNNN/KEY`` for each blob, and
-    that becomes a data set again. A tar or zip archive, or a folder, becomes a packed folder; an archive is not
-    unpacked for that.
+    one key. A data set becomes one of another layout, or a packed folder with a file ``NNNNNN/KEY`` for each blob; such
+    a packed folder becomes a data set again. A tar or zip archive, or a folder, becomes a packed folder; archives are
+    read without unpacking them.
 
     Args:
-        source: a file of any format, or a folder of parts, or the name or pattern of shards; a data set; an archive,
-            also a compressed one; a folder.
-        destination: the file, or with parts the folder.
-        from_: "ffrecord", "tfrecord", "ofrecord", "bag", "granular", "tar", "zip" or "folder"; None: as recognised.
-        to: one of the first five; None: as the destination's name says.
-        layout: "v1" or "v3", of Bags and data sets that are written.
-        key: of the data set that a record file becomes.
-        parts: write as many parts (never more than records), in a folder.
-        part_size: write parts of at most so many bytes of records (or of one record), in a folder.
-        jobs: how many files of a folder or archive, or batches of records, are copied at once. By default two of
-            records: one is read while another is written.
+        source: a file of any format, a folder of parts, or the name or pattern of shards; a data set; an archive,
+            which may be compressed; or a folder.
+        destination: the file, or the folder for parts and data sets.
+        from_: "ffrecord", "tfrecord", "ofrecord", "bag", "granular", "tar", "zip" or "folder". None: detect it.
+        to: one of the first five. None: use the format that the destination's name implies.
+        layout: "v1" or "v3"; the layout of Bags and data sets that are written.
+        key: the key of a data set that is made from record files.
+        parts: write this number of parts (at most one per record), in a folder.
+        part_size: write parts with at most this many bytes of records (or with one record), in a folder.
+        jobs: how many files of a folder or archive, or batches of records, are copied at once. The default for records
+            is two: one batch is read while another is written.
         verify: read the result back and compare it with the source, before it is put in place.
-        force: replace a file that is there.
-        progress: called with (bytes done, bytes in all) from time to time, from any thread.
-        warn: called with a line for what is left out or looks wrong; the default logs it.
+        force: replace an existing file.
+        progress: called with (bytes done, total bytes) from time to time, from any thread.
+        warn: called with a line for each thing that is left out or looks wrong; the default logs it.
 
     Returns:
-        What was converted.
+        A summary of the conversion.
 
     Raises:
-        UsageError: the destination is there already, or such a source cannot become such a destination.
-        SourceNotFoundError, FormatError, RecordError, ReadError: the source is not there, damaged, or cannot be read.
-        SourceChangedError: it changed meanwhile.
+        UsageError: the destination already exists, or this source cannot become this destination.
+        SourceNotFoundError, FormatError, RecordError, ReadError: the source is missing, damaged, or cannot be read.
+        SourceChangedError: the source changed meanwhile.
         WriteError: the destination cannot be written.
-        RecordError: with ``verify``, also that the result is not what the source is; nothing was put in place.
+        RecordError: also if ``verify`` finds that the result differs from the source; nothing was put in place.
 
     """
     path, target = os.fsdecode(source), os.fsdecode(destination)

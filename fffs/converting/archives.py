@@ -1,4 +1,4 @@
-"""Archives: tar (also compressed) and zip files, whose members are read without unpacking them to a disk."""
+"""Archives: reads the members of tar files (also compressed ones) and zip files without unpacking them to a disk."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ from fffs.native.engine import BLOCK
 from fffs.packing.scan import KINDS
 
 Work = Callable[[ArchivedFile, Iterator[bytes]], None]
-"""What is done with a file and its bytes, in pieces of BLOCK bytes (the last one may be shorter)."""
+"""Called with a file and its bytes, in pieces of BLOCK bytes (the last one may be shorter)."""
 
 TAR_KINDS: Final = {b"3": "a device", b"4": "a device", b"6": "a FIFO"}
 ZIP_METHODS: Final = {zipfile.ZIP_STORED: None, zipfile.ZIP_DEFLATED: "deflate", zipfile.ZIP_BZIP2: "bz2"}
-ZIP_RATIO: Final = 1 << 21  # no method makes more than so many bytes of one
-ENCRYPTED: Final = 0x41  # bits of a zip member's flags: encrypted, and strongly so
+ZIP_RATIO: Final = 1 << 21  # no method decompresses one byte to more bytes than this
+ENCRYPTED: Final = 0x41  # bits of a zip member's flags: encrypted, strongly encrypted
 UTF8: Final = 0x800
-UNIX: Final = 3  # systems that a zip member may come from: 3 and 19 (macOS) have modes
+UNIX: Final = 3  # the system that made a zip member: members of 3 and 19 (macOS) have modes
 LOCAL: Final = struct.Struct("<4s22xHH")
 EXTENDED_TIME: Final = 0x5455
 UNICODE_PATH: Final = 0x7075
 
 
 class Archive(Closing):
-    """An open archive and the names in it. Close it when done."""
+    """An open archive and the names in it. The caller closes it."""
 
     def __init__(self, file: File, warn: Callable[[str], None]) -> None:
-        """file: from now on this object's."""
+        """file: owned and closed by this object."""
         self.file, self.path, self.size = file, file.name, file.size
         self._stamp = file.stamp()
         self.names = Names(file.name, warn)
 
     def scan(self, progress: Progress | None) -> None:
-        """The first pass: all names, and where their bytes are."""
+        """Collect all names, and where their bytes are. This is the first of two passes."""
         raise NotImplementedError
 
     def each(self, work: Work, files: list[ArchivedFile], jobs: Jobs, threads: int) -> None:
-        """Do work on files, in the archive's order or by several threads."""
+        """Call ``work`` with each file and its bytes, in the archive's order or in several threads."""
         jobs.run(lambda file: work(file, self.pieces(file)), files, threads)
 
     def pieces(self, file: ArchivedFile) -> Iterator[bytes]:
-        """The bytes of a file."""
+        """Yield the bytes of a file."""
         raise NotImplementedError
 
     def _take(self, stream: Stream, size: int) -> Iterator[bytes]:
@@ -68,10 +68,10 @@ class Archive(Closing):
             yield piece
 
     def _changed(self) -> SourceChangedError:
-        return SourceChangedError(f"{self.path}: changed while it was read; convert it when nobody writes to it")
+        return SourceChangedError(f"{self.path}: changed while it was read; convert it when nothing writes to it")
 
     def refuse_changed(self) -> None:
-        """Raise SourceChangedError when the archive is not as it was."""
+        """Raise SourceChangedError if the archive has changed since it was opened."""
         if self.file.changed(self._stamp):
             raise self._changed()
 
@@ -91,7 +91,7 @@ class Tar(Archive):
             raise UnsupportedError(f"{file.name}: {strangers.describe(head)}")
 
     def scan(self, progress: Progress | None) -> None:
-        """As ``Archive`` says."""
+        """As in ``Archive``."""
         stream, names = Stream(self.file, self.kind), self.names
         for member in tar.members(stream, names.warn):
             if progress:
@@ -105,12 +105,12 @@ class Tar(Archive):
             elif member.kind in (b"5", b"D"):
                 names.add_folder(member.name, member.mode, member.mtime)
             elif member.kind == b"M":
-                raise UnsupportedError(f"{self.path}: a volume of an archive of several; put them together with tar")
+                raise UnsupportedError(f"{self.path}: one of several volumes of an archive; join them with tar first")
             elif member.kind != b"V":
                 names.leave_out(member.name, TAR_KINDS.get(member.kind, f"a member of type {member.kind!r}"))
 
     def each(self, work: Work, files: list[ArchivedFile], jobs: Jobs, threads: int) -> None:
-        """As ``Archive`` says: what is compressed can only be read from its begin to its end."""
+        """As in ``Archive``. A compressed archive can only be read from its beginning to its end, in one thread."""
         if self.kind is None:
             super().each(work, files, jobs, threads)
             return
@@ -124,33 +124,33 @@ class Tar(Archive):
         jobs.run(next_file, sorted(files, key=lambda file: file.place), 1)
 
     def pieces(self, file: ArchivedFile) -> Iterator[bytes]:
-        """As ``Archive`` says, of an archive that is not compressed."""
+        """As in ``Archive``, for an archive that is not compressed."""
         return self._take(Stream(self.file, None, file.place, file.place + file.size), file.size)
 
 
 class Zip(Archive):
-    """A zip archive. Its directory is read by zipfile; the data is not: zipfile's bz2 and lzma know no bounds."""
+    """A zip archive. zipfile reads only its directory, not the data: its bz2 and lzma have no bounds on memory."""
 
     def scan(self, progress: Progress | None) -> None:
-        """As ``Archive`` says."""
+        """As in ``Archive``."""
         self._infos = read_directory(self.file, self.names)
         self._refuse_overlaps()
         for k, info in enumerate(self._infos):
             self._add(k, info)
 
     def _refuse_overlaps(self) -> None:
-        """Members that share bytes could be more than any disk holds."""
+        """Raise MetadataError if members share bytes: a small archive could then fill any disk."""
         end = 0
         for info in sorted(self._infos, key=lambda info: info.header_offset):
             if info.header_offset < end:
                 raise MetadataError(f"{self.path}: {info.filename!a:.200} overlaps another member; it is damaged")
             if end == 0 and info.header_offset > 0:
                 self.names.warn(
-                    f"{self.path}: {info.header_offset} bytes in front of the archive are none of its, left out"
+                    f"{self.path}: the archive begins after {info.header_offset} other bytes, which are left out"
                 )
             end = info.header_offset + LOCAL.size + info.compress_size
         if end > self.size:
-            raise MetadataError(f"{self.path}: members reach past the end of the file; it was cut")
+            raise MetadataError(f"{self.path}: members reach past the end of the file; it is truncated, copy it again")
 
     def _add(self, k: int, info: zipfile.ZipInfo) -> None:
         name, mode, mtime = _zip_name(info), info.external_attr >> 16, _zip_time(info)
@@ -167,10 +167,10 @@ class Zip(Archive):
             if info.compress_type not in ZIP_METHODS:
                 raise UnsupportedError(
                     f"{self.path}: {info.filename!a:.200} is compressed by method {info.compress_type}, which is not "
-                    "supported; unpack it, and pack the folder"
+                    "supported; unpack it, pack the folder"
                 )
             if info.file_size > info.compress_size * ZIP_RATIO:
-                raise MetadataError(f"{self.path}: {info.filename!a:.200} claims more bytes than it can have")
+                raise MetadataError(f"{self.path}: {info.filename!a:.200} claims to have more bytes than is possible")
             if kind == stat.S_IFREG:
                 self.names.add_file(name, k, info.file_size, stat.S_IMODE(mode) if mode else 0o644, mtime)
             else:
@@ -179,18 +179,18 @@ class Zip(Archive):
             self.names.leave_out(name, f"a {KINDS.get(kind, 'member of unknown type')}")
 
     def _target(self, k: int, info: zipfile.ZipInfo) -> bytes:
-        size = min(info.file_size, 1 << 16)  # names refuses all that is longer than a path
+        size = min(info.file_size, 1 << 16)  # add_symlink refuses a target that is longer than a path
         return b"".join(self.pieces(ArchivedFile(k, size, 0, 0))) if size == info.file_size else bytes(size)
 
     def pieces(self, file: ArchivedFile) -> Iterator[bytes]:
-        """As ``Archive`` says."""
+        """As in ``Archive``."""
         info = self._infos[file.place]
         head = self.file.read_bytes(info.header_offset, LOCAL.size)
         magic, name, extra = LOCAL.unpack(head) if len(head) == LOCAL.size else (b"", 0, 0)
         if magic != b"PK\x03\x04":
             raise MetadataError(f"{self.path}: {info.filename!a:.200}: its header is damaged")
         if not info.compress_size and not file.size and not info.CRC:
-            return  # an empty file without even the end of compressed data
+            return  # an empty file, whose compressed data has not even an end mark
         start = info.header_offset + LOCAL.size + name + extra
         stream = Stream(self.file, ZIP_METHODS[info.compress_type], start, start + info.compress_size)
         crc, size = 0, file.size
@@ -207,14 +207,14 @@ class Zip(Archive):
                 yield piece
         if file.size or info.CRC or stream.read(1):
             raise MetadataError(
-                f"{self.path}: {info.filename!a:.200}: its bytes have not the size or the checksum that the directory "
-                "says; it is damaged"
+                f"{self.path}: {info.filename!a:.200}: size or CRC-32 differs from the central directory; the archive "
+                "is damaged, copy it again"
             )
 
 
 def _zip_name(info: zipfile.ZipInfo) -> bytes:
-    """A name as bytes: the one in Unicode, if it was made for the stored one; or those that are stored, where the
-    system that it comes from has names of bytes.
+    """Return the name of a member as bytes: the UTF-8 name, if it belongs to the stored one; else the stored bytes, if
+    the member was made on a system whose names are bytes; else the stored name converted from code page 437.
     """
     name = info.orig_filename
     if info.flag_bits & UTF8:
@@ -228,7 +228,7 @@ def _zip_name(info: zipfile.ZipInfo) -> bytes:
 
 
 def _extra(info: zipfile.ZipInfo, wanted: int) -> bytes:
-    """The first extra field of a kind; empty when there is none."""
+    """Return the first extra field of a kind, or b""."""
     at = 0
     while at + EXTRA.size <= len(info.extra):
         kind, size = EXTRA.unpack_from(info.extra, at)
@@ -239,7 +239,7 @@ def _extra(info: zipfile.ZipInfo, wanted: int) -> bytes:
 
 
 def _zip_time(info: zipfile.ZipInfo) -> int:
-    """Nanoseconds since 1970: of the extra field that Unix has, or the local time that DOS has."""
+    """Return nanoseconds since 1970, from the extended timestamp field, or from the DOS date, which is local time."""
     data = _extra(info, EXTENDED_TIME)
     if len(data) >= 5 and data[0] & 1:
         return int.from_bytes(data[1:5], "little", signed=True) * 10**9
@@ -255,8 +255,8 @@ def _head(file: File) -> bytes:
 
 
 def is_tar(file: File, *, named: bool) -> bool:
-    """Whether the file begins as a tar archive does, also a compressed one; or is an empty one by its name. named: its
-    name says that it is something else, which only the magic number of a tar can gainsay.
+    """Return whether the file begins like a tar archive, which may be compressed, or is an empty one by its name.
+    named: its name is that of another format, so only the magic number of tar counts.
     """
     head = _head(file)
     kind = compression(head)
@@ -271,7 +271,7 @@ def is_tar(file: File, *, named: bool) -> bool:
 
 
 def is_zip(file: File) -> bool:
-    """Whether the file begins as a zip archive does."""
+    """Return whether the file begins like a zip archive."""
     return _head(file).startswith(strangers.ZIP)
 
 
@@ -279,7 +279,7 @@ def open_archive(path: str, kind: str, warn: Callable[[str], None]) -> Archive:
     """Open an archive; kind is "tar" or "zip".
 
     Raises:
-        UnsupportedError: it is compressed in a way that is not read. ReadError.
+        UnsupportedError: the compression of the archive is not supported. ReadError: it cannot be read.
 
     """
     file = LocalFile.open(path)

@@ -1,4 +1,4 @@
-"""What becomes of data sets, and data sets as results: Bags, or the tree of a packed folder."""
+"""Conversions from data sets and to data sets, as Bags or as the tree of a packed folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fffs.tree.tree import ROOT
 
 
 def from_data_set(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
-    """Convert a data set, packed or not."""
+    """Convert a data set, which may be packed."""
     with contextlib.closing(_load(plan)) as data:
         if plan.result is Result.FILES:
             return write_files(plan, data.blobs, progress, warn)
@@ -68,7 +68,7 @@ def _compare(data: BlobRows, result: BlobRows, target: str, work: Jobs) -> None:
 
 
 class AsIs(Mapping[str, Codec]):
-    """For every type the codec that leaves blobs as they are."""
+    """Maps every type to a codec that leaves blobs unchanged."""
 
     def __getitem__(self, kind: str) -> Codec:
         return lambda blob, *_: blob
@@ -86,7 +86,7 @@ def _to_data_set(plan: Plan, data: BlobRows, progress: Progress | None) -> Done:
     work = Jobs(data.total_bytes * (1 + request.verify), progress)
     edges = [0, *plan.cut(data.sizes), len(data)]
     rows = data.rows()
-    if not request.split and request.layout == "v1":  # a writer of this layout has a temporary folder of its own
+    if not request.split and request.layout == "v1":  # the writer of this layout makes its own temporary folder
         with DatasetWriter(target, data.spec, AsIs(), "v1") as writer:
             _append(writer, rows, len(data), work)
             here = writer.complete()
@@ -111,7 +111,7 @@ def _append(writer: DatasetWriter, rows: Iterator[Blobs], count: int, work: Jobs
 
 
 def _check(plan: Plan, data: BlobRows, here: str, work: Jobs) -> None:
-    """The last step before a data set is put in place."""
+    """Verify a complete data set, if requested, and its sources, before it is put in place."""
     if plan.request.verify:
         with rereading(here), contextlib.closing(load_folder(here)) as result:
             _compare(data, result, plan.request.target, work)
@@ -150,7 +150,7 @@ def _pack_rows(data: BlobRows, file: AtomicFile, work: Jobs) -> None:
 
 
 def _lay_out(data: BlobRows) -> TreeBuilder:
-    """The names of all blobs, in the order of the blobs, and of the spec behind them."""
+    """Build the names of all blobs, in the order of the blobs, followed by that of the spec."""
     builder = TreeBuilder(mtime=data.mtime)
     keys, record = [key.encode() for key in data.spec], 0
     for name, counts in zip(number_names(len(data)), data.counts, strict=True):

@@ -1,6 +1,6 @@
-"""granular data sets that are read: their blobs as records, from Bags or from the tree of a packed folder.
+"""Reading granular data sets as records: their blobs, from Bags or from the tree of a packed folder.
 
-Blobs are never decoded: what a type means is up to whoever reads the data set, before and after.
+Blobs are never decoded, so conversion does not depend on the meaning of types.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SCALAR: Final = -1
 class BlobRows:
     """The rows of a data set.
 
-    ``counts`` int64[rows, keys]: how many blobs each sequence has, SCALAR for what is none. ``blobs``: those of all
-    rows, one after another, each row's by keys. ``mtime``: when it was last changed, nanoseconds since 1970.
+    ``counts`` int64[rows, keys]: the number of blobs of each sequence, or SCALAR for a single blob. ``blobs``: the
+    blobs of all rows, row by row, and key by key in each row. ``mtime``: last modification, nanoseconds since 1970.
     """
 
     shown: str
@@ -63,22 +63,22 @@ class BlobRows:
 
     @property
     def total_bytes(self) -> int:
-        """Of all blobs."""
+        """The bytes of all blobs."""
         return int(self.blobs.lengths.sum())
 
     def refuse_layout(self, layout: str, target: str) -> None:
-        """Raise UsageError where a data set in that layout would say something else of these blobs: ``type[]`` is a
-        sequence in v1, and may be the name of any other type in v3, which has no sequences.
+        """Raise UsageError if the types have another meaning in that layout: ``type[]`` is a sequence in v1, but can be
+        the name of any type in v3, which has no sequences.
         """
         for key, kind, column in zip(self.spec, self.spec.values(), self.counts.T, strict=True):
             if kind.endswith("[]") and layout == "v1" and (column == SCALAR).any():
                 raise UsageError(
-                    f"{target}: {key!r} of {self.shown} has one blob per row, and in layout v1 the type {kind!r} is a "
+                    f"{target}: {key!r} of {self.shown} has one blob per row, but in layout v1 the type {kind!r} is a "
                     "sequence; convert to a packed folder, or give the key another type"
                 )
 
     def rows(self) -> Iterator[Blobs]:
-        """The blobs of each row, of bounded memory but for one row."""
+        """Yield the blobs of each row. Memory is bounded, except for the size of one row."""
         blobs = self._each()
         for counts in self.counts:
             yield [next(blobs) if count == SCALAR else [next(blobs) for _ in range(count)] for count in counts.tolist()]
@@ -98,13 +98,13 @@ class BlobRows:
 
 
 def load_folder(path: str) -> BlobRows:
-    """A data set of any generation, also one in shards.
+    """Load a data set of any layout, which may be in shards.
 
     Raises:
-        SourceNotFoundError, MetadataError, ReadError: it is not there, damaged, or cannot be read.
+        SourceNotFoundError, MetadataError, ReadError: the data set is missing, damaged, or cannot be read.
 
     """
-    folders = data_set_folders(path) or find_shards(path)  # which says what is missing
+    folders = data_set_folders(path) or find_shards(path)  # raises if there are no shards
     spec = specs.load_common(folders)
     sources, shards = open_shards(path, folders, spec)
     store = RecordStore(sources)
@@ -118,7 +118,7 @@ def load_folder(path: str) -> BlobRows:
 
 
 def is_column(path: str) -> bool:
-    """Whether each row of a data set is one blob, so that its rows are records. Raises as ``load_folder``."""
+    """Return whether each row of a data set is one blob, so that rows are records. Raises as ``load_folder``."""
     folders = data_set_folders(path) or find_shards(path)
     spec = specs.load_common(folders)
     if len(spec) != 1:
@@ -131,15 +131,13 @@ def is_column(path: str) -> bool:
 
 
 def _places(file: SourceFile, shard: Shard, spec: dict[str, str]) -> tuple[Int64Array, Int64Array]:
-    """The records that are the blobs of a shard's rows, and how many each key has. file: the shard's first."""
+    """Return the record numbers of the blobs of a shard's rows, and the counts per key. file: the shard's first."""
     sequences = [shard.refs is not None and Type.parse(kind).sequence for kind in spec.values()]
     table = refs_table.load(file, shard, sequences)
     firsts, lengths = (np.stack(columns, axis=1) for columns in (table.first, table.count))
     total, blobs = int(lengths.sum()), sum(count for _, count in shard.columns)
-    if total > blobs:  # else a small file would become as large a one as somebody likes
-        raise MetadataError(
-            f"{file.index.path}: its rows name blobs that other rows have: {total} together, and there are {blobs}"
-        )
+    if total > blobs:  # rows that share blobs could make a result of any size from a small file
+        raise MetadataError(f"{file.index.path}: its rows share blobs: they have {total} together, of only {blobs}")
     each = lengths.reshape(-1)
     numbers = np.repeat(firsts.reshape(-1) - (np.cumsum(each) - each), each) + np.arange(total)
     return numbers, np.where(sequences, lengths, SCALAR)
@@ -149,10 +147,10 @@ def _places(file: SourceFile, shard: Shard, spec: dict[str, str]) -> tuple[Int64
 
 
 def load_packed(source: TreeView, shown: str) -> BlobRows:
-    """The data set that a packed folder shows as a tree; the source is closed with it.
+    """Load the data set whose tree a packed folder holds. Closing the result closes the source.
 
     Raises:
-        MetadataError: it shows something else.
+        MetadataError: the tree is not that of a data set.
 
     """
     tree = source.tree
@@ -167,7 +165,7 @@ def load_packed(source: TreeView, shown: str) -> BlobRows:
     for row, name in enumerate(_numbered(tree.entries(ROOT), len(named), f"{shown}: its rows")):
         values = dict(tree.entries(name)) if tree.is_dir(name) else {}
         if list(values) != keys:
-            raise MetadataError(f"{shown}: not the tree of a data set: row {row} has not the keys of {specs.NAME}")
+            raise MetadataError(f"{shown}: not the tree of a data set: the keys of row {row} differ from {specs.NAME}")
         for key, kind in spec.items():
             node = values[key.encode()]
             if tree.is_file(node):
@@ -176,7 +174,7 @@ def load_packed(source: TreeView, shown: str) -> BlobRows:
             elif tree.is_dir(node) and kind.endswith("[]"):
                 items = list(_numbered(tree.entries(node), int(tree.count[node]), f"{shown}: {key!r} of row {row}"))
                 if not all(tree.is_file(item) for item in items):
-                    raise MetadataError(f"{shown}: not the tree of a data set: {key!r} of row {row} has no files")
+                    raise MetadataError(f"{shown}: not the tree of a data set: {key!r} of row {row} has not only files")
                 found.extend(tree.record(item) for item in items)
                 counts.append(len(items))
             else:
@@ -186,7 +184,7 @@ def load_packed(source: TreeView, shown: str) -> BlobRows:
 
 
 def _numbered(entries: Iterator[tuple[bytes, int]], count: int, what: str) -> Iterator[int]:
-    """The nodes of entries that are called 000000, 000001, …; the file spec.json may be behind them."""
+    """Yield the nodes of ``count`` entries, whose names must be 000000, 000001, …; further entries are ignored."""
     for expected, (name, node) in zip(number_names(count), entries, strict=False):
         if name != expected:
             first, last = (f"{k:0{digits_for(count)}}" for k in (0, count - 1))

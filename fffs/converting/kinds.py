@@ -1,4 +1,4 @@
-"""What a source is, by its content first; the names of all kinds."""
+"""Kinds of sources and results, and finding out which kind a source is."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ GRANULAR: Final = "granular"
 FOLDER: Final = "folder"
 ARCHIVES: Final = ("tar", "zip")
 COUNTED: Final = {GRANULAR: "row", FOLDER: "file"} | dict.fromkeys(ARCHIVES, "file")
-"""What is counted of a source, where it is not records."""
+"""The units in which sources are counted, if not records."""
 
 
 def is_records(kind: str) -> bool:
-    """Whether a kind is a format of record files."""
+    """Return whether a kind is a format of record files."""
     return any(form.name == kind for form in FORMATS)
 
 
 def sources() -> list[str]:
-    """All kinds of sources: formats of record files and others."""
+    """Return all kinds of sources: formats of record files, and others."""
     return [*(form.name for form in FORMATS), GRANULAR, *ARCHIVES, FOLDER]
 
 
 def destinations() -> list[str]:
-    """All kinds of results."""
+    """Return all kinds of results."""
     return [*(form.name for form in FORMATS), GRANULAR]
 
 
 def kind_of_source(path: str) -> str:
-    """One of ``sources``. Raises SourceNotFoundError, UsageError, ReadError."""
+    """Return the kind of a source, one of ``sources()``. Raises SourceNotFoundError, UsageError, ReadError."""
     if os.path.isdir(path):
         return _kind_of_folder(path)
     if not os.path.lexists(path):
@@ -47,7 +47,7 @@ def kind_of_source(path: str) -> str:
 
 
 def _kind_of_file(file: File) -> str:
-    """What a name says for certain, then what content does, comes before the archive that it may look like."""
+    """Return the kind of a file. A format that its name or content shows for certain takes precedence over archives."""
     head = file.read_bytes(0, 64)
     form = named_format(file.name) or next((form for form in FORMATS if form.has_head(head)), None)
     if form is not None:
@@ -60,11 +60,11 @@ def _kind_of_file(file: File) -> str:
 
 
 def _kind_of_folder(path: str) -> str:
-    """A folder with nothing but parts in it is taken for these, any other for what it is."""
+    """Return the kind of a folder: data set, parts of one format if it holds nothing else, or plain folder."""
     endings = (CHECKSUMS, *(ending for form in FORMATS for ending in form.sidecar_endings))
     with reading(path):
         names = [name for name in os.listdir(path) if not name.startswith(".") and not name.endswith(endings)]
-    from fffs.granular.shards import data_set_folders  # granular takes long to import: for a folder at most
+    from fffs.granular.shards import data_set_folders  # slow to import, so only for folders
 
     if data_set_folders(path):
         return GRANULAR

@@ -1,8 +1,8 @@
 """Names: the folder that an archive would be unpacked to, in memory, and the tree that it is packed as.
 
-Nothing is ever unpacked, so nothing can leave a folder; but what a name would lead to must be what it would be with
-tar(1): of several members with one name the last one counts, and a hard link is one more name of the file that was
-there when it came.
+Nothing is unpacked to a disk, so no member can be written outside of a folder. Each name has the content that tar(1)
+would give it: the last of several members with one name counts, and a hard link is a further name of the file that had
+the target's name when the link was read.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from fffs.tree.builder import DIRECTORY, TreeBuilder
 from fffs.tree.tree import NAME_MAX
 
 TARGET_MAX: Final = PATH_MAX
-# A bomb must not fill memory with names: they may take half of what there is, or as much as three million need. How
-# large the archive is says nothing: names that follow a pattern are compressed to a byte each.
-EACH: Final = 512  # bytes of memory for a name, with what it names and its place in the tree ...
-COPIES: Final = 3  # ... and so often its own bytes
+# An archive bomb must not fill memory with names: they may take half of the available memory, or as much as three
+# million names need. The size of the archive is no bound: names that follow a pattern compress to a byte each.
+EACH: Final = 512  # bytes of memory for a name, its object and its node in the tree, ...
+COPIES: Final = 3  # ... and so many copies of the name itself
 FREE: Final = 3_000_000 * EACH
 
 
 @dataclass(eq=False, slots=True)
 class ArchivedFile:
-    """A regular file: where its bytes are, as its archive counts, and how many."""
+    """A regular file: the size of its data, and the place of the data, whose meaning depends on the archive."""
 
     place: int
     size: int
@@ -52,14 +52,14 @@ class Link:
 
 @dataclass(eq=False, slots=True)
 class LeftOut:
-    """Something that cannot be packed, and all its further names neither."""
+    """A member that cannot be packed. Hard links to it are left out as well."""
 
     what: str
 
 
 @dataclass(eq=False, slots=True)
 class Folder:
-    """A folder. One that is only a part of other names has no mode and time of its own."""
+    """A folder. Without a member of its own, as the parent of other members, it has no mode or time."""
 
     mode: int | None = None
     mtime: int = 0
@@ -67,10 +67,10 @@ class Folder:
 
 
 class Names:
-    """What the members of an archive make, in the order in which they come. ``shown`` is the archive in messages."""
+    """Collects the members of an archive, in their order. ``shown``: the name of the archive in messages."""
 
     def __init__(self, shown: str, warn: Callable[[str], None]) -> None:
-        """warn: gets a line for what is not kept as it is."""
+        """warn: called with a line for everything that is left out or changed."""
         self.shown, self.warn = shown, warn
         self.root = Folder()
         self._room = max(FREE, available_memory() // 2)
@@ -80,34 +80,34 @@ class Names:
     # ------------------------------------------------------------ adding
 
     def add_folder(self, path: bytes, mode: int, mtime: int) -> None:
-        """A folder; one that is there already gets its mode and time."""
+        """Add a folder. If it exists already, it gets this mode and time."""
         parts = self._split(path)
         folder = self._folder(parts, path) if parts else self.root
         folder.mode, folder.mtime = stat.S_IFDIR | mode, self._note(path, mtime)
 
     def add_file(self, path: bytes, place: int, size: int, mode: int, mtime: int) -> None:
-        """A regular file."""
+        """Add a regular file."""
         self._put(path, ArchivedFile(place, size, stat.S_IFREG | mode, self._note(path, mtime)))
 
     def add_symlink(self, path: bytes, target: bytes, mtime: int) -> None:
-        """A symbolic link, wherever it leads: nobody follows it here."""
+        """Add a symbolic link. It may have any target, because it is not followed here."""
         if not target or len(target) > TARGET_MAX or b"\0" in target:
-            raise self._refused(path, "a symbolic link that leads to no name that could be one")
+            raise self._refused(path, f"a symbolic link whose target is empty, over {TARGET_MAX} bytes, or has a NUL")
         self._put(path, Link(target, stat.S_IFLNK | 0o777, self._note(path, mtime)))
 
     def add_hard_link(self, path: bytes, target: bytes) -> None:
-        """One more name of what is there already."""
+        """Add a further name of an existing file or symbolic link."""
         there: Folder | ArchivedFile | Link | LeftOut | None = self.root
         for part in self._split(target):
             there = there.entries.get(part) if isinstance(there, Folder) else None
         if there is None or isinstance(there, Folder):
-            raise self._refused(path, f"a hard link to {_text(target)}, which is no file that came before it")
+            raise self._refused(path, f"a hard link to {_text(target)}, which is not a file before it in the archive")
         if isinstance(there, LeftOut):
             self.warn(f"{self.shown}: {_text(path)}: a hard link to {there.what}, left out")
         self._put(path, there)
 
     def leave_out(self, path: bytes, what: str) -> None:
-        """Something that cannot be packed. What had its name before is gone, as when it were unpacked."""
+        """Add a member that cannot be packed. It replaces an earlier member of its name, as unpacking it would."""
         self.warn(f"{self.shown}: {_text(path)}: {what}, left out")
         self._put(path, LeftOut(what))
 
@@ -118,18 +118,18 @@ class Names:
         folder = self._folder(parts[:-1], path)
         old = folder.entries.get(parts[-1])
         if isinstance(old, Folder) and old.entries:
-            raise self._refused(path, "a folder that holds something and a file or link of the same name")
+            raise self._refused(path, "a folder that is not empty has the same name as this file or link")
         if isinstance(node, Link):
             self._count(node.target)
         if old is None:
             self._count(parts[-1])
         elif old is not node:
-            self.warn(f"{self.shown}: {_text(path)}: there more than once; the last one counts")
+            self.warn(f"{self.shown}: {_text(path)}: several members have this name; only the last one is packed")
             del folder.entries[parts[-1]]
         folder.entries[parts[-1]] = node
 
     def _folder(self, parts: list[bytes], path: bytes) -> Folder:
-        """The folder of a name, made where it is missing."""
+        """Return the folder at a path, and create missing folders."""
         folder = self.root
         for part in parts:
             there = folder.entries.get(part)
@@ -138,12 +138,12 @@ class Names:
                 there = folder.entries[part] = Folder()
             if not isinstance(there, Folder):
                 what = "a link, which would be followed" if isinstance(there, Link) else "a file"
-                raise self._refused(path, f"{_text(part)} is {what}, and no folder")
+                raise self._refused(path, f"{_text(part)} is {what}, not a folder")
             folder = there
         return folder
 
     def _split(self, path: bytes) -> list[bytes]:
-        """The names that a path has, which must be good ones."""
+        """Split a path into names. Raises UnsupportedError if a name is invalid."""
         if path.startswith(b"/") and not self._stripped:
             self._stripped = True
             self.warn(f"{self.shown}: the leading '/' of names is left out, as in {_text(path)}")
@@ -169,11 +169,11 @@ class Names:
         self.refuse_beyond(0)
 
     def refuse_beyond(self, memory: int) -> None:
-        """Raise UnsupportedError when names need so many bytes of memory more, and may not have them."""
+        """Raise UnsupportedError if ``memory`` more bytes for names would exceed the limit."""
         if memory > self._room:
             raise UnsupportedError(
-                f"{self.shown}: so many names that they would take more than half of the memory; convert it where "
-                "there is more, or unpack it, and pack its folders one by one"
+                f"{self.shown}: has so many names that they would take more than half of the memory; convert it on a "
+                "machine with more memory, or unpack it and pack its folders one by one"
             )
 
     def _refused(self, path: bytes, why: str) -> UnsupportedError:
@@ -182,9 +182,9 @@ class Names:
     # ------------------------------------------------------------ the tree
 
     def lay_out(self) -> tuple[TreeBuilder, list[ArchivedFile]]:
-        """The tree, in the order of ``scan_folder``, and the files, which get the numbers of their records.
+        """Return the tree, in the order of ``scan_folder``, and the files, with the numbers of their records set.
 
-        Folders that have no mode and time of their own get 0755 and the time of the newest member.
+        Folders without mode and time get 0755 and the time of the newest member.
         """
         newest = self._newest or 0
         mode, mtime = self.root.mode, self.root.mtime
@@ -216,5 +216,5 @@ def _entries(folder: Folder) -> Iterator[tuple[bytes, Folder | ArchivedFile | Li
 
 
 def _text(path: bytes) -> str:
-    """A path in messages, in one line and not too long."""
+    """Format a path for messages, in one line of limited length."""
     return repr(os.fsdecode(path[:200]) + ("…" if len(path) > 200 else ""))

@@ -1,4 +1,4 @@
-"""Archives as packed folders; and packed folders compared with what they were made of."""
+"""Packs archives, and compares packed folders with the archives or folders that they were made from."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fffs.tree.tree import Tree
 
 
 class Contents(NamedTuple):
-    """What is in an archive."""
+    """The contents of an archive."""
 
     tree: Tree
     files: list[ArchivedFile]
@@ -39,7 +39,7 @@ class Contents(NamedTuple):
 
 
 def scan_archive(archive: Archive, progress: Progress | None) -> Contents:
-    """What is in an archive: the first of two passes over it."""
+    """Read the names in an archive. This is the first of two passes over it."""
     archive.scan(progress)
     builder, files = archive.names.lay_out()
     return Contents(build_tree(builder, len(files), archive.path), files, sum(file.size for file in files))
@@ -48,7 +48,7 @@ def scan_archive(archive: Archive, progress: Progress | None) -> Contents:
 def pack_archive(
     archive: Archive, contents: Contents, output: AtomicFile, jobs: int, progress: Progress | None
 ) -> None:
-    """Pack the members of an archive into a new file, which the caller commits. Nothing is unpacked to a disk."""
+    """Pack the members of an archive into a new file, which the caller commits. No member is unpacked to a disk."""
     files = contents.files
     pack = PackFile(output, np.fromiter((file.size for file in files), np.int64, len(files)))
     work = Jobs(contents.total_bytes, progress)
@@ -66,7 +66,7 @@ def pack_archive(
 
 @contextlib.contextmanager
 def reread(file: AtomicFile) -> Iterator[TreeView]:
-    """A packed folder that was written, read back from the disk before it is in place. Raises as ``load_source``."""
+    """Open a packed folder that was just written, before it is renamed, from the disk. Raises as ``load_source``."""
     written = file.reread()
     with closed_on_error((written,)):
         loaded = packed.load(SourceFile(written, ffrecord.load_index(written)))
@@ -77,7 +77,7 @@ def reread(file: AtomicFile) -> Iterator[TreeView]:
 def compare_archive(
     archive: Archive, contents: Contents, output: AtomicFile, jobs: int, progress: Progress | None
 ) -> None:
-    """Compare an archive with what it was packed as. Raises RecordError."""
+    """Compare an archive with the file that it was packed into. Raises RecordError if they differ."""
     target = output.path
     with reread(output) as result:
         compare_tree(contents.tree, result.tree, archive.path, target)
@@ -89,7 +89,7 @@ def compare_archive(
 
 
 def compare_folder(folder: str, output: AtomicFile, progress: Progress | None) -> None:
-    """Compare a folder with what it was packed as. Raises RecordError."""
+    """Compare a folder with the file that it was packed into. Raises RecordError if they differ."""
     target = output.path
     with open_source(os.fsencode(folder)) as source, reread(output) as result:
         scan = scan_folder(source, Output(os.fsencode(target)), lambda _: None)
@@ -114,7 +114,7 @@ def compare_folder(folder: str, output: AtomicFile, progress: Progress | None) -
 
 
 def _compare(result: TreeView, target: str, record: int, pieces: Iterator[bytes], work: Jobs) -> None:
-    """Compare a file, in pieces, with its record in the result."""
+    """Compare the bytes of a file with its record in the result."""
     at = 0
     for piece in pieces:
         room = np.empty(len(piece), np.uint8)

@@ -1,4 +1,4 @@
-"""Parts: where records are divided when the result is several files."""
+"""Parts: divides records when the result is several files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fffs.records.index import Int64Array
 
 
 def cut(lengths: Int64Array, parts: int | None, part_size: int | None) -> list[int]:
-    """The records with which parts begin, but the first: parts of about the same size, or as large as allowed."""
+    """Return the first records of all parts but the first: parts of about equal size, or of at most ``part_size``."""
     if parts is not None:
         return _cut_evenly(lengths, parts)
     return [] if part_size is None else _cut_by_size(lengths, part_size)
@@ -18,7 +18,7 @@ def _cut_evenly(lengths: Int64Array, parts: int) -> list[int]:
     n, ends = len(lengths), np.cumsum(lengths)
     total, count = int(ends[-1]) if n else 0, max(min(parts, n), 1)
     wanted = [int(np.searchsorted(ends, total * k // count, side="right")) for k in range(1, count)]
-    # Each has at least one record, however the sizes are distributed.
+    # Each part has at least one record, for any distribution of sizes.
     for k in range(count - 1):
         wanted[k] = min(max(wanted[k], wanted[k - 1] + 1 if k else 1), n - (count - 1 - k))
     return wanted

@@ -1,4 +1,4 @@
-"""Plan: everything about a conversion that is decided before anything is written."""
+"""Plan: all decisions about a conversion, which are made before anything is written."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from fffs.tree.tree import ROOT
 
 
 class Content(enum.Enum):
-    """What is read from a source. The values are what messages call it."""
+    """What is read from a source. Messages use the values."""
 
     ARCHIVE = "an archive"
     FOLDER = "a folder"
     ROWS = "a data set of several keys, or with sequences,"
     COLUMN = "a data set of one key"
-    PACKED_ROWS = "a data set that is packed"
+    PACKED_ROWS = "a packed data set"
     RECORDS = "records"
 
 
 class Result(enum.Enum):
-    """What is written."""
+    """What is written: a packed folder, a data set, or record files."""
 
     PACK = enum.auto()
     DATA_SET = enum.auto()
@@ -43,7 +43,7 @@ class Result(enum.Enum):
 
 @dataclass(frozen=True)
 class Request:
-    """What ``fffs.convert`` was asked for; see there. ``target`` has no slash at its end."""
+    """The arguments of ``fffs.convert``. ``target`` has no slash at its end."""
 
     source: str
     target: str
@@ -59,20 +59,20 @@ class Request:
 
     @property
     def split(self) -> bool:
-        """Whether parts were asked for."""
+        """Whether the result is divided into parts."""
         return self.parts is not None or self.part_size is not None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What becomes of a source.
+    """The decisions about a conversion.
 
-    ``kind``: of the source, one of ``kinds.sources``. ``form``: of the files that are written; None for a data set.
-    ``replaced``: the files that are where the result will be. ``sources``: what is read, as it was before anything was
-    opened. ``warnings``: what is said before it begins.
+    ``kind``: the kind of the source, one of ``kinds.sources()``. ``form``: the format of the files that are written;
+    None for a data set. ``replaced``: existing files that the result replaces. ``sources``: the files that are read,
+    as they were before anything was opened. ``warnings``: shown before the conversion begins.
 
-    What only the records or rows themselves can tell is not in here: how many parts there will be, and what their
-    format refuses of them. ``run`` finds that before it writes.
+    The plan does not depend on the records or rows. The number of parts, and whether the format allows all records, is
+    found by ``run`` before it writes.
     """
 
     request: Request
@@ -86,15 +86,15 @@ class Plan:
 
     @property
     def to(self) -> str:
-        """What the result is, one of ``kinds.destinations``."""
+        """The kind of the result, one of ``kinds.destinations()``."""
         return self.form.name if self.form else kinds.GRANULAR
 
     def cut(self, lengths: Int64Array) -> list[int]:
-        """Where parts begin, but the first, by the sizes of records or rows."""
+        """Return the first records or rows of all parts but the first. lengths: sizes of the records or rows."""
         return cut(lengths, self.request.parts, self.request.part_size)
 
     def part_names(self, count: int) -> list[str]:
-        """What that many parts are called in their folder."""
+        """Return the names of ``count`` parts in their folder."""
         assert self.form is not None
         assert self.form.part_name is not None
         stem = os.path.splitext(os.path.basename(self.request.target))[0]
@@ -102,12 +102,12 @@ class Plan:
 
 
 def make_plan(request: Request) -> Plan:
-    """Decide what becomes of a source, from what it is and what is asked for. Changes nothing.
+    """Plan a conversion from the source and the request. Changes nothing.
 
     Raises:
-        UsageError: such a source cannot become such a target, or not there.
-        SourceNotFoundError, FormatError, ReadError: the source is not there, damaged, or cannot be read.
-        SourceChangedError: it changed meanwhile.
+        UsageError: this source cannot become this target, or the target cannot be written there.
+        SourceNotFoundError, FormatError, ReadError: the source is missing, damaged, or cannot be read.
+        SourceChangedError: the source changed meanwhile.
 
     """
     _refuse_options(request)
@@ -119,7 +119,7 @@ def make_plan(request: Request) -> Plan:
         is_packed = kinds.is_records(kind) and _is_packed(kind, sources)
         content = _content(request, kind, to, is_packed, len(sources.records) > 1)
     except (FormatError, RecordError):
-        sources.refuse_changed()  # that is why
+        sources.refuse_changed()  # a change explains the error
         raise
     to = to or _default(request, content)
     form = None if to == kinds.GRANULAR else format_named(to)
@@ -127,18 +127,18 @@ def make_plan(request: Request) -> Plan:
     replaced = _refuse_target(request, result, form, sources)
     warnings: tuple[str, ...] = ()
     if is_packed and not request.from_ and result is Result.FILES and form and not form.holds_trees:
-        warnings = (f"{request.source}: the names of its files go along as the last record, for the way back",)
+        warnings = (f"{request.source}: the last record keeps the names of the files, for converting back",)
     return Plan(request, kind, content, result, form, replaced, sources, warnings)
 
 
 def _refuse_options(request: Request) -> None:
     for kind, known in ((request.from_, kinds.sources()), (request.to, kinds.destinations())):
         if kind is not None and kind not in known:
-            raise UsageError(f"there is no format {kind!r} here; there are {', '.join(known)}")
+            raise UsageError(f"there is no format {kind!r}; choose one of {', '.join(known)}")
     if request.layout not in ("v1", "v3"):
         raise UsageError(f"layout {request.layout!r} cannot be written, only v1 and v3")
     if request.parts is not None and request.part_size is not None:
-        raise UsageError("parts have either a number or a size, not both")
+        raise UsageError("give the number of parts or their size, not both")
     if min(request.parts or 1, request.part_size or 1, request.jobs or 1) < 1:
         raise UsageError("the number and the size of parts, and the number of jobs, must be at least 1")
 
@@ -152,7 +152,7 @@ def _content(request: Request, kind: str, to: str | None, is_packed: bool, sever
     if kind == kinds.FOLDER:
         return Content.FOLDER
     if kind == kinds.GRANULAR:
-        from fffs.converting.datasets import is_column  # granular takes long to import: for a data set at most
+        from fffs.converting.datasets import is_column  # slow to import, so only for data sets
 
         return Content.COLUMN if is_column(request.source) else Content.ROWS
     if is_packed and (request.split or several):
@@ -163,7 +163,7 @@ def _content(request: Request, kind: str, to: str | None, is_packed: bool, sever
 
 
 def _is_packed(kind: str, sources: Sources) -> bool:
-    """Whether a packed folder is among the files."""
+    """Return whether a packed folder is among the files."""
     if not format_named(kind).holds_trees:
         return False
     files = open_files(sources.records, True, kind)
@@ -172,61 +172,61 @@ def _is_packed(kind: str, sources: Sources) -> bool:
 
 
 def _refuse_torn(request: Request, to: str | None, *, several: bool) -> None:
-    """The last record of a packed folder gives names to those in front of it: it must stay alone with them."""
+    """Raise UsageError: the tree of a packed folder refers to its records by number, so they must stay together."""
     what = "packed folders" if several else "a packed folder"
     if to is None or to == kinds.GRANULAR:
         return
     if format_named(to).holds_trees:
         raise UsageError(
-            f"{request.source}: {what}: names would lead to other files' records; "
-            + ("convert each by itself" if several else "leave the parts out")
+            f"{request.source}: {what}: names would lead to wrong records; "
+            + ("convert each one separately" if several else "omit --parts and --part-size")
         )
     if not request.from_:
-        raise UsageError(f"{request.source}: {what}: the names would be lost; --from ffrecord takes the records")
+        raise UsageError(f"{request.source}: {what}: its names would be lost; --from ffrecord converts the records")
 
 
 # ---------------------------------------------------------------- what is written
 
 
 def _default(request: Request, content: Content) -> str:
-    """What a source becomes when neither an option nor the target's name says it."""
+    """Return the format of the result if neither an option nor the target's name determines it."""
     if content in (Content.ARCHIVE, Content.FOLDER):
         return next(form.name for form in FORMATS if form.holds_trees)
     if content in (Content.ROWS, Content.COLUMN) or (content is Content.PACKED_ROWS and _has_spec(request.source)):
         return kinds.GRANULAR
-    raise UsageError(f"{request.target}: its name does not say what it shall be; say so with --to")
+    raise UsageError(f"{request.target}: the name does not determine a format; choose one with --to")
 
 
 def _has_spec(source: str) -> bool:
-    """Whether a packed folder has at its top what a data set has: it would be one by its content alone."""
-    from fffs.granular.spec import NAME  # granular takes long to import: for a data set at most
+    """Return whether a packed folder has a spec.json in its root, as a packed data set does."""
+    from fffs.granular.spec import NAME  # slow to import, so only for data sets
 
     with load_source(source) as loaded:
         return loaded.tree.lookup(ROOT, NAME.encode()) is not None
 
 
 def _result(request: Request, content: Content, form: Format | None) -> Result:
-    """Raises UsageError: there is no way from such a source to such a target."""
+    """Return what is written. Raises UsageError if this source cannot become this target."""
     target, is_tree = request.target, content in (Content.ARCHIVE, Content.FOLDER)
     if form is None and not is_tree:
         return Result.DATA_SET
     if request.split and form is not None and form.part_name is None:
-        raise UsageError(f"{target}: {form.title}s have no parts; a data set has (--to granular)")
+        raise UsageError(f"{target}: {form.title}s have no parts; use --to granular to write a data set in parts")
     if content is Content.RECORDS or (content is Content.COLUMN and form is not None and not form.holds_trees):
         return Result.FILES
     if form is None or not form.holds_trees:
         raise UsageError(f"{target}: {content.value} can only become a packed folder, whose name ends in .ffr")
     if request.split:
-        raise UsageError(f"{target}: a packed folder is one file, without parts")
+        raise UsageError(f"{target}: a packed folder is one file without parts; omit --parts and --part-size")
     return Result.PACK
 
 
 def _refuse_target(request: Request, result: Result, form: Format | None, sources: Sources) -> tuple[str, ...]:
-    """The files that are replaced. Raises UsageError where nothing may be written, or not under that name."""
+    """Return the files that are replaced. Raises UsageError if the target cannot be written, or has a wrong name."""
     target = request.target
     sources.refuse_inside(target)
     if request.split or result is Result.DATA_SET:
-        refuse_content(target)  # with --force as well: nobody should lose many files by an option
+        refuse_content(target)  # even with --force: an option must not delete a folder of files
         return ()
     assert form is not None
     names = [target, *form.beside(target, request.layout)]
@@ -235,7 +235,7 @@ def _refuse_target(request: Request, result: Result, form: Format | None, source
         if os.path.isdir(name) or not request.force:
             raise UsageError(f"{name}: already exists{'' if os.path.isdir(name) else '; --force replaces it'}")
         sources.refuse(name)
-    sources.refuse(target + CHECKSUMS)  # which goes with the file that is replaced
-    with no_appenders(replaced):  # first: the table of a Bag that grows would be called one that is in the way
+    sources.refuse(target + CHECKSUMS)  # it is removed when its file is replaced
+    with no_appenders(replaced):  # checked first: refuse_target would ask to remove the table of a Bag that grows
         form.refuse_target(target, request.layout)
     return replaced

@@ -1,4 +1,4 @@
-"""Record files as results: one, or parts in a folder; and records compared."""
+"""Writes records to one record file, or to parts in a folder, and compares them with their source."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fffs.formats.sources import open_files
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 
-DEFAULT_JOBS = 2  # one thread reads and checks while another writes: a file system lets one write to a file at a time
+DEFAULT_JOBS = 2  # one thread reads and verifies while another writes: file systems serialise writes to a file
 
 Done = tuple[int, int, int]
-"""Records (or rows, or files), their bytes, and in how many parts they are."""
+"""The number of records (or rows, or files), their bytes, and the number of parts."""
 
 Warn = Callable[[str], None]
 
@@ -48,7 +48,7 @@ def _write_one(plan: Plan, records: Records, batches: Batches, work: Jobs) -> No
     target, count = plan.request.target, len(records.lengths)
     with plan.form.create(target, count, plan.request.layout) as writer:
         _write(writer, batches, count, work)
-        next(batches, None)  # what a source says when it has ended
+        next(batches, None)  # lets a stream check that it has no further records
         if plan.request.verify:
             _compare(plan, records, [writer.reread()], work)
         plan.sources.refuse_changed()
@@ -79,13 +79,13 @@ def _write(writer: RecordWriter, batches: Batches, count: int, work: Jobs) -> No
 
 
 def _compare(plan: Plan, records: Records, files: list[SourceFile], work: Jobs) -> None:
-    """Raise RecordError unless files that were written hold the records; they are closed."""
+    """Raise RecordError unless the written files hold the records. Closes the files."""
     with contextlib.closing(StoredRecords(RecordStore(files), plan.request.target)) as result:
         compare_records(records, result, plan.request.target, work)
 
 
 def compare_records(source: Records, result: Records, target: str, work: Jobs) -> None:
-    """Raise RecordError for the first record that is not the same in both."""
+    """Raise RecordError for the first record that differs."""
     work.count(0)
     if not np.array_equal(source.lengths, result.lengths):
         same = min(len(source.lengths), len(result.lengths))
@@ -98,4 +98,4 @@ def compare_records(source: Records, result: Records, target: str, work: Jobs) -
             raise differs(target, first + int(np.searchsorted(ours.offsets, at, side="right")) - 1)
         first += len(ours.offsets) - 1
         work.count(len(ours.data))
-        del ours, theirs  # or the next ones would be the third in memory
+        del ours, theirs  # frees two batches before the next two are read

@@ -1,4 +1,4 @@
-"""Sources of records: how long each is, and their bytes in batches of bounded size."""
+"""Sources of records: their lengths, and their bytes in batches of bounded size."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fffs.records.store import RecordStore
 
 BATCH_BYTES = 4 << 20
 BATCH_RECORDS = 1 << 16
-STREAM_RECORDS = 1 << 27  # whose lengths, 1 GiB of them, are remembered of a file that has no index
+STREAM_RECORDS = 1 << 27  # the most records of a file without an index: their lengths take 1 GiB of memory
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Records one after another: record i is ``data[offsets[i]:offsets[i + 1]]``."""
+    """Adjacent records: record i is ``data[offsets[i]:offsets[i + 1]]``."""
 
     data: UInt8Array
     offsets: Int64Array
@@ -40,21 +40,21 @@ Batches = Generator[Batch, None, None]
 
 
 class Records(Protocol):
-    """The records of a source. Close it when done."""
+    """The records of a source. The caller closes it."""
 
     shown: str
-    """What the source is called in messages."""
+    """The name of the source in messages."""
 
     @property
     def lengths(self) -> Int64Array:
         """int64[n]: the size of each record in bytes."""
 
     def batches(self, bounds: Sequence[int] = (), threads: int = 1) -> Batches:
-        """All records in order, in batches of at most BATCH_BYTES or of one record. None reaches over a bound: the
-        number of a record with which a part begins.
+        """Yield all records in order, in batches of at most BATCH_BYTES, or of one record. No batch crosses one of
+        ``bounds``, the first records of parts.
 
-        Up to ``threads`` batches are read while one is used, where the source can be read in any order. The caller
-        drops each batch before it asks for the next, and closes what this returns.
+        Up to ``threads`` batches are read while the caller uses one, if the source can be read in any order. The caller
+        drops each batch before it asks for the next, and closes the generator.
         """
 
     def close(self) -> None:
@@ -62,9 +62,9 @@ class Records(Protocol):
 
 
 def _read_ahead(read: Callable[[int, int], Batch], lengths: Int64Array, bounds: Sequence[int], threads: int) -> Batches:
-    """Batches that are read by threads, in order: each begins in the order of the batches.
+    """Yield batches in order. They are read by threads, which start them in order.
 
-    At most threads + 1 batches are in memory, and of large ones no more than those have together.
+    At most threads + 1 batches of together (threads + 1) * BATCH_BYTES are in memory; a larger batch is alone.
     """
     waiting: deque[tuple[Future[Batch], int]] = deque()
     held, most = 0, (threads + 1) * BATCH_BYTES
@@ -74,7 +74,7 @@ def _read_ahead(read: Callable[[int, int], Batch], lengths: Int64Array, bounds: 
             size = int(lengths[first:last].sum())
             while waiting and (len(waiting) > threads or held + size > most):
                 done = waiting[0][1]
-                yield waiting.popleft()[0].result()  # in no variable: it would stay in memory while the next is read
+                yield waiting.popleft()[0].result()  # a variable would keep it in memory while the next one is read
                 held -= done
             waiting.append((pool.submit(read, first, last), size))
             held += size
@@ -88,18 +88,18 @@ class StoredRecords:
     """The records of files with an index, or some of them."""
 
     def __init__(self, store: RecordStore, shown: str, numbers: Int64Array | None = None) -> None:
-        """store: closed with this. numbers: the records, in order; None: all."""
+        """store: ``close`` closes it. numbers: the records, in order; None: all."""
         self.store, self.shown = store, shown
         self._numbers = np.arange(store.n) if numbers is None else numbers
         self._lengths = store.lengths(self._numbers)
 
     @property
     def lengths(self) -> Int64Array:
-        """As ``Records`` says."""
+        """As in ``Records``."""
         return self._lengths
 
     def batches(self, bounds: Sequence[int] = (), threads: int = 1) -> Batches:
-        """As ``Records`` says."""
+        """As in ``Records``."""
         return _read_ahead(self._read, self._lengths, bounds, threads)
 
     def _read(self, first: int, last: int) -> Batch:
@@ -111,7 +111,7 @@ class StoredRecords:
 
 
 class StreamedRecords:
-    """The records of a source that can only be read from its begin to its end, with a pass over it for the lengths."""
+    """The records of a source that can only be read sequentially. The lengths take a pass of their own over it."""
 
     def __init__(
         self,
@@ -119,13 +119,13 @@ class StreamedRecords:
         shown: str,
         close: Callable[[], None] | None = None,
     ) -> None:
-        """begin: the records from the first one on. close: called by ``close``."""
+        """begin: starts a pass over all records. close: called by ``close``."""
         self._begin, self.shown, self._close = begin, shown, close
         self._lengths: Int64Array | None = None
 
     @property
     def lengths(self) -> Int64Array:
-        """As ``Records`` says; the first time, this reads all of the source."""
+        """As in ``Records``. The first access reads the whole source."""
         if self._lengths is None:
             found = array("q")
             with self._begin() as records:
@@ -137,7 +137,7 @@ class StreamedRecords:
         return self._lengths
 
     def batches(self, bounds: Sequence[int] = (), threads: int = 1) -> Batches:
-        """As ``Records`` says; one thread reads, whatever is asked for."""
+        """As in ``Records``, but always with one thread."""
         with self._begin() as records:
             yield from _read_ahead(partial(self._take, records), self.lengths, bounds, 1)
             if next(records, None) is not None:
@@ -160,9 +160,9 @@ class StreamedRecords:
         return Batch(joined, offsets)
 
     def _changed(self) -> SourceChangedError:
-        return SourceChangedError(f"{self.shown}: changed while it was converted; convert it when nobody writes to it")
+        return SourceChangedError(f"{self.shown}: changed while it was converted; convert it when nothing writes to it")
 
     def close(self) -> None:
-        """Close what is open between two passes."""
+        """Close the files that stay open between two passes."""
         if self._close:
             self._close()

@@ -1,4 +1,4 @@
-"""run: what a plan says, done."""
+"""run: carries out the plan of a conversion."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from fffs.records.store import RecordStore
 
 
 def run(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
-    """Do what a plan says. The result is compared, if that was asked for, while it has a temporary name; then it is put
-    in place. When anything fails, or is interrupted, what was there is as it was.
+    """Carry out a plan. The result is written under a temporary name, compared if requested, and then renamed. If
+    anything fails or is interrupted, existing files are unchanged.
 
     Raises:
-        UsageError, FormatError: what only the records or rows can tell, before anything is written.
-        RecordError, ReadError, SourceChangedError: the source; or the result is not what the source is.
+        UsageError, FormatError: the target does not allow these records or rows; nothing was written.
+        RecordError, ReadError, SourceChangedError: the source is bad or has changed, or the result differs from it.
         WriteError: the result cannot be written.
         WriterError: a writer is appending to a Bag that would be replaced.
 
@@ -36,7 +36,7 @@ def run(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
         try:
             return _run(plan, progress, warn)
         except (FormatError, RecordError):
-            plan.sources.refuse_changed()  # that is why
+            plan.sources.refuse_changed()  # a change explains the error
             raise
 
 
@@ -48,7 +48,7 @@ def _run(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
     if plan.content is Content.RECORDS and plan.result is Result.FILES:
         with contextlib.closing(_open_records(plan)) as records:
             return write_files(plan, records, progress, warn)
-    from fffs.converting import data_set_results  # granular takes long to import: for a data set at most
+    from fffs.converting import data_set_results  # slow to import, so only for data sets
 
     if plan.content is not Content.RECORDS:
         return data_set_results.from_data_set(plan, progress, warn)
@@ -62,7 +62,7 @@ def _open_records(plan: Plan) -> Records:
         return StoredRecords(RecordStore(open_files(plan.sources.records, True, form.name)), source)
     if read := form.read_stream:
         return StreamedRecords(lambda: read(source), source)
-    from fffs.granular.bag_reader import BagReader  # granular takes long to import: for compressed Bags at most
+    from fffs.granular.bag_reader import BagReader  # slow to import, so only for compressed Bags
 
     bag = BagReader(source)
     return StreamedRecords(lambda: contextlib.nullcontext(iter(bag)), source, bag.close)

@@ -1,4 +1,4 @@
-"""Sources: the files that a conversion reads: they must stay as they are until it ends, and are not to be replaced."""
+"""Sources: the files that a conversion reads. They must not change before it ends, and must not be replaced by it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fffs.formats.table import FORMATS, format_named
 
 
 class Sources:
-    """What is read, with all that belongs to it, as it was when this was made: before anything is opened.
+    """The files that are read, with their sidecars, as they were when this object was made, before any was opened.
 
-    ``records``: the record files, in order. A folder that is packed is none of this: packing compares its files.
+    ``records``: the record files, in order. The files of a folder are not included: packing checks them itself.
     """
 
     def __init__(self, kind: str, path: str) -> None:
-        """Raises SourceNotFoundError, FormatError, UsageError, ReadError: not all of it is there."""
+        """Raises SourceNotFoundError, FormatError, UsageError, ReadError: the source is incomplete or unreadable."""
         self.records: list[str] = []
         self._folders: Sequence[str] = ()
         files: Iterable[str] = ()
@@ -37,14 +37,14 @@ class Sources:
             self._folders, files = _data_set(path)
         self._was: dict[str, Any] = {}  # name -> stamp
         for name in _with_sidecars(files):
-            with contextlib.suppress(OSError):  # what must be there is missed by who opens it
+            with contextlib.suppress(OSError):  # opening a missing file reports it
                 self._was[name] = make_stamp(os.stat(name))
 
     def refuse_changed(self) -> None:
-        """Before the result is put in place. Formats without checksums would be a mixture of what was and what is.
+        """Raise SourceChangedError if a source changed, or ReadError if it cannot be checked. Called before the result
+        is put in place: if the format has no checksums, the result could mix old and new data.
 
-        Two writes within one tick of the clock of a file system may look like one. Another name, link or mode is no
-        change. Raises SourceChangedError; ReadError: it cannot be seen.
+        Two writes within one tick of a file system's clock may look like one. Names, links and modes may change.
         """
         for name, was in self._was.items():
             with reading(name), contextlib.suppress(FileNotFoundError, NotADirectoryError):  # gone is changed
@@ -54,10 +54,10 @@ class Sources:
                         continue
                 finally:
                     close(fd)
-            raise SourceChangedError(f"{name}: changed while it was converted; convert it when nobody writes to it")
+            raise SourceChangedError(f"{name}: changed while it was converted; convert it when nothing writes to it")
 
     def refuse_inside(self, target: str) -> None:
-        """Raise UsageError for what would lie in the folder of a data set, where each name means something."""
+        """Raise UsageError if the target would lie in the folder of a source data set, where any file may be part."""
         place = os.path.realpath(os.path.dirname(target) or ".")
         while True:
             for folder in self._folders:
@@ -68,13 +68,13 @@ class Sources:
                 return
 
     def refuse(self, name: str) -> None:
-        """Raise UsageError for a file that is read, by whatever name, and would be replaced or removed."""
+        """Raise UsageError if a file that would be replaced or removed is a source, under this or another name."""
         if any(_is_same(name, source) for source in self._was):
             raise UsageError(f"{name}: is the source itself, or a part of it")
 
 
 def _is_same(path: str, other: str) -> bool:
-    """Also by another name: a link, or another mount."""
+    """Return whether two paths lead to one file, also by a link or another mount."""
     try:
         return os.path.samefile(path, other)
     except OSError:
@@ -82,8 +82,8 @@ def _is_same(path: str, other: str) -> bool:
 
 
 def _data_set(path: str) -> tuple[list[str], list[str]]:
-    """The folders of a data set, and the files in them that are read."""
-    from fffs.granular import spec as specs  # imported for a data set at most, like all of granular
+    """Return the folders of a data set, and the files in them that are read."""
+    from fffs.granular import spec as specs  # slow to import, so only for data sets
     from fffs.granular.shards import data_set_folders, find_shards
 
     folders = data_set_folders(path) or find_shards(path)

@@ -1,6 +1,6 @@
-"""Reading tar archives: the members, one after another, whatever tar wrote them.
+"""Reads the members of tar archives of all formats, one after another.
 
-Not by tarfile, which believes how long an extended header claims to be, keeps no nanoseconds, and takes names for text.
+tarfile is not used: it trusts the claimed size of an extended header, drops nanoseconds, and decodes names as text.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ HEADERS_MAX: Final = 8  # extended headers before one member
 HEADER: Final = struct.Struct("100s8s8s8s12s12s8sc100s8s32s32s8s8s155s12x")
 USED: Final = (b"path", b"linkpath", b"size", b"mtime")  # keys of extended headers
 SPARSE: Final = (b"GNU.sparse.", b"SCHILY.realsize")
-NO_DATA: Final = (b"1", b"2", b"3", b"4", b"5", b"6")  # types whose size means nothing
+NO_DATA: Final = (b"1", b"2", b"3", b"4", b"5", b"6")  # types without data, whose size is ignored
 OLD_KINDS: Final = b"\x000123456"  # types of members before POSIX
 
 
 @dataclass(frozen=True)
 class Member:
-    """One member. ``kind`` is its type: "0" for a regular file, "1" a hard link, "2" a symbolic link, "5" a folder;
-    others are as tar(5) has them. ``place`` is where its data begins in the archive.
+    """A member. ``kind`` is its type: "0" for a regular file, "1" a hard link, "2" a symbolic link, "5" a folder; see
+    tar(5) for others. ``place`` is the offset of its data in the archive.
     """
 
     name: bytes
@@ -41,14 +41,14 @@ class Member:
 
 
 class _BadHeaderError(Exception):
-    """What is wrong with a header."""
+    """A header is invalid; the message says why."""
 
 
 def is_header(block: bytes, size: int | None, *, old: bool) -> bool:
-    """Whether an archive begins like that: its checksum is right, and it has the magic number of POSIX and GNU.
+    """Return whether a block is a tar header: its checksum is right, and it has the magic number of POSIX and GNU.
 
-    old: or it is one from before them, without that number. A sum of bytes alone is little evidence, which other files
-    give by chance: all that such a header has must make sense. size: bytes of the file; None where they are not known.
+    old: also accept a header from before these, without that number. Other files may have a right sum of bytes by
+    chance, so all fields of such a header must be valid. size: bytes of the file, or None if unknown.
     """
     if len(block) < BLOCK or not block[0]:
         return False
@@ -60,11 +60,11 @@ def is_header(block: bytes, size: int | None, *, old: bool) -> bool:
 
 
 def _is_old(block: bytes, size: int | None) -> bool:
-    """Whether a header without a magic number has a name, numbers with digits, a known type and a size that fits."""
+    """Return whether a header without a magic number has a name, valid numbers, a known type and a size that fits."""
     name, mode, uid, gid, length, mtime, _, kind, target, *_ = HEADER.unpack(block)
     for field in (name, target):
         if any(field[len(field.partition(b"\0")[0]) :]):
-            return False  # these are padded with zeros
+            return False  # names are padded with zeros
     numbers = [_number(field) for field in (mode, uid, gid, length, mtime) if _has_digit(field)]
     fits = len(numbers) == 5 and min(numbers[:4]) >= 0 and kind in OLD_KINDS
     return fits and (size is None or kind in NO_DATA or BLOCK + numbers[3] <= size)
@@ -75,12 +75,12 @@ def _has_digit(field: bytes) -> bool:
 
 
 def members(stream: Stream, warn: Callable[[str], None]) -> Iterator[Member]:
-    """The members of an archive. The caller may read a member's data, or some of it, before it asks for the next. warn:
-    gets a line for what is left out.
+    """Yield the members of an archive. The caller may read some or all of a member's data before it asks for the next.
+    warn: called with a line for data that is left out.
 
     Raises:
-        MetadataError: the archive is damaged or cut.
-        UnsupportedError: it has a member of a kind that is not packed.
+        MetadataError: the archive is damaged or truncated.
+        UnsupportedError: it has a sparse member.
         ReadError: the operating system could not read.
 
     """
@@ -98,19 +98,19 @@ def members(stream: Stream, warn: Callable[[str], None]) -> Iterator[Member]:
         end = member.place + -(-member.size // BLOCK) * BLOCK
         if not stream.skip(end - stream.position):
             name = os.fsdecode(member.name)
-            raise MetadataError(f"{stream.path}: the archive ends inside of {name!a:.200}; it was cut, copy it again")
+            raise MetadataError(f"{stream.path}: the archive ends inside {name!a:.200}; it is truncated, copy it again")
 
 
 def _next(stream: Stream, shared: dict[bytes, bytes]) -> Member | None:
-    """The next member with what extended headers say of it; None at the end. Those of POSIX count more than GNU's,
-    whichever comes first, and an empty value takes back what one for all members says.
+    """Return the next member with the values of its extended headers, or None at the end. POSIX headers take precedence
+    over GNU's in any order, and an empty value cancels that of a global header.
     """
     extended: dict[bytes, bytes] = {}
     long: dict[bytes, bytes] = {}
     for _ in range(HEADERS_MAX):
         block = stream.read(BLOCK)
         if len(block) < BLOCK:
-            raise MetadataError(f"{stream.path}: the archive ends without its end mark; it was cut, copy it again")
+            raise MetadataError(f"{stream.path}: the archive ends without its end mark; it is truncated, copy it again")
         if not any(block):
             return None
         member = _parse(block)
@@ -125,14 +125,14 @@ def _next(stream: Stream, shared: dict[bytes, bytes]) -> Member | None:
             if member.kind == b"S" or any(key.startswith(SPARSE) for key in extended):
                 raise UnsupportedError(
                     f"{stream.path}: {(extended.get(b'path') or member.name)!a:.200} is a sparse member; unpack the "
-                    "archive with tar, and pack the folder"
+                    "archive with tar and pack the folder"
                 )
             return replace(_apply(member, extended), place=stream.position)
     raise _BadHeaderError(f"more than {HEADERS_MAX} extended headers")
 
 
 def _warn_of_more(stream: Stream, warn: Callable[[str], None]) -> None:
-    """Pass over all behind the first of an end mark's two blocks, so that checksums at the end are compared."""
+    """Read to the end, so that checksums there are compared. Warn if data follows the two blocks of the end mark."""
     second = stream.read(BLOCK)
     more = any(second)
     while not more and (piece := stream.read(PIECE)):
@@ -142,21 +142,21 @@ def _warn_of_more(stream: Stream, warn: Callable[[str], None]) -> None:
     if more:
         warn(f"{stream.path}: more follows {mark} and is left out, as tar does without --ignore-zeros")
     elif len(second) < BLOCK:
-        warn(f"{stream.path}: ends with {mark}; it may have been cut there")
+        warn(f"{stream.path}: ends with {mark}; it may be truncated")
 
 
 def _content(stream: Stream, size: int) -> bytes:
-    """The data of an extended header."""
+    """Read the data of an extended header."""
     if size > HEADER_MAX:
         raise _BadHeaderError(f"an extended header of {size} bytes")
     data = stream.read(size)
     if len(data) < size or not stream.skip(-size % BLOCK):
-        raise MetadataError(f"{stream.path}: the archive ends inside of an extended header; it was cut")
+        raise MetadataError(f"{stream.path}: the archive ends in an extended header; it is truncated, copy it again")
     return data
 
 
 def _check(block: bytes) -> None:
-    """Compare a header's checksum: a sum of bytes, which some took for signed. It is never blank, as others are."""
+    """Compare a header's checksum, a sum of bytes, which some programs add as signed. It must not be blank."""
     if not _has_digit(block[148:156]):
         raise _BadHeaderError("its header has no checksum")
     stored = _number(block[148:156])
@@ -166,7 +166,7 @@ def _check(block: bytes) -> None:
 
 
 def _parse(block: bytes) -> Member:
-    """A header as it is."""
+    """Parse a header, without extended headers."""
     _check(block)
     name, mode, _, _, size, mtime, _, kind, target, magic, _, _, _, _, prefix = HEADER.unpack(block)
     name, target, prefix = (field.partition(b"\0")[0] for field in (name, target, prefix))
@@ -176,24 +176,24 @@ def _parse(block: bytes) -> Member:
         kind = b"0"
     length = 0 if kind in NO_DATA else _number(size)
     if length < 0:
-        raise _BadHeaderError(f"it claims {length} bytes")
+        raise _BadHeaderError(f"its size is {length}")
     return Member(name, kind, target, _number(mode) & 0o7777, _number(mtime) * 10**9, length)
 
 
 def _number(field: bytes) -> int:
-    """A number: octal, or binary where the first bit is set."""
+    """Parse a number: octal, or binary if the first bit is set."""
     if field[0] & 0x80:
         number = int.from_bytes(field, "big") & ((1 << (8 * len(field) - 1)) - 1)
         sign = 1 << (8 * len(field) - 2)
         return number - 2 * sign if number & sign else number
     text = field.partition(b"\0")[0].strip(b" ")
     if not all(0x30 <= byte <= 0x37 for byte in text):
-        raise _BadHeaderError("a number in its header is none")
+        raise _BadHeaderError("a field of its header is not an octal number")
     return int(text or b"0", 8)
 
 
 def _parse_extended(data: bytes) -> dict[bytes, bytes]:
-    """The records ``LENGTH KEY=VALUE\\n`` of an extended header of POSIX."""
+    """Parse the records ``LENGTH KEY=VALUE\\n`` of a POSIX extended header."""
     found: dict[bytes, bytes] = {}
     at = 0
     while at < len(data):
@@ -201,7 +201,7 @@ def _parse_extended(data: bytes) -> dict[bytes, bytes]:
         digits = data[at:blank] if blank > at else b""
         end = at + int(digits) if digits.isdigit() else 0
         if not blank < end - 1 < len(data) or data[end - 1 : end] != b"\n":
-            raise _BadHeaderError("its extended header is no list of keys and values")
+            raise _BadHeaderError("its extended header is not a list of keys and values")
         key, equals, value = data[blank + 1 : end - 1].partition(b"=")
         if not equals:
             raise _BadHeaderError("a key of its extended header has no value")
@@ -212,14 +212,14 @@ def _parse_extended(data: bytes) -> dict[bytes, bytes]:
 
 
 def _apply(member: Member, extended: dict[bytes, bytes]) -> Member:
-    """A member with what its extended headers say in place of what its own can hold."""
+    """Return a member with the values of its extended headers, which replace those of its own header."""
     name = extended.get(b"path") or member.name
-    # As tars before 1988 wrote folders. Only the whole name says so: a header may have the first 100 bytes of one.
+    # Tars before 1988 mark folders with a slash. The whole name counts: a header may have only its first 100 bytes.
     kind = b"5" if member.kind == b"0" and name.endswith(b"/") else member.kind
     changed = replace(member, name=name, kind=kind, target=extended.get(b"linkpath") or member.target)
     if b"size" in extended and member.kind not in NO_DATA:
         if not extended[b"size"].isdigit() or len(extended[b"size"]) > 18:
-            raise _BadHeaderError("its extended header has a size that is none")
+            raise _BadHeaderError("its extended header has an invalid size")
         changed = replace(changed, size=int(extended[b"size"]))
     if b"mtime" in extended:
         changed = replace(changed, mtime=_time(extended[b"mtime"]))
@@ -227,10 +227,10 @@ def _apply(member: Member, extended: dict[bytes, bytes]) -> Member:
 
 
 def _time(text: bytes) -> int:
-    """Nanoseconds since 1970 of a decimal number of seconds."""
+    """Convert a decimal number of seconds to nanoseconds."""
     sign = -1 if text.startswith(b"-") else 1
     whole, _, part = text.removeprefix(b"-").partition(b".")
     if not (whole + part).isdigit() or len(whole) > 20:
-        raise _BadHeaderError("its extended header has a time that is none")
+        raise _BadHeaderError("its extended header has an invalid time")
     nanoseconds = sign * (int(whole or b"0") * 10**9 + int(part[:9].ljust(9, b"0")))
-    return nanoseconds - (sign < 0 and any(part[9:].strip(b"0")))  # down, as tar does
+    return nanoseconds - (sign < 0 and any(part[9:].strip(b"0")))  # rounded down, as by tar

@@ -1,4 +1,4 @@
-"""Reading a result back and comparing it with its source."""
+"""Reading results back and comparing them with their sources."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fffs.tree.tree import COLUMNS, Tree
 
 
 def differs(target: str, record: int) -> RecordError:
-    """The error for a record of a result that is not what was written."""
+    """Make the error for a record of a result that differs from the source."""
     return RecordError(
-        f"{target}: record {record} is not the source's: it was damaged when it was written; convert once more",
+        f"{target}: record {record} differs from the source: it was damaged during writing; convert it again",
         path=target,
         record=record,
         number=record,
@@ -28,8 +28,8 @@ def differs(target: str, record: int) -> RecordError:
 
 @contextlib.contextmanager
 def _readable(here: str) -> Iterator[None]:
-    """Let the process itself read all that is in a folder, in the block: a umask may forbid it even to the owner. The
-    modes are as before at its end. What cannot be permitted is an error of the one that reads it.
+    """Make all files in a folder readable for this process during the block: a umask may forbid that even to the owner.
+    The end of the block restores the modes. If a mode cannot be changed, reading the file raises the error.
     """
     given: list[tuple[str, os.stat_result]] = []
     try:
@@ -53,7 +53,7 @@ def _permit(path: str, given: list[tuple[str, os.stat_result]]) -> None:
 
 
 def _change_mode(path: str, was: os.stat_result, mode: int) -> None:
-    """Of what is still what it was: chmod of a name might follow a link that somebody has put there."""
+    """Change a mode if the path still leads to the same file; chmod(path) might follow a link that replaced it."""
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -65,9 +65,9 @@ def _change_mode(path: str, was: os.stat_result, mode: int) -> None:
 
 @contextlib.contextmanager
 def rereading(here: str) -> Iterator[None]:
-    """Have all files in a new folder read from the disk in the block, not from memory, whatever their modes are.
+    """During the block, read the files of a new folder from the disk, not the page cache, whatever their modes are.
 
-    Raises WriteError: they cannot be synced. ReadError.
+    Raises WriteError: a file cannot be synced. ReadError: a file cannot be read.
     """
     with _readable(here):
         forget(here)
@@ -75,7 +75,7 @@ def rereading(here: str) -> Iterator[None]:
 
 
 def forget(here: str) -> None:
-    """Have all files in a folder read from the disk, not from memory. Raises WriteError, ReadError."""
+    """Sync all files in a folder and drop them from the page cache. Raises WriteError, ReadError."""
     with writing(here):
         fd = os.open(here, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -92,8 +92,8 @@ def forget(here: str) -> None:
 
 
 def compare_tree(source: Tree, result: Tree, shown: str, target: str) -> None:
-    """Raise RecordError unless names, modes, times and links are the same."""
+    """Raise RecordError unless names, modes, times and links are equal."""
     if not all(np.array_equal(getattr(source, column), getattr(result, column)) for column in COLUMNS):
         raise RecordError(
-            f"{target}: its names, modes or times are not those of {shown}; convert once more", path=target
+            f"{target}: names, modes or times differ from those of {shown}; convert it again", path=target
         )

@@ -1,4 +1,4 @@
-"""The directory of a zip archive: read by zipfile, but in bounded memory, and where unzip reads it as well."""
+"""Reads the central directory of a zip archive with zipfile, but in bounded memory, and wherever unzip can read it."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from fffs.errors import MetadataError, UnsupportedError
 from fffs.files.file import File
 
 ENTRY: Final = struct.Struct("<4s24x3H12x")
-"""Magic, lengths of name, extra fields and comment, which follow in this order."""
+"""Magic, and the lengths of name, extra fields and comment, which follow in this order."""
 EXTRA: Final = struct.Struct("<HH")
-"""Kind and size of what follows."""
+"""Kind and size of an extra field, whose data follows."""
 
 
 def read_directory(source: File, names: Names) -> list[zipfile.ZipInfo]:
-    """The members of an archive.
+    """Return the members of an archive.
 
     Raises:
         MetadataError: the directory is damaged or missing.
-        UnsupportedError: there are more names than may be.
-        ReadError.
+        UnsupportedError: the names would take too much memory.
+        ReadError: the archive cannot be read.
 
     """
     try:
         with reading(source.name), _Guarded(source, names) as file, zipfile.ZipFile(file) as archive:
             return archive.infolist()
-    except UnsupportedError:  # a ValueError, too
+    except UnsupportedError:  # also a ValueError
         raise
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError, EOFError) as error:
         raise MetadataError(
-            f"{source.name}: its directory, which is at the end, is damaged or missing ({error}); copy it again"
+            f"{source.name}: the central directory at its end is damaged or missing ({error}); copy it again"
         ) from None
 
 
 class _Guarded(io.BufferedReader):
-    """An archive, for zipfile, which reads the directory at once: it does not get one with more names than may be."""
+    """An archive, as a file for zipfile, which reads the directory in one call. Raises if it has too many names."""
 
     def __init__(self, source: File, names: Names) -> None:
         super().__init__(source.stream())
         self._names = names
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Also what lies around the directory; nothing there begins as an entry does."""
+        """Read the directory, or other data around it, which does not begin with the magic of an entry."""
         self._names.refuse_beyond(size or 0)
         data = super().read(size)
         cut: list[tuple[int, int]] = []
@@ -55,7 +55,7 @@ class _Guarded(io.BufferedReader):
             magic, name, extra, comment = ENTRY.unpack_from(data, at)
             if magic != b"PK\x01\x02":
                 break
-            need += EACH + name  # zipfile has the path once, and of the rest about as much as the tree
+            need += EACH + name  # zipfile keeps the name once, and for the rest about as much as the tree
             self._names.refuse_beyond(need)
             at += ENTRY.size + name + extra
             if extra and (found := _cut_field(data, at - extra, min(at, len(data)))):
@@ -65,7 +65,7 @@ class _Guarded(io.BufferedReader):
 
 
 def _cut_field(data: bytes, at: int, end: int) -> tuple[int, int] | None:
-    """Where an extra field begins that claims more bytes than there are up to end, and how many there are."""
+    """Return (offset, bytes up to ``end``) of an extra field whose size reaches beyond ``end``, or None."""
     while at + EXTRA.size <= end:
         size = EXTRA.unpack_from(data, at)[1]
         if at + EXTRA.size + size > end:
@@ -75,7 +75,7 @@ def _cut_field(data: bytes, at: int, end: int) -> tuple[int, int] | None:
 
 
 def _without(data: bytes, cut: list[tuple[int, int]]) -> bytes:
-    """A directory in which these extra fields mean nothing: as to unzip."""
+    """Return a directory with these extra fields replaced by ones of kind 0, so that they are ignored, as by unzip."""
     mended = bytearray(data)
     for at, size in cut:
         EXTRA.pack_into(mended, at, 0, size)

@@ -1,4 +1,4 @@
-"""Data sets and Bags of danijar's granular (all three generations) and DeepMind's bagz, read in batches by the engine.
+"""Data sets and Bags of danijar's granular (all three layouts) and DeepMind's bagz, read in batches by the engine.
 
 ``BagReader``, ``BagWriter``: one list of byte strings. ``DatasetReader``, ``DatasetWriter`` and their sharded
 counterparts: a folder with one Bag per key. ``encoders``, ``decoders``: the supplied codecs (``fffs.granular.codecs``).

@@ -1,4 +1,4 @@
-"""BagReader: the records of one Bag or bagz file, by number, in batches."""
+"""BagReader: reads records of a Bag or bagz file by number, in batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_RECORD = 1 << 30
 
 
 def open_bag(path: str, layout: str | None = None) -> tuple[SourceFile, str]:
-    """Open a Bag: the file with its index, the caller's to close, and the layout that was found."""
+    """Open a Bag. Returns the file with its index, which the caller closes, and its layout."""
     file = LocalFile.open(path)
     with closed_on_error((file,)):
         index, found = load(file, layout)
@@ -37,12 +37,12 @@ def open_bag(path: str, layout: str | None = None) -> tuple[SourceFile, str]:
 
 
 def size_of(source: SourceFile, layout: str) -> int:
-    """Bytes of a Bag with its table."""
+    """Return the size of a Bag with its table, in bytes."""
     return source.index.file_size + (8 * len(source.index) if layout == "v3" else 0)
 
 
 def clip(wanted: range, count: int) -> range:
-    """The part of a range that lies between 0 and count, without counting through the rest."""
+    """Return the part of a range that lies between 0 and count, without iterating over the rest."""
     if wanted.step < 0:
         return clip(wanted[::-1], count)[::-1]
     start = wanted.start if wanted.start >= 0 else wanted.start % wanted.step
@@ -50,23 +50,23 @@ def clip(wanted: range, count: int) -> range:
 
 
 class BagReader(Closing):
-    """The records of a Bag (``.bag`` of any generation) or a bagz file (``.bag``, ``.bagz``).
+    """Reads a Bag (``.bag`` of any layout) or a bagz file (``.bag``, ``.bagz``).
 
-    ``reader[3]`` is bytes, ``reader[2:9]``, ``reader[range(2, 9)]`` (both clipped) and ``reader[[5, 1, 5]]`` are lists
-    of bytes, read in one batch. May be used from any thread and after fork; can be pickled and copied: the copy opens
-    the file anew, and raises SourceChangedError where it is another one, as ``fffs.FileReader``.
+    ``reader[3]`` is bytes; ``reader[2:9]``, ``reader[range(2, 9)]`` (both clipped) and ``reader[[5, 1, 5]]`` are lists
+    of bytes, read in one batch. A reader may be used from any thread and after fork. It can be pickled and copied: the
+    copy opens the file again, and raises SourceChangedError if it is another file, as ``fffs.FileReader`` does.
     """
 
     def __init__(
         self, path: PathLike, layout: str | None = None, max_record: int = MAX_RECORD, *, check_data: bool = True
     ) -> None:
-        """path: the file. layout: "v1", "v2" or "v3" for a file that looks like another (see ``fffs.formats.bag``).
-        max_record: the largest record of a ``.bagz``, in bytes when decompressed. check_data: compare the checksums
-        that ``fffs verify --keep`` has put beside the file, if there are any.
+        """path: the file. layout: "v1", "v2" or "v3", for a file that looks like another (see ``fffs.formats.bag``).
+        max_record: the largest record of a ``.bagz``, in bytes when decompressed. check_data: verify the checksums
+        that ``fffs verify --keep`` wrote beside the file, if there are any.
 
         Raises:
-            SourceNotFoundError: the file, or the table of its records, is not there.
-            FormatError: it is no Bag, or damaged. MetadataError: its checksums are those of another file.
+            SourceNotFoundError: the file, or its table of records, does not exist.
+            FormatError: the file is damaged or not a Bag. MetadataError: the checksums belong to another file.
             ReadError: the operating system could not read.
 
         """
@@ -80,36 +80,36 @@ class BagReader(Closing):
         self._store = RecordStore([source], ReadPolicy(check=self.check_data))
         self._store.expect_random_reads()
         self.size = size_of(source, self.layout)
-        """Bytes of the file, with those of its table where that is a file of its own."""
+        """The size of the file in bytes, including the table if it is a separate file."""
 
     @property
     def store(self) -> RecordStore:
-        """The open file, its records as they are stored; raises ClosedError after ``close``."""
+        """The store of the records, which may be compressed. Raises ClosedError after ``close``."""
         if self._store.closed:
             raise ClosedError(f"{self.path}: the reader has been closed")
         return self._store
 
     @property
     def n(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return self._store.n
 
     def __len__(self) -> int:
         return self.n
 
     def index(self) -> RecordIndex:
-        """Where the records lie, as they are stored. Its arrays are shared: copy what you change."""
+        """Return where the stored records lie in the file. The arrays are shared: copy them before changing them."""
         return self.store.files[0].index
 
     # ------------------------------------------------------------ reading
 
     def read(self, indices: Indices) -> list[UInt8Array]:
-        """Read records in one batch: one 1-D uint8 array per index, in the order asked.
+        """Read records in one batch. Returns a 1-D uint8 array per index, in the order of the indices.
 
-        They share one buffer (those of a ``.bagz`` do not, and are read-only); see ``fffs.FileReader.read``.
+        The arrays share one buffer; those of a ``.bagz`` do not, and are read-only. See ``fffs.FileReader.read``.
 
         Raises:
-            RecordIndexError, RecordError, ReadError, ClosedError.
+            RecordIndexError, RecordError, ReadError, ClosedError: as ``fffs.FileReader.read``.
 
         """
         if self._decompress is None:
@@ -121,14 +121,14 @@ class BagReader(Closing):
         return self.read([index])[0]
 
     def read_range(self, index: int, start: int, stop: int) -> UInt8Array:
-        """The bytes from start to stop of one record, both clipped to it; one of a ``.bagz`` is read whole for that."""
+        """Read bytes start to stop of a record, both clipped to its size. For a ``.bagz``, the whole record is read."""
         if self._decompress is None:
             return self.store.read_range(index, start, stop)
         start, stop = as_number(start, "the bounds of a range"), as_number(stop, "the bounds of a range")
         return self.read_one(index)[max(start, 0) : max(stop, 0)]
 
     def _contents(self, indices: Indices) -> list[bytes]:
-        # Two passes over the indices: of a generator, only one would be left.
+        # The indices are iterated over twice, which a generator does not allow.
         numbers = indices if isinstance(indices, np.ndarray) else list(indices)
         stored = self.store.read(numbers)
         if self._decompress is None:
@@ -169,7 +169,7 @@ class BagReader(Closing):
     # ------------------------------------------------------------ life
 
     def close(self) -> None:
-        """Close the file, once reads in other threads are done. May be called again."""
+        """Close the file after reads in other threads have finished. May be called again."""
         self._store.close()
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from fffs.granular.streams import AppendedBag
 
 
 class _NewBag:
-    """A Bag in layout v1, which appears when it is complete."""
+    """A new Bag in layout v1, which appears when it is complete."""
 
     def __init__(self, path: str) -> None:
         self._bag = NewBag(path)
@@ -30,7 +30,7 @@ class _NewBag:
 
 
 class _GrownBag:
-    """A Bag in layout v3, to which records are added."""
+    """A Bag in layout v3, to which records are appended."""
 
     def __init__(self, path: str) -> None:
         self._bag = AppendedBag(path)
@@ -66,16 +66,16 @@ class _GrownBag:
 class BagWriter(OutputWriter):
     """Writes records to a Bag.
 
-    layout="v1" (granular 0.6.0 to 0.19.0, byte for byte): one file, which appears when the writer is closed; an older
-    one stays as it is until then. layout="v3" (granular from 0.22): ``X.bag`` with ``X.idx``, appended to when they are
-    there; what was flushed stays, whatever happens. Of what a killed writer left behind that, as much as one record may
-    be is cut off, with a TornTailWarning; more is refused, with a word about how to cut it.
+    layout="v1" (granular 0.6.0 to 0.19.0, byte for byte): one file, which appears when the writer is closed; until then
+    an existing file is unchanged. layout="v3" (granular from 0.22): ``X.bag`` with ``X.idx``. If they exist, records
+    are appended; flushed records are permanent. A killed writer may leave further bytes after them. If these are no
+    more than a record may have, they are cut off with a TornTailWarning; otherwise an error says how to cut them.
 
-    Of two writers that append to one Bag the second is refused. Where the file system has no locks, it is not, and an
-    UnlockedWarning says so. When the files are replaced or removed by somebody else, the next flush raises WriterError.
+    A second writer that appends to the same Bag raises WriterError. On file systems without locks it does not; an
+    UnlockedWarning says so. If another program replaces or removes the files, the next flush raises WriterError.
 
-    Leaving the with-block by an exception forgets everything (v3: what was not flushed). Not thread-safe; not to be
-    used in a child of fork.
+    An exception in the with-block discards everything (v3: what was not flushed). Not thread-safe; must not be used in
+    a child of fork.
     """
 
     def __init__(self, path: PathLike, layout: str = "v1") -> None:
@@ -87,12 +87,12 @@ class BagWriter(OutputWriter):
         self._begin(self.path)
 
     def append(self, record: Any, flush: bool = False) -> int:
-        """Add a record: the bytes of any C-contiguous buffer. Returns its number.
+        """Add a record, the bytes of any C-contiguous buffer. Returns its number.
 
         Raises:
-            TypeError: it is no buffer.
-            WriterError: the writer is closed; or with flush, that the files are not those any more that it appends to.
-            WriteError: the operating system could not write; the writer is closed, see the class for what stays.
+            TypeError: the record is not a buffer.
+            WriterError: the writer is closed; or, with flush, the files were replaced or removed.
+            WriteError: the operating system could not write. The writer is closed; the class says which records stay.
 
         """
         self._need_open()

@@ -1,13 +1,13 @@
-"""The supplied codecs: values to the bytes of a blob and back, as the versions of granular wrote them.
+"""The supplied codecs, which convert values to the bytes of a blob and back as the versions of granular do.
 
-``encoders`` and ``decoders`` know the types of all versions. One name has two meanings: ``int`` without a size is
-signed since 0.8; ``encoders_0_6`` and ``decoders_0_6`` take it for unsigned, as 0.6.0 did. A codec is called with the
-value or blob, and with the arguments of the type as strings: for ``int(8)`` with ``"8"``. To add to them::
+``encoders`` and ``decoders`` have the types of all versions. One type has two meanings: ``int`` without a size is
+signed since 0.8; ``encoders_0_6`` and ``decoders_0_6`` take it as unsigned, as 0.6.0 did. A codec is called with the
+value or blob, and with the arguments of the type as strings, such as ``"8"`` for ``int(8)``. To add a codec::
 
     decoders = fffs.granular.decoders | {"mp4": my_decoder}
 
-An encoder takes what its decoder gives back equal, and raises UsageError for all else. A decoder says that a blob is
-not of its type with a ValueError; readers add which one it was.
+An encoder raises UsageError for values that its decoder would not return equal. A decoder raises ValueError if a blob
+is not of its type; readers add which blob it was.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from fffs.granular.optional import library
 Codec = Callable[..., Any]
 
 LARGEST_IMAGE = 1 << 30
-"""Bytes of pixels: what decoding one image may claim."""
+"""The most bytes of pixels that decoding an image may allocate."""
 
-# "a" is another name of S, about which numpy warns.
+# "a" is a deprecated alias of "S", for which numpy warns.
 _DTYPE = re.compile(r"[<>=|]?(?!a[0-9]*\Z)[a-zA-Z]+[0-9]*(\[([1-9][0-9]*)?[a-zA-Z]+\])?")
 _LAST_CHARACTER = 0x10FFFF
 
 
 def _refusing(kind: str) -> Callable[[Callable[..., bytes]], Callable[..., bytes]]:
-    """For encoders of a type: what they raise for values that are not of that type becomes a UsageError."""
+    """Decorate an encoder of a type, so that its errors for other values become UsageErrors."""
 
     def wrap(encode: Callable[..., bytes]) -> Callable[..., bytes]:
         @functools.wraps(encode)
@@ -50,7 +50,7 @@ def _refusing(kind: str) -> Callable[[Callable[..., bytes]], Callable[..., bytes
                 raise
             except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, OSError) as error:
                 why = str(error)[:300] or type(error).__name__
-                raise UsageError(f"{type(value).__name__} that cannot be of type {kind}: {why}") from error
+                raise UsageError(f"this {type(value).__name__} cannot be encoded as type {kind}: {why}") from error
 
         return refuse
 
@@ -62,12 +62,12 @@ def _refusing(kind: str) -> Callable[[Callable[..., bytes]], Callable[..., bytes
 
 @_refusing("bytes")
 def encode_bytes(value: Any) -> bytes:
-    """``bytes``: as they are."""
+    """``bytes``: unchanged."""
     return bytes(memoryview(value))
 
 
 def decode_bytes(blob: bytes) -> bytes:
-    """``bytes``: as they are."""
+    """``bytes``: unchanged."""
     return blob
 
 
@@ -75,7 +75,7 @@ def decode_bytes(blob: bytes) -> bytes:
 def encode_utf8(value: str) -> bytes:
     """``utf8``: text."""
     if not isinstance(value, str):
-        raise TypeError("text is needed")
+        raise TypeError("it must be a str")
     return value.encode()
 
 
@@ -86,7 +86,7 @@ def decode_utf8(blob: bytes) -> str:
 
 @_refusing("int")
 def encode_int(value: int, size: str | None = None) -> bytes:
-    """``int(size)``: unsigned, little-endian. ``int``: signed, in as few bytes as it needs, at least one."""
+    """``int(size)``: unsigned, little-endian. ``int``: signed, in as few bytes as possible, at least one."""
     if size is not None:
         return encode_unsigned(value, size)
     value = operator.index(value)
@@ -100,7 +100,7 @@ def decode_int(blob: bytes, size: str | None = None) -> int:
 
 @_refusing("int")
 def encode_unsigned(value: int, size: str | None = None) -> bytes:
-    """``int`` of 0.6.0: unsigned, little-endian, in as few bytes as it needs, 0 in none."""
+    """``int`` of 0.6.0: unsigned, little-endian, in as few bytes as possible; 0 has none."""
     value = operator.index(value)
     return value.to_bytes((value.bit_length() + 7) // 8 if size is None else int(size), "little")
 
@@ -137,9 +137,9 @@ encode_u64, decode_u64 = _fixed("u64", "<Q")
 
 
 def as_array(name: Any, shape: Any, data: Any) -> np.ndarray:
-    """Read-only view of bytes as an array; raises ValueError unless they are exactly one."""
+    """Return bytes as a read-only array. Raises ValueError unless dtype and shape are valid and fit the bytes."""
     if not isinstance(name, str) or not isinstance(data, bytes) or not isinstance(shape, (list, tuple)):
-        raise ValueError("no array: a dtype, a shape and bytes are needed")
+        raise ValueError("not an array: it needs a dtype, a shape and bytes")
     if not all(type(length) is int and length >= 0 for length in shape) or len(shape) > 32:
         raise ValueError(f"an array of shape {shape!r:.60}")
     dtype = _dtype(name)
@@ -148,27 +148,27 @@ def as_array(name: Any, shape: Any, data: Any) -> np.ndarray:
     if not data:
         return np.empty(shape, dtype)
     if dtype.kind == "U" and np.frombuffer(data, np.dtype("u4").newbyteorder(dtype.byteorder)).max() > _LAST_CHARACTER:
-        raise ValueError("an array of text with a character that there is not")
+        raise ValueError(f"an array of text with a character above U+{_LAST_CHARACTER:X}")
     return np.frombuffer(data, dtype).reshape(shape)
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    """The dtype of arrays that are stored as their bytes; raises ValueError for any other name."""
+    """Return the dtype of a name. Raises ValueError if its arrays cannot be stored as their bytes."""
     try:
         dtype = np.dtype(name) if _DTYPE.fullmatch(name) else None
     except (TypeError, ValueError):
         dtype = None
     if dtype is None or dtype.hasobject or dtype.itemsize == 0:
-        raise ValueError(f"an array of dtype {name!r:.60}")
+        raise ValueError(f"an array of unsupported dtype {name!r:.60}")
     return dtype
 
 
 def _parts(array: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
-    """What ``as_array`` makes the same array of; raises ValueError when that cannot be."""
+    """Return the arguments for ``as_array`` that give the same array. Raises ValueError if that is impossible."""
     if array.dtype.hasobject:
-        raise ValueError("an array of objects has no bytes of its own")
+        raise ValueError("an array of objects holds addresses, not contents")
     if array.dtype.kind == "V":
-        raise ValueError(f"an array of {array.dtype}: the names of its fields would be lost; write each as an array")
+        raise ValueError(f"an array of {array.dtype}: its field names would be lost; write each field as an array")
     parts = array.dtype.str, array.shape, array.tobytes()
     if as_array(*parts).dtype != array.dtype:
         raise ValueError(f"an array of {array.dtype} would be read as one of {parts[0]}")
@@ -177,7 +177,7 @@ def _parts(array: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
 
 @_refusing("array")
 def encode_array(value: Any, *arguments: str) -> bytes:
-    """``array(dtype,dims...)``: the bytes of such an array. ``array``: with its dtype and shape (needs msgpack)."""
+    """``array(dtype,dims...)``: the bytes of an array. ``array``: with its dtype and shape (needs msgpack)."""
     array = exact_array(value)
     parts = _parts(array)
     if not arguments:
@@ -194,7 +194,7 @@ def decode_array(blob: bytes, *arguments: str) -> np.ndarray:
         return as_array(arguments[0], [int(length) for length in arguments[1:]], blob)
     parts = unpack(blob)
     if not isinstance(parts, list) or len(parts) != 3:
-        raise ValueError("no array: a dtype, a shape and bytes are needed")
+        raise ValueError("not an array: it needs a dtype, a shape and bytes")
     return as_array(*parts)
 
 
@@ -202,27 +202,27 @@ def decode_array(blob: bytes, *arguments: str) -> np.ndarray:
 
 
 def _readable(blob: bytes, list_hook: Callable[[list[Any]], Any] | None = None) -> bytes:
-    """The blob, unless no reader would take it: for one, msgpack writes keys that are numbers, and reads none."""
+    """Return the blob. Raises ValueError if it cannot be read: msgpack packs numbers as keys, but rejects them."""
     try:
         unpack(blob, list_hook)
     except ValueError as error:
-        raise ValueError(f"it could not be read again: {error}") from None
+        raise ValueError(f"it could not be read back: {error}") from None
     return blob
 
 
 @_refusing("msgpack")
 def encode_msgpack(value: Any) -> bytes:
-    """``msgpack``: a structure of lists, dictionaries, numbers, texts and bytes."""
+    """``msgpack``: a structure of lists, dictionaries, numbers, strings and bytes."""
     return _readable(pack(value))
 
 
 def decode_msgpack(blob: bytes) -> Any:
-    """``msgpack``: a structure of lists, dictionaries, numbers, texts and bytes."""
+    """``msgpack``: a structure of lists, dictionaries, numbers, strings and bytes."""
     return unpack(blob)
 
 
 def _extract(items: list[Any]) -> Any:
-    """The array that a list stands for, or the list."""
+    """Return the array that a list represents, or the list itself."""
     if len(items) != 4 or not isinstance(items[0], str) or items[0] != "_":
         return items
     if not (isinstance(items[1], str) and isinstance(items[2], list) and isinstance(items[3], bytes)):
@@ -232,7 +232,7 @@ def _extract(items: list[Any]) -> Any:
 
 @_refusing("tree")
 def encode_tree(value: Any) -> bytes:
-    """``tree``: a structure as of ``msgpack`` that may hold arrays, each as ``["_", dtype, shape, bytes]``."""
+    """``tree``: as ``msgpack``, but may hold arrays, each as ``["_", dtype, shape, bytes]``."""
     embedded = 0
 
     def embed(item: Any) -> Any:
@@ -250,12 +250,12 @@ def encode_tree(value: Any) -> bytes:
 
     blob = _readable(pack(value, embed), extract)
     if embedded:
-        raise ValueError("a list in it looks like an array, and would be read as one")
+        raise ValueError("it has a list that would be read back as an array")
     return blob
 
 
 def decode_tree(blob: bytes) -> Any:
-    """``tree``: a structure that may hold arrays, which are read-only."""
+    """``tree``: as ``msgpack``, but may hold arrays, which are read-only."""
     return unpack(blob, _extract)
 
 
@@ -263,7 +263,7 @@ def decode_tree(blob: bytes) -> Any:
 
 
 def _image(kind: str) -> tuple[Codec, Codec]:
-    """The codec of an image format that Pillow calls kind."""
+    """Make the codec of an image format. kind: its name in Pillow."""
 
     @_refusing(kind.lower())
     def encode(value: Any) -> bytes:
@@ -274,17 +274,17 @@ def _image(kind: str) -> tuple[Codec, Codec]:
     def decode(blob: bytes) -> np.ndarray:
         pillow = library("PIL.Image", f"the type {kind.lower()}")
         try:
-            # Of a PNG this compares the checksums; of a JPEG, which has none, it does nothing.
+            # This compares the checksums of a PNG. A JPEG has none, so it does nothing.
             pillow.open(io.BytesIO(blob), formats=(kind,)).verify()
             image = pillow.open(io.BytesIO(blob), formats=(kind,))
             depth = len(image.getbands()) * (4 if image.mode[0] in "IF" else 1)
             if math.prod(image.size) * depth > LARGEST_IMAGE:
-                raise ValueError(f"an image of {image.size[0]} by {image.size[1]} pixels")
+                raise ValueError(f"an image of {image.size[0]} by {image.size[1]} pixels is too large")
             return np.asarray(image)
         except MemoryError:
             raise
-        except Exception as error:  # Pillow's parsers raise nearly everything
-            raise ValueError(f"no {kind}: {str(error)[:200]}") from None
+        except Exception as error:  # Pillow's parsers raise nearly any exception
+            raise ValueError(f"not a valid {kind}: {str(error)[:200]}") from None
 
     return encode, decode
 

@@ -1,4 +1,4 @@
-"""The files of one data set that is written: NewColumns (layout v1, complete or not at all), GrownColumns (v3)."""
+"""Writes the files of a data set: NewColumns (layout v1, complete or not at all), GrownColumns (v3, appending)."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from fffs.granular.spec import Type
 from fffs.granular.streams import AppendedBag, RecordStream
 
 Blobs = Sequence[memoryview | list[memoryview]]
-"""The blobs of one row: for each key one, or a list for a sequence."""
+"""The blobs of a row: one per key, or a list for a sequence."""
 
 UNFLUSHED = 1 << 16  # rows after which GrownColumns flushes by itself
 FEW = 1024
 
 
 def refuse_misfit(path: str, key: str, blob: memoryview | list[memoryview], *, sequence: bool) -> None:
-    """Raise UsageError where a key that is a sequence gets one blob, or another key a list: no reader would take it."""
+    """Raise UsageError if a sequence gets a single blob, or another key gets a list. No reader could read either."""
     if isinstance(blob, list) != sequence:
-        wanted = "a sequence, which needs a list of blobs" if sequence else "no sequence, and needs one blob"
+        wanted = "a sequence and needs a list of blobs" if sequence else "not a sequence and needs a single blob"
         raise UsageError(f"{path}: {key!r} is {wanted}")
 
 
 class NewColumns:
-    """A data set in layout v1, which appears when it is complete. Not thread-safe."""
+    """A new data set in layout v1, which appears when it is complete. Not thread-safe."""
 
     def __init__(self, path: str, spec: dict[str, str]) -> None:
         self.path = path
         try:
             refuse_content(path)
-        except UsageError:  # callers expect an OSError, as mkdir(2) would have given
-            detail = "a data set in layout v1 is written at once, to a new or empty folder"
+        except UsageError:  # callers expect an OSError, as from mkdir(2)
+            detail = "a data set in layout v1 needs a new or empty folder"
             raise WriteError(errno.EEXIST, path, detail) from None
         make_folder(os.path.dirname(path.rstrip("/")) or ".")
         self._folder = AtomicFolder(path, path)
@@ -70,11 +70,11 @@ class NewColumns:
 
     @property
     def size(self) -> int:
-        """Bytes of all Bags, if they were closed now."""
+        """The size in bytes that all Bags would have if they were closed now."""
         return self._refs.size + sum(column.size for column in self._columns)
 
     def append(self, blobs: Blobs) -> None:
-        """Add a row. When this raises, the data set is of no use any more."""
+        """Add a row. If this raises, the data set must be discarded."""
         for (key, sequence), blob in zip(self._sequences.items(), blobs, strict=True):
             refuse_misfit(self.path, key, blob, sequence=sequence)
         row: list[refs.Ref] = []
@@ -86,12 +86,12 @@ class NewColumns:
         self._refs.append(memoryview(refs.encode(row)))
 
     def flush(self) -> None:
-        """Give everything to the operating system."""
+        """Pass all data to the operating system."""
         for stream in (*self._columns, self._refs):
             stream.drain()
 
     def complete(self) -> str:
-        """Write the tables; nothing can be added any more. The path that the folder has until ``finish``.
+        """Write the tables. No row can be added afterwards. Returns the path that the folder has until ``finish``.
 
         Raises WriteError.
         """
@@ -111,7 +111,7 @@ class NewColumns:
         self._folder.commit()
 
     def discard(self) -> None:
-        """Forget it."""
+        """Delete the data set."""
         self._close_files()
         self._folder.discard()
 
@@ -121,10 +121,10 @@ class NewColumns:
 
 
 class GrownColumns:
-    """A data set in layout v3, to which rows are added. Not thread-safe.
+    """A data set in layout v3, to which rows are appended. Not thread-safe.
 
-    Rows count when they are in all columns: a writer that was killed may leave some in a few, which are cut off when
-    the data set is opened again.
+    A row exists once it is in all columns. A killed writer may leave rows in only some columns; these are cut off when
+    the data set is opened for appending again.
     """
 
     def __init__(self, path: str, spec: dict[str, str]) -> None:
@@ -143,9 +143,9 @@ class GrownColumns:
             raise
 
     def _make(self, path: str, spec: dict[str, str]) -> None:
-        """The folder with its spec.json, or the check that it is the same."""
+        """Create the folder with its spec.json, or check that an existing spec is equal."""
         if specs.REFS not in spec and os.path.lexists(os.path.join(path, specs.REFS + SUFFIX)):
-            raise UsageError(f"{path}: a data set of granular before 0.22, to which nothing can be appended")
+            raise UsageError(f"{path}: cannot append to a data set of granular before 0.22; write a new one")
         make_folder(path)
         try:
             found = specs.load(path)
@@ -158,9 +158,9 @@ class GrownColumns:
             raise UsageError(f"{path}: a data set with another spec: {found}"[:500])
 
     def _refuse_lost(self, path: str) -> None:
-        """A killed writer leaves columns that differ by what it buffered. More was lost in another way, and may be
-        found again. What lies behind rows that all columns have in their tables is nothing that was lost; a column that
-        is alone has nothing to vouch for that.
+        """Raise MetadataError if columns differ by more rows than a killed writer had buffered: those were lost in
+        another way, and may be recovered. Data after the rows that are in the tables of all columns is no loss; if
+        there is only one column, ``AppendedBag.refuse_lost`` checks that data instead.
         """
         if len(self._bags) == 1:
             self._bags[0].refuse_lost()
@@ -176,14 +176,14 @@ class GrownColumns:
 
     @property
     def size(self) -> int:
-        """Bytes of all Bags with their tables, after a flush."""
+        """The size in bytes that all Bags with their tables have after a flush."""
         return sum(bag.size for bag in self._bags)
 
     def append(self, blobs: Blobs) -> None:
-        """Add a row. When this raises, what was not flushed is of no use any more."""
+        """Add a row. If this raises, rows that were not flushed must be discarded."""
         for bag, blob in zip(self._bags, blobs, strict=True):
             refuse_misfit(bag.path, os.path.basename(bag.path).removesuffix(SUFFIX), blob, sequence=False)
-            bag.append(blob)  # type: ignore[arg-type]  # no list
+            bag.append(blob)  # type: ignore[arg-type]  # not a list
         self._unflushed += 1
         if self._unflushed == UNFLUSHED:
             self.flush()
@@ -199,7 +199,7 @@ class GrownColumns:
         self._unflushed = 0
 
     def complete(self) -> str:
-        """Flush. The path of the folder."""
+        """Flush. Returns the path of the folder."""
         self.flush()
         return self._path
 
@@ -209,7 +209,7 @@ class GrownColumns:
         self._close()
 
     def discard(self) -> None:
-        """Forget what was not flushed."""
+        """Discard rows that were not flushed."""
         for bag in self._bags:
             bag.rollback()
         self._close()

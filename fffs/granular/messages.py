@@ -1,4 +1,4 @@
-"""Packing and unpacking msgpack, so that no blob can claim more memory than its bytes deserve."""
+"""Packs and unpacks msgpack with limits, so that a small blob cannot make the decoder allocate much memory."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from fffs.granular.optional import library
 
-# Up to this size the library's own limits suffice: each of at most 1024 nested arrays may claim 8 bytes per byte.
+# Up to this size the library's own limits suffice: each of at most 1024 nested arrays can allocate 8 bytes per byte.
 SMALL = 8 << 10
 DEEPEST = 256
-MOST = 1 << 24  # values of one blob
+MOST = 1 << 24  # values in a blob
 
 _SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4}
 _FIXED = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4}
@@ -18,16 +18,16 @@ _FIXED |= {0xD3: 8, 0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}
 
 
 def pack(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
-    """A structure as msgpack. default: turns what msgpack does not know into what it does."""
+    """Pack a structure. default: converts objects that msgpack does not support."""
     packed: bytes = library("msgpack", "the types array, msgpack and tree").packb(value, default=default)
     return packed
 
 
 def unpack(blob: bytes, list_hook: Callable[[list[Any]], Any] | None = None) -> Any:
-    """The structure that a blob holds. list_hook: called for each list, the innermost first.
+    """Unpack the structure in a blob. list_hook: called for each list, innermost first.
 
     Raises:
-        ValueError: it is no msgpack, something follows it, its keys are neither text nor bytes, or it nests too deep.
+        ValueError: not msgpack, data follows it, keys are neither str nor bytes, or it is nested too deeply.
 
     """
     msgpack = library("msgpack", "the types array, msgpack and tree")
@@ -36,13 +36,13 @@ def unpack(blob: bytes, list_hook: Callable[[list[Any]], Any] | None = None) -> 
     try:
         return msgpack.unpackb(blob, list_hook=list_hook)
     except (ValueError, msgpack.UnpackException, OverflowError, TypeError) as error:
-        raise ValueError(f"no msgpack: {str(error)[:200] or type(error).__name__}") from None
+        raise ValueError(f"not msgpack: {str(error)[:200] or type(error).__name__}") from None
 
 
 def check(blob: bytes) -> None:
-    """Walk through msgpack without building it. Raises ValueError when it claims more values than it has bytes for."""
+    """Parse msgpack without building objects. Raises ValueError if it claims more values than it has bytes for."""
     at, end = 0, len(blob)
-    values, open_ends = 1, [0]  # how many values are announced; and for each open container how many follow it
+    values, open_ends = 1, [0]  # how many values are announced; how many follow each open container
     left = 1
     while True:
         while left == 0:
@@ -50,22 +50,22 @@ def check(blob: bytes) -> None:
                 return
             left = open_ends.pop()
         if at >= end:
-            raise ValueError("it is cut")
+            raise ValueError("it is truncated")
         left -= 1
         code = blob[at]
         items, at = _step(blob, code, at + 1)
         if items:
             values += items
             if values > min(end, MOST):
-                raise ValueError(f"it announces more than {values - 1} values in {end} bytes")
+                raise ValueError(f"it claims {values} values or more in {end} bytes")
             if len(open_ends) > DEEPEST:
-                raise ValueError(f"it nests deeper than {DEEPEST}")
+                raise ValueError(f"it is nested deeper than {DEEPEST}")
             open_ends.append(left)
             left = items
 
 
 def _step(blob: bytes, code: int, at: int) -> tuple[int, int]:
-    """How many values the one before ``at`` holds, and where what follows its head (and its bytes) begins."""
+    """Return how many values the value before ``at`` contains, and the offset after its header and its bytes."""
     if code < 0x80 or code >= 0xE0:
         return 0, at
     if code < 0x90:
@@ -83,4 +83,4 @@ def _step(blob: bytes, code: int, at: int) -> tuple[int, int]:
     if code >= 0xDC:
         width = 2 if code in (0xDC, 0xDE) else 4
         return int.from_bytes(blob[at : at + width], "big") * (2 if code >= 0xDE else 1), at + width
-    raise ValueError(f"no msgpack: code {code:#04x}")
+    raise ValueError(f"not msgpack: code {code:#04x}")

@@ -1,4 +1,4 @@
-"""Libraries that only some files need: imported when they are, with a clear word when one is missing."""
+"""Optional libraries: imported when a file needs them, with a clear message if one is not installed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PACKAGES = {"msgpack": "msgpack", "PIL.Image": "pillow", "backports.zstd": "back
 
 @functools.cache
 def library(name: str, what: str) -> Any:
-    """The module of that name. what: what needs it, for the message.
+    """Import a module. what: what needs it, for the message.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: the module is not installed.
 
     """
     try:

@@ -1,4 +1,4 @@
-"""OutputWriter: what the writers of Bags and of data sets do alike with what they write into."""
+"""OutputWriter: the common base of the writers of Bags and of data sets."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from fffs.base.withblock import Writing
 
 
 class Output(Protocol):
-    """A Bag, or the Bags of a data set: new ones, or such that grow."""
+    """A Bag, or the Bags of a data set: new ones, or existing ones that are appended to."""
 
     @property
     def size(self) -> int:
-        """Bytes with all tables, if it were finished now."""
+        """The size in bytes, with all tables, that it would have if it were finished now."""
 
     def __len__(self) -> int: ...
 
     def flush(self) -> None:
-        """Give to the operating system what was added; what grows is permanent then."""
+        """Pass added data to the operating system. Data that was appended to existing Bags is then permanent."""
 
     def finish(self) -> None:
-        """Write the rest and put all in place."""
+        """Write the rest, and rename new files into place."""
 
     def discard(self) -> None:
-        """Forget what is not permanent."""
+        """Discard everything that is not permanent."""
 
 
 class OutputWriter(Writing):
-    """A writer into an output, which is set before ``_begin``. When that cannot be written, the writer is closed."""
+    """Writes to ``_output``, which is set before ``_begin``. An error while writing closes the writer."""
 
     _output: Output
 
     def flush(self) -> None:
-        """v3: make what was appended so far permanent and visible. v1: give it to the operating system."""
+        """v3: make all records so far permanent and visible. v1: pass them to the operating system."""
         self._need_open()
         try:
             self._output.flush()
@@ -41,7 +41,7 @@ class OutputWriter(Writing):
             raise
 
     def close(self) -> None:
-        """Write the rest and put everything in place. May be called again. Raises WriteError."""
+        """Write the rest, and rename new files into place. May be called again. Raises WriteError."""
         if self.closed:
             return
         self._need_open()
@@ -57,9 +57,9 @@ class OutputWriter(Writing):
 
     @property
     def size(self) -> int:
-        """Bytes of all files with their tables, if the writer were closed now."""
+        """The size in bytes of all files with their tables if the writer were closed now."""
         return self._output.size
 
     def __len__(self) -> int:
-        """How many records or rows there will be."""
+        """Return the number of records or rows, including those that existed before."""
         return len(self._output)

@@ -1,4 +1,4 @@
-"""DatasetReader, ShardedDatasetReader: the rows of a granular data set of any generation."""
+"""DatasetReader, ShardedDatasetReader: read the rows of a granular data set of any layout."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fffs.granular.shards import find_shards, is_shard, shard_name
 
 
 class DatasetReader(RowReader):
-    """The rows of a data set in one folder. Can be pickled and copied, when the decoders can: that opens it anew, and
-    raises SourceChangedError where it is another one, as ``fffs.FileReader``.
+    """Reads a data set in one folder. Can be pickled and copied if the decoders can: the copy opens the data set again,
+    and raises SourceChangedError if it is another one, as ``fffs.FileReader`` does.
 
-    ``cache_index``, ``cache_keys`` and ``parallel`` are taken for granular's sake: indexes are always in memory, what
-    was read stays in the page cache, and the engine reads in parallel.
+    ``cache_index``, ``cache_keys`` and ``parallel`` are accepted for compatibility with granular, and ignored: indexes
+    are always in memory, the page cache keeps what was read, and the engine reads in parallel.
     """
 
     def __init__(
@@ -34,13 +34,13 @@ class DatasetReader(RowReader):
         spec: Mapping[str, str] | None = None,
         check_data: bool = True,
     ) -> None:
-        """decoders: for each type a function from bytes; without them, ``fffs.granular.decoders``. spec: for a data set
-        that was never flushed and has no spec.json. check_data: compare the checksums that ``fffs verify --keep`` has
-        put beside the files, if there are any.
+        """decoders: type -> function of bytes; default: ``fffs.granular.decoders``. spec: for a data set that was never
+        flushed and has no spec.json. check_data: verify the checksums that ``fffs verify --keep`` wrote beside the
+        files, if there are any.
 
         Raises:
-            SourceNotFoundError: there is no data set. FormatError, MetadataError: it is damaged.
-            UsageError: it is sharded, or spec is not its own. ReadError: the operating system could not read.
+            SourceNotFoundError: the data set does not exist. FormatError, MetadataError: it is damaged.
+            UsageError: it is sharded, or has another spec. ReadError: the operating system could not read.
 
         """
         path = os.fsdecode(directory)
@@ -60,10 +60,10 @@ class DatasetReader(RowReader):
 
 
 class ShardedDatasetReader(RowReader):
-    """The rows of some or all shards of a data set, numbered through; otherwise as ``DatasetReader``.
+    """Reads some or all shards of a data set, with rows numbered through; otherwise as ``DatasetReader``.
 
-    Of the shards 0, 1, 2 … it has those from ``shard_start``, before ``shard_stop``, every ``shard_step``-th: a worker
-    gives its number and how many there are. ``shardstart``, ``shardstop`` and ``shardstep`` are taken as well.
+    The shards are ``range(shard_start, shard_stop, shard_step)``. A worker passes its number as ``shard_start`` and the
+    number of workers as ``shard_step``. ``shardstart``, ``shardstop`` and ``shardstep`` are accepted as well.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class ShardedDatasetReader(RowReader):
         check_data: bool = True,
         **newer: int,
     ) -> None:
-        """Arguments and errors are those of ``DatasetReader``; UsageError: it is not sharded."""
+        """Arguments and errors are those of ``DatasetReader``. UsageError: the data set is not sharded."""
         path = os.fsdecode(directory)
         super().__init__(path, decoders, check_data)
         names = {"shard_start": shard_start, "shard_stop": shard_stop, "shard_step": shard_step}
         names |= newer_names(newer, "shard_start", "shard_stop", "shard_step")
         start, stop, step = names["shard_start"] or 0, names["shard_stop"], names["shard_step"] or 1
         if start < 0 or step < 1 or (stop is not None and stop < 0):
-            raise UsageError(f"{path}: shard_start and shard_stop must not be negative, and shard_step at least 1")
+            raise UsageError(f"{path}: shard_start and shard_stop must be at least 0, and shard_step at least 1")
         self._given = None if spec is None else dict(spec)
         self._arguments = (path, decoders, start, stop, step)
         if is_shard(path):
@@ -99,7 +99,7 @@ class ShardedDatasetReader(RowReader):
 
     @property
     def shards(self) -> int:
-        """How many shards there are of those chosen."""
+        """The number of chosen shards."""
         return len(self._shards)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -107,7 +107,7 @@ class ShardedDatasetReader(RowReader):
 
 
 def newer_names(given: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Arguments under the names that granular 0.8 and later give them, without the underscore, under ours."""
+    """Translate arguments from their names in granular 0.8 and later, without underscores, to those in ``names``."""
     known = {name.replace("_", ""): name for name in names}
     for name in given:
         if name not in known:

@@ -1,6 +1,6 @@
-"""The records of refs.bag: for each key of a row, which blobs it has. A small part of msgpack, taken strictly.
+"""Records of refs.bag, which hold the blobs of each key of a row. They use a small part of msgpack, parsed strictly.
 
-A row is an array with one entry per key: the blob's number, or for a sequence an array, ``[first, count]`` or ``[]``.
+A row is an array with one entry per key: the number of a blob, or for a sequence an array ``[first, count]`` or ``[]``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ _WIDTHS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
 _CODES = {width: code for code, width in _WIDTHS.items()}
 
 Ref = int | tuple[int, int]
-"""A scalar's blob, or the first of a sequence and how many."""
+"""The blob of a scalar, or (first blob, number of blobs) of a sequence."""
 
 
 def decode(record: bytes, sequences: Sequence[bool]) -> list[Ref]:
-    """The entries of one row. sequences: for each key, whether it is one.
+    """Decode the entries of a row. sequences: for each key, whether it is a sequence.
 
     Raises:
-        ValueError: it is anything else.
+        ValueError: the record is not a row.
 
     """
     try:
@@ -30,7 +30,7 @@ def decode(record: bytes, sequences: Sequence[bool]) -> list[Ref]:
             if sequence:
                 items, at = _array(record, at)
                 if items not in (0, 2):
-                    raise ValueError(f"a sequence of {items} numbers, instead of where it begins and how long it is")
+                    raise ValueError(f"a sequence of {items} numbers, instead of its first blob and its length")
                 first, at = _number(record, at) if items else (0, at)
                 length, at = _number(record, at) if items else (0, at)
                 row.append((first, length))
@@ -38,30 +38,30 @@ def decode(record: bytes, sequences: Sequence[bool]) -> list[Ref]:
                 number, at = _number(record, at)
                 row.append(number)
     except IndexError:
-        raise ValueError("it is cut") from None
+        raise ValueError("it is truncated") from None
     if at != len(record):
         raise ValueError(f"{len(record) - at} bytes follow its last entry")
     return row
 
 
 def _array(record: bytes, at: int) -> tuple[int, int]:
-    """How many items the array at a place has, and where they begin."""
+    """Read an array header. Returns the number of items, and the offset of the first."""
     code = record[at]
     if code & 0xF0 == 0x90:
         return code & 0x0F, at + 1
     if code in (0xDC, 0xDD):
         return _integer(record, at + 1, 2 if code == 0xDC else 4)
-    raise ValueError(f"no array at its byte {at} (code {code:#04x})")
+    raise ValueError(f"byte {at} does not begin an array (code {code:#04x})")
 
 
 def _number(record: bytes, at: int) -> tuple[int, int]:
-    """The number at a place, and what follows it."""
+    """Read a number. Returns it, and the offset after it."""
     code = record[at]
     if code < 0x80:
         return code, at + 1
     if code in _WIDTHS:
         return _integer(record, at + 1, _WIDTHS[code])
-    raise ValueError(f"no blob's number at its byte {at} (code {code:#04x})")
+    raise ValueError(f"byte {at} does not begin the number of a blob (code {code:#04x})")
 
 
 def _integer(record: bytes, at: int, width: int) -> tuple[int, int]:
@@ -71,7 +71,7 @@ def _integer(record: bytes, at: int, width: int) -> tuple[int, int]:
 
 
 def encode(row: Sequence[Ref]) -> bytes:
-    """The record of one row, as msgpack packs it."""
+    """Encode a row exactly as msgpack packs it."""
     out = bytearray(_encode_array(len(row)))
     for ref in row:
         if isinstance(ref, int):

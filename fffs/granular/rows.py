@@ -1,4 +1,4 @@
-"""RowReader: the rows of one or several shards of a data set, read in batches through one RecordStore."""
+"""RowReader: reads rows of one or several shards of a data set, in batches through one RecordStore."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from fffs.records.reopening import refuse_others, refuse_replaced
 from fffs.records.store import RecordStore
 
 Mask = Mapping[str, Any] | Sequence[str] | None
-"""What is wanted of a row: {key: True | False | range | slice}, where absent keys are left out; keys; or None: all."""
+"""Selects keys of a row: {key: True | False | range | slice}, without absent keys; a list of keys; or None for all."""
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """One key of a mask. ``part`` of a sequence is wanted."""
+    """A key that a mask selects. ``part``: the selected part of a sequence."""
 
     key: str
     position: int
@@ -41,25 +41,25 @@ class _Wanted:
 
 
 def _takes(decode: Codec, arguments: tuple[str, ...]) -> bool:
-    """Whether a decoder can be called with the arguments of a type."""
+    """Return whether a decoder can be called with the arguments of a type."""
     try:
         inspect.signature(decode).bind(b"", *arguments)
     except TypeError:
         return False
-    except ValueError:  # one that says nothing about itself
+    except ValueError:  # the decoder has no signature
         pass
     return True
 
 
 class RowReader(Closing):
-    """What DatasetReader and ShardedDatasetReader share. May be used from any thread, and after fork."""
+    """The base of DatasetReader and ShardedDatasetReader. May be used from any thread, and after fork."""
 
     def __init__(self, path: str, decoders: Mapping[str, Codec] | None, check_data: bool) -> None:
         self.path, self.check_data = path, bool(check_data)
         self._decoders = supplied if decoders is None else decoders
 
     def _open(self, folders: Sequence[str], spec: dict[str, str]) -> None:
-        """Open the shards; all of them or none."""
+        """Open all shards, or none."""
         sources, self._shards = open_shards(self.path, folders, spec)
         self._first_rows = [0, *itertools.accumulate(shard.rows for shard in self._shards)]
         self._store = RecordStore(sources, ReadPolicy(check=self.check_data))
@@ -75,12 +75,12 @@ class RowReader(Closing):
 
     @property
     def size(self) -> int:
-        """Bytes of all Bags with their tables."""
+        """The size in bytes of all Bags with their tables."""
         return sum(shard.size for shard in self._shards)
 
     @property
     def n(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self._first_rows[-1]
 
     def __len__(self) -> int:
@@ -89,17 +89,17 @@ class RowReader(Closing):
     # ------------------------------------------------------------ reading
 
     def read(self, indices: Indices, mask: Mask = None) -> list[dict[str, Any]]:
-        """Read rows, all their blobs in one batch: one dictionary per index, in the order asked.
+        """Read rows, with all their blobs in one batch. Returns a dictionary per index, in the order of the indices.
 
         Args:
             indices: row numbers, in any order; negative ones count from the end.
-            mask: see ``Mask``. Only the blobs asked for are read.
+            mask: see ``Mask``. Only the selected blobs are read.
 
         Raises:
-            RecordIndexError: there is no such row.
-            RecordError: a blob of one row is damaged; it names its file, record and where that begins.
-            UsageError: the mask names no key, or there is no decoder for its type.
-            ReadError, ClosedError.
+            RecordIndexError: a row does not exist.
+            RecordError: a blob is damaged; the error names its file, record and offset.
+            UsageError: the mask has an unknown key, or a type has no decoder.
+            ReadError, ClosedError: a blob cannot be read, or the reader is closed.
 
         """
         if self._store.closed:
@@ -145,8 +145,8 @@ class RowReader(Closing):
             if _takes(want.decode, want.type.arguments):
                 raise
             raise UsageError(
-                f"{self.path}: there is no decoder for {want.type.text!r:.60}, the type of {want.key!r}: the one of "
-                f"{want.type.name!r:.60} takes other arguments; give one in decoders="
+                f"{self.path}: there is no decoder for {want.type.text!r:.60}, the type of {want.key!r}: that of "
+                f"{want.type.name!r:.60} takes other arguments; pass one in decoders="
             ) from None
 
     def _place(self, number: int) -> tuple[Shard, int]:
@@ -154,7 +154,7 @@ class RowReader(Closing):
         return self._shards[k], number - self._first_rows[k]
 
     def _entries(self, places: list[tuple[Shard, int]]) -> list[list[refs.Ref] | None]:
-        """What refs.bag says of each row; None where there is none."""
+        """Return the entries of refs.bag for each row, or None for rows of shards without a refs.bag."""
         numbers = [shard.refs + row for shard, row in places if shard.refs is not None]
         buffer, offsets = self._store.read_joined(numbers)
         bounds, content, k = offsets.tolist(), buffer.data, 0
@@ -167,14 +167,14 @@ class RowReader(Closing):
             try:
                 entries.append(refs.decode(bytes(content[bounds[k] : bounds[k + 1]]), sequences))
             except ValueError as error:
-                raise self._damaged(shard.refs + row, f"no row of a data set: {error}") from None
+                raise self._damaged(shard.refs + row, f"not a row of a data set: {error}") from None
             k += 1
         return entries
 
     def _plan(
         self, shard: Shard, row: int, entry: list[refs.Ref] | None, wanted: list[_Wanted], blobs: list[int]
     ) -> list[int | None]:
-        """Add the blobs of a row to those to be read; how many each key has, None for a scalar."""
+        """Add the selected blobs of a row to ``blobs``. Returns their number for each key, None for a scalar."""
         counts: list[int | None] = []
         for want in wanted:
             first, count = shard.columns[want.position]
@@ -184,7 +184,7 @@ class RowReader(Closing):
                 assert shard.refs is not None
                 raise self._damaged(
                     shard.refs + row,
-                    f"it names the blobs {begin} to {begin + length - 1} of {want.key!r}, which has {count}",
+                    f"{want.key!r} has the blobs {begin} to {begin + length - 1}, but only {count} exist",
                 )
             if isinstance(ref, int):
                 blobs.append(first + begin)
@@ -208,7 +208,7 @@ class RowReader(Closing):
             chosen = dict.fromkeys(mask, True)
         for key in chosen:
             if key not in self._types:
-                raise UsageError(f"{self.path}: there is no key {key!r:.60}; there are {', '.join(self._spec)}")
+                raise UsageError(f"{self.path}: there is no key {key!r:.60}; the keys are {', '.join(self._spec)}")
         return [
             self._want(key, position, chosen[key])
             for position, key in enumerate(self._spec)
@@ -220,7 +220,7 @@ class RowReader(Closing):
         decode = self._decoders.get(kind.text) or self._decoders.get(kind.name)
         if decode is None:
             raise UsageError(
-                f"{self.path}: there is no decoder for {kind.text!r:.60}, the type of {key!r}; give one in decoders="
+                f"{self.path}: there is no decoder for {kind.text!r:.60}, the type of {key!r}; pass one in decoders="
             )
         if kind.text in self._decoders and kind.arguments:
             kind = Type(kind.text, kind.text, (), kind.sequence)
@@ -228,10 +228,10 @@ class RowReader(Closing):
             return _Wanted(key, position, kind, decode, slice(None))
         if not isinstance(part, (range, slice)):
             raise UsageError(
-                f"{self.path}: of {key!r}, True, False, a range or a slice can be asked for, not {part!r:.60}"
+                f"{self.path}: the mask of {key!r} must be True, False, a range or a slice, not {part!r:.60}"
             )
         if not kind.sequence:
-            raise UsageError(f"{self.path}: {key!r} is no sequence; ask for it with True")
+            raise UsageError(f"{self.path}: {key!r} is not a sequence; its mask must be True or False")
         return _Wanted(key, position, kind, decode, part)
 
     # ------------------------------------------------------------ failures
@@ -253,13 +253,13 @@ class RowReader(Closing):
     @overload
     def __getitem__(self, index: Any) -> dict[str, Any]: ...
     def __getitem__(self, index: Any) -> dict[str, Any]:
-        """``reader[i]``, ``reader[i, mask]``: a row. ``reader[a:b]``, a range (both clipped) or a list of numbers, also
-        with a mask: for each key the list of its values.
+        """``reader[i]``, ``reader[i, mask]``: a row. With a slice or range (both clipped) or a list of numbers, and an
+        optional mask: a dictionary of key -> list of values.
         """
         mask: Mask = None
         if isinstance(index, tuple):
             if len(index) != 2:
-                raise UsageError(f"{self.path}: rows are asked for as reader[index] or reader[index, mask]")
+                raise UsageError(f"{self.path}: index a reader as reader[index] or reader[index, mask]")
             index, mask = index
         if isinstance(index, slice):
             index = range(len(self))[index]
@@ -276,11 +276,11 @@ class RowReader(Closing):
     # ------------------------------------------------------------ life
 
     def close(self) -> None:
-        """Close the files, once reads in other threads are done. May be called again."""
+        """Close the files after reads in other threads have finished. May be called again."""
         self._store.close()
 
     def _reduced(self, kind: Callable[..., RowReader], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What ``__reduce__`` returns, from what makes a reader of the same folder."""
+        """Return the value for ``__reduce__``. ``kind(*arguments)`` makes a reader of the same folder."""
         refuse_replaced(self._store, lambda: kind(*arguments)._store)
         return kind, arguments, (self._store.identity, self._spec)
 
@@ -289,4 +289,4 @@ class RowReader(Closing):
         refuse_others(self._store, identity)
         if self._spec != spec:
             self.close()
-            raise SourceChangedError(f"{self.path}: its spec.json is not what it was; open the data set anew")
+            raise SourceChangedError(f"{self.path}: its spec.json has changed; open the data set again")

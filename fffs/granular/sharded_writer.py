@@ -1,4 +1,4 @@
-"""ShardedDatasetWriter: writes a data set as many folders, each a whole data set of bounded size."""
+"""ShardedDatasetWriter: writes a data set as several folders, each a complete data set of bounded size."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SHARD_SIZE = 10 << 30
 class ShardedDatasetWriter(Writing):
     """Writes rows to the shards ``shard_start``, ``shard_start + shard_step``, … of a data set.
 
-    A shard is closed, and then is there for good, once it has ``shard_size`` bytes or ``shard_length`` rows. Several
-    writers, each with its own start and a step of how many they are, may write shards of one data set at once. With
-    layout="v3" a writer goes on where its last shard ended. Otherwise as ``DatasetWriter``.
+    A shard is closed, and then permanent, once it has ``shard_size`` bytes or ``shard_length`` rows. Several writers
+    may write shards of one data set at once, each with its own start, and with the number of writers as step. With
+    layout="v3" a writer continues the last of its shards. Otherwise as ``DatasetWriter``.
 
-    ``shardsize``, ``shardlen``, ``shardstart`` and ``shardstep`` are taken as well.
+    ``shardsize``, ``shardlen``, ``shardstart`` and ``shardstep`` are accepted as well.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ShardedDatasetWriter(Writing):
         layout: str = "v1",
         **newer: Any,
     ) -> None:
-        """None as a size or length is no limit."""
+        """A size or length of None means no limit."""
         self.path = os.fsdecode(directory)
         if "shardlen" in newer:
             shard_length = newer.pop("shardlen")
@@ -56,24 +56,24 @@ class ShardedDatasetWriter(Writing):
             or any(limit is not None and limit < 1 for limit in (self._size, shard_length))
         ):
             raise UsageError(
-                f"{self.path}: shard_start must not be negative, step, size and length of shards at least 1"
+                f"{self.path}: shard_start must be at least 0; shard_step, shard_size and shard_length at least 1"
             )
         self._layout = layout
         self._encoder = Encoder(self.path, spec, encoders, layout)
         self._shard: DatasetWriter | None = None
         self._next, self._rows, self._closed_size, self._shards = self._first, 0, 0, 0
         if os.path.lexists(os.path.join(self.path, NAME)):
-            raise UsageError(f"{self.path}: there is a data set without shards in this folder")
+            raise UsageError(f"{self.path}: this folder has a data set without shards; name another folder")
         make_folder(self.path)
         self._begin(self.path)
 
     def _open(self) -> DatasetWriter:
-        """The shard that the next row belongs to."""
+        """Return the shard for the next row."""
         while self._shard is None:
             folder = os.path.join(self.path, shard_name(self._next))
             self._next += self._step
             if self._layout == "v3" and os.path.isdir(os.path.join(self.path, shard_name(self._next))):
-                continue  # it was closed, and another begun
+                continue  # this shard was closed, since the next one was begun
             self._shard = DatasetWriter.of(folder, self._encoder, self._layout)
             if self._full(self._shard):
                 self._finish()
@@ -84,7 +84,7 @@ class ShardedDatasetWriter(Writing):
         return (length is not None and len(shard) >= length) or (size is not None and shard.size >= size)
 
     def _finish(self) -> None:
-        """Close the shard. When that fails, there is none any more."""
+        """Close the shard, if there is one. If that fails, the shard is dropped."""
         if self._shard is None:
             return
         shard, self._shard = self._shard, None
@@ -93,7 +93,7 @@ class ShardedDatasetWriter(Writing):
         self._shards += 1
 
     def append(self, datapoint: Mapping[str, Any], flush: bool = False) -> int:
-        """Add a row. Returns its number among those of this writer; raises what ``DatasetWriter.append`` raises."""
+        """Add a row. Returns its number among the rows of this writer. Raises as ``DatasetWriter.append``."""
         self._need_open()
         blobs = self._encoder(datapoint)
         try:
@@ -116,8 +116,8 @@ class ShardedDatasetWriter(Writing):
             self._shard.flush()
 
     def close(self) -> None:
-        """Close the last shard. May be called again. Without a row there is one empty shard, and only the writer that
-        begins with shard 0 makes it.
+        """Close the last shard. May be called again. A writer that begins with shard 0 and has no rows makes an empty
+        shard.
         """
         if self.closed:
             return
@@ -127,7 +127,7 @@ class ShardedDatasetWriter(Writing):
         self._finish()
 
     def discard(self) -> None:
-        """Forget what was not flushed of the last shard (v1: all of that shard). Shards that were closed stay."""
+        """Discard rows of the last shard that were not flushed (v1: the whole shard). Closed shards are kept."""
         super().discard()
 
     def _forget(self) -> None:
@@ -142,14 +142,14 @@ class ShardedDatasetWriter(Writing):
 
     @property
     def size(self) -> int:
-        """Bytes of all Bags with their tables in the shards of this writer, if it were closed now."""
+        """The size in bytes of all Bags with their tables in the shards of this writer if it were closed now."""
         return self._closed_size + (self._shard.size if self._shard is not None else 0)
 
     @property
     def shards(self) -> int:
-        """How many shards this writer has begun."""
+        """The number of shards that this writer has begun."""
         return self._shards + (self._shard is not None)
 
     def __len__(self) -> int:
-        """How many rows this writer has written."""
+        """Return the number of rows that this writer has written."""
         return self._rows

@@ -1,4 +1,4 @@
-"""The folders of a data set: which they are, and opened, which records of which files are its rows."""
+"""The folders of a data set: finds them, opens them, and locates their rows in the records of files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fffs.records.source_file import SourceFile
 
 @dataclass(frozen=True)
 class Shard:
-    """Where the rows of one data set are, as record numbers of the store that its files are in.
+    """Locates the rows of one folder, as record numbers of the store that has its files.
 
-    ``columns``: for each key in order the first record and how many there are. ``refs``: the first record of refs.bag,
-    or None for v3, where row i is record i of every column.
+    ``columns``: (first record, number of records) of each key, in order. ``refs``: the first record of refs.bag, or
+    None for v3, where row i is record i of every column.
     """
 
     layout: str
@@ -31,18 +31,18 @@ class Shard:
 
     @property
     def files(self) -> int:
-        """How many it has, the first of which is refs.bag where there is one."""
+        """The number of files. The first one is refs.bag, if it exists."""
         return len(self.columns) + (self.refs is not None)
 
 
 def open_shards(path: str, folders: Sequence[str], spec: dict[str, str]) -> tuple[list[SourceFile], list[Shard]]:
-    """Open folders of one data set, all of them or none: their files, the caller's to close, and what they hold.
+    """Open all folders of a data set, or none. Returns their files, which the caller closes, and shards.
 
-    path: what errors call the data set. spec: of all of them, as ``spec.load_common`` has it.
+    path: the name of the data set in errors. spec: the common spec of the folders, from ``spec.load_common``.
 
     Raises:
         SourceNotFoundError: a file is missing.
-        MetadataError: a Bag is damaged, or they do not belong together.
+        MetadataError: a Bag is damaged, or the folders do not belong together.
         ReadError: the operating system could not read.
 
     """
@@ -50,19 +50,19 @@ def open_shards(path: str, folders: Sequence[str], spec: dict[str, str]) -> tupl
     try:
         shards = [_open_shard(folder, spec, sources) for folder in folders]
         if len({shard.layout == "v3" for shard in shards}) > 1:
-            raise MetadataError(f"{path}: some shards are of granular before 0.22, some are not")
+            raise MetadataError(f"{path}: some shards are of granular before 0.22, others are not")
     except BaseException as error:
         for source in sources:
             source.close()
         if isinstance(error, ReadError) and error.errno == errno.EMFILE:
-            hint = "a shard needs one file per key: raise ulimit -n or read fewer shards"
+            hint = "each shard opens one file per key; raise ulimit -n or read fewer shards"
             raise ReadError(errno.EMFILE, path, hint) from None
         raise
     return sources, shards
 
 
 def _open_shard(folder: str, spec: dict[str, str], sources: list[SourceFile]) -> Shard:
-    """Open the files of a folder, behind those in sources."""
+    """Open the files of a folder, and append them to ``sources``."""
     refs_path = os.path.join(folder, REFS + SUFFIX)
     first = sum(len(source.index) for source in sources)
     layout, refs, rows, size = layout_of(folder, spec), None, -1, 0
@@ -82,17 +82,17 @@ def _open_shard(folder: str, spec: dict[str, str], sources: list[SourceFile]) ->
         if refs is None:
             if rows not in (-1, count):
                 raise MetadataError(
-                    f"{path}: it has {count} records and {next(iter(spec))}{SUFFIX} has {rows}: columns must have one "
-                    "per row. A writer was stopped (DatasetWriter with layout='v3' mends that), or a file was cut"
+                    f"{path}: it has {count} records, but {next(iter(spec))}{SUFFIX} has {rows}; a stopped writer left "
+                    "them (open DatasetWriter with layout='v3' to repair it), or a file was truncated (copy it again)"
                 )
             rows = count
         elif rows == 0 and count:
-            raise MetadataError(f"{path}: it has {count} records, but {refs_path} has no rows; that file was cut")
+            raise MetadataError(f"{path}: it has {count} records, but {refs_path} has no rows: copy that file again")
     return Shard(layout, rows, size, tuple(columns), refs)
 
 
 def layout_of(folder: str, spec: dict[str, str]) -> str:
-    """The layout of all Bags of a data set. No record of refs.bag is empty, so that v1 and v2 can be told apart."""
+    """Return the layout of all Bags of a data set. Records of refs.bag are never empty, so it tells v1 from v2."""
     path = os.path.join(folder, REFS + SUFFIX)
     if REFS in spec or not os.path.lexists(path):
         return "v3"
@@ -101,14 +101,14 @@ def layout_of(folder: str, spec: dict[str, str]) -> str:
 
 
 def shard_name(number: int) -> str:
-    """The folder of a shard."""
+    """Return the name of a shard's folder."""
     return f"{number:06d}"
 
 
 def data_set_folders(path: str) -> list[str]:
-    """The folders of the data set at a path: that path, or its shards in order; none where there is something else.
+    """Return the folders of the data set at a path: the path itself, or its shards in order; [] if it is none.
 
-    A spec.json alone makes no data set: other programs have files of that name. There must be Bags beside it.
+    A folder with a spec.json is a data set only if it also has Bags: other programs use files of that name, too.
 
     Raises:
         MetadataError, ReadError: as ``find_shards``.
@@ -120,21 +120,21 @@ def data_set_folders(path: str) -> list[str]:
 
 
 def is_shard(folder: str) -> bool:
-    """Whether a folder is a data set, or a shard of one, by itself."""
+    """Return whether a folder is a data set without shards, or a shard."""
     if not os.path.lexists(os.path.join(folder, NAME)):
         return False
     try:
         return any(name.endswith(SUFFIX) for name in os.listdir(folder))
     except OSError:
-        return True  # one that we may enter and not list can be opened all the same
+        return True  # without permission to list the folder, its files can still be opened
 
 
 def find_shards(root: str) -> list[str]:
-    """The folders of all shards, in order.
+    """Return the folders of all shards, in order.
 
     Raises:
-        SourceNotFoundError: there is no such folder.
-        MetadataError: there is no shard, one is missing, or one has a number that is none.
+        SourceNotFoundError: the folder does not exist.
+        MetadataError: there are no shards, a shard is missing, or a folder has an invalid number.
         ReadError: the folder cannot be read.
 
     """
@@ -147,7 +147,7 @@ def find_shards(root: str) -> list[str]:
     found = sorted((name for name in names if name.isdigit() and name.isascii()), key=lambda name: (len(name), name))
     for number, name in enumerate(found):
         if name != shard_name(number):
-            raise MetadataError(f"{root}: shard {shard_name(number)} is missing, and {name[:60]} is there")
+            raise MetadataError(f"{root}: shard {shard_name(number)} is missing, but {name[:60]} exists")
     if not found:
         raise MetadataError(f"{root}: no shards (folders 000000, 000001, …) in this folder")
     return [os.path.join(root, name) for name in found]

@@ -1,4 +1,4 @@
-"""The spec of a data set: its keys with their types, from spec.json or from the user, checked before either is used."""
+"""The spec of a data set: its keys with their types, from spec.json or from the user. It is checked before use."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fffs.formats.bag import SUFFIX
 
 NAME = "spec.json"
 REFS = "refs"
-LARGEST = 1 << 20  # bytes of a spec.json; more is a bomb
+LARGEST = 1 << 20  # the most bytes of a spec.json
 WRITTEN_TYPE = re.compile(r"[a-z0-9_-]+(?:\([^()]*\))?(?:\[\])?")
 SPLIT_TYPE = re.compile(r"([^()\[\]]+)(?:\(([^()]*)\))?")
 
 
 @dataclass(frozen=True)
 class Type:
-    """One key's type. ``text`` is without the ``[]`` of a sequence; codecs are called with ``arguments``."""
+    """The type of a key. ``text`` is without the ``[]`` of a sequence; codecs are called with ``arguments``."""
 
     text: str
     name: str
@@ -31,7 +31,7 @@ class Type:
 
     @classmethod
     def parse(cls, text: str, sequences: bool = True) -> Type:
-        """sequences: whether ``[]`` means one, as in v1 and v2."""
+        """Parse a type. sequences: whether ``[]`` marks a sequence, as in v1 and v2."""
         sequence = sequences and text.endswith("[]")
         text = text[:-2] if sequence else text
         split = SPLIT_TYPE.fullmatch(text)
@@ -42,21 +42,21 @@ class Type:
 
 
 def check_key(key: str) -> str | None:
-    """What is wrong with a key as the name of a file, or None."""
+    """Return why a key cannot be the name of a file, or None."""
     try:
         name = f"{key}{SUFFIX}".encode()
     except UnicodeEncodeError:
-        return "is no text"
+        return "is not valid text"
     if not key or key in (".", "..") or "/" in key or "\0" in key:
         return "cannot be the name of a file"
     return "is too long for the name of a file" if len(name) > 255 else None
 
 
 def check(spec: Any, path: str) -> dict[str, str]:
-    """The spec, sorted by its keys, when it is one. path: where it comes from, for the message.
+    """Check a spec and return it, sorted by its keys. path: its origin, for messages.
 
     Raises:
-        MetadataError: it is none, or a key would be no file in the data set's folder.
+        MetadataError: the spec is invalid, or a key cannot be the name of a file.
 
     """
     if not isinstance(spec, Mapping) or not spec:
@@ -72,7 +72,7 @@ def check(spec: Any, path: str) -> dict[str, str]:
 
 
 def check_written(spec: Any, path: str, layout: str) -> dict[str, str]:
-    """The spec of a data set that is to be written; raises UsageError when no granular would read it."""
+    """Check the spec of a data set that is to be written. Raises UsageError if no version of granular could read it."""
     try:
         spec = check(spec, f"{path}: the spec given")
     except MetadataError as error:
@@ -83,47 +83,47 @@ def check_written(spec: Any, path: str, layout: str) -> dict[str, str]:
                 f"{path}: the type {kind!r} of {key!r} must be a name, name(arguments), or one of them and []"
             )
         if layout == "v1" and key == REFS:
-            raise UsageError(f"{path}: no key can be called {REFS!r}: a file of the data set is")
+            raise UsageError(f"{path}: {REFS!r} cannot be a key: {REFS}{SUFFIX} is another file of the data set")
         if layout == "v3" and kind.endswith("[]"):
-            raise UsageError(f"{path}: {key!r} is a sequence, and layout v3 has none; use layout='v1' or one blob")
+            raise UsageError(f"{path}: {key!r} is a sequence, but layout v3 has none; use layout='v1' or one blob")
         if layout == "v3" and not all(re.match(r"[a-z_]", text) for text in (key, kind)):
-            raise UsageError(f"{path}: in layout v3, keys and types begin with a to z or _, not {key!r}: {kind!r}")
+            raise UsageError(f"{path}: in layout v3, keys and types must begin with a-z or _, not {key!r}: {kind!r}")
     return dict(spec)
 
 
 def encode(spec: dict[str, str]) -> bytes:
-    """The bytes of spec.json."""
+    """Return the bytes of spec.json."""
     return json.dumps(spec, sort_keys=True).encode("ascii")
 
 
 def load(folder: str) -> dict[str, str]:
-    """The spec of a data set, sorted by its keys.
+    """Load the spec of a data set, sorted by its keys.
 
     Raises:
-        SourceNotFoundError: there is no spec.json.
-        MetadataError: it is no spec.
-        ReadError: it cannot be read.
+        SourceNotFoundError: spec.json does not exist.
+        MetadataError: spec.json is not a valid spec.
+        ReadError: spec.json cannot be read.
 
     """
     with LocalFile.open(os.path.join(folder, NAME)) as file:
         text = file.read_bytes(0, min(file.size, LARGEST + 1))
     if len(text) > LARGEST:
-        raise MetadataError(f"{file.name}: larger than {LARGEST} bytes, which is no spec")
+        raise MetadataError(f"{file.name}: not a spec: larger than {LARGEST} bytes")
     return parse(text, file.name)
 
 
 def load_common(folders: Sequence[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The spec that all folders of a data set have. given stands in for a spec.json that is missing.
+    """Load the common spec of all folders of a data set. given: replaces a missing spec.json.
 
     Raises:
-        UsageError: given contradicts a spec.json that is there.
-        MetadataError: one folder has another spec than the first. And what ``load`` raises.
+        UsageError: given differs from an existing spec.json.
+        MetadataError: a folder has another spec than the first one. Also as ``load``.
 
     """
     spec = _load_or(given, folders[0])
     for folder in folders[1:]:
         if _load_or(given, folder) != spec:
-            raise MetadataError(f"{os.path.join(folder, NAME)}: not the spec of {folders[0]}")
+            raise MetadataError(f"{os.path.join(folder, NAME)}: differs from the spec of {folders[0]}")
     return spec
 
 
@@ -136,22 +136,22 @@ def _load_or(given: Mapping[str, str] | None, folder: str) -> dict[str, str]:
             raise
         return wanted
     if wanted is not None and wanted != found:
-        raise UsageError(f"{folder}: its {NAME} is not the spec given")
+        raise UsageError(f"{folder}: its {NAME} differs from the spec given")
     return found
 
 
 def parse(text: bytes, path: str) -> dict[str, str]:
-    """The spec that a spec.json holds, sorted by its keys. path: where it comes from. Raises MetadataError."""
+    """Parse a spec.json. Returns the spec, sorted by its keys. path: its origin, for messages. Raises MetadataError."""
     try:
         return check(json.loads(text, object_pairs_hook=lambda pairs: _unique(pairs, path)), path)
     except (ValueError, RecursionError) as error:
         if isinstance(error, MetadataError):
             raise
-        raise MetadataError(f"{path}: not the JSON of a spec: {str(error)[:200]}") from None
+        raise MetadataError(f"{path}: not a spec in JSON: {str(error)[:200]}") from None
 
 
 def _unique(pairs: list[tuple[str, Any]], path: str) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise MetadataError(f"{path}: a key is there twice")
+        raise MetadataError(f"{path}: a key occurs twice")
     return found

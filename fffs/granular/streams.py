@@ -1,4 +1,4 @@
-"""Writing Bags to open files: RecordStream for the records, AppendedBag for a Bag of two files that grows."""
+"""Writes Bags to open files: RecordStream writes records, AppendedBag appends to a Bag of two files."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class TornTailWarning(UserWarning):
-    """A writer that was stopped left an incomplete record or row behind the complete ones; it was cut off."""
+    """A stopped writer left data after the complete records or rows. The data was cut off."""
 
 
 class UnlockedWarning(UserWarning):
-    """A Bag that grows cannot be locked: two writers at once would destroy it."""
+    """A Bag that is appended to cannot be locked. Two writers at once would destroy it."""
 
 
 class RecordStream:
-    """Records, one after another, into a new file, which stays the caller's to close. Not thread-safe."""
+    """Writes adjacent records to a new file, which the caller closes. Not thread-safe."""
 
     def __init__(self, file: NewFile, end: int = 0) -> None:
-        """end: where the first record will begin."""
+        """end: the offset of the first record."""
         self.file = file
         self.end = end
         self.ends = array("Q")
@@ -50,7 +50,7 @@ class RecordStream:
         self._pending = bytearray()
 
     def append(self, data: memoryview) -> None:
-        """Add a record. Raises WriteError, and then the file is of no use any more."""
+        """Add a record. Raises WriteError; the file must then be discarded."""
         if data.nbytes >= BUFFER:
             self.drain()
             self._write(data)
@@ -62,7 +62,7 @@ class RecordStream:
         self.ends.append(self.end)
 
     def drain(self) -> None:
-        """Give everything to the operating system."""
+        """Pass all data to the operating system."""
         self._write(self._pending)
         self._pending.clear()
 
@@ -78,24 +78,24 @@ class RecordStream:
 
     @property
     def size(self) -> int:
-        """Bytes of the Bag with its table in layout v1."""
+        """The size in bytes of the Bag with its table in layout v1."""
         return self.end + 8 * (len(self.ends) + 1)
 
 
 class _GrowingStream(RecordStream):
-    """Of a Bag that readers may have open, and that others may make checksums of."""
+    """Writes to an existing Bag, for which other programs may write checksums at any time."""
 
     def _write(self, data: memoryview | bytearray) -> None:
         with writing(self.file.path):
-            forget_checksums(os.fsencode(self.file.path))  # also those that were made since the last time
+            forget_checksums(os.fsencode(self.file.path))  # also those written since the last call
         super()._write(data)
 
 
 class AppendedBag:
-    """A Bag in layout v3, new or grown, with the lock that keeps other writers out. Not thread-safe.
+    """A Bag in layout v3, new or existing, locked against other writers. Not thread-safe.
 
-    Open it, then ``begin``. ``write_records``, ``write_table`` and ``keep`` make what was appended permanent and
-    visible, ``rollback`` forgets what was not kept. A writer that was killed leaves what it had flushed.
+    Open it, then call ``begin``. ``write_records``, ``write_table`` and ``keep``, in this order, make appended records
+    permanent and visible. ``rollback`` discards records that were not kept. A killed writer leaves what it had flushed.
     """
 
     def __init__(self, path: str) -> None:
@@ -108,23 +108,23 @@ class AppendedBag:
             self.close()
             raise
         self.found = len(self._ends)
-        """How many complete records there are."""
+        """The number of complete records."""
 
     def _open(self) -> None:
         if not self.path.endswith(SUFFIX):
             raise UsageError(f"{self.path}: the name of a Bag must end in {SUFFIX}")
         has_table, has_records = os.path.lexists(self.table), os.path.lexists(self.path)
         if has_table and not has_records:
-            raise MetadataError(f"{self.table}: this table is there, but not {self.path} with the records")
+            raise MetadataError(f"{self.table}: this table exists, but {self.path} with the records is missing")
         if has_records and not has_table and os.path.getsize(self.path):
-            raise UsageError(f"{self.path}: there is no {self.table}: it is a Bag in another layout, or half of one")
+            raise UsageError(f"{self.path}: cannot append: a Bag in another layout, or {self.table} is missing")
         try:
             self._bag = above_standard(os.open(self.path, _OPEN, 0o666))
             self._lock()
             self._refuse_replaced((self._bag, self.path))
             self._index = above_standard(os.open(self.table, _OPEN, 0o600))
             if not os.fstat(self._index).st_size:
-                with contextlib.suppress(PermissionError):  # somebody else's that is there already
+                with contextlib.suppress(PermissionError):  # an existing file of another user
                     rights_of(self._bag, 0o666).give(self._index, 0o600)
             if not all(stat.S_ISREG(os.fstat(fd).st_mode) for fd in (self._bag, self._index)):
                 raise UsageError(f"{self.path}: not a regular file")
@@ -138,14 +138,14 @@ class AppendedBag:
     def _lock(self) -> None:
         if not lock(self._bag, fcntl.LOCK_EX | fcntl.LOCK_NB):
             warnings.warn(
-                f"{self.path}: its file system has no locks: see to it that nobody else appends to it",
+                f"{self.path}: its file system has no locks: make sure that no other writer appends to this file",
                 UnlockedWarning,
                 stacklevel=2,
             )
 
     def _refuse_replaced(self, *files: tuple[int, str]) -> None:
-        """Raise WriterError unless open files are what is under their names. What is written to others would be lost:
-        somebody has replaced them who saw no lock, or removed them.
+        """Raise WriterError unless paths still lead to the open files. Another program may have replaced or removed
+        them in spite of the lock, and whatever is written to the old files would be lost.
         """
         for fd, path in files:
             ours, there = os.fstat(fd), None
@@ -153,24 +153,24 @@ class AppendedBag:
                 there = os.lstat(path)
             if there is None or (has_inode_numbers(fd) and not os.path.samestat(ours, there)):
                 raise WriterError(
-                    f"{path}: it was replaced or removed while a writer was appending to it: what this writer has "
-                    "appended is not in what is there now; write it anew"
+                    f"{path}: it was replaced or removed while a writer was appending to it; the records of this "
+                    "writer are lost, write them again"
                 )
 
     def _load(self) -> Int64Array:
-        """Where the records end that are there."""
+        """Return the ends of the existing records."""
         with LocalFile(duplicate(self._bag), self.path) as bag:
             index = load_index(bag, layout="v3")
         if index.truncated:
             raise MetadataError(
-                f"{self.path}: the table names records behind its end, at byte {index.file_size}: it was cut, and "
-                "nothing is appended to such a file"
+                f"{self.path}: cannot append: it ends at byte {index.file_size}, before the last record in its table; "
+                "it was truncated, copy it again"
             )
         return index.ends
 
     def refuse_lost(self) -> None:
-        """Raise MetadataError when more lies behind the records than one that was not finished: nothing tells what a
-        killed writer had not flushed from records whose entries are lost, as in a copy that is still under way.
+        """Raise MetadataError if more bytes follow the records than one unfinished record may have. They may be records
+        whose table entries are missing, as while a copy is in progress, not only what a killed writer had not flushed.
         """
         ends = self._ends
         end, largest = (int(ends[-1]), int(np.diff(ends, prepend=0).max())) if len(ends) else (0, 0)
@@ -178,23 +178,23 @@ class AppendedBag:
             behind = os.fstat(self._bag).st_size - end
         if behind > largest:
             raise MetadataError(
-                f"{self.path}: {behind} bytes lie behind the {len(ends)} records of {self.table}, more than one record "
-                f"has: wait for a copy that is under way, or copy both again; if a writer was killed, cut off what it "
-                f"had not flushed: truncate -s {end} {shlex.quote(self.path)}"
+                f"{self.path}: {behind} bytes follow the {len(ends)} records of {self.table}, more than a record has; "
+                f"wait for a copy to finish, or copy both files again; if a writer was killed, cut off what it had not "
+                f"flushed: truncate -s {end} {shlex.quote(self.path)}"
             )
 
     def begin(self, count: int) -> None:
-        """Keep the first count of the records that were found, and append behind them.
+        """Keep the first ``count`` of the existing records, and append after them.
 
         Warns:
-            TornTailWarning: something lies behind them. It is cut off, unless the warning is made an error.
+            TornTailWarning: data follows them. It is cut off, unless the warning is made an error.
 
         """
         self._kept, self._kept_end = count, int(self._ends[count - 1]) if count else 0
         self._ends = self._ends[:0]
         if self._is_torn():
             warnings.warn(
-                f"{self.path}: cut off what a stopped writer left behind its first {count} records",
+                f"{self.path}: cut off what a stopped writer left after the first {count} records",
                 TornTailWarning,
                 stacklevel=4,
             )
@@ -203,16 +203,16 @@ class AppendedBag:
         self._truncate()
 
     def _is_torn(self) -> bool:
-        """Whether something lies behind what is kept."""
+        """Return whether data follows the kept records."""
         with writing(self.path):
             return any(os.fstat(fd).st_size != size for fd, size in self._sizes())
 
     def _sizes(self) -> tuple[tuple[int, int], ...]:
-        """The open files, with the size that each has when there is nothing but what is kept."""
+        """Return the open files, each with its size for the kept records alone."""
         return (self._bag, self._kept_end), (self._index, 8 * self._kept)
 
     def _truncate(self) -> None:
-        """Forget what lies behind what is kept, and checksums of it."""
+        """Cut off data after the kept records, and delete checksums of it."""
         if self._is_torn():
             with writing(self.path):
                 for fd, size in self._sizes():
@@ -224,7 +224,7 @@ class AppendedBag:
 
     @property
     def size(self) -> int:
-        """Bytes of the two files together, after a flush."""
+        """The size in bytes of both files together after a flush."""
         return self._stream.end + 8 * len(self)
 
     def append(self, data: memoryview) -> None:
@@ -232,12 +232,12 @@ class AppendedBag:
         self._stream.append(data)
 
     def write_records(self) -> None:
-        """The first half of a flush: the records, which do not count before ``write_table``."""
+        """Write the records, the first half of a flush. Readers see them after ``write_table``."""
         self._stream.drain()
         self._sync(self._bag)
 
     def write_table(self) -> None:
-        """The second half: the table's new entries. Raises WriterError: the files were replaced."""
+        """Write the new table entries, the second half of a flush. Raises WriterError: the files were replaced."""
         self._refuse_replaced((self._bag, self.path), (self._index, self.table))
         with writing(self.path):
             forget_checksums(os.fsencode(self.path))
@@ -245,7 +245,7 @@ class AppendedBag:
         self._sync(self._index)
 
     def keep(self) -> None:
-        """After a flush: what was written is not forgotten any more."""
+        """After a flush, exclude the written records from ``rollback``."""
         self._kept, self._kept_end = len(self), self._stream.end
         del self._stream.ends[:]
 
@@ -254,12 +254,12 @@ class AppendedBag:
             os.fdatasync(fd)
 
     def rollback(self) -> None:
-        """Forget what was appended since the last flush, as far as possible; nothing can be appended any more."""
+        """Discard records appended since the last flush, if possible. Nothing can be appended afterwards."""
         with contextlib.suppress(WriteError):
             self._truncate()
 
     def close(self) -> None:
-        """Close the files as they are."""
+        """Close the files without writing to them."""
         for fd in (self._bag, self._index):
             if fd >= 0:
                 os.close(fd)

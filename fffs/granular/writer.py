@@ -18,7 +18,7 @@ from fffs.granular.spec import Type
 
 
 class Encoder:
-    """Turns rows into blobs by their spec. Immutable."""
+    """Encodes rows as blobs, according to a spec. Immutable."""
 
     def __init__(self, path: str, spec: Mapping[str, str], encoders: Mapping[str, Codec] | None, layout: str) -> None:
         if layout not in ("v1", "v3"):
@@ -34,13 +34,13 @@ class Encoder:
             return encoders[kind.text]
         if kind.name not in encoders:
             raise UsageError(
-                f"{self.path}: there is no encoder for {kind.text!r}, the type of {key!r}; give one in encoders="
+                f"{self.path}: there is no encoder for {kind.text!r}, the type of {key!r}; pass one in encoders="
             )
         encode, arguments = encoders[kind.name], kind.arguments
         return encode if not arguments else lambda value: encode(value, *arguments)
 
     def __call__(self, row: Mapping[str, Any]) -> list[memoryview | list[memoryview]]:
-        """The blobs of a row, for each key in order; raises before anything is written."""
+        """Return the blobs of a row, in the order of keys. Errors are raised before anything is written."""
         if row.keys() != self.spec.keys():
             missing, unknown = sorted(self.spec.keys() - row.keys()), sorted(map(str, row.keys() - self.spec.keys()))
             raise UsageError(f"{self.path}: a row must have exactly the keys of the spec; {missing=}, {unknown=}")
@@ -65,12 +65,12 @@ class DatasetWriter(OutputWriter):
     """Writes rows to a data set in one folder.
 
     layout="v1" (granular 0.6.0 to 0.19.0, byte for byte what 0.6.0 writes): the folder must be new or empty, and
-    appears, complete, when the writer is closed. layout="v3" (granular from 0.22): rows are added to those that are
-    there; what was flushed stays, whatever happens, and what a stopped writer left incomplete is cut off first (of a
-    data set with one key, what ``BagWriter`` would cut off).
+    appears, complete, when the writer is closed. layout="v3" (granular from 0.22): rows are appended to existing ones;
+    flushed rows are permanent. Incomplete rows of a stopped writer are cut off first; in a data set with one key, the
+    rules of ``BagWriter`` apply.
 
-    Leaving the with-block by an exception forgets everything (v3: what was not flushed). Not thread-safe; not to be
-    used in a child of fork.
+    An exception in the with-block discards everything (v3: what was not flushed). Not thread-safe; must not be used in
+    a child of fork.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class DatasetWriter(OutputWriter):
         encoders: Mapping[str, Codec] | None = None,
         layout: str = "v1",
     ) -> None:
-        """encoders: for each type a function to bytes; without them, ``fffs.granular.encoders``."""
+        """encoders: type -> function that returns bytes; default: ``fffs.granular.encoders``."""
         self._open(os.fsdecode(directory), Encoder(os.fsdecode(directory), spec, encoders, layout), layout)
 
     def _open(self, path: str, encoder: Encoder, layout: str) -> None:
@@ -92,7 +92,7 @@ class DatasetWriter(OutputWriter):
 
     @classmethod
     def of(cls, path: str, encoder: Encoder, layout: str) -> DatasetWriter:
-        """A writer with an encoder that is made already."""
+        """Make a writer with an existing encoder."""
         writer = cls.__new__(cls)
         writer._open(path, encoder, layout)
         return writer
@@ -103,12 +103,12 @@ class DatasetWriter(OutputWriter):
         return dict(self._encoder.spec)
 
     def append(self, datapoint: Mapping[str, Any], flush: bool = False) -> int:
-        """Add a row: a value for each key of the spec, a list of them for a sequence. Returns its number.
+        """Add a row: a value for each key of the spec, or a list of values for a sequence. Returns its number.
 
         Raises:
-            UsageError: other keys than those of the spec. Nothing was written, as when an encoder raises.
+            UsageError: the keys differ from those of the spec. Nothing was written, nor if an encoder raises.
             WriterError: the writer is closed.
-            WriteError: the operating system could not write; the writer is closed, see the class for what stays.
+            WriteError: the operating system could not write. The writer is closed; the class says which rows stay.
 
         """
         self._need_open()
@@ -118,13 +118,13 @@ class DatasetWriter(OutputWriter):
         return len(self._output) - 1
 
     def complete(self) -> str:
-        """Write all rows and their tables, after which only ``close`` or ``discard`` is left.
+        """Write all rows and their tables. Afterwards only ``close`` and ``discard`` may be called.
 
         Returns:
-            The path that the data set has until it is closed: of layout v1 a temporary one.
+            The path of the data set until it is closed; for layout v1 it is temporary.
 
         Raises:
-            WriteError: the operating system could not write; the writer is closed.
+            WriteError: the operating system could not write. The writer is closed.
 
         """
         self._need_open()
@@ -135,7 +135,7 @@ class DatasetWriter(OutputWriter):
             raise
 
     def append_blobs(self, blobs: Any) -> None:
-        """Add a row that was encoded."""
+        """Add an encoded row."""
         try:
             self._output.append(blobs)
         except BaseException:

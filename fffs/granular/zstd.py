@@ -1,4 +1,4 @@
-"""Decompressing one record of a ``.bagz``: one zstd frame, never more than the caller's limit."""
+"""Decompresses a record of a ``.bagz``, which is one zstd frame, up to a limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from fffs.granular.optional import ZSTD, library
 
-WINDOW_LOG = 27  # 128 MiB: what decompressors accept unless they are told otherwise
+WINDOW_LOG = 27  # 128 MiB, the default limit of decompressors
 
 
 class Decompressor:
@@ -18,10 +18,10 @@ class Decompressor:
         self._options = {self._zstd.DecompressionParameter.window_log_max: WINDOW_LOG}
 
     def __call__(self, data: Any) -> bytes:
-        """The content of one record. An empty one has no frame.
+        """Return the content of a record. An empty record has no frame.
 
         Raises:
-            ValueError: it is no complete frame, something follows it, or its content is larger than the limit.
+            ValueError: the frame is incomplete, data follows it, or its content is larger than the limit.
 
         """
         if not len(data):
@@ -32,9 +32,9 @@ class Decompressor:
         except self._zstd.ZstdError as error:
             raise ValueError(f"damaged compressed data: {error}") from None
         if len(content) > self.limit:
-            raise ValueError(f"it has more than {self.limit} bytes when decompressed; raise max_record= if it is good")
+            raise ValueError(f"it has more than {self.limit} bytes when decompressed; increase max_record= to read it")
         if not frame.eof:
-            raise ValueError("its compressed data is cut")
+            raise ValueError("its compressed data is truncated")
         if frame.unused_data:
-            raise ValueError("something follows its compressed data")
+            raise ValueError("other data follows its compressed data")
         return content

@@ -45,7 +45,7 @@ class MessageRows:
         """Read and decode a record. See ``Rows``."""
         file, _ = self._store.locate(number)
         if self._store.length(number) > LARGEST:
-            raise self._failure(number, f"its {self._store.length(number)} bytes are more than {LARGEST}, the limit")
+            raise self._failure(number, f"has {self._store.length(number)} bytes; at most {LARGEST} are decoded")
         data = self._store.read_one(number).tobytes()
         schema = self._schemas[id(file)]
         try:
