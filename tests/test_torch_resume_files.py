@@ -32,7 +32,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_data_set_that_grew_is_refused(tmp_path: Path, kind: Callable[[Path, int], Any]) -> None:
     _, state = begun(DataLoader(kind(write(tmp_path / "a.ffr", 53), 53), 4))
     grown = DataLoader(kind(write(tmp_path / "b.ffr", 56), 56), 4)  # as many batches
-    with pytest.raises(UsageError, match="samples 53, and this one has samples 56"):
+    with pytest.raises(UsageError, match="samples 53, but this one has samples 56"):
         grown.load_state_dict(state)
 
 
@@ -139,7 +139,7 @@ def test_data_sets_that_have_each_other_are_compared_in_time(path: Path) -> None
 def test_other_indices_of_a_subset_are_refused(path: Path, kind: Any) -> None:
     _, state = begun(DataLoader(kind(Dataset(path), range(20)), 4))
     DataLoader(kind(Dataset(path), list(range(20))), 4).load_state_dict(state)
-    with pytest.raises(UsageError, match="with indices that are not those of this one"):
+    with pytest.raises(UsageError, match="with indices that differ from those of this one"):
         DataLoader(kind(Dataset(path), range(1, 21)), 4).load_state_dict(state)
 
 
@@ -189,7 +189,7 @@ def test_more_or_fewer_files_that_are_open_are_no_other_data_set(parts: list[Pat
     for opened in ((0,), (2, 3)):
         with pytest.raises(UsageError, match="the data set reads other files than the run began with") as caught:
             make(*opened).load_state_dict(state)
-        assert f"of its {len(opened)}, {len(opened) - 1} are among the 2 of then" in str(caught.value)
+        assert f"of its {len(opened)}, {len(opened) - 1} are among the 2 of the run" in str(caught.value)
     changed = DataLoader(Lazy([write(parts[0].with_name("b.ffr"), N)] * 4, keep), 4)
     changed.load_state_dict(state)  # none is open
 

@@ -153,7 +153,7 @@ def test_what_is_no_state_is_refused(path: Path, state: Any) -> None:
 
 def test_a_state_of_another_loader_is_refused(path: Path) -> None:
     state = DataLoader(Tagged(path), 4).state_dict()
-    with pytest.raises(ValueError, match="batch_size 4, and this one has batch_size 5"):
+    with pytest.raises(ValueError, match="batch_size 4, but this one has batch_size 5"):
         DataLoader(Tagged(path), 5).load_state_dict(state)
     with pytest.raises(ValueError, match="version"):
         DataLoader(Tagged(path), 4).load_state_dict({**state, "version": 1})

@@ -193,7 +193,7 @@ def test_indices_of_a_subset_may_be_others_in_each_epoch(path: Path, at: int) ->
     resumed = make(range(20, 40))
     resumed.load_state_dict(state)
     assert plain(resumed) == plain(batches)
-    with pytest.raises(UsageError, match="with indices that are not those of this one"):
+    with pytest.raises(UsageError, match="with indices that differ from those of this one"):
         make(range(20)).load_state_dict(state)
 
 

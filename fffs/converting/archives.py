@@ -170,7 +170,7 @@ class Zip(Archive):
                     "supported; unpack it, pack the folder"
                 )
             if info.file_size > info.compress_size * ZIP_RATIO:
-                raise MetadataError(f"{self.path}: {info.filename!a:.200} claims to have more bytes than is possible")
+                raise MetadataError(f"{self.path}: {info.filename!a:.200} claims more bytes than it can have")
             if kind == stat.S_IFREG:
                 self.names.add_file(name, k, info.file_size, stat.S_IMODE(mode) if mode else 0o644, mtime)
             else:

@@ -182,7 +182,7 @@ def _refuse_torn(request: Request, to: str | None, *, several: bool) -> None:
             + ("convert each one separately" if several else "omit --parts and --part-size")
         )
     if not request.from_:
-        raise UsageError(f"{request.source}: {what}: its names would be lost; --from ffrecord converts the records")
+        raise UsageError(f"{request.source}: {what}: the names would be lost; --from ffrecord converts the records")
 
 
 # ---------------------------------------------------------------- what is written

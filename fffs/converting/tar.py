@@ -156,7 +156,7 @@ def _content(stream: Stream, size: int) -> bytes:
 
 
 def _check(block: bytes) -> None:
-    """Compare a header's checksum, a sum of bytes, which some programs add as signed. It must not be blank."""
+    """Compare a header's checksum, a sum of bytes, which some programs add as signed. Other numbers may be blank."""
     if not _has_digit(block[148:156]):
         raise _BadHeaderError("its header has no checksum")
     stored = _number(block[148:156])

@@ -133,7 +133,7 @@ def _load(files: list[SourceFile], layout: Callable[[list[SourceFile]], _Loaded]
         for file in loaded.files
         if file.index.truncated
     )
-    # From here on the store owns the files, so nothing may fail before the return.
+    # This is the last step: from here on the store owns the files.
     store = RecordStore(loaded.files, ReadPolicy(check=check_data))
     return TreeView(loaded.tree, store, (*cut, *loaded.warnings), loaded.layout)
 

@@ -82,7 +82,7 @@ class View(Closing):
         raise NotImplementedError
 
     def lookup(self, inode: int, name: bytes) -> int | None:
-        """Return the inode of a name in a directory, or None. NFS servers also look up ``..``."""
+        """Return the inode of a name in a directory, or None. NFS servers, which keep only inodes, look up ``..``."""
         raise NotImplementedError
 
     def entries(self, inode: int, start: int = 0) -> Iterator[tuple[bytes, int]]:

@@ -56,7 +56,7 @@ class Linker:
         return True
 
     def link(self, node: int, size: int, old: bytes, path: bytes) -> bytes:
-        """Give a node of that size, which exists at ``old``, the name ``path``, too. Returns ``old`` for the next call.
+        """Make ``path`` a further name of a node, which has that size and exists at ``old``. Returns the next ``old``.
 
         Raises UnsupportedError, OSError, and what copying raises.
         """

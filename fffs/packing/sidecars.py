@@ -84,7 +84,7 @@ def _write(source: SourceFile) -> str:
     """Compute and write the sidecar of an open file. Returns the path of the sidecar.
 
     Raises:
-        ReadError, TruncatedError: a record cannot be read. SourceChangedError: the file changed meanwhile.
+        ReadError, TruncatedError: a record cannot be read. SourceChangedError: the file changed.
         WriteError: the sidecar cannot be written.
         UsageError: the file has 2**32 records or more.
 

@@ -68,7 +68,7 @@ def unpack(
         UsageError: the target exists and is not an empty folder.
         UnsupportedError: files share records and would take more bytes than the source has; or the file system cannot
             make all hard links, and the copies in their place would take more than that.
-        ChecksumError, TruncatedError, ReadError: a record is bad, and leave_out is None. The target is not created.
+        ChecksumError, TruncatedError, ReadError: a record is bad, and leave_out is None. The target is unchanged.
         WriteError: the target cannot be written.
 
     """

@@ -8,7 +8,7 @@ these data sets, too.
 from __future__ import annotations
 
 try:
-    import torch as _torch  # noqa: F401 - asked for here, so that the message below is the one that is seen
+    import torch as _torch  # noqa: F401 - imported first, so that a missing torch gives the message below
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("fffs.torch needs torch: pip install 'fffs[torch]'", name=error.name) from error
 

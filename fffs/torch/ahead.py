@@ -1,4 +1,4 @@
-"""Loaders without workers: the next batch is announced, so that the disk works while the program computes."""
+"""Announces the next batch in loaders without workers, so that the disk works while the program computes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from torch.utils.data.distributed import DistributedSampler
 
 from fffs.torch.dataset import Dataset
 
-# Their order does not depend on when they are asked. Others may draw numbers that somebody else draws in between, or
-# choose by what became of the batch before.
+# Samplers whose order does not depend on when they are asked for a batch. Others may share a generator with code that
+# runs in between, or choose indices by the results of the previous batch.
 KNOWN = (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 
 
 def has_fixed_order(sampler: Any) -> bool:
-    """Whether a sampler, of batches or of indices, is known to give the same when it is asked for a batch early."""
+    """Return whether a sampler, of batches or indices, is known to give the same if it is asked for a batch early."""
     while type(sampler) is BatchSampler:
         sampler = sampler.sampler
     if type(sampler) is RandomSampler:
@@ -34,15 +34,15 @@ def has_fixed_order(sampler: Any) -> bool:
 
 
 class Announced:
-    """Batches of indices, each of which is announced to the data set before the one in front of it is given out.
+    """Iterates over batches of indices, and announces each to the data set before it returns the previous one.
 
-    Only as long as anything comes from disks, which the kernel tells for the process: in memory it would be in vain.
-    Never the last one: to complete it, RandomSampler's generator is asked for the next permutation already, which is
-    too early for whoever stops there.
+    A batch is announced only if the process has recently read from disks, which getrusage(2) tells; data in memory
+    needs no announcement. The last batch is never announced: to complete it, a RandomSampler already draws the next
+    permutation from its generator, which is too early for a loop that stops there.
     """
 
     def __init__(self, batches: Iterator[Any], left: int, dataset: Dataset) -> None:
-        """left: how many batches there are."""
+        """left: the number of batches."""
         self._batches, self._left, self._dataset = batches, left, dataset
         self._held: deque[Any] = deque()
         self._before = _from_disks()
@@ -54,10 +54,10 @@ class Announced:
         if not self._held:
             self._pull()
         if len(self._held) == 1 and self._left > 1:
-            with contextlib.suppress(StopIteration):  # a sampler that is shorter than it says
+            with contextlib.suppress(StopIteration):  # the sampler is shorter than its len()
                 self._pull()
                 self._announce(self._held[-1])
-        return self._held.popleft()  # last: an interrupt before this loses no batch
+        return self._held.popleft()  # the last step, so that an interrupt before it loses no batch
 
     def _pull(self) -> None:
         self._held.append(next(self._batches))
@@ -66,7 +66,7 @@ class Announced:
     def _announce(self, batch: Any) -> None:
         now = _from_disks()
         if now != self._before and isinstance(batch, list):
-            with contextlib.suppress(Exception):  # whoever reads it will be told
+            with contextlib.suppress(Exception):  # reading the batch reports errors
                 self._dataset.announce(batch)
         self._before = now
 

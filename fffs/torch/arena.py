@@ -1,12 +1,12 @@
-"""Arena: shared memory in which the workers of a loader hand over their batches, used again and again.
+"""Arena: reusable shared memory through which the workers of a loader pass their batches to the parent.
 
 torch makes new shared memory for every tensor that leaves a worker: the kernel clears its pages, both processes fault
-them in, and its descriptor goes through a socket. An arena is one memory file that lives as long as the workers. It is
-cut into regions; a worker takes a free one, puts the tensors of a batch there, and sends their places. In the parent
-they become ordinary tensors, and when the last of them is gone the region is free again.
+them in, and its descriptor goes through a socket. An arena is one memory file that exists as long as the workers. It is
+divided into regions. A worker takes a free region, writes the tensors of a batch into it, and sends their offsets. In
+the parent they become ordinary tensors, and when the last of them is deleted, the region is free again.
 
-A region's memory is allocated when it is first written. The file has no name: nothing is left behind whatever dies, and
-the size of /dev/shm is no limit.
+A region's memory is allocated when it is first written. The file has no name, so that it disappears with its processes,
+and the size of /dev/shm does not limit it.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _arenas: weakref.WeakValueDictionary[str, Arena] = weakref.WeakValueDictionary()
 class Arena:
     """The memory file. The parent makes it, and its workers get it by fork or pickle.
 
-    May be used from any thread. A region is written by one worker, and given back by the parent alone.
+    May be used from any thread. A region is written by one worker; the parent frees it.
     """
 
     def __init__(self, workers: int, regions: int) -> None:
-        """workers: how many there will be. regions: how many batches of each may be in use at once."""
+        """workers: the number of workers. regions: how many batches of each worker may be in use at once."""
         header = -(-workers * regions // mmap.PAGESIZE) * mmap.PAGESIZE
         self._regions, self._header = regions, header
         self._key = secrets.token_hex(8)
         self._fd = memory_file("fffs-arena")
         self._maps: dict[int, mmap.mmap] = {}
         os.ftruncate(self._fd, header + workers * regions * SPAN)
-        self._busy = mmap.mmap(self._fd, header)  # a byte per region: 0 when it is free
+        self._busy = mmap.mmap(self._fd, header)  # a byte per region: 0 if it is free
         _arenas[self._key] = self
 
     def __del__(self) -> None:
@@ -57,7 +57,7 @@ class Arena:
         return _attach, (DupFd(self._fd), self._key, self._regions, self._header)
 
     def take(self, worker: int) -> Parcel | None:
-        """Of a worker: a parcel in a free region, or None when the parent holds all of them."""
+        """In a worker, return a parcel in a free region, or None if all regions are in use."""
         first = worker * self._regions
         region = self._busy.find(b"\0", first, first + self._regions)
         if region < 0:
@@ -66,11 +66,11 @@ class Arena:
         return Parcel(self, region)
 
     def give_back(self, region: int) -> None:
-        """Nobody refers to the region any more."""
+        """Mark a region as free."""
         self._busy[region] = 0
 
     def memory(self, region: int, size: int) -> npt.NDArray[np.uint8]:
-        """At least size bytes from the region's beginning: a new array."""
+        """Return a new array with at least the first ``size`` bytes of a region."""
         mapped = self._maps.get(region)
         if mapped is None or len(mapped) < size:
             mapped = mmap.mmap(self._fd, -(-size // STEP) * STEP, offset=self._header + region * SPAN)
@@ -79,7 +79,7 @@ class Arena:
 
 
 def _attach(fd: Any, key: str, regions: int, header: int) -> Arena:
-    """Of a worker that was not forked: its parent's arena."""
+    """Open the parent's arena in a worker that was not forked."""
     arena = Arena.__new__(Arena)
     arena._fd, arena._key, arena._regions, arena._header = fd.detach(), key, regions, header
     arena._maps, arena._busy = {}, mmap.mmap(arena._fd, header)
@@ -87,14 +87,14 @@ def _attach(fd: Any, key: str, regions: int, header: int) -> Arena:
 
 
 class Parcel:
-    """The tensors of one batch, in one region. Made by a worker; pickled, it arrives as a lease of the region."""
+    """The tensors of one batch, in one region. A worker makes it; unpickled, it becomes a lease of the region."""
 
     def __init__(self, arena: Arena, region: int) -> None:
         self._arena, self._region = arena, region
         self.size = 0
 
     def room(self, size: int) -> tuple[npt.NDArray[np.uint8], int]:
-        """Memory for one tensor, uint8[size], and where in the region that is. Raises MemoryError beyond 64 GiB."""
+        """Allocate uint8[size] for a tensor. Returns it and its offset. Raises MemoryError beyond 64 GiB per batch."""
         start = -(-self.size // ALIGNMENT) * ALIGNMENT
         if start + size > SPAN:
             raise MemoryError("a batch of more than 64 GiB does not fit into shared memory")
@@ -102,14 +102,14 @@ class Parcel:
         return self._arena.memory(self._region, max(self.size, 1))[start : self.size], start
 
     def new(self, dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[torch.Tensor, Any]:
-        """A tensor to be written, and what is to be sent in its place."""
+        """Make a tensor in the region. Returns it, and an object to send in its place."""
         count = int(np.prod(shape, dtype=np.int64))
         memory, start = self.room(count * dtype.itemsize)
         tensor = torch.from_numpy(memory).view(dtype) if count else torch.empty(0, dtype=dtype)
         return tensor.view(shape), Sent(self, start, dtype, shape)
 
     def give_back(self) -> None:
-        """Nothing will be sent."""
+        """Free the region without sending the batch."""
         self._arena.give_back(self._region)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -117,7 +117,7 @@ class Parcel:
 
 
 class Sent:
-    """A tensor in a parcel. Pickled in a worker, it arrives as that tensor."""
+    """A tensor in a parcel. Pickled in a worker, it becomes that tensor in the parent."""
 
     def __init__(self, parcel: Parcel, start: int, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         self._arguments = (parcel, start, dtype, tuple(shape))
@@ -133,12 +133,12 @@ def _tensor(lease: npt.NDArray[np.uint8], start: int, dtype: torch.dtype, shape:
     count = int(np.prod(shape, dtype=np.int64))
     if count == 0:
         return torch.empty(shape, dtype=dtype)
-    # It keeps the lease alive, and so does everything that shares its storage.
+    # The tensor, and everything that shares its storage, keeps the lease alive.
     return torch.frombuffer(lease, dtype=dtype, count=count, offset=start).view(shape)
 
 
 def _lease(key: str, region: int, size: int) -> npt.NDArray[np.uint8]:
-    """The memory of a parcel, as an array whose end gives the region back."""
+    """Return the memory of a parcel as an array. When the array is deleted, the region is freed."""
     arena = _arenas[key]
     memory = arena.memory(region, max(size, 1))
     lease = _Lease(arena, region)
@@ -148,23 +148,23 @@ def _lease(key: str, region: int, size: int) -> npt.NDArray[np.uint8]:
 
 
 class _Lease:
-    """A region that the parent holds: until nobody refers to it here, nor in a process forked meanwhile."""
+    """A region in use by the parent. It is freed when no tensor here or in a process forked meanwhile refers to it."""
 
     def __init__(self, arena: Arena, region: int) -> None:
-        # Not the arena itself: when the workers are gone, their regions need not be given back.
+        # A weak reference: when the workers are gone, their regions need not be freed.
         self._arena, self._region, self._owner = weakref.ref(arena), region, os.getpid()
         self.children: list[_Children] = []
 
     def end(self) -> None:
-        """Nobody in this process refers to the region any more."""
+        """Called when no tensor in this process refers to the region any more."""
         if os.getpid() != self._owner:
-            return  # only the parent tells
+            return  # only the process that made the lease frees the region
         del _leases[id(self)]
         if not self.give_back():
             _inherited.append(self)
 
     def give_back(self) -> bool:
-        """Give the region back, unless children still have it."""
+        """Free the region, unless children still use it. Returns whether the lease is over."""
         arena = self._arena()
         if arena is not None and not all(children.gone() for children in self.children):
             return False
@@ -174,7 +174,7 @@ class _Lease:
 
 
 class _Children:
-    """The processes forked at one moment, and theirs: gone when nobody holds the pipe's writing end any more."""
+    """The processes of one fork and their descendants. They are gone when the writing end of the pipe is closed."""
 
     def __init__(self) -> None:
         self._read, self.write = pipe()
@@ -193,13 +193,13 @@ class _Children:
             os.close(self._read)
 
 
-_leases: dict[int, _Lease] = {}  # that tensors of this process hold
-_inherited: list[_Lease] = []  # ended here, maybe not in children
-_forking: list[_Children] = []  # while this process forks
+_leases: dict[int, _Lease] = {}  # leases that tensors of this process hold
+_inherited: list[_Lease] = []  # leases that ended in this process, but maybe not in its children
+_forking: list[_Children] = []  # not empty while this process forks
 
 
 def settle() -> None:
-    """Give back what only children held that are gone."""
+    """Free regions whose last users were children that are gone."""
     if _inherited:
         _inherited[:] = [lease for lease in _inherited if not lease.give_back()]
 
@@ -218,7 +218,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    # Its parent's leases are none of its business; that it holds the pipe's writing end is all it does for them.
+    # Only the parent ends its leases. The child keeps the writing end of the pipe open as long as it lives.
     _leases.clear()
     _inherited.clear()
     _forking.clear()

@@ -1,4 +1,4 @@
-"""Batches between a sampler and a training loop: what workers are asked for, and how samples become tensors."""
+"""Batches on their way from a sampler to a training loop: requests to workers, and collating samples to tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import default_collate, get_worker_info
-from torch.utils.data._utils.collate import collate as collate_with  # documented, in spite of its place
+from torch.utils.data._utils.collate import collate as collate_with  # documented, although in a private module
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from fffs.native import lib
@@ -20,10 +20,10 @@ from fffs.torch.arena import Arena, Parcel
 
 
 class Batch(list[int]):
-    """The indices of a batch, on their way from our DataLoader to a Dataset.
+    """The indices of a batch, passed from our DataLoader to a Dataset.
 
-    ``seed`` is for the random numbers that samples may use. ``joined`` says that ``Collate`` comes next, which takes
-    unread ``Records``. ``single`` asks for the one sample itself, not for a list of one.
+    ``seed``: for the random numbers that samples may use. ``joined``: the result goes to ``Collate``, which accepts
+    ``Records`` that are not read yet. ``single``: return the one sample itself, not a list of one.
     """
 
     def __init__(self, indices: Iterable[int], seed: int, joined: bool = False, single: bool = False) -> None:
@@ -35,15 +35,15 @@ class Batch(list[int]):
 
 
 class Records:
-    """Raw records that are not read yet: ``Collate`` decides where their bytes land."""
+    """Raw records that are not read yet. ``Collate`` reads them, directly into their final memory."""
 
     def __init__(self, reader: FileReader, indices: list[int], one_length: bool) -> None:
-        """one_length: all records of the data set have the same."""
+        """one_length: all records of the data set have the same length."""
         self.reader, self.indices, self.one_length = reader, indices, one_length
 
 
 class RecordBatch:
-    """Records of different lengths, one after another in one tensor.
+    """Records of different lengths, adjacent in one tensor.
 
     A sequence: ``batch[i]`` is record i, a 1-D uint8 tensor that shares the batch's memory. May be pickled.
 
@@ -67,11 +67,11 @@ class RecordBatch:
         return (self[k] for k in range(len(self)))
 
     def pin_memory(self, device: Any = None) -> RecordBatch:
-        """A copy in pinned memory; ``DataLoader(pin_memory=True)`` calls it. The device is torch's concern."""
+        """Return a copy in pinned memory. ``DataLoader(pin_memory=True)`` calls this. device: ignored."""
         return RecordBatch(self.data.pin_memory(), self.offsets)
 
     def to(self, *args: Any, **kwargs: Any) -> RecordBatch:
-        """The batch with its data elsewhere, as ``torch.Tensor.to``."""
+        """Return the batch with its data converted by ``torch.Tensor.to``."""
         return RecordBatch(self.data.to(*args, **kwargs), self.offsets)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -84,7 +84,7 @@ class RecordBatch:
 class Collate:
     """The ``collate_fn`` of our DataLoader: torch's default, or the user's; in workers, its tensors go into the arena.
 
-    Results are those of torch, with one addition: raw records of different lengths, which torch refuses, become a
+    Results are those of torch, except that raw records of different lengths, which torch refuses, become a
     ``RecordBatch``.
     """
 
@@ -93,7 +93,7 @@ class Collate:
         self.arena: Arena | None = None
 
     def __call__(self, batch: Any) -> Any:
-        """What the training loop gets, or, in a worker, what is sent to become that."""
+        """Return the batch for the training loop, or, in a worker, objects that become it when they are unpickled."""
         worker = get_worker_info()
         parcel = self.arena.take(worker.id) if worker is not None and self.arena is not None else None
         if parcel is None:
@@ -119,7 +119,7 @@ class Collate:
 
 
 def _join(records: Records, parcel: Parcel | None) -> Any:
-    """Records as uint8[k, length], or a RecordBatch where lengths differ."""
+    """Read records as uint8[k, length], or as a RecordBatch if lengths differ."""
     if parcel is None:
         buffer, ends = records.reader.read_joined(records.indices)
         if not buffer.size:
@@ -143,7 +143,7 @@ def _is_matrix(records: Records, size: int) -> bool:
 
 
 def _can_move(tensor: Any) -> bool:
-    """Whether a copy of its numbers is as good as the tensor itself."""
+    """Return whether a plain copy of the numbers can replace the tensor."""
     return (
         type(tensor) is torch.Tensor
         and tensor.layout is torch.strided
@@ -161,7 +161,7 @@ def _copy(tensor: Any, parcel: Parcel) -> Any:
 
 
 def _move(value: Any, parcel: Parcel) -> Any:
-    """What a user's collate_fn made, with the tensors in plain containers moved; others go as torch sends them."""
+    """Move the tensors in plain containers to a parcel. torch sends all others in its own way."""
     kind = type(value)
     if kind is dict:
         return {key: _move(item, parcel) for key, item in value.items()}
@@ -173,7 +173,7 @@ def _move(value: Any, parcel: Parcel) -> Any:
 
 
 def _into(parcel: Parcel) -> dict[Any, Callable[..., Any]]:
-    """torch's collate functions, with tensors stacked in a parcel."""
+    """Return torch's collate functions, changed to stack tensors in a parcel."""
 
     def stack(batch: Any, *, collate_fn_map: Any = None) -> Any:
         first = batch[0]
@@ -202,7 +202,7 @@ def _into(parcel: Parcel) -> dict[Any, Callable[..., Any]]:
 
 @contextlib.contextmanager
 def random_numbers(seed: int) -> Iterator[None]:
-    """Seed torch's, numpy's and Python's global generators; outside of workers, put them back afterwards."""
+    """Seed torch's, numpy's and Python's global generators. Outside of workers, restore them afterwards."""
     if get_worker_info() is not None:
         _seed(seed)
         yield
@@ -223,11 +223,11 @@ def _seed(seed: int) -> None:
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the accelerators, too
 
 
-_settled = 0  # the worker that has its share of threads, by process
+_settled = 0  # the process id of the worker whose number of threads is set
 
 
 def share_threads() -> None:
-    """In a worker: read with no more threads than its share of the cores, unless FFFS_THREADS says how many."""
+    """Limit the reading threads of a worker to its share of the cores, unless FFFS_THREADS is set."""
     global _settled
     worker = get_worker_info()
     if worker is None or _settled == os.getpid():

@@ -22,30 +22,30 @@ from fffs.torch.fingerprint import fingerprint
 from fffs.torch.order import Kind, Order
 from fffs.torch.samplers import length
 
-SPARE = 6  # batches of a worker that the training loop may hold at once, beyond those that wait for it
+SPARE = 6  # batches of a worker that the training loop may hold at once, in addition to prefetched ones
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """Loads batches as ``torch.utils.data.DataLoader``: same arguments, same order for the same seed.
 
-    What it adds:
+    Differences:
 
-    - Batches come from workers through shared memory that is used again, not through ``/dev/shm``. They are ordinary
-      tensors, and the caller's for as long as he likes. While many are kept, others come in torch's way.
+    - Batches come from workers through reused shared memory, not through ``/dev/shm``. They are ordinary tensors, and
+      the caller may keep them. While many are kept, further ones come in torch's way.
     - Raw records of different lengths are collated into a ``RecordBatch``.
-    - Without workers, the next batch is announced to the disk before one is read, where batches come from disks and the
-      sampler is one of torch's own: it comes while the program computes. See ``Dataset.announce``.
-    - ``set_step(k)``: epochs that begin at batch k.
+    - Without workers, the next batch is announced to the disk before the current one is read, so that it is loaded
+      while the program computes. This needs a sampler of torch, and data that comes from disks. See
+      ``Dataset.announce``.
+    - ``set_step(k)``: epochs begin at batch k.
     - ``state_dict()`` and ``load_state_dict()``, at any time between two batches: the resumed run gets the batches that
-      the other would have got next, in this epoch and the following ones, with any number of workers, persistent or
-      not. So that this holds for random augmentations, too, the
-      global generators of torch, numpy and Python are seeded for each batch, from the order's generator and the
-      batch's position; after a batch that is loaded in this process they are put back. (For other data sets than
-      ``fffs.torch.Dataset``, the order alone is resumed.) What would not be the same is refused: see
-      ``load_state_dict``. ``set_step`` is no part of the state.
+      the saved run would have got next, in this epoch and the following ones, with any number of workers, persistent or
+      not. To make random augmentations resumable, too, the global generators of torch, numpy and Python are seeded for
+      each batch, from the order's generator and the batch's position; after a batch is loaded in this process, they are
+      restored. (For data sets other than ``fffs.torch.Dataset``, only the order is resumed.) A state that would give
+      other batches is refused: see ``load_state_dict``. ``set_step`` is not part of the state.
 
     With ``batch_size=None`` a data set gives one sample for each index of the sampler, or a list of samples for a list.
-    Not thread-safe. A child of fork must not go on with its parent's iterator.
+    Not thread-safe. A child of fork must not continue its parent's iterator.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         skippable: bool = True,
         **others: Any,
     ) -> None:
-        """Arguments are torch's, ``others`` those of newer releases. skippable=False: no ``set_step``."""
+        """Arguments are those of torch; ``others`` those of newer releases. skippable=False: forbid ``set_step``."""
         self._order: Order | None = None
         self.skippable = skippable
         ours = isinstance(dataset, Dataset)
@@ -106,7 +106,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     @property
     def _index_sampler(self) -> Any:
-        # What torch's iterators take indices from.
+        # torch's iterators take indices from this.
         return super()._index_sampler if self._order is None else self._order
 
     def __iter__(self) -> Any:
@@ -118,11 +118,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     @property
     def _has_workers(self) -> bool:
-        """Whether the next iterator is that of workers that are there already."""
+        """Whether the next iterator uses workers that already run."""
         return self.persistent_workers and self._iterator is not None
 
     def _start(self) -> Any:
-        """torch's iterator, which takes the seed of its workers from where the order says."""
+        """Make torch's iterator, which draws the seed of its workers from the order's ``seed_source``."""
         if self._order is None:
             return self._make_iterator()
         users = self.generator
@@ -133,15 +133,15 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self.generator = users
 
     def _make_iterator(self) -> Any:
-        """torch's iterator, with an arena for the workers that it starts."""
+        """Make torch's iterator, with an arena if it starts workers."""
         if self.num_workers == 0 or self._has_workers:
             return super().__iter__()
         collate: Any = self.collate_fn
-        with contextlib.suppress(OSError):  # a limit on the size of files: torch's way remains
+        with contextlib.suppress(OSError):  # the size of files is limited: torch's own way is used
             collate.arena = Arena(self.num_workers, (self.prefetch_factor or 2) + SPARE)
         try:
             iterator: Any = super().__iter__()
-            iterator.arena = collate.arena  # lives as long as the workers
+            iterator.arena = collate.arena  # the arena exists as long as the workers
             return iterator
         finally:
             collate.arena = None
@@ -150,67 +150,67 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _skippable(self) -> Order:
         if self._order is None:
-            raise UsageError("an iterable data set has no order: batches of it cannot be passed over")
+            raise UsageError("an iterable data set has no order: its batches cannot be skipped or resumed")
         if getattr(self, "in_order", True) is not True:
-            raise UsageError("with in_order=False nobody knows which batches come next; leave it out")
+            raise UsageError("with in_order=False, the order of batches is not known; omit in_order")
         return self._order
 
     def set_step(self, step: int) -> None:
-        """Begin the following epochs at batch ``step``, until this is called again; nothing before it is read.
+        """Begin the following epochs at batch ``step``, until this is called again. Skipped batches are not read.
 
-        ``len()`` is that of the rest. Raises UsageError: there are fewer batches, or the loader is not skippable.
+        ``len()`` is then the number of remaining batches. Raises UsageError: too few batches, or not skippable.
         """
         if not self.skippable:
             raise UsageError("this DataLoader was made with skippable=False")
         order, step = self._skippable(), operator.index(step)
         if step < 0 or (order.batches is not None and step > order.batches):
-            raise UsageError(f"an epoch has {order.batches} batches: it cannot begin at batch {step}")
+            raise UsageError(f"an epoch of {order.batches} batches cannot begin at batch {step}")
         order.step = step
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, for ``load_state_dict``, to be saved with the model. Each rank has its own.
+        """Return the state for ``load_state_dict``, to be saved with the model. Each rank has its own state.
 
-        What is saved besides the position is the state of the generator that the order came from. Where that is torch's
-        global one (``shuffle=True`` without ``generator``), loading puts it back to what it is now.
+        Besides the position, it has the state of the generator that the order came from. If this is torch's global
+        generator (``shuffle=True`` without ``generator``), loading restores that generator to its current state.
         """
         return self._skippable().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where another loader, of the same data set and batch size, was: with the next iterator.
+        """Continue, with the next iterator, where another loader of the same data set and batch size was.
 
-        A sampler of torch resumes, one that has ``state_dict`` and ``load_state_dict``, and one whose order comes from
-        torch's global generator or from its attribute ``generator`` alone. Any other is known by its batches only: what
-        it gave before the state was saved is compared with what it gives now, and that is an error where they differ.
-        Between two epochs there is nothing to compare.
+        These samplers can be resumed: those of torch, those that have ``state_dict`` and ``load_state_dict``, and those
+        whose order comes only from torch's global generator or from their attribute ``generator``. For any other, the
+        batches that it gave before the state was saved are compared with those that it gives now, and a difference is
+        an error. Between two epochs there is nothing to compare.
 
-        Of a state that was saved after the last batch of an epoch, nothing is left: the next iterator is empty, unless
-        the sampler is told another epoch (``set_epoch``) before: then that is the one that begins.
+        If the state was saved after the last batch of an epoch, the next iterator is empty, unless the sampler is told
+        another epoch (``set_epoch``) before; then that epoch begins.
 
         Raises:
-            UsageError: the state is none; or the data set, its files, batch_size, drop_last, the kind of the sampler or
-            what that was made with are not those of the other loader. From the next iterator: the sampler gives another
-            order than it gave then. Nothing has changed where this raises.
+            UsageError: the state is invalid; or the data set, its files, batch_size, drop_last, the type of the sampler
+            or its arguments differ from those of the other loader. From the next iterator: the sampler gives another
+            order than in the saved run. If this raises, nothing has changed.
 
         Warns:
-            UserWarning: between two epochs, the order of the next one may come from what the state does not have.
+            UserWarning: between two epochs, the order of the next one may depend on something that is not in the state.
 
         """
         self._skippable().load_state_dict(state)
 
 
 class _Fits:
-    """What loaders have in common when one can take over from the other, as far as it is not their samplers'."""
+    """Describes a loader, except its samplers. A loader can resume the state of another with the same description."""
 
     def __init__(self, dataset: Any, batch_size: int | None, drop_last: bool) -> None:
         self._dataset, self._settings = dataset, {"batch_size": batch_size, "drop_last": drop_last}
 
     def __call__(self) -> dict[str, Any]:
-        samples = length(self._dataset)  # one of no length may have a sampler that knows it
+        samples = length(self._dataset)  # None for a data set without len(); its sampler may have one
         return {"samples": samples, **self._settings, **fingerprint(self._dataset)}
 
 
 class _OneByOne(torch.utils.data.Dataset[Any]):
-    """A data set that is asked without batches, as a loader with ``batch_size=None`` has it."""
+    """A data set for a loader with ``batch_size=None``, which asks for single indices or for lists."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
@@ -224,11 +224,11 @@ class _OneByOne(torch.utils.data.Dataset[Any]):
 
 
 class _Batches:
-    """An epoch: torch's iterator, and a count of what it gave."""
+    """The iterator of an epoch: torch's iterator, with a count of its batches."""
 
     def __init__(self, iterator: Any, order: Order, workers: int) -> None:
         self._iterator, self._workers = iterator, workers
-        self._draws: Any = order.latest  # what torch just made
+        self._draws: Any = order.latest  # made by torch's iterator just now
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -237,7 +237,7 @@ class _Batches:
         return len(self._iterator)
 
     def draw(self) -> Epoch:
-        """Draw the order, unless that is done; torch would do it when the first batch is asked for."""
+        """Draw the order, if that was not done yet. torch would draw it when the first batch is asked for."""
         epoch: Epoch = self._draws.draw()
         return epoch
 
@@ -253,19 +253,19 @@ class _Batches:
             self._count(error)
             if not self._workers:
                 raise
-            # A worker's traceback is in the message. The one of here would keep torch's iterator alive with its
-            # workers, in a cycle: collected late, it waits seconds for them; collected in a process forked meanwhile,
-            # it complains.
+            # A worker's traceback is in the message. The traceback of this process would keep torch's iterator and its
+            # workers alive in a reference cycle. If the cycle is collected late, it waits seconds for the workers; if
+            # it is collected in a process forked meanwhile, it prints an error.
             del self
-            raise error.with_traceback(None)  # noqa: B904 - it is the same exception
+            raise error.with_traceback(None)  # noqa: B904 - the same exception
         self._count()
         return batch
 
     def _count(self, error: Exception | None = None) -> None:
-        """A batch was given, or failed: it is one of the order all the same, and the next is behind it."""
+        """Count a batch that was returned or failed. A failed batch counts, too: the next one follows it."""
         epoch = self.draw()
         if not self._workers:
-            # Also one that an interrupt took: torch's iterator does not give it again.
+            # This includes a batch that an interrupt lost: torch's iterator does not return it again.
             epoch.position = self._draws.position
-        elif not str(error or "").startswith(("DataLoader timed out", "DataLoader worker")):  # these are still to come
+        elif not str(error or "").startswith(("DataLoader timed out", "DataLoader worker")):  # those come later
             epoch.position += 1

@@ -20,10 +20,10 @@ from fffs.torch.disk import suit_memory
 
 
 def several(indices: Any, count: int) -> list[Any] | None:
-    """What a data set of ``count`` samples is indexed with, as a list; None when it is a single integer.
+    """Return the indices for a data set of ``count`` samples as a list, or None for a single integer.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: ``indices`` is neither.
 
     """
     if isinstance(indices, slice):
@@ -36,15 +36,15 @@ def several(indices: Any, count: int) -> list[Any] | None:
     try:
         operator.index(indices)
     except TypeError:
-        raise TypeError(f"indices must be a list of integers, or one, not {type(indices).__name__}") from None
+        raise TypeError(f"indices must be an integer or a list of integers, not {type(indices).__name__}") from None
     return None
 
 
 class ReaderRegistry:
-    """An object that knows the FileReaders among its attributes."""
+    """An object that can list the FileReaders among its attributes."""
 
     def ffreaders(self) -> list[FileReader]:
-        """The readers among the attributes, then those of other registries among them."""
+        """Return the readers among the attributes, followed by those of registries among the attributes."""
         values = list(vars(self).values())
         readers = [value for value in values if isinstance(value, FileReader)]
         for value in values:
@@ -56,9 +56,9 @@ class ReaderRegistry:
 class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
     """A map-style data set of records, indexed with lists.
 
-    ``ds[[3, 1, 4]]`` reads three records in one batch and gives what ``process`` makes of them; ``ds[3]`` gives a
-    single sample, ``ds[2:5]`` a list. Without a ``process`` of your own, samples are the records' bytes: 1-D writable
-    uint8 arrays that belong to the caller.
+    ``ds[[3, 1, 4]]`` reads three records in one batch and returns the samples that ``process`` makes of them; ``ds[3]``
+    returns a single sample, ``ds[2:5]`` a list. Unless ``process`` is overridden, samples are the bytes of records: 1-D
+    writable uint8 arrays that belong to the caller.
 
     Either override ``process``::
 
@@ -66,7 +66,7 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
             def process(self, indices, data):
                 return [decode(record) for record in data]
 
-    or have readers of your own, and override ``__getitem__``, which then gets lists of indices, and ``__len__``::
+    or use your own readers, and override ``__len__`` and ``__getitem__``, which then gets lists of indices::
 
         class Pairs(fffs.torch.Dataset):
             def __init__(self, left, right):
@@ -78,13 +78,13 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
             def __getitem__(self, indices):
                 return list(zip(self.left.read(indices), self.right.read(indices)))
 
-    A DataLoader, ours or torch's, asks for whole batches (``__getitems__``). May be forked and pickled: a pickled
-    reader opens its files anew. May be used from any thread if ``process`` may.
+    A DataLoader, ours or torch's, asks for whole batches (``__getitems__``). A data set may be forked and pickled; an
+    unpickled reader opens its files again. It may be used from any thread if ``process`` may.
     """
 
     def __init__(self, fnames: PathLike | list[Any] | tuple[Any, ...], check_data: bool = True) -> None:
         """fnames: anything that ``fffs.open`` opens: a record file of any format, a folder of them, a list, or a
-        granular data set, whose samples are rows. check_data: compare checksums at every read.
+        granular data set, whose samples are rows. check_data: verify checksums at every read.
         """
         self.fnames = fnames
         self.reader = fffs.open(fnames, check_data=check_data)
@@ -95,10 +95,10 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         return self.reader.n
 
     def __getitem__(self, indices: Any) -> Any:
-        """One sample for an integer, a list of samples for a list, tuple, range, slice or integer array.
+        """Return a sample for an integer, a list of samples for a list, tuple, range, slice or integer array.
 
         Raises:
-            TypeError: something else. And what ``FileReader.read`` raises.
+            TypeError: ``indices`` is something else. Also as ``FileReader.read``.
 
         """
         numbers = several(indices, len(self))
@@ -108,7 +108,7 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         return self.process(numbers, self.reader.read(numbers))
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
-        """A batch, for a DataLoader."""
+        """Return a batch, for a DataLoader."""
         numbers = list(indices)
         if not isinstance(indices, Batch):
             return self[numbers]
@@ -119,31 +119,31 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
             return self[numbers]
 
     def process(self, indices: list[int], data: list[Any]) -> Any:
-        """What a batch of records is made into; override it.
+        """Make samples from a batch of records. To be overridden; by default, samples are the records.
 
         Args:
             indices: the number of each record.
-            data: the bytes of each: 1-D writable uint8 arrays that share one buffer.
+            data: the bytes of each record: 1-D writable uint8 arrays that share one buffer.
 
         Returns:
-            One sample for each: what a DataLoader collates.
+            One sample for each record, for a DataLoader to collate.
 
         """
         return data
 
     def announce(self, indices: list[int]) -> None:
-        """Let what a batch needs begin to come from the disk, and return at once. A DataLoader of ours without workers
-        tells what comes next; override it, with ``FileReader.prefetch``, where ``__getitem__`` has readers of your own.
+        """Start reading the records of a batch from the disk, and return at once. Our DataLoader calls this without
+        workers. If ``__getitem__`` uses your own readers, override this, too, with ``FileReader.prefetch``.
         """
         if type(self).__getitem__ is Dataset.__getitem__ and isinstance(self.reader, FileReader):
             self.reader.prefetch(indices)
 
     def raw(self, indices: list[int]) -> Records | None:
-        """The records of a batch when nobody's code makes something else of them: for our DataLoader."""
+        """Return the unread records of a batch, for our DataLoader; None if samples are not the records themselves."""
         kind = type(self)
         if kind.process is not Dataset.process or kind.__getitem__ is not Dataset.__getitem__:
             return None
-        if not isinstance(self.reader, FileReader):  # its records are decoded
+        if not isinstance(self.reader, FileReader):  # other readers decode records
             return None
         if not hasattr(self, "_one_length"):
             lengths = self.reader.lengths(np.arange(len(self)))
@@ -155,7 +155,7 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
 
 
 class Subset(Dataset):
-    """The samples of a data set that a sequence of indices names, in that order."""
+    """The samples of a data set with the given indices, in their order."""
 
     def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
         self.dataset, self.indices = dataset, indices
@@ -167,27 +167,27 @@ class Subset(Dataset):
         try:
             return [int(self.indices[index]) for index in indices]
         except IndexError:
-            raise RecordIndexError(f"there are {len(self)} samples in this subset, and no others") from None
+            raise RecordIndexError(f"an index is out of range: this subset has {len(self)} samples") from None
 
     def __getitem__(self, indices: Any) -> Any:
-        """As the data set's, counting in the subset."""
+        """As in the data set, with indices into the subset."""
         numbers = several(indices, len(self))
         if numbers is None:
             return self[[operator.index(indices)]][0]
         return self.dataset[self._of_dataset(numbers)]
 
     def announce(self, indices: list[int]) -> None:
-        """As the data set's."""
+        """As in the data set."""
         if type(self).__getitem__ is Subset.__getitem__:
             self.dataset.announce(self._of_dataset(indices))
 
     def raw(self, indices: list[int]) -> Records | None:
-        """As the data set's."""
+        """As in the data set."""
         return self.dataset.raw(self._of_dataset(indices)) if type(self) is Subset else None
 
 
 class ConcatDataset(Dataset):
-    """Several data sets, one after another; ``a + b`` makes one, too."""
+    """Several data sets joined in order, as by ``a + b``."""
 
     def __init__(self, datasets: Iterable[Dataset]) -> None:
         self.datasets = list(datasets)
@@ -202,17 +202,17 @@ class ConcatDataset(Dataset):
         return self.cumulative_sizes[-1]
 
     def _locate(self, index: int) -> tuple[int, int]:
-        """(which data set, number there)."""
+        """Return (number of the data set, index in it)."""
         number = operator.index(index)
         if number < 0:
             number += len(self)
         if not 0 <= number < len(self):
-            raise RecordIndexError(f"there is no sample {index}: the numbers go from 0 to {len(self) - 1}")
+            raise RecordIndexError(f"there is no sample {index}: indices are 0 to {len(self) - 1}")
         k = bisect.bisect_right(self.cumulative_sizes, number)
         return k, number - (self.cumulative_sizes[k - 1] if k else 0)
 
     def _by_dataset(self, indices: list[Any]) -> dict[int, list[tuple[int, int]]]:
-        """For each data set that is asked: (place among the indices, number there)."""
+        """Return for each data set that has any of the indices: (position in ``indices``, index in the data set)."""
         wanted: dict[int, list[tuple[int, int]]] = {}
         for place, index in enumerate(indices):
             k, number = self._locate(index)
@@ -220,13 +220,13 @@ class ConcatDataset(Dataset):
         return wanted
 
     def announce(self, indices: list[int]) -> None:
-        """As the data sets'."""
+        """As in the data sets."""
         if type(self).__getitem__ is ConcatDataset.__getitem__:
             for k, pairs in self._by_dataset(indices).items():
                 self.datasets[k].announce([number for _, number in pairs])
 
     def __getitem__(self, indices: Any) -> Any:
-        """As a data set's, counting through; each data set is read in one batch."""
+        """As in a data set, with indices numbered through. Each data set is read in one batch."""
         numbers = several(indices, len(self))
         if numbers is None:
             return self[[operator.index(indices)]][0]
@@ -238,5 +238,5 @@ class ConcatDataset(Dataset):
         return samples
 
     def ffreaders(self) -> list[FileReader]:
-        """The readers of all data sets."""
+        """Return the readers of all data sets."""
         return [reader for dataset in self.datasets for reader in dataset.ffreaders()]

@@ -1,4 +1,4 @@
-"""How a data set comes from the disk: with neighbours where memory has room for all of it, past memory where not."""
+"""Chooses how a data set is read: in blocks if all of it fits in memory, past the page cache if it is much larger."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import os
 from fffs.base.memory import available_memory
 from fffs.reader import FileReader
 
-# Disks, and storage behind a network even more so, give about as many blocks of this size in a second as small ones.
+# Disks, and even more so network storage, read about as many blocks of this size per second as smaller ones.
 BLOCK = 1 << 16
-# Only where blocks would hold several records.
+# The largest average record that is read in blocks: a block must hold several records.
 SMALL = BLOCK // 2
-# Of the memory that is available: what a block brings must still be there when it is wanted.
+# The share of available memory that the data set may take: blocks must still be cached when their records are read.
 SHARE = 0.5
-# Times the memory that is available. Of such a data set the page cache would have less than half when it is wanted
-# again, and reading past it is about twice as fast as filling it.
+# The multiple of available memory from which reads bypass the page cache. When such a data set is read again, the cache
+# has less than half of it, and bypassing the cache is about twice as fast as filling it.
 LARGE = 2.0
-# Records smaller than a page come faster through the cache.
+# Records smaller than a page are read faster through the cache.
 PAGE = 4096
 
 
 def suit_memory(reader: FileReader) -> None:
-    """Let a reader that will be asked for all its records, in any order, again and again, do so in the best way."""
+    """Choose the fastest way for a reader whose records are all read repeatedly, in any order."""
     size = sum(file.index.file_size for file in reader.store.files)
     memory = available_memory()
     if size <= SMALL * reader.n and size <= SHARE * memory and not _shared_with_other_machines():
@@ -31,5 +31,5 @@ def suit_memory(reader: FileReader) -> None:
 
 
 def _shared_with_other_machines() -> bool:
-    """Whether others read their share of the records, as torchrun tells: what lies beside ours is not for us."""
+    """Return whether torchrun runs on several machines. Each reads some records, so neighbours in blocks are wasted."""
     return int(os.environ.get("WORLD_SIZE", "1")) > int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -1,4 +1,4 @@
-"""Files that a data set reads, as states of loaders have them: whether those of two loaders can be the same."""
+"""Compares the files that the data sets of two loaders read, as saved in the state of a loader."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections import Counter
 from typing import Any
 
 Files = list[list[int | None]]
-"""For each file, in the data set's order: a number for its framing, and one for its checksums (None: it has none)."""
+"""[checksum of the framing, checksum of the records' checksums or None] of each file, in the data set's order."""
 
 HINT = "a run can be resumed only with the files that it began with"
 
 
 def are_files(value: Any) -> bool:
-    """Whether this can be files of a state."""
+    """Return whether a value is valid as the files of a state."""
     return value is None or (
         type(value) is list
         and all(
@@ -23,9 +23,9 @@ def are_files(value: Any) -> bool:
 
 
 def why_others(then: Files, now: Files) -> str | None:
-    """What is wrong with the files that a data set has now, in one line.
+    """Return how the files of a data set differ from those of a state, in one line, or None if they may be equal.
 
-    None: they can be those of then. Data sets open files when they need them: either may have more.
+    Data sets may open files when they need them, so either list may be longer.
     """
     few, many = sorted((then, now), key=len)
     if _are_among(few, many):
@@ -41,12 +41,12 @@ def why_others(then: Files, now: Files) -> str | None:
         return f"the data set reads the files that the run began with in another order; {HINT}"
     return (
         f"the data set reads other files than the run began with: of its {len(now)}, {same} are among the {len(then)} "
-        f"of then; {HINT}"
+        f"of the run; {HINT}"
     )
 
 
 def _are_among(few: Files, many: Files) -> bool:
-    """Whether some of these files, in their order, can be those."""
+    """Return whether ``few`` can be files of ``many``, in the same order."""
     rest = iter(many)
     return all(any(_can_be(file, other) for other in rest) for file in few)
 

@@ -1,4 +1,4 @@
-"""Fingerprints: what tells whether a data set is the one that a run began with."""
+"""Fingerprints of data sets, to tell whether a data set is the one that a run began with."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from fffs.records.identity import Identity
 from fffs.records.store import RecordStore
 from fffs.torch.files import Files
 
-# Numbers that choose among records or samples, by the attributes that data sets keep them in.
+# Attributes of data sets that hold the numbers of chosen records or samples.
 CHOICES = ("indices", "_records")
 CONTAINERS = (list, tuple, dict)
-ORDERED = (str, int, bytes, tuple, PosixPath)  # keys that have an order of their own
-# A walk takes milliseconds, whatever there is.
-STEPS = 10_000  # of a walk: one for each data set and reader, and each item that is kept for later,
-CONTAINER = 10  # so many for each container,
-FAST = 8  # and one for so many items of which only the type is looked at
-SAMPLED = 1_000  # items that tell what a container has; of more, only data sets and readers are looked at
-DEPTH = 200  # of things in each other
-REPEATED = 10  # how many times the same thing is looked into
+ORDERED = (str, int, bytes, tuple, PosixPath)  # types of keys that can be sorted
+# These limit a walk to milliseconds, for any data set.
+STEPS = 10_000  # steps of a walk: one for each data set, reader, and item that is kept for later,
+CONTAINER = 10  # this many for each container,
+FAST = 8  # and one for this many items of which only the type is checked
+SAMPLED = 1_000  # items that tell what a container holds; of further items, only data sets and readers are visited
+DEPTH = 200  # levels of nesting
+REPEATED = 10  # how many times the same object is visited
 
 
 def fingerprint(dataset: Any) -> dict[str, Any]:
-    """What the files that a data set reads are known by, and a CRC-32 of which samples of them it has. For copies of
-    the files it is the same.
+    """Return checksums of the files that a data set reads, and a CRC-32 of the indices of its samples. For copies of
+    the files they are the same.
 
-    None: no files of ours are found.
+    The values are None if no files of fffs are found.
     """
     files: Files = []
     chosen = 0
@@ -51,21 +51,21 @@ def fingerprint(dataset: Any) -> dict[str, Any]:
 
 
 class _Walk:
-    """Identities of files, and bytes of choices, wherever a data set has them.
+    """Yields the identities of files, and bytes of choices, from anywhere in a data set.
 
-    They come in an order of attributes' names, places in lists, and keys. Of a data set that opened more files since,
-    those that were open come in the same order as before. What is there several times counts several times, but nothing
-    is inside itself.
+    They are ordered by the names of attributes, positions in lists, and keys. If a data set has opened more files, the
+    earlier ones are yielded in the same order as before. An object that occurs several times is visited several times,
+    but not within itself.
     """
 
     def __init__(self, dataset: Any) -> None:
-        # What is to be looked at, each with the numbers of what it is inside of: data sets and readers, which come
-        # first; the containers that data sets have; and containers in those, which may be a million tuples.
+        # Objects to visit, each with the ids of the objects that enclose it: data sets and readers, which are visited
+        # first; containers that data sets have; and containers in those, which may be a million tuples.
         self._queues: list[deque[tuple[Any, tuple[int, ...]]]] = [deque(), deque(), deque()]
         self._steps = STEPS
-        self._readers: dict[int, int] = {}  # how many times each was found
-        self._datasets: dict[int, list[int]] = {}  # the number of each, and how many times it was found
-        self._kinds: dict[type, bool] = {}  # whether files may be in objects of a class
+        self._readers: dict[int, int] = {}  # id -> how many times it was found
+        self._datasets: dict[int, list[int]] = {}  # id -> [number, how many times it was found]
+        self._kinds: dict[type, bool] = {}  # class -> whether its objects may have files
         self._keep([dataset], (), 1)
 
     def __iter__(self) -> Iterator[Identity | bytes]:
@@ -91,7 +91,7 @@ class _Walk:
     def _choices(self, dataset: Any, path: tuple[int, ...]) -> Iterator[bytes]:
         times = self._datasets.setdefault(id(dataset), [len(self._datasets), 0])
         times[1] += 1
-        if times[1] > REPEATED:  # data sets that have each other would take forever
+        if times[1] > REPEATED:  # data sets that refer to each other would never end
             yield b"%d" % times[0]
             return
         attributes = getattr(dataset, "__dict__", {})
@@ -101,13 +101,13 @@ class _Walk:
         self._keep(_in_order([pair for pair in pairs if pair[0] not in CHOICES]), path, 1)
 
     def _keep(self, items: Iterable[Any], path: tuple[int, ...], containers: int) -> None:
-        """Look at these later."""
+        """Queue items for a later visit."""
         for item in items:
             self._queues[containers if isinstance(item, CONTAINERS) else 0].append((item, path))
 
     def _items(self, container: Any) -> list[Any]:
-        """What is in a container and may have files, in order. Of what is behind the first SAMPLED items, it is all
-        where there are data sets or readers among these, else nothing.
+        """Return the items of a container that may have files, in order. Items after the first SAMPLED are included
+        only if there are data sets or readers among the first ones.
         """
         values = list(islice(_values(container), SAMPLED))
         found = self._kinds_with_files(values)
@@ -116,7 +116,7 @@ class _Walk:
             inner = [value for value in values if type(value) in found]
             self._steps -= 2 * len(inner)
             if not self._kinds_with_files(list(islice(chain.from_iterable(map(_values, inner)), 10 * SAMPLED))):
-                return []  # of a million tuples, say
+                return []  # for example, a million tuples
         else:
             count = min(len(container), max(self._steps, len(values)))
         pairs = list(islice(container.items() if isinstance(container, dict) else enumerate(container), count))
@@ -125,7 +125,7 @@ class _Walk:
         return _in_order(kept)
 
     def _kinds_with_files(self, values: list[Any]) -> set[type]:
-        """Classes of those of these that may have files: fast, as there are nearly always none."""
+        """Return the classes of values that may have files. This is fast, because there are nearly always none."""
         self._steps -= len(values) // FAST
         return set(filter(self._may_have_files, set(map(type, values))))
 
@@ -140,16 +140,16 @@ def _values(container: Any) -> Iterable[Any]:
 
 
 def _in_order(pairs: list[tuple[Any, Any]]) -> list[Any]:
-    """Values in the order of their keys, where these have one; else as they came."""
+    """Return values in the order of their keys; if the keys cannot be sorted, in the given order."""
     kinds = set(map(type, (key for key, _ in pairs)))
     if len(kinds) == 1 and kinds.issubset(ORDERED):
-        with contextlib.suppress(Exception):  # tuples of this and that
+        with contextlib.suppress(Exception):  # tuples of different types
             pairs = sorted(pairs, key=operator.itemgetter(0))
     return [value for _, value in pairs]
 
 
 def _is_dataset(kind: type) -> bool:
-    """Whether objects of a class give samples, as far as that can be seen."""
+    """Return whether objects of a class seem to be data sets."""
     if issubclass(kind, torch.utils.data.Dataset):
         return True
     gives = hasattr(kind, "__getitem__") or hasattr(kind, "__getitems__")

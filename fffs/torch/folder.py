@@ -27,16 +27,16 @@ class PackedFolder(Dataset):
         photos = fffs.torch.PackedFolder("photos.ffr", transform=decode)
         loader = fffs.torch.DataLoader(photos, batch_size=128, shuffle=True, num_workers=4)
 
-    Classes, samples and their order are those that ``torchvision.datasets.ImageFolder`` has for the folder itself, but
-    all files are samples unless ``extensions`` are given, and links to folders are not followed. Decoding is the
-    transform's: it gets a file's bytes, a 1-D writable uint8 array, for ``PIL.Image.open(io.BytesIO(data))`` or
-    ``torchvision.io.decode_image(torch.from_numpy(data))``. May be forked and pickled: a copy, as a worker that was not
-    forked has it, raises SourceChangedError where the file is another one.
+    Classes, samples and their order are those of ``torchvision.datasets.ImageFolder`` for the original folder, except
+    that all files are samples unless ``extensions`` are given, and that links to folders are not followed. The
+    transform decodes images: it gets the bytes of a file, a 1-D writable uint8 array, for
+    ``PIL.Image.open(io.BytesIO(data))`` or ``torchvision.io.decode_image(torch.from_numpy(data))``. May be forked and
+    pickled. A copy, as in a worker that was not forked, raises SourceChangedError if the file is another one.
 
     Attributes:
         classes: the names of the subfolders, sorted.
-        class_to_idx: their numbers.
-        samples (imgs): (path in the folder, class number) of each sample; made when first asked for.
+        class_to_idx: class name -> class number.
+        samples (imgs): (path in the folder, class number) of each sample; made at the first access.
         targets: the class number of each sample.
 
     """
@@ -49,10 +49,10 @@ class PackedFolder(Dataset):
         extensions: str | Sequence[str] | None = None,
         check_data: bool = True,
     ) -> None:
-        """fname: the packed file, or several, which are seen as one folder. extensions: such as ``(".jpg", ".png")``.
+        """fname: the packed file, or several, which are merged. extensions: of samples, such as ``(".jpg", ".png")``.
 
         Raises:
-            FormatError: it is no packed folder. SourceNotFoundError: it has no classes, or one without samples.
+            FormatError: not a packed folder. SourceNotFoundError: it has no classes, or a class without samples.
 
         """
         self.transform, self.target_transform = transform, target_transform
@@ -63,11 +63,11 @@ class PackedFolder(Dataset):
             super().__init__(fnames, check_data)
             self._identity = source.store.identity
             assert isinstance(self.reader, FileReader)
-            refuse_others(self.reader.store, self._identity)  # names of one file, and bytes of another
+            refuse_others(self.reader.store, self._identity)  # the file was replaced between the two opens
         self.classes = sorted(os.fsdecode(name) for name, node in tree.entries(ROOT) if tree.is_dir(node))
         self.class_to_idx = {name: k for k, name in enumerate(self.classes)}
         if not self.classes:
-            raise SourceNotFoundError(f"{fnames[0]}: has no subfolders, which would be the classes")
+            raise SourceNotFoundError(f"{fnames[0]}: has no subfolders; each class needs one")
         found = self._find(tree)
         self._records = np.array([record for _, record, _ in found], np.int64)
         self._targets = np.array([target for _, _, target in found], np.int64)
@@ -75,10 +75,10 @@ class PackedFolder(Dataset):
         if missing:
             names = ", ".join(self.classes[k] for k in missing)
             ending = f" ending in {' or '.join(self.extensions)}" if self.extensions else ""
-            raise SourceNotFoundError(f"{fnames[0]}: every subfolder is a class, and no file{ending} is in: {names}")
+            raise SourceNotFoundError(f"{fnames[0]}: every subfolder is a class, but no file{ending} is in: {names}")
 
     def _find(self, tree: Tree) -> list[tuple[str, int, int]]:
-        """(path, record, class number) of each sample, in ImageFolder's order: by class, folder and name."""
+        """Return (path, record, class number) of each sample, in ImageFolder's order: by class, folder and name."""
         found, endings = [], self.extensions
         for target, name in enumerate(self.classes):
             files = []
@@ -94,7 +94,7 @@ class PackedFolder(Dataset):
 
     @property
     def samples(self) -> list[tuple[str, int]]:
-        """(path in the folder, class number) of each sample. Raises SourceChangedError: it was packed anew."""
+        """(path in the folder, class number) of each sample. Raises SourceChangedError: the file was replaced."""
         if "_samples" not in self.__dict__:
             with load_packed(self._fname, self.reader.check_data) as source:
                 refuse_others(source.store, self._identity)
@@ -115,7 +115,7 @@ class PackedFolder(Dataset):
         return len(self._records)
 
     def __getitem__(self, indices: Any) -> Any:
-        """(sample, target) for an integer; a list of them, read in one batch, for a list."""
+        """Return (sample, target) for an integer, or a list of these, read in one batch, for a list."""
         numbers = several(indices, len(self))
         if numbers is None:
             return self[[indices]][0]
@@ -124,12 +124,12 @@ class PackedFolder(Dataset):
         return self.process(chosen.tolist(), self.reader.read(self._records[chosen]))
 
     def announce(self, indices: list[int]) -> None:
-        """As ``Dataset``'s."""
+        """As in ``Dataset``."""
         if type(self).__getitem__ is PackedFolder.__getitem__ and isinstance(self.reader, FileReader):
             self.reader.prefetch(self._records[resolve(indices, len(self))])
 
     def process(self, indices: list[int], data: list[Any]) -> list[tuple[Any, Any]]:
-        """Transformed samples and targets."""
+        """Return transformed samples and targets."""
         targets = self._targets[indices].tolist()
         samples = [self.transform(image) for image in data] if self.transform else data
         if self.target_transform:
@@ -137,5 +137,5 @@ class PackedFolder(Dataset):
         return list(zip(samples, targets, strict=True))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Names are for the process that asks for them, not for every worker.
+        # Leave out the names: workers do not need them.
         return {key: value for key, value in self.__dict__.items() if key != "_samples"}

@@ -1,4 +1,4 @@
-"""Generators of torch's, its global one among them."""
+"""Generators of torch, including its global one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Source = torch.Generator | None
 
 
 def get_state(generator: Source) -> torch.Tensor:
-    """What ``set_state`` takes."""
+    """Return the state of a generator."""
     return torch.get_rng_state() if generator is None else generator.get_state()
 
 
 def set_state(generator: Source, state: torch.Tensor) -> None:
-    """Put a generator where it was."""
+    """Set the state of a generator."""
     if generator is None:
         torch.set_rng_state(state)
     else:
@@ -22,12 +22,12 @@ def set_state(generator: Source, state: torch.Tensor) -> None:
 
 
 def first_number(state: torch.Tensor) -> int:
-    """The first number that a generator in this state would give."""
+    """Return the first number that a generator in this state would draw."""
     generator = torch.Generator()
     generator.set_state(state)
     return draw_seed(generator)
 
 
 def draw_seed(generator: Source) -> int:
-    """A number, drawn as torch draws the seed of workers."""
+    """Draw a number in the way in which torch draws the seed of workers."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())

@@ -1,8 +1,8 @@
-"""Order: which batches a loader asks for, from which one on, and what it takes to ask for the same ones again.
+"""Order: the batches that a loader asks for, from a given one on, and the state that is needed to repeat them.
 
-torch draws the order of an epoch from a generator when the first batch is asked for. The state that the generator has
-right then, and how many batches the caller got, is all that a resumed run needs: it draws the same order and passes
-over what is done, without reading any of it.
+torch draws the order of an epoch from a generator when the first batch is asked for. A resumed run needs only the state
+of the generator right before that, and the number of batches that the caller got: it draws the same order and skips
+those batches without reading them.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from fffs.torch.state import CHANGED, VERSION, on_cpu, refuse_what_does_not_fit,
 
 
 class Kind(enum.Enum):
-    """What a data set is asked with."""
+    """The argument that a data set is called with."""
 
-    PLAIN = enum.auto()  # what the sampler gives, for any data set
-    SEEDED = enum.auto()  # a Batch, for ours
-    JOINED = enum.auto()  # a Batch that Collate takes unread
+    PLAIN = enum.auto()  # the sampler's batch, for data sets of other packages
+    SEEDED = enum.auto()  # a Batch, for data sets of fffs
+    JOINED = enum.auto()  # a Batch whose records Collate reads
 
 
 class Order:
-    """What a loader has in place of its sampler: iterated, it gives what to load, seeds included.
+    """Replaces the sampler of a loader. Its iterators yield what to load, including seeds.
 
-    Not thread-safe, as loaders are not.
+    Not thread-safe, like loaders.
     """
 
     def __init__(
@@ -49,19 +49,18 @@ class Order:
         look_ahead: Callable[[Iterator[Any], int], Iterator[Any]] | None = None,
         persistent: bool = False,
     ) -> None:
-        """sampler: of batches, or of indices. generator: the loader's. kind: what is to be given. fits: what another
-        loader must have in common with this one to take over. look_ahead: gives the same batches again, of which there
-        are so many, after it has done what it wants with those to come. persistent: the workers of the first epoch are
-        those of all.
+        """sampler: of batches, or of indices. generator: the loader's. kind: the form in which batches are yielded.
+        fits: describes the loader; one that resumes its state must have an equal description. look_ahead: wraps an
+        iterator of this many batches, and may inspect them in advance. persistent: all epochs use the same workers.
         """
         self.sampler, self.kind, self.look_ahead, self._fits = sampler, kind, look_ahead, fits
         self.step = 0
         self.epoch = Epoch(0)
-        # torch draws a seed for its workers when it makes an iterator, from the generator that the order comes from:
-        # for each epoch, or with persistent workers for the first alone. A resumed run keeps to what its first did.
+        # When torch makes an iterator, it draws a seed for its workers from the generator that the order comes from:
+        # for each epoch, or with persistent workers only for the first. A resumed run does what the first run did.
         self._seeds_each_epoch, self._seeded = not persistent, False
         self._latest: weakref.ref[Draws] | None = None  # of the last iterator
-        self._seed: int | None = None  # of the random numbers that samples use
+        self._seed: int | None = None  # for the random numbers that samples use
         self._resumed: Replay | None = None
         self._samplers = Samplers(sampler)
         self._of_loader = generator
@@ -72,7 +71,7 @@ class Order:
 
     @property
     def batches(self) -> int | None:
-        """How many an epoch has; None: the sampler does not say."""
+        """The number of batches of an epoch, or None if the sampler has no len()."""
         return self._samplers.batches
 
     def __getstate__(self) -> dict[str, Any]:
@@ -86,8 +85,8 @@ class Order:
     # ------------------------------------------------------------ epochs
 
     def seed_source(self, torch_draws: bool) -> Source:
-        """What torch's next iterator is to draw the seed of workers from, if it does: its own generator moves exactly
-        when it would in the run that was not interrupted.
+        """Return the generator from which torch's next iterator draws the seed of its workers. The loader's generator
+        advances exactly when it would in a run that was not interrupted.
         """
         draws = not self.resuming and (self._seeds_each_epoch or not self._seeded)
         self._seeded = True
@@ -95,12 +94,12 @@ class Order:
             draw_seed(self._of_loader)
         if draws or not torch_draws:
             return self._of_loader
-        other = torch.Generator(torch.empty(()).device)  # where torch's number will be
+        other = torch.Generator(torch.empty(()).device)  # the device of torch's draw
         other.manual_seed(self.seed(self._resumed.epoch if self._resumed else Epoch(self.epoch.number + 1), -1))
         return other
 
     def begin(self) -> tuple[Epoch, Iterator[Any]]:
-        """An epoch that begins, or is resumed, and the rest of its order."""
+        """Begin or resume an epoch. Returns it, and the rest of its order."""
         self.replay()
         if self._resumed is not None:
             replay, self._resumed = self._resumed, None
@@ -118,9 +117,9 @@ class Order:
         return epoch, _asked(rest)
 
     def replay(self) -> None:
-        """Draw the order of an epoch that is to be resumed; one of which nothing is left may turn out to be over.
+        """Draw the order of an epoch that is to be resumed. If nothing is left of the epoch, it may be over.
 
-        Raises UsageError: the sampler does not give again what it gave.
+        Raises UsageError: the sampler gives another order than in the saved run.
         """
         if self._resumed is not None:
             self._resumed.draw()
@@ -129,11 +128,11 @@ class Order:
 
     @property
     def latest(self) -> Draws | None:
-        """What the last iterator takes indices from, as long as there is one."""
+        """The ``Draws`` of the last iterator, or None if that was deleted."""
         return self._latest() if self._latest else None
 
     def seed(self, epoch: Epoch, position: int) -> int:
-        """A seed for the batch at a position, whoever loads it."""
+        """Return the seed for the batch at a position. It does not depend on the worker that loads the batch."""
         digest = hashlib.blake2b(f"{self._seed} {epoch.number} {position}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1
 
@@ -141,13 +140,13 @@ class Order:
 
     @property
     def resuming(self) -> bool:
-        """Whether the next epoch is one that was begun in another run."""
+        """Whether the next epoch was begun in another run."""
         return self._resumed is not None
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is: integers and tensors only, unless the sampler's own state or indices have others."""
+        """Return the state of the loader: integers and tensors, except for what is in a sampler's state or indices."""
         if self._resumed is None and self.latest is not None:
-            self.latest.draw()  # an iterator was made, and its first batch not yet asked for
+            self.latest.draw()  # the first batch of an existing iterator may not have been asked for yet
         replay, epoch = self._resumed, self._resumed.epoch if self._resumed else self.epoch
         inside, waits = epoch.begun and not epoch.done, replay if replay and replay.rest is None else None
         return {
@@ -176,15 +175,15 @@ class Order:
         return {**self._fits(), **self._samplers.settings(), "batches": self.batches}
 
     def _described_since(self, then: dict[str, Any]) -> dict[str, Any]:
-        """What is to be had in common with an epoch, as it was when that began. Who changed it since has what no loader
-        has in the rest of the epoch, unless the sampler is done with it.
+        """Return the description of the loader at the beginning of the epoch, with CHANGED for values that have changed
+        since: no loader can resume such an epoch, unless the sampler does not use the value again.
         """
-        now, done_with = self._described(), ("files", *self._samplers.done_with)  # more may be open
+        now, done_with = self._described(), ("files", *self._samplers.done_with)  # more files may be open
         changed = (key for key, value in then.items() if key not in done_with and value not in (None, now.get(key)))
         return then | dict.fromkeys(changed, CHANGED)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go where another loader was; the next iterator begins there. Raises UsageError when the two do not fit."""
+        """Continue, with the next iterator, where another loader was. Raises UsageError if the state does not fit."""
         state = on_cpu(state)
         refuse_what_is_no_state(state)
         lengths = {"samplers": len(self._samplers), "sampler_epochs": len(self._samplers)}
@@ -198,7 +197,7 @@ class Order:
             if state["epoch"] and self._samplers.may_hide_state:
                 warnings.warn(
                     f"{self._samplers.name}: the next epoch is that of the other run only if the order comes from "
-                    "torch's generator alone; if not, give the sampler state_dict and load_state_dict, or set_epoch",
+                    "torch's generator alone; if not, add state_dict and load_state_dict, or set_epoch, to the sampler",
                     stacklevel=3,
                 )
         for generator, generator_state in zip(self._own, state["generators"], strict=True):
@@ -211,7 +210,7 @@ class Order:
 
 
 class Draws:
-    """What torch's iterator takes indices from. torch makes one or two for an epoch, and uses the last."""
+    """The iterator from which torch's iterator takes indices. torch makes one or two per epoch, and uses the last."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -221,11 +220,11 @@ class Draws:
 
     @property
     def position(self) -> int:
-        """Of the batch that is drawn next."""
+        """The position of the batch that is drawn next."""
         return self._position
 
     def draw(self) -> Epoch:
-        """Draw the order, unless that is done."""
+        """Draw the order, if that was not done yet."""
         if self._epoch is None:
             self._epoch, self._rest = self._order.begin()
             self._position = self._epoch.position
@@ -243,18 +242,18 @@ class Draws:
         self._position += 1
         if self._order.kind is Kind.PLAIN:
             return own(indices)
-        if isinstance(indices, Iterable) and getattr(indices, "ndim", None) != 0:  # a number of torch's has no items
+        if isinstance(indices, Iterable) and getattr(indices, "ndim", None) != 0:  # a 0-d tensor is an index
             return Batch(plain(indices), seed, joined=self._order.kind is Kind.JOINED)
         return Batch([plain(indices)], seed, single=True)
 
 
 def _asked(batches: Iterator[Any]) -> Iterator[Any]:
-    """The same batches. The sampler has been asked for one: that is when it draws from its generator."""
+    """Return the same batches, after asking the sampler for the first, so that it draws from its generator now."""
     return itertools.chain(list(itertools.islice(batches, 1)), batches)
 
 
 def _epoch_of(state: dict[str, Any]) -> Epoch:
-    """The epoch that a state was saved in."""
+    """Return the epoch in which a state was saved."""
     ahead, position = collections.deque(state["ahead"]), state["position"]
     at = {"drawn": position + len(ahead), "ended": state["ended"], "digest": state["digest"]}
     began = {"drawn_from": state["drawn_from"], "samplers": state["samplers"], "told": state["sampler_epochs"]}

@@ -1,4 +1,4 @@
-"""Replay: the order of an epoch that was begun in another run, drawn again."""
+"""Replay: draws the order of an epoch again that was begun in another run."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ END = object()
 
 
 class Replay:
-    """An epoch that a loader goes on with, and the rest of its order.
+    """An epoch that a loader resumes, and the rest of its order.
 
     Attributes:
-        epoch: as the other run left it.
-        states: of the loader's generators, when the state was saved.
-        rest: of the order; None: not drawn yet.
-        is_over: nothing was left, and the sampler was told another epoch: the next one begins.
+        epoch: the epoch as the other run left it.
+        states: the states of the loader's generators when the state was saved.
+        rest: the rest of the order; None: not drawn yet.
+        is_over: nothing was left, and the sampler was told another epoch, so the next epoch begins.
 
     """
 
     def __init__(
         self, epoch: Epoch, states: list[torch.Tensor], samplers: Samplers, generators: list[torch.Generator]
     ) -> None:
-        """samplers: they were told the epoch of the other run. generators: those that ``states`` are of."""
+        """samplers: already told the epoch of the other run. generators: those with the ``states``."""
         self.epoch, self.states = epoch, states
         self.rest: Iterator[Any] | None = None
         self.is_over = False
@@ -42,14 +42,14 @@ class Replay:
         return self.__dict__ | {"rest": None}  # a copy has no iterators
 
     def draw(self) -> None:
-        """Draw the order again, unless that is done, and pass over what was drawn. Then the loader's generators stand
-        where they stood when the state was saved: others may have drawn from them since the order was. torch's global
-        one stands where it stood before this.
+        """Draw the order again, if that was not done yet, and skip the batches that were drawn. Afterwards the loader's
+        generators are in the states in which they were saved, because other code may have drawn from them after the
+        order was drawn. torch's global generator is unchanged.
 
-        A sampler that was told another epoch meanwhile is asked for the end of the old one, if that is all that is
-        left. Generators move as in the run that went on.
+        If the sampler was told another epoch meanwhile, and only the end of the old epoch may be left, it is asked for
+        that end, so that generators advance as in a run that was not interrupted.
 
-        Raises UsageError: the sampler does not give again what it gave. Nothing has changed then.
+        Raises UsageError: the sampler gives another order than in the saved run. Nothing has changed then.
         """
         if self.rest is not None or self.is_over:
             return
@@ -74,7 +74,7 @@ class Replay:
         return not self.epoch.ahead and (self.epoch.ended or count is None or self.epoch.position >= count)
 
     def _ends(self, saved: list[torch.Tensor], told: list[int | None]) -> bool:
-        """Whether the sampler has nothing left in the epoch of the state."""
+        """Return whether the sampler has nothing left in the epoch of the state."""
         self._samplers.set_epochs(self._told)
         rest = self._drawn_again()
         self._put_back(saved)
@@ -83,17 +83,17 @@ class Replay:
         return ends
 
     def _drawn_again(self) -> Iterator[Any]:
-        """The rest of the order. Moves generators."""
+        """Return the rest of the order. This advances generators."""
         epoch = self.epoch
         for source, state in zip(self._samplers.sources, epoch.drawn_from or [], strict=True):
             set_state(source, state)
         self._samplers.restore(epoch.samplers)
         again, rest = Epoch(epoch.number, epoch.drawn), iter(self._samplers.sampler)
-        # A sampler may draw numbers when it is asked for more than it has: it is asked as often as it was.
+        # A sampler may draw numbers when it is asked for more than it has, so it is asked as often as in the saved run.
         collections.deque(itertools.islice(noted(rest, again), epoch.drawn + epoch.ended), maxlen=0)
         if (again.drawn, again.ended, again.digest) != (epoch.drawn, epoch.ended, epoch.digest):
             self._refuse()
-        # What was given, but reached nobody, is in the state: it may have been drawn between others' numbers.
+        # Batches that the caller did not get are in the state: other code may have drawn numbers in between.
         return itertools.chain(list(epoch.recent), noted(rest, epoch))
 
     def _refuse(self) -> None:

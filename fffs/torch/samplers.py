@@ -1,4 +1,4 @@
-"""Samplers: where an order comes from, and what of that can be saved and put back."""
+"""Samplers: the sources of an order, and saving and restoring their states."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fffs.torch.generators import Source
 
 LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
 WITHOUT_GENERATOR = (SequentialSampler, DistributedSampler, *LISTS)
-# What their orders come from is known: a generator, perhaps as they go, and what they were made with.
+# The order of these depends only on their arguments and a generator, from which they may draw during the epoch.
 KNOWN = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, *WITHOUT_GENERATOR)
 SETTINGS = (
     "replacement",
@@ -42,10 +42,10 @@ SETTINGS = (
 
 
 class Samplers:
-    """A loader's sampler and those inside it: from the one of batches to the one of indices.
+    """The sampler of a loader and those inside it, from the sampler of batches to that of indices.
 
-    Of a subclass, or somebody's own, nobody knows what its order comes from: what it gave can be compared, no more.
-    Of all of them that is compared: a known one, too, may have been changed, or share its generator.
+    The source of the order of a subclass, or of a user's class, is unknown, so only its batches can be compared. The
+    batches of all samplers are compared: a known sampler may also have been changed, or share its generator.
     """
 
     def __init__(self, sampler: Any) -> None:
@@ -60,7 +60,7 @@ class Samplers:
 
     @property
     def batches(self) -> int | None:
-        """How many an epoch has; None: the sampler does not say."""
+        """The number of batches of an epoch, or None if the sampler has no len()."""
         return length(self.sampler)
 
     @property
@@ -72,30 +72,30 @@ class Samplers:
 
     @property
     def may_hide_state(self) -> bool:
-        """Whether the order may come from something that is neither saved nor put back."""
+        """Whether the order may depend on something that is not saved and restored."""
         own = [one for one in self._all if type(one) not in (*KNOWN, BatchSampler)]
         return any(not (_is_stateful(one) or hasattr(one, "set_epoch") or _has_generator(one)) for one in own)
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the sampler in errors."""
         return type(self._all[-1] if self.known else next(o for o in self._all if type(o) is not BatchSampler)).__name__
 
     @property
     def why_another_order(self) -> str:
-        """What is said of a sampler that does not give again what it gave, in one line."""
+        """The message for a sampler that gives another order than in the saved run."""
         if self.known:
             return (
                 "the sampler gives another order than in the run that was saved: it was told another epoch or made "
-                "with something else, or other parts of the program drew from its generator while it did"
+                "with other arguments, or other code drew from its generator during the epoch"
             )
         return (
-            "the sampler gives another order than in the run that was saved: what it comes from is not in the state; "
-            "give the sampler state_dict and load_state_dict"
+            "the sampler gives another order than in the run that was saved: the order depends on something that is "
+            "not in the state; add state_dict and load_state_dict to the sampler"
         )
 
     def settings(self) -> dict[str, Any]:
-        """What must be the same for the same order: kinds, and numbers that samplers of torch are made with."""
+        """Return the values that must be equal for an equal order: classes, and arguments of torch's samplers."""
         found: dict[str, Any] = {"sampler": " of ".join(type(one).__qualname__ for one in self._all)}
         found["generator"] = "of its own" if self.generators else "that is torch's"
         for one in self._all:
@@ -110,37 +110,37 @@ class Samplers:
 
     @property
     def done_with(self) -> tuple[str, ...]:
-        """Which of the settings the sampler does not look at again in an epoch; of one that is not known: none that can
-        be told, and what it gives is all that counts.
+        """The settings that the sampler does not use again after an epoch has begun. For an unknown sampler these are
+        all settings: only its batches can be compared.
         """
         if not self.known:
             return ("batches", *self.settings())
         return ("indices or weights",) if type(self._all[-1]) is WeightedRandomSampler else ()
 
     def save(self) -> list[Any]:
-        """The state of each one that has one."""
-        # A copy: one that gives out what it goes on to change would otherwise change what is saved.
+        """Return the state of each sampler that has one."""
+        # Copies: a sampler may go on to change the object that its state_dict returned.
         return [copy.deepcopy(one.state_dict()) if _is_stateful(one) else None for one in self._all]
 
     def restore(self, states: list[Any]) -> None:
-        """Put back what ``save`` returned."""
+        """Restore the states that ``save`` returned."""
         for one, state in zip(self._all, states, strict=True):
             if _is_stateful(one):
                 one.load_state_dict(copy.deepcopy(state))
 
     def epochs(self) -> list[int | None]:
-        """The number of the epoch that each one has been told."""
+        """Return the epoch that each sampler was told."""
         found = [getattr(one, "epoch", None) for one in self._all]
         return [epoch if type(epoch) is int and hasattr(one, "set_epoch") else None for one, epoch in self._zip(found)]
 
     def set_epochs(self, epochs: list[int | None]) -> None:
-        """Tell each one what ``epochs`` returned."""
+        """Tell each sampler the epoch that ``epochs`` returned."""
         for one, epoch in self._zip(epochs):
             if epoch is not None and hasattr(one, "set_epoch"):
                 one.set_epoch(epoch)
 
     def told_other_than(self, epochs: list[int | None]) -> bool:
-        """Whether a known sampler was told another epoch, and gives another order in that."""
+        """Return whether a known sampler was told another epoch, in which its order differs."""
         shuffled = getattr(self._all[-1], "shuffle", True)
         return self.known and shuffled and self.epochs() != epochs
 
@@ -152,7 +152,7 @@ class Samplers:
 
 
 def length(value: Any) -> int | None:
-    """How many there are; None: it does not say."""
+    """Return len(value), or None if it has none."""
     try:
         return len(value)
     except (TypeError, NotImplementedError):
@@ -168,49 +168,49 @@ def _has_generator(sampler: Any) -> bool:
 
 
 def _checksum(chosen: Any) -> int | None:
-    """Of the numbers that a sampler chooses from, or by; None: it has none."""
+    """Return a checksum of the indices or weights of a sampler, or None if it has none."""
     if isinstance(chosen, range):
         chosen = np.arange(chosen.start, chosen.stop, chosen.step)
-    if isinstance(chosen, torch.Tensor):  # on whatever device, of whatever type, whether or not it has gradients
+    if isinstance(chosen, torch.Tensor):  # on any device, of any dtype, with or without gradients
         return zlib.crc32(chosen.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     if isinstance(chosen, np.ndarray):
         return zlib.crc32(repr(chosen.tolist()).encode() if chosen.dtype.hasobject else chosen.tobytes())
     try:
         return zlib.crc32(array("q", chosen)) if isinstance(chosen, (list, tuple)) else None
-    except (TypeError, ValueError, OverflowError):  # keys of another kind
+    except (TypeError, ValueError, OverflowError):  # not integers
         return zlib.crc32(repr(chosen).encode())
 
 
 def digest(batch: Any, crc: int) -> int:
-    """A checksum of what a sampler gave, continuing that of what it gave before."""
+    """Return a checksum of a sampler's batch, which continues that of earlier batches."""
     try:
         numbers = batch if isinstance(batch, (list, tuple)) else _listed(batch)
         data = struct.pack(f"<{len(numbers)}q", *numbers)  # faster than an array
-    except (TypeError, struct.error):  # keys of another kind
+    except (TypeError, struct.error):  # not integers
         data = repr(batch).encode()
     return zlib.crc32(data, zlib.crc32(len(data).to_bytes(8, "little"), crc))
 
 
 def copied(batch: Any) -> Any:
-    """What a sampler gave, as it is now."""
+    """Return a copy of a sampler's batch."""
     if type(batch) is list and set(map(type, batch)) <= {int}:
         return batch.copy()
     fresh = plain(batch)
     if fresh is batch and type(batch) is not int:
-        with contextlib.suppress(Exception):  # keys that cannot be copied are used as they are
+        with contextlib.suppress(Exception):  # keys that cannot be copied are used themselves
             return copy.deepcopy(batch)
     return fresh
 
 
 def own(batch: Any) -> Any:
-    """The same batch, in no object that the sampler may fill again while it waits in a worker's queue."""
+    """Copy lists, arrays and tensors, which the sampler may reuse while the batch waits in a worker's queue."""
     if type(batch) is torch.Tensor:
         return batch.clone()
     return batch.copy() if type(batch) in (list, np.ndarray) else batch
 
 
 def plain(batch: Any) -> Any:
-    """What a sampler gave, as an integer or a list of integers, where it is made of integers."""
+    """Return a sampler's batch as an integer or a list of integers; unchanged if it is something else."""
     try:
         return (
             _listed(batch) if getattr(batch, "ndim", 0) or isinstance(batch, (list, tuple)) else operator.index(batch)
@@ -220,6 +220,6 @@ def plain(batch: Any) -> Any:
 
 
 def _listed(batch: Any) -> list[int]:
-    """Raises TypeError: it is made of something else."""
+    """Return a batch as a list of integers. Raises TypeError if it is something else."""
     single = isinstance(batch, int) or getattr(batch, "ndim", None) == 0
     return [operator.index(batch)] if single else list(map(operator.index, batch))

@@ -1,4 +1,4 @@
-"""States of loaders: what they are made of, and whether one can be believed before any of it is used."""
+"""States of loaders: checks that a state is valid, and fits a loader, before it is used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fffs.errors import UsageError
 from fffs.torch.files import are_files, why_others
 
 VERSION = 4
-CHANGED = "that changed in the epoch"  # in place of what loaders must have in common: no loader has that
+CHANGED = "that changed in the epoch"  # replaces a value that changed, so that no loader has an equal one
 CHECKSUMS = ("indices", "indices or weights")
 
 
@@ -47,7 +47,7 @@ def _is_generator(value: Any) -> bool:
     return True
 
 
-# What each part must be, and which may be None instead.
+# The check for each part, and the parts that may be None.
 PARTS: dict[str, Callable[[Any], bool]] = {
     "fits": lambda value: isinstance(value, Mapping) and are_files(value.get("files")),
     "epoch": _is_count,
@@ -68,7 +68,7 @@ OPTIONAL = ("position", "seed", "drawn_from", "global")
 
 
 def on_cpu(state: Any) -> Any:
-    """The state with the states of generators where these take them from, wherever ``torch.load`` put them."""
+    """Return the state with the states of generators on the CPU, where generators need them."""
     if not isinstance(state, Mapping):
         return state
     moved = {name: _moved(state[name]) for name in ("drawn_from", "generators", "global") if name in state}
@@ -80,17 +80,17 @@ def _moved(value: Any) -> Any:
         return [_moved(item) for item in value]
     try:
         return value.to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
-    except (RuntimeError, NotImplementedError):  # one without content
+    except (RuntimeError, NotImplementedError):  # a tensor without data
         return None
 
 
 def refuse_what_is_no_state(state: Any) -> None:
-    """Raise UsageError unless this is a state of this release, each part of it of the right kind."""
+    """Raise UsageError unless this is a state of the current version, and each part has a valid type."""
     foreign = "this is not what state_dict of an fffs.torch.DataLoader returns"
     if not isinstance(state, Mapping) or type(state.get("version")) is not int:
         raise UsageError(foreign)
     if state["version"] != VERSION:
-        raise UsageError(f"the state is of version {state['version']}, and this release knows {VERSION}")
+        raise UsageError(f"the state has version {state['version']}, but this release needs {VERSION}")
     for name, is_right in PARTS.items():
         if name not in state:
             raise UsageError(f"{foreign}: it has no {name!r}")
@@ -98,16 +98,16 @@ def refuse_what_is_no_state(state: Any) -> None:
             raise UsageError(f"{foreign}: its {name!r} is {repr(state[name])[:60]}")
     inside = state["position"] is not None
     if inside and (state["seed"] is None or state["drawn_from"] is None or not state["seeded"]):
-        raise UsageError(f"{foreign}: in an epoch, it has no order of it")
+        raise UsageError(f"{foreign}: it is within an epoch, but has no order of it")
 
 
 def refuse_what_does_not_fit(state: Mapping[str, Any], fits: Mapping[str, Any], lengths: Mapping[str, int]) -> None:
     """Raise UsageError unless a state is of a loader like this one.
 
     Args:
-        state: one that is valid in itself.
-        fits: what the two must have in common; what either does not know (None) is not compared.
-        lengths: of the lists in it.
+        state: a valid state.
+        fits: the description of this loader. Values that are None here or in the state are not compared.
+        lengths: the lengths that lists in the state must have.
 
     """
     then = state["fits"]
@@ -116,22 +116,22 @@ def refuse_what_does_not_fit(state: Mapping[str, Any], fits: Mapping[str, Any], 
         if before is not None and now is not None and (why := _why_not(name, before, now)):
             raise UsageError(why)
     if state["position"] is not None and fits["batches"] is not None and state["position"] > fits["batches"]:
-        raise UsageError(f"the state is after batch {state['position']}, and an epoch has {fits['batches']}")
+        raise UsageError(f"the state is after batch {state['position']}, but an epoch has only {fits['batches']}")
     for name, length in lengths.items():
         if state[name] is not None and len(state[name]) != length:
-            raise UsageError(f"the state has {len(state[name])} of its {name!r}, and this loader {length}")
+            raise UsageError(f"{name!r} of the state has {len(state[name])} items, but this loader needs {length}")
 
 
 def _why_not(name: str, before: Any, now: Any) -> str | None:
-    """Why a part of what loaders must have in common is not that of the state, in one line; None: it is."""
+    """Return how a value of this loader differs from that in the state, in one line, or None if they are equal."""
     if name == "files":
         return why_others(before, now)
     if before == now:
         return None
     if before == CHANGED:
-        what = f"{name} {CHANGED}, and no loader has these"
+        what = f"{name} {CHANGED}, which cannot be resumed"
     elif name in CHECKSUMS:
-        what = f"{name} that are not those of this one"
+        what = f"{name} that differ from those of this one"
     else:
-        what = f"{name} {before}, and this one has {name} {now}"
-    return f"the state is of a loader with {what}; a run can be resumed only with what it began with"
+        what = f"{name} {before}, but this one has {name} {now}"
+    return f"the state is of a loader with {what}; resume with the data and settings that the run began with"
