@@ -1,7 +1,7 @@
 """The mount: packed folders and record files as a read-only file system, through pyfuse3.
 
-``mounted`` for Python programs; ``mount`` and ``umount`` as on the command line. pyfuse3 and libfuse are needed only
-where something is really mounted, in the daemon's process.
+``mounted`` is for Python programs; ``mount`` and ``umount`` work as on the command line. Only the daemon's process
+needs pyfuse3 and libfuse.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ def mount(
     foreground: bool = False,
     debug: bool = False,
 ) -> None:
-    """Mount sources as one tree, until somebody unmounts it.
+    """Mount sources as one tree, until it is unmounted.
 
     Args:
         sources: a packed folder or record file, a folder of parts, or several of these.
-        mountpoint: where; made when missing, and removed after unmounting then.
+        mountpoint: the folder to mount on. A missing folder is created, and removed after unmounting.
         options: see ``MountOptions``.
-        foreground: serve in this process, and return when it is unmounted; only in the main thread, and once per
-            process. Otherwise a daemon serves, and this returns when the mount answers.
+        foreground: serve in this process, and return when it is unmounted. Possible in the main thread only, and once
+            per process. Otherwise a daemon serves, and this returns when the mount answers.
         debug: log every request.
 
     Raises:
-        FffsError: nothing is mounted.
+        FffsError: mounting failed, and nothing is mounted.
 
     """
     job = make_job(sources, mountpoint, options, debug)

@@ -18,7 +18,7 @@ _logger = logging.getLogger("fffs.mount")
 
 
 class _Daemon:
-    """What remains to be done when the mount is ready, or when it failed."""
+    """Reports to the process that started the daemon when the mount is ready or has failed."""
 
     def __init__(self, fd: int, detach: bool) -> None:
         self._fd, self._detach = fd, detach
@@ -43,9 +43,9 @@ class _Daemon:
         return 0
 
     def ready(self) -> None:
-        """The mount answers: leave the terminal, if that is wanted, and then say so."""
+        """Report that the mount answers, after leaving the terminal if that is wanted."""
         if self._detach and self._log:
-            # Not before: until now, Ctrl-C on the terminal reaches this process too.
+            # Not earlier: until now, Ctrl-C on the terminal must reach this process, too.
             os.setsid()
             self._log.leave_terminal()
         self.report(None)
@@ -60,7 +60,7 @@ def main() -> int:
     """Run the daemon."""
     open_standard_streams()
     parser = argparse.ArgumentParser(prog="python -m fffs.mount")
-    parser.add_argument("mountpoint", help="for those who look at the list of processes")
+    parser.add_argument("mountpoint", help="shown in the list of processes")
     parser.add_argument("--job", type=int, required=True)
     parser.add_argument("--report", type=int, required=True)
     parser.add_argument("--lifeline", type=int, action="append", default=[])

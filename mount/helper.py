@@ -1,4 +1,4 @@
-"""``mount.fffs``: what mount(8) calls for ``mount -t fffs``, and systemd and /etc/fstab through it."""
+"""``mount.fffs``: the program that mount(8) runs for ``mount -t fffs``, also for systemd and /etc/fstab."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def helper(argv: Sequence[str]) -> int:
-    """Mount in the background, as ``SOURCE DIR [-sfnv] [-o OPTIONS]`` asks for (see "External helpers" in mount(8)).
+    """Mount in the background. The arguments are ``SOURCE DIR [-sfnv] [-o OPTIONS]`` ("External helpers" in mount(8)).
 
-    ``rw``, which mount(8) adds unless told otherwise, means nothing here.
+    The option ``rw`` is ignored: mount(8) adds it unless told otherwise.
 
     Raises:
-        FffsError: nothing is mounted.
+        FffsError: mounting failed, and nothing is mounted.
 
     """
     parser = _Parser(prog="mount.fffs", description="Mount as mount(8) asks for it.")

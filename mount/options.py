@@ -17,25 +17,26 @@ LIMITS = {"threads": 1024, "readahead": 1 << 20, "uid": 2**32 - 2, "gid": 2**32 
 
 @dataclass(frozen=True)
 class MountOptions:
-    """How to mount. Immutable; ``dataclasses.asdict`` and back is what crosses to the daemon.
+    """How to mount. Immutable; the daemon receives the result of ``dataclasses.asdict``.
 
     Attributes:
-        verify: give out only bytes whose checksum was compared.
-        allow_other: users other than the one who mounts may look inside.
-        uid, gid: who owns everything; None: who mounts.
-        umask: permission bits taken away from every mode.
-        noexec: nothing in the mount can be run as a program.
+        verify: return only bytes that match their checksum.
+        allow_other: let users other than the one who mounts look inside.
+        uid, gid: the owner and group of everything; None: those of the user who mounts.
+        umask: permission bits removed from every mode.
+        noexec: do not allow programs in the mount to be run.
         nonempty: mount over a folder that is not empty.
         suffix: ending of the numbered names of a plain record file.
-        format: of record files that are not recognised: "ffrecord", "tfrecord", "ofrecord" or "bag".
-        decode: show what is in records instead of the records. True: each record of a TFRecord or OFRecord file as
-            a folder of features, arrays and integers of a granular data set as ``.npy`` files. None: only its arrays.
-        fastpath: native threads answer what is asked for most. None: if all sources are local files; True: whatever the
-            sources are. Where they cannot be started the mount works without them.
-        threads: how many of them, 1024 at most; 0: as many as there are processors, from 2 to 16.
-        readahead: how far the kernel may read ahead of a program, in KiB. Its own 128 make many small requests of a
-            large file; 1024 is the most of one request, and 1048576 the most that is taken.
-        log: file that the daemon's log is appended to; empty: the system's log.
+        format: the format of the record files, which overrides recognition: "ffrecord", "tfrecord", "ofrecord" or
+            "bag".
+        decode: show the content of records instead of the records. True: each record of a TFRecord or OFRecord file is
+            a folder of features; arrays and integers of a granular data set are ``.npy`` files. None: only its arrays.
+        fastpath: let native threads answer the most frequent requests. None: if all sources are local files; True: for
+            any source. If the threads cannot be started, the mount works without them.
+        threads: the number of native threads, at most 1024; 0: one per processor, from 2 to 16.
+        readahead: how far the kernel may read ahead of a program, in KiB, at most 1048576. The kernel's default of 128
+            splits reads of large files into many small requests; one request is at most 1024 KiB.
+        log: the file that the daemon's log is appended to; empty: the system log.
 
     """
 
@@ -55,7 +56,7 @@ class MountOptions:
     log: str = ""
 
     def __post_init__(self) -> None:
-        """UsageError for a number that cannot be meant."""
+        """Raise UsageError for numbers that are out of range."""
         for name, limit in LIMITS.items():
             value = getattr(self, name)
             if value is None and name in ("uid", "gid"):
@@ -64,7 +65,7 @@ class MountOptions:
                 raise UsageError(_must_be(name, value))
 
 
-# What fstab and mount(8) pass along, and what is so anyway: ro, nosuid and nodev always hold; reading changes no time.
+# Options that fstab and mount(8) pass along, and options that always hold: ro, nosuid, nodev and all about atime.
 _IGNORED = (
     "defaults auto noauto user users nouser owner group nofail _netdev async sync dirsync mand nomand silent loud "
     "atime noatime diratime nodiratime relatime norelatime strictatime nostrictatime lazytime nolazytime "
@@ -75,7 +76,7 @@ IGNORED_PREFIXES = ("x-", "X-", "comment=", "user=", "uhelper=", "helper=")
 
 
 def parse(options: Iterable[str]) -> MountOptions:
-    """The options of any number of ``-o`` arguments, each of them comma-separated; later ones win.
+    """Parse any number of ``-o`` arguments, each a comma-separated list. Later options override earlier ones.
 
     Raises:
         UsageError: an option is unknown, has a wrong value, or cannot be granted.
@@ -103,7 +104,7 @@ def parse(options: Iterable[str]) -> MountOptions:
 
 
 def known() -> list[str]:
-    """The options that mean something, as an error or a help text shows them."""
+    """Return the known options, as error messages and help texts show them."""
     forms = {
         "verify": "verify=on|off",
         "decode": "decode[=auto|on|off]",
@@ -177,7 +178,7 @@ VALUES: dict[str, Callable[[str, str], Any]] = {
     "log": _path,
 }
 BARE = ("decode",)
-"""Values that may be left out, and are ``on`` then."""
+"""Options whose value may be left out and is then ``on``."""
 REFUSED = {
     "rw": "a mount of record files is always read-only; leave it out, and change the folder that was packed",
     "suid": "a mount is always nosuid: a file may come from anybody; unpack it to run such programs",

@@ -1,4 +1,4 @@
-"""A mount for the length of a ``with`` statement."""
+"""mounted: a mount that lasts as long as a ``with`` block."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ STOP_SECONDS = 30.0
 def mounted(
     sources: PathLike | Sequence[PathLike], mountpoint: PathLike | None = None, **options: Any
 ) -> Iterator[str]:
-    """Mount, give the path, and unmount at the end: lazily if something is still open.
+    """Mount, yield the path, and unmount at the end, lazily if files are open.
 
-    May be used from any thread, any number of times at once: each mount has a daemon of its own, which also unmounts
-    when this process dies. Children of fork may read what is mounted; none of them ends it or keeps it alive.
+    May be used from several threads at once. Each mount has its own daemon, which also unmounts when this process dies.
+    Forked children may read the mount; they neither end it nor keep it alive.
 
     Args:
         sources: a packed folder or record file, a folder of parts, or several of these.
-        mountpoint: where; made when missing, and removed then. None: a new temporary folder.
+        mountpoint: the folder to mount on. A missing folder is created, and removed at the end. None: a new temporary
+            folder.
         options: as in ``MountOptions``: ``verify=False``, ``suffix=".jpg"``, ...
 
     Raises:
-        FffsError: it cannot be mounted; or, at the end, the daemon did not live to see it.
+        FffsError: mounting failed; or the daemon had ended before the end of the block.
 
     """
     if unknown := sorted(options.keys() - {field.name for field in fields(MountOptions)}):
@@ -53,7 +54,9 @@ def mounted(
 
 @contextmanager
 def _temporary_folder() -> Iterator[str]:
-    """Removed only by who made it, and only when it is empty: whatever is in it is what is mounted there."""
+    """Yield a new folder. Only the process that made it removes it, and only if it is empty: otherwise its content may
+    be that of a mount.
+    """
     folder, owner = tempfile.mkdtemp(prefix="fffs-"), os.getpid()
     try:
         yield folder
@@ -75,13 +78,13 @@ def _while_mounted(job: Job) -> Iterator[str]:
 
 
 def _end(process: subprocess.Popen[bytes], path: str, owner: int) -> None:
-    """End the daemon, and clean up after it if it cannot do that itself. Not in a child of fork: the mount is its
-    parent's.
+    """End the daemon, and clean up if it cannot do that itself. Does nothing in a forked child: the mount belongs to
+    the parent.
     """
     assert process.stdin is not None
     if os.getpid() != owner:
         process.stdin.close()
-        process.returncode = 0  # nothing is waited for
+        process.returncode = 0  # so that Popen does not wait for the parent's child
         return
     process.terminate()
     process.stdin.close()
@@ -91,11 +94,11 @@ def _end(process: subprocess.Popen[bytes], path: str, owner: int) -> None:
         process.kill()
         try:
             code = process.wait(KILL_SECONDS)
-        except subprocess.TimeoutExpired:  # in a call that nothing interrupts: the kernel ends it when that returns
+        except subprocess.TimeoutExpired:  # in an uninterruptible call: the process ends when it returns
             code = -signal.SIGKILL
     mount = mount_at(path)
     if mount and mount.ours and code != 0:
         kernel.detach(path, lazy=True)
     if code != 0:
         remove_left(path)
-        raise MountError(f"{path}: the daemon of this mount did not end well (exit code {code})")
+        raise MountError(f"{path}: the daemon of this mount failed (exit code {code}); its log has the reason")

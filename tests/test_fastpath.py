@@ -308,11 +308,11 @@ assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.c_char_p(pro
 @pytest.mark.parametrize(
     ("prelude", "why"),
     [
-        (NO_THREADS, "its threads cannot be started: Resource temporarily unavailable"),
-        (NO_MEMORY, "its threads cannot be started: Cannot allocate memory"),
+        (NO_THREADS, "the native threads cannot be started: Resource temporarily unavailable"),
+        (NO_MEMORY, "the native threads cannot be started: Cannot allocate memory"),
         pytest.param(
             NO_EVENTFD.replace("{{", "{").replace("}}", "}"),
-            "its threads cannot be started: Operation not permitted",
+            "the native threads cannot be started: Operation not permitted",
             marks=pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="numbers of system calls"),
         ),
     ],
@@ -331,7 +331,7 @@ def test_a_mount_works_without_what_the_system_refuses(prelude: str, why: str, p
 def test_a_mount_whose_requests_are_to_be_logged_does_without(packed: Path, tmp_path: Path) -> None:
     with served(tmp_path, packed, "", debug=True) as daemon:
         assert (daemon.path / "file").read_text() == "content"
-        assert without(daemon) == ["every request is to be logged, and native threads log none"]
+        assert without(daemon) == ["every request is to be logged, and native threads do not log requests"]
 
 
 @pytest.fixture
@@ -348,7 +348,7 @@ def test_a_source_on_another_machine_is_read_without_unless_asked_for(remote: Pa
     path = mounts(remote, fastpath=None)
     mounts.daemon.expect("without the fast path")
     assert without(mounts.daemon) == [
-        f"{remote} is on a file system of type fuse.fffs; -o fastpath=on uses it all the same"
+        f"{remote} is on a file system of type fuse.fffs; -o fastpath=on uses it nevertheless"
     ]
     assert (path / "file").read_text() == "content" and not counters(path)["fastpath"]
     umount(path)

@@ -359,7 +359,7 @@ def test_changes_fail_as_on_any_read_only_file_system(folder: Path, packed: Path
 @as_root
 def test_changes_fail_even_when_somebody_remounts_it_writable(folder: Path, packed: Path, mounts: Mounts) -> None:
     mounted = mounts(packed)
-    mounts.daemon.expect("somebody made it writable: it is read-only again")
+    mounts.daemon.expect("remounted as writable by another process: it is read-only again")
     before, harmless = describe(mounted), all_outcomes(mounted)
     with remounted_writable(mounted):
         found = all_outcomes(mounted)

@@ -87,7 +87,7 @@ def decoding(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callabl
 
     def mount(*sources: Path, **options: Any) -> Path:
         path = mounts(*sources, **options)
-        mounts.daemon.expect("without the fast path: its threads know trees, and this is shown row by row")
+        mounts.daemon.expect("without the fast path: its threads serve trees only, and this source is shown row by row")
         return path
 
     mount.mounts = mounts  # type: ignore[attr-defined]

@@ -163,7 +163,7 @@ def test_no_name_in_the_table_of_mounts_disturbs_the_mounts_of_others(source: Pa
         name = b"a\rb\x85c\x0bd\x1ce\xffe"
         assert libc.mount(name, bytes(stranger), b"tmpfs", ctypes.c_ulong(0), None) == 0
         # The daemon reads the table again, and what it does about this shows that it understood it.
-        mounts.daemon.expect("somebody made it writable: it is read-only again")
+        mounts.daemon.expect("remounted as writable by another process: it is read-only again")
         assert libc.mount(None, bytes(path), None, ctypes.c_ulong(32), None) == 0
         wait_until(lambda: "read-only again" in mounts.daemon.log())
         other = mounts(source, at=folder / "another")
@@ -199,7 +199,7 @@ def test_what_cannot_be_mounted_on(source: Path, tmp_path: Path, mounts: Mounts)
         mounts(source, at=tmp_path / "a file")
     with pytest.raises(MountError, match="not a folder"):
         mounts(source, at=tmp_path / "a file" / "below")
-    with pytest.raises(MountError, match="cannot make the mount point"):
+    with pytest.raises(MountError, match="cannot create the mount point"):
         mounts(source, at=Path("/proc/fffs"))
     path = mounts(source)
     with pytest.raises(MountError, match=r"p\.ffr is mounted there; unmount it first"):
@@ -807,7 +807,7 @@ def test_mounted_unmounts_after_an_exception_with_files_open(source: Path, tmp_p
 
 
 def test_mounted_when_the_daemon_is_killed_meanwhile(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(MountError, match="did not end well"), mounted(source, tmp_path / "m") as path:
+    with pytest.raises(MountError, match="the daemon of this mount failed"), mounted(source, tmp_path / "m") as path:
         os.kill(int(os.getxattr(path, "user.fffs.daemon").split()[0]), signal.SIGKILL)
     assert not (tmp_path / "m").exists()
 

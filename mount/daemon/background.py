@@ -1,7 +1,6 @@
-"""A daemon in a process of its own, and its report: ready, or the exception that kept it from starting.
+"""Starts a daemon in a new process, and receives its report: ready, or the exception that prevented that.
 
-It is a new process, not a fork of this one: that works whatever threads the caller has, and the daemon starts with
-none.
+The process is not forked from this one, whose threads would make that unsafe.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from fffs.base.descriptors import describe_shortage, memory_file, pipe, process_
 from fffs.errors import FffsError, MountError
 from fffs.mount.daemon.job import Job
 
-# How long a daemon that cannot mount may take to end, and after that the kernel to end it.
+# Seconds that a daemon that cannot mount has for ending itself, and then the kernel for ending it.
 END_SECONDS = 10.0
 KILL_SECONDS = 1.0
 
 
 def start(job: Job) -> None:
-    """Start a daemon that outlives this process; returns when the mount answers.
+    """Start a daemon that outlives this process. Returns when the mount answers.
 
     Raises:
-        FffsError: what the daemon raised.
+        FffsError: the exception that the daemon reported.
 
     """
     process = spawn(job, "--detach")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # it runs on, and that is the purpose
+        warnings.simplefilter("ignore", ResourceWarning)  # the process is meant to run on
         del process
 
 
@@ -45,12 +44,12 @@ def spawn(job: Job, *arguments: str, lifeline: bool = False) -> subprocess.Popen
 
     Args:
         job: what to mount where.
-        arguments: further ones for ``python -m fffs.mount``.
-        lifeline: its stdin becomes a pipe, and the daemon unmounts when that is closed, or when this process ends,
-            whoever else has the pipe; it is in a session of its own.
+        arguments: further arguments for ``python -m fffs.mount``.
+        lifeline: make the daemon unmount when this process closes the pipe that is the daemon's stdin, or ends, even if
+            other processes hold the pipe. The daemon gets its own session.
 
     Raises:
-        FffsError: what the daemon raised; it is gone then.
+        FffsError: the exception that the daemon reported. The daemon has ended.
 
     """
     try:
@@ -87,8 +86,8 @@ def _spawn(job: Job, arguments: Sequence[str], lifeline: bool) -> subprocess.Pop
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a daemon that is about to end. One that does not is killed, and left alone if that does not help: it
-    waits for a file system that does not answer, in a call that nothing interrupts.
+    """Wait for a daemon that is about to end, and kill it if it does not end. If it still does not end, do not wait: it
+    is in an uninterruptible call, of a file system that does not answer.
     """
     if process.stdin:
         process.stdin.close()
@@ -96,7 +95,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
         pass
-    finally:  # also when somebody is out of patience
+    finally:  # also after Ctrl-C
         if process.poll() is None:
             process.kill()
             with suppress(subprocess.TimeoutExpired):
@@ -104,8 +103,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _receive(report: BinaryIO, process: subprocess.Popen[bytes]) -> BaseException | None:
-    """The report, or EOFError when the daemon ended without one. The end of the pipe may never come: a process that
-    another thread forks meanwhile keeps an end of it.
+    """Return the report, or EOFError if the daemon ended without one. The end of the pipe does not show that: a process
+    that another thread forks meanwhile may hold the writing end.
     """
     poll = select.poll()
     poll.register(report, select.POLLIN)
@@ -123,7 +122,9 @@ def _receive(report: BinaryIO, process: subprocess.Popen[bytes]) -> BaseExceptio
 
 
 def _start_daemon(job: Job, report: int, arguments: Sequence[str], lifeline: bool) -> subprocess.Popen[bytes]:
-    """The job is in a file that only the two processes have: an argument must be short, and everybody can read it."""
+    """Start the process. The job is passed in an unnamed file: arguments have a limited length, and every user can read
+    them.
+    """
     with _unnamed_file() as file:
         file.write(job.encode().encode())
         file.flush()
@@ -147,8 +148,8 @@ def _start(command: list[str], fds: Sequence[int], **options: Any) -> subprocess
 
 
 def _start_owned(command: list[str], fds: Sequence[int]) -> subprocess.Popen[bytes]:
-    """With two lifelines: a pipe, which this process closes, also when it becomes another program; and the end of this
-    process, for children that it forks keep their ends of the pipe.
+    """Start a process with two lifelines: a pipe, which this process closes even by exec; and a pidfd of this process,
+    because forked children hold their ends of the pipe.
     """
     end, kept = pipe()
     owner: list[int] = []
@@ -168,7 +169,7 @@ def _start_owned(command: list[str], fds: Sequence[int]) -> subprocess.Popen[byt
 
 
 def _environment() -> dict[str, str]:
-    """The daemon finds its modules where this process does, and not in the folder it happens to start in."""
+    """Return an environment in which the daemon imports the same modules as this process, whatever its folder."""
     path = [os.path.abspath(entry) for entry in sys.path if entry]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
 
@@ -178,13 +179,13 @@ def _how(code: int) -> str:
 
 
 def report(fd: int, error: BaseException | None) -> None:
-    """The daemon's side: say that it is ready (None), or why not. Closes fd.
+    """In the daemon: report that the mount is ready (None), or the error. Closes fd.
 
     Raises:
-        BrokenPipeError: nobody waits any more.
+        BrokenPipeError: the process that started the daemon no longer waits.
 
     """
-    # Pickled, so that the exception arrives with its type and attributes. Both ends are this program.
+    # Pickling keeps the type and attributes of the exception. It is safe, because both ends are this program.
     try:
         data = pickle.dumps(error)
     except Exception:

@@ -1,8 +1,8 @@
-"""The fast path's hook-up: native threads between the kernel and pyfuse3, their log lines and their counters.
+"""Connects the fast path: native threads between the kernel and pyfuse3, their log lines and their counters.
 
-What they do is in ``fffs/native/fastpath_workers.c``. pyfuse3 stays the complete file system: it is given one end of a
-socket pair for its device and answers whatever the threads forward. Where the threads are not wanted or cannot be
-started, it is given the device itself.
+``fffs/native/fastpath_workers.c`` has the threads. pyfuse3 stays a complete file system: instead of the device it gets
+one end of a socket pair, and answers what the threads forward. If the threads are not wanted or cannot be started, it
+gets the device itself.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ REMOTE = frozenset(
 
 
 def connect(fuse: int, view: View, options: MountOptions, debug: bool = False) -> FastPath | Device:
-    """What stands between the kernel's descriptor, which it owns from now on, and pyfuse3.
+    """Return what pyfuse3 serves: the fast path, or the device itself; then a line in the log says why.
 
-    That is the fast path, or else the device itself, and one line in the log says why.
+    Takes the descriptor over.
 
     Raises:
-        OSError: too many files are open. The descriptor stays the caller's.
+        OSError: too many files are open. The caller still owns the descriptor.
 
     """
     if options.fastpath is False:
         return Device(fuse)
     try:
         if not isinstance(view, TreeView):
-            _log.info("without the fast path: its threads know trees, and this is shown row by row")
+            _log.info("without the fast path: its threads serve trees only, and this source is shown row by row")
             return Device(fuse)
         if obstacle := find_obstacle(view, options, debug):
             _log.info("without the fast path: %s", obstacle)
@@ -72,9 +72,9 @@ def connect(fuse: int, view: View, options: MountOptions, debug: bool = False) -
 
 
 def find_obstacle(view: TreeView, options: MountOptions, debug: bool) -> str:
-    """Why the fast path is not for this mount, or nothing."""
+    """Return why this mount cannot have the fast path, or an empty string."""
     if debug:
-        return "every request is to be logged, and native threads log none"
+        return "every request is to be logged, and native threads do not log requests"
     kinds: dict[int, str] = {}
     for file in view.store.files:
         if file.file.descriptor < 0:
@@ -84,23 +84,22 @@ def find_obstacle(view: TreeView, options: MountOptions, debug: bool) -> str:
             kinds[device] = file_system_of(device)
         kind = kinds.get(device, "")
         if kind.split(".")[0] in REMOTE:
-            return f"{file.index.path} is on a file system of type {kind}; -o fastpath=on uses it all the same"
+            return f"{file.index.path} is on a file system of type {kind}; -o fastpath=on uses it nevertheless"
     return ""
 
 
 def file_system_of(device: int) -> str:
-    """The type of a mounted file system by its device number; empty where no mount has it, as in btrfs."""
+    """Return the type of a mounted file system by its device number; empty if no mount has this number, as in btrfs."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     return next((mount.type for mount in mounts() if mount.device == wanted), "")
 
 
 def make_room(its: socket.socket) -> int:
-    """Let the library send large replies, as large as the system allows; how many bytes of a file one may have.
-
-    What is larger than a packet may be is not sent, and whoever waits for it waits for ever.
+    """Raise the socket's limit for packets as far as the system allows. Returns how many bytes of a file a reply may
+    have: the reader would wait for ever for a larger reply, which cannot be sent.
     """
     for option in (_SO_SNDBUFFORCE, socket.SO_SNDBUF):
-        with suppress(OSError):  # the first is root's
+        with suppress(OSError):  # only root may set the first option
             its.setsockopt(socket.SOL_SOCKET, option, 2 * LARGEST_READ)
             break
     room = its.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - _PACKET - _REPLY_HEAD
@@ -108,10 +107,11 @@ def make_room(its: socket.socket) -> int:
 
 
 class FastPath:
-    """Native threads that serve a FUSE descriptor, which they own from now on. For the thread of the event loop.
+    """Native threads that serve a FUSE descriptor, which they take over. Used by the thread of the event loop.
 
     Raises:
-        MountError: the system refuses them; the descriptor stays the caller's, and nothing was read from it.
+        MountError: the system refuses threads or memory. The caller still owns the descriptor, and nothing was read
+            from it.
 
     """
 
@@ -123,14 +123,14 @@ class FastPath:
         if status != 0:
             self._ours.close()
             self._its.close()
-            raise MountError(f"its threads cannot be started: {os.strerror(-status)}")
+            raise MountError(f"the native threads cannot be started: {os.strerror(-status)}")
         self._native: Any = native[0]
         self.number = self._its.detach()
-        """What libfuse is given as ``/dev/fd/N``; it closes it."""
+        """The descriptor that libfuse gets as ``/dev/fd/N`` and closes."""
         self._ended = trio.Event()
         self._reports: Reports | None = None
         self.connected = trio.Event()
-        """The kernel lets others ask."""
+        """Set when the mount answers requests."""
 
     def _configure(self, options: MountOptions) -> Any:
         config = ffi.new("fffs_fastpath_config *")
@@ -151,10 +151,10 @@ class FastPath:
         return config
 
     async def connect(self) -> None:
-        """Nothing is left to do: the threads carry the first messages like all others."""
+        """Do nothing: the threads pass the first messages on like all others."""
 
     async def watch(self, failures: Failures) -> None:
-        """Say when the kernel is connected, log what could not be read, and end pyfuse3's loop with the connection."""
+        """Announce the connection to the kernel, log failed reads, and end pyfuse3's loop when the connection ends."""
         fd = lib.fffs_fastpath_event_fd(self._native)
         record, status = ffi.new("uint64_t *"), ffi.new("int32_t *")
         self._reports = Reports(self._view, failures)
@@ -169,7 +169,7 @@ class FastPath:
             await self._reports.finish(PATIENCE)
             nursery.cancel_scope.cancel()
         self._ended.set()
-        # libfuse knows this by ENODEV from its device, which a socket never says.
+        # libfuse notices the end by ENODEV from its device; a socket never gives that error.
         pyfuse3.terminate()
 
     async def ended(self) -> None:
@@ -177,12 +177,12 @@ class FastPath:
         await self._ended.wait()
 
     def count_failures(self) -> tuple[int, bool]:
-        """How many reads failed, and whether some of their records were not logged."""
+        """Return how many reads failed, and whether some of their records were not logged."""
         stats = self.stats()
         return stats["read_errors"], stats["untold"] > 0 or (self._reports is not None and self._reports.waiting > 0)
 
     def stats(self) -> dict[str, Any]:
-        """Counters since the mount; latencies in powers of two of a nanosecond."""
+        """Return the counters since the mount began; latencies are counted by power of two of a nanosecond."""
         stats = ffi.new("fffs_fastpath_stats_t *")
         lib.fffs_fastpath_stats(self._native, stats)
         return {
@@ -198,7 +198,7 @@ class FastPath:
         }
 
     def close(self) -> bool:
-        """End the threads and the connection. False: some still wait for a disk, and the process must end."""
+        """End the threads and the connection. Returns False if threads still wait for a disk: then exit the process."""
         ended = self._native is None or lib.fffs_fastpath_stop(self._native, PATIENCE) == 0
         self._native = None
         self._ours.close()

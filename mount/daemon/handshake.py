@@ -1,8 +1,7 @@
 """The first message of a connection, FUSE_INIT, with limits in its answer that pyfuse3 has no way to set.
 
-libfuse is given one end of a socket pair for its device. The kernel's request goes in at the other end, the answer
-comes out, is edited in C (``fastpath_init.c``) and sent to the kernel, and then the device takes the place of the
-socket.
+libfuse gets one end of a socket pair in place of the device. The kernel's request is written to the other end; the
+reply that comes out is edited in C (``fastpath_init.c``) and sent to the kernel. Then the device replaces the socket.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ _LARGEST = 1 << 16
 
 
 class Device:
-    """The kernel's end of a mount. Owns the descriptor given to it."""
+    """The FUSE device of a mount. Owns its descriptor."""
 
     def __init__(self, fuse: int) -> None:
         self._fuse = fuse
         self._ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.number = its.detach()
-        """What libfuse is given as ``/dev/fd/N``; it closes it."""
+        """The descriptor that libfuse gets as ``/dev/fd/N`` and closes."""
         self.connected = trio.Event()
-        """The kernel lets others ask."""
+        """Set when the mount answers requests."""
 
     async def connect(self) -> None:
         """Exchange the first messages. Afterwards ``number`` is the device.
 
         Raises:
-            OSError: the kernel ended the connection: it was unmounted already.
+            OSError: the kernel closed the connection, because the mount was already unmounted.
 
         """
         with self._ours as ours:
@@ -44,7 +43,7 @@ class Device:
                 nursery.start_soon(pyfuse3.main)
                 await trio.lowlevel.wait_readable(ours)
                 nursery.cancel_scope.cancel()
-            # Nothing waits for the socket any more: an event loop would not notice that the number means another file.
+            # Nothing may wait for the socket now: an event loop would not notice that its number is another file.
             answer = bytearray(ours.recv(_LARGEST))
             lib.fffs_init_set_limits(ffi.from_buffer("uint8_t[]", answer), len(answer))
             os.write(self._fuse, answer)
@@ -55,11 +54,11 @@ class Device:
     async def ended(self) -> None:
         """Wait until the connection to the kernel has ended: after the last unmount."""
         with select.epoll() as ends:
-            ends.register(self.number, 0)  # an error, which the end of a connection is, is reported all the same
+            ends.register(self.number, 0)  # poll reports errors without being asked, and the end of a connection is one
             await trio.lowlevel.wait_readable(ends.fileno())
 
     def close(self) -> bool:
-        """Close what libfuse does not. May be called again. True: nothing is left running."""
+        """Close the descriptor that libfuse does not close. May be called again. Returns True: no thread is running."""
         self._ours.close()
         if self._fuse >= 0:
             os.close(self._fuse)

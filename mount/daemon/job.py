@@ -1,4 +1,4 @@
-"""What a daemon is told to do: sources, mount point, options."""
+"""Job: what a daemon is started for, that is sources, mount point and options."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fffs.base.paths import PathLike, named
 from fffs.mount.options import MountOptions
 from fffs.mount.system.mounts import canonical
 
-# mount(2) takes a page at most, and nobody reads more in a listing of mounts.
+# mount(2) accepts one page at most, and a longer name is of no use in a listing of mounts.
 LONGEST_NAME = 1000
 
 
 @dataclass(frozen=True)
 class Job:
-    """Immutable. All paths are absolute: a daemon has no working folder."""
+    """Sources, mount point and options of a mount. Immutable. Paths are absolute: a daemon has no working folder."""
 
     sources: tuple[str, ...]
     mountpoint: str
@@ -26,19 +26,19 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What mount(8) and findmnt(8) show as the source: one that can be mounted again if there is only one."""
+        """The source that mount(8) and findmnt(8) show. If there is only one, it can be mounted again by this name."""
         name = ":".join(self.sources)
         if len(self.sources) == 1 or len(name) < LONGEST_NAME:
             return name
         return f"{self.sources[0]}:...({len(self.sources)} sources)"
 
     def encode(self) -> str:
-        """As text, for another process of this program."""
+        """Encode the job as text, for another process of this program."""
         return json.dumps(asdict(self))
 
     @classmethod
     def decode(cls, text: str) -> Job:
-        """The inverse of encode."""
+        """Decode what ``encode`` returned."""
         fields = json.loads(text)
         options = MountOptions(**fields.pop("options"))
         return cls(tuple(fields.pop("sources")), options=options, **fields)
@@ -47,7 +47,7 @@ class Job:
 def make_job(
     sources: PathLike | Sequence[PathLike], mountpoint: PathLike, options: MountOptions, debug: bool = False
 ) -> Job:
-    """A job from what a user gives: one source or several, relative paths too."""
+    """Make a job from what a user gives: one source or several, with absolute or relative paths."""
     paths = [sources] if isinstance(sources, (str, bytes, os.PathLike)) else list(sources)
     found = tuple(os.path.abspath(named(path, "a source")) for path in paths)
     return Job(found, canonical(mountpoint), options, debug)

@@ -1,7 +1,7 @@
-"""Where a daemon's log goes: the terminal while it starts or stays in front, a file or the system's log afterwards.
+"""The log of a daemon: on the terminal while it starts or runs in the foreground, then in a file or the system log.
 
-All that goes wrong ends up there, one line for each event: names in a pack may hold line ends and escape sequences.
-A thread writes the lines: a system log that is stopped, or a pipe that nobody reads, must not stop the event loop.
+Every failure is logged, one line for each event; line ends and escape sequences in file names are escaped. A thread
+writes the lines: a system log that is stopped, or a pipe that is not read, must not stop the event loop.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from fffs.base.failures import writing
 
 SYSTEM_LOG = "/dev/log"
 ROOM = 10_000
-"""Lines that wait to be written; more are counted."""
+"""The number of lines that may wait to be written. Further lines are dropped and counted."""
 PATIENCE = 2.0
-"""Seconds that the end of a daemon waits for its log."""
+"""Seconds that a daemon that ends waits for its log."""
 
 _log = logging.getLogger("fffs")
-# Control characters, line separators, and bytes of names that are not UTF-8, which the system's log could not take.
+# Control characters, line separators, and bytes that are not UTF-8, which the system log does not accept.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class DaemonLog:
-    """The log of this process, from the start on. One per process, which from then on is a daemon.
+    """The log of this process, which is a daemon. One per process.
 
     Raises:
         WriteError: the file cannot be written.
@@ -43,9 +43,9 @@ class DaemonLog:
     """
 
     def __init__(self, file: str = "", debug: bool = False, quiet: bool = False) -> None:
-        """file: what is appended to, whatever happens on the terminal. quiet: show only warnings and errors there."""
+        """file: appended to, in addition to the terminal. quiet: show only warnings and errors on the terminal."""
         self._root = logging.getLogger()
-        for handler in self._root.handlers[:]:  # the command line's, if we stay in front
+        for handler in self._root.handlers[:]:  # those of the command line, if we run in the foreground
             self._root.removeHandler(handler)
         self._root.setLevel(logging.DEBUG if debug else logging.INFO)
         self._lines = _Lines()
@@ -58,11 +58,11 @@ class DaemonLog:
             self._file = self._open(file)
         _log_what_python_prints()
         self.exit_code = 1
-        """That of the process, if its log takes no lines at the end."""
+        """The exit code of the process if its log accepts no lines at the end."""
         atexit.register(self._leave)
 
     def _leave(self) -> None:
-        """Before logging closes its handlers, which would wait for a line that cannot be written."""
+        """Exit without closing the handlers if the log accepts no lines; closing them would wait for ever."""
         if not self._lines.write_out():
             os._exit(self.exit_code)
 
@@ -79,14 +79,14 @@ class DaemonLog:
         self._lines.writer.handlers = (*self._lines.writer.handlers, handler)
 
     def leave_terminal(self) -> None:
-        """From now on nothing is read from the standard streams; what is written to them goes to the file, if any."""
+        """Replace the standard streams: nothing is read from them, and what is written to them goes to the log file."""
         self._lines.write_out()
         self._lines.writer.handlers = tuple(h for h in self._lines.writer.handlers if h is not self._terminal)
         if not self._file and os.path.exists(SYSTEM_LOG):
             handler = logging.handlers.SysLogHandler(SYSTEM_LOG, logging.handlers.SysLogHandler.LOG_DAEMON)
             self._add(handler, f"fffs[{os.getpid()}]: %(message)s")
         null = os.open(os.devnull, os.O_RDWR)
-        # libfuse and a crashing interpreter write to stderr, and know nothing of logs.
+        # libfuse and a crashing interpreter write to stderr only.
         written = self._file.stream.fileno() if self._file and self._file.stream else null
         for fd, target in enumerate((null, written, written)):
             os.dup2(target, fd)
@@ -94,13 +94,13 @@ class DaemonLog:
 
 
 def write_out() -> bool:
-    """Wait until what was logged is written, at most PATIENCE. False: it is not."""
+    """Wait until the log is written, at most PATIENCE seconds. Returns whether it is."""
     lines = (handler for handler in logging.getLogger().handlers if isinstance(handler, _Lines))
     return all(handler.write_out() for handler in lines)
 
 
 class _Lines(logging.handlers.QueueHandler):
-    """Hands lines to a thread that writes them. Those for which there is no room are counted."""
+    """Passes lines to a thread that writes them. Lines that do not fit into the queue are counted."""
 
     def __init__(self) -> None:
         self._waiting: queue.Queue[logging.LogRecord | threading.Event] = queue.Queue(ROOM)
@@ -110,7 +110,7 @@ class _Lines(logging.handlers.QueueHandler):
         self.writer.start()
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """What the line says is settled now: arguments may change, and a traceback would keep its frames alive."""
+        """Format the line now: its arguments may change later, and a traceback would keep its frames alive."""
         record = copy.copy(record)
         record.msg, record.args = record.getMessage(), None
         if record.exc_info:
@@ -119,14 +119,14 @@ class _Lines(logging.handlers.QueueHandler):
         return record
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Never waits."""
+        """Put a line into the queue, or count it if the queue is full. Does not wait."""
         try:
             self._waiting.put_nowait(record)
         except queue.Full:
             self.lost += 1
 
     def write_out(self) -> bool:
-        """Wait until all lines so far are written, at most PATIENCE. False: they are not."""
+        """Wait until all lines so far are written, at most PATIENCE seconds. Returns whether they are."""
         written = threading.Event()
         try:
             self._waiting.put(written, timeout=PATIENCE)
@@ -141,10 +141,10 @@ class _Writer(logging.handlers.QueueListener):
     def __init__(self, lines: _Lines) -> None:
         super().__init__(lines.queue, respect_handler_level=True)
         self._lines = lines
-        self._failed: dict[logging.Handler, int] = {}  # lines that each could not write
+        self._failed: dict[logging.Handler, int] = {}  # lines that each handler could not write
 
     def handle(self, record: logging.LogRecord | threading.Event) -> None:
-        """Write a line, or say that all before are written."""
+        """Write a line, or set an event: all lines before it are written."""
         if isinstance(record, threading.Event):
             record.set()
             return
@@ -159,7 +159,7 @@ class _Writer(logging.handlers.QueueListener):
             super().handle(_note(f"{lost} lines are missing here: the log did not take them in time"))
 
     def note_failure(self, handler: logging.Handler, record: logging.LogRecord) -> None:
-        """Count a line that a handler could not write, as on a full disk, and say so once where the others write.
+        """Count a line that a handler could not write, as on a full disk, and report that once through the others.
 
         Called by the handler, while it handles the exception. logging would print a traceback on the terminal.
         """
@@ -176,7 +176,7 @@ def _note(text: str) -> logging.LogRecord:
 
 
 def _log_what_python_prints() -> None:
-    """Warnings and exceptions that nobody catches are lost on the stderr of a daemon."""
+    """Log warnings and uncaught exceptions, which would be lost on the stderr of a daemon."""
 
     def uncaught(kind: type[BaseException], error: BaseException | None, where: TracebackType | None) -> None:
         if error is not None and not issubclass(kind, (KeyboardInterrupt, BrokenPipeError, SystemExit)):
@@ -197,7 +197,7 @@ def _log_what_python_prints() -> None:
 
 
 class _OneLine(logging.Formatter):
-    """Escapes what a line must not hold; only tracebacks have several."""
+    """Escapes line ends and control characters. Only tracebacks have several lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         return _UNSAFE.sub(_escape, super().formatMessage(record))
@@ -211,7 +211,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 class _Gone(logging.Filter):
-    """pyfuse3 logs an error when the kernel has no use for an answer: the process that asked was killed meanwhile."""
+    """Drops an error that pyfuse3 logs when the kernel refuses a reply because the process that asked was killed."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not (record.name.startswith("pyfuse3") and record.getMessage().endswith(os.strerror(2)))

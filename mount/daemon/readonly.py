@@ -1,7 +1,7 @@
-"""A mount that stays read-only: when somebody remounts it as writable, it is remounted as read-only.
+"""Keeps a mount read-only: when an administrator remounts it as writable, remounts it as read-only.
 
-The kernel refuses to open a file for writing by what the mount is, before it asks anybody. Once it has been told not to
-ask about opening at all, which is what makes re-reads fast, nothing else can refuse that.
+The kernel refuses to open files of a read-only mount for writing. The daemon cannot refuse that: it has told the kernel
+not to ask when files are opened, which makes re-reads fast.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from fffs.mount.system.mounts import mount_of, read_table
 
 _log = logging.getLogger("fffs.mount")
 
-# While a file is open for writing, which it was before anybody could do anything about it.
+# Remounting fails with this while a file is open for writing.
 BUSY_SECONDS = 0.1
-# How often the table is looked at while others mount and unmount all the time. The first change is looked at at once.
+# Seconds between two looks at a table that changes constantly. A first change is looked at immediately.
 PAUSE_SECONDS = 0.05
 
 
 async def keep_read_only(path: str, table: int, device: str, noexec: bool) -> None:
-    """Watch an open table of mounts, until cancelled or until it may not be done. ``device``: major:minor of the mount.
+    """Watch an open table of mounts until cancelled. ``device``: major:minor of the mount.
 
-    Others make that table, and the mount works without anybody who watches it: nothing that happens here ends it.
+    All users contribute to that table, and the mount works without being watched: no error in here ends the daemon.
     """
     try:
         await _watch(path, table, device, noexec)
     except (OSError, MountError) as error:  # a sandbox, too many open files, or no memory for the table
-        _log.info("%s: nobody will notice when it is made writable: %s", path, error)
+        _log.info("%s: cannot watch whether it is remounted as writable: %s", path, error)
     except Exception:
-        _log.exception("%s: nobody will notice when it is made writable", path)
+        _log.exception("%s: cannot watch whether it is remounted as writable", path)
 
 
 async def _watch(path: str, table: int, device: str, noexec: bool) -> None:
@@ -53,7 +53,7 @@ async def _watch(path: str, table: int, device: str, noexec: bool) -> None:
 
 
 def _wait(table: int, ended: int) -> None:
-    """Until the table changes. In a thread, with poll(2): epoll asks twice, and the table tells of a change once."""
+    """Wait in a thread until the table changes. With poll(2): the table reports a change once, and epoll asks twice."""
     poll = select.poll()
     poll.register(table, select.POLLPRI)
     poll.register(ended, select.POLLIN)
@@ -61,26 +61,26 @@ def _wait(table: int, ended: int) -> None:
 
 
 def is_writable(table: int, device: str) -> bool:
-    """Whether the file system is, by an open table of mounts."""
+    """Whether the file system is writable, according to an open table of mounts."""
     return any(mount.writable for mount in read_table(table, device))
 
 
 async def _undo(path: str, table: int, device: str, noexec: bool) -> bool:
-    """False: it cannot be undone."""
+    """Make the mount read-only again. Returns False if that will never be possible."""
     try:
         await trio.to_thread.run_sync(_remount, path, table, device, noexec)
     except OSError as error:
         if error.errno == errno.EBUSY:
             await trio.sleep(BUSY_SECONDS)
             return True
-        _log.warning("%s: somebody made it writable: opening for writing succeeds, writing fails", path)
+        _log.warning("%s: remounted as writable by another process: opening for writing succeeds, writing fails", path)
         return False
-    _log.warning("%s: somebody made it writable: it is read-only again", path)
+    _log.warning("%s: remounted as writable by another process: it is read-only again", path)
     return True
 
 
 def _remount(path: str, table: int, device: str, noexec: bool) -> None:
-    """Through a descriptor, so that it cannot be another file system that is mounted there by now."""
+    """Remount through a descriptor: another file system may be mounted at the path by now."""
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW)
     try:
         mount = mount_of(fd, table)

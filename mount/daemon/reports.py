@@ -1,4 +1,4 @@
-"""Reports: what is wrong with records that the native threads could not give out, found out beside the event loop."""
+"""Reports: finds out, beside the event loop, why native threads could not read records, and logs it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fffs.errors import ReadError
 from fffs.layouts.view import TreeView
 from fffs.mount.fs.failures import Failures
 
-# Records that are explained at a time, and the bytes that they may have together: each is read again in full.
+# Limits of records that are explained at a time, and of their bytes: each is read again completely.
 BATCH = 256
 BATCH_BYTES = 64 << 20
 
 
 class Reports:
-    """Records whose failure is to be logged. For the thread of the event loop.
+    """Records whose failure is to be logged. Used by the thread of the event loop.
 
-    ``waiting``: how many are not logged yet.
+    ``waiting``: the number of records that are not logged yet.
     """
 
     def __init__(self, view: TreeView, failures: Failures) -> None:
@@ -30,12 +30,12 @@ class Reports:
         self.waiting = 0
 
     def add(self, record: int, status: int) -> None:
-        """A record could not be given out. status: -errno."""
+        """Add a record that could not be read. status: -errno."""
         self.waiting += 1
         self._put.send_nowait((record, status))
 
     async def run(self) -> None:
-        """Log what is added, until ``finish``."""
+        """Log the records that are added, until ``finish``."""
         async for first in self._get:
             bad, size = [first], self._view.store.length(first[0])
             with suppress(trio.WouldBlock, trio.EndOfChannel):
@@ -49,7 +49,7 @@ class Reports:
             self._progress = trio.Event()
 
     async def finish(self, patience: float) -> None:
-        """Wait until all are logged, as long as the disk gives something within that many seconds."""
+        """Wait until all records are logged. Gives up when the disk gives nothing for ``patience`` seconds."""
         self._put.close()
         while before := self.waiting:
             with trio.move_on_after(patience):
@@ -58,7 +58,7 @@ class Reports:
                 return
 
     def _explain(self, bad: list[tuple[int, int]]) -> list[tuple[int, bytes, int, Exception]]:
-        """For each record a file of it, its path, and what is wrong: reading it again in full tells."""
+        """Read each record again completely. Returns an inode and a path of it, its number, and the error."""
         store = self._view.store
         inodes = self._view.inodes_of(np.array([record for record, _ in bad]))
         paths = self._view.paths(inodes)

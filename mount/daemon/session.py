@@ -1,4 +1,4 @@
-"""One mount from beginning to end: open the sources, mount, serve, unmount. Runs in the main thread of its process."""
+"""The life of one mount: open the sources, mount, serve, unmount. Runs in the main thread of its process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ except ModuleNotFoundError as error:
 
 _log = logging.getLogger("fffs.mount")
 
-# A request that waits for a disk occupies one of pyfuse3's tasks; were there no more, the others would wait with it.
+# A request that waits for a disk occupies one of pyfuse3's tasks. If all were occupied, other requests would wait, too.
 TASKS = 100_000
 # How long open files are served after a lazy unmount by a signal.
 GRACE = 1.0
@@ -47,15 +47,15 @@ WARNINGS_SHOWN = 10
 def serve(job: Job, ready: Callable[[], None] = lambda: None, lifelines: Sequence[int] = ()) -> None:
     """Mount and serve until the file system is unmounted, or a signal (SIGTERM, SIGINT, SIGHUP) ends it.
 
-    Must run in the main thread, once per process: pyfuse3's session is global. Takes the process's signals for good.
+    Must run in the main thread, and once per process: pyfuse3's session is global, and the signal handlers stay.
 
     Args:
         job: what to mount where.
-        ready: called once the mount answers.
-        lifelines: descriptors of which one becomes readable, or ends, when the mount is to end.
+        ready: called when the mount answers.
+        lifelines: descriptors; the mount ends when one of them becomes readable or is closed at the other end.
 
     Raises:
-        FffsError: nothing is mounted then.
+        FffsError: mounting failed, and nothing is mounted.
 
     """
     try:
@@ -67,7 +67,7 @@ def serve(job: Job, ready: Callable[[], None] = lambda: None, lifelines: Sequenc
 
 
 def _find_shortage(error: BaseException) -> str:
-    """What this process or the system has too few of, if it is that; also in a group, as trio raises them."""
+    """Return which resource this process or the system lacks, if that is the reason; looks into exception groups."""
     if isinstance(error, OSError) and not isinstance(error, FffsError):
         return describe_shortage(error)
     return next(filter(None, map(_find_shortage, getattr(error, "exceptions", ()))), "")
@@ -83,18 +83,18 @@ def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> Non
         if len(view.warnings) > WARNINGS_SHOWN:
             _log.warning("and %d more of these", len(view.warnings) - WARNINGS_SHOWN)
         view.store.watch()
-        table, signals = open_table(), SignalPipe()  # open as long as the process lives: threads may still use them
+        table, signals = open_table(), SignalPipe()  # never closed: threads may still use them
         point = MountPoint(job.mountpoint, options.nonempty)
         try:
             _Session(job, view, point, ready, lifelines, signals, table).run()
         finally:
-            if mount_at(job.mountpoint, table) is None:  # what is still mounted, after a crash, might never answer
+            if mount_at(job.mountpoint, table) is None:  # a mount that is left after a crash may never answer
                 point.remove()
             ignore_signals()
 
 
 class _Session:
-    """What the tasks of the event loop share."""
+    """The state that the tasks of the event loop share."""
 
     def __init__(
         self,
@@ -129,12 +129,12 @@ class _Session:
         native = self._connection.stats if isinstance(self._connection, fastpath.FastPath) else dict
         self._operations = Operations(self._view, job.options, Statistics(self._view.store, native))
         try:
-            # libfuse serves a descriptor that it is given this way, and mounts and unmounts nothing.
+            # Given a descriptor in this form, libfuse serves it, and neither mounts nor unmounts.
             pyfuse3.init(self._operations, f"/dev/fd/{self._connection.number}", set())
             trio.run(self._main)
         except BaseException:
-            # What people use must not turn into an empty folder, which looks fine: the mount stays, dead, as after a
-            # kill, and whoever finds it is told how to remove it.
+            # A mount in use must not become an empty folder, which looks valid. It stays, dead, as after a kill, and
+            # every command that finds it says how to remove it.
             self._detached = self._announced
             raise
         finally:
@@ -177,7 +177,7 @@ class _Session:
             nursery.cancel_scope.cancel()
 
     async def _serve(self) -> None:
-        """Until the connection ends, in whatever way."""
+        """Serve until the connection ends, in whatever way."""
         try:
             with self._serving:
                 await pyfuse3.main(max_tasks=TASKS)
@@ -185,15 +185,15 @@ class _Session:
             if not _is_abort(error):
                 raise
         if not self._stopping and self._place.is_mounted():
-            _log.error("%s: somebody aborted its connection to the kernel", self._job.mountpoint)
+            _log.error("%s: its connection to the kernel was aborted", self._job.mountpoint)
 
     # ------------------------------------------------------------ tasks
 
     async def _announce(self) -> None:
-        """Say that the mount works, once the kernel has the answer to its first message: others wait until then.
+        """Report success when the kernel has the reply to its first message; other requests wait until then.
 
-        Never ask about a mount, as stat does, in the process that serves it. Were it killed meanwhile, the thread that
-        asks would not end before the answer, and the connection, whose end would be the answer, not before the thread.
+        Never stat() our own mount: if we are killed while the call is in flight, the thread waits in the kernel for a
+        reply that only we could send, and the process can never exit.
         """
         await self._connection.connected.wait()
         kernel.read_ahead(self._place.device, self._job.options.readahead)
@@ -201,14 +201,14 @@ class _Session:
         try:
             self._ready()
             self._announced = True
-        except OSError as error:  # as when nobody waits for it any more
+        except OSError as error:  # for example, the process that waited for it has ended
             self._error = MountError(f"{self._job.mountpoint}: {error.strerror}")
             await self._stop()
 
     async def _watch_signals(self, nursery: trio.Nursery) -> None:
         while True:
             number = await self._signals.get()
-            if self._overdue:  # a disk does not answer, and somebody is out of patience
+            if self._overdue:  # a second signal, because a disk does not answer
                 self._point.remove()
                 write_out()
                 os._exit(128 + number)
@@ -217,7 +217,7 @@ class _Session:
                 nursery.start_soon(self._stop)
 
     async def _give_up(self) -> None:
-        """End a while after the connection, although a read still waits for its disk: nobody waits for its answer."""
+        """End some time after the connection, even if a read waits for its disk: no process waits for its reply."""
         await self._connection.ended()
         await trio.sleep(fastpath.PATIENCE)
         self._serving.cancel()
@@ -229,7 +229,7 @@ class _Session:
     # ------------------------------------------------------------ the end
 
     async def _stop(self) -> None:
-        """Unmount, lazily if need be. pyfuse3's loop answers what it has begun and ends, and with it this task."""
+        """Unmount, lazily if necessary. pyfuse3's loop answers the requests in flight and ends, and cancels this."""
         if self._stopping:
             return
         self._stopping = True
@@ -244,15 +244,15 @@ class _Session:
         self._overdue = True
 
     def _detach(self, lazy: bool) -> None:
-        """Unmount, if it is still mounted: anybody may have done that."""
+        """Unmount, unless another process has already unmounted it."""
         if self._place.is_mounted() and self._place.detach(lazy):
-            self._point.remove()  # now: what is open may be served for a while, and an empty folder looks fine
+            self._point.remove()  # now: open files may be served for long, and an empty folder looks valid
         self._detached = True
 
 
 def _is_abort(error: BaseException) -> bool:
-    """What libfuse makes of the end of a connection while it takes a request from it; at other times it just ends."""
-    parts: tuple[BaseException, ...] = getattr(error, "exceptions", ())  # of a group, as trio raises them
+    """Whether it is the error that libfuse makes of the end of a connection while it reads a request."""
+    parts: tuple[BaseException, ...] = getattr(error, "exceptions", ())  # trio raises exception groups
     if parts:
         return all(map(_is_abort, parts))
     return isinstance(error, OSError) and error.errno in (errno.ECONNABORTED, errno.ENODEV)

@@ -1,4 +1,4 @@
-"""The signals that end a daemon: exceptions while nothing is mounted, then bytes in a pipe for the event loop."""
+"""The signals that end a daemon: while nothing is mounted they raise exceptions, then they write to a pipe."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ import trio
 from fffs.native import lib
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_CAPACITY = 65536  # a pipe's
+_CAPACITY = 65536  # bytes of a pipe
 
 
 def leave_when_signalled() -> None:
-    """While nothing is mounted: an exception, so that what was opened is closed. For the main thread.
+    """Make signals raise an exception, so that everything opened is closed. For the main thread, before mounting.
 
-    A program that waits for signals with sigwait(3) or signalfd(2) blocks them, and its children inherit that.
+    Also unblocks them: a parent that uses sigwait(3) or signalfd(2) blocks signals, and its children inherit that.
     """
     _handle(_leave)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def ignore_signals() -> None:
-    """At the end: an interpreter that ends makes them deadly again. For the main thread."""
+    """Ignore the signals at the end: an interpreter that exits restores their default action. For the main thread."""
     _handle(signal.SIG_IGN)
 
 
 class SignalPipe:
-    """From now on no handler raises: that might hit the event loop, or pyfuse3's C code, anywhere.
+    """A pipe that receives signals. No handler raises any more, because that could interrupt pyfuse3's C code anywhere.
 
-    One per process, made in its main thread; its descriptors stay open as long as the process lives.
+    One per process, made in its main thread. Its descriptors are never closed.
     """
 
     def __init__(self) -> None:
         self._ours, self._its = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        # Until C has them. A handler in Python could be interrupted by the next signal, and that one's by the next,
-        # deeper than Python goes: this one is C, too.
+        # Block the signals until the C handler has them. A handler in Python could be interrupted by the next signal,
+        # and its handler by the next, beyond the recursion limit; this handler is in C, too.
         self._early: dict[int, FrameType | None] = {}
         _handle(self._early.__setitem__)
         self._take()
 
     async def get(self) -> int:
-        """Wait for a signal; the last one if there are several."""
+        """Wait for a signal. Returns the last one if there are several."""
         self._take()
         if self._early:
             number = self._early.popitem()[0]
@@ -55,7 +55,7 @@ class SignalPipe:
         return os.read(self._ours, _CAPACITY)[-1]
 
     def _take(self) -> None:
-        """Out of Python's hands; twice, because trio.run sets SIGINT's handler to find out which thread it runs in."""
+        """Install the C handler. Called twice, because trio.run sets the handler of SIGINT to find its thread."""
         if lib.fffs_signals_to(self._its, SIGNALS, len(SIGNALS)) != 0:
             raise AssertionError("signals that every system has")
 

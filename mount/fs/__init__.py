@@ -1,1 +1,1 @@
-"""What a mount shows: pyfuse3's operations and what they answer."""
+"""What a mount shows: pyfuse3's operations and their replies."""

@@ -1,4 +1,4 @@
-"""What stat(2), getxattr(2) and statfs(2) show: pyfuse3's structures from a view and the mount options."""
+"""Makes the replies to stat(2), getxattr(2) and statfs(2) from a view and the mount options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fffs.mount.system import asking
 from fffs.native.engine import CHECK_CRC32C, CHECK_NONE
 from fffs.tree.tree import NAME_MAX
 
-# The tree never changes: the kernel may keep what it was told as long as it has memory.
+# The tree never changes, so the kernel may cache replies as long as it has memory.
 FOREVER = 365 * 86400.0
 
 PREFIX = asking.PREFIX.encode()
@@ -27,10 +27,10 @@ ACLS = (b"system.posix_acl_access", b"system.posix_acl_default")
 
 
 class Presenter:
-    """Attributes of a view as pyfuse3 wants them. Nothing changes after construction; for the thread of the event loop.
+    """The attributes of a view as pyfuse3's structures. Immutable; used by the thread of the event loop.
 
     Raises:
-        pyfuse3.FUSEError: for an extended attribute that is not there.
+        pyfuse3.FUSEError: an extended attribute does not exist.
 
     """
 
@@ -40,12 +40,12 @@ class Presenter:
         self._gid = os.getgid() if options.gid is None else options.gid
         self._mask = ~options.umask
         self._verify = options.verify
-        self.absent = pyfuse3.EntryAttributes()  # inode 0: "no such name", and the kernel may remember that
+        self.absent = pyfuse3.EntryAttributes()  # inode 0: "no such name", which the kernel may cache
         self.absent.st_ino = 0
         self.absent.entry_timeout = FOREVER
 
     def entry(self, inode: int, attributes: Attributes) -> pyfuse3.EntryAttributes:
-        """Everything stat(2) shows of an inode."""
+        """Return everything that stat(2) shows of an inode."""
         mode, nlink, size, mtime, lasts = attributes
         entry = pyfuse3.EntryAttributes()
         entry.st_ino = inode
@@ -60,7 +60,7 @@ class Presenter:
         return entry
 
     def file_system(self) -> pyfuse3.StatvfsData:
-        """What statfs(2) shows: full, and as large as the source files."""
+        """Return what statfs(2) shows: a full file system, as large as the source files."""
         data = pyfuse3.StatvfsData()
         data.f_bsize = data.f_frsize = BLOCK_SIZE
         data.f_blocks = -(-sum(file.index.file_size for file in self._store.files) // BLOCK_SIZE)
@@ -72,7 +72,7 @@ class Presenter:
     # ------------------------------------------------------------ extended attributes
 
     def names(self, inode: int, record: int | None) -> list[bytes]:
-        """The names of the extended attributes of the root, or of what comes from a record, if it does."""
+        """Return the names of the extended attributes of an inode. record: the record that it comes from, if any."""
         if record is None:
             return [SOURCE] if inode == ROOT_INODE else []
         return [*self._checksums(record), RECORD, SOURCE, VERIFIED]
@@ -84,10 +84,10 @@ class Presenter:
         return [CRC32C if index.check == CHECK_CRC32C else CRC32]
 
     def value(self, inode: int, record: int | None, name: bytes) -> bytes:
-        """One of them."""
+        """Return the value of an extended attribute."""
         if inode == ROOT_INODE and name == DAEMON:
             return daemon_identity()
-        # ls(1) asks every file for attributes of others, as for access control lists.
+        # ls(1) asks every file for attributes of other namespaces, such as access control lists.
         if not name.startswith(PREFIX) or name not in self.names(inode, record):
             raise pyfuse3.FUSEError(absence(name))
         if record is None:
@@ -106,7 +106,7 @@ class Presenter:
 
 
 def absence(name: bytes) -> int:
-    """What a file system says of an attribute that is not there: by its namespace, as on ext4."""
+    """Return the error for an attribute that does not exist: it depends on the namespace, as on ext4."""
     space, dot, rest = name.partition(b".")
     if dot and space in (b"user", b"trusted", b"security", b"gnu"):
         return errno.ENODATA if rest else errno.EINVAL
@@ -114,7 +114,7 @@ def absence(name: bytes) -> int:
 
 
 def daemon_identity() -> bytes:
-    """Process id and its namespace, of the process that calls; 0, which is none, where /proc is missing."""
+    """Return the process id of this process and its namespace; 0, which is not an id, if /proc is missing."""
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -123,7 +123,7 @@ def daemon_identity() -> bytes:
 
 
 def in_lines(paths: list[bytes]) -> bytes:
-    """One a line, as many as the kernel lets an extended attribute hold."""
+    """Join paths with newlines, as many as fit into an extended attribute."""
     room = LARGEST - sum(len(path) + 1 for path in paths)
     if room >= -1:
         return b"\n".join(paths)

@@ -1,4 +1,4 @@
-"""What could not be read: counted, and logged once per record however often it is asked for."""
+"""Failed reads: counts all, and logs the first of each record."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ _log = logging.getLogger("fffs.mount")
 
 
 class Failures:
-    """Failed reads of a mount. For one thread."""
+    """The failed reads of a mount. Not thread-safe."""
 
     def __init__(self, path_of: Callable[[int], bytes]) -> None:
-        """path_of: a path that leads to an inode from the root."""
+        """path_of: returns a path of an inode from the root."""
         self._path_of = path_of
         self.records: set[int] = set()
         self.reads = 0
 
     def add(self, inode: int, record: int, error: Exception, path: bytes | None = None) -> None:
-        """Count a failed read, and log it if it is the record's first. path: where that is known already."""
+        """Count a failed read, and log it if it is the first of the record. path: of the inode, if known."""
         self.reads += 1
         if record not in self.records:
             self.records.add(record)
             _log.error("%s: %s", os.fsdecode(self._path_of(inode) if path is None else path), error)
 
     def summary(self, reads: int = 0, is_incomplete: bool = False) -> str:
-        """A line for the end, or nothing. reads: how many failed, if more than are counted here. is_incomplete: some
-        of their records are not.
+        """Return a line for the end of the log, or an empty string.
+
+        reads: the number of failed reads, if larger than the count here. is_incomplete: not all of their records were
+        added.
         """
         reads = max(reads, self.reads)
         if not reads:

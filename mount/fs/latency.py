@@ -1,4 +1,4 @@
-"""Latencies, counted by power of two of a nanosecond."""
+"""Histograms of latencies: one bucket per power of two of a nanosecond."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ BUCKETS = 40
 
 
 def bucket(nanoseconds: int) -> int:
-    """Where a latency is counted."""
+    """Return the bucket of a latency."""
     return min(max(nanoseconds, 1).bit_length() - 1, BUCKETS - 1)
 
 
 def percentile(buckets: Sequence[int], percent: float) -> int | None:
-    """What so many percent took at most, in nanoseconds; inside a bucket as if they were spread evenly."""
+    """Return the latency that so many percent do not exceed, in nanoseconds; linear inside a bucket."""
     wanted = sum(buckets) * percent / 100
     for power, count in enumerate(buckets):
         if count and wanted <= count:

@@ -1,6 +1,6 @@
-"""pyfuse3's operations over a View: translation only. A file handle is an inode, and nothing is remembered.
+"""pyfuse3's operations over a View: translation only. A file handle is an inode number, and there is no other state.
 
-Nothing can be changed, and no exception but pyfuse3's own ends the event loop.
+All operations that change something fail. No exception except pyfuse3's own ends the event loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BAD = (RecordError, ReadError, SourceChangedError, MemoryError)
 
 
 def answered(method: _Method) -> _Method:
-    """Count a request, and answer it in any case: an exception other than FUSEError would end pyfuse3's main loop."""
+    """Count a request, and always reply to it: any exception except FUSEError would end pyfuse3's main loop."""
     name = method.__name__
     counted = name in COUNTED
 
@@ -59,7 +59,7 @@ def answered(method: _Method) -> _Method:
 
 
 class Operations(pyfuse3.Operations):
-    """The file system. For the thread of the event loop. The view stays the caller's to close."""
+    """The file system. Used by the thread of the event loop. The caller closes the view."""
 
     def __init__(self, view: View, options: MountOptions, statistics: Statistics | None = None) -> None:
         self._view, self._reading = view, Reading(view)
@@ -68,7 +68,7 @@ class Operations(pyfuse3.Operations):
         self.statistics = statistics or Statistics(view.store)
 
     async def _ask(self, question: Callable[[int], _T], inode: int) -> _T:
-        """What the view says of an inode; EIO when what it needs cannot be read."""
+        """Return what the view says of an inode. EIO if the records for it cannot be read."""
         while True:
             try:
                 return question(inode)
@@ -83,14 +83,14 @@ class Operations(pyfuse3.Operations):
         raise pyfuse3.FUSEError(errno.EIO) from None
 
     async def _entry(self, inode: int) -> pyfuse3.EntryAttributes:
-        try:  # without another coroutine: a listing asks this for each of its entries
+        try:  # without another coroutine: a listing calls this for each of its entries
             attributes = self._view.attributes(inode)
         except NotDecoded:
             attributes = await self._ask(self._view.attributes, inode)
         return self._presenter.entry(inode, attributes)
 
     async def _file(self, inode: int) -> File:
-        """Where a file's bytes are; EIO when it cannot be decoded."""
+        """Return where the bytes of a file are. EIO if it cannot be decoded."""
         file = await self._ask(self._view.file, inode)
         if file.problem:
             self._fail(inode, file.record, RecordError(file.problem))
@@ -100,7 +100,7 @@ class Operations(pyfuse3.Operations):
 
     @answered
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        """The inode a name leads to."""
+        """Return the attributes of a name in a folder."""
         if len(name) > NAME_MAX:
             raise pyfuse3.FUSEError(errno.ENAMETOOLONG)
         inode = await self._ask(lambda parent: self._view.lookup(parent, name), parent_inode)
@@ -108,17 +108,17 @@ class Operations(pyfuse3.Operations):
 
     @answered
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
-        """What a symbolic link says."""
+        """Return the target of a symbolic link."""
         return self._view.target(inode)
 
     @answered
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
-        """The inode is all that readdir needs."""
+        """Return the inode: readdir needs nothing else."""
         return inode
 
     @answered
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        """The k-th entry is at offset k, always. With each goes the offset after it."""
+        """List a folder. Entry k is always at offset k, and is returned with the offset of the next one."""
         entries = await self._ask(lambda inode: self._view.entries(inode, start_id), fh)
         for position, (name, inode) in enumerate(entries, start_id + 1):
             if not pyfuse3.readdir_reply(token, name, await self._entry(inode), position):
@@ -128,12 +128,12 @@ class Operations(pyfuse3.Operations):
 
     @answered
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        """What stat(2) shows."""
+        """Return what stat(2) shows."""
         return await self._entry(inode)
 
     @answered
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
-        """Record number, checksum, source, and whether it was verified; of the root, all counters."""
+        """Return an extended attribute: record number, checksum, source, verified; of the root, the counters."""
         if name == STAT and inode == ROOT_INODE:
             if ctx.uid not in (0, os.getuid()):
                 raise pyfuse3.FUSEError(errno.EACCES)
@@ -142,12 +142,12 @@ class Operations(pyfuse3.Operations):
 
     @answered
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
-        """The names of the extended attributes."""
+        """Return the names of the extended attributes."""
         return self._presenter.names(inode, await self._ask(self._view.record, inode))
 
     @answered
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        """A full file system."""
+        """Return what statfs(2) shows."""
         return self._presenter.file_system()
 
     @answered
@@ -161,7 +161,7 @@ class Operations(pyfuse3.Operations):
 
     @answered
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        """Refuses what cannot be read: of a file without bytes, the kernel would not ask for any. Pages stay cached."""
+        """Refuse files that cannot be decoded: if the size is 0, the kernel sends no read. Cached pages stay valid."""
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise pyfuse3.FUSEError(errno.EROFS)
         await self._file(inode)
@@ -169,7 +169,7 @@ class Operations(pyfuse3.Operations):
 
     @answered
     async def read(self, fh: int, off: int, size: int) -> bytes:
-        """Verified bytes."""
+        """Return verified bytes."""
         began, count = time.perf_counter_ns(), 0
         try:
             file = await self._file(fh)
@@ -184,23 +184,23 @@ class Operations(pyfuse3.Operations):
 
     @answered
     async def flush(self, fh: int) -> None:
-        """ENOSYS: nothing is ever written, and the kernel need not ask again."""
+        """Fail with ENOSYS, after which the kernel sends no more of these: nothing is ever written."""
         raise pyfuse3.FUSEError(errno.ENOSYS)
 
     async def release(self, fh: int) -> None:
-        """Nothing was kept; the same for ``releasedir``."""
+        """Do nothing: an open file has no state. Also used for ``releasedir``."""
 
     releasedir = release
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
-        """Nothing was remembered."""
+        """Do nothing: inode numbers have no state."""
 
 
 async def _refuse(*_: Any) -> NoReturn:
     raise pyfuse3.FUSEError(errno.EROFS)
 
 
-# The mount is read-only, so the kernel asks for none of these, unless somebody remounts it as writable.
+# The mount is read-only, so the kernel sends none of these, unless an administrator remounts it as writable.
 for _change in (
     "setattr", "mknod", "mkdir", "create", "symlink", "link", "unlink", "rmdir", "rename", "write",
     "setxattr", "removexattr",

@@ -1,6 +1,4 @@
-"""Reads for the event loop: what is in the page cache is read at once, and what is not, or has to be decoded, waits in
-a thread.
-"""
+"""Reads for the event loop: bytes in the page cache are read at once; reads from a disk and decoding run in threads."""
 
 from __future__ import annotations
 
@@ -15,14 +13,14 @@ from fffs.layouts.view import CAPACITY, NotDecoded, View
 from fffs.native import lib
 
 LARGEST_READ = int(lib.FFFS_READ_MAX)
-LARGE = CAPACITY // 4  # bytes of a record that is decoded while no other is
+LARGE = CAPACITY // 4  # bytes of a record from which on it is decoded alone
 
-# When a mount ends, nobody waits for a disk any more that may never answer.
+# When a mount ends, a disk that may never answer must not delay it.
 in_thread = functools.partial(trio.to_thread.run_sync, abandon_on_cancel=True)
 
 
 class Reading:
-    """Reads what the files of a view are made of. For the thread of the event loop.
+    """Reads the bytes of a view's files. Used by the thread of the event loop.
 
     Raises:
         RecordError, ReadError, SourceChangedError, MemoryError.
@@ -37,11 +35,11 @@ class Reading:
         self._large = trio.Lock()
 
     def _limiter(self, record: int) -> trio.CapacityLimiter:
-        """How many threads may wait for the record's file."""
+        """Return the limiter of the threads that wait for the record's file."""
         return self._limiters[self._store.locate(record)[0].file]
 
     async def decode(self, missing: NotDecoded) -> None:
-        """Decode an item, once for all who ask for it at a time."""
+        """Decode an item, once for all requests that wait for it."""
         if missing.number in self._decoding:
             return await self._decoding[missing.number].wait()
         self._decoding[missing.number] = trio.Event()
@@ -57,7 +55,7 @@ class Reading:
             self._decoding.pop(missing.number).set()
 
     async def read(self, file: File, start: int, size: int) -> Any:
-        """Bytes of a file, in any buffer: fewer than size only at its end, and valid until the next read."""
+        """Return bytes of a file: fewer than size only at its end. The buffer is valid until the next read."""
         head = file.prefix[start : start + size]
         begin = max(start - len(file.prefix), 0)
         count = min(size - len(head), file.length - begin)
@@ -68,7 +66,7 @@ class Reading:
 
     async def _read_record(self, record: int, start: int, size: int) -> Any:
         read = functools.partial(self._store.read_range_into, record, start)
-        # One buffer serves all reads that do not wait: pyfuse3 has passed it on before the loop runs anything else.
+        # All reads that do not wait share one buffer: pyfuse3 writes it to the kernel before the loop runs other tasks.
         dest = self._buffer[:size] if size <= LARGEST_READ else np.empty(size, np.uint8)
         got = read(dest=dest, wait=False)
         if got is None:

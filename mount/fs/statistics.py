@@ -1,7 +1,7 @@
-"""Counters of a mount: who answered what, how fast; shown by the extended attribute ``user.fffs.stat`` of its root.
+"""Counters of a mount: requests and latencies, shown by the extended attribute ``user.fffs.stat`` of its root.
 
-An attribute needs no file or socket to be made, protected and removed, reaches through containers, and is answered only
-when the mount lives. It is not listed, and given only to the user who mounted, and to root.
+An attribute needs no file or socket to be created, protected and removed, works across containers, and is answered only
+if the daemon runs. It is not listed, and only root and the user who mounted can read it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ NATIVE = ("lookup", "getattr", "read", "readdir", "readlink", "forget", "other")
 
 
 class Statistics:
-    """Counts what pyfuse3 is asked, and answers for all of the mount. For the thread of the event loop."""
+    """Counts pyfuse3's requests, and collects all counters of the mount. Used by the thread of the event loop."""
 
     def __init__(self, store: RecordStore, native: Callable[[], dict[str, Any]] = dict) -> None:
-        """native: the counters of the native threads, if there are some."""
+        """native: returns the counters of the native threads, if there are any."""
         self.requests = dict.fromkeys(COUNTED, 0)
         self._store, self._native = store, native
         self._began = time.monotonic()
@@ -35,12 +35,12 @@ class Statistics:
         self._verified = (-1, 0)
 
     def count_read(self, began: int, size: int) -> None:
-        """Count a read that is answered, or failed. began: by ``perf_counter_ns``. size: bytes."""
+        """Count a read that is complete. began: its start, by ``perf_counter_ns``. size: bytes returned."""
         self._read_bytes += size
         self._latency[bucket(time.perf_counter_ns() - began)] += 1
 
     async def collect(self, failures: Failures) -> dict[str, Any]:
-        """All counters since the mount began, as ``fffs stat --json`` prints them."""
+        """Return all counters since the mount began, as ``fffs stat --json`` prints them."""
         native = self._native()
         answered = native.get("requests", {})
         reads = self.requests["read"] + answered.get("read", 0)
@@ -64,7 +64,7 @@ class Statistics:
         }
 
     async def _count_verified(self, reads: int) -> int:
-        """Counted again only when there were reads since: all records are looked at, in a thread."""
+        """Return the number of verified records. Counts in a thread, and only if there were reads since last time."""
         if self._verified[0] != reads:
             count = await trio.to_thread.run_sync(self._store.count_verified)
             self._verified = reads, int(count)

@@ -1,1 +1,1 @@
-"""The system's side: mount(2), the table of mounts, mount points, unmounting."""
+"""What the system provides: mount(2), the table of mounts, mount points, unmounting."""

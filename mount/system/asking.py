@@ -1,4 +1,4 @@
-"""Asking the daemon of a mount about itself, through extended attributes of its root: it may be stopped, or stuck."""
+"""Asks the daemon of a mount about itself, through extended attributes of its root. It may be stopped or stuck."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 PREFIX: Final = "user.fffs."
-"""What all our extended attributes begin with."""
+"""The prefix of all our extended attributes."""
 
 DAEMON: Final = PREFIX + "daemon"
-"""The process id, and the namespace in which it is one. Of the root, not listed."""
+"""The daemon's process id and its namespace. An attribute of the root, not listed."""
 
 STAT: Final = PREFIX + "stat"
-"""Counters, as JSON. Of the root, not listed."""
+"""The counters, as JSON. An attribute of the root, not listed."""
 
 
 def ask(path: str, attribute: str, seconds: float) -> bytes | OSError | None:
-    """The attribute's value, or what came instead; None when nothing came in time."""
+    """Return the value of the attribute, or the error; None if there is no reply in time."""
     return within(seconds, lambda: os.getxattr(path, attribute))
 
 
 def within(seconds: float, call: Callable[[], T]) -> T | OSError | None:
-    """What a call that asks a file system returns or raises; None when nothing came in time.
+    """Run a call that asks a file system. Returns its result or its OSError; None if it does not return in time.
 
-    It is asked in a thread, for nothing can take it back: the thread waits as long as that takes.
+    The call runs in a thread, which waits as long as the call takes: nothing can cancel it.
     """
     answers: queue.SimpleQueue[T | OSError] = queue.SimpleQueue()
 

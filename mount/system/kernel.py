@@ -1,7 +1,7 @@
-"""Mounting and unmounting: the system calls where they are allowed, and fusermount3, which may do it for a user.
+"""Mounts and unmounts: by system calls if they are permitted, otherwise by fusermount3.
 
-We mount ourselves and hand libfuse the descriptor: libfuse prints its reasons instead of returning them, and what it is
-given can be something else at first (see ``fffs.mount.daemon.handshake``).
+libfuse gets the descriptor instead of mounting itself: it prints errors instead of returning them, and the descriptor
+may be a socket at first (see ``fffs.mount.daemon.handshake``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Request:
-    """What to mount: where, under which name, and the options the kernel looks at."""
+    """A request to mount: the mount point, the name of the source, and the options for the kernel."""
 
     mountpoint: str
     source: str
@@ -43,7 +43,7 @@ class BusyError(MountError):
 
 
 def attach(request: Request) -> int:
-    """Mount, and return the descriptor that the kernel's requests are read from. Whoever closes it ends the connection.
+    """Mount, and return the descriptor that the kernel's requests are read from. Closing it ends the connection.
 
     Raises:
         MountError: with the reason.
@@ -53,7 +53,7 @@ def attach(request: Request) -> int:
         try:
             return _attach_as_root(request)
         except PermissionError:
-            pass  # root of a container: fusermount3 may have more rights, and gives the reason if not
+            pass  # root of a container: fusermount3 may have more rights; if not, it gives the reason
         except OSError as error:
             raise MountError(f"{request.mountpoint}: cannot mount: {error.strerror}") from None
     return _attach_as_user(request)
@@ -82,7 +82,7 @@ def _attach_as_root(request: Request) -> int:
 
 
 def remount_read_only(fd: int, noexec: bool) -> None:
-    """Give the mount that fd is the root of its flags again. Raises OSError."""
+    """Set the flags of a mount again. fd: its root. Raises OSError."""
     _mount(None, b"/proc/self/fd/%d" % fd, None, _MS_REMOUNT | _flags(noexec), None)
 
 
@@ -96,8 +96,8 @@ def _mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, 
 
 
 def _attach_as_user(request: Request) -> int:
-    """fusermount3 mounts and sends the descriptor over the socket whose number is in ``_FUSE_COMMFD``."""
-    # It splits options at commas, unless a backslash stands before them.
+    """Mount by fusermount3, which sends the descriptor over the socket whose number is in ``_FUSE_COMMFD``."""
+    # fusermount3 splits options at commas that have no backslash before them.
     source = request.source.replace("\\", "\\\\").replace(",", "\\,")
     options = ["ro", "nosuid", "nodev", "noatime", "default_permissions", f"fsname={source}", "subtype=fffs"]
     if request.allow_other:
@@ -114,25 +114,25 @@ def _attach_as_user(request: Request) -> int:
         its.close()
         _, fds, _, _ = socket.recv_fds(ours, 1, 1)
     if result or not fds:
-        raise MountError(f"{request.mountpoint}: cannot mount: {result or 'fusermount3 gave no descriptor'}")
+        raise MountError(f"{request.mountpoint}: cannot mount: {result or 'fusermount3 sent no descriptor'}")
     os.set_inheritable(fds[0], False)
     return above_standard(fds[0])
 
 
 def read_ahead(device: str, kibibytes: int) -> None:
-    """Let the kernel read large files in large pieces, where we may: as root. ``device`` is major:minor of the mount.
+    """Set how far the kernel reads ahead, if we are root. ``device``: major:minor of the mount.
 
-    Only after FUSE_INIT, whose answer may lower it but not raise it.
+    Call this after FUSE_INIT, whose reply can lower this value but not raise it.
     """
     with suppress(OSError), open(f"/sys/class/bdi/{device}/read_ahead_kb", "w", encoding="ascii") as setting:
         setting.write(str(kibibytes))
 
 
 def detach(mountpoint: str, *, lazy: bool = False) -> None:
-    """Unmount what is topmost at an absolute path. Lazily: it is gone at once, and ends when the last file is closed.
+    """Unmount the topmost mount at an absolute path. Lazily: detach it at once; it ends when the last file is closed.
 
     Raises:
-        BusyError: files are open in it, or it is some process's working folder.
+        BusyError: files are open in it, or it has the working folder of a process.
         MountError: with the reason.
 
     """
@@ -153,8 +153,8 @@ def detach(mountpoint: str, *, lazy: bool = False) -> None:
 
 
 def _fusermount(command: list[str], environment: dict[str, str], fds: tuple[int, ...]) -> str:
-    """Run it, and return what is wrong, if anything."""
-    # Its words are the system's where it fails on a system call: C gives those that are looked for.
+    """Run fusermount3. Returns an empty string, or what went wrong."""
+    # In the C locale its messages have the system's words for a failed call, which the callers compare.
     environment = {**os.environ, "LC_ALL": "C", **environment}
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The folder that is mounted on: checked before, made when missing, and then removed afterwards."""
+"""The folder to mount on: checks it first, creates it if it is missing, and then removes it afterwards."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from fffs.errors import DeadMountError, MountError
 from fffs.mount.system.asking import within
 from fffs.mount.system.mounts import mount_at
 
-# An extended attribute of folders that were made for a mount: a daemon that is killed cannot remove them, and whoever
-# cleans up after it must not remove any others. File systems without such attributes keep the empty folder.
+# Marks folders that were created for a mount. A killed daemon cannot remove them, and the command that cleans up must
+# not remove any others. On a file system without extended attributes the empty folder stays.
 MARK = "user.fffs.mountpoint"
-# How often making it begins again, when others make and remove folders above it.
+# How often creating it is tried again while other processes create and remove folders above it.
 ATTEMPTS = 100
-# How long what is mounted there may take to answer. For a daemon that is gone the kernel answers, at once.
+# Seconds that a mount at this place has to answer. If its daemon has ended, the kernel answers immediately.
 ANSWER_SECONDS = 2.0
 
 
 class MountPoint:
-    """A folder to mount on, and what was made for it. Not thread-safe.
+    """A folder to mount on, and the folders that were created for it. Not thread-safe.
 
     Raises:
-        DeadMountError: what is mounted there has lost its daemon.
-        MountError: it cannot be mounted on, with the reason.
+        DeadMountError: a mount is there whose daemon has ended.
+        MountError: the folder cannot be mounted on; the message has the reason.
 
     """
 
     def __init__(self, path: str, nonempty: bool = False) -> None:
-        """path: as ``mounts.canonical`` gives it. nonempty: its content may be hidden."""
+        """path: as ``mounts.canonical`` returns it. nonempty: allow its content to be hidden."""
         self.path = path
         self._made: list[str] = []
         self._mark = True
@@ -42,7 +42,9 @@ class MountPoint:
                 self.remove()
                 raise
         self.remove()
-        raise MountError(f"{path}: cannot make the mount point: others make and remove the same folders; try again")
+        raise MountError(
+            f"{path}: cannot create the mount point: other processes create and remove the same folders; try again"
+        )
 
     def _is_there(self, nonempty: bool) -> bool:
         try:
@@ -56,11 +58,11 @@ class MountPoint:
         if names and not nonempty:
             raise MountError(f"{self.path}: not empty; mount on an empty folder, or hide its content with -o nonempty")
         if not names:
-            self._made = _marked(self.path)  # left by a daemon that was killed
+            self._made = _marked(self.path)  # left by a killed daemon
         return True
 
     def _make(self) -> bool:
-        """False: somebody else made the folder at this moment, or removed one above it."""
+        """Create the folder and those above it. Returns False if another process interfered: then try again."""
         missing = [self.path]
         while not os.path.lexists(os.path.dirname(missing[-1])):
             missing.append(os.path.dirname(missing[-1]))
@@ -72,9 +74,9 @@ class MountPoint:
             except FileExistsError:
                 if path == self.path:
                     return False
-                continue  # for another mount, which removes it in the end, unless ours is the last one below it
+                continue  # created for another mount, which removes it unless ours is the last one below it
             except OSError as error:
-                raise MountError(f"{path}: cannot make the mount point: {error.strerror}") from None
+                raise MountError(f"{path}: cannot create the mount point: {error.strerror}") from None
             self._made.append(path)
             try:
                 os.setxattr(path, MARK, b"")
@@ -83,9 +85,9 @@ class MountPoint:
         return True
 
     def remove(self) -> None:
-        """Remove the folders that were made here, unless something is in them by now, or others took their place.
+        """Remove the folders that were created here, unless they are not empty or were replaced.
 
-        Then those above them that were made for other mounts, which are gone.
+        Then remove those above them that were created for other mounts, if these have ended.
         """
         with suppress(OSError):
             while self._made and (not self._mark or is_marked(self._made[-1])):
@@ -97,14 +99,14 @@ class MountPoint:
 
 
 def remove_left(path: str) -> None:
-    """Remove a mount point that a daemon made, and the folders that it made above it, where nothing is mounted now."""
+    """Remove a mount point, and the folders above it, that a daemon created and that carry no mount now."""
     with suppress(OSError):
         for folder in reversed(_marked(path)):
             os.rmdir(folder)
 
 
 def is_marked(path: str) -> bool:
-    """Whether the folder was made for a mount."""
+    """Whether the folder was created for a mount."""
     try:
         os.getxattr(path, MARK, follow_symlinks=False)
     except OSError:
@@ -113,7 +115,7 @@ def is_marked(path: str) -> bool:
 
 
 def _marked(path: str) -> list[str]:
-    """The path and the folders above it that bear the mark, outermost first."""
+    """Return the path and the folders above it that have the mark, outermost first."""
     found: list[str] = []
     while path != os.sep and is_marked(path):
         found.insert(0, path)
@@ -122,11 +124,11 @@ def _marked(path: str) -> list[str]:
 
 
 def refuse_mounted(path: str) -> None:
-    """Raise if an fffs mount is at this path already, or something that does not answer."""
+    """Raise if an fffs mount is at this path, or another mount that does not answer."""
     mount = mount_at(path)
     if mount is None:
         return
-    answer = within(ANSWER_SECONDS, lambda: os.statvfs(path))  # unlike those of stat, its answers come from a daemon
+    answer = within(ANSWER_SECONDS, lambda: os.statvfs(path))  # the daemon answers this; stat may come from a cache
     if isinstance(answer, OSError) and answer.errno in (errno.ENOTCONN, errno.ECONNABORTED):
         raise DeadMountError(
             f"{path}: the daemon of this mount is gone ({os.strerror(errno.ENOTCONN)}); "
@@ -135,4 +137,4 @@ def refuse_mounted(path: str) -> None:
     if mount.ours:
         raise MountError(f"{path}: {mount.source} is mounted there; unmount it first: fffs umount {path}")
     if answer is None:
-        raise MountError(f"{path}: what is mounted there does not answer ({mount.type}); unmount it: umount -l {path}")
+        raise MountError(f"{path}: the mount there does not answer ({mount.type}); unmount it: umount -l {path}")

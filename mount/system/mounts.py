@@ -1,4 +1,4 @@
-"""What is mounted where: ``/proc/thread-self/mountinfo``, which is read without touching any of the file systems."""
+"""The table of mounts, ``/proc/thread-self/mountinfo``. Reading it touches none of the file systems."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fffs.errors import MountError
 TABLE = "/proc/thread-self/mountinfo"
 TYPE = "fuse.fffs"
 
-# For whom a table is kept open. The kernel gives a page of it at a time, and starts over for a reader who continues
-# elsewhere than the last one: with two at once, a change meanwhile would hide lines that did not change.
+# Guards tables that stay open. The kernel returns a page of the table at a time, and starts over if a read continues
+# elsewhere than the last one ended: with two readers, a change meanwhile would hide lines that did not change.
 _reading = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Mount:
-    """One line of mountinfo. ``device`` is ``major:minor``; no other file system has it as long as this one lives."""
+    """One line of mountinfo. ``device`` is ``major:minor``, unique while the file system exists."""
 
     number: str
     device: str
@@ -29,32 +29,32 @@ class Mount:
     type: str
     source: str
     writable: bool = False
-    """Whether the file system is. Then each mount of it may be."""
+    """Whether the file system is writable. Then each mount of it may be."""
 
     @property
     def ours(self) -> bool:
-        """Whether fffs serves it."""
+        """Whether it is a mount of fffs."""
         return self.type == TYPE
 
 
 def mount_at(path: str, table: int | None = None) -> Mount | None:
-    """The mount whose mount point is exactly this absolute path, the topmost one if there are several."""
+    """Return the mount with exactly this absolute path as its mount point; the topmost, if there are several."""
     found = None
     for mount in mounts(table):
         if mount.path == path:
-            found = mount  # what is mounted over something else comes after it
+            found = mount  # a mount over another one comes after it
     return found
 
 
 def mount_of(fd: int, table: int | None = None) -> Mount | None:
-    """The mount that an open descriptor is in, without asking its file system, as fstat would. Raises OSError."""
+    """Return the mount of an open descriptor, without asking its file system as fstat would. Raises OSError."""
     with open(f"/proc/thread-self/fdinfo/{fd}", "rb") as lines:
         number = next((line.split()[1].decode() for line in lines if line.startswith(b"mnt_id:")), None)
     return next((mount for mount in mounts(table) if mount.number == number), None)
 
 
 def mounts(table: int | None = None, device: str | None = None) -> list[Mount]:
-    """All mounts, or those of a device, that this thread could reach, or that were seen where the table was opened.
+    """Return all mounts, or those of a device, that this thread can see, or that an open table shows.
 
     Raises:
         MountError: the table cannot be read.
@@ -64,16 +64,16 @@ def mounts(table: int | None = None, device: str | None = None) -> list[Mount]:
         return read_table(table, device)
     table = open_table()
     try:
-        return _parse_table(_content(table), device)  # without the lock, which a child of fork may find taken
+        return _parse_table(_content(table), device)  # without the lock, which may be held in a forked child
     finally:
         os.close(table)
 
 
 def open_table() -> int:
-    """A descriptor of the table of mounts. Whoever keeps it needs neither /proc nor another descriptor later on.
+    """Open the table of mounts. Reading it later needs neither /proc nor another descriptor.
 
     Raises:
-        MountError: with the reason.
+        MountError: it cannot be opened.
 
     """
     try:
@@ -85,9 +85,9 @@ def open_table() -> int:
 
 
 def read_table(table: int, device: str | None = None) -> list[Mount]:
-    """The mounts in an open mountinfo. May be called from several threads at once.
+    """Return the mounts in an open mountinfo. May be called from several threads at once.
 
-    device: only those of this file system, ``major:minor``. The others, of which there may be thousands, cost little.
+    device: return only those of this file system, ``major:minor``. Thousands of others then cost little.
     """
     with _reading:
         content = _content(table)
@@ -105,8 +105,8 @@ def _content(table: int) -> bytes:
 
 
 def _parse_table(content: bytes, device: str | None) -> list[Mount]:
-    """Every user of this machine has a part in it. Nothing is escaped but space, tab, newline, backslash and #: other
-    characters that end lines or separate words elsewhere, and bytes of no encoding, are parts of names.
+    """Parse the table, in which every user can choose names. The kernel escapes only space, tab, newline, backslash and
+    #. Names may contain all other bytes, also those that Python takes for line ends, and invalid UTF-8.
     """
     lines = content.split(b"\n")
     if device is not None:
@@ -122,22 +122,21 @@ def _parse(line: bytes) -> Mount | None:
     try:
         kind, source, options, *_ = fields[fields.index(b"-", 6) + 1 :]
     except ValueError:
-        return None  # the end, or a line of a kernel to come
+        return None  # the end, or a line of a future kernel
     number, device, point = map(_decode, (fields[0], fields[2], fields[4]))
     writable = options.split(b",")[0] == b"rw"
     return Mount(number, device, point, _decode(kind), _decode(source), writable)
 
 
 def _decode(field: bytes) -> str:
-    """Space, tab, newline and backslash are written as ``\\040`` and so on."""
+    """Decode ``\\040`` and so on: space, tab, newline and backslash."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), os.fsdecode(field))
 
 
 def canonical(mountpoint: PathLike) -> str:
-    """A mount point as mountinfo spells it: absolute, links resolved.
+    """Return a mount point as mountinfo has it: absolute, with links resolved. Raises UsageError for an empty name.
 
-    The last component is looked at only when nothing is mounted there: looking at a dead or stuck mount fails or hangs.
-    UsageError for an empty one.
+    The last component is examined only if nothing is mounted there: examining a dead or stuck mount fails or hangs.
     """
     path = os.path.abspath(named(mountpoint, "the mount point"))
     parent, name = os.path.split(path)

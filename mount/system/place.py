@@ -1,4 +1,4 @@
-"""Where a daemon's own mount is by now, and its end: others may have moved it, bound it elsewhere or covered it."""
+"""Finds and detaches the daemon's own mount, which may have been moved, bound elsewhere or covered."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ _log = logging.getLogger("fffs.mount")
 
 
 class Place:
-    """The mount that was just made at a path. Several threads may use it at once.
+    """The mount that was just made at a path. Thread-safe.
 
-    No descriptor in the mount itself is kept: with one, nobody could unmount it but lazily.
+    It keeps no descriptor inside the mount, which would make every unmount but a lazy one fail.
     """
 
     def __init__(self, path: str, fuse: int, table: int) -> None:
-        """fuse: the connection to the kernel. It is kept open, too. Raises OSError."""
+        """fuse: the connection to the kernel, which is kept open. Raises OSError."""
         self._path, self._table = path, table
         mount = mount_at(path, table)
         self.device = mount.device if mount else ""
         self._fuse = duplicate(fuse)
 
     def close(self) -> None:
-        """Let go of the connection. May be called again."""
+        """Close the connection. May be called again."""
         if self._fuse >= 0:
             os.close(self._fuse)
             self._fuse = -1
 
     def is_mounted(self) -> bool:
-        """Whether it is, anywhere."""
+        """Whether it is mounted anywhere."""
         return bool(self._find())
 
     def detach(self, lazy: bool) -> bool:
-        """Unmount it wherever it is. False: some of it is left, and the log says where.
+        """Unmount it wherever it is. Returns False if a mount of it is left; the log says where.
 
         Raises:
-            BusyError: it is in use, and lazy is False.
+            BusyError: it is in use, and ``lazy`` is False.
 
         """
         complete = True
-        for mount in reversed(self._find()):  # what is mounted over something else comes after it
+        for mount in reversed(self._find()):  # a mount over another one comes after it
             try:
                 self._detach(mount, lazy)
             except kernel.BusyError:
@@ -65,10 +65,10 @@ class Place:
         kernel.detach(mount.path, lazy=lazy)
 
     def _find(self) -> list[Mount]:
-        """All mounts of it. No other file system has its device number while it lives, which its connection shows.
+        """Return all mounts of the file system. Its device number is unique while its connection exists.
 
-        Afterwards one may have it, where somebody unmounted ours: then only what is at our path is looked at, which
-        may be ours and dead.
+        Later another file system may have the number. Then only the mount at our path counts, which may be ours and
+        dead.
         """
         found = mounts(self._table, self.device)
         if self._is_connected():

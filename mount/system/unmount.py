@@ -1,4 +1,4 @@
-"""Unmounting from outside: ``fffs umount``. Also what a dead daemon left."""
+"""Unmounts from another process: ``fffs umount``. Also removes what a dead daemon left."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from fffs.mount.system.mounts import canonical, mount_at, mounts
 
 _log = logging.getLogger("fffs.mount")
 
-# A daemon that is stopped or stuck does not say who it is; unmounting does not depend on it.
+# A daemon that is stopped or stuck does not tell its process id; unmounting does not depend on that.
 ASK_SECONDS = 5.0
 EXIT_SECONDS = 10.0
 
 
 def umount(mountpoint: PathLike, lazy: bool = False) -> None:
-    """Unmount, and wait until the daemon is gone: its files are closed then, and a mount point that it made is removed.
+    """Unmount, and wait until the daemon has ended: then its files are closed, and a mount point that it created is
+    removed.
 
-    Where the same file system is mounted elsewhere, too (``mount --bind``), the daemon goes on and a warning says so.
+    If the same file system is also mounted elsewhere (``mount --bind``), the daemon continues and a warning says so.
 
     Args:
-        mountpoint: where; the daemon may be dead.
-        lazy: if it is in use, detach it at once, and do not wait: the daemon ends when the last file in it is closed.
+        mountpoint: the mount point; its daemon may be dead.
+        lazy: if the mount is in use, detach it at once and do not wait: the daemon ends when the last file is closed.
 
     Raises:
         MountError: nothing is mounted there, or not by fffs, or it is in use, or its daemon does not answer.
@@ -45,18 +46,18 @@ def umount(mountpoint: PathLike, lazy: bool = False) -> None:
     try:
         daemon = _daemon(answer)
     except ConnectionError:
-        kernel.detach(path, lazy=True)  # dead: nobody can use what is still open
+        kernel.detach(path, lazy=True)  # dead: files that are still open cannot be used
         remove_left(path)
         return
-    # Before: no other file system has its device number while it is mounted.
+    # Before unmounting, while no other file system can have its device number.
     others = [other.path for other in mounts(device=mount.device) if other.number != mount.number]
     try:
         in_use = _detach(path, lazy, answers=answer is not None)
-        remove_left(path)  # before the daemon does, which may serve open files for long: an empty folder looks fine
+        remove_left(path)  # before the daemon does, which may serve open files for long: an empty folder looks valid
         if others:
             _log.warning("%s: unmounted, but it is also mounted at %s: fffs umount %s", path, others[-1], others[-1])
         elif not in_use and daemon is not None and not _wait(daemon):
-            # A mount namespace of its own (a container started meanwhile, `unshare --mount`) holds a copy of the mount.
+            # Another mount namespace (a container started meanwhile, `unshare --mount`) has a copy of the mount.
             _log.warning(
                 "%s: unmounted, but its daemon has not ended: a container may still have the mount, or a disk does not "
                 "answer",
@@ -68,7 +69,7 @@ def umount(mountpoint: PathLike, lazy: bool = False) -> None:
 
 
 def _detach(path: str, lazy: bool, answers: bool) -> bool:
-    """Whether it was in use, and so could be detached only lazily. answers: whether its daemon does."""
+    """Unmount. Returns whether it was in use and therefore detached lazily. answers: whether its daemon answers."""
     try:
         kernel.detach(path)
     except kernel.BusyError:
@@ -76,7 +77,7 @@ def _detach(path: str, lazy: bool, answers: bool) -> bool:
             lazily = f"fffs umount --lazy {path}"
             if answers:
                 why = f"in use; close what is open in it (fuser -vm {path} lists it), or: {lazily}"
-            else:  # whoever asks such a mount anything uses it: we just did, and fuser would
+            else:  # every request to such a mount makes it busy, ours and those of fuser
                 why = f"its daemon does not answer: it is stopped, or its disk is; detach it with: {lazily}"
             raise MountError(f"{path}: {why}") from None
         kernel.detach(path, lazy=True)
@@ -85,8 +86,9 @@ def _detach(path: str, lazy: bool, answers: bool) -> bool:
 
 
 def _daemon(answer: bytes | OSError | None) -> int | None:
-    """A pidfd of the process that serves a mount and gave this answer, None if that cannot be found out.
-    ConnectionError: it is gone.
+    """Return a pidfd of the process that serves a mount, from its answer; None if it cannot be determined.
+
+    Raises ConnectionError if the process has ended.
     """
     if isinstance(answer, OSError) and answer.errno in (errno.ENOTCONN, errno.ECONNABORTED):
         raise ConnectionError from answer
@@ -95,9 +97,9 @@ def _daemon(answer: bytes | OSError | None) -> int | None:
     try:
         pid, namespace = map(int, answer.split())
         if os.stat("/proc/self/ns/pid").st_ino != namespace:
-            return None  # the number means somebody else here
+            return None  # in this namespace the number is that of another process
         return process_file(pid)
-    except (OSError, ValueError):  # it ended, or /proc or descriptors are missing here
+    except (OSError, ValueError):  # it has ended, or /proc or descriptors are missing
         return None
 
 
