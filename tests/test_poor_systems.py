@@ -366,7 +366,7 @@ def test_where_no_mode_or_time_can_be_set_everything_else_is_written(
     warnings: list[str] = []
     unpack(tmp_path / "p.ffr", tmp_path / "target", warn=warnings.append)
     assert warnings == [
-        f"{tmp_path / 'target'}: 3 names without mode or time: this file system does not allow to set them"
+        f"{tmp_path / 'target'}: 3 names without mode or time: this file system does not let fffs set them"
     ]
     assert (tmp_path / "target" / "file").read_bytes() == b"content"
     assert os.readlink(tmp_path / "target" / "sub" / "link") == "file"

@@ -189,7 +189,7 @@ def _add_convert(commands: _Commands[_CommandParser]) -> None:
     parser.add_argument("--key", default="data", help="key of a data set that is made from records (default: data)")
     parts = parser.add_mutually_exclusive_group()
     parts.add_argument("--parts", type=positive, metavar="N", help="write N parts, in a folder")
-    parts.add_argument("--part-size", type=size, metavar="SIZE", help="write parts of at most SIZE, as 500MB or 1GiB")
+    parts.add_argument("--part-size", type=size, metavar="SIZE", help="write parts of at most SIZE (500MB, 1GiB)")
     parser.add_argument("--verify", action="store_true", help="read DST back and compare it with SRC")
     parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument("-j", "--jobs", type=positive, help="how many files, or batches of records, are copied at once")
@@ -348,5 +348,5 @@ def main_mount_helper() -> None:
         sys.exit(helper(sys.argv[1:]))
     except FffsError as error:
         complain(str(error))
-        # mount(8) has its own exit codes: 1 for wrong usage, 32 for a failed mount.
+        # mount(8) knows other exit codes: 1 for wrong usage, 32 for a failed mount. It cannot interpret ours.
         sys.exit(1 if isinstance(error, UsageError) else 32)

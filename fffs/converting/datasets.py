@@ -174,7 +174,7 @@ def load_packed(source: TreeView, shown: str) -> BlobRows:
             elif tree.is_dir(node) and kind.endswith("[]"):
                 items = list(_numbered(tree.entries(node), int(tree.count[node]), f"{shown}: {key!r} of row {row}"))
                 if not all(tree.is_file(item) for item in items):
-                    raise MetadataError(f"{shown}: not the tree of a data set: {key!r} of row {row} has not only files")
+                    raise MetadataError(f"{shown}: not the tree of a data set: {key!r} of row {row} has non-file items")
                 found.extend(tree.record(item) for item in items)
                 counts.append(len(items))
             else:

@@ -172,7 +172,7 @@ def _is_packed(kind: str, sources: Sources) -> bool:
 
 
 def _refuse_torn(request: Request, to: str | None, *, several: bool) -> None:
-    """Raise UsageError: the tree of a packed folder refers to its records by number, so they must stay together."""
+    """Raise UsageError if a tree would be separated from its records, to which it refers by number, or join others."""
     what = "packed folders" if several else "a packed folder"
     if to is None or to == kinds.GRANULAR:
         return

@@ -132,7 +132,7 @@ def _next(stream: Stream, shared: dict[bytes, bytes]) -> Member | None:
 
 
 def _warn_of_more(stream: Stream, warn: Callable[[str], None]) -> None:
-    """Read to the end, so that checksums there are compared. Warn if data follows the two blocks of the end mark."""
+    """Read to the end, so that checksums there are compared. Warn of data after the end mark, or half of a mark."""
     second = stream.read(BLOCK)
     more = any(second)
     while not more and (piece := stream.read(PIECE)):

@@ -158,7 +158,7 @@ class _Unpacker:
             self.warn(line)
         if self.plain:
             names = plural(len(self.plain), "name")
-            self.warn(f"{self.folder.shown}: {names} without mode or time: this file system does not allow to set them")
+            self.warn(f"{self.folder.shown}: {names} without mode or time: this file system does not let fffs set them")
         self._warn_of_bits(
             [node for node in files if node not in self.left_out], [ROOT, *(node for _, node in folders)]
         )

@@ -35,7 +35,7 @@ _arenas: weakref.WeakValueDictionary[str, Arena] = weakref.WeakValueDictionary()
 class Arena:
     """The memory file. The parent makes it, and its workers get it by fork or pickle.
 
-    May be used from any thread. A region is written by one worker; the parent frees it.
+    May be used from any thread. One worker writes a region. The parent frees it, or the worker if it sends nothing.
     """
 
     def __init__(self, workers: int, regions: int) -> None:

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _resolve(source: TreeView, shown: str, path: bytes) -> tuple[bytes, int]:
-    """Return the path without ``.`` and double slashes, and its node. A last link to a file is not followed (ls(1))."""
+    """Return the normalised path and its node. Links in it, and a last link to a folder, are followed, as in ls(1)."""
     tree = source.tree
     plain = b"/".join(part for part in path.split(b"/") if part not in (b"", b"."))
     node = None if path.startswith(b"/") else tree.follow(plain)
