@@ -43,6 +43,7 @@ fffs.converting.records=record_sources
 fffs.granular.refs
 fffs.layouts.refs_table
 fffs.layouts.rows
+fffs.files.pair
 fffs.packing.sidecars
 fffs.formats.sources
 fffs.cli.commands.stat=stat_command
@@ -60,6 +61,7 @@ fffs.base.numbers: divide
 fffs.cli.parser: run=run_parser
 fffs.converting.kinds: kind_of_source
 fffs.converting.parts: cut=cut_parts
+fffs.converting.sources: Sources
 fffs.converting.plan: Content Request Result make_plan
 fffs.files.atomic: AtomicFile CHECKSUMS IN_PLACE
 fffs.files.dirfd: open_folder remove_content
@@ -92,7 +94,7 @@ fffs.mount.daemon.job: Job make_job
 fffs.mount.fs.attributes: LARGEST=LARGEST_ATTRIBUTE in_lines
 fffs.mount.fs.latency: BUCKETS bucket percentile
 fffs.mount.fs.operations: Operations
-fffs.mount.fs.reading: LARGE=LARGE_READ
+fffs.mount.fs.reading: Reading LARGE=LARGE_READ
 fffs.mount.options: parse=parse_options
 fffs.mount.system.mountpoint: MARK=MOUNT_POINT_MARK MountPoint refuse_mounted remove_left
 fffs.mount.system.mounts: mount_at

@@ -222,6 +222,9 @@ def test_a_source_that_cannot_be_mounted(arguments: list[str], tmp_path: Path, s
 def test_a_log_that_cannot_be_written(source: Path, tmp_path: Path) -> None:
     text = run_fffs("mount", source, tmp_path / "m", "-o", f"log={tmp_path}/no/log", code=7)
     assert text.count("\n") == 1 and "no/log" in text
+    os.mkfifo(tmp_path / "fifo")
+    text = run_fffs("mount", source, tmp_path / "m", "-o", f"log={tmp_path}/fifo", code=7)
+    assert text.count("\n") == 1 and "/fifo" in text, "nothing reads it"
 
 
 def test_what_mount_8_calls(source: Path, tmp_path: Path, mounts: Mounts) -> None:

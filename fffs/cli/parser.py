@@ -302,6 +302,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and (shortage := describe_shortage(error)):
             complain(shortage)
             return ReadError.exit_code
+        if isinstance(error, FileNotFoundError) and error.filename is None:  # getcwd(2)
+            complain("the working folder of this process was removed; change to another folder")
+            return Exit.NO_SOURCE
         logging.getLogger("fffs").debug("unexpected", exc_info=True)
         complain(f"unexpected {type(error).__name__}: {error} (a bug: please report it)")
         return Exit.UNEXPECTED

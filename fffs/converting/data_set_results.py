@@ -125,6 +125,7 @@ def _to_pack(plan: Plan, data: BlobRows, progress: Progress | None) -> Done:
     target = plan.request.target
     work = Jobs(data.total_bytes * (1 + plan.request.verify), progress)
     with AtomicFile(target) as file:
+        file.replaces = plan.request.force
         _pack_rows(data, file, work)
         if plan.request.verify:
             with packs.reread(file) as result:

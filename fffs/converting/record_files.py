@@ -47,6 +47,8 @@ def _write_one(plan: Plan, records: Records, batches: Batches, work: Jobs) -> No
     assert plan.form is not None
     target, count = plan.request.target, len(records.lengths)
     with plan.form.create(target, count, plan.request.layout) as writer:
+        if not plan.request.force:
+            writer.keep_existing()
         _write(writer, batches, count, work)
         next(batches, None)  # lets a stream check that it has no further records
         if plan.request.verify:

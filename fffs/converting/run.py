@@ -71,6 +71,7 @@ def _open_records(plan: Plan) -> Records:
 def _pack_folder(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
     request = plan.request
     with packed_folder(request.source, request.target, request.jobs, progress, warn) as (file, summary):
+        file.replaces = request.force
         if request.verify:
             packs.compare_folder(request.source, file, progress)
         file.commit()
@@ -83,6 +84,7 @@ def _pack_archive(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
     with open_archive(request.source, plan.kind, warn) as archive:
         contents = packs.scan_archive(archive, progress)
         with AtomicFile(request.target) as file:
+            file.replaces = request.force
             packs.pack_archive(archive, contents, file, jobs, progress)
             if request.verify:
                 packs.compare_archive(archive, contents, file, jobs, progress)

@@ -18,14 +18,12 @@ from fffs.base.failures import reading, writing
 from fffs.base.paths import PathLike
 from fffs.base.withblock import refuse_child
 from fffs.errors import UsageError, WriteError
-from fffs.files.dirfd import FOLDER, close
+from fffs.files.aside import Aside
+from fffs.files.dirfd import FOLDER, NO_LINKS, close
 from fffs.files.early import EarlyWriting
 from fffs.files.local import LocalFile
 from fffs.files.rights import new_mode, rights_at, rights_of, set_mode
-from fffs.files.temporary import (
-    create_locked_file,
-    remove_leftover_files,
-)
+from fffs.files.temporary import create_locked_file, is_there, remove_leftover_files
 
 # What is added to the name of a file for the one that holds its checksums: see fffs.records.sidecar.
 CHECKSUMS = ".fffs-crc"
@@ -53,6 +51,7 @@ class AtomicFile:
             raise UsageError(f"{self.path}: the name of a file is needed, not of a folder")
         if os.path.isdir(self.path) and not os.path.islink(self.path):
             raise WriteError(errno.EISDIR, self.path)
+        _refuse_special(self.path)
         with writing(self.path):
             self._folder = above_standard(os.open(folder or b".", PLACE))
             try:
@@ -68,6 +67,8 @@ class AtomicFile:
         self._owner = os.getpid()
         self._open = True
         self.in_place = False
+        self.replaces = True
+        """Whether ``commit`` replaces a file that has the name by then; otherwise it fails."""
 
     def locate(self) -> tuple[int, bytes]:
         """The folder that it is in, opened once more, and its name there. Raises OSError."""
@@ -89,23 +90,47 @@ class AtomicFile:
         Or it is in place and only its folder could not be synced; the error says so.
         """
         refuse_child(self._owner, self.path)
+        checksums = Aside(self._folder, self._name + CHECKSUMS.encode(), self._name)
         try:
             self._give_rights()
             os.fsync(self.fd)
-            forget_checksums(self._name, self._folder)
-            os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            checksums.move()  # before the rename: after a crash, those of the old file must not be beside the new one
+            self._take_name()
             self.in_place = True
         except OSError as error:
+            checksums.bring_back()
             self.discard()
-            raise WriteError(error.errno, self.path) from error
+            taken = isinstance(error, FileExistsError) and not self.replaces
+            raise WriteError(error.errno, self.path, "another process made it meanwhile" if taken else "") from error
         except BaseException:  # an interrupt: who called may think that there is nothing to discard any more
             self.discard()
             raise
+        finally:
+            checksums.remove()
+            checksums.close()
         try:
             with writing(self.path, IN_PLACE):
                 sync_place(self._folder)
         finally:
             self._close()
+
+    def _take_name(self) -> None:
+        folder = self._folder
+        if self.replaces:
+            os.rename(self._temporary, self._name, src_dir_fd=folder, dst_dir_fd=folder)
+            return
+        try:
+            os.link(self._temporary, self._name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            # Without hard links nothing but a look before the rename is possible.
+            if is_there(folder, self._name):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+            os.rename(self._temporary, self._name, src_dir_fd=folder, dst_dir_fd=folder)
+        else:
+            with contextlib.suppress(OSError):  # a second name, which the next writer removes
+                os.unlink(self._temporary, dir_fd=folder)
 
     def _give_rights(self) -> None:
         """As they are now; of a file that has been removed meanwhile, as they were."""
@@ -151,6 +176,14 @@ class AtomicFile:
     def __del__(self) -> None:
         if getattr(self, "_open", False):
             self.discard()
+
+
+def _refuse_special(path: str) -> None:
+    """Raise UsageError for a device, FIFO or socket, or a link to one: a new file in its place would break others."""
+    with contextlib.suppress(OSError):
+        kind = stat.S_IFMT(os.stat(path).st_mode)
+        if kind not in (stat.S_IFREG, stat.S_IFDIR):
+            raise UsageError(f"{path}: a device, FIFO or socket, which a new file would replace; choose another name")
 
 
 def forget_checksums(name: bytes, folder: int | None = None) -> None:

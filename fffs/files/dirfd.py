@@ -8,6 +8,7 @@ sandbox or an older kernel has no openat2. Whoever exchanges a folder for a link
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from types import TracebackType
@@ -17,6 +18,9 @@ from fffs.native import lib
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # needs no permission to read
+
+# Errors of link(2) on file systems without hard links: FAT, some FUSE file systems, some network shares.
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
 
 # Which folders a Way keeps open: the lowest, and some between, since paths may be 2048 deep and descriptors are few.
 # Others are found again from the next one above. Where descriptors are very few, it keeps the lowest one only.

@@ -174,6 +174,10 @@ class File(Closing, ABC):
         """Whether another file, or none, can be seen to have its name now. Here, never."""
         return False
 
+    def is_named(self) -> bool:
+        """Whether its name still leads to it; True where that cannot be seen, as here."""
+        return True
+
     def open_beside(self, path: str) -> File | None:
         """The file at a path that belongs to this one, such as a table of it; None where there is none, as here.
 

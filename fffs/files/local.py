@@ -17,6 +17,7 @@ from fffs.base.paths import PathLike
 from fffs.errors import ReadError, SourceNotFoundError, UsageError, WriteError
 from fffs.files.dirfd import close
 from fffs.files.file import File, UInt8Array
+from fffs.files.file_systems import has_inode_numbers
 from fffs.files.pwrite import Writable
 from fffs.files.stamps import make_stamp
 from fffs.native import engine, ffi, lib
@@ -151,6 +152,14 @@ class LocalFile(File):
         except OSError:
             return False
         return _key(now) != _key(self.status)
+
+    def is_named(self) -> bool:
+        """See ``File``. Where inode numbers mean nothing, any file of that name is taken for this one."""
+        try:
+            now = os.stat(self.name)
+        except OSError:
+            return False
+        return os.path.samestat(now, self.status) or not has_inode_numbers(self.descriptor)
 
     def open_beside(self, path: str) -> LocalFile | None:
         """What is at that path, if anything is."""

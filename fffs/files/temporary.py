@@ -71,7 +71,7 @@ def create_locked_file(folder: int, name: bytes) -> tuple[int, bytes]:
             raise
         try:
             lock(fd, fcntl.LOCK_EX)
-            if _is_there(folder, temporary):
+            if is_there(folder, temporary):
                 return fd, temporary
         except BaseException:
             with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
         try:
             lock(fd, fcntl.LOCK_EX)
             set_mode(fd, 0o700)
-            if _is_there(parent, temporary):
+            if is_there(parent, temporary):
                 return fd, temporary
         except BaseException:
             remove_folder(parent, temporary, fd)
@@ -115,7 +115,7 @@ def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
         close(fd)
 
 
-def _is_there(folder: int, name: bytes) -> bool:
+def is_there(folder: int, name: bytes) -> bool:
     """Whether there is something of that name: another writer may have taken it for a leftover before it was locked.
 
     Not told by inode numbers or numbers of links, which some file systems make up.
@@ -138,7 +138,7 @@ def _is_named(folder: int, name: bytes, fd: int) -> bool:
 def remove_folder(parent: int, name: bytes, fd: int) -> None:
     """Remove a folder that we made, open as fd, as far as possible; not when it has been given another name."""
     with contextlib.suppress(OSError):
-        if _is_there(parent, name):
+        if is_there(parent, name):
             remove_content(fd)
             os.rmdir(name, dir_fd=parent)
 

@@ -6,14 +6,23 @@ in one beside it (``v3``). It has no magic number, no version and no checksum. S
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
 from array import array
+from collections.abc import Iterator
 
 import numpy as np
 
-from fffs.errors import MetadataError, ReadError, UnfinishedFileError, UsageError
+from fffs.errors import (
+    FormatError,
+    MetadataError,
+    ReadError,
+    SourceChangedError,
+    UnfinishedFileError,
+    UsageError,
+)
 from fffs.files.file import File
 from fffs.native.engine import CHECK_NONE
 from fffs.records.index import STEP, Int64Array, RecordIndex
@@ -88,12 +97,37 @@ def load(file: File, layout: str | None = None) -> tuple[RecordIndex, str]:
     if layout in (None, "v3"):
         for name in sidecars(path):
             if (table := file.open_beside(name)) is not None:
-                with table:
+                with table, _unreplaced(file, table):
                     return load_with_table(file, table), "v3"
     if layout == "v3":
         raise MetadataError(f"{path}: there is no {' or '.join(sidecars(path))} with its table; copy that too")
-    layout = layout or tail_layout(file)
-    return _load_tail(file, layout), layout
+    if layout is not None:
+        return _load_tail(file, layout), layout
+    with _unreplaced(file):
+        layout = tail_layout(file)
+        return _load_tail(file, layout), layout
+
+
+@contextlib.contextmanager
+def _unreplaced(file: File, table: File | None = None) -> Iterator[None]:
+    """Raise SourceChangedError if a Bag was replaced while it was opened in the with-block.
+
+    Its two files are replaced one after the other: the records of one Bag would be read with the table of another, or
+    with what looks like a table at their end. When both names lead to these files, they have all the time: the name of
+    the file with the records leads nowhere until both are new.
+    """
+    error: FormatError | None = None
+    try:
+        yield
+    except FormatError as raised:
+        error = raised
+    tables = [table] if table else [found for name in sidecars(file.name) if (found := file.open_beside(name))]
+    for found in tables if table is None else ():
+        found.close()
+    if not file.is_named() or (not table.is_named() if table else tables):
+        raise SourceChangedError(f"{file.name}: was replaced while it was opened; open it again") from error
+    if error:
+        raise error
 
 
 def tail_layout(file: File) -> str:

@@ -17,7 +17,7 @@ from fffs.errors import WriterError
 from fffs.files.atomic import AtomicFile
 from fffs.files.dirfd import close
 from fffs.files.file import File, UInt8Array
-from fffs.files.pair import commit_pair
+from fffs.files.pair import commit_pair, only_writer
 from fffs.files.pwrite import write_at
 from fffs.files.temporary import lock
 from fffs.formats.bag import SUFFIX, encode_table, load_index, load_with_table, refuse_target, sidecars
@@ -82,13 +82,26 @@ class NewBag(RecordWriter):
         with self._table.reread() as table:
             return load_with_table(file, table)
 
+    def keep_existing(self) -> None:
+        """As of all writers, and no table either."""
+        super().keep_existing()
+        if self._table is not None:
+            self._table.replaces = False
+
     def _commit(self) -> None:
-        if self._table is None:
-            super()._commit()
-            return
-        self._table.belongs_to(self._file)
-        with no_appenders([self.fname]):  # also to one that was not there when this began
-            commit_pair(self._table, self._file)
+        try:
+            # Between the files of a pair no other writer may put its own, in whatever layout.
+            with only_writer(self._file):
+                refuse_target(self.fname, "v1" if self._table is None else "v3")
+                if self._table is None:
+                    super()._commit()
+                    return
+                self._table.belongs_to(self._file)
+                with no_appenders([self.fname]):  # also to one that was not there when this began
+                    commit_pair(self._table, self._file)
+        except BaseException:
+            self._forget()
+            raise
 
     def _forget(self) -> None:
         try:

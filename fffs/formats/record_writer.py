@@ -89,6 +89,10 @@ class RecordWriter(Writing):
         self.closed = True
         self._commit()
 
+    def keep_existing(self) -> None:
+        """Have ``close`` fail if another file has the name by then."""
+        self._file.replaces = False
+
     def finish(self) -> None:
         """Write what is still missing; nothing can be appended any more. The file is not in place before ``close``.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fffs.base.failures import reading
@@ -14,6 +15,7 @@ from fffs.files.file import File
 from fffs.files.local import LocalFile
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.table import FORMATS, Format, recogniser
+from fffs.records.reopening import open_unreplaced
 from fffs.records.sidecar import with_checksums
 from fffs.records.source_file import SourceFile
 
@@ -66,8 +68,12 @@ def open_files(paths: list[str], check_data: bool = True, form: str | None = Non
     opened: list[SourceFile] = []
     with closed_on_error(opened):
         for path in paths:
-            opened.append(load_file(LocalFile.open(path), recognise, check_data))
+            opened.append(open_unreplaced(partial(_open, path, recognise, check_data)))
     return opened
+
+
+def _open(path: str, recognise: Callable[[File], Format], check_data: bool) -> SourceFile:
+    return load_file(LocalFile.open(path), recognise, check_data)
 
 
 def load_file(file: File, recognise: Callable[[File], Format], check_data: bool = True) -> SourceFile:

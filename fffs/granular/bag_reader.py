@@ -20,7 +20,7 @@ from fffs.granular.zstd import Decompressor
 from fffs.records.identity import Identity
 from fffs.records.index import RecordIndex
 from fffs.records.policy import ReadPolicy
-from fffs.records.reopening import refuse_others, refuse_replaced
+from fffs.records.reopening import open_unreplaced, refuse_others, refuse_replaced
 from fffs.records.sidecar import with_checksums
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
@@ -30,10 +30,14 @@ MAX_RECORD = 1 << 30
 
 def open_bag(path: str, layout: str | None = None) -> tuple[SourceFile, str]:
     """Open a Bag. Returns the file with its index, which the caller closes, and its layout."""
-    file = LocalFile.open(path)
-    with closed_on_error((file,)):
-        index, found = load(file, layout)
-        return SourceFile(file, with_checksums(file, index)), found
+
+    def attempt() -> tuple[SourceFile, str]:
+        file = LocalFile.open(path)
+        with closed_on_error((file,)):
+            index, found = load(file, layout)
+            return SourceFile(file, with_checksums(file, index)), found
+
+    return open_unreplaced(attempt)
 
 
 def size_of(source: SourceFile, layout: str) -> int:

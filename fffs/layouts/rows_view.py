@@ -69,6 +69,10 @@ class RowsView(View):
         """As in ``View``."""
         if inode == ROOT_INODE:
             return self._lookup_root(name)
+        if self._is_beside(inode):
+            if name not in (b".", b".."):
+                raise NodeError(errno.ENOTDIR)
+            return inode if name == b"." else ROOT_INODE
         if inode % ROW == 0 and name in (b".", b".."):
             return inode if name == b"." and self._number(inode) >= 0 else ROOT_INODE
         row, node = self._node(inode)

@@ -115,10 +115,13 @@ class View(Closing):
         raise NotImplementedError
 
     def keep(self, number: int, item: Any) -> None:
-        """Keep an item that ``decode`` returned, and drop the least recently used ones beyond ``CAPACITY``."""
+        """Keep an item that ``decode`` returned, and drop the least recently used ones beyond ``CAPACITY``.
+
+        Two items stay, however large they are: programs that compare files read two in turn.
+        """
         self._kept[number] = item
         self._cost += item.cost
-        while self._cost > CAPACITY and len(self._kept) > 1:
+        while self._cost > CAPACITY and len(self._kept) > 2:
             self._cost -= self._kept.popitem(last=False)[1].cost
 
     def _decoded(self, number: int, inode: int, record: int) -> Any:

@@ -10,10 +10,8 @@ from typing import Final
 
 from fffs.base.text import human, plural
 from fffs.errors import UnsupportedError
-from fffs.files.dirfd import Ways, close
+from fffs.files.dirfd import NO_LINKS, Ways, close
 
-# Errors of link(2) on file systems without hard links: FAT, some FUSE file systems, some network shares.
-_NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -48,7 +46,7 @@ class Linker:
                 os.link(old, new, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
                 os.unlink(new, dir_fd=folder)
             except OSError as error:
-                if error.errno not in (errno.EMLINK, *_NO_LINKS):
+                if error.errno not in (errno.EMLINK, *NO_LINKS):
                     raise
                 return False
             finally:
@@ -66,7 +64,7 @@ class Linker:
                 os.link(old_name, name, src_dir_fd=old_fd, dst_dir_fd=fd, follow_symlinks=False)
             return old
         except OSError as error:
-            if error.errno not in (errno.EMLINK, *_NO_LINKS):
+            if error.errno not in (errno.EMLINK, *NO_LINKS):
                 raise
             is_full, self._reason = error.errno == errno.EMLINK, os.strerror(error.errno)
         if size > self._room:

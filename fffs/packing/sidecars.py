@@ -13,7 +13,7 @@ from fffs.base.failures import writing
 from fffs.base.numbers import divide
 from fffs.base.paths import PathLike
 from fffs.errors import MetadataError, ReadError, SourceChangedError, TruncatedError, UsageError
-from fffs.files.atomic import CHECKSUMS, AtomicFile
+from fffs.files.atomic import CHECKSUMS, AtomicFile, forget_checksums
 from fffs.files.local import LocalFile
 from fffs.formats import bag
 from fffs.formats.sources import expand_sources
@@ -96,9 +96,13 @@ def _write(source: SourceFile) -> str:
         with writing(target.path), open(target.fd, "wb", closefd=False) as file:
             file.write(body)
             file.write(CRC.pack(engine.crc32(body)))
-        if source.changed():
+        if source.changed() or not source.file.is_named():
             raise SourceChangedError(f"{index.path}: changed while its checksums were computed; try again later")
         target.commit()
+    if not source.file.is_named():  # a writer that replaced the file meanwhile may have found no sidecar to remove
+        with writing(index.path + CHECKSUMS):
+            forget_checksums(os.fsencode(index.path))
+        raise SourceChangedError(f"{index.path}: was replaced while its checksums were computed; try again later")
     return index.path + CHECKSUMS
 
 

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from fffs.errors import SourceChangedError
 from fffs.records.identity import Identity
 from fffs.records.store import RecordStore
+
+# A file may be replaced again and again; a pair of files, as of a Bag, is incomplete for some milliseconds.
+ATTEMPTS = 20
+PAUSE = 0.005
+
+T = TypeVar("T")
+
+
+def open_unreplaced(open: Callable[[], T]) -> T:
+    """Call a function that opens files, and again if it raises SourceChangedError because they were replaced."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return open()
+        except SourceChangedError:
+            time.sleep(PAUSE)
+    return open()
 
 
 def refuse_others(store: RecordStore, before: Sequence[Identity]) -> None:

@@ -7,6 +7,7 @@ writes the lines: a system log that is stopped, or a pipe that is not read, must
 from __future__ import annotations
 
 import atexit
+import contextlib
 import copy
 import faulthandler
 import functools
@@ -15,6 +16,7 @@ import logging.handlers
 import os
 import queue
 import re
+import stat
 import sys
 import threading
 import warnings
@@ -67,7 +69,10 @@ class DaemonLog:
             os._exit(self.exit_code)
 
     def _open(self, file: str) -> logging.FileHandler:
-        with writing(file):
+        with writing(file), contextlib.ExitStack() as opened:
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISFIFO(os.stat(file).st_mode):  # fails if nothing reads it, where a plain open would wait
+                    opened.callback(os.close, os.open(file, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
             handler = logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
         self._add(handler, "%(asctime)s %(levelname)s %(message)s")
         return handler

@@ -45,9 +45,14 @@ class Reading:
         self._decoding[missing.number] = trio.Event()
         decode, limiter = functools.partial(self._view.decode, missing.number), self._limiter(missing.record)
         try:
-            if self._store.length(missing.record) < LARGE:
+            size = self._store.length(missing.record)
+            if size < LARGE:
                 item = await in_thread(decode, limiter=limiter)
             else:
+                # One large item is decoded at a time, to limit memory. A disk that does not answer must not hold the
+                # lock: the record is read into the page cache before, unless it will be refused for its size.
+                if size <= CAPACITY:
+                    await in_thread(functools.partial(self._store.verify, np.array([missing.record])), limiter=limiter)
                 async with self._large:
                     item = await in_thread(decode, limiter=limiter)
             self._view.keep(missing.number, item)

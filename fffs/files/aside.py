@@ -1,0 +1,73 @@
+"""Aside: a file that leaves its name while a new one takes it, and gets the name back if that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+
+from fffs.files.dirfd import close
+from fffs.files.temporary import lock, temporary_name
+
+
+class Aside:
+    """A file in an open folder, which has a temporary name after ``move``. Not thread-safe.
+
+    A killed process leaves it to the next writer of the target, as all temporary files. Until ``close`` it has a shared
+    lock, so that no other writer takes it for such a leftover.
+    """
+
+    def __init__(self, folder: int, name: bytes, target: bytes) -> None:
+        """folder: stays the caller's. target: the file whose writers remove leftovers; often ``name`` itself."""
+        self._folder, self._name = folder, name
+        self._temporary = temporary_name(target)
+        self._fd = -1
+        self._moved = False
+
+    def move(self) -> bool:
+        """Give the file its temporary name. Returns False if there is no file. Raises OSError."""
+        with contextlib.suppress(OSError):  # a symbolic link, which cannot be locked, and is no leftover
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            self._fd = os.open(self._name, flags, dir_fd=self._folder)
+            lock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        try:
+            self._rename(self._name, self._temporary)
+        except FileNotFoundError:
+            return False
+        self._moved = True
+        return True
+
+    def bring_back(self) -> str:
+        """Give the file its name again, if it was moved. Returns an empty string, or the name that it has if its own
+        cannot be given back; no writer removes a file of that name.
+        """
+        if not self._moved:
+            return ""
+        self._moved = False
+        with contextlib.suppress(OSError):
+            self._rename(self._temporary, self._name)
+            return ""
+        kept = self._name + b".%b.old" % secrets.token_hex(3).encode()
+        with contextlib.suppress(OSError):
+            self._rename(self._temporary, kept)
+            return os.fsdecode(kept)
+        return os.fsdecode(self._temporary)
+
+    def remove(self) -> None:
+        """Remove the file, if it was moved: the new one is in place."""
+        if self._moved:
+            try:
+                os.unlink(self._temporary, dir_fd=self._folder)
+                self._moved = False
+            except OSError:  # a folder
+                self.bring_back()
+
+    def close(self) -> None:
+        """Release the lock. May be called again."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            close(fd)
+
+    def _rename(self, name: bytes, other: bytes) -> None:
+        os.rename(name, other, src_dir_fd=self._folder, dst_dir_fd=self._folder)

@@ -1,0 +1,277 @@
+"""Files that are replaced while others read, write, check or create them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inside import AtomicFile, LocalFile, Sources, keep_checksums, pair
+
+import fffs
+from fffs.errors import SourceChangedError, SourceNotFoundError, UsageError, WriteError
+
+OLD = [b"old%03d" % k for k in range(20)]
+NEW = [b"new and longer %03d" % k for k in range(30)]
+
+
+def bag_of(path: Path, records: list[bytes], layout: str = "v3") -> Path:
+    """A Bag made by a conversion, which replaces one that is there."""
+    source = path.with_name(f"source{len(records)}.ffr")
+    with fffs.FileWriter(source, len(records)) as writer:
+        for record in records:
+            writer.write_one(record)
+    fffs.convert(source, path, layout=layout, force=True)
+    return path
+
+
+def records_of(path: Path) -> list[bytes]:
+    with fffs.open(path) as reader:
+        return [bytes(record) for record in reader.read(range(reader.n))]
+
+
+def before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], object], at: int = 1) -> None:
+    """Do something once, before the at-th call of a method."""
+    real, calls = getattr(owner, name), 0
+
+    def method(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            act()
+        return real(*args, **options)
+
+    monkeypatch.setattr(owner, name, method)
+
+
+# ---------------------------------------------------------------- pairs of files
+
+
+@pytest.mark.parametrize("old", ["v1", "v3"])
+def test_a_bag_that_is_replaced_while_it_is_opened_is_the_old_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str
+) -> None:
+    path = bag_of(tmp_path / "x.bag", OLD, old)
+    (tmp_path / "x.idx").unlink(missing_ok=True)
+    if old == "v3":
+        bag_of(path, OLD)
+    before(monkeypatch, LocalFile, "open_beside", lambda: bag_of(path, NEW))
+    assert records_of(path) == NEW
+
+
+@pytest.mark.parametrize("back", ["before the second look", "after it"])
+def test_a_bag_whose_files_are_away_for_a_moment_is_no_bag_of_another_layout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back: str
+) -> None:
+    """The last bytes of its records look like a table of layout v2."""
+    records = [b"data", (4).to_bytes(8, "little")]
+    path, table = bag_of(tmp_path / "x.bag", records), tmp_path / "x.idx"
+    away = tmp_path / "away"
+    away.mkdir()
+
+    def take() -> None:
+        for file in (path, table):
+            file.rename(away / file.name)
+
+    def bring_back() -> None:
+        for file in (table, path):
+            (away / file.name).rename(file)
+
+    before(monkeypatch, LocalFile, "open_beside", take)
+    if back == "before the second look":
+        before(monkeypatch, LocalFile, "open_beside", bring_back, at=2)
+        assert records_of(path) == records
+    else:
+        with pytest.raises(SourceNotFoundError):
+            records_of(path)
+
+
+def test_two_writers_of_one_pair_never_mix_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = bag_of(tmp_path / "x.bag", [b"first"])
+    bag_of(tmp_path / "y.bag", NEW)
+    other = threading.Thread(
+        target=fffs.convert, args=(tmp_path / "source30.ffr", path), kwargs={"layout": "v3", "force": True}
+    )
+
+    def begin() -> None:
+        other.start()
+        other.join(0.5)
+        assert other.is_alive(), "it must wait"
+
+    source = bag_of(tmp_path / "z.bag", OLD)
+    before(monkeypatch, AtomicFile, "commit", begin)
+    fffs.convert(source, path, layout="v3", force=True)
+    monkeypatch.undo()
+    other.join()
+    assert records_of(path) == NEW
+
+
+def test_a_folder_that_another_process_keeps_locked_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = bag_of(tmp_path / "x.bag", OLD)
+    monkeypatch.setattr(pair, "PATIENCE", 0.0)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    with pytest.raises(WriteError, match=r"x.bag: cannot write .another process holds a lock of its folder"):
+        fffs.convert(bag_of_ffr(tmp_path), path, layout="v3", force=True)
+    os.close(fd)
+    assert records_of(path) == OLD
+
+
+def bag_of_ffr(tmp_path: Path) -> Path:
+    with fffs.FileWriter(tmp_path / "new.ffr", len(NEW)) as writer:
+        for record in NEW:
+            writer.write_one(record)
+    return tmp_path / "new.ffr"
+
+
+def test_old_files_that_cannot_get_their_names_back_are_kept_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, source = bag_of(tmp_path / "x.bag", OLD), bag_of_ffr(tmp_path)
+    content = path.read_bytes()
+    before(monkeypatch, AtomicFile, "commit", path.mkdir, at=2)
+    with pytest.raises(WriteError, match=r"the old content is now in .*x\.bag\.[0-9a-f]{6}\.old") as raised:
+        fffs.convert(source, path, layout="v3", force=True)
+    monkeypatch.undo()
+    path.rmdir()
+    (kept,) = tmp_path.glob("x.bag.*.old")
+    assert str(kept) in str(raised.value)
+    assert kept.read_bytes() == content
+    kept.rename(path)
+    assert records_of(path) == OLD
+
+
+def test_what_others_put_under_a_name_in_the_meantime_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, source = tmp_path / "x.bag", bag_of_ffr(tmp_path)
+    before(monkeypatch, AtomicFile, "commit", lambda: path.write_bytes(b"theirs"), at=2)
+    with pytest.raises(WriteError, match="another process made it meanwhile"):
+        fffs.convert(source, path, layout="v3")
+    assert path.read_bytes() == b"theirs"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["new.ffr", "x.bag"]
+
+
+# ---------------------------------------------------------------- without --force
+
+
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("name", ["out.ffr", "out.tfrecord", "part-0", "out.bag"])
+def test_a_file_that_appears_during_a_conversion_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, links: bool
+) -> None:
+    source, target = bag_of_ffr(tmp_path), tmp_path / name
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    before(monkeypatch, Sources, "refuse_changed", lambda: target.write_bytes(b"theirs"))
+    with pytest.raises(WriteError, match="another process made it meanwhile"):
+        fffs.convert(source, target)
+    assert target.read_bytes() == b"theirs"
+    target.unlink()
+    fffs.convert(source, target)
+    assert records_of(target) == NEW
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(["new.ffr", name])
+
+
+def test_neither_a_pack_nor_an_archive_replaces_what_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a").write_bytes(b"a")
+    subprocess.run(["tar", "-cf", tmp_path / "folder.tar", "-C", tmp_path / "folder", "."], check=True)
+    target = tmp_path / "x.ffr"
+    for source in ("folder", "folder.tar"):
+        with monkeypatch.context() as patched:
+            before(patched, AtomicFile, "commit", lambda: target.write_bytes(b"theirs"))
+            with pytest.raises(WriteError, match="another process made it meanwhile"):
+                fffs.convert(tmp_path / source, target)
+        assert target.read_bytes() == b"theirs"
+        target.unlink()
+
+
+# ---------------------------------------------------------------- devices
+
+
+@pytest.mark.parametrize("through", ["itself", "link"])
+def test_a_fifo_is_not_replaced(tmp_path: Path, through: str) -> None:
+    fifo, link = tmp_path / "fifo.ffr", tmp_path / "link.ffr"
+    os.mkfifo(fifo)
+    link.symlink_to(fifo)
+    target = fifo if through == "itself" else link
+    for write in (
+        lambda: fffs.FileWriter(target, 1),
+        lambda: fffs.pack_folder(tmp_path, target),
+        lambda: fffs.convert(bag_of_ffr(tmp_path), target, force=True),
+    ):
+        with pytest.raises(UsageError, match="a device, FIFO or socket"):
+            write()
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+    assert link.is_symlink()
+
+
+# ---------------------------------------------------------------- checksums
+
+
+def test_checksums_of_a_file_that_is_replaced_meanwhile_are_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = bag_of(tmp_path / "x.bag", OLD, "v1")
+    for at in (1, 2):  # before the sidecar is in place, and after
+        before(monkeypatch, LocalFile, "is_named", lambda: bag_of(path, OLD, "v1"), at=at + 1)
+        with pytest.raises(SourceChangedError, match="while its checksums were computed"):
+            keep_checksums(path)
+        monkeypatch.undo()
+        assert not (tmp_path / "x.bag.fffs-crc").exists()
+
+
+def test_a_file_that_is_not_replaced_keeps_its_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = bag_of(tmp_path / "x.bag", OLD, "v1")
+    source = bag_of_ffr(tmp_path)
+    keep_checksums(path)
+    kept = (tmp_path / "x.bag.fffs-crc").read_bytes()
+    real = os.rename
+
+    def rename(old: Any, new: Any, **folders: Any) -> None:
+        if new == b"x.bag":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(old, new, **folders)
+
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(WriteError):
+        fffs.convert(source, path, force=True)
+    monkeypatch.undo()
+    assert (tmp_path / "x.bag.fffs-crc").read_bytes() == kept
+    assert records_of(path) == OLD
+    fffs.convert(source, path, force=True)
+    assert not (tmp_path / "x.bag.fffs-crc").exists()
+    assert records_of(path) == NEW
+
+
+# ---------------------------------------------------------------- the working folder
+
+
+@pytest.mark.parametrize(
+    "command", [["mount", "x.ffr", "m"], ["umount", "m"], ["pack", ".", "-o", "x.ffr"], ["stat", "m"]]
+)
+def test_a_working_folder_that_was_removed_is_named(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "gone").mkdir()
+    code = "import os, sys; os.chdir(sys.argv[1]); os.rmdir(sys.argv[1]); from fffs.cli.parser import run; "
+    code += "sys.exit(run(sys.argv[2:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "gone", *command], capture_output=True, text=True, check=False
+    )
+    assert "unexpected" not in done.stderr
+    assert done.returncode in (2, 3)
+    assert len(done.stderr.splitlines()) >= 1
