@@ -8,7 +8,7 @@ import os
 import secrets
 
 from fffs.files.dirfd import close
-from fffs.files.temporary import lock, temporary_name
+from fffs.files.temporary import is_there, lock, temporary_name
 
 
 class Aside:
@@ -20,23 +20,29 @@ class Aside:
 
     def __init__(self, folder: int, name: bytes, target: bytes) -> None:
         """folder: stays the caller's. target: the file whose writers remove leftovers; often ``name`` itself."""
-        self._folder, self._name = folder, name
-        self._temporary = temporary_name(target)
+        self._folder, self._name, self._target = folder, name, target
+        self._temporary = b""
         self._fd = -1
         self._moved = False
 
     def move(self) -> bool:
         """Give the file its temporary name. Returns False if there is no file. Raises OSError."""
+        if not is_there(self._folder, self._name):
+            return False
         with contextlib.suppress(OSError):  # a symbolic link, which cannot be locked, and is no leftover
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             self._fd = os.open(self._name, flags, dir_fd=self._folder)
             lock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        self._temporary = temporary_name(self._target)
+        self._moved = True  # before the rename: an interrupt may be raised when it is done
         try:
             self._rename(self._name, self._temporary)
         except FileNotFoundError:
-            return False
-        self._moved = True
-        return True
+            self._moved = False
+        except OSError:
+            self._moved = False
+            raise
+        return self._moved
 
     def bring_back(self) -> str:
         """Give the file its name again, if it was moved. Returns an empty string, or the name that it has if its own
@@ -45,9 +51,15 @@ class Aside:
         if not self._moved:
             return ""
         self._moved = False
-        with contextlib.suppress(OSError):
+        try:
             self._rename(self._temporary, self._name)
+        except FileNotFoundError:  # interrupted before it was moved
             return ""
+        except OSError:
+            return self._keep()
+        return ""
+
+    def _keep(self) -> str:
         kept = self._name + b".%b.old" % secrets.token_hex(3).encode()
         with contextlib.suppress(OSError):
             self._rename(self._temporary, kept)
@@ -60,7 +72,7 @@ class Aside:
             try:
                 os.unlink(self._temporary, dir_fd=self._folder)
                 self._moved = False
-            except OSError:  # a folder
+            except OSError:  # a folder; or it was interrupted before it was moved
                 self.bring_back()
 
     def close(self) -> None:

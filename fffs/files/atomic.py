@@ -23,7 +23,7 @@ from fffs.files.dirfd import FOLDER, NO_LINKS, close
 from fffs.files.early import EarlyWriting
 from fffs.files.local import LocalFile
 from fffs.files.rights import new_mode, rights_at, rights_of, set_mode
-from fffs.files.temporary import create_locked_file, is_there, remove_leftover_files
+from fffs.files.temporary import create_locked_file, is_named, is_there, remove_leftover_files
 
 # What is added to the name of a file for the one that holds its checksums: see fffs.records.sidecar.
 CHECKSUMS = ".fffs-crc"
@@ -102,7 +102,9 @@ class AtomicFile:
             self.discard()
             taken = isinstance(error, FileExistsError) and not self.replaces
             raise WriteError(error.errno, self.path, "another process made it meanwhile" if taken else "") from error
-        except BaseException:  # an interrupt: who called may think that there is nothing to discard any more
+        except BaseException:  # an interrupt: the caller may think that there is nothing to discard any more
+            if not is_named(self._folder, self._name, self.fd):
+                checksums.bring_back()
             self.discard()
             raise
         finally:

@@ -127,7 +127,7 @@ def is_there(folder: int, name: bytes) -> bool:
     return True
 
 
-def _is_named(folder: int, name: bytes, fd: int) -> bool:
+def is_named(folder: int, name: bytes, fd: int) -> bool:
     """Whether the name leads to what is open as fd."""
     try:
         return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(fd))
@@ -220,11 +220,11 @@ def _remove_unlocked(parent: int, entry: bytes, ours: bytes, fd: int) -> bool:
     nothing to rename, and does not put in place what is half removed.
     """
     try:
-        if not lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB) or not _is_named(parent, entry, fd):
+        if not lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB) or not is_named(parent, entry, fd):
             return False
         os.rename(entry, ours, src_dir_fd=parent, dst_dir_fd=parent)
     except OSError:
         return False
-    if _is_named(parent, ours, fd):
+    if is_named(parent, ours, fd):
         remove_folder(parent, ours, fd)
     return True
