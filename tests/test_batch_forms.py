@@ -102,8 +102,8 @@ READ_ONLY.flags.writeable = False
         (np.zeros(200, np.uint8)[::2], "not contiguous"),
         ([0] * 100, "list"),
         (None, "NoneType"),
-        (bytearray(9), "10 bytes together"),
-        (bytearray(), "10 bytes together"),
+        (bytearray(9), "10 bytes in total"),
+        (bytearray(), "10 bytes in total"),
     ],
 )
 def test_into_what_cannot_take_it(reader: FileReader, out: object, why: str) -> None:

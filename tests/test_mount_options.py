@@ -179,6 +179,19 @@ def test_mounts_that_change_all_the_time_are_not_looked_at_each_time(monkeypatch
     assert events == ["look", "pause"] * 3
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"), [("fuse.fffs", "rw", True), ("fuse.fffs", "ro", False), ("tmpfs", "rw", False)]
+)
+def test_only_our_own_file_system_is_seen_to_be_writable(
+    tmp_path: Path, kind: str, options: str, expected: bool
+) -> None:
+    """After an unmount, the number of the device may soon be that of any other file system."""
+    readonly = pytest.importorskip("fffs.mount.daemon.readonly", exc_type=MountError)
+    (tmp_path / "table").write_text(f"36 35 0:52 / /m rw,noatime - {kind} x {options}\n")
+    with (tmp_path / "table").open("rb") as table:
+        assert readonly.is_writable(table.fileno(), "0:52") is expected
+
+
 def test_the_root_is_mounted() -> None:
     found = mounts.mount_at("/")
     assert found is not None and not found.ours

@@ -597,7 +597,7 @@ def test_a_child_of_fork_cannot_write_into_or_publish_what_its_parent_writes(tmp
                 try:
                     step()
                 except WriterError as error:
-                    print("which this one was forked from" in str(error), flush=True)
+                    print("made it before the fork" in str(error), flush=True)
             del writer, write
             sys.exit(0)  # runs what is left to be run: nothing is flushed
         os.waitpid(child, 0)

@@ -94,7 +94,7 @@ def test_samples_are_never_named_after_another_pack(tmp_path: Path, pack: Path) 
     (tmp_path / "f/cat").mkdir(parents=True)
     (tmp_path / "f/cat/other.jpg").write_bytes(b"other")
     fffs.pack_folder(tmp_path / "f", path)
-    with pytest.raises(fffs.errors.SourceChangedError, match=r"copy\.ffr: not the file that it was"):
+    with pytest.raises(fffs.errors.SourceChangedError, match=r"copy\.ffr: not the same file any more"):
         _ = dataset.samples
     path.write_bytes(pack.read_bytes())
     assert dataset.samples == PackedFolder(pack).samples
@@ -109,9 +109,9 @@ def test_samples_never_get_the_labels_of_another_pack(tmp_path: Path, pack: Path
     for old, new in (("cat", "tmp"), ("dog", "cat"), ("tmp", "dog")):
         (tmp_path / "f" / old).rename(tmp_path / "f" / new)
     fffs.pack_folder(tmp_path / "f", path)
-    with pytest.raises(fffs.errors.SourceChangedError, match=r"copy\.ffr: not the file that it was"):
+    with pytest.raises(fffs.errors.SourceChangedError, match=r"copy\.ffr: not the same file any more"):
         pickle.loads(pickled)
-    with pytest.raises(fffs.errors.SourceChangedError, match=r"copy\.ffr: not the file that it was"):
+    with pytest.raises(fffs.errors.SourceChangedError, match=r"copy\.ffr: not the same file any more"):
         iter(DataLoader(dataset, 2, num_workers=1, multiprocessing_context="spawn"))
 
 

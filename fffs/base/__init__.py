@@ -1,1 +1,1 @@
-"""What knows nothing of records: paths, numbers, threads, the ends of with-blocks."""
+"""Helpers that know nothing of records: paths, numbers, threads, with-blocks."""

@@ -1,4 +1,4 @@
-"""Blocking calls from tasks of trio or asyncio, whichever runs."""
+"""in_thread: blocking calls from tasks of trio or asyncio, whichever is running."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function in a thread, while other tasks go on.
+    """Call a function in a thread while other tasks continue.
 
-    When the task is cancelled, the call ends in its thread, and what it returns is dropped.
+    If the task is cancelled, the call still runs to its end in the thread, and its result is dropped.
     """
-    trio = sys.modules.get("trio")  # who runs in it has imported it
+    trio = sys.modules.get("trio")  # a task of trio can only run if it is imported
     if trio is not None and trio.lowlevel.in_trio_run():
         result: T = await trio.to_thread.run_sync(lambda: function(*args, **kwargs), abandon_on_cancel=True)
         return result
-    import asyncio  # a tenth of the time that a command takes to start, and commands have no tasks
+    import asyncio  # imported late: it takes a tenth of a command's start, and commands have no tasks
 
     return await asyncio.to_thread(function, *args, **kwargs)

@@ -1,8 +1,7 @@
-"""Numbers of open files: none of ours is that of a standard stream, which a program may have closed.
+"""Keeps the descriptors of this package above those of the standard streams, which a program may have closed.
 
-What is opened next gets the lowest free number. Were it 2, messages of C libraries would be written into the file, and
-whoever leaves a terminal as daemons do would close it. Only io_uring's rings keep what number they get: nothing can be
-written into them by it.
+A new descriptor gets the lowest free number. If that is 2, C libraries write their messages into the file, and a
+process that becomes a daemon closes it. The rings of io_uring are exempt: nothing can be written to them.
 """
 
 from __future__ import annotations
@@ -22,28 +21,28 @@ FEW = 256
 
 
 def open_standard_streams() -> None:
-    """Have /dev/null in the place of each that is closed. For programs, before they open anything."""
+    """Open /dev/null in place of each closed standard stream. Programs call this before they open anything."""
     for fd, (name, mode) in enumerate(_STREAMS):
         try:
             os.fstat(fd)
         except OSError:
-            with suppress(OSError):  # there is no /dev/null: then it stays closed
+            with suppress(OSError):  # without /dev/null it stays closed
                 os.open(os.devnull, os.O_RDWR)  # gets this number, the lowest that is free
                 os.set_inheritable(fd, True)
-        if getattr(sys, name) is None:  # it was closed when the interpreter began
+        if getattr(sys, name) is None:  # it was closed when the interpreter started
             with suppress(OSError):
                 setattr(sys, name, os.fdopen(fd, mode, errors="backslashreplace", closefd=False))
 
 
 def describe_shortage(error: OSError) -> str:
-    """One line, if descriptors are what was missing."""
+    """Return one line if the error is a lack of descriptors, else an empty string."""
     if error.errno == errno.EMFILE:
         return f"{error.strerror}; allow this process more of them (ulimit -n)"
     return str(error.strerror) if error.errno == errno.ENFILE else ""
 
 
 def above_standard(fd: int) -> int:
-    """The same open file by a number that is no standard stream's. Takes over fd. Raises OSError."""
+    """Return a descriptor of the same open file above 2; takes over ``fd``. Raises OSError."""
     if fd >= LOWEST:
         return fd
     try:
@@ -53,12 +52,12 @@ def above_standard(fd: int) -> int:
 
 
 def duplicate(fd: int) -> int:
-    """As dup(2), by such a number. Raises OSError."""
+    """Like dup(2), with a result above 2. Raises OSError."""
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, LOWEST)
 
 
 def pipe() -> tuple[int, int]:
-    """As pipe(2), by such numbers: the reading and the writing end. Raises OSError."""
+    """Like pipe(2), with both ends above 2: the reading and the writing end. Raises OSError."""
     ours, its = os.pipe()
     try:
         ours = above_standard(ours)
@@ -73,21 +72,21 @@ def pipe() -> tuple[int, int]:
 
 
 def memory_file(name: str) -> int:
-    """A new file in memory, as memfd_create(2), by such a number. Raises OSError."""
+    """Create a file in memory like memfd_create(2), with a descriptor above 2. Raises OSError."""
     if hasattr(os, "memfd_create"):
         return above_standard(os.memfd_create(name, os.MFD_CLOEXEC))
     return above_standard(_call("memfd_create", os.fsencode(name), 1))  # MFD_CLOEXEC
 
 
 def process_file(pid: int) -> int:
-    """A descriptor that can be read when the process has ended, as pidfd_open(2), by such a number. Raises OSError."""
+    """Return a descriptor above 2 that becomes readable when the process ends, like pidfd_open(2). Raises OSError."""
     if hasattr(os, "pidfd_open"):
         return above_standard(os.pidfd_open(pid))
     return above_standard(_call("pidfd_open", pid, 0))
 
 
 def _call(name: str, *arguments: object) -> int:
-    """Of the C library: a Python that was built for an older one, as those of conda and uv, lacks what this one has."""
+    """Call the C library. Pythons built for an older one, such as those of conda and uv, lack these functions."""
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, name):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -98,6 +97,6 @@ def _call(name: str, *arguments: object) -> int:
 
 
 def are_few() -> bool:
-    """Whether this process may have few descriptors open."""
+    """Whether the limit of this process allows only few open descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 0 <= soft < FEW

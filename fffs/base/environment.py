@@ -1,4 +1,4 @@
-"""What environment variables say about the engine. Needs neither numpy nor the engine itself."""
+"""The environment variables of the engine. Imports neither numpy nor the engine."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ BACKENDS: Final = ("uring", "aio", "pread")
 
 
 def check_backend(name: str, origin: str = "backend") -> str:
-    """The name, if a backend has it. Raises UsageError, whose message begins with origin."""
+    """Return ``name`` if a backend is called so. Raises UsageError, whose message begins with ``origin``."""
     if name not in BACKENDS:
-        raise UsageError(f"{origin}: {name!r} is none of {', '.join(BACKENDS)}")
+        raise UsageError(f"{origin}: {name!r} is not one of {', '.join(BACKENDS)}")
     return name
 
 
 def wanted_backend() -> str | None:
-    """What FFFS_ENGINE names, or None. Raises UsageError."""
+    """Return the backend that FFFS_ENGINE names, or None. Raises UsageError."""
     name = os.environ.get("FFFS_ENGINE")
     return check_backend(name, "FFFS_ENGINE") if name else None
 
 
 def wanted_threads() -> int | None:
-    """What FFFS_THREADS says, or None. Raises UsageError."""
+    """Return the number of threads in FFFS_THREADS, or None. Raises UsageError."""
     value = os.environ.get("FFFS_THREADS")
     if value is None:
         return None
@@ -35,6 +35,6 @@ def wanted_threads() -> int | None:
 
 
 def check() -> None:
-    """Raise UsageError where one of them says what it cannot."""
+    """Raise UsageError if a variable has an invalid value."""
     wanted_threads()
     wanted_backend()

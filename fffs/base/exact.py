@@ -1,4 +1,4 @@
-"""Callers' values as arrays that hold exactly these: numpy by itself rounds integers, and makes text of numbers."""
+"""exact_array: an array of exactly the values given. numpy itself rounds integers and makes text of numbers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _NUMBERS: Final = {int, float, bool, complex, str, bytes}
 
 
 def exact_array(value: Any) -> npt.NDArray[Any]:
-    """The value as an array.
+    """Return the value as an array.
 
     Raises:
-        ValueError: the array would have other values: a mask would be lost, integers would become floats, numbers text.
-        TypeError, OverflowError: numpy makes no array of it.
+        ValueError: the array would hold other values: a mask would be lost, integers become floats, or numbers text.
+        TypeError, OverflowError: numpy cannot make an array of it.
 
     """
     _refuse_masks(value)
@@ -29,7 +29,7 @@ def exact_array(value: Any) -> npt.NDArray[Any]:
 
 
 def _refuse_masks(value: Any) -> None:
-    """Before numpy sees them: what it makes of a masked number is the number, or not a number with a warning."""
+    """Raise ValueError for masked arrays. numpy would drop the mask, or store NaN with a warning."""
     if is_masked(value):
         raise ValueError("a masked array: its mask would be lost; fill it, and keep the mask as an array of its own")
     if isinstance(value, (list, tuple)) and not set(map(type, value)) <= _NUMBERS:
@@ -38,7 +38,7 @@ def _refuse_masks(value: Any) -> None:
 
 
 def _is_plain(value: list[Any] | tuple[Any, ...], array: npt.NDArray[Any]) -> bool:
-    """Whether a list has nothing but numbers of one type, which numpy keeps as it is. For speed."""
+    """Whether a list holds only numbers of one type, which numpy keeps exactly. Skips the slow comparison."""
     types = set(map(type, value))
     return len(types) == 1 and (types == {float} or (array.dtype.kind in "biu" and types <= {int, bool}))
 
@@ -48,12 +48,12 @@ def _compare(value: Any, array: npt.NDArray[Any]) -> None:
     if array.dtype.kind in "fc" and items and all(isinstance(item, int) for item in items):
         raise ValueError(f"integers from {min(items)} to {max(items)} fit into no type together")
     for item, kept in zip(items, array.reshape(-1).tolist(), strict=True):
-        if item != kept and not (item != item and kept != kept):  # not a number is no other's equal
+        if item != kept and not (item != item and kept != kept):  # NaN does not equal itself
             raise ValueError(f"{item!r:.60} would become {kept!r:.60} in an array of {array.dtype}")
 
 
 def _items(value: Any) -> Iterator[Any]:
-    """The numbers and texts that lists of lists hold, those of numpy's as Python's."""
+    """Yield the numbers and texts in nested lists; numpy's scalars as Python's."""
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from _items(item)

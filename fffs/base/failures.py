@@ -1,4 +1,4 @@
-"""reading, writing: with-blocks in which a failed system call becomes the ReadError or WriteError of a file."""
+"""reading, writing: with-blocks that turn OSError into the ReadError or WriteError of a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fffs.errors import FffsError, ReadError, WriteError
 
 
 class _Naming:
-    """A class, not a generator, because this is entered for each piece of a file: it takes a third of the time."""
+    """Entered for each piece of a file: a class takes a third of a generator's time."""
 
     __slots__ = ("_detail", "_kind", "_path")
 
@@ -21,16 +21,16 @@ class _Naming:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What is ours already says more, also where it is an OSError.
+        # Errors of this package say more already; some are OSErrors, too.
         if isinstance(error, OSError) and not isinstance(error, FffsError):
             raise self._kind(error.errno, self._path, self._detail) from error
 
 
 def reading(path: str, detail: str = "") -> _Naming:
-    """OSErrors of the block are raised as ReadError; path is what the user calls the file, detail the part of it."""
+    """Raise an OSError of the block as ReadError. path: the user's name of the file. detail: the part of it."""
     return _Naming(ReadError, path, detail)
 
 
 def writing(path: str, detail: str = "") -> _Naming:
-    """The same with WriteError."""
+    """Raise an OSError of the block as WriteError."""
     return _Naming(WriteError, path, detail)

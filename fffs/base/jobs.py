@@ -1,4 +1,4 @@
-"""Jobs: the same work on many items by several threads, all of which are at rest when it ends, however it ends."""
+"""Jobs: the same work on many items in several threads. No thread works any more when ``run`` returns or raises."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ SLICE = 64  # items that a thread takes at a time
 
 
 def default_jobs() -> int:
-    """How many threads copy files unless told otherwise. Each needs a few descriptors."""
+    """Return the default number of threads that copy files. Each needs a few descriptors."""
     return 1 if are_few() else min(len(os.sched_getaffinity(0)), 4)
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: what ends a thread whose work nobody wants any more
+class Stopped(Exception):  # noqa: N818 - not an error: it ends a thread whose work is not needed any more
     """Raised in work by ``Jobs.count``."""
 
 
 class Jobs:
-    """Runs work in threads, and counts the bytes that are done.
+    """Runs work in threads and counts the bytes that are done.
 
     Args:
-        total: how many bytes there are to do.
-        progress: called with (bytes done, bytes in all) by ``count``, from any thread.
+        total: the number of bytes to do.
+        progress: called with (bytes done, bytes in total) by ``count``, from any thread.
 
     """
 
@@ -41,7 +41,7 @@ class Jobs:
         self._idle = threading.Condition()
 
     def run(self, work: Callable[[Item], None], items: Sequence[Item], jobs: int) -> None:
-        """Do work on each item; raises what the first failing one raised, when no thread works any more."""
+        """Call ``work`` with each item. Raises the first exception of ``work``, after all threads have stopped."""
         slices = [items[k : k + SLICE] for k in range(0, len(items), SLICE)]
         try:
             if jobs == 1 or len(slices) <= 1:
@@ -50,7 +50,7 @@ class Jobs:
             else:
                 self._run_in_threads(work, slices, jobs)
         finally:
-            # Not left to the pool: an interrupt that hits it while it starts a thread makes it forget that thread.
+            # Started here: ThreadPoolExecutor forgets a thread if an interrupt arrives while it starts it.
             with self._idle:
                 self._idle.wait_for(lambda: self._active == 0)
 
@@ -89,7 +89,7 @@ class Jobs:
                 self._idle.notify_all()
 
     def count(self, size: int) -> None:
-        """Of work: so many more bytes are done. Raises Stopped when nobody wants the rest any more."""
+        """Add to the bytes that are done. Called by ``work``. Raises Stopped when the rest is not needed any more."""
         with self._idle:
             if self._stopped:
                 raise Stopped

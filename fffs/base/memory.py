@@ -1,4 +1,4 @@
-"""How much memory there is for files that are read."""
+"""available_memory: how much memory the page cache may take."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _MEMINFO, _OWN, _CGROUPS = "/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup
 
 
 def available_memory() -> int:
-    """Bytes that files could fill before something else must leave: of the machine, or fewer where a cgroup says so.
+    """Return how many bytes can be cached before other memory is reclaimed: of the machine, or the limit of a cgroup.
 
-    0 where nobody tells.
+    0 if the kernel does not tell.
     """
     free = re.search(r"^MemAvailable: *(\d+) kB", _read(_MEMINFO), re.MULTILINE)
     return min([int(free[1]) * 1024 if free else 0, *_left_in_cgroups()])
 
 
 def _left_in_cgroups() -> Iterator[int]:
-    """What the limit of each cgroup that we are in leaves. Files that were read count, but make way."""
-    # The name of a cgroup may hold whatever else ends lines, but no newline.
+    """Yield the bytes below the limit of each cgroup of this process. Cached files count as free memory."""
+    # The name of a cgroup may contain every byte but a newline: splitlines() would split it.
     for line in filter(None, _read(_OWN).split("\n")):
         number, controllers, own = line.split(":", 2)
         if number == "0":
@@ -28,7 +28,7 @@ def _left_in_cgroups() -> Iterator[int]:
             root, limit, statistic = f"{_CGROUPS}/memory", "memory.limit_in_bytes", "total_rss"
         else:
             continue
-        # A limit counts for all below it. Inside a container, its own is the root that can be seen.
+        # A limit applies to all cgroups below it. In a container, its own cgroup is the visible root.
         parts = [part for part in own.split("/") if part and part != ".."]
         for k in range(len(parts) + 1):
             folder = "/".join([root, *parts[:k]])

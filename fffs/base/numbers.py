@@ -1,4 +1,4 @@
-"""Record numbers: what callers may ask for, checked and counted from the start."""
+"""Record numbers: validates those of callers, resolves negative ones, and divides records into batches."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Indices = Iterable[int] | npt.NDArray[np.integer[Any]]
 
 
 def resolve(indices: Indices, count: int) -> Int64Array:
-    """Record numbers as int64[k], each from 0 to count - 1.
+    """Return record numbers as int64[k], each from 0 to count - 1.
 
     Args:
         indices: any iterable of integers, or an integer array of any shape; negative ones count from the end.
-        count: how many records there are.
+        count: the number of records.
 
     Raises:
-        UsageError: something else than integers.
-        RecordIndexError: a number without a record.
+        UsageError: an index is not an integer.
+        RecordIndexError: there is no such record.
 
     """
     numbers, asked = _as_integers(indices)
-    # Seen as unsigned, negative numbers are the largest: one look shows that all are fine, as nearly always.
+    # As unsigned integers, negative numbers are the largest: one comparison shows that all are valid, the usual case.
     if len(numbers) == 0 or int(numbers.view(np.uint64).max()) < count:
         return numbers
     if asked.dtype == np.uint64 and int(asked.max()) >= 2**63:
@@ -44,7 +44,7 @@ def resolve(indices: Indices, count: int) -> Int64Array:
 
 
 def as_number(value: Any, what: str = "record numbers") -> int:
-    """An integer as Python's, of whatever type. Raises UsageError for anything else; a truth value is none."""
+    """Return an integer of any type as int. Raises UsageError for anything else, also for bool."""
     try:
         if not isinstance(value, (bool, np.bool_)):
             return operator.index(value)
@@ -54,13 +54,13 @@ def as_number(value: Any, what: str = "record numbers") -> int:
 
 
 def refuse_bools(items: Iterable[Any]) -> None:
-    """Raise UsageError where one is a truth value, which Python takes for 0 or 1: who asks so means a mask."""
+    """Raise UsageError if an item is a bool: Python takes it for 0 or 1, but the caller means a mask."""
     if not _BOOLS.isdisjoint(map(type, items)):
         raise UsageError("record numbers must be integers, not bool; numpy.flatnonzero gives those of a mask")
 
 
 def _as_integers(indices: Indices) -> tuple[Int64Array, npt.NDArray[Any]]:
-    """The indices as int64[k], and as they were asked for."""
+    """Return the indices as int64[k], and as an array of their own type, for messages."""
     if isinstance(indices, (str, bytes, bytearray)):
         raise UsageError(f"record numbers must be integers, not {type(indices).__name__}")
     if isinstance(indices, np.ndarray):
@@ -68,16 +68,16 @@ def _as_integers(indices: Indices) -> tuple[Int64Array, npt.NDArray[Any]]:
     else:
         items = indices if isinstance(indices, (list, tuple, range)) else list(indices)
         try:
-            # Half the time of np.array, which looks at everything twice.
+            # Takes half the time of np.array, which examines each item twice.
             if items and not isinstance(items[0], (bool, np.bool_)):
                 refuse_bools(items)
                 numbers = np.frombuffer(array("q", items), np.int64)
                 return numbers, numbers
         except (TypeError, OverflowError):
-            pass  # what is wrong is said below
+            pass  # the code below says what is wrong
         refuse_bools(items)
         asked = np.array(items)
-        if asked.dtype.kind in "fO":  # what numpy makes of integers that 64 bits cannot hold
+        if asked.dtype.kind in "fO":  # numpy's types for integers beyond 64 bits
             for item in items:
                 if isinstance(item, int) and not -(2**63) <= item < 2**63:
                     raise RecordIndexError(f"there is no record {item}: there are fewer")
@@ -94,7 +94,7 @@ def divide(sizes: Int64Array, most: int, count: int, bounds: Sequence[int] = ())
     Args:
         sizes: int64[n]: the size of each item in bytes.
         most, count: the limits of a group.
-        bounds: items with which a new group begins, in order.
+        bounds: items that begin a new group, in order.
 
     Yields:
         The first item of a group, and the one after its last.
@@ -112,9 +112,9 @@ def divide(sizes: Int64Array, most: int, count: int, bounds: Sequence[int] = ())
 
 
 def distinct(numbers: Int64Array) -> list[int]:
-    """The numbers in an array of small ones, each once, in order.
+    """Return the different numbers in an array of small ones, in order.
 
-    Not ``numpy.unique``: that imports ``numpy.ma`` when it is called first, and a child that is forked meanwhile would
-    wait for that import for ever.
+    ``numpy.unique`` imports ``numpy.ma`` at its first call; a child that is forked meanwhile would wait for the lock of
+    that import for ever.
     """
     return np.flatnonzero(np.bincount(numbers)).tolist()

@@ -1,4 +1,4 @@
-"""PathLike: what functions that want a path take; named: one that may not be empty."""
+"""PathLike: the type of paths in signatures; named: refuses an empty path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PathLike = str | bytes | os.PathLike[Any]
 
 
 def named(path: PathLike, what: str) -> str:
-    """The path as text. UsageError for an empty one, which abspath would take for the current folder."""
+    """Return the path as text. Raises UsageError if it is empty: abspath would take it for the current folder."""
     text = os.fsdecode(path)
     if not text:
         raise UsageError(f"the name of {what} is empty")

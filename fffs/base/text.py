@@ -1,10 +1,10 @@
-"""Numbers for people."""
+"""human, plural: numbers as text for messages."""
 
 from __future__ import annotations
 
 
 def human(size: float) -> str:
-    """A number of bytes for people: ``1.2 GB``."""
+    """Return a number of bytes as text: ``1.2 GB``."""
     for unit in ("B", "KB", "MB", "GB", "TB"):
         if size < 1000 or unit == "TB":
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -13,5 +13,5 @@ def human(size: float) -> str:
 
 
 def plural(count: int, what: str) -> str:
-    """A count for people: ``1 file``, ``2 files``."""
+    """Return a count as text: ``1 file``, ``2 files``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

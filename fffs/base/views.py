@@ -1,4 +1,4 @@
-"""Callers' memory, seen as bytes."""
+"""readable_bytes, writable_bytes: callers' buffers as bytes, without a copy."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from fffs.errors import UsageError
 
 
 def is_masked(value: Any) -> bool:
-    """Whether it is a masked array of numpy. Where ``numpy.ma`` has not been imported there are none, and nothing here
-    imports it: a child that is forked while another thread does would wait for that import for ever.
+    """Whether a value is a masked array of numpy.
+
+    There are none unless ``numpy.ma`` is imported. It is not imported here: a child that is forked during an import in
+    another thread would wait for its lock for ever.
     """
     return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
 def readable_bytes(buffer: Any) -> memoryview:
-    """A contiguous buffer's bytes, without a copy. Raises TypeError for anything else."""
+    """Return the bytes of a contiguous buffer, without a copy. Raises TypeError for anything else."""
     if isinstance(buffer, np.ndarray):
         if is_masked(buffer):
             raise TypeError("a record must be bytes: the mask of a masked array would be lost; fill it")
@@ -27,7 +29,7 @@ def readable_bytes(buffer: Any) -> memoryview:
             raise TypeError("a record must be bytes: an array of objects holds addresses, not contents")
         if not buffer.flags.c_contiguous:
             raise TypeError("a record must be C-contiguous; use numpy.ascontiguousarray")
-        # Not memoryview(buffer): dates and other dtypes have no buffer format.
+        # memoryview(buffer) fails for dates and other dtypes without a buffer format.
         buffer = buffer.reshape(-1).view(np.uint8) if buffer.nbytes else b""
     try:
         view = memoryview(buffer)
@@ -39,14 +41,14 @@ def readable_bytes(buffer: Any) -> memoryview:
 
 
 def writable_bytes(out: Any) -> npt.NDArray[np.uint8]:
-    """The memory of out as uint8[bytes], without a copy. It must be writable, contiguous and on this machine's side.
+    """Return the memory of ``out`` as uint8[bytes], without a copy.
 
     Args:
-        out: anything with the buffer protocol, or with a ``numpy()`` that shares its memory, as torch's tensors on the
-            CPU have.
+        out: writable and contiguous; has the buffer protocol, or a ``numpy()`` that shares its memory, such as torch's
+            tensors on the CPU.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: ``out`` is something else.
 
     """
     try:
@@ -54,7 +56,7 @@ def writable_bytes(out: Any) -> npt.NDArray[np.uint8]:
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"cannot read into {type(out).__name__}: {error}") from None
     if array.dtype.hasobject:
-        raise UsageError(f"cannot read into {type(out).__name__}: it holds objects, and not bytes")
+        raise UsageError(f"cannot read into {type(out).__name__}: it holds objects, not bytes")
     if not array.flags.writeable:
         raise UsageError(f"cannot read into {type(out).__name__}: it is read-only")
     if not array.flags.c_contiguous:

@@ -1,4 +1,4 @@
-"""What a with-block does to what is open in it: it closes it, or has it forget what an exception left incomplete."""
+"""Closing, Writing: with-blocks that close an object, or discard what an exception left incomplete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Self = TypeVar("_Self", bound="Closing")
 
 
 class Closing:
-    """Something that the end of a with-block closes."""
+    """An object that the end of a with-block closes."""
 
     def close(self) -> None:
         """Close what is open. May be called again."""
@@ -30,15 +30,15 @@ class Closing:
 
 
 class Closes(Protocol):
-    """What can be closed."""
+    """An object with ``close``."""
 
     def close(self) -> None:
-        """Close it. May be called again."""
+        """Close the object. May be called again."""
 
 
 @contextlib.contextmanager
 def closed_on_error(opened: Iterable[Closes]) -> Iterator[None]:
-    """A block that hands over what it opens: whatever of it is open is closed when the block raises."""
+    """Close all objects in ``opened`` if the block raises; otherwise the caller keeps them."""
     try:
         yield
     except BaseException:
@@ -48,21 +48,21 @@ def closed_on_error(opened: Iterable[Closes]) -> Iterator[None]:
 
 
 def refuse_child(owner: int, shown: str) -> None:
-    """Raise WriterError in a child of fork: what is being written is that process's whose number is owner."""
+    """Raise WriterError in a child of fork: only the process with the id ``owner`` may write."""
     if os.getpid() != owner:
-        raise WriterError(f"{shown}: it belongs to the process that made it, which this one was forked from")
+        raise WriterError(f"{shown}: it belongs to the parent process, which made it before the fork")
 
 
 class Writing(Closing):
-    """A writer: the end of a with-block closes it; an exception, or nobody's knowing it any more, has it ``discard``.
+    """A writer. The end of a with-block closes it; it discards when the block raises or it is garbage-collected.
 
-    It is ``closed`` until ``_begin``. In a child of fork nothing is forgotten: all that is there is its parent's.
+    It is ``closed`` until ``_begin``. A child of fork removes nothing: the files belong to its parent.
     """
 
     closed = True
 
     def _begin(self, shown: str) -> None:
-        """From now on there is something to forget. shown: what errors call it."""
+        """From now on, there is something to discard. shown: the name in errors."""
         self._shown, self._owner, self.closed = shown, os.getpid(), False
 
     def _need_open(self) -> None:
@@ -71,7 +71,7 @@ class Writing(Closing):
         refuse_child(self._owner, self._shown)
 
     def discard(self) -> None:
-        """Forget what is not permanent yet. May be called again, and after ``close``."""
+        """Discard what is not permanent yet. May be called again, and after ``close``."""
         if not self.closed:
             self.closed = True
             if os.getpid() == self._owner:
@@ -80,11 +80,11 @@ class Writing(Closing):
                 self._let_go()
 
     def _forget(self) -> None:
-        """What ``discard`` does, once."""
+        """Discard. Called at most once."""
         raise NotImplementedError
 
     def _let_go(self) -> None:
-        """The same in a child of fork: see to it that nothing that was not written yet is, when Python ends."""
+        """In a child of fork: drop buffered data, so that interpreter exit does not write it."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

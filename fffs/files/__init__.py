@@ -1,1 +1,1 @@
-"""Files of a system: opened for reading, or written so that they appear complete or not at all."""
+"""Files: opened for reading, or written so that they appear complete or not at all."""

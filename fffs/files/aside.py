@@ -1,4 +1,4 @@
-"""Aside: a file that leaves its name while a new one takes it, and gets the name back if that fails."""
+"""Aside: moves an old file aside while a new one takes its name, and back if that fails."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fffs.files.temporary import is_there, lock, temporary_name
 
 
 class Aside:
-    """A file in an open folder, which has a temporary name after ``move``. Not thread-safe.
+    """A file in an open folder; ``move`` gives it a temporary name. Not thread-safe.
 
-    A killed process leaves it to the next writer of the target, as all temporary files. Until ``close`` it has a shared
-    lock, so that no other writer takes it for such a leftover.
+    If the process is killed, the next writer of the target removes the file, like all temporary files. A shared lock
+    keeps other writers from doing so before ``close``.
     """
 
     def __init__(self, folder: int, name: bytes, target: bytes) -> None:
-        """folder: stays the caller's. target: the file whose writers remove leftovers; often ``name`` itself."""
+        """folder: the caller's. target: the file whose writers remove leftovers; often ``name`` itself."""
         self._folder, self._name, self._target = folder, name, target
         self._temporary = b""
         self._fd = -1
@@ -29,7 +29,7 @@ class Aside:
         """Give the file its temporary name. Returns False if there is no file. Raises OSError."""
         if not is_there(self._folder, self._name):
             return False
-        with contextlib.suppress(OSError):  # a symbolic link, which cannot be locked, and is no leftover
+        with contextlib.suppress(OSError):  # a symbolic link cannot be locked, and is never removed as a leftover
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             self._fd = os.open(self._name, flags, dir_fd=self._folder)
             lock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -45,8 +45,8 @@ class Aside:
         return self._moved
 
     def bring_back(self) -> str:
-        """Give the file its name again, if it was moved. Returns an empty string, or the name that it has if its own
-        cannot be given back; no writer removes a file of that name.
+        """Undo ``move``. Returns an empty string, or the file's new name if its own cannot be restored; no writer
+        removes a file of that new name.
         """
         if not self._moved:
             return ""
@@ -67,7 +67,7 @@ class Aside:
         return os.fsdecode(self._temporary)
 
     def remove(self) -> None:
-        """Remove the file, if it was moved: the new one is in place."""
+        """Remove the file if it was moved, when the new one is in place."""
         if self._moved:
             try:
                 os.unlink(self._temporary, dir_fd=self._folder)

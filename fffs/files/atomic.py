@@ -1,8 +1,8 @@
 """AtomicFile: a file that appears complete or not at all.
 
-It is written under a temporary name in the same folder, synced, renamed to its own, and the folder synced: whoever is
-killed at any moment leaves the target as it was or complete. That folder is held open meanwhile: neither a new working
-folder nor one renamed on the way to it leads a step elsewhere.
+The file is written under a temporary name in the same folder, synced and renamed; then the folder is synced. A process
+that is killed at any moment leaves the target as it was, or complete. The folder stays open meanwhile, so a change of
+the working folder or a rename of a parent does not redirect a step.
 """
 
 from __future__ import annotations
@@ -25,30 +25,29 @@ from fffs.files.local import LocalFile
 from fffs.files.rights import new_mode, rights_at, rights_of, set_mode
 from fffs.files.temporary import create_locked_file, is_named, is_there, remove_leftover_files
 
-# What is added to the name of a file for the one that holds its checksums: see fffs.records.sidecar.
+# The suffix of the file that holds the checksums of another: see fffs.records.sidecar.
 CHECKSUMS = ".fffs-crc"
 
-# The folder that something is written to. It need not be readable.
+# Flags for the folder of a new file, which need not be readable.
 PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-# What an error says when only the folder could not be synced.
+# The detail of an error if only the folder could not be synced.
 IN_PLACE = "it is complete and in place, but a power failure may undo that"
 
 
 class AtomicFile:
-    """A new file at ``path``; ``commit`` puts it there, ``discard`` (or an exception in the with-block) forgets it.
+    """A new file at ``path``. ``commit`` puts it in place; ``discard``, or the end of the with-block, removes it.
 
-    ``fd`` is open for reading and writing and belongs to this object; ``early`` is to be told of what is written to it.
-    A new file may be read by whoever may read the one that it replaces, and else as the umask says. Not thread-safe,
-    but ``fd`` may be written with pwrite from several threads. After fork only the process that made
-    it may commit or discard.
+    ``fd`` is open for reading and writing and belongs to this object; report writes to ``early``. The new file gets the
+    permissions of the file that it replaces, otherwise those of the umask. Not thread-safe, but several threads may
+    pwrite to ``fd``. After fork, only the process that made the object may commit or discard.
     """
 
     def __init__(self, path: PathLike, beside: int | None = None) -> None:
-        """beside: open; the file that this one belongs to, whose readers may read this one and nobody else."""
+        """beside: an open file that this one belongs to; the new file gets its permissions."""
         self.path = os.fsdecode(path)
         folder, self._name = os.path.split(os.fsencode(path))
         if not self._name:
-            raise UsageError(f"{self.path}: the name of a file is needed, not of a folder")
+            raise UsageError(f"{self.path}: is the name of a folder; name a file")
         if os.path.isdir(self.path) and not os.path.islink(self.path):
             raise WriteError(errno.EISDIR, self.path)
         _refuse_special(self.path)
@@ -68,16 +67,19 @@ class AtomicFile:
         self._open = True
         self.in_place = False
         self.replaces = True
-        """Whether ``commit`` replaces a file that has the name by then; otherwise it fails."""
+        """Whether ``commit`` replaces a file of that name; otherwise it fails if there is one."""
 
     def locate(self) -> tuple[int, bytes]:
-        """The folder that it is in, opened once more, and its name there. Raises OSError."""
+        """Return a new descriptor of its folder, and its name there. Raises OSError."""
         return duplicate(self._folder), self._name
 
     def reread(self) -> LocalFile:
-        """What was written so far, for reading: from the disk, and not from memory. The caller closes it.
+        """Open what was written so far for reading, from the disk instead of the page cache. The caller closes it.
 
-        Raises WriteError: it cannot be synced. ReadError.
+        Raises:
+            WriteError: the file cannot be synced.
+            ReadError: it cannot be opened again.
+
         """
         self.sync()
         with reading(self.path):
@@ -85,16 +87,19 @@ class AtomicFile:
             return LocalFile(duplicate(self.fd), self.path)
 
     def commit(self) -> None:
-        """Put the file in place, durably. Raises WriteError, and then the target is as it was.
+        """Put the file in place, durably.
 
-        Or it is in place and only its folder could not be synced; the error says so.
+        Raises:
+            WriteError: the target is as it was; or the file is in place but its folder could not be synced, as the
+                message then says.
+
         """
         refuse_child(self._owner, self.path)
         checksums = Aside(self._folder, self._name + CHECKSUMS.encode(), self._name)
         try:
             self._give_rights()
             os.fsync(self.fd)
-            checksums.move()  # before the rename: after a crash, those of the old file must not be beside the new one
+            checksums.move()  # before the rename: after a crash, old checksums must not be beside the new file
             self._take_name()
             self.in_place = True
         except OSError as error:
@@ -126,27 +131,27 @@ class AtomicFile:
         except OSError as error:
             if error.errno not in NO_LINKS:
                 raise
-            # Without hard links nothing but a look before the rename is possible.
+            # Without hard links, a check before the rename is all that is possible.
             if is_there(folder, self._name):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
             os.rename(self._temporary, self._name, src_dir_fd=folder, dst_dir_fd=folder)
         else:
-            with contextlib.suppress(OSError):  # a second name, which the next writer removes
+            with contextlib.suppress(OSError):  # the next writer removes the second name
                 os.unlink(self._temporary, dir_fd=folder)
 
     def _give_rights(self) -> None:
-        """As they are now; of a file that has been removed meanwhile, as they were."""
+        """Give the new file the current permissions of the old one, or its last known ones if it was removed."""
         if rights := self._beside or rights_at(self._folder, self._name, stat.S_IFREG) or self._replaced:
             rights.give(self.fd, self._mode)
         else:
             set_mode(self.fd, self._mode)
 
     def belongs_to(self, other: AtomicFile) -> None:
-        """This file gets the rights of the one that another, which it belongs to, replaces, if there is one."""
+        """Take the permissions from the file that ``other`` replaces, if there is one."""
         self._beside = other._replaced
 
     def sync(self) -> None:
-        """Have all of it on the disk, so that ``commit`` has little left that can fail. Raises WriteError."""
+        """Write all data to the disk, so that little can fail in ``commit``. Discards and raises WriteError."""
         try:
             os.fsync(self.fd)
         except OSError as error:
@@ -154,11 +159,11 @@ class AtomicFile:
             raise WriteError(error.errno, self.path) from error
 
     def discard(self) -> None:
-        """Forget the file. May be called again, and after ``commit``."""
+        """Remove the new file. May be called again, and after ``commit``."""
         if not self._open:
             return
         if os.getpid() == self._owner:
-            with contextlib.suppress(OSError):  # what cannot be removed is the next writer's leftover
+            with contextlib.suppress(OSError):  # the next writer removes leftovers
                 os.unlink(self._temporary, dir_fd=self._folder)
         self._close()
 
@@ -181,7 +186,7 @@ class AtomicFile:
 
 
 def _refuse_special(path: str) -> None:
-    """Raise UsageError for a device, FIFO or socket, or a link to one: a new file in its place would break others."""
+    """Raise UsageError for a device, FIFO or socket, or a link to one: other programs would lose it."""
     with contextlib.suppress(OSError):
         kind = stat.S_IFMT(os.stat(path).st_mode)
         if kind not in (stat.S_IFREG, stat.S_IFDIR):
@@ -189,8 +194,9 @@ def _refuse_special(path: str) -> None:
 
 
 def forget_checksums(name: bytes, folder: int | None = None) -> None:
-    """Remove those that are kept beside a file which is replaced or added to: every record would seem damaged. name: in
-    the open folder, or without one a path. Raises OSError.
+    """Delete FILE.fffs-crc before FILE changes; stale checksums would make every record look corrupt.
+
+    name: of FILE, in the open folder, or a path if there is none. Raises OSError.
     """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name + CHECKSUMS.encode(), dir_fd=folder)
@@ -210,7 +216,7 @@ def sync_place(place: int) -> None:
     try:
         fd = os.open(b".", FOLDER, dir_fd=place)
     except PermissionError:
-        return  # we may write to it and not list it; the rename is done
+        return  # the folder is writable but not readable; the rename is done
     try:
         sync_open_folder(fd)
     finally:
@@ -218,7 +224,7 @@ def sync_place(place: int) -> None:
 
 
 def sync_open_folder(fd: int) -> None:
-    """File systems that cannot sync a folder say EINVAL: nothing more can be done there."""
+    """Sync an open folder. A file system that cannot do that returns EINVAL, which is ignored. Raises OSError."""
     try:
         os.fsync(fd)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""AtomicFolder: a folder that appears complete or not at all; as ``AtomicFile``."""
+"""AtomicFolder: a folder that appears complete or not at all, like ``AtomicFile``."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from fffs.native import lib
 
 
 class AtomicFolder:
-    """A new folder at ``path``, which must not exist or be an empty folder: ``commit`` puts it there, ``discard`` (or
-    the end of the with-block without ``commit``) removes it.
+    """A new folder at ``path``, which must be missing or an empty folder. ``commit`` puts it in place; ``discard``, or
+    the end of the with-block, removes it.
 
-    ``fd`` is the folder, which only its user may enter until then, and belongs to this object. Not thread-safe. Not to
-    be discarded by a child of fork.
+    ``fd`` is open and belongs to this object; until ``commit`` only the folder's owner may enter. Not thread-safe. A
+    child of fork must not discard it.
     """
 
     def __init__(self, path: str | bytes, shown: str) -> None:
-        """shown: what the target is called in messages."""
+        """shown: the target's name in messages."""
         self.shown = shown
         parent, self._name = os.path.split(os.fsencode(path).rstrip(b"/"))
         with writing(shown):
@@ -43,7 +43,7 @@ class AtomicFolder:
         self._open = True
 
     def find(self) -> str:
-        """The path that it has until ``commit``. Without /proc, that is where it was made. Raises OSError."""
+        """Return its path before ``commit``; without /proc, the path where it was made. Raises OSError."""
         try:
             return os.readlink(f"/proc/self/fd/{self.fd}")
         except FileNotFoundError:
@@ -51,11 +51,15 @@ class AtomicFolder:
             return os.path.join(os.path.realpath(parent), os.fsdecode(self._temporary))
 
     def commit(self, mode: int | None = None, mtime: int | None = None) -> None:
-        """Put the folder in place, durably, with that mode and time; without them, as mkdir(2) would make it now. Of an
-        empty folder that it replaces it gets the owner, and no permission which that one had not.
+        """Put the folder in place, durably.
 
-        Raises WriteError, and then the target is as it was. Or it is in place and only its parent could not be synced;
-        the error says so.
+        It gets the mode and time given, otherwise those of mkdir(2). If it replaces an empty folder, it gets that one's
+        owner, and no permission that the old one did not have.
+
+        Raises:
+            WriteError: the target is as it was; or the folder is in place but its parent could not be synced, as the
+                message then says.
+
         """
         with writing(self.shown):
             sync_files(self.fd)
@@ -103,9 +107,9 @@ class AtomicFolder:
 
 @contextlib.contextmanager
 def new_folder(path: str) -> Iterator[str]:
-    """The path that a folder has in the block, which may be used by other processes, until it appears at its end.
+    """Yield the temporary path of a new folder, which other processes may use. The block's end puts it in place.
 
-    Errors of the block get the names that the files will have.
+    Errors of the block name the files as they will be called.
     """
     with AtomicFolder(path, path) as folder:
         here = folder.find()
@@ -116,7 +120,7 @@ def new_folder(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def shown_as(here: str, path: str) -> Iterator[None]:
-    """Errors of the block that name files in ``here`` name them in ``path`` instead, where they will be."""
+    """Rewrite errors of the block that name files in ``here`` to name them in ``path``, their final folder."""
     try:
         yield
     except FffsError as error:
@@ -128,12 +132,15 @@ def shown_as(here: str, path: str) -> Iterator[None]:
 
 
 def refuse_content(path: str, *, follow: bool = False) -> None:
-    """Before work for a new folder begins: that there is none, or an empty one. What appears there meanwhile is an
-    error of the commit. follow: a symbolic link is what it leads to.
+    """Raise unless ``path`` is missing or an empty folder. Called early: ``commit`` checks it again.
+
+    Args:
+        path: of the folder to be made.
+        follow: follow a symbolic link.
 
     Raises:
-        UsageError: something is there, which nobody should lose.
-        WriteError: that cannot be found out.
+        UsageError: there is a file, or a folder that is not empty.
+        WriteError: the path cannot be examined.
 
     """
     path = path.rstrip("/") or "/"
@@ -141,7 +148,7 @@ def refuse_content(path: str, *, follow: bool = False) -> None:
         if not os.path.lexists(path):
             return
         if not os.path.isdir(path) or (os.path.islink(path) and not follow):
-            raise UsageError(f"{path}: already exists and is no folder; name a new or an empty folder")
+            raise UsageError(f"{path}: already exists and is not a folder; name a new or an empty folder")
         if names := os.listdir(path):
             raise UsageError(
                 f"{path}: already exists and is not empty (it has {min(names)}); name a new or an empty folder"
@@ -149,12 +156,12 @@ def refuse_content(path: str, *, follow: bool = False) -> None:
 
 
 def make_folder(path: str) -> None:
-    """Make a folder, and those above it, where there is none. Raises WriteError."""
+    """Make a folder and its parents if they are missing. Raises WriteError."""
     with writing(path):
         os.makedirs(path, exist_ok=True)
 
 
 def sync_files(folder: int) -> None:
-    """Have all that is in an open folder on the disk: one call, instead of one for every file. Raises OSError."""
+    """Write the file system of an open folder to the disk: one call instead of one for each file. Raises OSError."""
     if status := lib.fffs_syncfs(folder):
         raise OSError(-status, os.strerror(-status))

@@ -1,8 +1,8 @@
-"""Way, Ways: from a folder down to others by descriptors, where no symbolic link can lead elsewhere.
+"""Way, Ways: walk to the folders below another by descriptors, so that no symbolic link redirects a step.
 
-Every step is one openat(2) of one name, with O_NOFOLLOW, in a folder that is held open; a name has no ``/``, and ``..``
-is never a step. That is what openat2(2) does with RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS, and it also works where a
-sandbox or an older kernel has no openat2. Whoever exchanges a folder for a link meanwhile gives an error (ENOTDIR).
+Each step is one openat(2) of one name with O_NOFOLLOW in an open folder; a name has no ``/``, and ``..`` is never a
+step. openat2(2) does the same with RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS, but sandboxes and older kernels lack it. If
+a folder is exchanged for a link meanwhile, the step fails with ENOTDIR.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # needs no p
 # Errors of link(2) on file systems without hard links: FAT, some FUSE file systems, some network shares.
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
 
-# Which folders a Way keeps open: the lowest, and some between, since paths may be 2048 deep and descriptors are few.
-# Others are found again from the next one above. Where descriptors are very few, it keeps the lowest one only.
+# Which folders a Way keeps open: the lowest, and some between, because paths may be 2048 deep and descriptors are few.
+# Others are opened again from the next one above. If descriptors are very few, it keeps only the lowest one.
 LOWEST = 16
 SPACED = 64
 PATH_MAX = int(lib.FFFS_PATH_MAX)
 
 
 def open_folder(name: bytes, dir_fd: int, force: bool = False) -> int:
-    """A descriptor of the folder with that name. force: permit ourselves to read it, if it is ours."""
+    """Return a descriptor of a folder. force: add read permission first, if this process owns it. Raises OSError."""
     try:
         return above_standard(os.open(name, FOLDER, dir_fd=dir_fd))
     except PermissionError as error:
@@ -39,7 +39,7 @@ def open_folder(name: bytes, dir_fd: int, force: bool = False) -> int:
         refused = error
     handle = os.open(name, HANDLE, dir_fd=dir_fd)
     try:
-        os.chmod(f"/proc/self/fd/{handle}", 0o700)  # the folder itself: chmod of its name might follow a link
+        os.chmod(f"/proc/self/fd/{handle}", 0o700)  # by descriptor: chmod of its name might follow a link
         return above_standard(os.open(b".", FOLDER, dir_fd=handle))
     except FileNotFoundError:  # /proc is not mounted
         raise refused from None
@@ -48,17 +48,15 @@ def open_folder(name: bytes, dir_fd: int, force: bool = False) -> int:
 
 
 def close(fd: int) -> None:
-    """Close a descriptor with which nothing was written, or what was written is synced or unwanted: an error, with
-    which it is closed all the same, says nothing about our work.
-    """
+    """Close a descriptor whose data is synced, discarded or was only read, and ignore errors: it is closed anyway."""
     with contextlib.suppress(OSError):
         os.close(fd)
 
 
 class Way:
-    """Moves between the folders below one that is open as ``root``, which stays the caller's. Not thread-safe.
+    """Moves between the folders below ``root``, an open folder of the caller's. Not thread-safe.
 
-    force: permit ourselves to enter folders whose modes forbid it.
+    force: add permissions to folders whose modes forbid to enter them.
     """
 
     def __init__(self, root: int, force: bool = False) -> None:
@@ -69,7 +67,7 @@ class Way:
 
     @property
     def fd(self) -> int:
-        """The folder where we are, open until the next step. Raises OSError when it cannot be found any more."""
+        """The descriptor of the current folder, open until the next step. Raises OSError if it is gone."""
         depth = len(self._names)
         while depth and depth not in self._fds:
             depth -= 1
@@ -80,7 +78,7 @@ class Way:
         return self._fds.get(len(self._names), self._root)
 
     def enter(self, name: bytes) -> int:
-        """Step down; the folder's descriptor."""
+        """Step down to a folder and return its descriptor. Raises OSError."""
         fd = open_folder(name, self.fd, self._force)
         self._names.append(name)
         self._fds[len(self._names)] = fd
@@ -97,7 +95,7 @@ class Way:
             close(fd)
 
     def go(self, path: bytes) -> int:
-        """The descriptor of the folder at a path from the root (``b""``: the root itself)."""
+        """Go to the folder at a path from the root (``b""``: the root) and return its descriptor. Raises OSError."""
         names = path.split(b"/") if path else []
         if names != self._names:
             while self._names != names[: len(self._names)]:
@@ -121,7 +119,7 @@ class Way:
 
 
 class Ways:
-    """The folders below one that is open as ``root``, for several threads: each has a Way of its own meanwhile."""
+    """The folders below ``root``, for several threads: each uses a Way of its own."""
 
     def __init__(self, root: int, force: bool = False) -> None:
         self._root, self._force = root, force
@@ -129,7 +127,7 @@ class Ways:
 
     @contextlib.contextmanager
     def at(self, path: bytes) -> Iterator[int]:
-        """The descriptor of the folder at a path from the root, which is open as long as the block lasts."""
+        """Yield the descriptor of the folder at a path from the root, open for the length of the block."""
         try:
             way = self._idle.pop()
         except IndexError:
@@ -140,13 +138,13 @@ class Ways:
             self._idle.append(way)
 
     def close(self) -> None:
-        """Close what is open. No thread may be inside ``at``."""
+        """Close all descriptors. No thread may be inside ``at``."""
         while self._idle:
             self._idle.pop().close()
 
 
 def remove_content(folder: int) -> None:
-    """Remove all that is in a folder, as far as possible, also what its modes would keep us from removing."""
+    """Remove the content of a folder as far as possible, also in folders whose modes forbid it."""
     pending, names = [_remove_files(folder)], [b""]
     with contextlib.suppress(OSError), Way(folder, force=True) as way:
         while pending:
@@ -166,7 +164,7 @@ def remove_content(folder: int) -> None:
 
 
 def _remove_files(folder: int) -> list[bytes]:
-    """Remove what is no folder; the names of those that are."""
+    """Remove everything but folders, and return the names of these."""
     with contextlib.suppress(OSError):
         os.fchmod(folder, 0o700)
     folders = []

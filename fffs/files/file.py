@@ -1,4 +1,4 @@
-"""File: an open file that records are read from, wherever its bytes are."""
+"""File: an open file that records are read from, local or not."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from fffs.native.engine import CHECK_NONE
 
 UInt8Array = npt.NDArray[np.uint8]
 
-PIECE: Final = engine.BLOCK  # bytes of a record that is read without being kept, at a time
+PIECE: Final = engine.BLOCK  # bytes per read of a record that is checked but not returned
 
 
 class File(Closing, ABC):
-    """Bytes that stay the same while they are read. Owns what it opened; close it when done.
+    """An open file whose bytes do not change while it is read. Owns what it opened; close it when done.
 
-    A kind of file says how to ``read_at`` and ``close``. The other methods have defaults made of these two, which a
-    kind that can do better overrides. May be used from any thread, and by a child of fork.
+    A subclass implements ``read_at`` and ``close``. The other methods have defaults made of these two, which a subclass
+    overrides if it can do better. Thread-safe; may be used in a child of fork.
 
-    ``name`` is what messages call it, ``size`` its bytes when it was opened, ``mtime_ns`` its modification time then in
-    nanoseconds since 1970, and ``device`` the number of the file system for which that time means something; 0: none.
-    ``descriptor`` is that of a file of this machine, for code in C; elsewhere -1.
+    ``name`` is the name in messages, ``size`` the size in bytes when it was opened, ``mtime_ns`` the modification time
+    then in nanoseconds since 1970, and ``device`` the number of a file system that keeps such times, or 0.
+    ``descriptor`` is the descriptor of a local file, for code in C, or -1.
     """
 
     descriptor: int = -1
@@ -46,30 +46,30 @@ class File(Closing, ABC):
 
     @abstractmethod
     def read_at(self, offset: int, dest: UInt8Array, detail: str = "") -> int:
-        """Read into dest (contiguous, writable) from offset on; how many bytes: fewer than asked only at the end.
+        """Read into ``dest`` (contiguous, writable), and return the number of bytes: fewer only at the end of the file.
 
         Raises:
-            ReadError: it cannot be read. detail: what of it, for the message.
+            ReadError: it cannot be read. ``detail`` says in the message which part.
 
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Close what is open. May be called again."""
+        """Close the file. May be called again."""
 
     # ------------------------------------------------------------ bytes
 
     def read_bytes(self, offset: int, size: int, detail: str = "") -> bytes:
-        """The bytes from offset on: size of them, or those up to the end. Raises ReadError."""
+        """Return ``size`` bytes at an offset, or those before the end of the file. Raises ReadError."""
         data = np.empty(max(size, 0), np.uint8)
         return data[: self.read_at(offset, data, detail)].tobytes()
 
     def read_checked(self, offset: int, dest: UInt8Array, crc: int | None = None) -> tuple[int, int]:
-        """Fill dest from offset on, in parallel, and compare its CRC-32 unless crc is None.
+        """Fill ``dest`` from an offset, in parallel, and compare its CRC-32 unless ``crc`` is None.
 
         Returns:
-            0 or an errno (EBADMSG: the checksum differs, ENODATA: the file ends too early), and the CRC-32 that came
-            out, 0 when none was asked for.
+            0 or an errno (EBADMSG: the checksum differs, ENODATA: the file ends too early), and the computed CRC-32, or
+            0 if ``crc`` is None.
 
         """
         request = np.zeros(1, engine.REQUEST)
@@ -81,7 +81,7 @@ class File(Closing, ABC):
         return -int(request["status"][0]), int(request["actual"][0])
 
     def read_batch(self, requests: npt.NDArray[Any]) -> bool:
-        """Read and check records: see ``engine.read_batch``. Here, one after another."""
+        """Read and check records: see ``engine.read_batch``. The default reads one after another."""
         good = True
         for k in range(len(requests)):
             status, actual = self._read_request(requests[k])
@@ -90,7 +90,7 @@ class File(Closing, ABC):
         return good
 
     def _read_request(self, request: Any) -> tuple[int, int]:
-        """The status and the checksum of one record."""
+        """Read one record; return its status and checksum."""
         offset, length, address, kind = (int(request[name]) for name in ("offset", "length", "dest", "check"))
         scratch = None if address else np.empty(min(length, PIECE), np.uint8)
         crc = done = 0
@@ -109,10 +109,10 @@ class File(Closing, ABC):
         return (0 if kind == CHECK_NONE or crc == int(request["expected"]) else -errno.EBADMSG), crc
 
     def copy_to(self, target: Writable, at: int, offset: int, size: int, check: int) -> tuple[int, int]:
-        """Copy bytes from offset on to a place in a new file.
+        """Copy bytes at an offset to the offset ``at`` of a new file.
 
         Returns:
-            0 or -errno of reading, and the checksum of a kind, ``CHECK_*``, of what was copied.
+            0 or -errno of reading, and the checksum of the copied bytes, of the kind ``check`` (``CHECK_*``).
 
         Raises:
             WriteError.
@@ -128,14 +128,17 @@ class File(Closing, ABC):
         return 0, engine.checksum(check, data)
 
     def stream(self) -> io.RawIOBase:
-        """Its bytes as Python's own kind of file, from the begin on; closing that leaves this open."""
+        """Return a binary file object at the start of the file; closing it leaves this file open."""
         return _Stream(self)
 
     @contextlib.contextmanager
     def local(self) -> Iterator[int]:
-        """The descriptor of a file of this machine with the same bytes. Here, of a copy, which goes with the block.
+        """Yield the descriptor of a local file with the same bytes. The default makes a copy for the block.
 
-        Raises ReadError, and OSError where there is no room for a copy.
+        Raises:
+            ReadError: the file cannot be read.
+            OSError: there is no room for a copy.
+
         """
         with tempfile.TemporaryFile() as copy:
             shutil.copyfileobj(self.stream(), copy, PIECE)
@@ -145,54 +148,55 @@ class File(Closing, ABC):
     # ------------------------------------------------------------ speed
 
     def prefetch(self, requests: npt.NDArray[Any]) -> None:
-        """Begin to read what a batch will want. Here, nothing."""
+        """Start to read the records of a future batch. The default does nothing."""
 
     def expect_random_reads(self) -> None:
-        """Records will be read in no order. Here, that changes nothing."""
+        """Prepare for reads in random order. The default does nothing."""
 
     def open_direct(self) -> tuple[int, int] | None:
-        """A descriptor for reads past the page cache, the file's own, and the alignment that they need; None where
-        there is none, as here.
+        """Return a descriptor for reads that bypass the page cache, owned by the file, and their alignment in bytes.
+
+        None if there is none, the default.
         """
         return None
 
     # ------------------------------------------------------------ identity
 
     def current_size(self) -> int:
-        """Its size now: of one that grows, more than ``size``."""
+        """Return the current size, which exceeds ``size`` if the file grows. Raises ReadError."""
         return self.size
 
     def stamp(self, least: int = -1) -> Any:
-        """What ``changed`` compares; see ``fffs.files.stamps``. Here, nothing: the bytes cannot change."""
+        """Return the stamp for ``changed``; see ``fffs.files.stamps``. Default: None, for bytes that never change."""
         return None
 
     def changed(self, stamp: Any) -> int:
-        """0 while the file is what it was when it was opened; else a -errno. Here, 0."""
+        """Return 0 if the file has not changed since it was opened, else -errno. The default: 0."""
         return 0
 
     def is_replaced(self) -> bool:
-        """Whether another file, or none, can be seen to have its name now. Here, never."""
+        """Whether another file, or none, is known to have its name now. The default: False."""
         return False
 
     def is_named(self) -> bool:
-        """Whether its name still leads to it; True where that cannot be seen, as here."""
+        """Whether its name still leads to it; True if that cannot be determined, the default."""
         return True
 
     def open_beside(self, path: str) -> File | None:
-        """The file at a path that belongs to this one, such as a table of it; None where there is none, as here.
+        """Open a file that belongs to this one, such as its table. None if there is none, the default.
 
-        Raises what opening raises.
+        Raises as opening does.
         """
         return None
 
 
 def _memory(address: int, size: int) -> UInt8Array:
-    """Memory that a request names, as an array. The caller keeps it alive."""
+    """Return the memory of a request as an array. The caller keeps it alive."""
     return np.frombuffer(ffi.buffer(ffi.cast("uint8_t *", address), size), np.uint8)
 
 
 class _Stream(io.RawIOBase):
-    """A File for code that wants a file of Python's."""
+    """A File as a raw binary file object."""
 
     def __init__(self, file: File) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""File systems: what they are known to do, by the number that statfs(2) gives for their type.
+"""Known properties of file systems, by the type number of statfs(2).
 
-What is in neither list is taken for what is safe: its times are not believed, and its inode numbers are.
+For a file system in neither list, the safe assumptions hold: its times are unreliable, its inode numbers are reliable.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Final
 
 from fffs.native import lib
 
-# The numbers are those of <linux/magic.h>. What a new one does has to be looked at before it is listed.
+# The numbers are those of <linux/magic.h>. Examine a file system before adding it.
 _KEEP_TIMES: Final = {
     0xEF53,  # ext2, ext3, ext4
     0x58465342,  # XFS
@@ -29,13 +29,14 @@ _MAKE_INODES_UP: Final = {
 
 
 def keeps_times(fd: int) -> bool:
-    """Whether fstat of the open file shows that its content changed, at once and whoever changes it: so do the disks of
-    this machine that are known to; not network, FUSE, overlay, tmpfs, and what is not known.
+    """Whether fstat of an open file shows every change of its content immediately.
+
+    True for listed file systems on local disks; False for network, FUSE, overlay, tmpfs and unknown ones.
     """
     return lib.fffs_file_system(fd) in _KEEP_TIMES
 
 
 def has_inode_numbers(fd: int) -> bool:
-    """Whether what is open as fd is on a file system in which one file has one inode number, and no other has it."""
+    """Whether the file system of ``fd`` has one inode number for each file, and different ones for different files."""
     kind = lib.fffs_file_system(fd)
     return kind >= 0 and kind not in _MAKE_INODES_UP

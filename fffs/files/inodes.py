@@ -1,7 +1,7 @@
-"""Inode numbers: whether a file system's say which file is which, and how names of one file are found where not.
+"""Inode numbers: whether they identify files, and a digest that finds hard links where they do not.
 
-File systems in user space often make their numbers up: another one at each lookup, or one for everything. Those of 9p
-are what another machine says, those of CIFS as well, and FAT has none: the kernel forgets the ones it gave.
+File systems in user space often invent numbers: a new one at each lookup, or one for all files. The numbers of 9p and
+CIFS come from another machine. FAT has none: the kernel assigns numbers and forgets them.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def place(status: os.stat_result) -> tuple[int, int]:
-    """Device and inode."""
+    """Return device and inode."""
     return status.st_dev, status.st_ino
 
 
 class Reliability:
-    """``has_inode_numbers`` for each of the file systems that a walk comes through."""
+    """Remembers ``has_inode_numbers`` for each file system of a walk."""
 
     def __init__(self) -> None:
-        self._known: dict[int, bool] = {}  # device -> whether they are
+        self._known: dict[int, bool] = {}  # device -> whether its numbers are reliable
 
     def of(self, status: os.stat_result, folder: int) -> bool:
-        """Of what has that status and was found in the folder that is open."""
+        """Whether the inode number in ``status``, of an entry of the open folder, is reliable."""
         known = self._known.get(status.st_dev)
         if known is None:
             if os.fstat(folder).st_dev != status.st_dev:
-                return False  # a file that something is mounted on
+                return False  # a mount point
             known = self._known[status.st_dev] = has_inode_numbers(folder)
         return known
 
 
 def digest(folder: int, name: bytes) -> bytes:
-    """What tells the content of a file in an open folder from every other content. Raises OSError."""
+    """Return a cryptographic digest of a file in an open folder. Raises OSError."""
     hashed = hashlib.blake2b()
     with open(os.open(name, _FILE, dir_fd=folder), "rb", buffering=0) as file:
         while piece := file.read(_PIECE):

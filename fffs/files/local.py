@@ -1,4 +1,4 @@
-"""LocalFile: a file of this machine, or of a file system that is mounted on it. The engine reads it."""
+"""LocalFile: a file of a mounted file system, read by the engine."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from fffs.native import engine, ffi, lib
 
 
 class LocalFile(File):
-    """A regular file, open for reading. ``status`` is what fstat said when it was opened."""
+    """A regular file, open for reading. ``status`` is the result of fstat when it was opened."""
 
     def __init__(self, descriptor: int, name: str) -> None:
-        """Take over an open descriptor. Raises ReadError, and then it is closed."""
+        """Take over an open descriptor, and close it on errors. Raises ReadError."""
         try:
             with reading(name):
                 self.status = os.fstat(descriptor)
@@ -44,14 +44,14 @@ class LocalFile(File):
         """Open a regular file.
 
         Raises:
-            SourceNotFoundError: it is not there.
-            UsageError: it is no regular file.
+            SourceNotFoundError: there is no such file.
+            UsageError: it is not a regular file.
             ReadError: it cannot be opened.
 
         """
         name = os.fsdecode(path)
         try:
-            # O_NONBLOCK: opening a FIFO must not wait for a writer. It means nothing for a regular file.
+            # O_NONBLOCK: opening a FIFO must not wait for a writer. It has no effect on regular files.
             descriptor = above_standard(os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         except FileNotFoundError:
             raise SourceNotFoundError(f"{name}: no such file") from None
@@ -64,7 +64,7 @@ class LocalFile(File):
         return file
 
     def close(self) -> None:
-        """Close it, and what ``open_direct`` opened."""
+        """Close the file, and the descriptor of ``open_direct``."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             close(descriptor)
@@ -75,21 +75,21 @@ class LocalFile(File):
     # ------------------------------------------------------------ bytes
 
     def read_at(self, offset: int, dest: UInt8Array, detail: str = "") -> int:
-        """With pread(2), as often as that gives some."""
+        """Read with pread(2) until the memory is full or the file ends."""
         done = 0
         with reading(self.name, detail):
             while done < len(dest) and (got := os.preadv(self.descriptor, [dest.data[done:]], offset + done)):
                 done += got
         return done
 
-    # One function for all local files: a batch of records of several is one call into C.
+    # Static: a batch with records of several local files is one call into C.
     @staticmethod
     def read_batch(requests: npt.NDArray[Any]) -> bool:
         """By the engine."""
         return engine.read_batch(requests)
 
     def copy_to(self, target: Writable, at: int, offset: int, size: int, check: int) -> tuple[int, int]:
-        """In C, through a bounded buffer."""
+        """Copy in C, through a bounded buffer."""
         crc, failed = ffi.new("uint32_t *"), ffi.new("int *")
         status = lib.fffs_copy(self.descriptor, offset, target.fd, at, size, check, crc, ffi.NULL, failed)
         if status and failed[0] == target.fd:
@@ -97,31 +97,31 @@ class LocalFile(File):
         return status, int(crc[0])
 
     def stream(self) -> io.RawIOBase:
-        """Over the same descriptor, whose position it moves."""
+        """Return a file object over the same descriptor; it moves the descriptor's position."""
         return io.FileIO(self.descriptor, closefd=False)
 
     @contextlib.contextmanager
     def local(self) -> Iterator[int]:
-        """The file's own descriptor."""
+        """Yield the file's own descriptor."""
         yield self.descriptor
 
     # ------------------------------------------------------------ speed
 
     @staticmethod
     def prefetch(requests: npt.NDArray[Any]) -> None:
-        """By the kernel, into the page cache."""
+        """Have the kernel read ahead into the page cache."""
         engine.prefetch(requests)
 
     def expect_random_reads(self) -> None:
-        """Tell the kernel that no record follows another.
+        """Turn off the kernel's readahead.
 
-        Then it reads a record's pages alone and at once; else it rounds 60 KiB up to the 128 KiB of its readahead, and
-        reads a record of 160 KiB in two steps, the second after the first.
+        With it, the kernel reads 128 KiB for a record of 60 KiB, and a record of 160 KiB in two steps, one after the
+        other.
         """
         os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
     def open_direct(self) -> tuple[int, int] | None:
-        """See ``File``. Which file systems can, and tell how: ``fffs_open_direct``."""
+        """See ``File`` and ``fffs_open_direct``."""
         if self._direct is None:
             align = ffi.new("uint32_t *")
             descriptor = lib.fffs_open_direct(self.descriptor, align)
@@ -133,20 +133,20 @@ class LocalFile(File):
     # ------------------------------------------------------------ identity
 
     def current_size(self) -> int:
-        """What fstat says now. Raises ReadError."""
+        """Return the size from fstat. Raises ReadError."""
         with reading(self.name):
             return os.fstat(self.descriptor).st_size
 
     def stamp(self, least: int = -1) -> Any:
-        """Size and modification time of when it was opened."""
+        """Return size and modification time as of opening."""
         return make_stamp(self.status, least)
 
     def changed(self, stamp: Any) -> int:
-        """Whether size and modification time are those of the stamp."""
+        """Return 0 if size and modification time equal the stamp, else -errno."""
         return int(lib.fffs_unchanged(self.descriptor, stamp))
 
     def is_replaced(self) -> bool:
-        """See ``File``. What is not there cannot be seen to be another: a copy may be opened on another machine."""
+        """See ``File``. False if there is no file of that name: a copy may be open on another machine."""
         try:
             now = os.stat(self.name)
         except OSError:
@@ -154,7 +154,7 @@ class LocalFile(File):
         return _key(now) != _key(self.status)
 
     def is_named(self) -> bool:
-        """See ``File``. Where inode numbers mean nothing, any file of that name is taken for this one."""
+        """See ``File``. True for any file of that name if inode numbers are unreliable."""
         try:
             now = os.stat(self.name)
         except OSError:
@@ -162,7 +162,7 @@ class LocalFile(File):
         return os.path.samestat(now, self.status) or not has_inode_numbers(self.descriptor)
 
     def open_beside(self, path: str) -> LocalFile | None:
-        """What is at that path, if anything is."""
+        """Open the file at a path; None if there is none."""
         return LocalFile.open(path) if os.path.lexists(path) else None
 
 

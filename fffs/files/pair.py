@@ -1,4 +1,4 @@
-"""commit_pair: two files that only make sense together, put in place one after the other."""
+"""commit_pair: puts two files in place that are only valid together."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from fffs.files.atomic import IN_PLACE, AtomicFile, sync_place
 from fffs.files.dirfd import FOLDER, close
 from fffs.files.temporary import SUFFIX, lock
 
-# Seconds that a writer waits for others that put files in place in the same folder, which takes them milliseconds.
+# Seconds that a writer waits for others in the same folder. They hold the lock for milliseconds.
 PATIENCE = 10.0
 
 
 @contextlib.contextmanager
 def only_writer(file: AtomicFile) -> Iterator[None]:
-    """Hold a lock of the folder that a file is written to: no other writer that asks for it puts files in place.
+    """Hold the lock of the folder of a new file, which every writer of a pair takes to put files in place.
 
-    Where the file system has no locks, or the folder cannot be read, nothing is locked. Neither is a temporary folder:
-    it belongs to this process, which holds its lock already.
+    Nothing is locked if the file system has no locks or the folder cannot be read, nor for a temporary folder, whose
+    lock this process holds already.
 
     Raises:
-        WriteError: another process holds the lock all the time.
+        WriteError: another process holds the lock for PATIENCE seconds.
 
     """
     folder, _ = file.locate()
@@ -58,19 +58,21 @@ def _lock(folder: int, path: str) -> None:
 
 
 def commit_pair(first: AtomicFile, last: AtomicFile) -> None:
-    """Put both files in place, ``last`` at the end: readers open it, and without it find nothing.
+    """Put both files in place, ``last`` at the end: readers open that one, and find nothing without it.
 
-    The old files leave their names before a new one comes, ``last``'s first, and each step is on the disk before the
-    next one. So a crash leaves, under these two names, both old files, both new ones, or no file ``last``: never an old
-    file with a new one, which would pass for a whole. Call this in ``only_writer``, for two that do this at once could
-    mix their files.
+    Both old files are moved aside before a new one takes a name, ``last``'s first, and each step is on the disk before
+    the next. So a crash leaves, under these two names, both old files, both new ones, or no file ``last``; never an old
+    file beside a new one, which would look like a valid pair. Call this in ``only_writer``: two concurrent writers
+    could mix their files.
 
-    Raises WriteError, and then both old files have their names again; the error names those that could not get them
-    back. Or both new ones are in place and only their folder could not be synced; the error says so.
+    Raises:
+        WriteError: both old files have their names again, or the message names those that have not; or both new files
+            are in place but their folder could not be synced, as the message then says.
+
     """
     try:
         last.sync()
-        first.sync()  # the remaining steps are renames, which hardly ever fail
+        first.sync()  # the remaining steps are renames, which rarely fail
         with _Exchange(first) as one, _Exchange(last) as other:
             _replace(one, other)
     finally:
@@ -84,7 +86,7 @@ def _replace(first: _Exchange, last: _Exchange) -> None:
             last.sync()
         first.new.commit()
         last.new.commit()
-    except BaseException as error:  # also an interrupt: one between two renames must not lose the old files
+    except BaseException as error:  # also an interrupt: between two renames, it must not lose the old files
         if last.new.in_place:
             raise
         kept = [path for path in (first.undo(), last.undo()) if path]
@@ -97,7 +99,7 @@ def _replace(first: _Exchange, last: _Exchange) -> None:
 
 
 class _Exchange:
-    """A new file, and the old one that has its name, for the length of a with-block."""
+    """A new file and the old one of the same name, for the length of a with-block."""
 
     def __init__(self, new: AtomicFile) -> None:
         self.new = new
@@ -116,10 +118,10 @@ class _Exchange:
             sync_place(self._folder)
 
     def undo(self) -> str:
-        """Give the old file its name again, or leave nothing of that name. Returns the path of an old file whose name
-        is taken, or an empty string.
+        """Give the old file its name again, or remove the new one. Returns an empty string, or the path of an old file
+        whose name is taken.
         """
-        with contextlib.suppress(OSError):  # an interrupt after the rename may have hidden that it was done
+        with contextlib.suppress(OSError):  # after an interrupt, the rename may be done although ``in_place`` is False
             if os.path.samestat(os.stat(self._name, dir_fd=self._folder, follow_symlinks=False), self._identity):
                 os.unlink(self._name, dir_fd=self._folder)
         kept = self._old.bring_back()

@@ -1,4 +1,4 @@
-"""write_at: all of some buffers at an offset of a file, however much of it the system takes at a time."""
+"""write_at: writes buffers completely at an offset of a file, in as many system calls as needed."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from fffs.base.failures import writing
 from fffs.errors import WriteError
 
 PIECES: Final = 1023
-"""So many buffers at most: what one system call may be given, rounded down to a multiple of three."""
+"""The most buffers per system call: IOV_MAX, rounded down to a multiple of three."""
 
 
 class Writable(Protocol):
-    """A file that is open for writing; path is what messages call it."""
+    """A file that is open for writing."""
 
     @property
     def fd(self) -> int:
-        """Its descriptor."""
+        """The descriptor."""
 
     @property
     def path(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
 
 
 class NewFile(NamedTuple):
-    """A file that is open for writing, and is not to be put in place later; the descriptor is another's to close."""
+    """A file that is open for writing and already in place. The caller closes the descriptor."""
 
     fd: int
     path: str
 
 
 def write_at(file: Writable, pieces: Sequence[Any], offset: int) -> int:
-    """Write buffers of bytes one after another; how many bytes they have. Several threads may, to different places.
+    """Write buffers one after another and return their size in bytes. Threads may write to different places at once.
 
-    Raises WriteError, and then nobody knows how much of it is there.
+    Raises WriteError; an unknown part is then written.
     """
     left = [memoryview(piece) for piece in pieces if len(piece)]
     position = offset
@@ -44,7 +44,7 @@ def write_at(file: Writable, pieces: Sequence[Any], offset: int) -> int:
         with writing(file.path):
             done = os.pwritev(file.fd, left, position)
         if not done:
-            raise WriteError(errno.EIO, file.path)  # no file system should; trying again might never end
+            raise WriteError(errno.EIO, file.path)  # wrote nothing: retrying might never end
         position += done
         while left and done >= len(left[0]):
             done -= len(left.pop(0))

@@ -1,4 +1,4 @@
-"""Rights: who may read a new file that replaces an old one, or lies beside one: those who may read that one."""
+"""Rights: owner, mode and ACL that a new file takes from the one that it replaces or belongs to."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from fffs.files.dirfd import close
 
 _ACL = "system.posix_acl_access"
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-PERMISSIONS = 0o777  # never set-user-ID, set-group-ID or sticky bits: the content is another
-# What a file system says without modes or times, or where what we made is somebody else's: FAT, some FUSE and shares.
+PERMISSIONS = 0o777  # never set-user-ID, set-group-ID or sticky bits: the content is new
+# Errors of file systems without modes or times, or on which new files belong to another user: FAT, some FUSE, shares.
 _UNSETTABLE = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def new_mode(wanted: int) -> int:
-    """What the umask leaves of the mode of something new. It can be read in /proc; where that is not mounted, only by
-    setting it, and what another thread makes meanwhile is its user's alone. Raises OSError.
+    """Return a mode without the bits of the umask. Raises OSError.
+
+    The umask is read in /proc. Without /proc, it must be set to be read; a file that another thread creates meanwhile
+    is private to its user.
     """
     try:
-        # Bytes, in which only \n ends a line: the name of a process, which is in there, may have a \r.
+        # Bytes split only at \n: the name of a process, which is in there, may contain \r.
         with open("/proc/self/status", "rb") as status:
             return wanted & ~next(int(line.split()[1], 8) for line in status if line.startswith(b"Umask:"))
     except (FileNotFoundError, StopIteration):
@@ -32,7 +34,7 @@ def new_mode(wanted: int) -> int:
 
 
 def set_mode(fd: int, mode: int) -> bool:
-    """Set a mode; False where its file system does not let us. Raises OSError."""
+    """Set a mode. Returns False if the file system does not support that. Raises OSError."""
     try:
         os.fchmod(fd, mode)
     except OSError as error:
@@ -43,7 +45,7 @@ def set_mode(fd: int, mode: int) -> bool:
 
 
 def set_time(target: int | bytes, mtime: int, place: int | None = None) -> bool:
-    """Set the times of what is open, or of what has that name in the open folder; as ``set_mode``."""
+    """Set the times of an open file, or of a name in the open folder ``place``. Returns and raises as ``set_mode``."""
     try:
         os.utime(target, ns=(mtime, mtime), dir_fd=place, follow_symlinks=place is None)
     except OSError as error:
@@ -55,10 +57,10 @@ def set_time(target: int | bytes, mtime: int, place: int | None = None) -> bool:
 
 @dataclass(frozen=True)
 class Rights:
-    """Of a file or folder: its permission bits, owner and group, and its access control list as bytes, if it has one.
+    """Permission bits, owner, group and access control list (as bytes, if there is one) of a file or folder.
 
-    ``trusted``: somebody who may decide that has set them, and not just anybody who may write to the same folder and
-    wants to read, or own, what will be there.
+    ``trusted``: no other user can have put the file there. In a folder that others may write to, they could plant one
+    to be able to read or own the file that replaces it.
     """
 
     mode: int
@@ -68,21 +70,22 @@ class Rights:
     trusted: bool
 
     def give(self, fd: int, usual: int) -> None:
-        """Give them to what is open as fd, as far as we may; never wider ones. usual: the mode without a model. Raises
-        OSError.
+        """Give these rights to an open file as far as permitted; never wider ones. Raises OSError.
+
+        usual: the mode of a file that replaces none.
         """
         if self.trusted:
             self._give_owner(fd)
         mode, kept = self.mode, os.fstat(fd).st_gid == self.gid
-        if not kept:  # those in the new group, and those in the old one, get what both had
+        if not kept:  # members of the new group and others get what both had
             both = (mode >> 3) & mode & 0o7
             mode = mode & 0o700 | both << 3 | both
         if not self._give_list(fd, kept and self.trusted) and self.acl is not None:
-            mode &= ~0o070  # which are those of the list's mask, and not of the group
+            mode &= ~0o070  # with a list, these bits are its mask, not the group's
         set_mode(fd, mode if self.trusted else (mode | 0o700) & usual)
 
     def _give_list(self, fd: int, wanted: bool) -> bool:
-        """Whether it has the access control list now; else it has none."""
+        """Set the access control list. Returns whether the file has it; otherwise it has none."""
         if self.acl is not None and wanted:
             try:
                 os.setxattr(fd, _ACL, self.acl)
@@ -90,7 +93,7 @@ class Rights:
                 pass
             else:
                 return True
-        with contextlib.suppress(OSError):  # it may have one of the folder it is in; mostly it has none
+        with contextlib.suppress(OSError):  # remove a default list of the folder; usually there is none
             os.removexattr(fd, _ACL)
         return False
 
@@ -105,13 +108,14 @@ class Rights:
 
 
 def rights_of(fd: int, bits: int = PERMISSIONS) -> Rights:
-    """Those of what is open as fd, for something that belongs to it. bits: which are to be taken. Raises OSError."""
+    """Return the rights of an open file, for a file that belongs to it. bits: a mask for the mode. Raises OSError."""
     status = os.fstat(fd)
     return Rights(status.st_mode & bits, status.st_uid, status.st_gid, _read_acl(fd), True)
 
 
 def rights_at(place: int, name: bytes, kind: int) -> Rights | None:
-    """Those of what has that name in the folder open as place; None where it is not of that kind (S_IFREG, S_IFDIR).
+    """Return the rights of a name in the open folder ``place``; None if it is not of ``kind`` (S_IFREG, S_IFDIR).
+
     Raises OSError.
     """
     try:
@@ -121,12 +125,12 @@ def rights_at(place: int, name: bytes, kind: int) -> Rights | None:
     acl, closed = None, 0
     try:
         fd = os.open(name, _LOOK, dir_fd=place)
-    except OSError:  # we may not read it
+    except OSError:  # no permission to read it
         acl, known = _read_acl_at(place, name)
-        closed = 0 if known else 0o070  # whether these bits mean the group cannot be found out
+        closed = 0 if known else 0o070  # it is unknown whether these bits are the group's or a mask
     else:
         try:
-            status, acl = os.fstat(fd), _read_acl(fd)  # both of one file, whatever gets that name meanwhile
+            status, acl = os.fstat(fd), _read_acl(fd)  # both of the same file, even if the name changes
         finally:
             close(fd)
     if stat.S_IFMT(status.st_mode) != kind:
@@ -136,7 +140,7 @@ def rights_at(place: int, name: bytes, kind: int) -> Rights | None:
 
 
 def _read_acl_at(place: int, name: bytes) -> tuple[bytes | None, bool]:
-    """The same of what has that name in an open folder, and whether it is known. Needs /proc."""
+    """Return the list of a name in an open folder, and whether it could be read. Needs /proc."""
     try:
         return os.getxattr(b"/proc/self/fd/%d/%b" % (place, name), _ACL, follow_symlinks=False), True
     except OSError as error:
@@ -144,8 +148,9 @@ def _read_acl_at(place: int, name: bytes) -> tuple[bytes | None, bool]:
 
 
 def _is_trusted(folder: os.stat_result) -> bool:
-    """Whether nobody else may have put there what is in the folder. Whose it is says nothing: where others may write,
-    they give our own files other names, and link to them.
+    """Whether no other user can have put files into the folder.
+
+    The owner of a file does not tell: users who may write to a folder can rename our files, and make links to them.
     """
     return folder.st_uid in (0, os.geteuid()) and not folder.st_mode & 0o022
 
@@ -153,5 +158,5 @@ def _is_trusted(folder: os.stat_result) -> bool:
 def _read_acl(fd: int) -> bytes | None:
     try:
         return os.getxattr(fd, _ACL)
-    except OSError:  # there is none, or there are none on this file system
+    except OSError:  # there is none, or the file system has no lists
         return None

@@ -1,7 +1,7 @@
-"""What is being written, under temporary names that its lock makes ours; and what writers that were killed left.
+"""Locked temporary files and folders, and the removal of those that killed writers left.
 
-Where a file system has no locks, writers do without: their names are random. Leftovers then stay for whoever finds
-them, because nothing would tell them from what a living writer has; not even their age, of a writer that waits.
+A writer holds a lock of its temporary file. On a file system without locks, writers rely on random names, and leftovers
+stay: nothing tells them from the file of a living writer; a waiting writer's file may be old, too.
 """
 
 from __future__ import annotations
@@ -19,33 +19,32 @@ from fffs.base.descriptors import above_standard
 from fffs.files.dirfd import FOLDER, close, open_folder, remove_content
 from fffs.files.rights import set_mode
 
-# Leftovers of a writer that was killed are recognised by this name, and as nobody's by their lock: the writer holds
-# one.
+# Leftovers of killed writers are recognised by this suffix, and by a lock that is free.
 SUFFIX = ".fffs-tmp"
 
-# What flock says where there are no locks: some FUSE, 9p, Lustre without the option flock, NFS without a lock service.
+# Errors of flock without lock support: some FUSE, 9p, Lustre without the option flock, NFS without a lock service.
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
-LARGE = 4096  # names of a folder from which on it is not listed for each file that is written there
-SHARE = 0.01  # of the time that goes by, for listing one such folder again and again
+LARGE = 4096  # names in a folder from which it is not listed for each new file
+SHARE = 0.01  # of the elapsed time may be spent on listing such a folder again
 FOLDERS_KEPT = 256
-_large_folders: dict[tuple[int, int], tuple[float, list[bytes]]] = {}  # until when they are believed, leftovers
+_large_folders: dict[tuple[int, int], tuple[float, list[bytes]]] = {}  # valid until, leftovers
 
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def temporary_names(name: bytes) -> re.Pattern[bytes]:
-    """What the temporary files of a target called ``name`` are called. Long names must leave room for the rest."""
+    """Return a pattern of the names of a target's temporary files. Long names are shortened to leave room."""
     return re.compile(rb"\.%b\.[0-9a-f]{12}%b" % (re.escape(name[:200]), re.escape(SUFFIX.encode())), re.DOTALL)
 
 
 def temporary_name(name: bytes) -> bytes:
-    """A new one of these."""
+    """Return a new temporary name for a target."""
     return b".%b.%b%b" % (name[:200], secrets.token_hex(6).encode(), SUFFIX.encode())
 
 
 def lock(fd: int, how: int) -> bool:
-    """Lock an open file or folder as flock(2) does; False where its file system has no locks. Raises OSError."""
+    """Lock an open file or folder like flock(2). Returns False if its file system has no locks. Raises OSError."""
     try:
         fcntl.flock(fd, how)
     except OSError as error:
@@ -56,16 +55,16 @@ def lock(fd: int, how: int) -> bool:
 
 
 def create_locked_file(folder: int, name: bytes) -> tuple[int, bytes]:
-    """A new file whose lock this process holds, if it can be locked: its descriptor and name."""
+    """Create a file and lock it if possible. Returns its descriptor and name. Raises OSError."""
     while True:
         temporary = temporary_name(name)
         try:
             fd = above_standard(os.open(temporary, _NEW_FILE, 0o600, dir_fd=folder))
         except FileExistsError:
-            continue  # by chance, or because somebody wants us to write there
+            continue  # by chance, or planted by another user
         except OSError:
             raise
-        except BaseException:  # an interrupt, which is raised when the file is there already
+        except BaseException:  # an interrupt, which may be raised after the file was created
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
             raise
@@ -82,7 +81,7 @@ def create_locked_file(folder: int, name: bytes) -> tuple[int, bytes]:
 
 
 def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
-    """A new folder whose lock this process holds, if it can be locked: its descriptor and name."""
+    """Create a folder and lock it if possible. Returns its descriptor and name. Raises OSError."""
     while True:
         temporary = temporary_name(name)
         try:
@@ -96,9 +95,9 @@ def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
                 os.rmdir(temporary, dir_fd=parent)
             raise
         try:
-            fd = open_folder(temporary, parent, force=True)  # a umask may forbid it even to us
+            fd = open_folder(temporary, parent, force=True)  # the umask may remove the owner's permissions
         except FileNotFoundError:
-            continue  # another took it for a leftover before it was locked
+            continue  # another writer removed it before it was locked
         except BaseException:
             with contextlib.suppress(OSError):
                 os.rmdir(temporary, dir_fd=parent)
@@ -116,9 +115,9 @@ def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
 
 
 def is_there(folder: int, name: bytes) -> bool:
-    """Whether there is something of that name: another writer may have taken it for a leftover before it was locked.
+    """Whether the name exists. Another writer may have removed a new file before it was locked.
 
-    Not told by inode numbers or numbers of links, which some file systems make up.
+    Inode numbers and link counts do not tell: some file systems invent them.
     """
     try:
         os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -128,7 +127,7 @@ def is_there(folder: int, name: bytes) -> bool:
 
 
 def is_named(folder: int, name: bytes, fd: int) -> bool:
-    """Whether the name leads to what is open as fd."""
+    """Whether the name leads to the open file ``fd``."""
     try:
         return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(fd))
     except OSError:
@@ -136,7 +135,7 @@ def is_named(folder: int, name: bytes, fd: int) -> bool:
 
 
 def remove_folder(parent: int, name: bytes, fd: int) -> None:
-    """Remove a folder that we made, open as fd, as far as possible; not when it has been given another name."""
+    """Remove a temporary folder, open as ``fd``, as far as possible; not if it was renamed."""
     with contextlib.suppress(OSError):
         if is_there(parent, name):
             remove_content(fd)
@@ -144,17 +143,18 @@ def remove_folder(parent: int, name: bytes, fd: int) -> None:
 
 
 def _find_leftovers(place: int, name: bytes) -> list[bytes]:
-    """What bears the name of a temporary file or folder of the target."""
+    """Return the names of temporary files and folders of a target."""
     ours = temporary_names(name)
     try:
         return [entry for entry in _leftovers_in(place) if ours.fullmatch(entry)]
     except OSError:
-        return []  # a folder that cannot be listed can be written to all the same
+        return []  # a folder may be writable but not readable
 
 
 def _leftovers_in(place: int) -> list[bytes]:
-    """What is called as temporary files and folders of any target are. A large folder is not listed for each target:
-    else who writes a million files there lists it a million times. Raises OSError.
+    """Return the names of temporary files and folders of all targets. Raises OSError.
+
+    A large folder is not listed for each target: a writer of a million files would list it a million times.
     """
     status = os.fstat(place)
     key = status.st_dev, status.st_ino
@@ -177,9 +177,9 @@ def _leftovers_in(place: int) -> list[bytes]:
 
 
 def remove_leftover_files(folder: int, name: bytes) -> None:
-    """Remove what killed writers of the same target left: their locks are free."""
+    """Remove the temporary files of killed writers of a target, whose locks are free."""
     for entry in _find_leftovers(folder, name):
-        with contextlib.suppress(OSError):  # somebody is writing it, or it is gone, or it is nothing of ours
+        with contextlib.suppress(OSError):  # it is being written, or gone, or not a file of ours
             fd = _open_leftover(folder, entry)
             try:
                 if lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -189,8 +189,8 @@ def remove_leftover_files(folder: int, name: bytes) -> None:
 
 
 def _open_leftover(folder: int, entry: bytes) -> int:
-    """For writing if we may: NFS gives an exclusive lock to nobody else."""
-    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO of that name must not stop us
+    """Open for writing if permitted: NFS requires that for an exclusive lock."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # do not block on a FIFO of that name
     try:
         return os.open(entry, os.O_RDWR | flags, dir_fd=folder)
     except PermissionError:
@@ -198,7 +198,7 @@ def _open_leftover(folder: int, entry: bytes) -> int:
 
 
 def remove_leftover_folders(parent: int, name: bytes) -> None:
-    """Remove what killed processes left that unpacked into the same target: their locks are free."""
+    """Remove the temporary folders of killed writers of a target, whose locks are free."""
     for entry in _find_leftovers(parent, name):
         with contextlib.suppress(OSError):
             mode = stat.S_IMODE(os.stat(entry, dir_fd=parent, follow_symlinks=False).st_mode)
@@ -208,16 +208,16 @@ def remove_leftover_folders(parent: int, name: bytes) -> None:
                 fd, forced = open_folder(entry, parent, force=True), True
             try:
                 if not _remove_unlocked(parent, entry, temporary_name(name), fd) and forced:
-                    os.fchmod(fd, mode)  # its owner may have completed it, and be about to rename it
+                    os.fchmod(fd, mode)  # its owner may have completed it and be about to rename it
             finally:
                 close(fd)
 
 
 def _remove_unlocked(parent: int, entry: bytes, ours: bytes, fd: int) -> bool:
-    """Remove a leftover, open as fd, unless it has an owner; False: it has, or that cannot be told.
+    """Remove a leftover folder, open as ``fd``. Returns False if it has an owner, or that is unknown.
 
-    It gets another name first. Where its owner's lock cannot be seen, as from another machine, the owner then finds
-    nothing to rename, and does not put in place what is half removed.
+    It is renamed first. If the owner's lock is invisible, as from another machine, the owner then finds nothing to
+    rename, and does not put a half-removed folder in place.
     """
     try:
         if not lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB) or not is_named(parent, entry, fd):

@@ -1,1 +1,1 @@
-"""Where records lie, and reading them."""
+"""The positions of records in files, and reading them."""

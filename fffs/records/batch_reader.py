@@ -1,4 +1,4 @@
-"""BatchReader: whole records of several files in one batch, whatever kinds of files these are."""
+"""BatchReader: reads whole records of several files, of any kind, in one batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Requests = npt.NDArray[Any]
 
 
 class BatchReader:
-    """Makes the requests for records, and has the files read them. May be used from any thread."""
+    """Makes the requests for records and passes them to their files. Thread-safe."""
 
     def __init__(self, index: JoinedIndex) -> None:
         self._index = index
@@ -26,23 +26,23 @@ class BatchReader:
         self._descriptors = np.array([file.descriptor for file in files], np.int32)
         self._checks = np.array([source.index.check for source in index.files], np.uint32)
         self._any_check = bool((self._checks != CHECK_NONE).any())
-        # Filled when batches are to be read past the page cache: see fffs_open_direct.
+        # Filled for reads that bypass the page cache: see fffs_open_direct.
         self._direct = np.full(len(files), -1, np.int32)
         self._aligns = np.zeros(len(files), np.uint32)
-        # Files whose reading is one function are read by one call.
+        # Files that share one function for batches are read in one call.
         self._readers = list(dict.fromkeys(file.read_batch for file in files))
         self._reader_of = np.array([self._readers.index(file.read_batch) for file in files], np.int64)
 
     def open_direct(self) -> bool:
-        """Have batches of a direct policy read past the page cache; whether that can be, of all files."""
+        """Open all files for reads that bypass the page cache. Returns False if a file cannot be read so."""
         for k, source in enumerate(self._index.files):
             if self._direct[k] < 0 and (opened := source.file.open_direct()):
-                # The alignment first: another thread may be reading.
+                # The alignment is set first: another thread may be reading.
                 self._aligns[k], self._direct[k] = opened[1], opened[0]
         return bool((self._direct >= 0).all())
 
     def requests(self, numbers: Int64Array, lengths: Int64Array, policy: ReadPolicy) -> Requests:
-        """What the engine is asked for, without where it goes: ``engine.REQUEST``[k]. lengths: of these records."""
+        """Return the requests for records, without destinations: ``engine.REQUEST``[k]. lengths: int64[k], in bytes."""
         index = self._index
         requests = np.zeros(len(numbers), engine.REQUEST)
         requests["offset"] = index.starts[numbers]
@@ -59,7 +59,7 @@ class BatchReader:
         return requests
 
     def read(self, requests: Requests, numbers: Int64Array) -> bool:
-        """Read the records with these numbers: see ``engine.read_batch``."""
+        """Read the records of the requests: see ``engine.read_batch``."""
         if len(self._readers) == 1:
             return self._readers[0](requests)
         good = True
@@ -70,12 +70,12 @@ class BatchReader:
         return good
 
     def _groups(self, numbers: Int64Array) -> list[tuple[Callable[[Requests], bool], Int64Array]]:
-        """The functions that read these records, each with the places of its records among them."""
+        """Return the functions that read these records, each with the positions of its records in ``numbers``."""
         which = self._reader_of[self._index.files_of(numbers)]
         return [(self._readers[k], np.flatnonzero(which == k)) for k in distinct(which)]
 
     def prefetch(self, requests: Requests, numbers: Int64Array) -> None:
-        """Begin to read these records."""
+        """Start to read these records into the page cache."""
         files = self._index.files_of(numbers)
         if len(self._readers) == 1 and self._index.files:
             self._index.files[0].file.prefetch(requests)

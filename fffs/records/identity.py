@@ -1,10 +1,9 @@
-"""Identity: whether files that are opened again are those that they were, here or on another machine.
+"""Identity: whether a file that is opened again has the same records, on this machine or another.
 
-Copies of readers open their files anew. In the meantime somebody may have put other files there, and then record 7 is
-another one, with no error to show for it. What identifies a file must hold for its copies on other machines, which have
-other inodes and times: its size, where its records lie, and their checksums, all of which the index has. A file without
-checksums can be written anew with records as long as before; its modification time is compared as well, where that of
-the same file could be known: on the same device, as long as the machine was not started anew.
+Copies of readers open their files again. If a file was replaced meanwhile, record 7 would be another one, without an
+error. A copy of a file on another machine has another inode and other times, so a file is identified by its size, the
+positions of its records and their checksums, which the index holds. A file without checksums may be rewritten with
+records of the same lengths; its modification time is compared as well, on the same device and before the next reboot.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class Identity(NamedTuple):
-    """What a file is known by. ``framing`` and ``checksums`` are CRC-32 of tables of its index."""
+    """What identifies a file. ``framing`` and ``checksums`` are CRC-32 of tables of its index."""
 
     size: int
     framing: int
@@ -33,7 +32,7 @@ class Identity(NamedTuple):
     mtime: int
 
     def is_that_of(self, other: Identity) -> bool:
-        """Whether both can be of one file, or of copies of it."""
+        """Whether both can belong to one file or to copies of it."""
         if (self.size, self.framing) != (other.size, other.framing):
             return False
         if self.check == other.check != CHECK_NONE:
@@ -42,8 +41,8 @@ class Identity(NamedTuple):
 
 
 def identify(index: RecordIndex, file: File) -> Identity:
-    """The identity of a file with this index, as it was when it was opened."""
-    # In each format a record ends where the next one begins, or as many bytes before that for all records.
+    """Return the identity of a file with this index, as of opening."""
+    # In each format, the distance from a record's end to the next one's begin is the same for all records.
     framing = engine.crc32(np.ascontiguousarray(index.ends[-1:]), engine.crc32(np.ascontiguousarray(index.starts)))
     checksums = 0 if index.checksums is None else engine.crc32(np.ascontiguousarray(index.checksums))
     place = (_boot_id(), file.device) if file.device else ("", 0)
@@ -52,9 +51,9 @@ def identify(index: RecordIndex, file: File) -> Identity:
 
 @functools.cache
 def _boot_id() -> str:
-    """Names what device numbers hold for: this machine, until it is started anew."""
+    """Return the id of this boot of the machine, for which device numbers are valid."""
     try:
         with open(BOOT_ID) as file:
             return file.read().strip()
-    except OSError:  # then times tell nothing
+    except OSError:  # times are not compared
         return ""

@@ -1,7 +1,7 @@
-"""RecordIndex: where each record of one file lies, and how it is checked.
+"""RecordIndex: the position and checksum of each record of one file.
 
-The only place where numbers that came from a file become trusted: everything behind it (store, engine, mount) takes
-offsets and lengths from a RecordIndex that ``validate`` has passed, and from nowhere else.
+Numbers from a file become trusted only here: store, engine and mount take offsets and lengths only from a RecordIndex
+that ``validate`` has accepted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEP = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class BlockChecksums:
-    """CRC-32 of each block of 1 MiB of the records that are larger than that.
+    """CRC-32 of each block of 1 MiB of the records that are larger than one block.
 
     ``records`` uint32[b], ascending; ``first_blocks`` uint64[b + 1]: record ``records[k]`` has the checksums from
     ``first_blocks[k]`` to ``first_blocks[k + 1]`` of ``checksums`` uint32[blocks].
@@ -36,11 +36,11 @@ class BlockChecksums:
 
 @dataclass(frozen=True, eq=False)
 class RecordIndex:
-    """Where the records of one file lie. Immutable; may be shared between threads and inherited over fork.
+    """The positions of the records of one file. Immutable; may be shared between threads and inherited over fork.
 
-    ``starts`` and ``ends`` are int64[n] file offsets in bytes, ``checksums`` is uint32[n] or None, ``check`` says how
-    they are computed (``fffs.native.engine.CHECK_*``), ``file_size`` is the file's size when the index was loaded,
-    ``format`` is what people call the file's format. ``grows``: somebody may append to the file while it is open.
+    ``starts`` and ``ends`` are int64[n], file offsets in bytes. ``checksums`` is uint32[n] or None, and ``check`` the
+    algorithm (``fffs.native.engine.CHECK_*``). ``file_size`` is the file's size when the index was loaded, ``format``
+    the name of the file's format in messages. ``grows``: records may be appended while the file is open.
     """
 
     path: str
@@ -56,7 +56,7 @@ class RecordIndex:
 
     @property
     def least(self) -> int:
-        """The size that the file keeps, if somebody may append to it; else -1."""
+        """The least size of a file that may grow; otherwise -1."""
         if not self.grows:
             return -1
         return int(self.ends[-1]) if len(self) else 0
@@ -65,10 +65,10 @@ class RecordIndex:
         return len(self.starts)
 
     def validate(self) -> RecordIndex:
-        """Raise MetadataError unless every number is usable; returns itself.
+        """Raise MetadataError unless all numbers are valid; return the index itself.
 
-        Records that reach past the end of the file are no error of the index: the file was cut, and the records
-        before the cut are fine. ``truncated`` is set then, and whoever reads asks ``readable`` first.
+        Records beyond the end of the file are not an error of the index: the file was truncated, and its first records
+        are good. ``truncated`` is then set, and readers must check ``readable`` first.
         """
         n = len(self)
         bad = 0 if n and int(self.starts[0]) < 0 else _first_below(self.ends, self.starts)
@@ -87,14 +87,14 @@ class RecordIndex:
         return self
 
     def with_blocks(self, blocks: BlockChecksums) -> RecordIndex:
-        """The same index, which is valid, with block checksums; raises MetadataError when they do not belong to it."""
+        """Return a copy of this valid index with block checksums. Raises MetadataError if these do not fit."""
         index = replace(self, blocks=blocks)
         object.__setattr__(index, "truncated", self.truncated)
         index._validate_blocks(blocks)
         return index
 
     def _validate_blocks(self, blocks: BlockChecksums) -> None:
-        """The table must name each large record once, with as many blocks as it has."""
+        """Raise MetadataError unless the table has each large record once, with all of its blocks."""
         problem = f"{self.path}: the table of block checksums does not belong to the records"
         if self.check != CHECK_CRC32 or len(blocks.first_blocks) != len(blocks.records) + 1:
             raise MetadataError(problem)
@@ -110,20 +110,20 @@ class RecordIndex:
             raise MetadataError(problem)
 
     def length(self, row: int) -> int:
-        """The record's length in bytes, as the index claims it."""
+        """Return a record's length in bytes, according to the index."""
         return int(self.ends[row]) - int(self.starts[row])
 
     def readable(self, row: int) -> bool:
-        """Whether the file is long enough to hold the record."""
+        """Whether the file is long enough for the record."""
         return int(self.starts[row]) <= self.file_size and int(self.ends[row]) <= self.file_size
 
     def count_readable(self) -> int:
-        """How many records the file is long enough to hold."""
+        """Return how many records the file is long enough for."""
         return int(np.count_nonzero((self.starts <= self.file_size) & (self.ends <= self.file_size)))
 
 
 def _first_below(numbers: Int64Array, bounds: Int64Array) -> int | None:
-    """The first k with numbers[k] < bounds[k], or None. In steps: temporaries of millions of items cost page faults."""
+    """Return the first k with numbers[k] < bounds[k], or None. In steps: large temporaries cost page faults."""
     for k in range(0, len(numbers), STEP):
         good = numbers[k : k + STEP] >= bounds[k : k + STEP]
         if not good.all():

@@ -1,14 +1,12 @@
-"""Indexes that were made by scanning a file, kept in the user's cache folder for the next time it is opened.
+"""The cache of indexes that were made by scanning a file, in the user's cache folder.
 
-``$XDG_CACHE_HOME/fffs`` (mode 0700, files 0600) has one entry per file, named by its device and inode. An entry is
-believed when all of this holds: it is ours, its key (file system, device, inode, size, times) is that of the file, and
-its own checksum is right. What it says is validated afterwards like anything that was read, and compared with the file
-(``fffs.formats.frames``). Anything else is ignored, and the index is made and written anew. No failure to keep or find
-an entry is an error.
+``$XDG_CACHE_HOME/fffs`` (mode 0700, files 0600) has one entry per file, named by device and inode. An entry is used if
+the user owns it, its key (file system, device, inode, size, times) equals that of the file, and its checksum is right.
+Its content is then validated like all input, and compared with the file (``fffs.formats.frames``). Other entries are
+ignored, and the index is made and stored again. Failures of the cache are never errors.
 
-A key says which file it is only on a disk of this machine: a mounted image, or a mount of FUSE, gets the device number
-of the one before, and the inodes and times that somebody chose. So files on such file systems have no key
-(``fffs.files.file_systems``).
+A key identifies a file only on a local disk: a mounted image or FUSE file system may reuse a device number, and may
+have any inodes and times. Files on such file systems have no key (``fffs.files.file_systems``).
 
 Environment:
     FFFS_CACHE: ``off``: neither read nor write entries.
@@ -47,13 +45,12 @@ VERSION: Final = 2
 HEADER: Final = struct.Struct("<8sII16sQQqqqQII")
 """Magic, version, format, UUID of the file system, device, inode, size, mtime and ctime in nanoseconds, number of
 records, kind of the records' checksums, reserved (0). int64[n] ends follow; uint32[n] checksums, unless their kind is
-CHECK_NONE (so there is a place for checksums that somebody computes for a format without any); u32 CRC-32 of everything
-before it."""
+CHECK_NONE; u32 CRC-32 of everything before it."""
 
-FEWEST: Final = 1024  # records below which a scan costs less than an entry
-SETTLED: Final = 60.0  # seconds for which one write(2) may still change a file without changing its times
-LIMIT: Final = 1 << 30  # bytes of all entries: beyond that, those that were made first are removed
-UNFINISHED: Final = 3600.0  # seconds after which nobody goes on with an unfinished entry
+FEWEST: Final = 1024  # records; below this, a scan costs less than an entry
+SETTLED: Final = 60.0  # seconds in which a write(2) may change a file without changing its times
+LIMIT: Final = 1 << 30  # bytes of all entries; beyond this, the oldest are removed
+UNFINISHED: Final = 3600.0  # seconds after which an unfinished entry is abandoned
 
 
 # <linux/fs.h>: _IOR(0x15, 0, struct fsuuid2), a length and 16 bytes. Linux 6.9.
@@ -64,7 +61,7 @@ _unused = contextvars.ContextVar("_unused", default=False)
 
 
 class Key(NamedTuple):
-    """Which file it is, in which state."""
+    """Identifies a file and its state."""
 
     system: bytes
     device: int
@@ -76,7 +73,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """What is kept of an index: where each record's data ends, and its checksums, whose kind is ``check``."""
+    """The cached part of an index: the end of each record's data, and checksums of the kind ``check``."""
 
     ends: npt.NDArray[np.int64]
     checksums: npt.NDArray[np.uint32] | None
@@ -85,7 +82,7 @@ class Entry:
 
 @contextlib.contextmanager
 def unused() -> Iterator[None]:
-    """A block in which this thread believes no entry: what verifies a file looks at the file. New ones are kept."""
+    """In the block, this thread uses no entries but stores new ones. For verification, which must read the file."""
     token = _unused.set(True)
     try:
         yield
@@ -94,7 +91,7 @@ def unused() -> Iterator[None]:
 
 
 def key_of(file: File) -> Key | None:
-    """The key of an open file, or None where entries would mean nothing. Raises OSError."""
+    """Return the key of an open file, or None if its file system does not identify files. Raises OSError."""
     fd = file.descriptor
     if fd < 0 or not keeps_times(fd):
         return None
@@ -103,7 +100,7 @@ def key_of(file: File) -> Key | None:
 
 
 def _system(fd: int) -> bytes:
-    """16 bytes that tell file systems apart, also those that had the same device number."""
+    """Return 16 bytes that identify a file system, also among those with the same device number over time."""
     with contextlib.suppress(OSError):
         uuid = fcntl.ioctl(fd, _GET_UUID, bytes(17))[1:]
         if any(uuid):
@@ -112,10 +109,11 @@ def _system(fd: int) -> bytes:
 
 
 def settle(file: File, key: Key, smallest: int) -> bool:
-    """Whether the index of an open file, whose records take ``smallest`` bytes at least, is worth keeping, and each
-    change from now on makes the key another one. Waits for dirty pages, unless there cannot be records enough.
+    """Whether to keep the index of an open file: it is large enough, and each later change will change its key.
 
-    To be asked before the file is scanned.
+    Call this before the scan. Waits for the write-back of dirty pages, unless the file is too small.
+
+    smallest: the least size of a record in bytes.
     """
     if key.size < FEWEST * smallest:
         return False
@@ -124,14 +122,14 @@ def settle(file: File, key: Key, smallest: int) -> bool:
 
 
 def load(kind: int, key: Key) -> Entry | None:
-    """The entry for a file, if there is one to believe. kind is the format's number."""
+    """Return the valid entry for a file, or None. kind: the format's number."""
     if _unused.get():
         return None
     with _folder(create=False) as folder:
         if folder is None:
             return None
         try:
-            # O_NONBLOCK: a FIFO of that name must not stop us.
+            # O_NONBLOCK: do not block on a FIFO of that name.
             fd = os.open(_name(kind, key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         except OSError:
             return None
@@ -145,7 +143,7 @@ def load(kind: int, key: Key) -> Entry | None:
 
 
 def store(kind: int, key: Key, entry: Entry) -> None:
-    """Keep the index of a file whose key was the same before and after the scan, and which had settled before."""
+    """Store the index of a file that had settled before the scan and has the same key after it."""
     if len(entry.ends) < FEWEST:
         return
     with _folder(create=True) as folder:
@@ -167,7 +165,7 @@ def store(kind: int, key: Key, entry: Entry) -> None:
 
 
 def _name(kind: int, key: Key) -> str:
-    """A file that changed has its old entry's name: nothing piles up."""
+    """Return the name of an entry. It does not depend on the file's state, so a new entry replaces the old one."""
     return f"scan-{kind}-{key.device:x}-{key.inode:x}"
 
 
@@ -192,29 +190,27 @@ def _write(folder: int, name: str, parts: list[Any]) -> None:
 
 
 def _prune_at_times(folder: int) -> None:
-    """After the first entry that this process keeps, the second, the fourth and so on: looking at all entries after
-    each would take longer than the scans of 100,000 files.
-    """
+    """Prune after 1, 2, 4, 8 ... new entries: after each one, it would take longer than the scans of 100,000 files."""
     number = next(_kept)
     if number & (number - 1) == 0:
         _prune(folder)
 
 
 def _prune(folder: int) -> None:
-    """Remove entries of files that are long forgotten, and what killed processes have left. Only what is named so."""
+    """Remove the oldest entries beyond LIMIT and unfinished ones of killed processes; only files with such names."""
     now = time.time()
     entries: list[tuple[float, int, str]] = []
     for name in os.listdir(folder):
         if not name.startswith(("scan-", ".scan-")):
             continue
-        with contextlib.suppress(FileNotFoundError):  # others prune, too
+        with contextlib.suppress(FileNotFoundError):  # other processes prune, too
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if name.startswith("scan-"):
                 entries.append((status.st_mtime, status.st_size, name))
             elif status.st_mtime < now - UNFINISHED:
                 os.unlink(name, dir_fd=folder)
     size = sum(entry[1] for entry in entries)
-    for _, its_size, name in sorted(entries)[:-1]:  # never the last one, which may be the one just made
+    for _, its_size, name in sorted(entries)[:-1]:  # never the last one, which may be the new one
         if size <= LIMIT:
             break
         with contextlib.suppress(FileNotFoundError):
@@ -223,7 +219,7 @@ def _prune(folder: int) -> None:
 
 
 def read_entry(fd: int, kind: int, expected: Key) -> Entry | None:
-    """The entry in a file of the cache, if it is one to believe."""
+    """Return the entry in an open file of the cache, or None if it is not valid."""
     own = os.fstat(fd)
     if not stat.S_ISREG(own.st_mode) or own.st_uid != os.geteuid() or own.st_mode & 0o022:
         return None
@@ -234,7 +230,7 @@ def read_entry(fd: int, kind: int, expected: Key) -> Entry | None:
     if (magic, version, its_kind, tuple(key), reserved) != (MAGIC, VERSION, kind, expected, 0):
         return None
     width = 8 if check == CHECK_NONE else 12
-    # Every record has a head of eight bytes at least: a number that cannot be is refused before there is memory for it.
+    # Each record has a header of at least eight bytes: an impossible number is refused before memory is allocated.
     if n > expected.size // 8 or own.st_size != HEADER.size + width * n + 4:
         return None
     body = np.empty(width * n + 4, np.uint8)
@@ -251,7 +247,7 @@ def read_entry(fd: int, kind: int, expected: Key) -> Entry | None:
 
 @contextlib.contextmanager
 def _folder(create: bool) -> Iterator[int | None]:
-    """The cache folder's descriptor, or None when there is none to use."""
+    """Yield the cache folder's descriptor, or None if there is no usable folder."""
     fd = _open_folder(create)
     try:
         yield fd
@@ -277,9 +273,9 @@ def _open_folder(create: bool) -> int | None:
         _log.debug("no cache folder: %s", error)
         return None
     status = os.fstat(fd)
-    # Whoever else may write there could say where our records are.
+    # A user who may write there could forge positions of records.
     if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        _log.debug("cache folder %s is not ours alone", path)
+        _log.debug("cache folder %s: other users may write to it, or own it", path)
         close(fd)
         return None
     return fd

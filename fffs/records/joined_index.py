@@ -1,4 +1,4 @@
-"""JoinedIndex: the records of several files, numbered through: where each is, and what went wrong with it."""
+"""JoinedIndex: the records of several files, numbered consecutively; their positions, and the errors about them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fffs.records.source_file import SourceFile
 
 
 class JoinedIndex:
-    """The indexes of open files as one. Immutable; may be used from any thread.
+    """The indexes of open files as one. Immutable and thread-safe.
 
-    ``starts`` and ``ends`` are int64[n], where records lie in their files; ``checksums`` is uint32[n], 0 where there is
-    none. ``truncated``: some records reach past the end of their file.
+    ``starts`` and ``ends`` are int64[n], offsets in the files; ``checksums`` is uint32[n], 0 if there is none.
+    ``truncated``: some records reach beyond the end of their file.
     """
 
     def __init__(self, files: Sequence[SourceFile]) -> None:
@@ -32,7 +32,7 @@ class JoinedIndex:
         self.n = self._firsts[-1]
         self.truncated = any(index.truncated for index in indexes)
         self._first_records = np.array(self._firsts, np.int64)
-        # One file's arrays serve as they are; those of several are joined so that a batch is a single gather.
+        # A single file's arrays are used directly; those of several are joined, so that a batch is a single gather.
         self.starts = _joined([index.starts for index in indexes], np.int64)
         self.ends = _joined([index.ends for index in indexes], np.int64)
         sums = [np.zeros(len(i), np.uint32) if i.checksums is None else i.checksums for i in indexes]
@@ -41,30 +41,30 @@ class JoinedIndex:
     # ------------------------------------------------------------ where records are
 
     def file_of(self, record: int) -> int:
-        """Which file a record is in, by the files' numbers. ``record`` is not checked and counts from 0."""
+        """Return the number of a record's file. ``record`` counts from 0 and is not checked."""
         return bisect.bisect_right(self._firsts, record) - 1
 
     def locate(self, record: int) -> tuple[SourceFile, int]:
-        """The file a record is in, and its number there. Raises RecordIndexError."""
+        """Return a record's file and its number there. Raises RecordIndexError."""
         if not 0 <= record < self.n:
             raise RecordIndexError(f"there is no record {record}: the numbers go from 0 to {self.n - 1}")
         k = self.file_of(record)
         return self.files[k], record - self._firsts[k]
 
     def first_record(self, file: int) -> int:
-        """The number of a file's first record."""
+        """Return the number of a file's first record."""
         return self._firsts[file]
 
     def files_of(self, numbers: Int64Array) -> Int64Array:
-        """Which file each record is in, by the files' numbers."""
+        """Return the number of each record's file."""
         return np.searchsorted(self._first_records, numbers, side="right") - 1
 
     def length(self, record: int) -> int:
-        """A record's length in bytes. ``record`` is not checked and counts from 0."""
+        """Return a record's length in bytes. ``record`` counts from 0 and is not checked."""
         return int(self.ends[record]) - int(self.starts[record])
 
     def resolve(self, indices: Indices) -> tuple[Int64Array, Int64Array]:
-        """Numbers from 0, and the length of each in bytes. Raises RecordIndexError, TruncatedError."""
+        """Return record numbers from 0, and their lengths in bytes. Raises RecordIndexError, TruncatedError."""
         numbers = resolve(indices, self.n)
         if self.truncated:
             self.refuse_truncated(numbers.tolist())
@@ -73,30 +73,31 @@ class JoinedIndex:
     # ------------------------------------------------------------ failures
 
     def fits(self, record: int) -> bool:
-        """Whether the record's file is long enough to hold it."""
+        """Whether the record's file is long enough for it."""
         file, row = self.locate(record)
         return file.index.readable(row)
 
     def refuse_truncated(self, numbers: Iterable[int]) -> None:
-        """Raise TruncatedError for the first record that does not fit. To be called before memory is claimed: in a file
-        that was cut, lengths behind the cut are only claims.
+        """Raise TruncatedError for the first record that does not fit.
+
+        Call this before memory is allocated: lengths of records beyond the end of a truncated file are unverified.
         """
         for number in numbers:
             if not self.fits(number):
                 raise self.truncation(number)
 
     def truncation(self, number: int) -> TruncatedError:
-        """The exception for a record that does not fit."""
+        """Return the exception for a record that does not fit."""
         file, row = self.locate(number)
         return TruncatedError(
-            f"{file.index.path}: record {row} reaches past the end of the file; the file was cut, copy it again",
+            f"{file.index.path}: record {row} reaches past the end of the file, which is truncated; copy it again",
             path=file.index.path,
             record=row,
             number=number,
         )
 
     def failure(self, number: int, status: int, expected: int = 0, actual: int = 0) -> Exception:
-        """The exception for what the engine said about a record: its status, and checksums where these differ."""
+        """Return the exception for a record's status from the engine, and for checksums that differ."""
         file, row = self.locate(number)
         path = file.index.path
         if status == -errno.EBADMSG:

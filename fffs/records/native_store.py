@@ -1,4 +1,4 @@
-"""The C store's view of source files: their indexes as arrays that C reads."""
+"""make_native_store: passes the indexes of source files to the C store as arrays."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fffs.records.source_file import SourceFile
 
 
 def make_native_store(files: Sequence[SourceFile]) -> tuple[Any, list[Any]]:
-    """The C store over files, to be freed with ``fffs_store_free``, and the arrays that must outlive it.
+    """Return a C store over files, to be freed with ``fffs_store_free``, and the arrays that must outlive it.
 
     Raises:
         ReadError: a file's attributes cannot be read.
-        MemoryError: there is no memory.
-        UsageError: the environment names no backend.
+        MemoryError: memory is not sufficient.
+        UsageError: the environment names an unknown backend.
 
     """
-    engine.ready()  # from here on C reads batches by itself
+    engine.ready()  # C reads batches by itself from here on
     keep: list[Any] = []
     structs = ffi.new("fffs_file[]", max(len(files), 1))
     for k, source in enumerate(files):

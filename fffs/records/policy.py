@@ -1,4 +1,4 @@
-"""ReadPolicy: how the records of a store are read."""
+"""ReadPolicy: how a store reads records."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Final
 
 @dataclass(frozen=True)
 class ReadPolicy:
-    """How a store reads records. Chosen when it is made; another one takes its place as a whole.
+    """How a store reads records. Immutable; a store replaces its policy as a whole.
 
-    ``check``: compare checksums, where there are some. ``direct``: read batches past the page cache, where all files
-    can be. ``around``: what must come from a disk comes with all of its aligned block of so many bytes; 0: alone.
+    ``check``: compare checksums, if there are any. ``direct``: bypass the page cache for batches, if all files support
+    it. ``around``: read the whole aligned block of so many bytes when a record must come from a disk; 0: only the
+    record.
     """
 
     check: bool = True
@@ -20,4 +21,4 @@ class ReadPolicy:
 
 
 CHECKED: Final = ReadPolicy()
-"""How a store reads unless it is told otherwise."""
+"""The default."""

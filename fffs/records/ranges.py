@@ -1,6 +1,6 @@
-"""RangeReader: ranges of records of local files, checked at the first touch, which is what a mount needs.
+"""RangeReader: ranges of records of local files, verified at the first read, for mounts.
 
-The C store behind it remembers per record, and per block of a large one, what was verified; see ``native/store.c``.
+The C store remembers which records, and which blocks of large ones, are verified; see ``native/store.c``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fffs.records.source_file import SourceFile
 
 
 class RangeReader:
-    """Reads ranges. May be used from any thread, and by a child of fork. Its owner keeps the files open meanwhile."""
+    """Reads ranges. Thread-safe; may be used in a child of fork. The owner keeps the files open."""
 
     def __init__(self, files: Sequence[SourceFile]) -> None:
         self._files = files
@@ -27,7 +27,7 @@ class RangeReader:
 
     @property
     def native(self) -> Any:
-        """The C store, made when first needed. Raises ReadError, MemoryError."""
+        """Return the C store, which the first call makes. Raises ReadError, MemoryError."""
         if self._native is None:
             with self._lock:
                 if self._native is None:
@@ -35,7 +35,7 @@ class RangeReader:
         return self._native
 
     def read_into(self, record: int, start: int, dest: UInt8Array, *, check: bool, wait: bool) -> int:
-        """Read a range as long as dest: how many bytes, or -errno. See ``fffs_store_read``."""
+        """Fill ``dest`` with a range, and return its size in bytes or -errno. See ``fffs_store_read``."""
         flags = (0 if check else lib.FFFS_READ_UNVERIFIED) | (0 if wait else lib.FFFS_READ_NOWAIT)
         into = ffi.cast("uint8_t *", dest.ctypes.data)
         got = int(lib.fffs_store_read(self.native, record, start, dest.size, into, flags))
@@ -44,19 +44,19 @@ class RangeReader:
         return got
 
     def verified(self, record: int) -> bool:
-        """Whether all of the record has been verified since the file last changed."""
+        """Whether the whole record has been verified since the file last changed."""
         return bool(lib.fffs_store_verified(self.native, record))
 
     def count_verified(self) -> int:
-        """How many records have been."""
+        """Return how many records have been verified since their files last changed."""
         return int(lib.fffs_store_count_verified(self.native))
 
     def forget_other_threads(self) -> None:
-        """In a child of fork: the thread that held the lock stayed behind."""
+        """In a child of fork: renew the lock. A thread that held it exists only in the parent."""
         self._lock = threading.Lock()
 
     def free(self) -> None:
-        """Free the C store. Nobody may read any more."""
+        """Free the C store. No thread may be reading."""
         lib.fffs_store_free(self._native or ffi.NULL)
         self._native = None
         self._keep.clear()

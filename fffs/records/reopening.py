@@ -1,4 +1,4 @@
-"""Reopening: copies of readers open their files anew, and refuse others than those that they were made from."""
+"""Reopening: copies of readers open their files again, and refuse files that were replaced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def open_unreplaced(open: Callable[[], T]) -> T:
-    """Call a function that opens files, and again if it raises SourceChangedError because they were replaced."""
+    """Call a function that opens files; retry if it raises SourceChangedError because they were replaced."""
     for _ in range(ATTEMPTS - 1):
         try:
             return open()
@@ -28,28 +28,26 @@ def open_unreplaced(open: Callable[[], T]) -> T:
 
 
 def refuse_others(store: RecordStore, before: Sequence[Identity]) -> None:
-    """Raise SourceChangedError, with the store closed, unless its files are those with these identities, in order."""
+    """Close the store and raise SourceChangedError unless its files have these identities, in order."""
     paths = [file.index.path for file in store.files]
     changed = [path for path, now, then in zip(paths, store.identity, before, strict=False) if not now.is_that_of(then)]
     if len(paths) == len(before) and not changed:
         return
     store.close()
     if changed:
-        raise SourceChangedError(
-            f"{changed[0]}: not the file that it was: it was replaced or changed in the meantime; open it anew"
-        )
+        raise SourceChangedError(f"{changed[0]}: not the same file any more: it was replaced or changed; open it again")
     where = paths[0] if paths else "the source"
-    raise SourceChangedError(f"{where}: there are {len(paths)} files now, and were {len(before)}; open them anew")
+    raise SourceChangedError(f"{where}: there are {len(paths)} files now, and were {len(before)}; open them again")
 
 
 def refuse_replaced(store: RecordStore, open_again: Callable[[], RecordStore]) -> None:
-    """Raise SourceChangedError when a copy of the reader, made now, would not have the files that its store has.
+    """Raise SourceChangedError if a copy of the reader that is made now would open other files.
 
-    Who starts processes learns of it here; of one that cannot begin he would learn little. What is not there is for the
-    copy to find, which may be made on another machine.
+    The parent of worker processes gets this error; the failure of a worker to start would say less. Missing files are
+    not an error here: the copy may be made on another machine.
 
     Args:
-        store: the reader's.
+        store: of the reader.
         open_again: opens the same paths.
 
     """

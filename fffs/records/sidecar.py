@@ -1,7 +1,7 @@
 """Checksum sidecars: ``FILE.fffs-crc`` beside a file whose format has no checksums.
 
-Little-endian: magic, u64 number of records, u64 size of the file, u32 CRC-32 of where its records begin and end (two
-int64 each); a u32 CRC-32 of each record; u32 CRC-32 of all that. See FORMATS.md.
+Little-endian: magic, u64 number of records, u64 size of the file, u32 CRC-32 of the begins and ends of its records (two
+int64 each); a u32 CRC-32 of each record; u32 CRC-32 of everything before it. See FORMATS.md.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ CRC: Final = struct.Struct("<I")
 
 
 def _fingerprint(index: RecordIndex) -> int:
-    """What ties a sidecar to the file's own table of records."""
+    """Return the CRC-32 of the table of records, which ties a sidecar to its file."""
     crc = engine.crc32(index.starts.astype("<i8"))
     return engine.crc32(index.ends.astype("<i8"), crc)
 
 
 def encode_head(index: RecordIndex) -> bytes:
-    """The head of a sidecar of the file with this index."""
+    """Return the header of a sidecar of the file with this index."""
     return HEAD.pack(MAGIC, len(index), index.file_size, _fingerprint(index))
 
 
 def with_checksums(file: File, index: RecordIndex) -> RecordIndex:
-    """The index of a file, with the checksums of the file's sidecar if it lacks checksums and there is one.
+    """Return the index, with the checksums of the file's sidecar if it has none itself and there is a sidecar.
 
     Raises:
-        MetadataError: the sidecar is damaged, or not of this file as it is now.
-        ReadError: the operating system could not read it.
+        MetadataError: the sidecar is damaged, or does not match the current file.
+        ReadError: the sidecar cannot be read.
 
     """
     if index.check != CHECK_NONE:
@@ -57,13 +57,13 @@ def with_checksums(file: File, index: RecordIndex) -> RecordIndex:
 def _load(sidecar: File, index: RecordIndex) -> npt.NDArray[np.uint32]:
     n, path = len(index), sidecar.name
     size = HEAD.size + 4 * n + CRC.size
-    stale = f"{path}: not the checksums of {index.path} as it is now; make them anew (fffs verify --keep), or remove it"
-    # The file's own number of records says how much there may be, not a number in here.
+    stale = f"{path}: does not match the current {index.path}; make it again (fffs verify --keep), or remove it"
+    # The number of records comes from the index, not from the sidecar.
     if sidecar.size != size:
         raise MetadataError(stale)
     data = sidecar.read_bytes(0, size)
     if len(data) != size or CRC.unpack(data[-CRC.size :])[0] != engine.crc32(data[: -CRC.size]):
-        raise MetadataError(f"{path}: damaged; make it anew (fffs verify --keep), or remove it")
+        raise MetadataError(f"{path}: damaged; make it again (fffs verify --keep), or remove it")
     if not data.startswith(encode_head(index)):
         raise MetadataError(stale)
     return np.frombuffer(data, "<u4", n, HEAD.size).astype(np.uint32)

@@ -13,18 +13,18 @@ from fffs.records.index import RecordIndex
 
 @dataclass(frozen=True)
 class SourceFile(Closing):
-    """An open file and its index, which was read after the file's status. Owns the file."""
+    """An open file and its index, which was loaded after the file's status. Owns the file."""
 
     file: File
     index: RecordIndex
 
     @functools.cached_property
     def stamp(self) -> Any:
-        """What the file must keep while it is read, if it has no checksums."""
+        """The stamp of the file, which must not change if it has no checksums."""
         return self.file.stamp(self.index.least)
 
     def changed(self) -> int:
-        """0 while the file is what it was when it was opened, to judge by its size and times; else a -errno."""
+        """Return 0 if size and modification time are those of opening, else -errno."""
         return self.file.changed(self.stamp)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """RecordStore: open files with their indexes, read by record number.
 
-Records of several files are numbered through. Whole records are read in batches and checked at every read
-(``batch_reader``); ranges of a record are checked at the first touch (``ranges``).
+Records of several files are numbered consecutively. Whole records are read in batches and checked at each read
+(``batch_reader``); ranges of a record are checked at the first read (``ranges``).
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from fffs.records.policy import CHECKED, ReadPolicy
 from fffs.records.ranges import RangeReader
 from fffs.records.source_file import SourceFile
 
-# Records in a batch begin at multiples of this, so that they can be viewed as any dtype.
+# Alignment of the records in a batch, so that they can be viewed as any dtype.
 ALIGNMENT = 64
-# Below this, memory comes from malloc, which is faster than the pool and wastes none of its pages.
+# Smaller memory comes from malloc, which is faster than the pool and wastes no pages.
 POOLED = 128 * 1024
-# How often a range is read of a record that is bad, and good when all of it is read: somebody wrote meanwhile.
+# How often a range is read again if its record seemed bad, but is good when it is read whole: it was being written.
 RANGE_TRIES = 3
-# How much of a record is copied between two looks at whether to go on.
+# Bytes of a record that are copied between two calls of ``count``, which may stop the copy.
 PIECE = 16 * engine.BLOCK
 
-# Looked up once: attributes of the library cost a tenth of a microsecond each.
+# Looked up once: an attribute of the library costs a tenth of a microsecond.
 _from_buffer = ffi.from_buffer
 _BYTES = ffi.typeof("uint8_t[]")
 
 
 def _read_first(*arguments: Any) -> int:
-    """``fffs_read_one`` when it is called first; afterwards nothing stands in front of it."""
+    """Set up the engine at the first call, and replace itself by ``fffs_read_one``."""
     global _read_one
     engine.ready()
     _read_one = lib.fffs_read_one
@@ -54,36 +54,35 @@ _read_one: Any = _read_first
 
 
 def _cut(buffer: UInt8Array, begins: Int64Array, lengths: Int64Array) -> list[UInt8Array]:
-    """The records of a batch as views of its buffer, where they lie one after the other."""
+    """Return the records of a batch as views of its buffer."""
     if len(lengths) and (lengths == lengths[0]).all() and lengths[0]:
-        # Rows of a matrix take half as long as slices, which for records of 1 KiB is a tenth of all reading.
+        # Rows of a matrix take half the time of slices: a tenth of the whole read for records of 1 KiB.
         return list(buffer.reshape(len(lengths), -1)[:, : lengths[0]])
     ends = begins + lengths
     return [buffer[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
 def _offsets(lengths: Int64Array) -> Int64Array:
-    """Where records begin and end that lie one after another: int64[k + 1]."""
+    """Return the bounds of consecutive records: int64[k + 1]."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
 def room(size: int) -> UInt8Array:
-    """Writable uint8[size] with unspecified content, from the pool when that is worth it."""
+    """Return writable uint8[size] with unspecified content, from the pool if it is large."""
     return engine.take(size) if size >= POOLED else np.empty(size, np.uint8)
 
 
 class RecordStore(Shared):
-    """The records of open files, numbered through. Owns the files.
+    """The records of open files, numbered consecutively. Owns the files.
 
-    May be used from any thread. A child of fork may go on using it. ``close`` from one thread while others read lets
-    them finish first. Cannot be pickled: the reader above it reopens the files. ``policy`` is how it reads;
-    ``use_direct`` and ``use_blocks`` replace it.
+    Thread-safe; may be used in a child of fork. ``close`` waits for reads of other threads. Cannot be pickled: the
+    reader above it opens the files again. ``use_direct`` and ``use_blocks`` replace ``policy``.
     """
 
     def __init__(self, files: Sequence[SourceFile], policy: ReadPolicy = CHECKED, *, closes_files: bool = True) -> None:
-        """files: with their indexes; closes_files=False: they are borrowed, and stay open when the store is closed."""
+        """closes_files=False: the files are borrowed, and stay open when the store is closed."""
         self._index = JoinedIndex(files)
         self.files, self.n = self._index.files, self._index.n
         self.policy = policy
@@ -97,7 +96,7 @@ class RecordStore(Shared):
 
     @functools.cached_property
     def identity(self) -> list[Identity]:
-        """What each file is known by, as it was when it was opened; also after ``close``."""
+        """Return the identity of each file as of opening; also after ``close``."""
         return [identify(file.index, file.file) for file in self.files]
 
     # ------------------------------------------------------------ life
@@ -109,18 +108,19 @@ class RecordStore(Shared):
                 file.close()
 
     def forget_other_threads(self) -> None:
-        """As ``Shared`` says."""
+        """See ``Shared``."""
         self._ranges.forget_other_threads()
         super().forget_other_threads()
 
     def expect_random_reads(self) -> None:
-        """Tell the files that no record follows another."""
+        """Prepare the files for reads in random order."""
         for file in self.files:
             file.file.expect_random_reads()
 
     def use_direct(self, wanted: bool = True) -> bool:
-        """Have batches read past the page cache from now on, or no longer. Returns whether that can be: of all files.
-        Raises ClosedError.
+        """Bypass the page cache for batches from now on, or not any more.
+
+        Returns False if not all files support it. Raises ClosedError.
         """
         with self.use(), self._lock:
             direct = wanted and engine.name() != "pread" and self._batches.open_direct()
@@ -128,30 +128,30 @@ class RecordStore(Shared):
             return direct
 
     def use_blocks(self, size: int) -> None:
-        """Have what must come from a disk come with its block of so many bytes from now on; 0: alone."""
+        """Read whole blocks of so many bytes when records must come from a disk; 0: only the records."""
         with self._lock:
             self.policy = replace(self.policy, around=size)
 
     # ------------------------------------------------------------ where records are
 
     def locate(self, record: int) -> tuple[SourceFile, int]:
-        """The file a record is in, and its number there. Raises RecordIndexError."""
+        """Return a record's file and its number there. Raises RecordIndexError."""
         return self._index.locate(record)
 
     def first_record(self, file: int) -> int:
-        """The number of a file's first record."""
+        """Return the number of a file's first record."""
         return self._index.first_record(file)
 
     def length(self, record: int) -> int:
-        """A record's length in bytes. ``record`` is not checked and counts from 0."""
+        """Return a record's length in bytes. ``record`` counts from 0 and is not checked."""
         return self._index.length(record)
 
     def lengths(self, indices: Indices) -> Int64Array:
-        """How long records are, in bytes: int64[k]. Raises RecordIndexError, TruncatedError."""
+        """Return the lengths of records in bytes: int64[k]. Raises RecordIndexError, TruncatedError."""
         return self._index.resolve(indices)[1]
 
     def checksum(self, record: int) -> int | None:
-        """A record's stored checksum, or None when its format has none."""
+        """Return a record's stored checksum, or None if its file has none."""
         file, row = self._index.locate(record)
         return None if file.index.checksums is None else int(file.index.checksums[row])
 
@@ -161,14 +161,14 @@ class RecordStore(Shared):
         """Read records in one batch.
 
         Args:
-            indices: any number of record numbers; each gets an array of its own, also when it is asked for twice.
+            indices: record numbers, also repeated ones; each gets an array of its own.
 
         Returns:
-            One 1-D writable uint8 array per index, in the order asked. They share one buffer, which lives until the
-            last of them is gone: copy a record that is to be kept much longer than its batch.
+            A 1-D writable uint8 array for each index, in this order. They share one buffer, which exists until the last
+            array is freed: copy a record that is kept much longer than its batch.
 
         Raises:
-            RecordIndexError, ChecksumError, TruncatedError, ReadError, ClosedError. Nothing is returned then.
+            RecordIndexError, ChecksumError, TruncatedError, ReadError, ClosedError.
 
         """
         numbers, lengths = self._index.resolve(indices)
@@ -176,13 +176,13 @@ class RecordStore(Shared):
         ends = np.cumsum(padded)
         begins = ends - padded
         buffer = self._room(numbers, ends)
-        # Before the read, while helper threads are waking up for it.
+        # Made before the read, while the helper threads wake up.
         records = _cut(buffer, begins, lengths)
         self._fill(numbers, lengths, buffer, begins)
         return records
 
     def read_joined(self, indices: Indices) -> tuple[UInt8Array, Int64Array]:
-        """Read records in one batch, as ``read``, one after another into one buffer.
+        """Read records in one batch, like ``read``, consecutively into one buffer.
 
         Returns:
             The buffer, a 1-D writable uint8 array, and int64[k + 1]: record i is ``buffer[offsets[i]:offsets[i + 1]]``.
@@ -195,25 +195,25 @@ class RecordStore(Shared):
         return buffer, offsets
 
     def read_into(self, indices: Indices, out: UInt8Array) -> Int64Array:
-        """Read records in one batch, as ``read``, one after another into the beginning of out (1-D, writable).
+        """Read records in one batch, like ``read``, consecutively into the start of ``out`` (1-D, writable).
 
         Returns:
-            int64[k + 1]: record i is ``out[offsets[i]:offsets[i + 1]]``. What is behind the last is untouched; when
-            this raises, out's content is unspecified.
+            int64[k + 1]: record i is ``out[offsets[i]:offsets[i + 1]]``. Bytes behind the last record are not changed;
+            after an exception, the content of ``out`` is unspecified.
 
         Raises:
-            UsageError: out is too small; nothing was read.
+            UsageError: ``out`` is too small; nothing was read.
 
         """
         numbers, lengths = self._index.resolve(indices)
         offsets = _offsets(lengths)
         if offsets[-1] > out.size:
-            raise UsageError(f"the records have {offsets[-1]} bytes together, but there is room for {out.size} only")
+            raise UsageError(f"the records have {offsets[-1]} bytes in total, but there is room for only {out.size}")
         self._fill(numbers, lengths, out, offsets[:-1])
         return offsets
 
     def prefetch(self, indices: Indices) -> None:
-        """Let the kernel begin to read records into the page cache. Raises RecordIndexError, ClosedError."""
+        """Start to read records into the page cache. Raises RecordIndexError, ClosedError."""
         numbers, lengths = self._index.resolve(indices)
         with self.use():
             policy = replace(self.policy, check=False)
@@ -225,13 +225,13 @@ class RecordStore(Shared):
             self._batches.prefetch(self._batches.requests(numbers, lengths, policy), numbers)
 
     def _room(self, numbers: Int64Array, ends: Int64Array) -> UInt8Array:
-        """Memory for a batch whose last record ends at the last of ends; helper threads begin to wake up."""
+        """Return memory for a batch of ``ends[-1]`` bytes, and wake up the helper threads."""
         size = int(ends[-1]) if len(ends) else 0
         lib.fffs_engine_expect(len(numbers), size)
         return room(size)
 
     def _fill(self, numbers: Int64Array, lengths: Int64Array, buffer: UInt8Array, begins: Int64Array) -> None:
-        """Read records to where they begin in a buffer; raises for the first that is bad."""
+        """Read records to their begins in a buffer. Raises the error of the first bad one."""
         with self.use():
             policy = self.policy
             requests = self._batches.requests(numbers, lengths, policy)
@@ -246,15 +246,15 @@ class RecordStore(Shared):
         return self._index.failure(number, *(int(request[name]) for name in ("status", "expected", "actual")))
 
     def _refuse_changed(self, numbers: Int64Array) -> None:
-        """After records were read: those of files without checksums are right only while nobody changes the file."""
+        """After a read: raise SourceChangedError if a file without checksums changed; the records may be wrong."""
         files = [0] if len(self.files) == 1 else distinct(self._index.files_of(numbers))
         for k in self._unchecked.intersection(files):
             if status := self.files[k].changed():
                 raise self._index.failure(self._index.first_record(k), status)
 
     def read_one(self, record: int) -> UInt8Array:
-        """Read one record: a 1-D writable uint8 array with memory of its own. Raises what ``read`` raises."""
-        # A few microseconds in all: each call and each attribute counts.
+        """Read one record: a 1-D writable uint8 array with memory of its own. Raises as ``read``."""
+        # The whole call takes a few microseconds: each call and each attribute counts.
         index = self._index
         number = record if type(record) is int else as_number(record)
         if not 0 <= number < self.n:
@@ -269,7 +269,7 @@ class RecordStore(Shared):
         kind, expected = (kind, index.checksums.item(number)) if check else (CHECK_NONE, 0)
         self.begin_use()
         try:
-            # Of other files, and where something is wrong, a batch of one: it says what.
+            # Other files, and failures, take a batch of one, which raises the right error.
             status = descriptor < 0 or _read_one(
                 descriptor, offset, length, _from_buffer(_BYTES, buffer), kind, expected
             )
@@ -282,7 +282,7 @@ class RecordStore(Shared):
         return buffer
 
     def verify(self, numbers: Int64Array) -> list[tuple[int, Exception]]:
-        """Read and check records without keeping a byte; the failures, each with its record's number."""
+        """Read and check records without keeping bytes. Returns the failures, each with its record number."""
         failures: list[tuple[int, Exception]] = []
         index = self._index
         if index.truncated:
@@ -298,10 +298,17 @@ class RecordStore(Shared):
         return failures + [(int(numbers[i]), self._failure_of(int(numbers[i]), requests[i])) for i in bad]
 
     def copy_to(self, record: int, target: Writable, count: Callable[[int], None] | None = None) -> None:
-        """Write a record to the start of a new file, through a bounded buffer, then compare its checksum.
+        """Copy a record to the start of a new file through a bounded buffer, then compare its checksum.
 
-        count is called with the number of bytes of each piece; what it raises ends the copying. Raises ChecksumError
-        (and then the file holds the bad bytes: remove it), TruncatedError, ReadError, WriteError, ClosedError.
+        Args:
+            record: its number, from 0.
+            target: the new file.
+            count: called with the number of bytes of each part; an exception ends the copy.
+
+        Raises:
+            ChecksumError: the file holds bad bytes and must be removed.
+            TruncatedError, ReadError, WriteError, ClosedError.
+
         """
         if self._index.truncated:
             self._index.refuse_truncated((record,))
@@ -330,27 +337,29 @@ class RecordStore(Shared):
 
     @property
     def native(self) -> Any:
-        """The C store, for what reads ranges in C; of local files only. Raises ReadError, MemoryError."""
+        """Return the C store, for ranges read by C; only for local files. Raises ReadError, MemoryError."""
         return self._ranges.native
 
     def watch(self) -> None:
-        """Begin to watch the files for changes, as the first range does. It asks their file systems, and one of another
-        machine may not answer any more when that range is read. Raises ReadError.
+        """Start to watch the files for changes, before the first range does. Raises ReadError.
+
+        This queries their file systems; a remote one may not respond any more when a range is read.
         """
         assert not self._local or self.native, "made now"
 
     def read_range_into(self, record: int, start: int, dest: UInt8Array, *, wait: bool = True) -> int | None:
-        """Read a range of a record, as long as dest (uint8, contiguous, writable), giving out only verified bytes,
-        unless the policy is not to check. Of a file that is not local, the whole record is read for it.
+        """Fill ``dest`` with a range of a record; only with verified bytes, unless the policy does not check.
+
+        For a file that is not local, the whole record is read.
 
         Args:
             record: its number, from 0.
-            start: where in the record, in bytes.
-            dest: gets the bytes.
-            wait: False gives up instead of waiting for a disk, or of checking a large record.
+            start: the offset in the record, in bytes.
+            dest: uint8, contiguous and writable.
+            wait: False: return None instead of waiting for a disk or checking a large record.
 
         Returns:
-            How many bytes were read: fewer than asked only at the record's end. None when it would have to wait.
+            The number of bytes read: fewer only at the record's end. None if it would have to wait.
 
         Raises:
             RecordIndexError, ChecksumError, TruncatedError, SourceChangedError, ReadError, ClosedError.
@@ -364,10 +373,10 @@ class RecordStore(Shared):
             if got >= 0:
                 return got
             if not wait and got in (-errno.EAGAIN, -errno.EBADMSG):
-                return None  # to say what is wrong with a record, all of it is read again
+                return None  # the error needs the whole record to be read again
             if got != -errno.EBADMSG:
                 break
-            # A range read does not say what checksum came out: reading the whole record again does.
+            # A range read does not return the computed checksum: the whole record is read again.
             if again := self.verify(np.array([record])):
                 raise again[0][1]
         if got == -errno.ERANGE:
@@ -380,7 +389,10 @@ class RecordStore(Shared):
         return len(part)
 
     def read_range(self, record: int, start: int, stop: int) -> UInt8Array:
-        """The bytes of a record from start to stop (both clipped to it) as a new uint8 array; raises as above."""
+        """Return bytes ``start`` to ``stop`` of a record, clipped to it, as a new uint8 array.
+
+        Raises as ``read_range_into``.
+        """
         number = int(resolve([as_number(record)], self.n)[0])
         start, stop = as_number(start, "the bounds of a range"), as_number(stop, "the bounds of a range")
         if self._index.truncated:
@@ -392,11 +404,11 @@ class RecordStore(Shared):
         return dest[: got or 0]
 
     def verified(self, record: int) -> bool:
-        """Whether all of the record has been verified by range reads since the file last changed."""
+        """Whether range reads have verified the whole record since the file last changed."""
         with self.use():
             return self._local and self._ranges.verified(record)
 
     def count_verified(self) -> int:
-        """How many records have been."""
+        """Return how many records range reads have verified since their files last changed."""
         with self.use():
             return self._ranges.count_verified() if self._local else 0

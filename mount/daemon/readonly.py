@@ -61,8 +61,11 @@ def _wait(table: int, ended: int) -> None:
 
 
 def is_writable(table: int, device: str) -> bool:
-    """Whether the file system is writable, according to an open table of mounts."""
-    return any(mount.writable for mount in read_table(table, device))
+    """Whether the file system is writable, according to an open table of mounts.
+
+    Others do not count: after an unmount, the kernel may give the number of the device to any new file system.
+    """
+    return any(mount.ours and mount.writable for mount in read_table(table, device))
 
 
 async def _undo(path: str, table: int, device: str, noexec: bool) -> bool:
