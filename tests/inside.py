@@ -28,7 +28,7 @@ fffs.records.identity
 fffs.records.index_cache
 fffs.files.local
 fffs.base.memory
-fffs.granular.messages
+fffs.granular.bounded_msgpack
 fffs.mount.system.mounts
 fffs.converting.names
 fffs.native
@@ -61,7 +61,7 @@ fffs.base.numbers: divide
 fffs.cli.parser: run=run_parser
 fffs.converting.kinds: kind_of_source
 fffs.converting.parts: cut=cut_parts
-fffs.converting.sources: Sources
+fffs.converting.source_files: Sources
 fffs.converting.plan: Content Request Result make_plan
 fffs.files.atomic: AtomicFile CHECKSUMS IN_PLACE
 fffs.files.dirfd: open_folder remove_content
@@ -77,16 +77,16 @@ fffs.formats.ofrecord: OFRecordWriter
 fffs.formats.protobuf: encode_bytes encode_varint
 fffs.formats.sources: expand_sources load_file
 fffs.formats.table: FORMATS Format find_format format_named
-fffs.granular.messages: SMALL=SMALL_MESSAGE
+fffs.granular.bounded_msgpack: SMALL=SMALL_MESSAGE
 fffs.granular.optional: ZSTD library=optional_library
 fffs.granular.shards: Shard data_set_folders
-fffs.granular.streams: AppendedBag TornTailWarning UnlockedWarning
+fffs.granular.bag_streams: AppendedBag TornTailWarning UnlockedWarning
 fffs.granular.zstd: WINDOW_LOG
 fffs.layouts: load_records load_shown load_source
 fffs.layouts.escape: file_name
 fffs.layouts.messages: LARGEST=LARGEST_MESSAGE MOST_FILES
 fffs.layouts.packed: load=load_packed
-fffs.layouts.rows: Entries File=RowFile Folder Row
+fffs.layouts.rows: Entries FileContent Row RowFolder
 fffs.layouts.rows_view: ROW=ROW_INODE RowsView
 fffs.layouts.view: CAPACITY DecodedTreeView NotDecoded TreeView
 fffs.mount.daemon.fastpath: file_system_of

@@ -26,7 +26,7 @@ from crowd import find_problems
 from fuzz import fuzz_granular
 from fuzz.edits import random_edits
 from golden_files import sha256
-from inside import TornTailWarning, codecs, engine, messages, refs
+from inside import TornTailWarning, bounded_msgpack, codecs, engine, refs
 from PIL import Image
 
 from fffs.errors import (
@@ -561,10 +561,11 @@ def test_structures_that_are_large_and_good_are_unpacked() -> None:
         [[k] * (k % 20) for k in range(4000)],
     ):
         blob = msgpack.packb(value)
-        assert len(blob) > messages.SMALL
-        assert messages.unpack(blob) == value
+        assert len(blob) > bounded_msgpack.SMALL
+        assert bounded_msgpack.unpack(blob) == value
     extended = msgpack.packb([msgpack.ExtType(5, b"x" * k) for k in (1, 2, 3, 4, 8, 16, 300, 70_000)])
-    assert [item.data for item in messages.unpack(extended)] == [b"x" * k for k in (1, 2, 3, 4, 8, 16, 300, 70_000)]
+    unpacked = bounded_msgpack.unpack(extended)
+    assert [item.data for item in unpacked] == [b"x" * k for k in (1, 2, 3, 4, 8, 16, 300, 70_000)]
 
 
 # ---------------------------------------------------------------- damaged folders

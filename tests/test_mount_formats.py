@@ -34,10 +34,11 @@ from inside import (
     MOST_FILES,
     DecodedTreeView,
     Entries,
-    Folder,
+    FileContent,
     LocalFile,
     NotDecoded,
     Row,
+    RowFolder,
     RowsView,
     Shard,
     SourceFile,
@@ -59,7 +60,6 @@ from inside import (
 from inside import LARGE_READ as LARGE
 from inside import LARGEST_MESSAGE as LARGEST
 from inside import ROW_INODE as ROW
-from inside import RowFile as File
 from inside import parse_options as parse
 from mounting import Mounts, list_from, run_fffs, wait_until
 from PIL import Image
@@ -339,7 +339,7 @@ def test_a_tree_and_rows_show_the_same(decode: bool | None, monkeypatch: pytest.
                 for row in [view.decode(k)]
                 for node in range(len(row.nodes))
             }
-            files = {name: file for name, file in found.items() if isinstance(file, File)} | view.rows.files
+            files = {name: file for name, file in found.items() if isinstance(file, FileContent)} | view.rows.files
             assert files == {name: file for name, file in tree.items() if file is not None}
             assert found.keys() | files.keys() == tree.keys()
         with pytest.raises(UnsupportedError, match="more files than one tree can hold"):
@@ -347,7 +347,7 @@ def test_a_tree_and_rows_show_the_same(decode: bool | None, monkeypatch: pytest.
         monkeypatch.undo()
 
 
-def shown(view: TreeView, inode: int) -> File | None:
+def shown(view: TreeView, inode: int) -> FileContent | None:
     """What is shown of an inode of a tree; None of a folder."""
     if view.tree.is_dir(inode - 1):
         return None
@@ -1008,7 +1008,7 @@ class Slow:
     def load(self, number: int) -> Row:
         self.loads += 1
         time.sleep(0.01)
-        return Row({b"x": File(bytes(self.cost))})
+        return Row({b"x": FileContent(bytes(self.cost))})
 
 
 async def look_at(slow: Slow, size: int, *numbers: int, at_once: bool = False) -> None:
@@ -1076,11 +1076,11 @@ def test_a_disk_that_does_not_answer_keeps_no_large_record_of_another_waiting() 
 
 
 def test_nodes_of_a_row_are_numbered_folder_by_folder() -> None:
-    entries: Entries = {b"b": File(b"12"), b"a": {b"y": File(), b"x": {}}, b"c": {}}
+    entries: Entries = {b"b": FileContent(b"12"), b"a": {b"y": FileContent(), b"x": {}}, b"c": {}}
     row = Row(entries)
     assert [row.path(node) for node in range(len(row.nodes))] == [b"", b"a", b"b", b"c", b"a/x", b"a/y"]
-    assert row.nodes[0] == Folder({b"a": 1, b"b": 2, b"c": 3}, 2)
-    assert row.nodes[1] == Folder({b"x": 4, b"y": 5}, 1)
+    assert row.nodes[0] == RowFolder({b"a": 1, b"b": 2, b"c": 3}, 2)
+    assert row.nodes[1] == RowFolder({b"x": 4, b"y": 5}, 1)
     assert row.parents == [0, 0, 0, 0, 1, 1]
     assert row.cost == 2 + 6 * rows.NODE_BYTES
 

@@ -114,17 +114,49 @@ def test_two_writers_of_one_pair_never_mix_it(tmp_path: Path, monkeypatch: pytes
     assert records_of(path) == NEW
 
 
-def test_a_folder_that_another_process_keeps_locked_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_another_process_keeps_locked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = bag_of(tmp_path / "x.bag", OLD)
+    monkeypatch.setattr(pair, "PATIENCE", 0.0)
+    with AtomicFile(path) as file, pair.only_writer(file):
+        with pytest.raises(WriteError, match=r"x.bag: cannot write .another process is putting a file in place"):
+            fffs.convert(bag_of_ffr(tmp_path), path, layout="v3", force=True)
+        assert records_of(bag_of(tmp_path / "other.bag", NEW)) == NEW
+    assert records_of(path) == OLD
+    assert not [name for name in os.listdir(tmp_path) if name.endswith("-tmp")]
+
+
+def test_a_lock_that_a_killed_writer_left_is_taken_and_removed(tmp_path: Path) -> None:
+    path = bag_of(tmp_path / "x.bag", OLD)
+    (tmp_path / ".x.bag.000000000000.fffs-tmp").touch()
+    assert records_of(bag_of(path, NEW)) == NEW
+    assert not [name for name in os.listdir(tmp_path) if name.endswith("-tmp")]
+
+
+def test_a_lock_of_the_folder_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair, "PATIENCE", 0.0)
     fd = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    with pytest.raises(WriteError, match=r"x.bag: cannot write .another process holds a lock of its folder"):
-        fffs.convert(bag_of_ffr(tmp_path), path, layout="v3", force=True)
+    assert records_of(bag_of(tmp_path / "x.bag", NEW)) == NEW
     os.close(fd)
-    assert records_of(path) == OLD
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), WriteError(errno.ENOSPC, "injected")])
+def test_a_file_that_another_program_made_meanwhile_is_not_replaced_by_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    path, source = bag_of(tmp_path / "x.bag", OLD), bag_of_ffr(tmp_path)
+    old = path.read_bytes()
+
+    def fail() -> None:
+        path.write_bytes(b"theirs")
+        raise error
+
+    before(monkeypatch, AtomicFile, "commit", fail, at=2)
+    with pytest.raises(WriteError, match=r"the old content is now in .*x\.bag\.[0-9a-f]{6}\.old"):
+        fffs.convert(source, path, layout="v3", force=True)
+    assert path.read_bytes() == b"theirs"
+    (kept,) = tmp_path.glob("x.bag.*.old")
+    assert kept.read_bytes() == old
 
 
 def bag_of_ffr(tmp_path: Path) -> Path:

@@ -13,15 +13,15 @@ from fffs.converting import packs
 from fffs.converting.datasets import SCALAR, BlobRows, load_folder, load_packed
 from fffs.converting.plan import Content, Plan, Result
 from fffs.converting.record_files import Done, Warn, compare_records, write_files
-from fffs.converting.records import Records
+from fffs.converting.records import RecordSource
 from fffs.converting.verifying import differs, rereading
 from fffs.files.atomic import AtomicFile
 from fffs.files.atomic_folder import new_folder, shown_as
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
 from fffs.granular.columns import Blobs
+from fffs.granular.dataset_writer import DatasetWriter
 from fffs.granular.shards import shard_name
-from fffs.granular.writer import DatasetWriter
 from fffs.layouts import load_source
 from fffs.layouts.plain import number_names
 from fffs.packing.pack import build_tree
@@ -38,7 +38,7 @@ def from_data_set(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
         return (_to_data_set if plan.result is Result.DATA_SET else _to_pack)(plan, data, progress)
 
 
-def from_records(plan: Plan, records: Records, progress: Progress | None) -> Done:
+def from_records(plan: Plan, records: RecordSource, progress: Progress | None) -> Done:
     """Convert records to a data set of one key."""
     counts = np.full((len(records.lengths), 1), SCALAR, np.int64)
     data = BlobRows(plan.request.source, {plan.request.key: "bytes"}, counts, records, 0)

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from fffs.base.withblock import closed_on_error
-from fffs.converting.records import Records, StoredRecords
+from fffs.converting.records import RecordSource, StoredRecords
 from fffs.errors import MetadataError, UsageError
 from fffs.granular import spec as specs
 from fffs.granular.columns import Blobs
@@ -42,7 +42,7 @@ class BlobRows:
     shown: str
     spec: dict[str, str]
     counts: Int64Array
-    blobs: Records
+    blobs: RecordSource
     mtime: int
 
     def __len__(self) -> int:

@@ -24,7 +24,7 @@ from fffs.layouts.view import TreeView
 from fffs.native.engine import BLOCK
 from fffs.packing.pack import build_tree
 from fffs.packing.pack_file import PackFile
-from fffs.packing.scan import Output, open_source, scan_folder
+from fffs.packing.scan import ExcludedOutput, open_source, scan_folder
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 from fffs.tree.tree import Tree
@@ -92,7 +92,7 @@ def compare_folder(folder: str, output: AtomicFile, progress: Progress | None) -
     """Compare a folder with the file that it was packed into. Raises RecordError if they differ."""
     target = output.path
     with open_source(os.fsencode(folder)) as source, reread(output) as result:
-        scan = scan_folder(source, Output(os.fsencode(target)), lambda _: None)
+        scan = scan_folder(source, ExcludedOutput(os.fsencode(target)), lambda _: None)
         tree = build_tree(scan.builder, len(scan.files), folder)
         if scan.holds_output is not None:
             node = result.tree.find(scan.holds_output)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from fffs.converting import kinds
 from fffs.converting.parts import cut
-from fffs.converting.sources import Sources
+from fffs.converting.source_files import Sources
 from fffs.errors import FormatError, RecordError, UsageError
 from fffs.files.atomic import CHECKSUMS
 from fffs.files.atomic_folder import refuse_content
-from fffs.formats.bag_writer import no_appenders
+from fffs.formats.new_bag import no_appenders
 from fffs.formats.sources import open_files
 from fffs.formats.table import FORMATS, Format, format_named, format_of_target
 from fffs.layouts import load_source, packed

@@ -10,7 +10,7 @@ import numpy as np
 
 from fffs.base.jobs import Jobs, Progress
 from fffs.converting.plan import Plan
-from fffs.converting.records import Batches, Records, StoredRecords
+from fffs.converting.records import Batches, RecordSource, StoredRecords
 from fffs.converting.verifying import differs, rereading
 from fffs.files.atomic_folder import new_folder
 from fffs.formats.record_writer import RecordWriter
@@ -26,7 +26,7 @@ Done = tuple[int, int, int]
 Warn = Callable[[str], None]
 
 
-def write_files(plan: Plan, records: Records, progress: Progress | None, warn: Warn) -> Done:
+def write_files(plan: Plan, records: RecordSource, progress: Progress | None, warn: Warn) -> Done:
     """Convert records to a record file, or to parts in a new folder."""
     assert plan.form is not None
     lengths = records.lengths
@@ -43,7 +43,7 @@ def write_files(plan: Plan, records: Records, progress: Progress | None, warn: W
     return len(lengths), total, len(bounds) + 1
 
 
-def _write_one(plan: Plan, records: Records, batches: Batches, work: Jobs) -> None:
+def _write_one(plan: Plan, records: RecordSource, batches: Batches, work: Jobs) -> None:
     assert plan.form is not None
     target, count = plan.request.target, len(records.lengths)
     with plan.form.create(target, count, plan.request.layout) as writer:
@@ -56,7 +56,7 @@ def _write_one(plan: Plan, records: Records, batches: Batches, work: Jobs) -> No
         plan.sources.refuse_changed()
 
 
-def _write_parts(plan: Plan, records: Records, bounds: list[int], batches: Batches, work: Jobs) -> None:
+def _write_parts(plan: Plan, records: RecordSource, bounds: list[int], batches: Batches, work: Jobs) -> None:
     assert plan.form is not None
     edges = [0, *bounds, len(records.lengths)]
     names, counts = plan.part_names(len(bounds) + 1), np.diff(edges).tolist()
@@ -80,13 +80,13 @@ def _write(writer: RecordWriter, batches: Batches, count: int, work: Jobs) -> No
         del batch
 
 
-def _compare(plan: Plan, records: Records, files: list[SourceFile], work: Jobs) -> None:
+def _compare(plan: Plan, records: RecordSource, files: list[SourceFile], work: Jobs) -> None:
     """Raise RecordError unless the written files hold the records. Closes the files."""
     with contextlib.closing(StoredRecords(RecordStore(files), plan.request.target)) as result:
         compare_records(records, result, plan.request.target, work)
 
 
-def compare_records(source: Records, result: Records, target: str, work: Jobs) -> None:
+def compare_records(source: RecordSource, result: RecordSource, target: str, work: Jobs) -> None:
     """Raise RecordError for the first record that differs."""
     work.count(0)
     if not np.array_equal(source.lengths, result.lengths):

@@ -25,7 +25,7 @@ STREAM_RECORDS = 1 << 27  # the most records of a file without an index: their l
 
 
 @dataclass(frozen=True)
-class Batch:
+class AdjacentRecords:
     """Adjacent records: record i is ``data[offsets[i]:offsets[i + 1]]``."""
 
     data: UInt8Array
@@ -36,10 +36,10 @@ class Batch:
         return (self.data[bounds[k] : bounds[k + 1]] for k in range(len(bounds) - 1))
 
 
-Batches = Generator[Batch, None, None]
+Batches = Generator[AdjacentRecords, None, None]
 
 
-class Records(Protocol):
+class RecordSource(Protocol):
     """The records of a source. The caller closes it."""
 
     shown: str
@@ -61,12 +61,14 @@ class Records(Protocol):
         """Close the source."""
 
 
-def _read_ahead(read: Callable[[int, int], Batch], lengths: Int64Array, bounds: Sequence[int], threads: int) -> Batches:
+def _read_ahead(
+    read: Callable[[int, int], AdjacentRecords], lengths: Int64Array, bounds: Sequence[int], threads: int
+) -> Batches:
     """Yield batches in order. They are read by threads, which start them in order.
 
     At most threads + 1 batches of together (threads + 1) * BATCH_BYTES are in memory; a larger batch is alone.
     """
-    waiting: deque[tuple[Future[Batch], int]] = deque()
+    waiting: deque[tuple[Future[AdjacentRecords], int]] = deque()
     held, most = 0, (threads + 1) * BATCH_BYTES
     pool = ThreadPoolExecutor(threads)
     try:
@@ -95,15 +97,15 @@ class StoredRecords:
 
     @property
     def lengths(self) -> Int64Array:
-        """As in ``Records``."""
+        """As in ``RecordSource``."""
         return self._lengths
 
     def batches(self, bounds: Sequence[int] = (), threads: int = 1) -> Batches:
-        """As in ``Records``."""
+        """As in ``RecordSource``."""
         return _read_ahead(self._read, self._lengths, bounds, threads)
 
-    def _read(self, first: int, last: int) -> Batch:
-        return Batch(*self.store.read_joined(self._numbers[first:last]))
+    def _read(self, first: int, last: int) -> AdjacentRecords:
+        return AdjacentRecords(*self.store.read_joined(self._numbers[first:last]))
 
     def close(self) -> None:
         """Close the files."""
@@ -125,7 +127,7 @@ class StreamedRecords:
 
     @property
     def lengths(self) -> Int64Array:
-        """As in ``Records``. The first access reads the whole source."""
+        """As in ``RecordSource``. The first access reads the whole source."""
         if self._lengths is None:
             found = array("q")
             with self._begin() as records:
@@ -137,27 +139,27 @@ class StreamedRecords:
         return self._lengths
 
     def batches(self, bounds: Sequence[int] = (), threads: int = 1) -> Batches:
-        """As in ``Records``, but always with one thread."""
+        """As in ``RecordSource``, but always with one thread."""
         with self._begin() as records:
             yield from _read_ahead(partial(self._take, records), self.lengths, bounds, 1)
             if next(records, None) is not None:
                 raise self._changed()
 
-    def _take(self, records: Iterator[bytes], first: int, last: int) -> Batch:
+    def _take(self, records: Iterator[bytes], first: int, last: int) -> AdjacentRecords:
         lengths = self.lengths[first:last]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         if last - first == 1:
             data = next(records, None)
             if data is None or len(data) != lengths[0]:
                 raise self._changed()
-            return Batch(np.frombuffer(data, np.uint8), offsets)
+            return AdjacentRecords(np.frombuffer(data, np.uint8), offsets)
         joined = np.empty(int(offsets[-1]), np.uint8)
         for k in range(last - first):
             data = next(records, None)
             if data is None or len(data) != lengths[k]:
                 raise self._changed()
             joined[offsets[k] : offsets[k + 1]] = np.frombuffer(data, np.uint8)
-        return Batch(joined, offsets)
+        return AdjacentRecords(joined, offsets)
 
     def _changed(self) -> SourceChangedError:
         return SourceChangedError(f"{self.shown}: changed while it was converted; convert it when nothing writes to it")

@@ -9,10 +9,10 @@ from fffs.converting import packs
 from fffs.converting.archives import open_archive
 from fffs.converting.plan import Content, Plan, Result
 from fffs.converting.record_files import Done, Warn, write_files
-from fffs.converting.records import Records, StoredRecords, StreamedRecords
+from fffs.converting.records import RecordSource, StoredRecords, StreamedRecords
 from fffs.errors import FormatError, RecordError
 from fffs.files.atomic import AtomicFile
-from fffs.formats.bag_writer import no_appenders
+from fffs.formats.new_bag import no_appenders
 from fffs.formats.sources import open_files
 from fffs.formats.table import format_named
 from fffs.packing.pack import packed_folder
@@ -56,7 +56,7 @@ def _run(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
         return data_set_results.from_records(plan, records, progress)
 
 
-def _open_records(plan: Plan) -> Records:
+def _open_records(plan: Plan) -> RecordSource:
     source, form = plan.request.source, format_named(plan.kind)
     if not form.is_compressed(source):
         return StoredRecords(RecordStore(open_files(plan.sources.records, True, form.name)), source)

@@ -8,7 +8,7 @@ import os
 import secrets
 
 from fffs.files.dirfd import close
-from fffs.files.temporary import is_there, lock, temporary_name
+from fffs.files.temporary import is_there, lock, rename_new, temporary_name
 
 
 class Aside:
@@ -36,7 +36,7 @@ class Aside:
         self._temporary = temporary_name(self._target)
         self._moved = True  # before the rename: an interrupt may be raised when it is done
         try:
-            self._rename(self._name, self._temporary)
+            os.rename(self._name, self._temporary, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except FileNotFoundError:
             self._moved = False
         except OSError:
@@ -51,19 +51,14 @@ class Aside:
         if not self._moved:
             return ""
         self._moved = False
-        try:
-            self._rename(self._temporary, self._name)
-        except FileNotFoundError:  # interrupted before it was moved
-            return ""
-        except OSError:
-            return self._keep()
-        return ""
-
-    def _keep(self) -> str:
-        kept = self._name + b".%b.old" % secrets.token_hex(3).encode()
-        with contextlib.suppress(OSError):
-            self._rename(self._temporary, kept)
-            return os.fsdecode(kept)
+        for name in (self._name, self._name + b".%b.old" % secrets.token_hex(3).encode()):
+            try:
+                rename_new(self._folder, self._temporary, name)
+            except FileNotFoundError:  # interrupted before it was moved
+                return ""
+            except OSError:  # such as: another program has made a file of that name meanwhile
+                continue
+            return "" if name == self._name else os.fsdecode(name)
         return os.fsdecode(self._temporary)
 
     def remove(self) -> None:
@@ -80,6 +75,3 @@ class Aside:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             close(fd)
-
-    def _rename(self, name: bytes, other: bytes) -> None:
-        os.rename(name, other, src_dir_fd=self._folder, dst_dir_fd=self._folder)

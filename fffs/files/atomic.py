@@ -19,11 +19,11 @@ from fffs.base.paths import PathLike
 from fffs.base.withblock import refuse_child
 from fffs.errors import UsageError, WriteError
 from fffs.files.aside import Aside
-from fffs.files.dirfd import FOLDER, NO_LINKS, close
+from fffs.files.dirfd import FOLDER, close
 from fffs.files.early import EarlyWriting
 from fffs.files.local import LocalFile
 from fffs.files.rights import new_mode, rights_at, rights_of, set_mode
-from fffs.files.temporary import create_locked_file, is_named, is_there, remove_leftover_files
+from fffs.files.temporary import create_locked_file, is_named, remove_leftover_files, rename_new
 
 # The suffix of the file that holds the checksums of another: see fffs.records.sidecar.
 CHECKSUMS = ".fffs-crc"
@@ -125,19 +125,8 @@ class AtomicFile:
         folder = self._folder
         if self.replaces:
             os.rename(self._temporary, self._name, src_dir_fd=folder, dst_dir_fd=folder)
-            return
-        try:
-            os.link(self._temporary, self._name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-        except OSError as error:
-            if error.errno not in NO_LINKS:
-                raise
-            # Without hard links, a check before the rename is all that is possible.
-            if is_there(folder, self._name):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
-            os.rename(self._temporary, self._name, src_dir_fd=folder, dst_dir_fd=folder)
         else:
-            with contextlib.suppress(OSError):  # the next writer removes the second name
-                os.unlink(self._temporary, dir_fd=folder)
+            rename_new(folder, self._temporary, self._name)
 
     def _give_rights(self) -> None:
         """Give the new file the current permissions of the old one, or its last known ones if it was removed."""

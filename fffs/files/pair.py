@@ -9,52 +9,73 @@ import os
 import time
 from collections.abc import Iterator
 
+from fffs.base.descriptors import above_standard
 from fffs.base.failures import writing
 from fffs.errors import WriteError
 from fffs.files.aside import Aside
 from fffs.files.atomic import IN_PLACE, AtomicFile, sync_place
-from fffs.files.dirfd import FOLDER, close
-from fffs.files.temporary import SUFFIX, lock
+from fffs.files.dirfd import close
+from fffs.files.file_systems import has_inode_numbers
+from fffs.files.temporary import is_named, lock, lock_name
 
-# Seconds that a writer waits for others in the same folder. They hold the lock for milliseconds.
-PATIENCE = 10.0
+_LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+# Seconds that a writer waits for another one that puts the same files in place, which takes a few renames and syncs.
+PATIENCE = 60.0
+PAUSE = 0.01
 
 
 @contextlib.contextmanager
 def only_writer(file: AtomicFile) -> Iterator[None]:
-    """Hold the lock of the folder of a new file, which every writer of a pair takes to put files in place.
+    """Hold the lock of a new file's name, which every writer of a pair takes to put files in place. Sync them before.
 
-    Nothing is locked if the file system has no locks or the folder cannot be read, nor for a temporary folder, whose
-    lock this process holds already.
+    The lock is that of a file of its own, with the name of a temporary file of the target: if this process is killed,
+    the next writer removes it. A lock of the folder would make all writers of a large data set wait for each other.
+    Nothing is locked if the file system has no locks, or another user's file has that name.
 
     Raises:
         WriteError: another process holds the lock for PATIENCE seconds.
 
     """
-    folder, _ = file.locate()
+    folder, target = file.locate()
     try:
-        if os.path.dirname(os.path.abspath(file.path)).endswith(SUFFIX):
+        name, end = lock_name(target), time.monotonic() + PATIENCE
+        while (fd := _try_lock(folder, name)) is None:
+            if time.monotonic() > end:
+                raise WriteError(errno.EAGAIN, file.path, "another process is putting a file in place there")
+            time.sleep(PAUSE)
+        try:
             yield
-            return
-        with contextlib.suppress(PermissionError):
-            folder, unreadable = os.open(b".", FOLDER, dir_fd=folder), folder
-            close(unreadable)
-            _lock(folder, file.path)
-        yield
+        finally:
+            if fd >= 0:
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
+                close(fd)
     finally:
         close(folder)
 
 
-def _lock(folder: int, path: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > end:
-                raise WriteError(errno.EAGAIN, path, "another process holds a lock of its folder") from None
-            time.sleep(0.01)
+def _try_lock(folder: int, name: bytes) -> int | None:
+    """Create and lock a lock file. Returns its descriptor, None if another process has it, or -1 without locks."""
+    try:
+        fd = above_standard(os.open(name, _LOCK_FILE, 0o666, dir_fd=folder))
+    except OSError:  # planted by another user, or no room for it
+        return -1
+    try:
+        if not lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            os.unlink(name, dir_fd=folder)
+        elif has_inode_numbers(fd) and not is_named(folder, name, fd):
+            close(fd)  # its last owner removed it before it was locked here
+            return None
+        else:
+            return fd
+    except BlockingIOError:
+        close(fd)
+        return None
+    except OSError:
+        pass
+    close(fd)
+    return -1
 
 
 def commit_pair(first: AtomicFile, last: AtomicFile) -> None:
@@ -63,7 +84,7 @@ def commit_pair(first: AtomicFile, last: AtomicFile) -> None:
     Both old files are moved aside before a new one takes a name, ``last``'s first, and each step is on the disk before
     the next. So a crash leaves, under these two names, both old files, both new ones, or no file ``last``; never an old
     file beside a new one, which would look like a valid pair. Call this in ``only_writer``: two concurrent writers
-    could mix their files.
+    could mix their files. Both files are synced already, so the remaining steps are renames, which rarely fail.
 
     Raises:
         WriteError: both old files have their names again, or the message names those that have not; or both new files
@@ -71,8 +92,6 @@ def commit_pair(first: AtomicFile, last: AtomicFile) -> None:
 
     """
     try:
-        last.sync()
-        first.sync()  # the remaining steps are renames, which rarely fail
         with _Exchange(first) as one, _Exchange(last) as other:
             _replace(one, other)
     finally:

@@ -16,7 +16,7 @@ import stat
 import time
 
 from fffs.base.descriptors import above_standard
-from fffs.files.dirfd import FOLDER, close, open_folder, remove_content
+from fffs.files.dirfd import FOLDER, NO_LINKS, close, open_folder, remove_content
 from fffs.files.rights import set_mode
 
 # Leftovers of killed writers are recognised by this suffix, and by a lock that is free.
@@ -41,6 +41,11 @@ def temporary_names(name: bytes) -> re.Pattern[bytes]:
 def temporary_name(name: bytes) -> bytes:
     """Return a new temporary name for a target."""
     return b".%b.%b%b" % (name[:200], secrets.token_hex(6).encode(), SUFFIX.encode())
+
+
+def lock_name(name: bytes) -> bytes:
+    """Return the name of a target's lock file: that of a temporary file, which writers remove if it is not locked."""
+    return b".%b.%b%b" % (name[:200], b"0" * 12, SUFFIX.encode())
 
 
 def lock(fd: int, how: int) -> bool:
@@ -124,6 +129,22 @@ def is_there(folder: int, name: bytes) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def rename_new(folder: int, name: bytes, new: bytes) -> None:
+    """Rename a file in an open folder, but never replace another one. Raises OSError, such as FileExistsError."""
+    try:
+        os.link(name, new, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        # Without hard links, and for folders, a check before the rename is all that is possible.
+        if is_there(folder, new):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+        os.rename(name, new, src_dir_fd=folder, dst_dir_fd=folder)
+    else:
+        with contextlib.suppress(OSError):  # the next writer removes a temporary name
+            os.unlink(name, dir_fd=folder)
 
 
 def is_named(folder: int, name: bytes, fd: int) -> bool:

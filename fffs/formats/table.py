@@ -10,9 +10,9 @@ from typing import Final
 from fffs.errors import UsageError
 from fffs.files.file import File
 from fffs.formats import bag, features, ffrecord, ofrecord, part_names, tfrecord
-from fffs.formats.bag_writer import NewBag
 from fffs.formats.features import Schema
 from fffs.formats.ffrecord_writer import FileWriter
+from fffs.formats.new_bag import NewBag
 from fffs.formats.record_writer import RecordWriter
 from fffs.formats.tfrecord_stream import TFRecordStream
 from fffs.records.index import Int64Array, RecordIndex

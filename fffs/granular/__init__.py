@@ -9,9 +9,9 @@ from __future__ import annotations
 from fffs.granular.bag_reader import BagReader
 from fffs.granular.bag_writer import BagWriter
 from fffs.granular.codecs import decoders, decoders_0_6, encoders, encoders_0_6
-from fffs.granular.reader import DatasetReader, ShardedDatasetReader
+from fffs.granular.dataset_reader import DatasetReader, ShardedDatasetReader
+from fffs.granular.dataset_writer import DatasetWriter
 from fffs.granular.sharded_writer import ShardedDatasetWriter
-from fffs.granular.writer import DatasetWriter
 
 __all__ = [
     "BagReader",

@@ -8,9 +8,9 @@ from typing import Any
 from fffs.base.paths import PathLike
 from fffs.base.views import readable_bytes
 from fffs.errors import UsageError
-from fffs.formats.bag_writer import NewBag
-from fffs.granular.output import OutputWriter
-from fffs.granular.streams import AppendedBag
+from fffs.formats.new_bag import NewBag
+from fffs.granular.bag_streams import AppendedBag
+from fffs.granular.output_writer import OutputWriter
 
 
 class _NewBag:

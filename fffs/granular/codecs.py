@@ -25,7 +25,7 @@ import numpy as np
 
 from fffs.base.exact import exact_array
 from fffs.errors import UsageError
-from fffs.granular.messages import pack, unpack
+from fffs.granular.bounded_msgpack import pack, unpack
 from fffs.granular.optional import library
 
 Codec = Callable[..., Any]

@@ -15,8 +15,8 @@ from fffs.files.pwrite import NewFile, write_at
 from fffs.formats.bag import SUFFIX
 from fffs.granular import refs
 from fffs.granular import spec as specs
+from fffs.granular.bag_streams import AppendedBag, RecordStream
 from fffs.granular.spec import Type
-from fffs.granular.streams import AppendedBag, RecordStream
 
 Blobs = Sequence[memoryview | list[memoryview]]
 """The blobs of a row: one per key, or a list for a sequence."""

@@ -11,10 +11,10 @@ from fffs.base.withblock import Writing
 from fffs.errors import UsageError
 from fffs.files.atomic_folder import make_folder
 from fffs.granular.codecs import Codec
-from fffs.granular.reader import newer_names
+from fffs.granular.dataset_reader import newer_names
+from fffs.granular.dataset_writer import DatasetWriter, Encoder
 from fffs.granular.shards import shard_name
 from fffs.granular.spec import NAME
-from fffs.granular.writer import DatasetWriter, Encoder
 
 SHARD_SIZE = 10 << 30
 

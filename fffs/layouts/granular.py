@@ -46,7 +46,7 @@ _ENDINGS = {
 
 
 @dataclass(frozen=True)
-class Key:
+class KeyLayout:
     """A key of a data set, its type, and the ending of its files. The files of a sequence are in a folder."""
 
     name: str
@@ -82,7 +82,7 @@ class DataSetFiles:
         self.n = self._first_rows[-1]
         sequences = self.shards[0].layout != "v3"
         self.keys = [
-            Key(name, kind, stored_ending(kind))
+            KeyLayout(name, kind, stored_ending(kind))
             for name, text in spec.items()
             for kind in (Type.parse(text, sequences),)
         ]
@@ -171,7 +171,7 @@ class _Parts:
         )
 
 
-def build(data: DataSetFiles, check_data: bool = True, keys: Sequence[Key] = ()) -> Tree:
+def build(data: DataSetFiles, check_data: bool = True, keys: Sequence[KeyLayout] = ()) -> Tree:
     """Build the tree of a data set. check_data: verify checksums of refs.bag, if there are any. keys: the keys of the
     data set with the endings of their files; by default those of undecoded blobs.
 

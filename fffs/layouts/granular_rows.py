@@ -20,10 +20,10 @@ from fffs.granular.codecs import decode_array
 from fffs.granular.shards import Shard
 from fffs.granular.spec import Type
 from fffs.layouts import npy
-from fffs.layouts.granular import DataSetFiles, Key
+from fffs.layouts.granular import DataSetFiles, KeyLayout
 from fffs.layouts.plain import number_names
 from fffs.layouts.refs_table import check_row
-from fffs.layouts.rows import MOST_FILES, DecodedFiles, Entries, File, Row
+from fffs.layouts.rows import MOST_FILES, DecodedFiles, Entries, FileContent, Row
 from fffs.records.store import RecordStore
 from fffs.tree.tree import Tree
 
@@ -35,7 +35,7 @@ MOST_DIMENSIONS = 32
 _HEAD = 512  # bytes at the beginning of a blob that hold dtype and shape of an array
 _INTEGERS = {"i64": "<i8", "u64": "<u8"} | {f"int({size})": f"<u{size}" for size in (1, 2, 4, 8)}
 
-_Show = Callable[["_Blob"], File]
+_Show = Callable[["_Blob"], FileContent]
 
 
 class _Blob:
@@ -49,17 +49,17 @@ class _Blob:
         """Read the first ``size`` bytes."""
         return self._store.read_range(self.record, 0, size).tobytes()
 
-    def file(self, prefix: bytes = b"", start: int = 0) -> File:
+    def file(self, prefix: bytes = b"", start: int = 0) -> FileContent:
         """Return a file of ``prefix``, followed by the bytes of the blob from ``start`` on."""
-        return File(prefix, self.record, start, self.length - start)
+        return FileContent(prefix, self.record, start, self.length - start)
 
-    def bad(self, problem: str) -> File:
+    def bad(self, problem: str) -> FileContent:
         """Return a file that cannot be read because of ``problem``."""
         file, row = self._store.locate(self.record)
-        return File(b"", self.record, 0, self.length, f"{file.index.path}: record {row}: {problem}")
+        return FileContent(b"", self.record, 0, self.length, f"{file.index.path}: record {row}: {problem}")
 
 
-def shown_keys(data: DataSetFiles, arrays: bool, numbers: bool) -> list[Key]:
+def shown_keys(data: DataSetFiles, arrays: bool, numbers: bool) -> list[KeyLayout]:
     """Return the keys of a data set with the endings of their files. arrays, numbers: as for ``GranularRows``."""
     return [_shown(key, arrays, numbers)[0] for key in data.keys]
 
@@ -85,7 +85,7 @@ def decoded_files(
     nodes[is_file] = records[tree.ref[is_file]]
     firsts = [first for first, _, _ in columns]
 
-    def load(record: int) -> File:
+    def load(record: int) -> FileContent:
         _, _, position = columns[bisect.bisect_right(firsts, record) - 1]
         return shows[position](_Blob(store, record))
 
@@ -148,14 +148,14 @@ class GranularRows:
 # ---------------------------------------------------------------- files of blobs
 
 
-def _shown(key: Key, arrays: bool, numbers: bool) -> tuple[Key, _Show]:
+def _shown(key: KeyLayout, arrays: bool, numbers: bool) -> tuple[KeyLayout, _Show]:
     """Return a key with the ending of its files, and the function that makes a file of a blob."""
     show = _array(key.type) if arrays else None
     if show is None and numbers and key.type.text in _INTEGERS:
         show = _fixed(_INTEGERS[key.type.text], ())
     if show is None:
         return key, _Blob.file
-    return Key(key.name, key.type, b".npy"), show
+    return KeyLayout(key.name, key.type, b".npy"), show
 
 
 def _array(kind: Type) -> _Show | None:
@@ -176,7 +176,7 @@ def _fixed(dtype: str, shape: tuple[int, ...]) -> _Show:
     """Return the function that shows arrays of a fixed dtype and shape."""
     prefix, size = npy.header(dtype, shape), math.prod(shape) * np.dtype(dtype).itemsize
 
-    def show(blob: _Blob) -> File:
+    def show(blob: _Blob) -> FileContent:
         if blob.length != size:
             return blob.bad(f"{blob.length} bytes for an array of {dtype} and shape {shape}")
         return blob.file(prefix)
@@ -184,7 +184,7 @@ def _fixed(dtype: str, shape: tuple[int, ...]) -> _Show:
     return show
 
 
-def _packed(blob: _Blob) -> File:
+def _packed(blob: _Blob) -> FileContent:
     """Show an array that is stored as msgpack with its dtype and shape. Raises ReadError, which may be temporary."""
     try:
         head = _parse(blob.read(_HEAD), blob.length)
@@ -192,9 +192,9 @@ def _packed(blob: _Blob) -> File:
             return blob.file(*head)
         if blob.length > LARGEST:
             return blob.bad(f"an array of {blob.length} bytes in an unusual msgpack encoding, which is too large")
-        return File(npy.encode(decode_array(blob.read(blob.length))), blob.record)
+        return FileContent(npy.encode(decode_array(blob.read(blob.length))), blob.record)
     except RecordError as error:
-        return File(b"", blob.record, 0, blob.length, str(error))
+        return FileContent(b"", blob.record, 0, blob.length, str(error))
     except ValueError as error:
         return blob.bad(f"not an array: {error}")
 

@@ -17,7 +17,7 @@ from fffs.formats.table import FORMATS, format_of
 from fffs.layouts import npy
 from fffs.layouts.escape import file_name
 from fffs.layouts.plain import number_names
-from fffs.layouts.rows import MOST_FILES, Entries, File, Row
+from fffs.layouts.rows import MOST_FILES, Entries, FileContent, Row
 from fffs.native import lib
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
@@ -35,7 +35,7 @@ class MessageRows:
         self._store = store
         self.n = store.n
         self.mtime = max(file.file.mtime_ns for file in files)
-        self.files: dict[bytes, File] = {}
+        self.files: dict[bytes, FileContent] = {}
 
     def record(self, number: int) -> int:
         """Return ``number``: row n is record n."""
@@ -112,16 +112,16 @@ class _Message(Decoded):
             entries[file_name(name)] = dict(self._named(k, *row) for k, row in zip(numbers, rows, strict=True))
         return entries
 
-    def _named(self, name: bytes, kind: int, first: int, count: int) -> tuple[bytes, File | Entries]:
+    def _named(self, name: bytes, kind: int, first: int, count: int) -> tuple[bytes, FileContent | Entries]:
         if kind == 0:
             return file_name(name), {}
         if self._kinds[kind - 1].dtype is not None:
             numbers = self._value(kind, first, count)
             assert isinstance(numbers, np.ndarray)
-            return file_name(name, b".npy"), File(npy.encode(numbers))
+            return file_name(name, b".npy"), FileContent(npy.encode(numbers))
         at = self._items + 2 * first
         words = self._tables[at : at + 2 * count].tolist()
-        files = [File(b"", self._record, a, b - a) for a, b in zip(words[::2], words[1::2], strict=True)]
+        files = [FileContent(b"", self._record, a, b - a) for a, b in zip(words[::2], words[1::2], strict=True)]
         if count == 1:
             return file_name(name), files[0]
         return file_name(name), dict(zip(number_names(count), files, strict=True))

@@ -19,7 +19,7 @@ NODE_BYTES = 400  # approximate memory of a name
 
 
 @dataclass(frozen=True)
-class File:
+class FileContent:
     """A file of a row: some bytes in memory, followed by a range of a record of the store.
 
     ``problem``: the reason if it cannot be read, else empty.
@@ -42,12 +42,12 @@ class File:
         return len(self.prefix) + NODE_BYTES
 
 
-Entries = dict[bytes, Union["File", "Entries"]]
+Entries = dict[bytes, Union["FileContent", "Entries"]]
 """The contents of a folder, by name."""
 
 
 @dataclass(frozen=True)
-class Folder:
+class RowFolder:
     """A folder of a row: name -> node, with consecutive nodes, and how many of them are folders."""
 
     nodes: dict[bytes, int]
@@ -58,13 +58,13 @@ class Row:
     """The names in one row, sorted, as numbered nodes; node 0 is the row's folder. Immutable."""
 
     def __init__(self, entries: Entries) -> None:
-        self.nodes: list[File | Folder] = []
+        self.nodes: list[FileContent | RowFolder] = []
         self.parents = [0]
         self.names = [b""]
-        contents: list[File | Entries] = [entries]
+        contents: list[FileContent | Entries] = [entries]
         self.cost = 0
         for content in contents:  # the loop appends to contents
-            if isinstance(content, File):
+            if isinstance(content, FileContent):
                 self.nodes.append(content)
                 self.cost += len(content.prefix)
                 continue
@@ -72,8 +72,8 @@ class Row:
             contents += [content[name] for name in names]
             self.names += names
             self.parents += [node] * len(names)
-            folders = sum(not isinstance(item, File) for item in content.values())
-            self.nodes.append(Folder({name: first + k for k, name in enumerate(names)}, folders))
+            folders = sum(not isinstance(item, FileContent) for item in content.values())
+            self.nodes.append(RowFolder({name: first + k for k, name in enumerate(names)}, folders))
         self.cost += NODE_BYTES * len(self.nodes)
 
     def path(self, node: int) -> bytes:
@@ -90,7 +90,7 @@ class Rows(Protocol):
 
     n: int
     mtime: int  # ns
-    files: dict[bytes, File]
+    files: dict[bytes, FileContent]
     """The files beside the rows."""
 
     def record(self, number: int) -> int:
@@ -116,4 +116,4 @@ class DecodedFiles:
 
     nodes: npt.NDArray[np.uint8]
     """uint8[nodes]: 1 for a decoded file."""
-    load: Callable[[int], File]
+    load: Callable[[int], FileContent]

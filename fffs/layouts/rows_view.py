@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from fffs.errors import UnsupportedError
 from fffs.layouts.plain import digits_for
-from fffs.layouts.rows import File, Folder, Row, Rows
+from fffs.layouts.rows import FileContent, Row, RowFolder, Rows
 from fffs.layouts.view import BLOCK_SIZE, ROOT_INODE, Attributes, NodeError, View
 from fffs.records.store import RecordStore
 from fffs.tree.builder import DIRECTORY, FILE
@@ -43,7 +43,7 @@ class RowsView(View):
             raise NodeError(errno.ESTALE)
         return inode // ROW - 1
 
-    def _node(self, inode: int) -> tuple[Row, File | Folder]:
+    def _node(self, inode: int) -> tuple[Row, FileContent | RowFolder]:
         """Return the row and the node of an inode in a row."""
         number = self._number(inode)
         row: Row = self._decoded(number, inode // ROW * ROW, self.rows.record(number))
@@ -61,7 +61,7 @@ class RowsView(View):
         if inode == ROOT_INODE:
             return Attributes(DIRECTORY, 2 + self.rows.n, BLOCK_SIZE, self.rows.mtime)
         node = self.file(inode) if self._is_beside(inode) else self._node(inode)[1]
-        if isinstance(node, File):
+        if isinstance(node, FileContent):
             return Attributes(FILE, 1, node.size, self.rows.mtime)
         return Attributes(DIRECTORY, 2 + node.folders, BLOCK_SIZE, self.rows.mtime)
 
@@ -78,7 +78,7 @@ class RowsView(View):
         row, node = self._node(inode)
         if name == b".":
             return inode
-        if not isinstance(node, Folder):
+        if not isinstance(node, RowFolder):
             raise NodeError(errno.ENOTDIR)
         child = row.parents[inode % ROW] if name == b".." else node.nodes.get(name)
         return None if child is None else inode // ROW * ROW + child
@@ -104,7 +104,7 @@ class RowsView(View):
                 ((self._names[k], ROOT_INODE + 1 + k) for k in beside),
             )
         row, folder = self._node(inode)
-        if not isinstance(folder, Folder):
+        if not isinstance(folder, RowFolder):
             raise NodeError(errno.ENOTDIR)
         first, base = next(iter(folder.nodes.values()), 0), inode // ROW * ROW  # nodes of a folder are consecutive
         above = base + row.parents[inode % ROW] if inode % ROW else ROOT_INODE
@@ -112,12 +112,12 @@ class RowsView(View):
         dots = ((b".", inode), (b"..", above))[start:]
         return itertools.chain(dots, ((row.names[child], base + child) for child in children))
 
-    def file(self, inode: int) -> File:
+    def file(self, inode: int) -> FileContent:
         """As in ``View``."""
         if self._is_beside(inode):
             return self.rows.files[self._names[inode - ROOT_INODE - 1]]
         node = self._node(inode)[1]
-        if not isinstance(node, File):
+        if not isinstance(node, FileContent):
             raise NodeError(errno.EISDIR)
         return node
 
@@ -128,7 +128,7 @@ class RowsView(View):
         if inode >= ROW and inode % ROW == 0:
             return self.rows.record(self._number(inode))
         node = self.file(inode) if self._is_beside(inode) else self._node(inode)[1]
-        if isinstance(node, Folder):
+        if isinstance(node, RowFolder):
             return None
         return node.record if node.record >= 0 else self.rows.record(self._number(inode))
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.base.withblock import Closing
-from fffs.layouts.rows import DecodedFiles, File
+from fffs.layouts.rows import DecodedFiles, FileContent
 from fffs.records.store import RecordStore
 from fffs.tree.tree import ROOT, Tree
 
@@ -89,7 +89,7 @@ class View(Closing):
         """Yield (name, inode) of a directory from a position on, ``.`` and ``..`` first. The order never changes."""
         raise NotImplementedError
 
-    def file(self, inode: int) -> File:
+    def file(self, inode: int) -> FileContent:
         """Return where a file's bytes are."""
         raise NotImplementedError
 
@@ -178,13 +178,13 @@ class TreeView(View):
         found = self.tree.entries(node, max(start - 2, 0))
         return itertools.chain(dots, ((name, child + 1) for name, child in found))
 
-    def file(self, inode: int) -> File:
+    def file(self, inode: int) -> FileContent:
         """As in ``View``."""
         node = self._node(inode)
         if not stat.S_ISREG(self._mode[node]):
             raise NodeError(errno.EISDIR)
         record = self._ref[node]
-        return File(record=record, length=self.store.length(record))
+        return FileContent(record=record, length=self.store.length(record))
 
     def target(self, inode: int) -> bytes:
         """As in ``View``."""
@@ -232,7 +232,7 @@ class TreeView(View):
 
 
 class DecodedTreeView(TreeView):
-    """Shows a tree in which some files are decoded on demand. An item is a File, and its number that of its record."""
+    """Shows a tree in which some files are decoded on demand. The number of an item is that of its record."""
 
     def __init__(self, tree: Tree, store: RecordStore, decoded: DecodedFiles, warnings: Sequence[str] = ()) -> None:
         super().__init__(tree, store, warnings)
@@ -248,11 +248,11 @@ class DecodedTreeView(TreeView):
         size = max(file.size, 1) if file.problem else file.size
         return found._replace(size=size, lasts=not file.problem)  # an unreadable source may become readable
 
-    def file(self, inode: int) -> File:
+    def file(self, inode: int) -> FileContent:
         """As in ``View``."""
         file = super().file(inode)
         return self._decoded(file.record, inode, file.record) if self._is_decoded[inode - 1] else file
 
-    def decode(self, number: int) -> File:
+    def decode(self, number: int) -> FileContent:
         """As in ``View``."""
         return self._load(number)

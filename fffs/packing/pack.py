@@ -19,7 +19,7 @@ from fffs.files.atomic import AtomicFile
 from fffs.files.dirfd import close
 from fffs.formats.ffrecord import SUFFIX
 from fffs.packing.pack_file import PIECE, PackFile
-from fffs.packing.scan import FileToPack, Output, Scan, SourceFolder, open_source, scan_folder
+from fffs.packing.scan import ExcludedOutput, FileToPack, Scan, SourceFolder, open_source, scan_folder
 from fffs.tree.builder import TreeBuilder
 from fffs.tree.tree import Tree
 
@@ -82,7 +82,7 @@ def packed_folder(
     if not target.endswith(SUFFIX):
         raise UsageError(f"{target}: the name of a packed folder must end in {SUFFIX}")
     with writing(target):
-        output = Output(os.fsencode(target))
+        output = ExcludedOutput(os.fsencode(target))
     with contextlib.ExitStack() as stack:
         with open_source(os.fsencode(dirname)) as source:
             # Scan first: creating the output may change the modification time of a folder that is packed.

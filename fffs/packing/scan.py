@@ -59,7 +59,7 @@ def nearest_mtime(nanoseconds: int, shown: Callable[[], str], warn: Callable[[st
     return nearest
 
 
-class Output:
+class ExcludedOutput:
     """The file that the scanned folder is packed into. If it lies inside, it and its temporary files are left out.
 
     It is recognised by its folder and name, not by its inode: other names of an existing output are packed.
@@ -135,7 +135,7 @@ def open_source(folder: bytes) -> Iterator[SourceFolder]:
         close(fd)
 
 
-def scan_folder(source: SourceFolder, output: Output | None, warn: Callable[[str], None]) -> Scan:
+def scan_folder(source: SourceFolder, output: ExcludedOutput | None, warn: Callable[[str], None]) -> Scan:
     """Scan a folder depth first, the names of each folder sorted by their bytes. This is the order of the records.
 
     Args:
@@ -153,7 +153,9 @@ def scan_folder(source: SourceFolder, output: Output | None, warn: Callable[[str
 
 
 class _Scanner:
-    def __init__(self, source: SourceFolder, output: Output | None, warn: Callable[[str], None], way: Way) -> None:
+    def __init__(
+        self, source: SourceFolder, output: ExcludedOutput | None, warn: Callable[[str], None], way: Way
+    ) -> None:
         self.source, self.output, self.warn, self.way = source, output, warn, way
         # For files with several names: inode or identity -> the node and first path of each such file.
         self.linked: dict[tuple[int, ...], list[tuple[int, bytes]]] = {}

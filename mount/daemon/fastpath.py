@@ -21,7 +21,7 @@ from fffs.layouts.view import TreeView, View
 from fffs.mount.daemon.handshake import Device
 from fffs.mount.daemon.reports import Reports
 from fffs.mount.fs.attributes import FOREVER
-from fffs.mount.fs.failures import Failures
+from fffs.mount.fs.failed_reads import Failures
 from fffs.mount.fs.reading import LARGEST_READ
 from fffs.mount.options import MountOptions
 from fffs.mount.system.mounts import mounts

@@ -10,7 +10,7 @@ import trio
 
 from fffs.errors import ReadError
 from fffs.layouts.view import TreeView
-from fffs.mount.fs.failures import Failures
+from fffs.mount.fs.failed_reads import Failures
 
 # Limits of records that are explained at a time, and of their bytes: each is read again completely.
 BATCH = 256

@@ -118,7 +118,7 @@ class _Session:
 
     def run(self) -> None:
         job = self._job
-        fd = kernel.attach(kernel.Request(job.mountpoint, job.name, job.options.allow_other, job.options.noexec))
+        fd = kernel.attach(kernel.MountRequest(job.mountpoint, job.name, job.options.allow_other, job.options.noexec))
         try:
             self._place = Place(job.mountpoint, fd, self._table)
             self._connection = fastpath.connect(fd, self._view, job.options, job.debug)

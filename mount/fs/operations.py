@@ -17,10 +17,10 @@ from typing import Any, NoReturn, TypeVar
 import pyfuse3
 
 from fffs.errors import ReadError, RecordError, SourceChangedError
-from fffs.layouts.rows import File
+from fffs.layouts.rows import FileContent
 from fffs.layouts.view import ROOT_INODE, NodeError, NotDecoded, View
 from fffs.mount.fs.attributes import Presenter
-from fffs.mount.fs.failures import Failures
+from fffs.mount.fs.failed_reads import Failures
 from fffs.mount.fs.reading import Reading
 from fffs.mount.fs.statistics import COUNTED, Statistics
 from fffs.mount.options import MountOptions
@@ -89,7 +89,7 @@ class Operations(pyfuse3.Operations):
             attributes = await self._ask(self._view.attributes, inode)
         return self._presenter.entry(inode, attributes)
 
-    async def _file(self, inode: int) -> File:
+    async def _file(self, inode: int) -> FileContent:
         """Return where the bytes of a file are. EIO if it cannot be decoded."""
         file = await self._ask(self._view.file, inode)
         if file.problem:

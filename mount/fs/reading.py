@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import trio
 
-from fffs.layouts.rows import File
+from fffs.layouts.rows import FileContent
 from fffs.layouts.view import CAPACITY, NotDecoded, View
 from fffs.native import lib
 
@@ -59,7 +59,7 @@ class Reading:
         finally:
             self._decoding.pop(missing.number).set()
 
-    async def read(self, file: File, start: int, size: int) -> Any:
+    async def read(self, file: FileContent, start: int, size: int) -> Any:
         """Return bytes of a file: fewer than size only at its end. The buffer is valid until the next read."""
         head = file.prefix[start : start + size]
         begin = max(start - len(file.prefix), 0)

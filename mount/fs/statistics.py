@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from fffs.mount.fs.failures import Failures
+from fffs.mount.fs.failed_reads import Failures
 from fffs.mount.fs.latency import BUCKETS, bucket, percentile
 from fffs.records.store import RecordStore
 

@@ -29,7 +29,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
-class Request:
+class MountRequest:
     """A request to mount: the mount point, the name of the source, and the options for the kernel."""
 
     mountpoint: str
@@ -42,7 +42,7 @@ class BusyError(MountError):
     """The mount is in use."""
 
 
-def attach(request: Request) -> int:
+def attach(request: MountRequest) -> int:
     """Mount, and return the descriptor that the kernel's requests are read from. Closing it ends the connection.
 
     Raises:
@@ -59,7 +59,7 @@ def attach(request: Request) -> int:
     return _attach_as_user(request)
 
 
-def _attach_as_root(request: Request) -> int:
+def _attach_as_root(request: MountRequest) -> int:
     try:
         fd = above_standard(os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
@@ -95,7 +95,7 @@ def _mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, 
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def _attach_as_user(request: Request) -> int:
+def _attach_as_user(request: MountRequest) -> int:
     """Mount by fusermount3, which sends the descriptor over the socket whose number is in ``_FUSE_COMMFD``."""
     # fusermount3 splits options at commas that have no backslash before them.
     source = request.source.replace("\\", "\\\\").replace(",", "\\,")

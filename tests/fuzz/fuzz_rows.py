@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 from frame_files import OFRECORD, TFRECORD, of_frame, tf_frame
-from inside import Folder, LocalFile, Row, find_format, load_shown
-from inside import RowFile as File
+from inside import FileContent, LocalFile, Row, RowFolder, find_format, load_shown
 
 from fffs.errors import RecordError
 from fuzz import fuzz_bag, messages
@@ -31,20 +30,20 @@ class _Shown:
     def items(self, node: int) -> list[tuple[bytes, int]]:
         """(name, node) of a folder's entries, once they were found to be names."""
         folder = self._row.nodes[node]
-        assert isinstance(folder, Folder)
+        assert isinstance(folder, RowFolder)
         for name, child in folder.nodes.items():
             assert name not in (b"", b".", b"..")
             assert len(name) <= 255
             assert not re.search(rb"[\0-\x1f\x7f/]", name)
             assert self._row.names[child] == name
             assert self._row.parents[child] == node
-        assert folder.folders == sum(isinstance(self._row.nodes[k], Folder) for k in folder.nodes.values())
+        assert folder.folders == sum(isinstance(self._row.nodes[k], RowFolder) for k in folder.nodes.values())
         return list(folder.nodes.items())
 
     def content(self, node: int) -> bytes:
         """The bytes of a file."""
         file = self._row.nodes[node]
-        assert isinstance(file, File)
+        assert isinstance(file, FileContent)
         assert not file.problem
         assert file.length == 0 or (file.record == 0 and file.start + file.length <= len(self._record))
         data = file.prefix + self._record[file.start : file.start + file.length]
@@ -53,7 +52,7 @@ class _Shown:
 
     def feature(self, name: bytes, node: int) -> tuple[bytes, Any]:
         """The name without its ending, and a list as ``messages`` has it."""
-        if isinstance(self._row.nodes[node], Folder):
+        if isinstance(self._row.nodes[node], RowFolder):
             items = self.items(node)
             assert [int(item) for item, _ in items] == list(range(len(items)))
             return name, ("bytes", [self.content(child) for _, child in items])

@@ -90,6 +90,8 @@ class NewBag(RecordWriter):
 
     def _commit(self) -> None:
         try:
+            for file in filter(None, (self._file, self._table)):
+                file.sync()
             # Between the files of a pair no other writer may put its own, in whatever layout.
             with only_writer(self._file):
                 refuse_target(self.fname, "v1" if self._table is None else "v3")

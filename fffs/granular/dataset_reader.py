@@ -11,7 +11,7 @@ from fffs.base.paths import PathLike
 from fffs.errors import SourceNotFoundError, UsageError
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
-from fffs.granular.rows import RowReader
+from fffs.granular.row_reader import RowReader
 from fffs.granular.shards import find_shards, is_shard, shard_name
 
 

@@ -13,7 +13,7 @@ from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
 from fffs.granular.codecs import encoders as supplied
 from fffs.granular.columns import GrownColumns, NewColumns
-from fffs.granular.output import OutputWriter
+from fffs.granular.output_writer import OutputWriter
 from fffs.granular.spec import Type
 
 
