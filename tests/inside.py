@@ -23,6 +23,7 @@ fffs.native.engine
 fffs.mount.daemon.fastpath
 fffs.files.file_systems
 fffs.formats.frames
+fffs.files.atomic
 fffs.layouts.granular=granular_layout
 fffs.records.identity
 fffs.records.index_cache

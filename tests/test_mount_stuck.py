@@ -108,6 +108,33 @@ print(os.read(ours, 5000).decode())
     assert "15 lines are missing here" in done.stdout
 
 
+def test_a_system_log_that_accepts_no_connection_does_not_stop_a_daemon(tmp_path: Path) -> None:
+    code = """
+import logging, socket, sys, time
+from fffs.mount.daemon import log
+log.SYSTEM_LOG, log.PATIENCE = sys.argv[1], 0.5
+server, waiting = socket.socket(socket.AF_UNIX), []
+server.bind(sys.argv[1])
+server.listen(0)
+while True:
+    waiting.append(socket.socket(socket.AF_UNIX))
+    waiting[-1].setblocking(False)
+    try:
+        waiting[-1].connect(sys.argv[1])
+    except BlockingIOError:
+        break
+ours = log.DaemonLog()
+print("begun", flush=True)
+ours.leave_terminal()
+logging.error("a line")
+assert not log.write_out()
+sys.exit(3)
+"""
+    command = [sys.executable, "-c", code, tmp_path / "log"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "begun\n"), "1: its log accepts no lines at the end"
+
+
 def test_a_daemon_hears_signals_that_its_parent_blocks(damaged: Path, tmp_path: Path) -> None:
     code = (
         "import signal, sys, fffs.mount\n"

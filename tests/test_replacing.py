@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import AtomicFile, LocalFile, Sources, keep_checksums, pair
+from inside import AtomicFile, LocalFile, Sources, atomic, keep_checksums, pair
 
 import fffs
 from fffs.errors import SourceChangedError, SourceNotFoundError, UsageError, WriteError
@@ -123,6 +123,22 @@ def test_a_name_that_another_process_keeps_locked_is_an_error(tmp_path: Path, mo
         assert records_of(bag_of(tmp_path / "other.bag", NEW)) == NEW
     assert records_of(path) == OLD
     assert not [name for name in os.listdir(tmp_path) if name.endswith("-tmp")]
+
+
+def test_a_file_in_place_does_not_look_as_if_it_were_appended_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer still syncs the folder, which may take seconds; another one may begin to replace it."""
+    path, looked = tmp_path / "x.bag", []
+
+    def look() -> None:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        looked.append(path.read_bytes())
+
+    before(monkeypatch, atomic, "sync_place", look, at=2)
+    bag_of(path, NEW, "v1")
+    assert looked == [path.read_bytes()]
 
 
 def test_a_lock_that_a_killed_writer_left_is_taken_and_removed(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from types import TracebackType
@@ -23,7 +24,7 @@ from fffs.files.dirfd import FOLDER, close
 from fffs.files.early import EarlyWriting
 from fffs.files.local import LocalFile
 from fffs.files.rights import new_mode, rights_at, rights_of, set_mode
-from fffs.files.temporary import create_locked_file, is_named, remove_leftover_files, rename_new
+from fffs.files.temporary import create_locked_file, is_named, lock, remove_leftover_files, rename_new
 
 # The suffix of the file that holds the checksums of another: see fffs.records.sidecar.
 CHECKSUMS = ".fffs-crc"
@@ -102,6 +103,9 @@ class AtomicFile:
             checksums.move()  # before the rename: after a crash, old checksums must not be beside the new file
             self._take_name()
             self.in_place = True
+            # Keeps the file from being taken for a leftover; an exclusive lock would say that it is appended to.
+            with contextlib.suppress(OSError):
+                lock(self.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
             checksums.bring_back()
             self.discard()

@@ -88,14 +88,31 @@ class DaemonLog:
         self._lines.write_out()
         self._lines.writer.handlers = tuple(h for h in self._lines.writer.handlers if h is not self._terminal)
         if not self._file and os.path.exists(SYSTEM_LOG):
-            handler = logging.handlers.SysLogHandler(SYSTEM_LOG, logging.handlers.SysLogHandler.LOG_DAEMON)
-            self._add(handler, f"fffs[{os.getpid()}]: %(message)s")
+            self._add(_SystemLog(), f"fffs[{os.getpid()}]: %(message)s")
         null = os.open(os.devnull, os.O_RDWR)
         # libfuse and a crashing interpreter write to stderr only.
         written = self._file.stream.fileno() if self._file and self._file.stream else null
         for fd, target in enumerate((null, written, written)):
             os.dup2(target, fd)
         os.close(null)
+
+
+class _SystemLog(logging.Handler):
+    """Connects to the system log in the thread that writes: connecting to a stopped one never returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._connected: logging.Handler | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            if self._connected is None:
+                self._connected = logging.handlers.SysLogHandler(SYSTEM_LOG, logging.handlers.SysLogHandler.LOG_DAEMON)
+                self._connected.setFormatter(self.formatter)
+                self._connected.handleError = self.handleError  # type: ignore[method-assign]
+            self._connected.emit(record)
+        except OSError:
+            self.handleError(record)
 
 
 def write_out() -> bool:
