@@ -1,8 +1,8 @@
-"""fffs: one file for millions of small ones. Verified batched reads of FFRecord files, packed folders, and a mount.
+"""fffs stores millions of small files in one: verified batched reads of FFRecord files, packed folders, and a mount.
 
-Reading records: ``open``, ``FileReader``. Writing them: ``FileWriter``. A folder in one file: ``pack_folder``,
-``PackedFolder``, ``unpack``. From and to other formats: ``convert``. Mounting: ``fffs.mount`` (needs
-``pip install 'fffs[mount]'``) or ``fffs mount`` on the command line.
+Read records with ``open`` or ``FileReader``, write them with ``FileWriter``. Put a folder into one file with
+``pack_folder``, read it with ``PackedFolder`` or ``unpack``. Use other formats with ``convert``. Mount with
+``fffs.mount`` (needs ``pip install 'fffs[mount]'``) or ``fffs mount`` on the command line.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
     "unpack",
 ]
 
-# Loaded when first asked for: commands that read no records (mount, umount, --help) start without numpy and the engine.
+# Imported on first use: commands that read no records (mount, umount, --help) start without numpy and the engine.
 _HOMES = {
     "FileReader": "fffs.reader",
     "FileWriter": "fffs.writer",
@@ -56,7 +56,7 @@ _HOMES = {
     "unpack": "fffs.packing.unpack",
 }
 
-# Submodules that are loaded when somebody writes fffs.name, as if they had been imported.
+# Submodules that are imported on first access to fffs.name.
 _MODULES = ("granular", "mount", "ofrecord", "tfrecord", "torch", "utils")
 
 

@@ -1,4 +1,4 @@
-"""``python -m fffs`` is the ``fffs`` program."""
+"""``python -m fffs`` runs the ``fffs`` program."""
 
 from fffs.cli.parser import main
 

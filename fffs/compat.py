@@ -1,4 +1,4 @@
-"""Standing in for ``ffrecord``: its module names, so that code and pickles that name them find this package."""
+"""Replaces ``ffrecord``: provides its module names, so that code and pickles that refer to them find this package."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ STANDIN = os.path.join(os.path.dirname(__file__), "standin")
 
 
 def checkFsAlign(path: PathLike) -> bool:  # noqa: N802 - ffrecord's name
-    """Whether a path is on a file system that asks for aligned reads. Never: the engine needs no alignment."""
+    """Return whether reads from a path must be aligned. Always False: the engine needs no alignment. Raises OSError."""
     os.stat(path)
     return False
 
 
 def install_as_ffrecord() -> None:
-    """Make ``import ffrecord`` and its submodules give this package, here and in ``multiprocessing`` children.
+    """Make ``import ffrecord`` and its submodules import this package, here and in ``multiprocessing`` children.
 
-    Call it before anything imports ffrecord. Unpickling of objects that name ``ffrecord.fileio.FileReader`` works then,
-    too. ``ffrecord.torch`` is ``fffs.torch``, imported when first asked for.
+    Call it before anything imports ffrecord. Pickles that refer to ``ffrecord.fileio.FileReader`` can then be loaded,
+    too. ``ffrecord.torch`` is ``fffs.torch``, imported on first use.
     """
-    package = types.ModuleType("ffrecord", "fffs, under the name of the library it stands in for.")
+    package = types.ModuleType("ffrecord", "fffs, under the name of the library that it replaces.")
     package.__path__ = []  # a package, so that its submodules can be imported
     modules = {
         "ffrecord": package,
@@ -52,7 +52,7 @@ def install_as_ffrecord() -> None:
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
     if STANDIN not in sys.path:
-        sys.path.insert(0, STANDIN)  # spawned processes get the path, and nothing else of this
+        sys.path.insert(0, STANDIN)  # spawned processes inherit only the path
 
 
 def _module(name: str, **attributes: Any) -> types.ModuleType:
@@ -63,7 +63,7 @@ def _module(name: str, **attributes: Any) -> types.ModuleType:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds ``ffrecord.torch`` and what is in it: later, because torch takes seconds to import."""
+    """Finds ``ffrecord.torch`` and its submodules when they are imported, because importing torch takes seconds."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
@@ -74,11 +74,11 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Gives a module of ours under ffrecord's name: the same object, so that its classes are the same, too."""
+    """Loads a module of fffs under ffrecord's name. It is the same object, so its classes are the same, too."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         return None
 
     def exec_module(self, module: types.ModuleType) -> None:
         ours = importlib.import_module("fffs" + module.__name__.removeprefix("ffrecord"))
-        sys.modules[module.__name__] = ours  # import takes what it finds here then
+        sys.modules[module.__name__] = ours  # import returns the module that it finds here afterwards

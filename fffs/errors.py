@@ -1,12 +1,12 @@
-"""The exceptions of fffs, each with the exit code that a command ends with.
+"""The exceptions of fffs, each with the exit code of commands.
 
-Each is also the built-in exception that a Python user would catch, or code written for ffrecord, which raised
+Each is also the built-in exception that Python code usually catches, or code written for ffrecord, which raises
 ``RuntimeError`` for nearly everything::
 
     FffsError (Exception)
     ├── UsageError (ValueError)
     ├── SourceNotFoundError (FileNotFoundError)
-    ├── FormatError (RuntimeError, ValueError)     the file is not what it should be
+    ├── FormatError (RuntimeError, ValueError)     the file is not of the expected format
     │   ├── MetadataError                          checksum or structure of the header or tree is wrong
     │   ├── UnfinishedFileError                    its writer never finished
     │   └── UnsupportedError                       a newer version, or an unknown kind
@@ -15,7 +15,7 @@ Each is also the built-in exception that a Python user would catch, or code writ
     │   └── TruncatedError                         the file ends before the record does
     ├── ReadError (OSError)                        the operating system could not read
     ├── WriteError (OSError)                       the operating system could not write
-    ├── SourceChangedError (RuntimeError)          a file changed while it was packed, read, ...
+    ├── SourceChangedError (RuntimeError)          a file changed while it was packed, converted or read
     ├── WriterError (RuntimeError)                 too many records, too few, a closed writer
     ├── ClosedError (RuntimeError, ValueError)
     ├── RecordIndexError (IndexError)              no record of that number
@@ -52,7 +52,7 @@ class Exit(IntEnum):
     meaning: str
 
     def __new__(cls, code: int, meaning: str) -> Exit:
-        """A member is an int."""
+        """Create a member, which is an int with a meaning."""
         member = int.__new__(cls, code)
         member._value_ = code
         member.meaning = meaning
@@ -60,13 +60,13 @@ class Exit(IntEnum):
 
 
 class FffsError(Exception):
-    """Anything that fffs raises on purpose. ``str()`` is one line that says what to do."""
+    """Base class of all exceptions of fffs. ``str()`` is one line that says what to do."""
 
     exit_code = Exit.UNEXPECTED
 
 
 class UsageError(FffsError, ValueError):
-    """The call itself is wrong: an argument, an option, a combination of them."""
+    """An argument, an option, or a combination of them is wrong."""
 
     exit_code = Exit.USAGE
 
@@ -78,7 +78,7 @@ class SourceNotFoundError(FffsError, FileNotFoundError):
 
 
 class FormatError(FffsError, RuntimeError, ValueError):
-    """The file is not of the format it should be."""
+    """The file is not of the expected format."""
 
     exit_code = Exit.FORMAT
 
@@ -92,13 +92,13 @@ class UnfinishedFileError(FormatError):
 
 
 class UnsupportedError(FormatError):
-    """The file is of a version or kind this release does not know."""
+    """This release does not support the version or kind of the file."""
 
 
 class RecordError(FffsError, RuntimeError):
-    """One record cannot be given out; the others can.
+    """One record cannot be read; the others can.
 
-    ``path`` is the file, ``record`` the number in that file, ``number`` the number in the store it was read through.
+    ``path`` is the file, ``record`` the number in that file, ``number`` the number in the store that read it.
     """
 
     exit_code = Exit.RECORDS
@@ -111,7 +111,7 @@ class RecordError(FffsError, RuntimeError):
 
 
 class ChecksumError(RecordError):
-    """A record's bytes do not have its checksum."""
+    """The bytes of a record do not match its checksum: ``expected`` is the stored one, ``actual`` that of the bytes."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class _SystemError(FffsError, OSError):
     verb = "access"
 
     def __init__(self, errno: int | None, filename: str, detail: str = "") -> None:
-        errno = errno or EIO  # Python's own OSErrors may have none, and 0 would read as success
+        errno = errno or EIO  # Python's own OSErrors may have no errno, and 0 would mean success
         super().__init__(errno, os.strerror(errno), filename)
         self.detail = detail
 
@@ -159,7 +159,7 @@ class ReadError(_SystemError):
 
 
 class WriteError(_SystemError):
-    """The operating system could not write. The target is as it was, unless ``detail`` says that it is in place."""
+    """The operating system could not write. The target is unchanged, unless ``detail`` says that it is in place."""
 
     exit_code = Exit.WRITE
     verb = "write"
@@ -172,7 +172,7 @@ class SourceChangedError(FffsError, RuntimeError):
 
 
 class WriterError(FffsError, RuntimeError):
-    """A writer was given too many records, too few, or was used after it was closed."""
+    """A writer got too many records or too few, or was used after it was closed."""
 
     exit_code = Exit.USAGE
 
@@ -200,7 +200,7 @@ class MountError(FffsError, RuntimeError):
 
 
 class DeadMountError(MountError):
-    """The daemon behind a mount point is gone, and the mount point is still there."""
+    """The daemon of a mount is gone, but the mount still exists."""
 
 
 class EngineError(FffsError, RuntimeError):

@@ -1,4 +1,4 @@
-"""OFRecord files (OneFlow's): records to Python and back, writing, folders of parts. OneFlow is not needed."""
+"""OFRecord files (OneFlow's): decodes and encodes records, writes files, finds parts. OneFlow is not needed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def decode(message: Any) -> Features:
     """Decode an ``OFRecord``.
 
     Args:
-        message: its bytes, as any buffer.
+        message: its bytes, in any buffer.
 
     Returns:
-        Name -> list of ``bytes``, or an array of float32, float64, int32 or int64 (writable, 1-D); None for a feature
-        of no kind.
+        Name -> list of ``bytes``, or an array of float32, float64, int32 or int64 (writable, 1-D), or None for a
+        feature without a kind.
 
     Raises:
-        MessageError: it is damaged.
+        MessageError: the message is damaged.
 
     """
     features, _ = decode_features(as_bytes(message), lib.FFFS_SCHEMA_OFRECORD, OFRECORD)
@@ -34,14 +34,13 @@ def decode(message: Any) -> Features:
 
 
 def encode(features: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> bytes:
-    """Encode an ``OFRecord``, the features sorted by the UTF-8 bytes of their names.
+    """Encode an ``OFRecord``, with the features sorted by the UTF-8 bytes of their names.
 
     Args:
         features: name -> bytes or str or a list of them; a number, a list of numbers or a 1-D array of them; None for a
-            feature of no kind. Arrays are of the kind of their type, or of the next that holds all its numbers;
-            Python's integers become an int64_list, its floats a double_list, an empty list a bytes_list.
-        kinds: name -> "bytes_list", "float_list", "double_list", "int32_list" or "int64_list", for values whose type
-            does not say what is wanted.
+            feature without a kind. An array becomes the narrowest kind that holds all numbers of its dtype. Python
+            integers become an int64_list, Python floats a double_list, an empty list a bytes_list.
+        kinds: name -> "bytes_list", "float_list", "double_list", "int32_list" or "int64_list", to choose another kind.
 
     Raises:
         UsageError: a value cannot be encoded, or not as that kind.

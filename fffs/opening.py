@@ -1,4 +1,4 @@
-"""fffs.open: a reader for anything that holds records."""
+"""fffs.open: opens any source of records."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def open(  # called as fffs.open
     check_data: bool = True,
     format: str | None = None,
 ) -> AnyReader:
-    """Open a record file, a folder of parts or shards, or a granular data set, whatever its format.
+    """Open a record file, a folder of parts or shards, or a granular data set, in any format.
 
-    All readers have ``n``, ``read(indices)`` (a list, read in one batch), ``read_one(index)`` and ``close``, and are
-    context managers; they may be used from threads and after fork, and can be pickled.
+    All readers have ``n``, ``read(indices)`` (reads one batch, returns a list), ``read_one(index)`` and ``close``, and
+    are context managers. They may be used from any thread and after fork, and can be pickled.
 
     Args:
-        path: the file; a folder; or a list of files, which are numbered through.
-        check_data: compare the checksums of records, where the format has them.
+        path: a file, a folder, or a list of files whose records are numbered consecutively.
+        check_data: compare the checksums of records, if the format has them.
         format: "ffrecord", "tfrecord", "ofrecord" or "bag", for files that are not recognised by content and name.
 
     Returns:
-        ``FileReader`` for record files of every format: records are 1-D uint8 arrays. ``fffs.granular.BagReader`` for
-        ``.bagz``, whose records are decompressed. ``fffs.granular.DatasetReader`` or ``ShardedDatasetReader`` for
-        a data set's folder: records are rows, dictionaries of decoded values.
+        ``FileReader`` for record files of all formats: records are 1-D uint8 arrays. ``fffs.granular.BagReader`` for a
+        ``.bagz``: records are decompressed. ``fffs.granular.DatasetReader`` or ``ShardedDatasetReader`` for the folder
+        of a data set: records are rows, dictionaries of decoded values.
 
     Raises:
         SourceNotFoundError, FormatError, MetadataError, ReadError, UsageError.

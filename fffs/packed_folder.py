@@ -1,4 +1,4 @@
-"""PackedFolder: a packed folder as names and bytes, without mounting it."""
+"""PackedFolder: reads files and lists names in a packed folder, without mounting it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ from fffs.records.reopening import refuse_others, refuse_replaced
 
 
 class PackedFolder(Closing):
-    """The files and folders of one packed folder, or of several as one (the first wins).
+    """The files and folders of one packed folder, or of several merged into one (the first that has a path counts).
 
-    Paths are relative to the packed folder and normalised lexically (``./a``, ``a/``, ``a//b``); ``""`` and ``"."``
-    are the folder itself; absolute paths and ``..`` never exist. Symbolic links are followed as long as they stay
-    inside.
+    Paths are relative to the packed folder and normalised lexically (``./a``, ``a/``, ``a//b``). ``""`` and ``"."``
+    are the folder itself; absolute paths and ``..`` never exist. Symbolic links are followed inside the folder.
 
-    May be used from any thread, and after fork in parent and child. Can be pickled and copied: the copy opens the
-    file anew, and raises SourceChangedError where it is another one, as ``FileReader``.
+    May be used from any thread, and after fork in parent and child. Can be pickled and copied: as with ``FileReader``,
+    the copy opens the files again and raises SourceChangedError if they are different.
     """
 
     def __init__(self, fname: PathLike | list[Any] | tuple[Any, ...], check_data: bool = True) -> None:
-        """fname: the packed file, or a folder or list of them. check_data: compare checksums at every read.
+        """Open packed files. fname: one, a folder, or a list of them. check_data: compare checksums at every read.
 
         Raises:
-            FormatError: it is no packed folder, or damaged. MetadataError: its tree is damaged.
+            FormatError: a file is damaged, or not a packed folder. MetadataError: its tree is damaged.
             SourceNotFoundError, ReadError, UsageError: as ``FileReader``.
 
         """
@@ -43,17 +42,17 @@ class PackedFolder(Closing):
 
     @property
     def fnames(self) -> list[str]:
-        """The packed files."""
+        """The paths of the packed files."""
         return [file.index.path for file in self._view.store.files]
 
     @property
     def reader(self) -> FileReader:
-        """A FileReader of the same files, opened when first asked for. Raises SourceChangedError: others are there."""
+        """A FileReader of the same files, opened on first use. Raises SourceChangedError if they were replaced."""
         if self._view.store.closed:
             raise ClosedError(f"{self.fnames[0]}: the reader has been closed")
         if self._reader is None:
             reader = FileReader(self.fnames, self.check_data)
-            refuse_others(reader.store, self._view.store.identity)  # names of one, bytes of another
+            refuse_others(reader.store, self._view.store.identity)  # otherwise names and bytes might not match
             self._reader = reader
         return self._reader
 
@@ -62,43 +61,43 @@ class PackedFolder(Closing):
     def _node(self, path: PathLike) -> int | None:
         try:
             return self._view.tree.follow(os.fsencode(path))
-        except UnicodeEncodeError:  # text that is no name of any file
+        except UnicodeEncodeError:  # no file can have this name
             return None
 
     def exists(self, path: PathLike) -> bool:
-        """Whether there is a file or folder at path."""
+        """Return whether there is a file or folder at path."""
         return self._node(path) is not None
 
     def is_file(self, path: PathLike) -> bool:
-        """Whether there is a file at path."""
+        """Return whether there is a file at path."""
         node = self._node(path)
         return node is not None and self._view.tree.is_file(node)
 
     def is_dir(self, path: PathLike) -> bool:
-        """Whether there is a folder at path."""
+        """Return whether there is a folder at path."""
         node = self._node(path)
         return node is not None and self._view.tree.is_dir(node)
 
     def num_files(self) -> int:
-        """How many records of files there are: hard links count once."""
+        """Return the number of records of files. Hard links count once."""
         return self._view.store.n - len(self._view.store.files)
 
     def list(
         self, path: PathLike | None = None, list_file: bool = True, list_dir: bool = True, recursive: bool = False
     ) -> list[str]:
-        """The names in a folder.
+        """Return the names in a folder, without dangling links.
 
         Args:
             path: the folder; None is the packed folder itself.
-            list_file: include files, also links to files.
-            list_dir: include folders, also links to folders.
-            recursive: descend into folders (not into links), each folder's name before what it holds.
+            list_file: include files and links to files.
+            list_dir: include folders and links to folders.
+            recursive: include the content of subfolders (not of links), after the name of each.
 
         Returns:
-            Paths relative to the listed folder, sorted by their bytes in each folder.
+            Paths relative to the listed folder; in each folder sorted by their bytes.
 
         Raises:
-            EntryNotFoundError: it is not there. UsageError: it is no folder.
+            EntryNotFoundError: there is no such path. UsageError: the path is not a folder.
 
         """
         tree = self._view.tree
@@ -112,7 +111,7 @@ class PackedFolder(Closing):
         return [os.fsdecode(name) for name, mode in self._modes(base, found) if (list_dir if mode else list_file)]
 
     def _modes(self, base: bytes, found: Iterable[tuple[bytes, int]]) -> Iterator[tuple[bytes, bool]]:
-        """(name, whether it is a folder) of what was found; links that lead nowhere are left out."""
+        """Yield (name, whether it is a folder) for entries that were found, without dangling links."""
         tree = self._view.tree
         for name, node in found:
             target: int | None = node
@@ -132,11 +131,12 @@ class PackedFolder(Closing):
         return self._view.tree.record(node)
 
     def read(self, paths: PathLike | Iterable[PathLike]) -> Any:
-        """Read files in one batch: a list of 1-D writable uint8 arrays in the order asked; a single path gives a
-        single array.
+        """Read files in one batch. Return a 1-D writable uint8 array per path, in a list in the same order. For a
+        single path return a single array.
 
         Raises:
-            EntryNotFoundError, UsageError (a folder), ChecksumError, TruncatedError, ReadError, ClosedError.
+            EntryNotFoundError, UsageError (a folder), ChecksumError, TruncatedError, SourceChangedError, ReadError,
+            ClosedError.
 
         """
         if isinstance(paths, (str, bytes, os.PathLike)):
@@ -149,10 +149,10 @@ class PackedFolder(Closing):
         return self._view.store.read_one(self._record(path))
 
     def read_range(self, path: PathLike, start: int, stop: int) -> UInt8Array:
-        """The bytes of one file from start to stop (both clipped to it) as a 1-D writable uint8 array.
+        """Return the bytes of one file from start to stop (both limited to its size) as a 1-D writable uint8 array.
 
-        Where a large file has block checksums, only the blocks around the range are read and checked. Raises what
-        ``read`` raises.
+        If the file has block checksums, only the blocks around the range are read and checked. Raises what ``read``
+        raises.
         """
         return self._view.store.read_range(self._record(path), start, stop)
 
@@ -174,5 +174,5 @@ class PackedFolder(Closing):
 
 
 def not_found(path: str, pack: str) -> EntryNotFoundError:
-    """The error for a path that is not in a pack."""
+    """Return the error for a path that is not in a pack."""
     return EntryNotFoundError(f"{path!r}: no such file or folder in {pack}")

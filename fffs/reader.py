@@ -1,4 +1,4 @@
-"""FileReader: verified, batched reads of record files of every format."""
+"""FileReader: verified, batched reads of record files of all formats."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from fffs.records.policy import ReadPolicy
 from fffs.records.reopening import refuse_others, refuse_replaced
 from fffs.records.store import RecordStore
 
-# What one read may bring along, and what a request has room for.
-LARGEST_BLOCK = 1 << 30
+LARGEST_BLOCK = 1 << 30  # bytes: limits what one read fetches, and fits into a request
 
 
 class FileReader(Closing):
-    """Reads records by number from one file, a folder of parts, or a list of files, numbered through.
+    """Reads records by number from a file, a folder of parts, or a list of files, whose records are numbered
+    consecutively.
 
     May be used from any thread, and after fork in parent and child. Can be pickled and copied: the copy opens the
-    files anew, also on another machine, and raises SourceChangedError where they are not those that they were. That is
-    seen by their sizes, and by where their records lie and their checksums; in formats without checksums a file of the
-    same size and framing passes, but for the file itself on this machine, which must have its modification time.
+    files again, also on another machine, and raises SourceChangedError if they are different. It compares sizes,
+    positions of records, and checksums. Without checksums, a different file with the same size and positions is
+    accepted, unless it is on the same device of this machine and has another modification time.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class FileReader(Closing):
         *,
         format: str | None = None,
     ) -> None:
-        """fname: a path, a folder of parts or shards, or a list of paths. check_data: compare checksums at every read,
-        where the format has them. format: "ffrecord", "tfrecord", "ofrecord", "bag"; None: as each file is recognised.
+        """Open files. fname: a file, a folder of parts or shards, or a list of both. check_data: compare checksums at
+        every read, if the format has them. format: "ffrecord", "tfrecord", "ofrecord" or "bag"; None: recognise each.
 
         Raises:
-            SourceNotFoundError: a file is not there, a folder has no record files, or parts of them are missing.
-            FormatError: a file is damaged, unfinished, or of no known format.
-            MetadataError: a table of checksums beside it does not fit.
-            UsageError: no file, an unknown format, or a ``.bagz``, for which there is ``fffs.open``.
+            SourceNotFoundError: a file or a part is missing, or a folder has no record files.
+            FormatError: a file is damaged, unfinished, or of an unknown format.
+            MetadataError: the checksum sidecar of a file does not match it.
+            UsageError: there are no files, the format is unknown, or a file is a ``.bagz`` (use ``fffs.open``).
             ReadError: the operating system could not read.
 
         """
@@ -71,7 +71,7 @@ class FileReader(Closing):
 
     @property
     def store(self) -> RecordStore:
-        """The open files; raises ClosedError after ``close``."""
+        """The store of the open files. Raises ClosedError after ``close``."""
         if self._store is None or self._store.closed:
             raise ClosedError("FileReader has been closed.")
         return self._store
@@ -89,20 +89,20 @@ class FileReader(Closing):
                 the end.
 
         Returns:
-            One 1-D writable uint8 array per index, in the order asked; duplicates are copies. They outlive the reader
+            One 1-D writable uint8 array per index, in the same order; duplicates are copies. They outlive the reader
             and share one buffer: copy a record that is kept much longer than the rest of its batch.
 
         Raises:
-            RecordIndexError, ChecksumError, TruncatedError, ReadError, ClosedError.
+            RecordIndexError, UsageError, ChecksumError, TruncatedError, SourceChangedError, ReadError, ClosedError.
 
         """
         return self.store.read(indices)
 
     def read_joined(self, indices: Indices) -> tuple[UInt8Array, npt.NDArray[np.int64]]:
-        """Read records in one batch, one after another in one buffer: what a batch of tensors wants.
+        """Read records in one batch, one after another in one buffer, as a batch of tensors needs them.
 
         Returns:
-            The buffer (1-D, uint8, writable, the caller's) and int64[k + 1]: record i of the batch is
+            The buffer (1-D, uint8, writable, owned by the caller) and offsets, int64[k + 1]: record i of the batch is
             ``buffer[offsets[i]:offsets[i + 1]]``.
 
         Raises:
@@ -117,21 +117,21 @@ class FileReader(Closing):
         Args:
             indices: as for ``read``.
             out: writable and contiguous, of any type and shape: an array, a bytearray, a memoryview, shared memory, a
-                torch tensor on the CPU (also a pinned one). Nobody else may use it meanwhile.
+                torch tensor on the CPU (also a pinned one). No other thread may use it meanwhile.
 
         Returns:
-            int64[k + 1]: the bytes of record i of the batch are those from offsets[i] to offsets[i + 1]. What is
-            behind the last is untouched.
+            Offsets, int64[k + 1]: record i of the batch has the bytes from offsets[i] to offsets[i + 1]. Bytes after
+            the last record are unchanged.
 
         Raises:
-            UsageError: out is too small, read-only or not contiguous; and what ``read`` raises: then out's content is
-            unspecified.
+            UsageError: out is too small, read-only or not contiguous. Also what ``read`` raises; the content of out is
+            then unspecified.
 
         """
         return self.store.read_into(indices, writable_bytes(out))
 
     def lengths(self, indices: Indices) -> npt.NDArray[np.int64]:
-        """How long records are, in bytes: int64[k]; nothing is read.
+        """Return the lengths of records in bytes, int64[k], from the index.
 
         Raises:
             RecordIndexError, UsageError, TruncatedError, ClosedError.
@@ -140,33 +140,32 @@ class FileReader(Closing):
         return self.store.lengths(indices)
 
     def prefetch(self, indices: Indices) -> None:
-        """Let the kernel begin to read records that will be wanted next, and return at once.
+        """Ask the kernel to read records into the page cache, and return without waiting.
 
-        Who reads batch after batch leaves a disk without work between one and the next, unless it is told: for that,
-        call this with the next batch right before reading this one. What is in memory anyway costs a microsecond each.
-        Does nothing for a reader that reads past the page cache.
+        A program that reads batch after batch leaves the disk idle between them. To avoid that, call this with the next
+        batch right before reading the current one. It costs about a microsecond per record that is already in memory.
+        It does nothing for a reader that bypasses the page cache.
 
         Raises:
-            RecordIndexError, UsageError, TruncatedError, ClosedError. Errors of the disk come from the read.
+            RecordIndexError, UsageError, TruncatedError, ClosedError. The later read raises errors of the disk.
 
         """
         self.store.prefetch(indices)
 
     def use_direct(self, wanted: bool = True) -> bool:
-        """From now on read batches past the page cache, straight from the disk (O_DIRECT).
+        """Bypass the page cache for all further batches (O_DIRECT).
 
-        For files that are much larger than memory: their pages would only push others out, and making, filling and
-        forgetting them costs more than the reading. A disk that gives 1.5 GB/s through the page cache gave 2.3 past it.
-        What is in the page cache is read from the disk all the same, so the second epoch is as slow as the first.
-        ``fffs.torch.Dataset`` does this where it pays. Single records are read as before. Copies made by pickle do the
-        same.
+        This is for files that are much larger than memory: their pages would evict others, and managing the pages costs
+        more than reading. A disk that read 1.5 GB/s through the page cache read 2.3 GB/s without it. Cached data is
+        read from the disk as well, so the second epoch is as slow as the first. ``fffs.torch.Dataset`` does this if it
+        is faster. Single records are read as before. Pickling keeps the setting.
 
         Args:
-            wanted: False: through the page cache again.
+            wanted: False: use the page cache again.
 
         Returns:
-            Whether batches are read so: not unless all files are on file systems that can, and tell how (ext4, XFS and
-            others, with Linux 6.1 or newer), nor where neither io_uring nor AIO can be used.
+            Whether batches bypass the page cache. This needs io_uring or AIO, and for all files a file system that
+            supports it and reports the alignment (ext4, XFS and others, with Linux 6.1 or newer).
 
         Raises:
             ClosedError.
@@ -175,14 +174,14 @@ class FileReader(Closing):
         return self.store.use_direct(wanted)
 
     def use_blocks(self, size: int) -> None:
-        """From now on let what a batch needs from the disk come with its neighbours, which then are there when wanted.
+        """Read records of all further batches from the disk in larger blocks, which brings neighbours into the cache.
 
-        For small records that will all be read, in any order, and fit into the page cache together: a disk gives blocks
-        of 64 KiB about as often as it gives 8 KiB. ``fffs.torch.Dataset`` does this where it pays. What is in memory is
-        read as before, and so are single records. Copies made by pickle do the same.
+        This is for small records that are all read, in any order, and fit into the page cache together: a disk reads
+        about as many blocks of 64 KiB per second as of 8 KiB. ``fffs.torch.Dataset`` does this if it is faster. Cached
+        records and single records are read as before. Pickling keeps the setting.
 
         Args:
-            size: bytes of a block, up to 1 GiB; a record is read with all of the blocks that it is in. 0: alone.
+            size: bytes of a block, up to 1 GiB. A record is read with all blocks that contain its bytes. 0: alone.
 
         Raises:
             UsageError, ClosedError.
@@ -190,15 +189,15 @@ class FileReader(Closing):
         """
         size = operator.index(size)
         if not 0 <= size <= LARGEST_BLOCK:
-            raise UsageError(f"a block to read around a record has from 0 to {LARGEST_BLOCK} bytes, not {size}")
+            raise UsageError(f"the size of a block must be from 0 to {LARGEST_BLOCK} bytes, not {size}")
         self.store.use_blocks(size)
 
     async def read_async(self, indices: Indices) -> list[UInt8Array]:
-        """``read`` for tasks of trio or asyncio: others run meanwhile. When it is cancelled, the batch is dropped."""
+        """``read`` in a thread, for tasks of trio or asyncio. If the task is cancelled, the result is discarded."""
         return await in_thread(self.read, indices)
 
     async def read_joined_async(self, indices: Indices) -> tuple[UInt8Array, npt.NDArray[np.int64]]:
-        """``read_joined`` for tasks of trio or asyncio."""
+        """``read_joined`` in a thread, as ``read_async``."""
         return await in_thread(self.read_joined, indices)
 
     def read_one(self, index: int) -> UInt8Array:
@@ -206,11 +205,14 @@ class FileReader(Closing):
         return self.store.read_one(index)
 
     def read_range(self, index: int, start: int, stop: int) -> UInt8Array:
-        """The bytes from start to stop of one record (both clipped to it), verified like everything else."""
+        """Return the bytes of one record from start to stop (both limited to its length), verified: uint8[bytes].
+
+        Raises what ``read`` raises.
+        """
         return self.store.read_range(index, start, stop)
 
     def validate(self) -> None:
-        """Check the index of each file again, as when it was opened; raises MetadataError."""
+        """Load the index of each file again, with its checksum. Raises FormatError, ReadError, ClosedError."""
         store = self.store
         with store.use():
             for source in store.files:
@@ -219,7 +221,7 @@ class FileReader(Closing):
     # ------------------------------------------------------------ the index
 
     def index(self, file_index: int = 0) -> RecordIndex:
-        """Where the records of one file lie, and how they are checked. Its arrays are shared: copy what you change.
+        """Return the positions and checksums of the records of a file. The reader owns the arrays: do not modify them.
 
         Raises:
             UsageError: there is no such file. ClosedError.
@@ -231,14 +233,14 @@ class FileReader(Closing):
         return files[file_index].index
 
     def get_offsets(self, file_index: int = 0) -> npt.NDArray[np.int64]:
-        """int64[n + 1]: where each record of a file begins, and the file's size. A new array; raises as ``index``."""
+        """Return the offset of each record of a file, and the file's size: int64[n + 1], new. Raises as ``index``."""
         index = self.index(file_index)
         return np.append(index.starts, index.file_size)
 
     def get_checksums(self, file_index: int = 0) -> npt.NDArray[np.uint32]:
-        """uint32[n]: the checksum of each record of a file: CRC-32, of TFRecord CRC-32C; zeros where there is none.
+        """Return the checksums of the records of a file: uint32[n], new. Raises as ``index``.
 
-        A new array; raises as ``index``.
+        They are CRC-32, for TFRecord files CRC-32C, and zeros if there are none.
         """
         index = self.index(file_index)
         return np.zeros(len(index), np.uint32) if index.checksums is None else index.checksums.copy()
@@ -246,12 +248,12 @@ class FileReader(Closing):
     # ------------------------------------------------------------ life
 
     def close(self) -> None:
-        """Close the files, once reads in other threads are done. May be called again."""
+        """Close the files when reads in other threads have ended. May be called again."""
         if self._store is not None:
             self._store.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without a format, what subclasses take as well.
+        # Without a format, pass only arguments that subclasses have, too.
         kind = type(self) if self._format is None else partial(type(self), format=self._format)
         made = kind, (self.fnames, self.check_data)
         if self._store is None:

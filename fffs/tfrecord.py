@@ -1,4 +1,4 @@
-"""TFRecord files: records to Python and back, reading in sequence, writing, shards and index files.
+"""TFRecord files: decodes and encodes records, reads and writes files in sequence, finds shards, makes index files.
 
 The messages are ``tf.train.Example`` and ``tf.train.SequenceExample``. TensorFlow and protobuf are not needed.
 """
@@ -45,16 +45,19 @@ __all__ = [
 
 
 def read(path: PathLike, *, check_data: bool = True, max_record: int = LARGEST) -> TFRecordStream:
-    """Read the records of a file one after another, also of one that is compressed with GZIP or ZLIB.
+    """Read the records of a file in sequence. The file may be compressed with GZIP or ZLIB.
 
     Args:
-        path: the file; how it is compressed is found out from its content.
-        check_data: compare the checksums of data; those of lengths always are.
-        max_record: refuse larger records, in bytes: of a few bytes, compression can make very many.
+        path: the file; its content determines how it is decompressed.
+        check_data: compare the checksums of data; those of lengths are always compared.
+        max_record: limit in bytes for a record, because a few compressed bytes can become very many.
 
     Returns:
-        An iterator over ``bytes`` that is also a context manager. After a ChecksumError it goes on with the next
+        An iterator over ``bytes`` that is also a context manager. After a ChecksumError it continues with the next
         record.
+
+    Raises:
+        SourceNotFoundError, UsageError, ReadError: the file cannot be opened.
 
     """
     return TFRecordStream(path, check_data=check_data, max_record=max_record)
@@ -64,13 +67,13 @@ def decode(message: Any) -> Features:
     """Decode a ``tf.train.Example``.
 
     Args:
-        message: its bytes, as any buffer.
+        message: its bytes, in any buffer.
 
     Returns:
-        Name -> list of ``bytes``, float32 array or int64 array (writable, 1-D); None for a feature of no kind.
+        Name -> list of ``bytes``, float32 array or int64 array (writable, 1-D), or None for a feature without a kind.
 
     Raises:
-        MessageError: it is damaged; or it is a SequenceExample, for which there is ``decode_sequence``.
+        MessageError: the message is damaged, or is a SequenceExample (use ``decode_sequence``).
 
     """
     features, is_sequence = decode_features(as_bytes(message), lib.FFFS_SCHEMA_EXAMPLE, EXAMPLE)
@@ -80,12 +83,12 @@ def decode(message: Any) -> Features:
 
 
 def encode(features: Mapping[str, Any]) -> bytes:
-    """Encode a ``tf.train.Example``, the features in the order of the mapping.
+    """Encode a ``tf.train.Example``, with the features in the order of the mapping.
 
     Args:
         features: name -> bytes or str or a list of them; a number, a list of numbers or a 1-D array of them (integers
-            and booleans become an int64_list, floats a float_list, whose 32 bits may round them); None for a feature of
-            no kind. An empty list is one of bytes; an empty array is one of its type.
+            and booleans become an int64_list, floats a float_list, rounded to 32 bits); None for a feature without a
+            kind. An empty list becomes a bytes_list, an empty array the list of its dtype.
 
     Raises:
         UsageError: a value cannot be encoded.
@@ -101,7 +104,7 @@ def decode_sequence(message: Any) -> dict[str, Any]:
         {"context": as ``decode`` returns it, "feature_lists": name -> list of such values}.
 
     Raises:
-        MessageError: it is damaged.
+        MessageError: the message is damaged.
 
     """
     data = as_bytes(message)
@@ -111,7 +114,7 @@ def decode_sequence(message: Any) -> dict[str, Any]:
 
 
 def encode_sequence(context: Mapping[str, Any], feature_lists: Mapping[str, Iterable[Any]]) -> bytes:
-    """Encode a ``tf.train.SequenceExample``; values as for ``encode``. Raises UsageError."""
+    """Encode a ``tf.train.SequenceExample``, with values as for ``encode``. Raises UsageError."""
     lists = b"".join(
         encode_entry(
             encode_name(name), b"".join(encode_bytes(1, encode_feature(value, EXAMPLE, name)) for value in values)

@@ -1,4 +1,4 @@
-"""Under ffrecord's name for it: writing any indexable object as record files."""
+"""The functions of ``ffrecord.utils``, which write an indexable object as record files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FileWriter, under the name by which users import it."""
+"""The public name of FileWriter."""
 
 from __future__ import annotations
 

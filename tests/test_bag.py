@@ -176,7 +176,7 @@ def test_a_layout_that_is_asked_for_finds_more_damage(tmp_path: Path) -> None:
     assert BagReader(tmp_path / "x.bag")[:] == [b"h", b"ello"]
     with pytest.raises(MetadataError, match="record 0 does not begin at byte 0"):
         BagReader(tmp_path / "x.bag", layout="v1")
-    with pytest.raises(MetadataError, match=r"there is no .*mixed\.idx"):
+    with pytest.raises(MetadataError, match=r"table is missing; copy .*mixed\.idx"):
         BagReader(golden.damaged("0.24.2/idx-missing", tmp_path), layout="v3")
     with pytest.raises(UsageError, match="there is no layout 'v4'"):
         BagReader(golden.FOLDER / golden.BAGS[0], layout="v4")

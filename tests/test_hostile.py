@@ -78,7 +78,7 @@ def test_a_number_of_records_that_the_file_cannot_hold_is_refused(path: Path, n:
     with pytest.raises(MetadataError, match=r"victim\.ffr: ") as caught:
         fffs.FileReader(path, check_data=check_data)
     if n < 0 or n > 6:
-        assert f"the header promises {n} records" in str(caught.value)
+        assert f"the header says {n} records" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_offsets_past_the_end_fail_those_records_alone(path: Path, beyond: int) 
 )
 def test_an_archive_is_refused_as_such(tmp_path: Path, data: bytes, what: str) -> None:
     (tmp_path / "x").write_bytes(data)
-    with pytest.raises(MetadataError, match=f"x: no record file, but .*{what}"):
+    with pytest.raises(MetadataError, match=f"x: not a record file, but .*{what}"):
         fffs.FileReader(tmp_path / "x")
 
 

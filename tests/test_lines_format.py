@@ -71,7 +71,7 @@ def test_it_is_opened_and_read(path: Path) -> None:
         assert reader.read_range(2, 3, 9).tobytes() == TEXT[2][3:9]
     with fffs.FileReader(path, format="lines") as reader:
         assert reader.read_one(0).tobytes() == b"one"
-    with pytest.raises(UsageError, match=r"there is no format 'line'; there are .*, lines"):
+    with pytest.raises(UsageError, match=r"there is no format 'line'; choose one of .*, lines"):
         fffs.FileReader(path, format="line")
 
 

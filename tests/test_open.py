@@ -112,7 +112,7 @@ def test_a_format_can_be_forced(tmp_path: Path) -> None:
         again = pickle.loads(pickle.dumps(reader))
         assert as_bytes(again.read([5])) == [RECORDS[5]]
         again.close()
-    with pytest.raises(UsageError, match="no format 'zip'; there are ffrecord, "):
+    with pytest.raises(UsageError, match="no format 'zip'; choose one of ffrecord, "):
         fffs.open(renamed, format="zip")
     with pytest.raises(FormatError, match=r"x\.data: "):
         fffs.open(renamed)
@@ -296,7 +296,7 @@ def test_commands_can_be_told_the_format(tmp_path: Path) -> None:
     path = (tmp_path / "x.bag").rename(tmp_path / "x.data")
     form = ["--format", "bag"]
     refused = run("ls", path)
-    assert refused.code == 4 and "no FFRecord file (of another format? say which)" in refused.err
+    assert refused.code == 4 and "not an FFRecord file (specify its format)" in refused.err
     assert run("ls", path, *form) == (0, b"000000\n000001\n", "")
     assert run("cat", *form, path, "000001") == (0, b"second", "")
     assert json.loads(run("info", *form, "--json", path).out)["format"] == "Bag"

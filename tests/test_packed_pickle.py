@@ -190,7 +190,7 @@ def test_no_code_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack:
     data = whole(CARRIERS[carrier](CALL_SYSTEM[attack]("touch it-ran")))
     (tmp_path / "evil.ffr").write_bytes(record_file([b"file", MAGIC + data]))
     for opened in (fffs.PackedFolder, lambda path: fffs.load_source([path])):
-        with pytest.raises(MetadataError, match="refused"):
+        with pytest.raises(MetadataError, match="is invalid"):
             opened(tmp_path / "evil.ffr")
     with fffs.FileReader(tmp_path / "evil.ffr") as reader:
         reader.read([0, 1])
@@ -426,8 +426,8 @@ def test_names_from_the_memo_are_accepted_in_proportion() -> None:
     ids=ascii,
 )
 def test_what_is_no_name_is_refused(name: str | bytes, reason: str) -> None:
-    refused(whole(dictionary(text(name), number(1))), f"is refused: .*{reason}")
-    refused(whole(dictionary(text(name), dictionary())), f"is refused: .*{reason}")
+    refused(whole(dictionary(text(name), number(1))), f"is invalid: .*{reason}")
+    refused(whole(dictionary(text(name), dictionary())), f"is invalid: .*{reason}")
 
 
 @pytest.mark.parametrize(
@@ -465,11 +465,11 @@ def test_two_texts_of_one_name_are_refused() -> None:
         (b"J\x00\x00\x00\x80", "neither a record number"),
         (b"\x8a\x01\xff", "neither a record number"),
         (b"\x8a\x08" + b"\xff" * 8, "neither a record number"),
-        (number(3), "names record 3 of 3"),
-        (number(4), "names record 4 of 3"),
-        (b"J\xff\xff\xff\x7f", "names record 2147483647 of 3"),
-        (b"\x8a\x05\x00\x00\x00\x00\x01", "names record 4294967296 of 3"),
-        (b"\x8a\x08" + b"\xff" * 7 + b"\x7f", "names record 9223372036854775807 of 3"),
+        (number(3), "refers to record 3 of 3"),
+        (number(4), "refers to record 4 of 3"),
+        (b"J\xff\xff\xff\x7f", "refers to record 2147483647 of 3"),
+        (b"\x8a\x05\x00\x00\x00\x00\x01", "refers to record 4294967296 of 3"),
+        (b"\x8a\x08" + b"\xff" * 7 + b"\x7f", "refers to record 9223372036854775807 of 3"),
     ],
     ids=repr,
 )

@@ -1,1 +1,1 @@
-"""One module per file format: recognising it, loading its index, writing it. ``table`` has them all."""
+"""Recognises, reads and writes the file formats. ``table`` has a row for each."""

@@ -1,7 +1,7 @@
-"""The Bag file format: recognising it, loading its index, encoding its table of offsets.
+"""The Bag file format: recognises it, loads its index, encodes its table of offsets.
 
-A Bag is a list of byte strings, one after another, and a table of where each ends: in the same file (``v1``, ``v2``) or
-in one beside it (``v3``). It has no magic number, no version and no checksum. See FORMATS.md.
+A Bag consists of records, one after another, and a table of their ends: in the same file (layouts ``v1`` and ``v2``) or
+in a second file (``v3``). It has no magic number, no version and no checksum. See FORMATS.md.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from fffs.records.store import room
 SUFFIX = ".bag"
 COMPRESSED = ".bagz"
 LAYOUTS = ("v1", "v2", "v3")
-"""v1: n + 1 offsets behind the records, the first is 0. v2: n ends behind the records. v3: n ends in another file."""
+"""v1: n + 1 offsets after the records, the first is 0. v2: n ends after the records. v3: n ends in another file."""
 
 OFFSET = struct.Struct("<Q")
-HOLES = 64 << 20  # bytes of a table that may lie in holes of a sparse file
+HOLES = 64 << 20  # maximum number of bytes of a table in holes of a sparse file
 
 
 def recognise(head: bytes, size: int, path: str) -> bool:
-    """Whether the file is a Bag, to judge by its name: its content can be anything."""
+    """Return whether the file is a Bag, judging by its name: its content can be anything."""
     name = os.path.basename(path)
     return name.endswith((SUFFIX, COMPRESSED)) and not name.startswith("limits.")
 
 
 def is_target(path: str) -> bool:
-    """Whether the name of a new file says that it is a Bag. Raises UsageError: a compressed one."""
+    """Return whether the name of a new file is that of a Bag. Raises UsageError for a compressed one."""
     if path.endswith(COMPRESSED):
-        raise UsageError(f"{path}: no {COMPRESSED} is written; name a {SUFFIX}")
+        raise UsageError(f"{path}: compressed Bags cannot be written; choose a name that ends in {SUFFIX}")
     return path.endswith(SUFFIX)
 
 
 def sidecars(path: str) -> tuple[str, ...]:
-    """The files that may hold the table of a Bag in layout v3."""
+    """Return the paths at which the table of a Bag in layout v3 may be."""
     folder, name = os.path.split(path)
     limits = os.path.join(folder, f"limits.{name}")
     return (path.removesuffix(SUFFIX) + ".idx", limits) if name.endswith(SUFFIX) else (limits,)
 
 
 def refuse_target(path: str, layout: str) -> None:
-    """Raise UsageError for a name that a new Bag cannot have. In layout v1, no old table may be beside it."""
+    """Raise UsageError if a new Bag cannot have this name. In layout v1, no old table may lie beside it."""
     if not path.endswith(SUFFIX):
         raise UsageError(f"{path}: the name of a Bag must end in {SUFFIX}")
     for table in sidecars(path) if layout == "v1" else ():
@@ -67,7 +67,7 @@ def refuse_target(path: str, layout: str) -> None:
 
 
 def encode_table(ends: array[int]) -> bytes:
-    """The table of layout v1 for records that end at ends (an array of type "Q")."""
+    """Return the table of layout v1 for records with these ends (in bytes, an array of type "Q")."""
     return bytes(8) + np.array(ends, "<u8").tobytes()
 
 
@@ -75,14 +75,15 @@ def load_index(file: File, check_data: bool = True, layout: str | None = None) -
     """Load and validate the index of a Bag.
 
     Args:
-        file: the open file; the table of layout v3 is looked for beside it.
-        check_data: for the signature that all formats share; there are no checksums.
-        layout: one of ``LAYOUTS``, for files that look like another. Without it: v3 when there is a file with a table
-            beside this one, else v1 when the table begins with 0, else v2.
+        file: the open file. The table of layout v3 is looked up beside it.
+        check_data: unused, because there are no checksums.
+        layout: one of ``LAYOUTS``, for files that look like another. None: v3 if a file with a table lies beside this
+            one, else v1 if the table begins with 0, else v2.
 
     Raises:
         MetadataError: the table contradicts itself or the file's size.
-        UnfinishedFileError: layout v1 was asked for, and the file is empty.
+        UnfinishedFileError: ``layout`` is v1, and the file is empty.
+        SourceChangedError: the file was replaced meanwhile.
         ReadError: the operating system could not read.
 
     """
@@ -90,17 +91,17 @@ def load_index(file: File, check_data: bool = True, layout: str | None = None) -
 
 
 def load(file: File, layout: str | None = None) -> tuple[RecordIndex, str]:
-    """``load_index``, and the layout that was found."""
+    """Return the index and the layout. As ``load_index``; raises UsageError for an unknown layout."""
     path = file.name
     if layout is not None and layout not in LAYOUTS:
-        raise UsageError(f"{path}: there is no layout {layout!r}: it must be one of {', '.join(LAYOUTS)}")
+        raise UsageError(f"{path}: there is no layout {layout!r}; choose one of {', '.join(LAYOUTS)}")
     if layout in (None, "v3"):
         for name in sidecars(path):
             if (table := file.open_beside(name)) is not None:
                 with table, _unreplaced(file, table):
                     return load_with_table(file, table), "v3"
     if layout == "v3":
-        raise MetadataError(f"{path}: there is no {' or '.join(sidecars(path))} with its table; copy that too")
+        raise MetadataError(f"{path}: the file with its table is missing; copy {' or '.join(sidecars(path))}, too")
     if layout is not None:
         return _load_tail(file, layout), layout
     with _unreplaced(file):
@@ -110,11 +111,11 @@ def load(file: File, layout: str | None = None) -> tuple[RecordIndex, str]:
 
 @contextlib.contextmanager
 def _unreplaced(file: File, table: File | None = None) -> Iterator[None]:
-    """Raise SourceChangedError if a Bag was replaced while it was opened in the with-block.
+    """Raise SourceChangedError if a Bag was replaced while the block opened it.
 
-    Its two files are replaced one after the other: the records of one Bag would be read with the table of another, or
-    with what looks like a table at their end. When both names lead to these files, they have all the time: the name of
-    the file with the records leads nowhere until both are new.
+    Its two files are replaced one after the other. In between, the records of one Bag could be read with the table of
+    another, or with bytes at their end that look like a table. If both names refer to these files after the block, they
+    did all the time: a writer removes the name of the file with the records until both files are new.
     """
     error: FormatError | None = None
     try:
@@ -131,8 +132,8 @@ def _unreplaced(file: File, table: File | None = None) -> Iterator[None]:
 
 
 def tail_layout(file: File) -> str:
-    """The layout, v1 or v2, of a Bag whose table is at its end. A v2 Bag that begins with an empty record passes for
-    v1: nothing in the file tells them apart. Compressed ones are always v2.
+    """Return the layout, v1 or v2, of a Bag with the table at its end. A v2 Bag that begins with an empty record is
+    taken for v1, because nothing in the file tells them apart. Compressed Bags are always v2.
     """
     size = file.current_size()
     if size == 0 or file.name.endswith(COMPRESSED):
@@ -146,35 +147,37 @@ def tail_layout(file: File) -> str:
 def _load_tail(file: File, layout: str) -> RecordIndex:
     path, size = file.name, file.current_size()
     if size == 0 and layout == "v1":
-        raise UnfinishedFileError(f"{path}: the file is empty: its writer was stopped before it finished")
+        raise UnfinishedFileError(f"{path}: empty, because its writer was stopped before it finished; write it again")
     begin = _table_begin(file, size) if size else 0
     bounds = _read_bounds(path, file, begin, (size - begin) // 8, lead=layout == "v2")
     if int(bounds[0]) != 0:
-        raise MetadataError(f"{path}: record 0 does not begin at byte 0 (table entry at byte {begin}); it is damaged")
+        raise MetadataError(
+            f"{path}: record 0 does not begin at byte 0 (table entry at byte {begin}); the table is damaged"
+        )
     if int(bounds[-1]) != begin:
-        raise MetadataError(f"{path}: the file changed while it was opened")
+        raise MetadataError(f"{path}: the file changed while it was opened; open it again")
     return RecordIndex(path, bounds[:-1], bounds[1:], None, CHECK_NONE, size, format="Bag").validate()
 
 
 def load_with_table(file: File, table: File) -> RecordIndex:
-    """The index of a Bag in layout v3 and its table. Raises as ``load_index``."""
-    # An interrupted append leaves part of an entry, or records without one: neither is counted.
+    """Return the index of a Bag in layout v3, from its two files. Raises as ``load_index``."""
+    # An interrupted append leaves a partial entry, or records without an entry. Neither is counted.
     bounds = _read_bounds(file.name, table, 0, table.current_size() // 8, lead=True)
-    # After the table: who appends writes the records first.
+    # Read the size after the table: a writer appends the records first.
     size = file.current_size()
     index = RecordIndex(file.name, bounds[:-1], bounds[1:], None, CHECK_NONE, size, format="Bag", grows=True)
     return index.validate()
 
 
 def _table_begin(file: File, size: int) -> int:
-    """Where the table at the end of a file begins: its last entry, the end of the last record, says it."""
+    """Return where the table at the end of a file begins: at the end of the last record, which is its last entry."""
     if size < OFFSET.size:
         raise MetadataError(f"{file.name}: too short for a Bag ({size} bytes); was it written completely?")
     begin = _offset_at(file, size - OFFSET.size)
     if begin > size - OFFSET.size or (size - begin) % OFFSET.size:
         raise MetadataError(
-            f"{file.name}: no table at its end (byte {size - OFFSET.size} names byte {begin} as its begin): the file "
-            "was cut, its writer was stopped before it finished, or it is no Bag"
+            f"{file.name}: no table at its end (the entry at byte {size - OFFSET.size} says that it begins at byte "
+            f"{begin}): the file is truncated, its writer was stopped before it finished, or it is not a Bag"
         )
     return begin
 
@@ -182,14 +185,16 @@ def _table_begin(file: File, size: int) -> int:
 def _offset_at(file: File, position: int) -> int:
     data = file.read_bytes(position, OFFSET.size, f"the table at byte {position}")
     if len(data) != OFFSET.size:
-        raise MetadataError(f"{file.name}: the file ends inside its table, at byte {position + len(data)}")
+        raise MetadataError(
+            f"{file.name}: ends inside its table, at byte {position + len(data)}; it is truncated, copy it again"
+        )
     return int(OFFSET.unpack(data)[0])
 
 
 def _read_bounds(path: str, table: File, begin: int, entries: int, lead: bool) -> Int64Array:
-    """The entries of the table of the Bag at path, which never decrease, as int64. lead: with a 0 before them.
+    """Return the entries of a Bag's table as int64, which never decrease, with a 0 before them if ``lead``.
 
-    table: the file that holds them, from byte begin on.
+    table: the file with the entries, from byte ``begin`` on.
     """
     _refuse_holes(table, begin, 8 * entries)
     first = 8 if lead else 0
@@ -198,7 +203,7 @@ def _read_bounds(path: str, table: File, begin: int, entries: int, lead: bool) -
     if entries:
         status, _ = table.read_checked(begin, buffer[first:])
         if status == errno.ENODATA:
-            raise MetadataError(f"{table.name}: the file ends inside its table; it was cut, copy it again")
+            raise MetadataError(f"{table.name}: the file ends inside its table; it is truncated, copy it again")
         if status:
             raise ReadError(status, table.name, "the table")
     bounds = buffer.view("<i8")
@@ -216,9 +221,9 @@ def _read_bounds(path: str, table: File, begin: int, entries: int, lead: bool) -
 
 
 def _refuse_holes(table: File, begin: int, size: int) -> None:
-    """Raise MetadataError for a table of which much was never written, before memory is claimed for it.
+    """Raise MetadataError if much of a table was never written. Call this before memory is allocated for it.
 
-    A sparse file can have any size, and zeros are good entries: of empty records.
+    A sparse file can have any size, and its zeros are valid entries, of empty records.
     """
     fd = table.descriptor
     if size <= HOLES or fd < 0:
@@ -228,7 +233,7 @@ def _refuse_holes(table: File, begin: int, size: int) -> None:
         try:
             data = min(os.lseek(fd, position, os.SEEK_DATA), end)
         except OSError as error:
-            if error.errno != errno.ENXIO:  # a file system that does not know its holes
+            if error.errno != errno.ENXIO:  # the file system cannot find holes
                 return
             data = end
         holes += data - position

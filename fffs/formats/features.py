@@ -1,7 +1,7 @@
-"""Messages that map names to lists of bytes or numbers, as TFRecord and OFRecord files hold them.
+"""Decodes and encodes the messages in TFRecord and OFRecord files, which map names to lists of bytes or numbers.
 
-Both formats have ``map<string, Feature>`` and a Feature that is one of several kinds of lists; only the kinds differ. A
-list is a list of ``bytes``, or a numpy array of the kind's type; a feature without any kind is None.
+Both formats have a ``map<string, Feature>``. A Feature is one of several kinds of lists, and only the kinds differ. In
+Python it is a list of ``bytes`` or a numpy array of the kind's dtype; a Feature without a kind is None.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Features = dict[str, Value]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of list: its name and number in Feature, and its numbers' type, None for bytes."""
+    """A kind of list: its name and its field number in Feature, and the dtype of its numbers (None: bytes)."""
 
     name: str
     number: int
@@ -50,7 +50,7 @@ OFRECORD: Final = (
 
 @dataclass(frozen=True)
 class Schema:
-    """What the records of a format are, as messages: ``FFFS_SCHEMA_*``, and the kinds of their features."""
+    """The type of the messages in the records of a format, ``FFFS_SCHEMA_*``, and the kinds of their features."""
 
     message: int
     kinds: tuple[Kind, ...]
@@ -61,11 +61,11 @@ OFRECORD_SCHEMA: Final = Schema(lib.FFFS_SCHEMA_OFRECORD, OFRECORD)
 
 # ---------------------------------------------------------------- decoding
 
-STEP: Final = 1 << 12  # entries that are Python numbers at a time: of hostile messages there may be very many
+STEP: Final = 1 << 12  # entries that are converted to Python numbers at a time: hostile messages may have very many
 
 
 class Decoded:
-    """A message's map, as C found it: where names, items and numbers are."""
+    """The map of a message, decoded by C into a table: the positions of names and items, and the numbers."""
 
     def __init__(self, data: bytes, schema: int, kinds: tuple[Kind, ...]) -> None:
         """schema: ``FFFS_SCHEMA_*``. Raises MessageError."""
@@ -75,7 +75,7 @@ class Decoded:
         n, m, items = out.entries, out.features, out.items
         self.sequence = bool(out.sequence)
         self._data, self._kinds = data, kinds
-        # The values are in 8 bytes each at most, and C begins each list at a multiple of 8.
+        # Each value takes at most 8 bytes, and each list begins at a multiple of 8.
         self._tables = np.empty(4 * n + 3 * m + 2 * items + (out.values_size + 7) // 8, np.uint64)
         tables = ffi.cast("uint64_t *", self._tables.ctypes.data)
         if lib.fffs_features_decode(data, len(data), schema, tables, out, why, where) != 0:  # pragma: no cover
@@ -86,7 +86,7 @@ class Decoded:
         self._values = 8 * (self._items + 2 * items)
 
     def entries(self) -> Iterator[tuple[str, list[Value]]]:
-        """The map's entries in the message's order: names may repeat. Raises MessageError for a name."""
+        """Yield (name, values) in the order of the message. Names may repeat. Raises MessageError: one is not UTF-8."""
         for k in range(0, len(self._entries), STEP):
             for begin, end, first, count in self._entries[k : k + STEP].tolist():
                 try:
@@ -110,7 +110,10 @@ class Decoded:
 
 
 def decode_features(data: bytes, schema: int, kinds: tuple[Kind, ...]) -> tuple[Features, bool]:
-    """The map of a message, of a repeated name the last one; and whether the message has feature lists."""
+    """Return the map of a message, with the last entry of a repeated name, and whether the message has feature lists.
+
+    Raises MessageError.
+    """
     decoded = Decoded(data, schema, kinds)
     return {name: values[0] for name, values in decoded.entries()}, decoded.sequence
 
@@ -121,10 +124,13 @@ def decode_features(data: bytes, schema: int, kinds: tuple[Kind, ...]) -> tuple[
 def encode_features(
     features: Mapping[str, Any], kinds: tuple[Kind, ...], chosen: Mapping[str, str], *, ordered: bool
 ) -> bytes:
-    """A message whose field 1 is the map. chosen names kinds; ordered: by the names' UTF-8 bytes."""
+    """Return a message whose field 1 is the map. Raises UsageError if a name or a value cannot be encoded.
+
+    chosen: name -> kind. ordered: sort the entries by the UTF-8 bytes of their names.
+    """
     for name in chosen:
         if name not in features:
-            raise UsageError(f"there is no feature {name!r} for which kinds could name a kind")
+            raise UsageError(f"kinds has {name!r}, but there is no such feature")
     entries = [
         (key, encode_feature(value, kinds, name, chosen.get(name)))
         for name, value in features.items()
@@ -136,30 +142,30 @@ def encode_features(
 
 
 def encode_entry(name: bytes, value: bytes) -> bytes:
-    """One entry of the map in field 1."""
+    """Return field 1 with one entry of the map."""
     return encode_bytes(1, encode_bytes(1, name), encode_bytes(2, value))
 
 
 def encode_name(name: str) -> bytes:
-    """A name as UTF-8."""
+    """Return a name in UTF-8. Raises UsageError."""
     if not isinstance(name, str):
         raise UsageError(f"the name of a feature must be a str, not {type(name).__name__}")
     try:
         return name.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"the name {name!r} of a feature has no UTF-8") from None
+        raise UsageError(f"the name {name!r} of a feature cannot be encoded in UTF-8") from None
 
 
 def encode_feature(value: Any, kinds: tuple[Kind, ...], name: str, chosen: str | None = None) -> bytes:
-    """One Feature. The value's type says of which kind, unless chosen does."""
+    """Return one Feature. ``chosen`` is its kind; without it, the type of the value determines the kind."""
     where = f"feature {name!r}"
     if value is None:
         return b""
     if isinstance(value, (bytes, bytearray, memoryview, str)):
         value = [value]
-    elif hasattr(value, "__array__"):  # also a tensor, and a number of numpy's
+    elif hasattr(value, "__array__"):  # also a tensor or a numpy scalar
         value = _as_array(value, where)
-    # An empty list has no type: it is what decoding gives for no bytes.
+    # An empty list has no type. It becomes a list of bytes, which is also decoded to an empty list.
     is_bytes = not isinstance(value, np.ndarray) and (
         (hasattr(value, "__len__") and len(value) == 0)
         or (isinstance(value, (list, tuple)) and isinstance(value[0], (bytes, bytearray, memoryview, str)))
@@ -186,10 +192,10 @@ def _as_bytes(item: Any, where: str) -> bytes:
         try:
             return item.encode()
         except UnicodeEncodeError:
-            raise UsageError(f"{where}: {item!r} has no UTF-8") from None
+            raise UsageError(f"{where}: {item!r} cannot be encoded in UTF-8") from None
     if isinstance(item, (bytes, bytearray, memoryview)):
         return bytes(item)
-    raise UsageError(f"{where}: a list of bytes must hold nothing but bytes or str, not {type(item).__name__}")
+    raise UsageError(f"{where}: a list of bytes can only contain bytes or str, not {type(item).__name__}")
 
 
 def _as_array(value: Any, where: str) -> npt.NDArray[Any]:
@@ -198,14 +204,14 @@ def _as_array(value: Any, where: str) -> npt.NDArray[Any]:
     except (ValueError, OverflowError, TypeError) as error:
         raise UsageError(f"{where}: not a list of numbers or bytes ({error})") from None
     if array.ndim > 1:
-        raise UsageError(f"{where}: an array of {array.ndim} dimensions; flatten it, and keep its shape elsewhere")
+        raise UsageError(f"{where}: an array of {array.ndim} dimensions; flatten it, and store its shape separately")
     if array.dtype.kind not in "biuf":
-        raise UsageError(f"{where}: numbers or bytes are needed, not {array.dtype}")
+        raise UsageError(f"{where}: must be numbers or bytes, not {array.dtype}")
     return array.reshape(-1)
 
 
 def _kind_of(array: npt.NDArray[Any], kinds: tuple[Kind, ...], where: str) -> Kind:
-    """The narrowest kind that holds the type's numbers, or else the widest of integers or floats."""
+    """Return the narrowest kind that holds all numbers of the array's dtype, or else the widest of its family."""
     family = "f" if array.dtype.kind == "f" else "i"
     fitting = [kind for kind in kinds if kind.dtype is not None and kind.dtype.kind == family]
     for kind in fitting:
@@ -216,7 +222,7 @@ def _kind_of(array: npt.NDArray[Any], kinds: tuple[Kind, ...], where: str) -> Ki
 
 
 def _convert(array: npt.NDArray[Any], dtype: np.dtype[Any], where: str) -> npt.NDArray[Any]:
-    """Numbers as another type; raises UsageError when one would be another number, but for the precision of floats."""
+    """Convert numbers to another dtype. Raises UsageError if one changes by more than the rounding of a float."""
     if array.dtype == dtype or not len(array):
         return array.astype(dtype)
     if dtype.kind == "i":
@@ -224,7 +230,7 @@ def _convert(array: npt.NDArray[Any], dtype: np.dtype[Any], where: str) -> npt.N
         if array.dtype.kind == "f" or (
             len(array) and not (limits.min <= int(array.min()) and int(array.max()) <= limits.max)
         ):
-            raise UsageError(f"{where}: not all numbers are of type {dtype.name}")
+            raise UsageError(f"{where}: not all numbers fit in {dtype.name}")
         return array.astype(dtype)
     with np.errstate(over="ignore"):
         converted = array.astype(dtype)

@@ -1,4 +1,4 @@
-"""The FFRecord file format: recognising it, loading its index.
+"""The FFRecord file format: recognises it, loads its index, encodes its header.
 
 Format (all little-endian, HFAiLab/ffrecord): u32 CRC-32 of the metadata; i64 N; u32[N] CRC-32 of each record; i64[N]
 absolute offsets; then the records, contiguous and in order. See FORMATS.md.
@@ -24,31 +24,31 @@ from fffs.records.store import room
 HEADER = struct.Struct("<Iq")
 SUFFIX = ".ffr"
 
-LARGE = 64 << 20  # bytes of tables that are not read before they were looked through ...
-PIECE = 8 << 20  # ... so many at a time
+LARGE = 64 << 20  # bytes: the offsets of larger tables are checked before the tables are read into memory ...
+PIECE = 8 << 20  # ... in pieces of so many bytes
 
 
 class LegacyFileWarning(UserWarning):
-    """The file was written by a version of ffrecord that stored no checksum of the metadata."""
+    """The metadata of a file has no checksum: an old version of ffrecord wrote the file, or the file is damaged."""
 
 
 def header_size(n: int) -> int:
-    """Where the first of n records begins, in bytes."""
+    """Return the offset of the first of n records, in bytes."""
     return HEADER.size + 12 * n
 
 
 def encode_header(checksums: np.ndarray, offsets: np.ndarray) -> bytes:
-    """The metadata of a file: uint32[n] CRC-32 of the records and their int64[n] absolute offsets, as bytes."""
+    """Return the header of a file with these uint32[n] CRC-32 of the records and int64[n] absolute offsets."""
     n = len(checksums)
     body = struct.pack("<q", n) + checksums.astype("<u4").tobytes() + offsets.astype("<i8").tobytes()
     return struct.pack("<I", engine.crc32(body)) + body
 
 
 def recognise(head: bytes, size: int, path: str) -> bool:
-    """Whether a file of size bytes that begins with head (12 bytes or more, if it has them) is of this format.
+    """Return whether a file of size bytes that begins with head (12 bytes or more, if it has them) is of this format.
 
-    There is no magic number. The tables of as many records as the header promises must fit into the file, and where
-    head has the first offset, that must lie behind them. Empty and damaged files only have their name.
+    There is no magic number. The tables for the number of records in the header must fit into the file. If head
+    contains the first offset, it must lie after the tables. Damaged files and those of 0 bytes only have their name.
     """
     if os.path.basename(path).endswith(SUFFIX):
         return True
@@ -64,13 +64,13 @@ def recognise(head: bytes, size: int, path: str) -> bool:
 
 
 def refuse_target(path: str) -> None:
-    """Raise UsageError for a name that a new file cannot have: readers find parts by its end."""
+    """Raise UsageError if a new file cannot have this name: readers find parts by their suffix."""
     if not path.endswith(SUFFIX):
         raise UsageError(f"{path}: the name of a record file must end in {SUFFIX}")
 
 
 def is_certain(file: File) -> bool:
-    """Whether the tables of a file have the checksum in its header, which nothing else has by chance.
+    """Return whether the tables of a file match the checksum in its header. In other files this is next to impossible.
 
     Raises ReadError.
     """
@@ -87,15 +87,15 @@ def is_certain(file: File) -> bool:
 def load_index(file: File, check_data: bool = True) -> RecordIndex:
     """Load and validate the index of an FFRecord file.
 
-    check_data=False skips the comparison of the metadata's checksum, not the checks that make the index usable.
+    check_data=False skips the checksum of the metadata, but not the checks that make the index usable.
 
     Raises:
         MetadataError: the checksum is wrong, or the tables contradict the file's size or themselves.
-        UnfinishedFileError: the header is all zero, as a writer that was killed leaves it.
+        UnfinishedFileError: the header is all zeros, because the writer was killed.
         ReadError: the operating system could not read.
 
     Warns:
-        LegacyFileWarning: the file has no checksum of its metadata.
+        LegacyFileWarning: the metadata has no checksum.
 
     """
     path, size = file.name, file.current_size()
@@ -105,25 +105,25 @@ def load_index(file: File, check_data: bool = True) -> RecordIndex:
     stored_crc, n = HEADER.unpack(head)
     if stored_crc == 0 and n == 0 and size > HEADER.size:
         raise UnfinishedFileError(
-            f"{path}: the header is empty: its writer was stopped before it finished; write it again"
+            f"{path}: the header is empty, because its writer was stopped before it finished; write it again"
         )
-    # Before anything is allocated: the tables of n records must fit into the file.
+    # Check before anything is allocated that the tables of n records fit into the file.
     if n < 0 or n > (size - HEADER.size) // 12:
         raise _refusal(
             file,
-            f"the header promises {n} records, more than its {size} bytes hold; damaged, or no FFRecord file "
-            "(of another format? say which)",
+            f"the header says {n} records, more than fit into {size} bytes; the file is damaged, or not an FFRecord "
+            "file (specify its format)",
         )
     if n == 0 and size > HEADER.size:
-        raise _refusal(file, f"{size - HEADER.size} bytes follow a header of no records; the file is damaged")
+        raise _refusal(file, f"{size - HEADER.size} bytes follow a header for 0 records; the file is damaged")
     if stored_crc == 0:
         warnings.warn(
-            f"{path}: the metadata has no checksum (an old writer, or damage); offsets are used as they are",
+            f"{path}: the metadata has no checksum (an old writer, or damage); the offsets are used without it",
             LegacyFileWarning,
             stacklevel=2,
         )
     checksums, bounds = _read_tables(file, n, stored_crc if check_data and stored_crc else None)
-    # A file cut inside the data: the last record has no end. Its start stands in for it, and readable() says no.
+    # If the file is truncated before the last record, that record ends where it begins, and readable() is False.
     bounds[n] = max(size, int(bounds[n - 1]) if n else 0)
     if n and int(bounds[0]) < header_size(n):
         raise MetadataError(f"{path}: record 0 begins inside the header; the file's index is damaged")
@@ -131,9 +131,9 @@ def load_index(file: File, check_data: bool = True) -> RecordIndex:
 
 
 def _check_large_tables(file: File, n: int) -> None:
-    """Look through the offsets of very many records before memory is claimed for them.
+    """Raise MetadataError unless the offsets of very many records ascend. Call this before allocating memory for them.
 
-    A file can be mostly holes and have any size. Holes read as zeros, and offsets do not go back to zero.
+    A sparse file can have any size. Its holes are read as zeros, which are never valid offsets.
     """
     piece = np.empty(PIECE // 8, np.int64)
     last = header_size(n)
@@ -148,21 +148,21 @@ def _check_large_tables(file: File, n: int) -> None:
 
 
 def _refusal(file: File, problem: str) -> MetadataError:
-    """The error for a header that cannot be: with the problem, unless the file seems to be something else."""
+    """Return the error for an impossible header: the problem, or what the file seems to be instead."""
     stranger = strangers.describe(file.read_bytes(0, strangers.HEAD, "the header"))
-    return MetadataError(f"{file.name}: {f'no record file, but {stranger}' if stranger else problem}")
+    return MetadataError(f"{file.name}: {f'not a record file, but {stranger}' if stranger else problem}")
 
 
 def _read_tables(file: File, n: int, crc: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """The tables of n records, compared with the metadata's checksum unless it is None: uint32[n] and int64[n + 1].
+    """Return the checksums and offsets of n records: uint32[n] and int64[n + 1]. The caller sets the last offset.
 
-    The last offset is not in the file: it is the caller's to set.
+    crc: the checksum of the metadata, which is compared, or None.
     """
-    # The checksum covers N and the tables, so they are read as one record: by the engine, in parallel.
+    # The checksum covers N and the tables. The engine reads all of them as one record, in parallel.
     covered = header_size(n) - 4
     if covered > LARGE:
         _check_large_tables(file, n)
-    # Views must be aligned: in memory the offsets begin at a multiple of 8.
+    # Views must be aligned, so the offsets begin at a multiple of 8 in memory.
     begin = 4 * (n % 2)
     buffer = room(begin + covered + 8)
     status, actual = file.read_checked(4, buffer[begin : begin + covered], crc)
@@ -172,7 +172,7 @@ def _read_tables(file: File, n: int, crc: int | None) -> tuple[np.ndarray, np.nd
             "The file is damaged, or not an FFRecord file"
         )
     if status == errno.ENODATA:
-        raise MetadataError(f"{file.name}: the file ends inside its header; it was cut, copy it again")
+        raise MetadataError(f"{file.name}: the file ends inside its header; it is truncated, copy it again")
     if status:
         raise ReadError(status, file.name, "the header")
     tables = buffer[begin + 8 :]

@@ -19,17 +19,21 @@ from fffs.records.index import Int64Array, RecordIndex
 
 
 class FileWriter(RecordWriter):
-    """Writes ``n`` records to ``fname``, which appears, complete, when the last of them is written and ``close`` is
-    called.
+    """Writes ``n`` records to ``fname``. After the last record, ``close`` puts the complete file in place.
 
-    Leaving the with-block closes the file; leaving it by an exception forgets what was written. Until then nothing is
-    visible under ``fname``, and an older file there stays as it is. Not thread-safe; not to be used in a child of fork.
+    The end of a with-block closes the writer; an exception in it discards the new file. Until the writer is closed,
+    nothing appears at ``fname``, and an older file stays there. Not thread-safe. A forked child must not use it.
 
     The bytes are those that HFAiLab/ffrecord writes for the same records.
     """
 
     def __init__(self, fname: PathLike, n: int) -> None:
-        """fname: where the file will be; it must end in ``.ffr``. n: how many records it will have."""
+        """fname: path of the new file, which must end in ``.ffr``. n: its number of records.
+
+        Raises:
+            UsageError: wrong suffix, or n is negative or too large. WriteError: the file cannot be created.
+
+        """
         path = os.fsdecode(fname)
         self.n = operator.index(n)
         refuse_target(path)
@@ -37,9 +41,9 @@ class FileWriter(RecordWriter):
             raise UsageError(f"{path}: the number of records must not be negative, not {self.n}")
         try:
             self._checksums = np.zeros(self.n, np.uint32)
-            self._offsets = np.zeros(self.n + 1, np.int64)  # the last one is where all of them end
+            self._offsets = np.zeros(self.n + 1, np.int64)  # the last one is the end of all records
         except (ValueError, MemoryError):
-            raise UsageError(f"{path}: {self.n} records are more than memory can index") from None
+            raise UsageError(f"{path}: not enough memory for the index of {self.n} records") from None
         self._offsets[0] = header_size(self.n)
         super().__init__(path, header_size(self.n))
 
@@ -48,14 +52,14 @@ class FileWriter(RecordWriter):
         and shape).
 
         Raises:
-            WriterError: n records were written already, or the writer is closed.
-            TypeError: it is no buffer, or not contiguous.
-            WriteError: the operating system could not write; nothing will appear under the name.
+            WriterError: n records have been written, or the writer is closed.
+            TypeError: the argument is not a buffer, or not contiguous.
+            WriteError: the operating system could not write; the new file is discarded.
 
         """
         self._need_open()
         if self.count >= self.n:
-            raise WriterError(f"{self.fname}: all {self.n} records have been written; make the writer with a larger n")
+            raise WriterError(f"{self.fname}: all {self.n} records have been written; use a writer with a larger n")
         data = readable_bytes(buffer)
         self._checksums[self.count] = engine.crc32(data)
         self._offsets[self.count + 1] = self._offsets[self.count] + data.nbytes
@@ -64,7 +68,7 @@ class FileWriter(RecordWriter):
     def _frame(self, data: UInt8Array, bounds: Int64Array) -> list[Any]:
         first, count = self.count, len(bounds) - 1
         if first + count > self.n:
-            raise WriterError(f"{self.fname}: {first + count} records are more than the {self.n} of this writer")
+            raise WriterError(f"{self.fname}: {first + count} records are too many for n = {self.n}; use a larger n")
         edges = bounds.tolist()
         for k in range(count):
             self._checksums[first + k] = engine.crc32(data[edges[k] : edges[k + 1]])
@@ -72,14 +76,14 @@ class FileWriter(RecordWriter):
         return [data]
 
     def finish(self) -> None:
-        """Write the header. ``close`` does this, and puts the file in place.
+        """Write the header. ``close`` calls this and puts the file in place.
 
         Raises:
-            WriterError: fewer than n records were written. Write the rest, then close again; or leave it.
-            WriteError: the operating system could not write; an older file is as it was.
+            WriterError: fewer than n records were written. Write the rest before closing, or discard the file.
+            WriteError: the operating system could not write; an older file is unchanged.
 
         """
-        self._need_open()  # before it is counted: of a child of fork, other things are wrong
+        self._need_open()  # before counting, because it raises another error in a forked child
         if self.count < self.n:
             raise WriterError(
                 f"{self.fname}: {self.count} of {self.n} records have been written; write the rest before closing"

@@ -1,4 +1,4 @@
-"""FrameWriter: writes a file of frames, which appears complete or not at all."""
+"""FrameWriter: writes a file that consists of frames."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fffs.records.index import Int64Array
 
 
 class FrameWriter(RecordWriter):
-    """Writes records to ``fname``, which appears, complete, when ``close`` is called.
+    """Writes records to ``fname``. ``close`` puts the complete file in place.
 
-    Leaving the with-block closes the file; leaving it by an exception forgets what was written. Until then nothing is
-    visible under ``fname``, and an older file there stays as it is. Not thread-safe; not to be used in a child of fork.
+    The end of a with-block closes the writer; an exception in it discards the new file. Until the writer is closed,
+    nothing appears at ``fname``, and an older file stays there. Not thread-safe. A forked child must not use it.
     """
 
     def _around(self, data: memoryview) -> tuple[bytes, bytes]:
-        """What a frame has before and behind its data."""
+        """Return the bytes of a frame before and after its data."""
         raise NotImplementedError
 
     def write_one(self, buffer: Any) -> None:
@@ -26,8 +26,8 @@ class FrameWriter(RecordWriter):
 
         Raises:
             WriterError: the writer is closed.
-            TypeError: it is no buffer, or not contiguous.
-            WriteError: the operating system could not write; nothing will appear under the name.
+            TypeError: the argument is not a buffer, or not contiguous.
+            WriteError: the operating system could not write; the new file is discarded.
 
         """
         self._need_open()

@@ -1,4 +1,4 @@
-"""Formats that are a sequence of frames: their records are found by one scan, whose result is cached."""
+"""Loads the index of files that consist of frames: one scan finds the records, and its result is cached."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fffs.native.engine import CHECK_CRC32C, CHECK_NONE
 from fffs.records import index_cache
 from fffs.records.index import RecordIndex
 
-STEP: Final = 1 << 16  # frames between two looks at whether somebody pressed Ctrl-C
-LOOKS: Final = 256  # frames of the file that a cached index is compared with at most
+STEP: Final = 1 << 16  # frames between two checks for Ctrl-C
+LOOKS: Final = 256  # maximum number of frames that a cached index is compared with
 
 
 @dataclass(frozen=True)
 class FrameFormat:
-    """What C must know of a format, and what its frames have around the data, in bytes."""
+    """A format for the C code: its number, the bytes of a frame before and after the data, and its checksum."""
 
     name: str
     kind: int
@@ -37,9 +37,9 @@ OFRECORD: Final = FrameFormat("OFRecord", lib.FFFS_FRAMES_OFRECORD, 8, 0, CHECK_
 
 
 class FrameError(MetadataError):
-    """A frame is damaged or cut: from it on nobody can say where records are. Those before it are fine.
+    """A frame is damaged or truncated. Records after it cannot be found; those before it are good.
 
-    ``path`` is the file, ``record`` the number of the record in the frame, ``offset`` where the frame begins.
+    ``path`` is the file, ``record`` the number of the record in the frame, ``offset`` the start of the frame in bytes.
     """
 
     def __init__(self, message: str, *, path: str = "", record: int = -1, offset: int = -1) -> None:
@@ -50,15 +50,15 @@ class FrameError(MetadataError):
 
 
 def frame_error(path: str, record: int, offset: int, problem: str) -> FrameError:
-    """The error for a frame."""
+    """Return the error for a frame."""
     message = f"{path}: record {record}, whose frame begins at offset {offset}: {problem}"
     return FrameError(message, path=path, record=record, offset=offset)
 
 
 def load_index(file: File, form: FrameFormat, check: bool) -> RecordIndex:
-    """The index of a file of frames, cached or scanned; raises as ``scan``, and FrameError unless all frames are good.
+    """Return the index of a file of frames, cached or scanned. Raises as ``scan``, and FrameError if a frame is bad.
 
-    Only a scan that checked is cached.
+    Only the result of a scan with check=True is cached.
     """
     with reading(file.name):
         key = index_cache.key_of(file)
@@ -76,12 +76,11 @@ def load_index(file: File, form: FrameFormat, check: bool) -> RecordIndex:
 
 
 def scan(file: File, form: FrameFormat, check: bool = True) -> tuple[RecordIndex, FrameError | None]:
-    """Go through the frames of a file, from its begin to its end.
+    """Scan the frames of a file from start to end. check: compare the checksums of lengths, if the format has them.
 
     Returns:
-        The index of the records up to the first frame that is damaged or cut, and the error for that one; None when
-        there is none, and then the index is of the whole file. check=False believes lengths without their checksums,
-        where the format has them.
+        The index of the records before the first frame that is damaged or truncated, and the error for that frame, or
+        None if all frames are good.
 
     Raises:
         ReadError: the operating system could not read.
@@ -95,7 +94,7 @@ def scan(file: File, form: FrameFormat, check: bool = True) -> tuple[RecordIndex
     n = 0
     with file.local() as frames.fd:
         while frames.position < frames.size and not frames.fault:
-            # As many as the rest of the file could hold, and one to see what is wrong with a rest that holds none.
+            # The number of frames that fit into the rest of the file, and one more to diagnose an incomplete frame.
             room = min(STEP, (frames.size - frames.position) // (form.head + form.tail) + 1)
             some_ends, some_checksums = _scan_some(frames, file.name, room)
             ends.append(some_ends)
@@ -116,7 +115,7 @@ def _scan_some(frames: Any, path: str, room: int) -> tuple[npt.NDArray[np.int64]
     if status == -errno.ENOMEM:
         raise MemoryError("not enough memory to scan a file")
     if status == -errno.ENODATA:
-        raise SourceChangedError(f"{path}: the file became shorter while it was scanned; open it when it is complete")
+        raise SourceChangedError(f"{path}: became shorter while it was scanned; open it when nothing writes to it")
     if status != 0:
         raise ReadError(-status, path, "a frame")
     return ends[: count[0]].copy(), checksums[: count[0]].copy()
@@ -129,7 +128,7 @@ def _index(
     ends: npt.NDArray[np.int64],
     checksums: npt.NDArray[np.uint32] | None,
 ) -> RecordIndex:
-    """Frames lie one after another without a gap, so that their ends say all."""
+    """Return the index of frames that lie one after another without gaps, from the ends of their data."""
     starts = np.empty_like(ends)
     if len(ends):
         starts[0] = form.head
@@ -138,7 +137,7 @@ def _index(
 
 
 def cached_index(file: File, form: FrameFormat, size: int, entry: index_cache.Entry) -> RecordIndex | None:
-    """The index that was cached, or None when it cannot be one of the file."""
+    """Return the index in a cache entry, or None if it does not match the file."""
     last = int(entry.ends[-1]) + form.tail if len(entry.ends) else 0
     if entry.check != form.check or last != size:
         return None
@@ -150,8 +149,8 @@ def cached_index(file: File, form: FrameFormat, size: int, entry: index_cache.En
 
 
 def _agrees(file: File, form: FrameFormat, index: RecordIndex) -> bool:
-    """Whether frames begin in the file where the index says so: LOOKS of them, or as many as cost little beside a scan.
-    Files that only look the same to their system, such as those of images with fixed times, differ in most.
+    """Return whether frames begin where the index says, in a sample of at most LOOKS that costs little beside a scan.
+    Different files with the same key, such as those of images with fixed times, differ in most frames.
     """
     looks = min(LOOKS, max(len(index) // 16, 16), len(index))
     rows = np.linspace(0, len(index) - 1, looks).astype(np.int64)
@@ -161,31 +160,31 @@ def _agrees(file: File, form: FrameFormat, index: RecordIndex) -> bool:
     requests["offset"] = index.starts[rows] - form.head
     requests["dest"] = heads.ctypes.data + form.head * np.arange(len(rows))
     if not file.read_batch(requests):
-        return False  # the scan will say why
+        return False  # the scan will report the reason
     lengths = np.ascontiguousarray(heads[:, :8]).view("<u8")[:, 0]
     return bool((lengths == (index.ends - index.starts)[rows].astype(np.uint64)).all())
 
 
 def _fault(frames: Any, path: str, record: int, form: FrameFormat) -> FrameError:
-    """What is wrong with the frame at which the scan stopped."""
+    """Return the error for the frame at which the scan stopped."""
     position, size, length = frames.position, frames.size, frames.length
     left = size - position
     problem = {
         lib.FFFS_FRAME_CUT_HEAD: (
-            f"the file ends after {left} of the {form.head} bytes that a frame begins with; it was cut, copy it again"
+            f"the file ends after {left} of the {form.head} bytes of the frame's head; it is truncated, copy it again"
         ),
         lib.FFFS_FRAME_CUT: (
-            f"it claims {length} bytes, and only {max(left - form.head - form.tail, 0)} follow; the file was cut or is "
-            "damaged, copy it again"
+            f"it claims {length} bytes, but only {max(left - form.head - form.tail, 0)} follow; the file is truncated "
+            "or damaged, copy it again"
         ),
         lib.FFFS_FRAME_LENGTH_CHECKSUM: (
             "the checksum of its length is wrong; the file is damaged"
             if position
-            else f"the checksum of its length is wrong; damaged, or no {form.name} file"
+            else f"the checksum of its length is wrong; the file is damaged, or not a {form.name} file"
         ),
         lib.FFFS_FRAME_LENGTH_NEGATIVE: f"its length is negative ({length - 2**64}); the file is damaged",
         lib.FFFS_FRAME_EMPTIES: (
-            f"{lib.FFFS_EMPTY_FRAMES} empty records in a row: these are zeros and no frames; the file is damaged"
+            f"{lib.FFFS_EMPTY_FRAMES} empty records in a row, so the bytes are zeros, not frames; the file is damaged"
         ),
     }[frames.fault]
     return frame_error(path, record, position, problem)

@@ -1,4 +1,4 @@
-"""NewBag: writes a whole Bag, record by record or in batches; and the lock of one that is to be replaced."""
+"""NewBag: writes a whole Bag, record by record or in batches. Also locks Bags that are replaced."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from fffs.records.index import Int64Array, RecordIndex
 
 
 class NewBag(RecordWriter):
-    """Writes a new Bag to ``fname``, which appears, complete, when ``close`` is called; an older one stays until then.
+    """Writes a new Bag to ``fname``. ``close`` puts the complete file in place; an older one stays until then.
 
-    layout="v3": its table is a file of its own beside it, and appears first: a Bag without its table would pass for
-    one in another layout. Not thread-safe; not to be used in a child of fork.
+    layout="v3": the table is a second file beside it, which is put in place first, because a Bag without its table
+    would be taken for one in another layout. Not thread-safe. A forked child must not use it.
     """
 
     def __init__(self, fname: PathLike, layout: str = "v1") -> None:
@@ -60,13 +60,13 @@ class NewBag(RecordWriter):
         return [data]
 
     def flush(self) -> None:
-        """Give everything to the operating system."""
+        """Pass everything that is buffered to the operating system. Raises WriteError."""
         self._need_open()
         self._guarded(self._stream.flush)
 
     @property
     def size(self) -> int:
-        """Bytes of the Bag with its table in layout v1."""
+        """The size in bytes of the Bag with its table in layout v1."""
         return self._end + 8 * (len(self._ends) + 1)
 
     def _finish(self) -> None:
@@ -83,7 +83,7 @@ class NewBag(RecordWriter):
             return load_with_table(file, table)
 
     def keep_existing(self) -> None:
-        """As of all writers, and no table either."""
+        """As ``RecordWriter``; ``close`` fails as well if another file has the name of the table."""
         super().keep_existing()
         if self._table is not None:
             self._table.replaces = False
@@ -92,14 +92,14 @@ class NewBag(RecordWriter):
         try:
             for file in filter(None, (self._file, self._table)):
                 file.sync()
-            # Between the files of a pair no other writer may put its own, in whatever layout.
+            # While a pair of files is put in place, no other writer may do so, in any layout.
             with only_writer(self._file):
                 refuse_target(self.fname, "v1" if self._table is None else "v3")
                 if self._table is None:
                     super()._commit()
                     return
                 self._table.belongs_to(self._file)
-                with no_appenders([self.fname]):  # also to one that was not there when this began
+                with no_appenders([self.fname]):  # also to a Bag that was made since this writer began
                     commit_pair(self._table, self._file)
         except BaseException:
             self._forget()
@@ -115,11 +115,11 @@ class NewBag(RecordWriter):
 
 @contextlib.contextmanager
 def no_appenders(paths: Iterable[str]) -> Iterator[None]:
-    """Hold the locks of Bags that are to be replaced, so that no writer appends to one meanwhile. Where there are no
-    locks, such a writer finds out when it flushes.
+    """Hold the locks of Bags that are to be replaced, so that no writer appends to them meanwhile. On file systems
+    without locks, such a writer detects the replacement when it flushes.
 
     Raises:
-        WriterError: a writer is appending to one; what it has appended would be lost.
+        WriterError: a writer is appending to one of them; what it appends would be lost.
 
     """
     with contextlib.ExitStack() as locks:
@@ -132,6 +132,6 @@ def no_appenders(paths: Iterable[str]) -> Iterator[None]:
                 lock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise WriterError(f"{path}: a writer is appending to it; replace it when that is closed") from None
-            except OSError:  # nothing is there, or nothing that a writer could append to
+            except OSError:  # missing, no file that a writer could append to, or without locks
                 continue
         yield

@@ -1,6 +1,6 @@
-"""The OFRecord file format (OneFlow's): recognising it, loading its index, writing it.
+"""The OFRecord file format (OneFlow's): recognises it, loads its index, writes it.
 
-A frame is an int64 length, little-endian, and that many bytes: no checksum, no magic number. See FORMATS.md.
+A frame is an int64 length, little-endian, and that many bytes, without checksum or magic number. See FORMATS.md.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from fffs.formats.frames import load_index as load_frames
 from fffs.records.index import Int64Array, RecordIndex
 
 HEAD: Final = struct.Struct("<q")
-EMPTY_IN_A_ROW: Final = 1 << 16  # more empty records than that are read as zeros that are no records
+EMPTY_IN_A_ROW: Final = 1 << 16  # more empty records than that are taken for zeros that are not records
 NAME: Final = re.compile(r"part-[0-9]+", re.ASCII)
 
 
 def recognise(head: bytes, size: int, path: str) -> bool:
-    """Whether a file of size bytes that begins with head (16 bytes or more, if it has them) is of this format.
+    """Return whether a file of size bytes that begins with head (16 bytes or more, if it has them) is of this format.
 
-    There is no magic number. A first frame that fits into the file, with a message that begins as a map's entry does,
-    is what the content can say. A name says so where it cannot: of an empty or damaged part, and of one with records of
-    any bytes.
+    There is no magic number. The content is recognised by a first frame that fits into the file and a message that
+    begins like an entry of a map. Parts that are empty or damaged, or have other records, are recognised by their name.
     """
     if NAME.fullmatch(os.path.basename(path)):
         return True
@@ -42,7 +41,7 @@ def recognise(head: bytes, size: int, path: str) -> bool:
 
 
 def _begins_as_a_map(message: bytes, length: int) -> bool:
-    """Whether a message of that length begins with field 1, of a length that fits, and in it with field 1 or 2."""
+    """Return whether a message of that length begins with a field 1 that fits and itself begins with field 1 or 2."""
     if message[:1] != b"\n":
         return False
     size = shift = 0
@@ -57,29 +56,33 @@ def _begins_as_a_map(message: bytes, length: int) -> bool:
 
 
 def is_target(path: str) -> bool:
-    """Whether the name of a new file says that it is a part of OFRecords."""
+    """Return whether the name of a new file is that of an OFRecord file."""
     name = os.path.basename(path)
     return NAME.fullmatch(name) is not None or name.endswith(".ofrecord")
 
 
 def check_empty(lengths: Int64Array, path: str) -> str | None:
-    """A warning about empty records, if there are some. Raises UnsupportedError: they could not be read again."""
+    """Return a warning about empty records, or None. Raises UnsupportedError if too many in a row could not be read
+    back.
+    """
     empty = lengths == 0
     if not empty.any():
         return None
     full = np.flatnonzero(~empty)
     if int(np.diff(np.concatenate([[-1], full, [len(lengths)]])).max()) - 1 > EMPTY_IN_A_ROW:
-        raise UnsupportedError(f"{path}: so many empty records in a row cannot be told from no records in OFRecord")
+        raise UnsupportedError(
+            f"{path}: more than {EMPTY_IN_A_ROW} empty records in a row cannot be read back; choose another format"
+        )
     return f"{path}: {int(empty.sum())} empty records: OneFlow stops reading a file at such a record"
 
 
 def load_index(file: File, check_data: bool = True) -> RecordIndex:
-    """Load the index of the OFRecord file: from the cache, or by a scan.
+    """Load the index of an OFRecord file, from the cache or by a scan.
 
-    check_data means nothing here: there is no checksum to compare.
+    check_data is unused, because there are no checksums.
 
     Raises:
-        FrameError: a frame is damaged or cut (``partial_index`` has the records before it).
+        FrameError: a frame is damaged or truncated (``partial_index`` returns the records before it).
         ReadError, SourceChangedError.
 
     """
@@ -87,12 +90,12 @@ def load_index(file: File, check_data: bool = True) -> RecordIndex:
 
 
 def partial_index(file: File) -> tuple[RecordIndex, FrameError | None]:
-    """The index of the records before the first frame that is damaged or cut, and what is wrong with that one."""
+    """Return the index of the records before the first bad frame, and the error for it or None. Raises as ``scan``."""
     return scan(file, OFRECORD)
 
 
 class OFRecordWriter(FrameWriter):
-    """Writes one part. An empty message is refused unless ``allow_empty`` is set: OneFlow cannot read it."""
+    """Writes one file. Raises UsageError for an empty record unless ``allow_empty``: OneFlow stops reading there."""
 
     def __init__(self, fname: PathLike, *, allow_empty: bool = False) -> None:
         self._allow_empty = allow_empty
@@ -101,7 +104,7 @@ class OFRecordWriter(FrameWriter):
     def _around(self, data: memoryview) -> tuple[bytes, bytes]:
         if not data.nbytes and not self._allow_empty:
             raise UsageError(
-                f"{self.fname}: record {self.count} is empty, and OneFlow stops at empty records; write a feature, or "
+                f"{self.fname}: record {self.count} is empty, and OneFlow stops at empty records; add a feature, or "
                 "set allow_empty"
             )
         return HEAD.pack(data.nbytes), b""

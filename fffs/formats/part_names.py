@@ -1,4 +1,4 @@
-"""Data sets that are several files: TFRecord shards (``name-00000-of-00010``) and OFRecord parts (``part-0``)."""
+"""Names of files in sets: FFRecord parts, TFRecord shards (``name-00000-of-00010``), OFRecord parts (``part-0``)."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from fffs.formats.tfrecord import NAME, SIDECARS
 SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{1,9})-of-(?P<total>[0-9]{1,9})(?P<end>\.[^/]*)?", re.DOTALL)
 PATTERN: Final = re.compile(r"(?P<stem>.+)(?:-[?*]+-of-(?P<total>[0-9]{1,9})|@(?P<count>[0-9]{1,9}))(?P<end>\.[^/]*)?")
 PART_DIGITS: Final = 5
-NAMED: Final = 5  # missing files that a message names
+NAMED: Final = 5  # maximum number of missing files that a message lists
 
 Group = tuple[str, str, int]
-"""Stem, total and end of a set of shards: what they have in common."""
+"""What the names of a set of shards have in common: stem, end and total."""
 
 
 def expand_shards(path: PathLike) -> list[str]:
-    """The TFRecord files that a path means, in order.
+    """Return the TFRecord files that a path stands for, in order.
 
     Args:
-        path: a file; a shard, which means itself alone; a pattern of all shards (``name-*-of-00010``,
+        path: a file, which may be a single shard; a pattern of all shards (``name-*-of-00010``,
             ``name-?????-of-00010`` or ``name@10``); the name that the shards of exactly one set have in common; or a
-            folder, with its sets of shards and other ``.tfrecord`` files.
+            folder, for its sets of shards and other ``.tfrecord`` files.
 
     Raises:
-        SourceNotFoundError: there is none, or shards of a set are missing: it names them.
-        FormatError: there are more shards than the set should have, or two of a number.
+        SourceNotFoundError: there are no files, or shards of a set are missing; the message lists them.
+        FormatError: the number of a shard is too large for the set, or two shards have the same number.
         UsageError: several sets have that name.
         ReadError: the folder cannot be listed.
 
@@ -55,16 +55,16 @@ def expand_shards(path: PathLike) -> list[str]:
         raise SourceNotFoundError(f"{name}: no such file, and no shards of that name")
     if len(found) > 1:
         totals = " and ".join(sorted(f"-of-{key[2]:05}{key[1]}" for key in found))
-        raise UsageError(f"{name}: there are several sets of shards of that name ({totals}); name one of them")
+        raise UsageError(f"{name}: several sets of shards have that name ({totals}); specify one of them")
     (group, shards), *_ = found.items()
     return [os.path.join(folder, shard) for shard in _complete(folder or ".", group, shards)]
 
 
 def expand_parts(path: PathLike, prefix: str = "part-") -> list[str]:
-    """The OFRecord files that a path means: a file itself, or the parts of a folder in the order of their numbers.
+    """Return the OFRecord files that a path stands for: a file itself, or the parts in a folder by number.
 
     Raises:
-        SourceNotFoundError: there is none, or parts are missing: it names them.
+        SourceNotFoundError: there are no parts, or some are missing; the message lists them.
         FormatError: two parts have the same number.
         ReadError: the folder cannot be listed.
 
@@ -85,23 +85,23 @@ def expand_parts(path: PathLike, prefix: str = "part-") -> list[str]:
 
 
 def ffrecord_parts(folder: str, names: list[str]) -> list[str]:
-    """The FFRecord files of a folder with these names, as ffrecord sorts them: numbers of records lead to the same."""
+    """Return the FFRecord files of a folder with these names, sorted as ffrecord does, so that record numbers agree."""
     parts = sorted(name for name in names if name.endswith(SUFFIX) and not name.startswith("."))
     return [os.path.join(folder, part) for part in parts]
 
 
 def ofrecord_parts(folder: str, names: list[str]) -> list[str]:
-    """The parts of a folder with these names, by number. Raises as ``expand_parts``."""
+    """Return the OFRecord parts of a folder with these names, by number. Raises as ``expand_parts``."""
     return expand_parts(folder) if any(OFRECORD_NAME.fullmatch(name) for name in names) else []
 
 
 def tfrecord_shards(folder: str, names: list[str]) -> list[str]:
-    """The TFRecord files of a folder with these names, shards by number. Raises as ``expand_shards``."""
+    """Return the TFRecord files of a folder with these names, shards by number. Raises as ``expand_shards``."""
     return expand_shards(folder) if any(NAME.search(name) for name in names) else []
 
 
 def is_set_of_shards(path: str) -> bool:
-    """Whether a path, at which there is nothing, is a pattern of shards, or what their names begin with."""
+    """Return whether a path that does not exist is a pattern of shards, or the beginning of their names."""
     folder, stem = os.path.split(path)
     if PATTERN.fullmatch(stem):
         return True
@@ -112,29 +112,29 @@ def is_set_of_shards(path: str) -> bool:
 
 
 def part_name(prefix: str, number: int, total: int, end: str = "") -> str:
-    """What a part is called: its number has five digits, or as many as the last one needs, so that names sort alike."""
+    """Return the name of a part. Numbers have at least five digits, all the same, so that names sort by number."""
     return f"{prefix}{number:0{max(PART_DIGITS, len(str(total - 1)))}}{end}"
 
 
 def shard_name(stem: str, number: int, total: int, end: str = "") -> str:
-    """What a shard is called."""
+    """Return the name of a shard. Raises UsageError unless 0 <= number < total."""
     if not 0 <= number < total:
         raise UsageError(f"there is no shard {number} of {total}")
     return f"{stem}-{number:05}-of-{total:05}{end}"
 
 
 def ffrecord_part(_stem: str, number: int, total: int) -> str:
-    """What a part in a folder of FFRecord files is called, as ffrecord calls it."""
+    """Return the name that ffrecord gives a part in a folder of FFRecord files."""
     return part_name("PART_", number, total, ".ffr")
 
 
 def ofrecord_part(_stem: str, number: int, total: int) -> str:
-    """What a part in a folder of OFRecords is called."""
+    """Return the name of a part in a folder of OFRecord files."""
     return part_name("part-", number, total)
 
 
 def tfrecord_shard(stem: str, number: int, total: int) -> str:
-    """What a shard in a folder of TFRecords is called. Readers ignore names that begin with a dot."""
+    """Return the name of a shard in a folder of TFRecord files, without leading dots: readers ignore hidden files."""
     return shard_name(stem.lstrip(".") or "records", number, total, ".tfrecord")
 
 
@@ -149,13 +149,13 @@ def _all_of_folder(folder: str) -> list[str]:
 
 
 def _in_order(name: str) -> tuple[str, int, str]:
-    """Shards by number, however it is padded."""
+    """Return the sort key of a name: shards are sorted by number, with or without leading zeros."""
     shard = SHARD.fullmatch(name)
     return (shard["stem"], int(shard["number"]), name) if shard else (name, -1, name)
 
 
 def _groups(names: Iterable[str]) -> dict[Group, dict[int, str]]:
-    """Sets of shards: number -> name for each."""
+    """Group the shards among the names into sets: number -> name for each. Raises FormatError."""
     groups: dict[Group, dict[int, str]] = defaultdict(dict)
     for name in names:
         shard = SHARD.fullmatch(name)
@@ -176,13 +176,13 @@ def _complete(folder: str, group: Group, shards: dict[int, str]) -> list[str]:
     where = os.path.join(folder, f"{stem}-?????-of-{total:05}{end}")
     for number, name in shards.items():
         if number >= total:
-            raise FormatError(f"{where}: {name} has a number that the set does not have; the last is {total - 1}")
+            raise FormatError(f"{where}: the number of {name} is too large, the last is {total - 1}; rename the file")
     _refuse_gaps(shards, total, where, "shard")
     return [shards[k] for k in range(total)]
 
 
 def _refuse_gaps(numbered: dict[int, str], total: int, where: str, kind: str) -> None:
-    """A total is a claim: nothing is made of that size."""
+    """Raise SourceNotFoundError if numbers are missing. The total comes from a name: allocate nothing of that size."""
     missing = total - len(numbered)
     if not missing:
         return
@@ -193,7 +193,9 @@ def _refuse_gaps(numbered: dict[int, str], total: int, where: str, kind: str) ->
             some.append(str(k))
         k += 1
     more = f" and {missing - NAMED} more" if missing > NAMED else ""
-    raise SourceNotFoundError(f"{where}: {kind} {', '.join(some)}{more} missing (there are {len(numbered)} of {total})")
+    raise SourceNotFoundError(
+        f"{where}: {kind} {', '.join(some)}{more} missing (there are {len(numbered)} of {total}); copy them, too"
+    )
 
 
 def _list(folder: str, shown: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Protobuf's wire format, as far as Python writes it; ``fffs/native/features.c`` reads it."""
+"""Encodes Protobuf's wire format, as far as messages of features need it. ``fffs/native/features.c`` decodes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMALL: Final = [bytes([k]) for k in range(128)]
 
 
 class MessageError(FormatError):
-    """A message is damaged, or is none. ``offset`` is where in it."""
+    """A message is damaged, or not a message. ``offset`` is the position in it in bytes, or -1."""
 
     def __init__(self, problem: str, offset: int = -1) -> None:
         super().__init__(f"{problem} (at byte {offset} of the message)" if offset >= 0 else problem)
@@ -26,12 +26,12 @@ class MessageError(FormatError):
 
 
 def as_bytes(message: Any) -> bytes:
-    """A message that came as any buffer."""
+    """Return a message, which may be any buffer, as bytes."""
     return message if type(message) is bytes else bytes(memoryview(message))
 
 
 def encode_varint(value: int) -> bytes:
-    """A number from 0 to 2**64 - 1."""
+    """Encode a number from 0 to 2**64 - 1."""
     if value < 128:
         return SMALL[value]
     out = bytearray()
@@ -43,6 +43,6 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode_bytes(number: int, *parts: bytes) -> bytes:
-    """A field of that number whose value is parts, one after another: bytes, a string or a submessage."""
+    """Encode a field (bytes, a string or a submessage) whose value is the parts, one after another."""
     size = sum(map(len, parts))
     return b"".join((encode_varint(number << 3 | BYTES), encode_varint(size), *parts))

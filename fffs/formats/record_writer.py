@@ -1,4 +1,4 @@
-"""RecordWriter: a record file that is written from its begin to its end, and appears complete or not at all."""
+"""RecordWriter: writes a record file from start to end. The file appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fffs.records.source_file import SourceFile
 
 
 class RecordWriter(Writing):
-    """What the writers of all formats share. Not thread-safe; not to be used in a child of fork."""
+    """Base class of the writers of all formats. Not thread-safe. A forked child must not use it."""
 
     def __init__(self, fname: PathLike, begin: int = 0) -> None:
-        """fname: where the file will be. begin: of the first record, behind what ``_finish`` writes."""
+        """fname: path of the new file. begin: offset of the first record; ``_finish`` writes the bytes before it."""
         self.fname = os.fsdecode(fname)
         self.count = 0
         self._finished = False
@@ -32,9 +32,7 @@ class RecordWriter(Writing):
             self._guarded(lambda: self._stream.seek(begin))
 
     def _append(self, pieces: Iterable[bytes | memoryview], size: int) -> None:
-        """Write what a record consists of, about size bytes, and count it. Not by ``_guarded``: each record would pay
-        for the call.
-        """
+        """Write the pieces of a record, about size bytes, and count it. Does not use ``_guarded``, for speed."""
         try:
             self._stream.writelines(pieces)
             self.count += 1
@@ -43,10 +41,10 @@ class RecordWriter(Writing):
             self._fail(error)
 
     def write_batch(self, data: UInt8Array, bounds: Int64Array) -> None:
-        """Append records that lie one after another in memory: record i is ``data[bounds[i]:bounds[i + 1]]``, and all
-        of data belongs to one. They are not copied on their way to the operating system.
+        """Append records from memory without copying them. Raises what ``write_one`` raises.
 
-        Raises what ``write_one`` raises.
+        data: uint8[bytes], only the records, one after another. bounds: int64[k + 1], record i is
+        ``data[bounds[i]:bounds[i + 1]]``.
         """
         self._need_open()
         pieces = self._frame(data, bounds)
@@ -54,11 +52,11 @@ class RecordWriter(Writing):
         self.count += len(bounds) - 1
 
     def _frame(self, data: UInt8Array, bounds: Int64Array) -> list[Any]:
-        """What a batch of records consists of in the file, as buffers of bytes."""
+        """Return the buffers that a batch of records consists of in the file."""
         raise NotImplementedError
 
     def _write_through(self, pieces: list[Any]) -> None:
-        """Write buffers past the stream's own, in which what is appended one by one is collected."""
+        """Write buffers directly to the file. The stream's own buffer collects records that are appended singly."""
         self._stream.flush()
         begin = place = self._stream.tell()
         for k in range(0, len(pieces), PIECES):
@@ -73,16 +71,16 @@ class RecordWriter(Writing):
             self._fail(error)
 
     def _fail(self, error: BaseException) -> NoReturn:
-        """What a write failed of, or was interrupted by: the whole file is forgotten, because nobody could say how much
-        of a record is in it.
-        """
+        """Discard the file after a failed or interrupted write, which may have written part of a record, and raise."""
         self.discard()
         if isinstance(error, OSError):
             raise WriteError(error.errno, self.fname) from error
         raise error
 
     def close(self) -> None:
-        """Put the file in place. May be called again. Raises WriteError, and then an older file is as it was."""
+        """Put the file in place. May be called again. Raises WriteError; an older file is then unchanged, unless the
+        error says that the new one is in place.
+        """
         if self.closed:
             return
         self.finish()
@@ -90,11 +88,11 @@ class RecordWriter(Writing):
         self._commit()
 
     def keep_existing(self) -> None:
-        """Have ``close`` fail if another file has the name by then."""
+        """Let ``close`` fail if another file has the name by then, instead of replacing that file."""
         self._file.replaces = False
 
     def finish(self) -> None:
-        """Write what is still missing; nothing can be appended any more. The file is not in place before ``close``.
+        """Write the remaining bytes; append nothing afterwards. ``close`` puts the file in place.
 
         Raises WriteError. May be called again.
         """
@@ -104,9 +102,9 @@ class RecordWriter(Writing):
             self._finished = True
 
     def reread(self) -> SourceFile:
-        """The finished file, read back from the disk before it is in place. The caller closes it.
+        """Open the finished file before it is in place, reading it back from the disk. The caller closes it.
 
-        Raises WriteError, ReadError, and FormatError: its index is damaged.
+        Raises WriteError, ReadError, and FormatError if its index is damaged.
         """
         self.finish()
         file = self._file.reread()
@@ -114,11 +112,11 @@ class RecordWriter(Writing):
             return SourceFile(file, self._load_index(file))
 
     def _load_index(self, file: File) -> RecordIndex:
-        """The index of this file, which has not its name yet."""
+        """Load the index of this file, which does not have its name yet."""
         raise NotImplementedError
 
     def _finish(self) -> None:
-        """Write what is still missing, and give all of it to the operating system."""
+        """Write the remaining bytes and flush everything to the operating system."""
         self._stream.flush()
 
     def _commit(self) -> None:
@@ -131,4 +129,4 @@ class RecordWriter(Writing):
             self._file.discard()
 
     def _let_go(self) -> None:
-        self._stream.raw.close()  # which leaves the descriptor open, and takes no more from the stream's buffer
+        self._stream.raw.close()  # leaves the descriptor open, and prevents flushing the stream's buffer later

@@ -1,4 +1,4 @@
-"""Sources: the record files that an argument of callers means, and opening them."""
+"""Sources: finds the record files that an argument stands for, and opens them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from fffs.records.source_file import SourceFile
 
 
 def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
-    """The files that an argument means: a file, a folder, or a list of both.
+    """Return the record files that an argument stands for. The argument is a file, a folder, or a list of both.
 
-    Of a folder its ``*.ffr``, sorted as ffrecord sorts them; or else its OFRecord
-    parts (``part-0``, ``part-1``, …), by number; or else its TFRecord files, shards by number. Not recursive.
+    A folder stands for its ``*.ffr``, sorted as ffrecord does; or else its OFRecord parts (``part-0``, ``part-1``, …),
+    by number; or else its TFRecord files, shards by number. Subfolders are ignored.
 
     Raises:
-        SourceNotFoundError: a folder has none of these, or parts of it are missing.
-        FormatError: two of its parts have one number.
-        ReadError: it cannot be listed.
+        SourceNotFoundError: a folder has none of these, or parts are missing.
+        FormatError: two parts have the same number, or the number of a shard is too large.
+        ReadError: a folder cannot be listed.
 
     """
     names = list(fname) if isinstance(fname, (list, tuple)) else [fname]
@@ -51,17 +51,20 @@ def _files_of_folder(path: str) -> list[str]:
             return files
     raise SourceNotFoundError(
         f"{path}: no {SUFFIX} files in this folder, nor OFRecord parts, nor TFRecord files; "
-        "fffs pack makes one file of a folder"
+        "to pack it into one file, use fffs pack"
     )
 
 
 def open_files(paths: list[str], check_data: bool = True, form: str | None = None) -> list[SourceFile]:
-    """Open record files and load their indexes; all of them or none.
+    """Open record files and load their indexes. If one fails, all are closed. The caller owns the result.
 
     Args:
         paths: files of any formats.
-        check_data: compare checksums of the metadata, where there are some.
-        form: name of the format that all are of (``fffs.formats.table``); None: as each is recognised.
+        check_data: compare the checksums of the metadata, if any.
+        form: name of the format of all files (``fffs.formats.table``). None: recognise each file.
+
+    Raises:
+        What ``LocalFile.open``, ``Format.load_index`` and ``with_checksums`` raise.
 
     """
     recognise = recogniser(form)
@@ -77,12 +80,12 @@ def _open(path: str, recognise: Callable[[File], Format], check_data: bool) -> S
 
 
 def load_file(file: File, recognise: Callable[[File], Format], check_data: bool = True) -> SourceFile:
-    """An open file with its index; the file is closed when this raises.
+    """Load the index of an open file. Takes over the file, and closes it if this raises.
 
     Args:
         file: of any kind.
-        recognise: says which format it is of: ``find_format``, or what ``recogniser`` gives.
-        check_data: compare checksums of the metadata, where there are some.
+        recognise: returns the format of the file: ``find_format``, or the result of ``recogniser``.
+        check_data: compare the checksums of the metadata, if any.
 
     """
     with closed_on_error((file,)):

@@ -1,22 +1,22 @@
-"""What is no record file, by how it begins: so that an error can say what it is and what to do with it."""
+"""Recognises files that are not record files by their first bytes, so that an error can say what to do with them."""
 
 from __future__ import annotations
 
 from typing import Final
 
 ZSTD: Final = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
-HEAD: Final = 512  # bytes that are looked at
-TAR_MAGIC: Final = slice(257, 262)  # of POSIX and of GNU tar; older archives have none
+HEAD: Final = 512  # bytes that ``describe`` needs
+TAR_MAGIC: Final = slice(257, 262)  # in POSIX and GNU archives; older ones have none
 COMPRESSED: Final = {b"\x1f\x8b\x08": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
 ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
 
 
 def describe(head: bytes) -> str | None:
-    """What a file that begins with head seems to be, for the end of a message; None when nothing is known of it."""
+    """Return what a file that begins with head seems to be, for the end of a message, or None if it is unknown."""
     if head.startswith(ZSTD):
         return "compressed with zstd: decompress it first (zstd -d), or name it .bagz if it is a compressed Bag"
     if head.startswith(tuple(COMPRESSED)):
         return "a compressed file; fffs convert packs .tar.gz, .tar.bz2 and .tar.xz that are not damaged"
     if head.startswith(ZIP) or head[TAR_MAGIC] == b"ustar":
-        return "an archive; fffs convert packs what it holds"
+        return "an archive; fffs convert packs its content"
     return None

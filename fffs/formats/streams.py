@@ -1,4 +1,4 @@
-"""Files read from their begin to their end, decompressed as they are read, in bounded memory."""
+"""Stream: reads a file from start to end and decompresses it, in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from fffs.errors import MetadataError
 from fffs.files.file import File
 from fffs.formats.strangers import COMPRESSED
 
-READ: Final = 1 << 18  # bytes of the file that are read at a time ...
-SIP: Final = 1 << 13  # ... that a decompressor is given at a time: it copies what it leaves, behind each of very many
-PIECE: Final = 1 << 20  # ... and the most that it may give
-XZ_MEMORY: Final = 256 << 20  # what decompressing .xz may take: xz -9 needs 65 MiB
+READ: Final = 1 << 18  # bytes that are read from the file at a time
+# Bytes that a decompressor gets at a time. Few, because it copies the rest at the end of each of many short streams.
+SIP: Final = 1 << 13
+PIECE: Final = 1 << 20  # maximum number of bytes that a decompressor returns at a time
+XZ_MEMORY: Final = 256 << 20  # maximum number of bytes of memory for decompressing .xz; xz -9 needs 65 MiB
 
 NOT_ZERO: Final = re.compile(rb"[^\0]")
 
 
 def compression(head: bytes) -> str | None:
-    """How a file that begins with head is compressed: a key of what ``open_stream`` knows, or None."""
+    """Return how a file that begins with head is compressed, a kind for ``Stream`` ("gz", "bz2" or "xz"), or None."""
     return next((kind for magic, kind in COMPRESSED.items() if head.startswith(magic)), None)
 
 
 class _Machine(Protocol):
-    """What bz2 and lzma call a decompressor."""
+    """The interface of the decompressors of bz2 and lzma."""
 
     @property
     def eof(self) -> bool: ...
@@ -38,11 +39,11 @@ class _Machine(Protocol):
 
 
 class _Gunzip:
-    """zlib's decompressor, with the methods of the others."""
+    """zlib's decompressor with the interface of the others."""
 
     def __init__(self, bits: int = 31) -> None:
         self._machine = zlib.decompressobj(bits)
-        self._full = False  # whether there may be more of what it has been given
+        self._full = False  # whether more output may be available without further input
 
     @property
     def eof(self) -> bool:
@@ -72,28 +73,27 @@ _MACHINES: Final[dict[str, Any]] = {
 
 
 class Stream:
-    """What a file, or a part of it, holds, decompressed, from its begin on. Not thread-safe."""
+    """Reads and decompresses a file, or a part of it, from the start. Not thread-safe."""
 
     def __init__(self, file: File, kind: str | None, start: int = 0, end: int | None = None) -> None:
-        """file stays the caller's. kind: "gz", "bz2", "xz", "zlib", "deflate" or None, for what is not compressed.
-        start, end: the part, which is one compressed stream; a whole file may be several, one after another, but for
-        zlib.
+        """file: stays the caller's. kind: "gz", "bz2", "xz", "zlib" or "deflate"; None: not compressed. start, end:
+        offsets of the part, which is one compressed stream. A whole file may be several, except with "zlib".
         """
         self._file, self.path, self._kind = file, file.name, kind
         self._machine: _Machine | None = None if kind is None else _MACHINES[kind]()
-        self._place, self._end = start, end  # _place: of what is read next from the file
-        self._loaded, self._at = b"", 0  # what a decompressor has not been given yet
+        self._place, self._end = start, end  # _place: offset of the next read from the file
+        self._loaded, self._at = b"", 0  # bytes of the file; those from _at on are not yet passed to the decompressor
         self._buffer = memoryview(b"")
         self.position = 0
-        """Bytes that were given out or skipped."""
+        """Number of bytes returned or skipped."""
 
     @property
     def done(self) -> int:
-        """Bytes of the file that were used."""
+        """The offset in the file up to which its bytes were used."""
         return self._place - len(self._buffer if self._machine is None else self._loaded[self._at :])
 
     def some(self) -> bytes:
-        """The next bytes, as many as are there at once, PIECE at most; none at the end. Raises as ``read``."""
+        """Return the next available bytes, at most PIECE; none at the end. Raises as ``read``."""
         if not self._buffer:
             self._fill()
         piece, self._buffer = self._buffer.tobytes(), memoryview(b"")
@@ -101,7 +101,7 @@ class Stream:
         return piece
 
     def read(self, size: int) -> bytes:
-        """The next bytes: size of them, or all that are left. Raises MetadataError, ReadError."""
+        """Return the next bytes: size of them, or all up to the end. Raises MetadataError, ReadError."""
         pieces = []
         while size > 0 and (self._buffer or self._fill()):
             piece, self._buffer = self._buffer[:size], self._buffer[size:]
@@ -111,7 +111,7 @@ class Stream:
         return b"".join(pieces)
 
     def skip(self, size: int) -> bool:
-        """Pass over bytes; whether so many were there. Raises MetadataError, ReadError."""
+        """Skip size bytes. Return whether there were so many. Raises MetadataError, ReadError."""
         if self._machine is None:
             skipped = min(size, len(self._buffer))
             self._buffer = self._buffer[skipped:]
@@ -126,19 +126,19 @@ class Stream:
         return size == 0
 
     def drain(self) -> None:
-        """Pass over all that is left, so that the checksums at the end are compared. Raises as ``skip``."""
+        """Skip all remaining bytes, so that the checksums at the end are compared. Raises as ``skip``."""
         while self._machine is not None and self._fill():
             pass
 
     def _load(self) -> bytes:
-        """Some bytes of the file as it is."""
+        """Read the next bytes of the file, not decompressed."""
         size = READ if self._end is None else min(READ, max(self._end - self._place, 0))
         data = self._file.read_bytes(self._place, size)
         self._place += len(data)
         return data
 
     def _fill(self) -> bool:
-        """Get more bytes; whether there are some."""
+        """Replace the buffer with the next bytes. Return whether there are any."""
         self._buffer = memoryview(self._load() if self._machine is None else self._decompress())
         return bool(self._buffer)
 
@@ -162,13 +162,13 @@ class Stream:
             self._loaded, self._at = self._load(), 0
         part = self._loaded[self._at : self._at + SIP]
         if not part:
-            raise MetadataError(f"{self.path}: its compressed data ends too early; it was cut, copy it again")
+            raise MetadataError(f"{self.path}: its compressed data ends too early; it is truncated, copy it again")
         self._at += len(part)
         return part
 
     def _begin_next(self) -> bool:
-        """Begin another compressed stream behind the zeros that may pad one: pigz, pbzip2 and cat make files of
-        several. Whether there is one.
+        """Begin the next compressed stream, after zeros that may pad the last one. Return whether there is one. pigz,
+        pbzip2 and cat write files of several streams.
         """
         if self._end is not None:
             return False
@@ -178,6 +178,6 @@ class Stream:
                 return False
         self._at = found.start()
         if self._kind == "zlib":
-            raise MetadataError(f"{self.path}: bytes follow the end of its compressed data")
+            raise MetadataError(f"{self.path}: bytes follow the end of its compressed data; the file is damaged")
         self._machine = _MACHINES[str(self._kind)]()
         return True

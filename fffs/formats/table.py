@@ -1,4 +1,4 @@
-"""Which formats of record files there are, one row for each, and which of them a file is of."""
+"""The table of all formats of record files, with a row for each, and the recognition of a file's format."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from fffs.formats.record_writer import RecordWriter
 from fffs.formats.tfrecord_stream import TFRecordStream
 from fffs.records.index import Int64Array, RecordIndex
 
-HEAD: Final = 4096  # bytes of a file by which it is recognised
+HEAD: Final = 4096  # bytes from the start of a file that ``recognise`` gets
 
 
 @dataclass(frozen=True)
 class Format:
-    """One format. ``name`` is what callers give, ``title`` what people read.
+    """A format. Callers choose it by ``name``; messages call it ``title``.
 
     Reading:
-        recognise(head, size, path): whether a file of size bytes that begins with head is one, to judge by its content
-            and, where that says nothing, by the name in path.
-        load_index(file, check_data): see ``fffs.formats``.
-        is_named: the name of a file says that it is of this format before its content is looked at, which can be
-            anything.
-        has_head(head): whether the first bytes of a file are such as nothing else has by chance.
-        is_certain(file): whether more of its content is, where ``has_head`` cannot tell.
-        schema: the messages that its records are, for who decodes them.
-        is_compressed(path): whether the records of a file can only be read in sequence, and not by number; then
-            read_stream(path): a context manager, which gives an iterator over the records, as bytes.
-        holds_trees: whether a packed folder is a file of this format.
+        recognise(head, size, path): whether a file of size bytes that begins with head is of this format, judging by
+            its content and, if that is not conclusive, by the name in path.
+        load_index(file, check_data): loads and validates the index of an open file. check_data: compare the checksums
+            of the metadata, if any. Raises FormatError, ReadError, SourceChangedError.
+        is_named: recognise files by name before their content, which can be anything.
+        has_head(head): whether the first bytes of a file identify this format beyond doubt.
+        is_certain(file): whether its further content does, for formats without ``has_head``.
+        schema: the type of the messages in the records, for decoding them.
+        is_compressed(path): whether records of a file can only be read in sequence, not by number. Then
+            read_stream(path) returns a context manager that yields an iterator over the records, as bytes.
+        holds_trees: whether packed folders are files of this format.
 
     Names:
-        is_part(name): whether a folder of nothing but such names is one of parts.
-        parts_of(folder, names): the files of a folder that are of this format, in order; none: it has none.
-        expand(path): the files that a path means that may be of a set; without it, what ``expand_sources`` says.
-        is_set(path): whether a path, at which there is nothing, is what the names of such a set have in common.
-        sidecar_endings: what the names of other files end in that may lie among parts.
-        sidecars(path): the files that may belong to one.
+        is_part(name): whether a file of this name may be a part; a folder of parts contains no other files.
+        parts_of(folder, names): the files of this format in a folder, in order; empty if there are none.
+        expand(path): the files that a path stands for, if that may be a set. None: as ``expand_sources``.
+        is_set(path): whether a path that does not exist is the common name of a set.
+        sidecar_endings: suffixes of other files that may lie among parts.
+        sidecars(path): paths of other files that may belong to a file.
 
     Writing:
-        create(path, n, layout): a writer of a new file of n records; only Bags have layouts.
-        is_target(path): whether the name of a new file says that it is of this format; raises UsageError where it says
-            a kind that is not written.
-        refuse_target(path, layout): raises UsageError for a name that a new file cannot have.
-        part_name(stem, number, total): what a part is called; without it there are no parts.
-        beside(path, layout): the files that belong to one that is written.
-        check_empty(lengths, path): a warning about empty records; raises UnsupportedError where they could not be read
-            again.
+        create(path, n, layout): returns a writer of a new file of n records; only Bags have layouts.
+        is_target(path): whether the name of a new file is of this format. Raises UsageError for variants that cannot
+            be written.
+        refuse_target(path, layout): raises UsageError if a new file cannot have this name.
+        part_name(stem, number, total): the name of a part. None: there are no parts.
+        beside(path, layout): paths of other files that are written with a file.
+        check_empty(lengths, path): returns a warning about empty records, or None. Raises UnsupportedError if they
+            could not be read back.
     """
 
     name: str
@@ -142,36 +142,36 @@ TFRECORD: Final = Format(
 )
 
 FORMATS: Final = [FFRECORD, BAG, OFRECORD, TFRECORD]
-"""All formats, in the order in which they are asked. What nothing recognises is taken for the first. Among names of new
-files an ending counts before what may be anywhere in a name, so TFRecord is the last.
+"""All formats, in the order in which they are tried. A file that none recognises is taken for the first. TFRecord is
+last: it matches anywhere in the name of a new file, and the suffixes of other formats take precedence.
 """
 
 
 def format_named(name: str) -> Format:
-    """The format of that name; raises UsageError when there is none."""
+    """Return the format of that name. Raises UsageError if there is none."""
     for form in FORMATS:
         if form.name == name:
             return form
-    raise UsageError(f"there is no format {name!r}; there are {', '.join(form.name for form in FORMATS)}")
+    raise UsageError(f"there is no format {name!r}; choose one of {', '.join(form.name for form in FORMATS)}")
 
 
 def format_of_target(path: str) -> Format | None:
-    """The format that the name of a new file says; an ending counts before what may be anywhere in a name.
+    """Return the format that the name of a new file determines, or None.
 
     Raises:
-        UsageError: the name is of a kind that is not written.
+        UsageError: the name is that of a variant that cannot be written.
 
     """
     return next((form for form in FORMATS if form.is_target(path)), None)
 
 
 def format_of(index: RecordIndex) -> Format | None:
-    """The format that an index was loaded by; None: it is not one of record files."""
+    """Return the format of the file that an index belongs to. None: it is not a record file."""
     return next((form for form in FORMATS if form.title == index.format), None)
 
 
 def recogniser(name: str | None) -> Callable[[File], Format]:
-    """What says which format a file is of: ``find_format``, unless one is named.
+    """Return a function that returns the format of a file: the format of that name, or for None ``find_format``.
 
     Raises:
         UsageError: there is no format of that name.
@@ -184,10 +184,10 @@ def recogniser(name: str | None) -> Callable[[File], Format]:
 
 
 def find_format(file: File) -> Format:
-    """The format of a file, by its content first and its name second.
+    """Return the format of a file, judging by its content first and its name second.
 
-    Its name comes first only where the content can be anything, also that of a file of another format. What nothing
-    recognises is taken for the first format, whose loader says what is wrong with it.
+    The name comes first only for formats whose content can be anything, even a file of another format. A file that no
+    format recognises is taken for the first, whose loader reports what is wrong.
 
     Raises:
         ReadError: the operating system could not read.
@@ -205,5 +205,5 @@ def find_format(file: File) -> Format:
 
 
 def named_format(path: str) -> Format | None:
-    """The format of a file whose name says it before its content is looked at, if it does."""
+    """Return the format that a file's name alone determines (see ``Format.is_named``), or None."""
     return next((form for form in FORMATS if form.is_named and form.recognise(b"", 0, path)), None)

@@ -1,4 +1,4 @@
-"""The TFRecord file format: recognising it, loading its index, writing it.
+"""The TFRecord file format: recognises it, loads its index, writes it.
 
 A frame is, little-endian: u64 length, u32 masked CRC-32C of those eight bytes, the data, u32 masked CRC-32C of it.
 See FORMATS.md.
@@ -23,7 +23,7 @@ from fffs.records.index import RecordIndex
 HEAD: Final = struct.Struct("<QI")
 TAIL: Final = struct.Struct("<I")
 NAME: Final = re.compile(r"\.tfrecords?\b|\.tfrec\b", re.ASCII)
-"""What the names of such files have in common, if anything."""
+"""Matches the usual names of TFRecord files."""
 
 SIDECARS: Final = (".idx", ".tfindex")
 
@@ -31,15 +31,15 @@ GZIP, ZLIB = "GZIP", "ZLIB"
 
 
 def encode_head(length: int) -> bytes:
-    """What a frame begins with."""
+    """Return the head of a frame with so many bytes of data."""
     word = struct.pack("<Q", length)
     return word + TAIL.pack(mask(crc32c(word)))
 
 
 def compression(head: bytes) -> str | None:
-    """How a file that begins with head is compressed: "GZIP", "ZLIB" or None.
+    """Return how a file that begins with head is compressed: "GZIP", "ZLIB" or None.
 
-    The length of a first record may look like either, but not with its checksum.
+    The length of a first record may look like either, but then its checksum matches.
     """
     if is_head(head):
         return None
@@ -51,31 +51,30 @@ def compression(head: bytes) -> str | None:
 
 
 def is_head(head: bytes) -> bool:
-    """Whether a frame begins like that: its length has its checksum."""
+    """Return whether this is the head of a frame: a length with the right checksum."""
     return len(head) >= HEAD.size and head[: HEAD.size] == encode_head(HEAD.unpack_from(head)[0])
 
 
 def recognise(head: bytes, size: int, path: str) -> bool:
-    """Whether a file of size bytes that begins with head (16 bytes or more, if it has them) is of this format.
+    """Return whether a file of size bytes that begins with head (16 bytes or more, if it has them) is of this format.
 
-    The checksum of the first length says so for certain. A name says so where the content cannot: of an empty,
-    compressed or damaged file.
+    The checksum of the first length is conclusive. Files that are empty, compressed or damaged are recognised by name.
     """
     name = os.path.basename(path)
     return is_head(head) or (NAME.search(name) is not None and not name.endswith(SIDECARS))
 
 
 def is_target(path: str) -> bool:
-    """Whether the name of a new file says that it is a TFRecord file. Raises UsageError: a compressed one."""
+    """Return whether the name of a new file is that of a TFRecord file. Raises UsageError for a compressed one."""
     if NAME.search(os.path.basename(path)) is None:
         return False
     if path.endswith((".gz", ".zlib")):
-        raise UsageError(f"{path}: no compressed files are written; name a .tfrecord, and compress it afterwards")
+        raise UsageError(f"{path}: compressed files cannot be written; write a .tfrecord, and compress it afterwards")
     return True
 
 
 def is_compressed(path: str) -> bool:
-    """Whether there is a file that is compressed as a whole. Raises ReadError."""
+    """Return whether path is a file that is compressed as a whole. Raises ReadError."""
     if not os.path.isfile(path):
         return False
     with LocalFile.open(path) as file:
@@ -83,12 +82,12 @@ def is_compressed(path: str) -> bool:
 
 
 def load_index(file: File, check_data: bool = True) -> RecordIndex:
-    """Load the index of the TFRecord file: from the cache, or by a scan.
+    """Load the index of a TFRecord file, from the cache or by a scan.
 
-    check_data=False believes lengths without their checksums.
+    check_data=False skips the checksums of lengths.
 
     Raises:
-        FrameError: a frame is damaged or cut (``partial_index`` has the records before it).
+        FrameError: a frame is damaged or truncated (``partial_index`` returns the records before it).
         UnsupportedError: the file is compressed as a whole.
         ReadError, SourceChangedError.
 
@@ -98,7 +97,10 @@ def load_index(file: File, check_data: bool = True) -> RecordIndex:
 
 
 def partial_index(file: File) -> tuple[RecordIndex, FrameError | None]:
-    """The index of the records before the first frame that is damaged or cut, and what is wrong with that one."""
+    """Return the index of the records before the first bad frame, and the error for it or None.
+
+    Raises UnsupportedError for a compressed file; otherwise as ``scan``.
+    """
     _refuse_compressed(file)
     return scan(file, TFRECORD)
 
@@ -107,13 +109,13 @@ def _refuse_compressed(file: File) -> None:
     kind = compression(file.read_bytes(0, HEAD.size, "the first frame"))
     if kind is not None:
         raise UnsupportedError(
-            f"{file.name}: compressed as a whole ({kind}): its records can only be read one after another, with "
-            "fffs.tfrecord.read; unpack it for reading them by number"
+            f"{file.name}: compressed as a whole ({kind}): its records can only be read in sequence, with "
+            "fffs.tfrecord.read; decompress it to read them by number"
         )
 
 
 class TFRecordWriter(FrameWriter):
-    """Writes a TFRecord file: the bytes that TensorFlow writes for the same records."""
+    """Writes a TFRecord file, with the bytes that TensorFlow writes for the same records."""
 
     def _around(self, data: memoryview) -> tuple[bytes, bytes]:
         return encode_head(data.nbytes), TAIL.pack(mask(crc32c(data)))

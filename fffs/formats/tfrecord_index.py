@@ -1,4 +1,4 @@
-"""Index files beside TFRecord files (``.idx``, ``.tfindex``): text lines, each the offset and length of a frame."""
+"""Writes and checks index files of TFRecord files (``.idx``, ``.tfindex``): lines with a frame's offset and length."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from fffs.records.index import RecordIndex
 
 LINE: Final = re.compile(rb"([0-9]{1,18}) ([0-9]{1,18})\r?\n?")
 LONGEST: Final = 18 + 1 + 18 + 2
-STEP: Final = 1 << 16  # lines that are written at a time
+STEP: Final = 1 << 16  # number of lines that are written at a time
 
 
 def frame_table(index: RecordIndex) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Where the frames of a TFRecord file begin, and how long they are: int64[n] each."""
+    """Return the offsets and the lengths of the frames of a TFRecord file, in bytes: int64[n] each."""
     begins = index.starts - TFRECORD.head
     return begins, index.ends + TFRECORD.tail - begins
 
 
 def export_index(index: RecordIndex, path: PathLike) -> None:
-    """Write the index file of a TFRecord file, as DALI's ``tfrecord2idx`` and the ``tfrecord`` package do.
+    """Write the index file of a TFRecord file, in the format of DALI's ``tfrecord2idx`` and the ``tfrecord`` package.
 
     It appears complete or not at all. Raises WriteError.
     """
@@ -45,11 +45,11 @@ def export_index(index: RecordIndex, path: PathLike) -> None:
 
 
 def check_index_file(index: RecordIndex, path: PathLike) -> None:
-    """Compare an index file with the frames of the TFRecord file that index is of.
+    """Compare an index file with the index of its TFRecord file.
 
     Raises:
-        MetadataError: a line is no entry, or not that of its frame; or lines are missing, or too many.
-        SourceNotFoundError, UsageError, ReadError: the index file cannot be opened.
+        MetadataError: a line is malformed or differs from its frame, or there are too few or too many lines.
+        SourceNotFoundError, UsageError, ReadError: the index file cannot be opened or read.
 
     """
     begins, lengths = frame_table(index)
@@ -58,23 +58,25 @@ def check_index_file(index: RecordIndex, path: PathLike) -> None:
         for row, line in enumerate(lines, 1):
             entry = LINE.fullmatch(line)
             if entry is None:
-                raise MetadataError(f"{name}: line {row} is not an offset and a length; no index file, or damaged")
+                raise MetadataError(f"{name}: line {row} is not an offset and a length; write the index file again")
             if row > len(index):
-                raise MetadataError(f"{name}: line {row}: {index.path} has only {len(index)} records; make it anew")
+                raise MetadataError(
+                    f"{name}: line {row}: {index.path} has only {len(index)} records; write the index file again"
+                )
             offset, length = int(entry[1]), int(entry[2])
             if (offset, length) != (begins[row - 1], lengths[row - 1]):
                 raise MetadataError(
                     f"{name}: line {row} says that record {row - 1} of {index.path} has {length} bytes at offset "
-                    f"{offset}, and it has {lengths[row - 1]} at {begins[row - 1]}; make the index file anew"
+                    f"{offset}, but it has {lengths[row - 1]} at {begins[row - 1]}; write the index file again"
                 )
         if row < len(index):
             raise MetadataError(
-                f"{name}: ends after {row} lines, and {index.path} has {len(index)} records; make the index file anew"
+                f"{name}: ends after {row} lines, but {index.path} has {len(index)} records; write the index file again"
             )
 
 
 @contextlib.contextmanager
 def _lines(path: PathLike) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """An index file's name and its lines; those that are too long for one come in pieces."""
+    """Yield the name of an index file and an iterator over its lines. Lines that are too long are split."""
     with LocalFile.open(path) as opened, reading(opened.name), io.BufferedReader(opened.stream()) as file:
         yield opened.name, iter(lambda: file.readline(LONGEST + 1), b"")

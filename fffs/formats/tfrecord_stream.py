@@ -1,4 +1,4 @@
-"""TFRecord files read from their beginning to their end, also compressed ones, in bounded memory."""
+"""TFRecordStream: reads a TFRecord file, compressed or not, from start to end in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,26 +16,30 @@ from fffs.formats.tfrecord import GZIP, HEAD, TAIL, ZLIB, compression, is_head
 from fffs.native.crc32c import crc32c, unmask
 
 LARGEST: Final = 1 << 30
-RATIO: Final = 1032  # DEFLATE makes no more than so many bytes of one ...
-PENDING: Final = SIP * RATIO + (1 << 16)  # ... and so many of what was taken from the file are still to come
+RATIO: Final = 1032  # maximum number of bytes that DEFLATE expands a byte to
+PENDING: Final = SIP * RATIO + (1 << 16)  # maximum number of bytes to come from input that was already read
 KINDS: Final = {GZIP: "gz", ZLIB: "zlib"}
 
 
 class TFRecordStream(Closing, Iterator[bytes]):
-    """Iterates over the records of one file, plain or compressed with GZIP or ZLIB (found out from its content).
+    """Iterates over the records of one file as bytes. It recognises compression with GZIP or ZLIB by the content.
 
-    After a ChecksumError the next record can be asked for; after any other error the stream has ended. Memory is that
-    of the largest record, twice, and a few pieces. A context manager; not thread-safe.
+    After a ChecksumError the iteration continues with the next record; after any other error it has ended. Needs memory
+    for the largest record, twice, and for a few pieces. A context manager. Not thread-safe.
     """
 
     def __init__(self, path: PathLike, *, check_data: bool = True, max_record: int = LARGEST) -> None:
-        """check_data: compare the checksums of data (those of lengths are always). max_record: refuse larger ones."""
+        """Open a file.
+
+        check_data: compare the checksums of data; those of lengths are always compared. max_record: in bytes; a larger
+        record raises FrameError.
+        """
         self._file: File | None = LocalFile.open(path)
         self.path, self._size = self._file.name, self._file.size
         self._check, self._largest = check_data, max_record
         self._buffer, self._at = b"", 0
         self.record = 0
-        self.offset = 0  # of the frame, in what the file decompresses to
+        self.offset = 0  # of the next frame, in the decompressed data
         self._stream: Stream | None = None
         with closed_on_error((self,)):
             kind = compression(self._file.read_bytes(0, HEAD.size))
@@ -46,7 +50,7 @@ class TFRecordStream(Closing, Iterator[bytes]):
         return self
 
     def __next__(self) -> bytes:
-        """The next record. Raises FrameError, ChecksumError, ReadError, ClosedError."""
+        """Return the next record. Raises FrameError, ChecksumError, ReadError, ClosedError."""
         if self._file is None:
             raise ClosedError(f"{self.path}: the stream has been closed")
         try:
@@ -55,7 +59,7 @@ class TFRecordStream(Closing, Iterator[bytes]):
             raise
         except BaseException as error:
             self._stream, self._buffer, self._at = None, b"", 0
-            if isinstance(error, MetadataError) and not isinstance(error, FrameError):  # of what is compressed
+            if isinstance(error, MetadataError) and not isinstance(error, FrameError):  # in the compressed data
                 problem = str(error).removeprefix(f"{self.path}: ")
                 raise frame_error(self.path, self.record, self.offset, problem) from error
             raise
@@ -67,18 +71,20 @@ class TFRecordStream(Closing, Iterator[bytes]):
         head = self._take(HEAD.size)
         if not head:
             return None
-        self._demand(len(head) == HEAD.size, "the file ends inside what the frame begins with; it was cut")
-        self._demand(is_head(head), "the checksum of its length is wrong; the file is damaged, or no TFRecord file")
+        self._demand(len(head) == HEAD.size, "the file ends inside the frame's head; it is truncated, copy it again")
+        self._demand(is_head(head), "the checksum of its length is wrong; the file is damaged, or not a TFRecord file")
         (length, _) = HEAD.unpack(head)
-        self._demand(length <= self._largest, f"it has {length} bytes, and max_record is {self._largest}")
+        self._demand(length <= self._largest, f"it has {length} bytes, but max_record is {self._largest}")
         buffered = len(self._buffer) - self._at
         fits = length + TAIL.size <= buffered or self._can_come(length + TAIL.size - buffered)
         self._demand(
-            fits, f"it claims {length} bytes, more than the rest of the file can hold; it was cut or is damaged"
+            fits,
+            f"it claims {length} bytes, more than the rest of the file can hold; the file is truncated or damaged, "
+            "copy it again",
         )
         data = self._take(length)
         tail = self._take(TAIL.size)
-        self._demand(len(tail) == TAIL.size, "the file ends inside it; the file was cut, copy it again")
+        self._demand(len(tail) == TAIL.size, "the file ends inside it; the file is truncated, copy it again")
         record, self.record = self.record, self.record + 1
         offset, self.offset = self.offset, self.offset + HEAD.size + length + TAIL.size
         expected, actual = unmask(TAIL.unpack(tail)[0]), crc32c(data) if self._check else 0
@@ -95,7 +101,7 @@ class TFRecordStream(Closing, Iterator[bytes]):
         return data
 
     def _can_come(self, size: int) -> bool:
-        """Whether so many bytes may still come. Of a file that grows, only what was there when it was opened."""
+        """Return whether so many bytes may follow. Ignores bytes that were appended after the file was opened."""
         left = max(self._size - self._stream.done, 0) if self._stream else 0
         return size <= (left * RATIO + PENDING if self._compressed else left)
 
@@ -104,7 +110,7 @@ class TFRecordStream(Closing, Iterator[bytes]):
             raise frame_error(self.path, self.record, self.offset, problem)
 
     def _take(self, size: int) -> bytes:
-        """The next size bytes; fewer at the end. What is claimed is allocated only as it comes."""
+        """Return the next size bytes; fewer at the end. Allocates no more than it reads: size may be wrong."""
         if self._at + size <= len(self._buffer):
             data = self._buffer[self._at : self._at + size]
             self._at += size

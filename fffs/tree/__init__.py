@@ -1,1 +1,1 @@
-"""The namespace: names that lead to records, in memory and in a file."""
+"""The namespace of a packed folder: names that refer to records, in memory and in a file."""

@@ -22,9 +22,9 @@ Array = npt.NDArray[Any]
 
 
 class TreeBuilder:
-    """Collects directories, files, links and symbolic links. Node numbers it gives out are its own, not the Tree's.
+    """Collects directories, files, links and symbolic links. The Tree numbers the nodes differently than the builder.
 
-    Not thread-safe. The root (node 0) is there from the start.
+    The root is node 0 and exists from the start. Not thread-safe.
     """
 
     def __init__(self, mode: int = DIRECTORY, mtime: int = 0) -> None:
@@ -48,31 +48,32 @@ class TreeBuilder:
         return node
 
     def add_link(self, parent: int, name: bytes, node: int) -> None:
-        """Give a node that is already there a (further) name."""
+        """Add a name, or a further name, for an existing node."""
         self._parents.append(parent)
         self._nodes.append(node)
         self._names.append(name)
 
     def add_directory(self, parent: int, name: bytes, mode: int = DIRECTORY, mtime: int = 0) -> int:
-        """A directory; returns its node."""
+        """Add a directory and return its node. mtime: nanoseconds since 1970."""
         return self._add(parent, name, mode, mtime, 0)
 
     def add_file(self, parent: int, name: bytes, record: int, mode: int = FILE, mtime: int = 0) -> int:
-        """A file whose bytes are a record; returns its node."""
+        """Add a file, whose bytes are those of a record, and return its node."""
         return self._add(parent, name, mode, mtime, record)
 
     def add_symlink(self, parent: int, name: bytes, target: bytes, mode: int = SYMLINK, mtime: int = 0) -> int:
-        """A symbolic link; returns its node."""
+        """Add a symbolic link and return its node."""
         node = self._add(parent, name, mode, mtime, self._targets_size, len(target))
         self._targets.append(target)
         self._targets_size += len(target)
         return node
 
     def build(self, records: int, source: str) -> Tree:
-        """The Tree of what was added, validated.
+        """Return the validated Tree. records: the number of records that files may refer to. source: for messages.
 
         Raises:
-            MetadataError: two entries of a directory have the same name, a name is no name, a record is not there.
+            MetadataError: a name is invalid or twice in a directory, or a record does not exist.
+            MemoryError, UnsupportedError.
 
         """
         lengths = np.fromiter(map(len, self._names), np.int64, len(self._names))
@@ -105,16 +106,16 @@ def build_tree(
     records: int,
     source: str,
 ) -> Tree:
-    """The Tree of entries and nodes in any order.
+    """Return the validated Tree of entries and nodes, given in any order.
 
     Per entry: ``parents`` and ``nodes`` (uint32), and ``name_offsets`` (one more) into ``names``. Per node: ``mode``,
-    ``mtime``, ``ref`` (file: its record; symlink: where its target begins), ``count`` (symlink: its target's length).
-    Node 0 is the root.
+    ``mtime``, ``ref`` (file: its record; symlink: offset of its target in ``targets``), ``count`` (symlink: length of
+    its target). Node 0 is the root.
 
     Raises:
-        MemoryError: there is no memory.
-        MetadataError: they do not form a tree.
-        UnsupportedError: more names than 32 bits can count.
+        MemoryError: not enough memory.
+        MetadataError: the arrays do not form a tree.
+        UnsupportedError: there are 2**32 - 1 or more nodes, entries, bytes of names or bytes of targets.
 
     """
     if max(len(parents), len(mode), int(name_offsets[-1]), len(targets)) >= 2**32 - 1:
@@ -131,8 +132,8 @@ def build_tree(
 
     refs, counts = _scatter(ref, rank), _scatter(count, rank).astype(np.uint32)
     if int(refs.min()) < 0 or int(refs.max()) >= 2**32:
-        raise MetadataError(f"{source}: the tree is damaged: a file names a record that is not there")
-    # Directories share out the entries in the order of their numbers.
+        raise MetadataError(f"{source}: the tree is damaged: a file refers to a record that does not exist")
+    # Each directory gets a range of the entries, in the order of the directories' numbers.
     per_directory = np.bincount(rank[parents], minlength=len(mode))[directories]
     refs[directories], counts[directories] = np.cumsum(per_directory) - per_directory, per_directory
     return Tree(
@@ -150,7 +151,7 @@ def build_tree(
 
 
 class _Order(NamedTuple):
-    """What the tree's order makes of entries and nodes: all uint32 but the names."""
+    """The entries and nodes in the order of the tree. All arrays are uint32 except for the names."""
 
     rank: Array  # per node: its number in the tree
     entry_nodes: Array  # per entry of the tree: the number of its node
@@ -184,8 +185,8 @@ def _find_order(
 
 
 def _count_links(entry_nodes: Array, directories: Array, parents: Array) -> Array:
-    """Per node as stat(2) has it: the names of a file, two and one per subdirectory of a directory. parents: of each
-    directory but the root.
+    """Return the link count of each node, as in stat(2): for a file its names, for a directory 2 + its subdirectories.
+    parents: of each directory except the root.
     """
     nlink = np.bincount(entry_nodes, minlength=len(directories))
     nlink[directories] = 2
@@ -194,13 +195,13 @@ def _count_links(entry_nodes: Array, directories: Array, parents: Array) -> Arra
 
 
 def _scatter(values: Array, rank: npt.NDArray[np.uint32]) -> Array:
-    """Per-node values in the tree's order."""
+    """Return per-node values in the order of the tree."""
     out = np.empty_like(values)
     out[rank] = values
     return out
 
 
 def _pointer(array: Array) -> object:
-    """The address of an array's data as the C type of its items."""
+    """Return a pointer to the data of an array, of the C type of its items."""
     kinds = {1: "uint8_t *", 4: "uint32_t *"}
     return ffi.cast(kinds[array.dtype.itemsize], array.ctypes.data)

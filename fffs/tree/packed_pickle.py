@@ -1,9 +1,8 @@
-"""The tree of a packed folder as ffrecord knows it: a pickle of nested OrderedDicts, read and written without
-``pickle``.
+"""Decodes and encodes the tree of a packed folder as ffrecord stores it, a pickle of nested OrderedDicts.
 
-Reading never builds an object (see ``fffs/native/packed_pickle.c``). Writing emits opcodes itself, because what
-``pickle.dumps`` gives depends on the Python version and on which equal strings are one object: the same folder must
-give the same bytes.
+The module ``pickle`` is not used. Decoding creates no objects (see ``fffs/native/packed_pickle.c``). Encoding writes
+the opcodes directly, because the same folder must give the same bytes: those of ``pickle.dumps`` depend on the version
+of Python and on which equal strings are the same object.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from fffs.tree.builder import DIRECTORY, FILE, build_tree
 from fffs.tree.tree import ROOT, Tree
 
 MAGIC = b"piouhjgbr"
-PROTO = b"\x80"  # every pickle begins with it, since protocol 2
+PROTO = b"\x80"  # the first byte of every pickle since protocol 2
 PROTOCOL = PROTO + b"\x02"
-CONSTRUCTOR = b"ccollections\nOrderedDict\nq\x00"  # memoised as 0 ...
-AGAIN = b"h\x00"  # ... and fetched from there
+CONSTRUCTOR = b"ccollections\nOrderedDict\nq\x00"  # stores the class in the memo as 0 ...
+AGAIN = b"h\x00"  # ... and loads it from there
 NEW = b")R"
 MARK, SETITEMS, STOP = b"(", b"u", b"."
 
@@ -34,13 +33,14 @@ MARK, SETITEMS, STOP = b"(", b"u", b"."
 
 
 def decode(data: npt.NDArray[np.uint8], records: int, source: str, mtime: int) -> Tree:
-    """The Tree in the last record of a packed folder (uint8, magic bytes included).
+    """Return the Tree in the last record of a packed folder (uint8[bytes], including the magic bytes).
 
-    records: how many records files may name. mtime (nanoseconds since 1970) is given to all nodes, and so are the usual
-    modes: ffrecord keeps neither.
+    records: the number of records that files may refer to. source: for messages. mtime: nanoseconds since 1970, for all
+    nodes. The modes are default ones: ffrecord stores neither times nor modes.
 
     Raises:
-        MetadataError: it is not such a tree; nothing in it was run.
+        MetadataError: the record does not contain such a tree. No part of it was executed.
+        MemoryError, UnsupportedError: as ``build_tree``.
 
     """
     pickle = np.ascontiguousarray(data[len(MAGIC) :])
@@ -58,11 +58,11 @@ def decode(data: npt.NDArray[np.uint8], records: int, source: str, mtime: int) -
         setattr(out, name, ffi.cast(ffi.typeof(getattr(out, name)), array.ctypes.data))
     _run(pickle, out, source)
 
-    # Nodes: the dictionaries by their numbers, then one per record. A record with several names is a hard link.
+    # Nodes: first the dictionaries, by number, then one per record. The names of one record are hard links.
     is_file = arrays["entry_record"] >= 0
     named, which = np.unique(arrays["entry_record"][is_file], return_inverse=True)
     if len(named) and int(named[-1]) >= records:
-        raise MetadataError(f"{source}: the tree is damaged: a file names record {int(named[-1])} of {records}")
+        raise MetadataError(f"{source}: the tree is damaged: a file refers to record {int(named[-1])} of {records}")
     nodes = arrays["entry_child"]
     nodes[is_file] = directories + which
     n_nodes = directories + len(named)
@@ -94,7 +94,7 @@ def _run(pickle: npt.NDArray[np.uint8], out: object, source: str) -> None:
         raise MemoryError(f"{source}: not enough memory to read the tree")
     reason = ffi.string(why[0]).decode()
     raise MetadataError(
-        f"{source}: the tree of the packed folder is refused: {reason} (at byte {where[0]} of the pickle)"
+        f"{source}: the tree of the packed folder is invalid: {reason} (at byte {where[0]} of the pickle)"
     )
 
 
@@ -102,10 +102,10 @@ def _run(pickle: npt.NDArray[np.uint8], out: object, source: str) -> None:
 
 
 def encode(tree: Tree) -> bytes:
-    """The tree as ffrecord expects it, magic bytes included.
+    """Return the tree as ffrecord expects it, including the magic bytes.
 
-    ffrecord knows files and folders. A symbolic link to a file inside the tree appears as that file's record; other
-    links are left out.
+    ffrecord supports only files and folders. A symbolic link to a file in the tree becomes a name of that file's
+    record; other symbolic links are left out.
     """
     out = bytearray(MAGIC + PROTOCOL + CONSTRUCTOR + NEW)
     open_folders = [_items(tree, ROOT, b"")]
@@ -126,7 +126,7 @@ def encode(tree: Tree) -> bytes:
 
 
 def _items(tree: Tree, node: int, prefix: bytes) -> Iterator[tuple[bytes, int, Any]]:
-    """(name, record, None) of each file and (name, 0, its items) of each folder, in order."""
+    """Yield (name, record, None) for each file and (name, 0, its items) for each folder, in order."""
     for name, child in tree.entries(node):
         if tree.is_dir(child):
             yield name, 0, _items(tree, child, prefix + name + b"/")
@@ -139,7 +139,7 @@ def _items(tree: Tree, node: int, prefix: bytes) -> Iterator[tuple[bytes, int, A
 
 
 def _text(name: bytes) -> bytes:
-    """A name as pickle has it: UTF-8 of the str that os.fsdecode gives, lone surrogates and all."""
+    """Return the opcode for a name: the str of os.fsdecode in UTF-8, with its lone surrogates."""
     text = name.decode("utf-8", "surrogateescape").encode("utf-8", "surrogatepass")
     return b"X" + struct.pack("<I", len(text)) + text
 

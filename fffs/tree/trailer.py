@@ -1,8 +1,8 @@
-"""The trailer of a packed folder: a Tree and block checksums as they are used in memory, at the end of the last record.
+"""The trailer of a packed folder: a Tree and block checksums, as arrays at the end of the last record.
 
-``pickle.loads`` ignores what follows its STOP, so ffrecord reads such a file unchanged; we open it without parsing
-anything per file. No section has an offset of its own: all sizes follow from the counts in the footer, so sections
-cannot overlap or lie outside. FORMATS.md has it byte by byte.
+``pickle.loads`` ignores the bytes after STOP, so ffrecord can read such a file. Loading the arrays parses nothing per
+file. No section stores an offset: all sizes follow from the counts in the footer, so sections cannot overlap or lie
+outside the trailer. FORMATS.md describes each byte.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COUNTS = ("entries", "nodes", "names", "targets", "bigs", "blocks")
 
 @dataclass(frozen=True)
 class _Section:
-    """One array of the body: which count gives its length, and what is added to it."""
+    """One array of the body. Its length is the count of that name in the footer, plus ``extra``."""
 
     name: str
     dtype: type[np.generic]
@@ -51,7 +51,7 @@ SECTIONS = (
 
 
 def _layout(counts: dict[str, int]) -> tuple[list[tuple[_Section, int, int]], int]:
-    """(section, offset in the body, length in items) of each, and the body's size. Sections begin at multiples of 8."""
+    """Return (section, offset in the body, items) of each section, at multiples of 8, and the size of the body."""
     at = 0
     places = []
     for section in SECTIONS:
@@ -62,7 +62,7 @@ def _layout(counts: dict[str, int]) -> tuple[list[tuple[_Section, int, int]], in
 
 
 def encode(tree: Tree, blocks: BlockChecksums) -> bytes:
-    """The trailer, footer included."""
+    """Return the trailer, including the footer."""
     arrays: dict[str, npt.NDArray[np.generic]] = {name: getattr(tree, name) for name in COLUMNS}
     arrays |= {
         "big_records": blocks.records,
@@ -94,14 +94,14 @@ def encode(tree: Tree, blocks: BlockChecksums) -> bytes:
 
 
 def load(file: File, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
-    """The Tree at the end of a packed folder, validated, and its index with the block checksums; None when there is
-    no trailer.
+    """Return the validated Tree at the end of a packed folder, and its index with the block checksums, or None if there
+    is no trailer. The index must have a record.
 
-    The tree may name all records but the last, which holds the tree itself.
+    The tree may refer to all records except the last, which contains the tree itself.
 
     Raises:
         MetadataError: the trailer is damaged or contradicts itself.
-        UnsupportedError: it was written by a newer version.
+        UnsupportedError: a newer version of fffs wrote it.
         ReadError: the operating system could not read.
 
     """
@@ -114,7 +114,7 @@ def load(file: File, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
         return None
     if version != VERSION or flags != 0:
         raise UnsupportedError(f"{path}: packed by a newer version of fffs (trailer version {version}); update fffs")
-    # Before anything is allocated: the body must lie inside the last record, and be what the counts say.
+    # Check before anything is allocated that the body lies inside the last record and has the size for the counts.
     sizes = dict(zip(COUNTS, counts, strict=True))
     places, expected = _layout(sizes)
     if size != expected or size > room - FOOTER.size:
@@ -130,7 +130,7 @@ def load(file: File, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
 
 
 def _read(file: File, offset: int, size: int, crc: int | None = None) -> npt.NDArray[np.uint8]:
-    """size bytes at offset, with their CRC-32 compared: by the engine, in parallel."""
+    """Read size bytes at offset with the engine, in parallel, and compare their CRC-32 unless crc is None."""
     buffer = engine.take(size)
     status, _ = file.read_checked(offset, buffer, crc)
     if status in (errno.EBADMSG, errno.ENODATA):

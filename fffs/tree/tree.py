@@ -1,8 +1,8 @@
-"""Tree: an immutable namespace in flat arrays, which the mount, PackedFolder and the command line all read through.
+"""Tree: an immutable namespace in flat arrays, which the mount, PackedFolder and the command line use.
 
-*Entries* are names in directories; a directory's entries are contiguous and sorted by bytes. *Nodes* are what names
-lead to: node 0 is the root directory, and hard links are several entries of one node. A lookup is a search, a listing
-a slice; nothing has to be remembered for the kernel and nothing forgotten.
+*Entries* are names in directories; the entries of a directory are contiguous and sorted by bytes. *Nodes* are what they
+refer to: directories (node 0 is the root), files, and symbolic links. Hard links are several entries of one node. A
+lookup is a binary search and a listing a slice, so a mount keeps no state for the kernel's inodes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UInt16Array = npt.NDArray[np.uint16]
 UInt32Array = npt.NDArray[np.uint32]
 Int64Array = npt.NDArray[np.int64]
 
-# The arrays by name, with the dtype of each: what the C struct, the trailer and this class agree on.
+# The names and dtypes of the arrays, in this class, in the C struct and in the trailer.
 COLUMNS: dict[str, type[np.generic]] = {
     "mtime": np.int64,
     "nlink": np.uint32,
@@ -44,12 +44,12 @@ COLUMNS: dict[str, type[np.generic]] = {
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A namespace. Immutable; may be used from any thread and after fork. The arrays belong to it.
+    """A namespace. Immutable; may be used from any thread and after fork. Owns its arrays.
 
-    Per node: ``mtime`` (int64, nanoseconds since 1970), ``nlink``, ``mode`` (as stat has them, mode with the type),
-    ``ref`` (file: its record; directory: its first entry; symlink: where its target begins), ``count`` (directory:
-    number of entries; symlink: length of the target), ``parent`` (directory: the one above). Per entry:
-    ``entry_nodes``, and ``name_offsets`` into ``names``.
+    Per node: ``mtime`` (nanoseconds since 1970), ``nlink`` and ``mode`` (as in stat(2), with the type), ``ref`` (file:
+    its record; directory: its first entry; symlink: offset of its target in ``targets``), ``count`` (directory: number
+    of entries; symlink: length of the target), ``parent`` (directory: the one above). Per entry: ``entry_nodes``, and
+    ``name_offsets`` (one more) into ``names``. ``COLUMNS`` has the dtypes.
     """
 
     mtime: Int64Array
@@ -72,7 +72,7 @@ class Tree:
             array = getattr(self, name)
             if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
                 raise TypeError(f"{name} must be a contiguous 1-D array of {np.dtype(dtype)}")
-            # No ffi.from_buffer of the type: zero-length arrays have no address, and C looks at none then.
+            # Not ffi.from_buffer with a type: an empty array has no address. C does not access it.
             setattr(struct, name, ffi.cast(ffi.typeof(getattr(struct, name)), array.ctypes.data))
             keep.append(array)
         struct.nodes, struct.entries = len(self.mode), len(self.entry_nodes)
@@ -86,7 +86,7 @@ class Tree:
     # ------------------------------------------------------------ checking
 
     def validate(self, records: int, source: str) -> Tree:
-        """Raise MetadataError unless this is a tree whose files name records below ``records``; returns itself."""
+        """Raise MetadataError unless this is a tree whose files refer to records below ``records``. Returns itself."""
         nodes, entries = len(self.mode), len(self.entry_nodes)
         per_node = (self.mtime, self.nlink, self.ref, self.count, self.parent)
         if any(len(array) != nodes for array in per_node) or len(self.name_offsets) != entries + 1:
@@ -103,41 +103,41 @@ class Tree:
 
     @property
     def kinds(self) -> UInt16Array:
-        """What each node is: ``stat.S_IFDIR``, ``S_IFREG`` or ``S_IFLNK``."""
+        """The type of each node: ``stat.S_IFDIR``, ``S_IFREG`` or ``S_IFLNK``."""
         return self.mode & np.uint16(0o170000)
 
     def is_dir(self, node: int) -> bool:
-        """Whether the node is a directory."""
+        """Return whether the node is a directory."""
         return stat.S_ISDIR(int(self.mode[node]))
 
     def is_file(self, node: int) -> bool:
-        """Whether the node is a regular file."""
+        """Return whether the node is a regular file."""
         return stat.S_ISREG(int(self.mode[node]))
 
     def is_symlink(self, node: int) -> bool:
-        """Whether the node is a symbolic link."""
+        """Return whether the node is a symbolic link."""
         return stat.S_ISLNK(int(self.mode[node]))
 
     def record(self, node: int) -> int:
-        """The record that holds a file's bytes."""
+        """Return the number of the record with a file's bytes."""
         return int(self.ref[node])
 
     def target(self, node: int) -> bytes:
-        """What a symbolic link says."""
+        """Return the target of a symbolic link."""
         start = int(self.ref[node])
         return self.targets[start : start + int(self.count[node])].tobytes()
 
     # ------------------------------------------------------------ names
 
     def name(self, entry: int) -> bytes:
-        """The entry's name."""
+        """Return the name of an entry."""
         return bytes(self._names[int(self.name_offsets[entry]) : int(self.name_offsets[entry + 1])])
 
     def entries(self, node: int, start: int = 0) -> Iterator[tuple[bytes, int]]:
-        """(name, node) of a directory's entries in the order of their bytes, from position ``start`` on."""
+        """Yield (name, node) for the entries of a directory in the order of their bytes, from position start on."""
         first = int(self.ref[node])
         low, high = first + start, first + int(self.count[node])
-        # In slices: a directory may have millions of entries and the caller may stop after the first few.
+        # In slices, because a directory may have millions of entries and the caller may stop after a few.
         for begin in range(low, high, 1024):
             end = min(begin + 1024, high)
             offsets = self.name_offsets[begin : end + 1].tolist()
@@ -146,17 +146,18 @@ class Tree:
                 yield bytes(self._names[offsets[k] : offsets[k + 1]]), child
 
     def lookup(self, node: int, name: bytes) -> int | None:
-        """The node that name leads to in a directory, or None. What is not a directory has no entries."""
+        """Return the node of that name in a directory, or None. A node that is not a directory has no entries."""
         found = ffi.new("uint32_t *")
         status = lib.fffs_tree_lookup(self.native, node, ffi.from_buffer(name), len(name), found)
         return int(found[0]) if status == 0 else None
 
     def find(self, path: bytes) -> int:
-        """The node at a path relative to the root (``b""`` is the root itself), normalised lexically, links not
-        followed.
+        """Return the node at a path relative to the root (``b""``), without following links.
+
+        The path is normalised lexically. One that begins with ``/`` or contains ``..`` never exists.
 
         Raises:
-            EntryNotFoundError: nothing is there. A path that begins with ``/`` or holds ``..`` is never there.
+            EntryNotFoundError: there is no such path.
 
         """
         node: int | None = None if path.startswith(b"/") else ROOT
@@ -168,7 +169,7 @@ class Tree:
         return node
 
     def has(self, path: bytes) -> bool:
-        """Whether ``find`` finds something at path."""
+        """Return whether ``find`` finds a node at path."""
         try:
             self.find(path)
         except EntryNotFoundError:
@@ -176,16 +177,16 @@ class Tree:
         return True
 
     def follow(self, path: bytes) -> int | None:
-        """The node at a path with symbolic links followed, inside the tree; None when nothing is there.
+        """Return the node at a path, following symbolic links inside the tree, or None if there is none.
 
-        Links that are absolute, leave the tree, go round in circles, or have very long targets lead nowhere.
+        Links that are absolute, leave the tree, form a loop, or have a very long target are dangling.
         """
         found = ffi.new("uint32_t *")
         status = lib.fffs_tree_follow(self.native, ffi.from_buffer(path), len(path), found)
         return int(found[0]) if status == 0 else None
 
     def walk(self, node: int = ROOT) -> Iterator[tuple[bytes, int]]:
-        """(path relative to node, node) of all below a directory, in pre-order, each directory's names by bytes."""
+        """Yield (path relative to node, node) for everything below a directory, in pre-order, names sorted by bytes."""
         stack = [(b"", self.entries(node))]
         while stack:
             prefix, entries = stack[-1]

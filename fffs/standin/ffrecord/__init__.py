@@ -1,5 +1,5 @@
-"""What ``import ffrecord`` finds in processes that were spawned by one where fffs stands in for it."""
+"""``import ffrecord`` finds this module in processes that were spawned after ``install_as_ffrecord``."""
 
 from fffs.compat import install_as_ffrecord
 
-install_as_ffrecord()  # puts another module in this one's place
+install_as_ffrecord()  # replaces this module in sys.modules
