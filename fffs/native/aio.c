@@ -18,8 +18,7 @@
 /* Reads submitted at a time. On buffered files, also the reads between two rounds of checksums. */
 enum { GROUP = 4 };
 
-/* How far ahead pieces are announced: enough for a deep queue, and few enough that the kernel does not evict the
- * first. */
+/* How far ahead pieces are announced: enough for a deep queue, but not so much that the first ones are evicted. */
 enum { AHEAD_PIECES = 96, AHEAD_BYTES = 32 << 20 };
 
 /* System calls in a row that may be interrupted before the context is given up. */

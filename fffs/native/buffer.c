@@ -86,9 +86,9 @@ static void unlink_idle(struct header *idle)
     idle_bytes -= idle->size;
 }
 
-/* Takes the last buffer given to the class or to any of the NEAR next larger ones. Batches of about the same size then
- * share one buffer, which stays in the processor's cache, even if their sizes lie in different classes. May return
- * NULL. */
+/* Takes the last buffer given to the class or to any of the NEAR next larger ones, or returns NULL. Batches of about
+ * the same size then share one buffer, which stays in the processor's cache, even if their sizes lie in different
+ * classes. */
 static struct header *take_idle(size_t index)
 {
     struct header *found = NULL;

@@ -109,8 +109,7 @@ const char *fffs_engine_name(void);
 int fffs_engine_set_threads(int threads);
 int fffs_engine_threads(void);
 
-/* Returns the numbers of idle I/O contexts (rings, AIO contexts) and of helper threads, for tests that look for
- * leaks. */
+/* Returns the numbers of idle I/O contexts (rings, AIO contexts) and of helper threads, for tests that find leaks. */
 void fffs_engine_usage(int32_t *contexts, int32_t *threads);
 
 /* ---------------------------------------------------------------- injected faults (fault.c) */
@@ -190,7 +189,7 @@ int fffs_tree_lookup(const fffs_tree *tree, uint32_t node, const uint8_t *name, 
 enum { FFFS_LINKS_MAX = 40, FFFS_STEPS_MAX = FFFS_PATH_MAX };
 
 /* Finds the node at a path from the root. Follows symbolic links that stay inside the tree: relative ones, whose ".."
- * do not leave it. ".." in the path itself is not a name. Returns 0 with *found; -ENOENT; or -ELOOP. The tree must be
+ * do not leave it. ".." in the path itself is not a name. Returns 0 with *found; -ENOENT; -ELOOP. The tree must be
  * valid. */
 int fffs_tree_follow(const fffs_tree *tree, const uint8_t *path, size_t length, uint32_t *found);
 
@@ -247,7 +246,7 @@ int fffs_unchanged(int fd, const fffs_stamp *stamp);
 
 /* ---------------------------------------------------------------- verified range reads (store.c) */
 
-/* One open file of a store, with its index. The caller owns the arrays and the descriptor, which must outlive the
+/* One open file of a store, with its index. The caller owns the arrays and the descriptor. They must outlive the
  * store. */
 typedef struct {
     const int64_t *starts;            /* [records] offset of each record */
@@ -363,11 +362,10 @@ typedef struct {
     uint64_t sequence;    /* 1: the message has feature lists, so it is not an Example */
 } fffs_features;
 
-/* Decodes a message. Call it first with tables NULL to get the sizes, at most a multiple of the message's size. Then
- * call it with these sizes in *out and with tables for, one after another: the entries; the features; uint64[2] for
- * each item, its begin and end in data; the values. Numbers have the type of the kind, and each list begins at a
- * multiple of 8. Returns 0; or -EINVAL, and then *why (a constant string) and *where (offset in data) say what was
- * refused. */
+/* Decodes a message. Call it first with tables NULL to get the sizes, at most a multiple of the message's. Then call
+ * it with these sizes in *out and with tables for, one after another: the entries; the features; uint64[2] for each
+ * item, its begin and end in data; the values. Numbers have the type of the kind; each list begins at a multiple of 8.
+ * Returns 0; or -EINVAL, and then *why (a constant string) and *where (offset in data) say what was refused. */
 int fffs_features_decode(const uint8_t *data, size_t size, int schema, uint64_t *tables, fffs_features *out,
                          const char **why, uint64_t *where);
 
@@ -376,8 +374,8 @@ size_t fffs_varints_encode(const int64_t *values, size_t count, uint8_t *data);
 
 /* ---------------------------------------------------------------- copying with checksums (copy.c) */
 
-/* Copies length bytes from in_fd at in_offset to out_fd at out_offset through a bounded buffer. Computes their
- * checksum of a kind (FFFS_CHECK_*) and, unless block_crcs is NULL, those of their blocks ([ceil(length /
+/* Copies length bytes from in_fd at in_offset to out_fd at out_offset through a bounded buffer. Computes *crc, their
+ * checksum of a kind (FFFS_CHECK_*), and, unless block_crcs is NULL, those of their blocks ([ceil(length /
  * FFFS_BLOCK)]). *failed_fd is the descriptor whose call failed. Returns 0; -ENODATA if in_fd ends too early; or
  * -errno. */
 int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int64_t length, uint32_t check,
@@ -416,8 +414,7 @@ typedef struct {
 /* The most reads of a file that wait for its disk at a time: a disk that does not answer leaves threads for others. */
 enum { FFFS_FAST_LANE = 32 };
 
-/* The largest READ that the kernel may send: 256 pages, its limit unless an administrator raised
- * fs.fuse.max_pages_limit. */
+/* The largest READ that the kernel may send: 256 pages, unless an administrator raised fs.fuse.max_pages_limit. */
 enum { FFFS_READ_MAX = 1048576 };
 
 /* How many reads of all files the kernel lets wait for replies, and with how many waiting it stops reading ahead. With

@@ -144,8 +144,7 @@ void fffs_flight_leave(struct fffs_flight *flight, int slot)
     flight->free[flight->free_count++] = (uint8_t)slot;
 }
 
-/* If a read past the page cache returns none of the wanted bytes, the bypass may be the cause: a plain read
- * decides. */
+/* If a read past the page cache returns no wanted byte, the bypass may be the cause: a plain read decides. */
 static void landed_direct(struct fffs_flight *flight, int slot, int64_t result)
 {
     const struct fffs_slot *landed = &flight->slots[slot];

@@ -49,8 +49,8 @@ bool fffs_piece_read(struct fffs_piece *piece, int64_t result, const uint8_t *da
     return true;
 }
 
-/* Returns where the next bytes of a piece go: its dest, or the thread's scratch buffer, taken when first needed. NULL:
- * no memory. */
+/* Returns where the next bytes of a piece go: its dest, or a scratch buffer of the thread, taken when first needed; or
+ * NULL. */
 static uint8_t *piece_data(struct fffs_piece *piece, uint8_t **scratch)
 {
     if (piece->dest)
