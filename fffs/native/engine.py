@@ -53,7 +53,7 @@ REQUEST: Final = np.dtype(
 """``fffs_request`` of ``contract.h``: one record to read. ``dest`` is an address, or 0 to check and drop the bytes."""
 
 if ffi.sizeof("fffs_request") != REQUEST.itemsize:  # pragma: no cover
-    raise EngineError("fffs.native.engine and the compiled fffs.native disagree; reinstall fffs")
+    raise EngineError("fffs.native.engine does not match the compiled fffs.native; reinstall fffs")
 
 _from_buffer = ffi.from_buffer
 _read_batch = lib.fffs_read_batch

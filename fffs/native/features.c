@@ -70,7 +70,7 @@ static bool varint(struct walk *w, size_t *at, size_t end, uint64_t *value)
         if (byte < 128)
             return true;
     }
-    return refuse(w, *at - begin == LONGEST ? "a number has more than ten bytes" : "a number is cut", begin);
+    return refuse(w, *at - begin == LONGEST ? "a varint has more than ten bytes" : "a varint is truncated", begin);
 }
 
 /* Reads the field at *at and moves *at behind it. Returns false at the end of the message, or with why set. */
@@ -97,12 +97,12 @@ static bool next_field(struct walk *w, size_t *at, size_t end, struct field *fie
             return false;
         field->begin = *at;
         break;
-    default: return refuse(w, "a field of a wire type that there is not", here);
+    default: return refuse(w, "unsupported wire type", here);
     }
     if (size > end - field->begin)
-        return refuse(w, "a field reaches past the end of what it is in", here);
+        return refuse(w, "a field extends past the end of its message", here);
     if (field->number == 0 || field->number >= (uint64_t)1 << 29)
-        return refuse(w, "a field of a number that there is not", here);
+        return refuse(w, "invalid field number", here);
     *at = field->end = field->begin + (size_t)size;
     return true;
 }
@@ -154,7 +154,7 @@ static bool take_list(struct walk *w, fffs_feature *feature, const struct kind *
                 return false;
         } else {
             if ((field.end - field.begin) % kind->width)
-                return refuse(w, "a number is cut", field.begin);
+                return refuse(w, "a number is truncated", field.begin);
             for (; field.begin < field.end; field.begin += kind->width) {
                 uint8_t *room = next_value(w, feature, kind->width);
 

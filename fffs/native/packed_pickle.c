@@ -66,7 +66,7 @@ static int push(struct machine *m, struct items *items, struct item item)
         struct item *more = realloc(items->at, room * sizeof *more);
 
         if (!more) {
-            m->why = "there is not enough memory";
+            m->why = "out of memory";
             m->status = -ENOMEM;
             return -1;
         }
@@ -80,7 +80,7 @@ static int push(struct machine *m, struct items *items, struct item item)
 static int pop(struct machine *m, enum kind kind, struct item *item)
 {
     if (m->stack.count == 0 || m->stack.at[m->stack.count - 1].kind != kind)
-        return refuse(m, "it is not a tree of names and numbers");
+        return refuse(m, "it is not a tree of names and record numbers");
     *item = m->stack.at[--m->stack.count];
     return 0;
 }
@@ -136,7 +136,7 @@ static int encode_name(struct machine *m, const uint8_t *text, size_t length, ui
             uint32_t code = 0xd000u | (text[i + 1] & 0x3fu) << 6 | (text[i + 2] & 0x3fu);
 
             if (code < 0xdc80 || code > 0xdcff)
-                return refuse(m, "a name holds a surrogate that stands for no byte");
+                return refuse(m, "a name contains a surrogate that encodes no byte");
             name[put++] = (uint8_t)code;
         } else {
             memcpy(name + put, text + i, n);
@@ -165,7 +165,7 @@ static int set_item(struct machine *m, struct item dictionary, struct item key, 
     if (key.kind != STRING)
         return refuse(m, "a name is not a str");
     if (value.kind == INTEGER ? value.value < 0 : value.kind != DICTIONARY)
-        return refuse(m, "a name leads to neither a record number nor a folder");
+        return refuse(m, "a name refers to neither a record number nor a folder");
     if (key.length > sizeof name)
         return refuse(m, "a name is longer than 255 bytes");
     int length = encode_name(m, m->data + key.value, key.length, name);
@@ -195,7 +195,7 @@ static int set_items(struct machine *m)
     while (mark > 0 && m->stack.at[mark - 1].kind != MARK)
         mark--;
     if (mark < 2 || m->stack.at[mark - 2].kind != DICTIONARY || (m->stack.count - mark) % 2)
-        return refuse(m, "it is not a tree of names and numbers");
+        return refuse(m, "it is not a tree of names and record numbers");
     struct item dictionary = m->stack.at[mark - 2];
     for (size_t i = mark; i < m->stack.count; i += 2)
         if (set_item(m, dictionary, m->stack.at[i], m->stack.at[i + 1]))
@@ -209,7 +209,7 @@ static int set_one_item(struct machine *m)
     size_t count = m->stack.count;
 
     if (count < 3 || m->stack.at[count - 3].kind != DICTIONARY)
-        return refuse(m, "it is not a tree of names and numbers");
+        return refuse(m, "it is not a tree of names and record numbers");
     if (set_item(m, m->stack.at[count - 3], m->stack.at[count - 2], m->stack.at[count - 1]))
         return -1;
     m->stack.count = count - 2;
@@ -265,9 +265,9 @@ static int memoise(struct machine *m, size_t width)
     if (width && take_number(m, width, &index))
         return -1;
     if (index != m->memo.count || m->stack.count == 0)
-        return refuse(m, "its memo is not numbered as a pickler numbers it");
+        return refuse(m, "its memo indexes are not consecutive");
     if (m->stack.at[m->stack.count - 1].kind == MARK) /* as Python's unpickler does */
-        return refuse(m, "it remembers what is no object");
+        return refuse(m, "it memoises a MARK, which is no object");
     return push(m, &m->memo, m->stack.at[m->stack.count - 1]);
 }
 
@@ -278,13 +278,13 @@ static int recall(struct machine *m, size_t width)
     if (take_number(m, width, &index))
         return -1;
     if (index >= m->memo.count)
-        return refuse(m, "it uses a memo that was never set");
+        return refuse(m, "it uses a memo entry that was never set");
     if (m->memo.at[index].kind != STRING && m->memo.at[index].kind != CONSTRUCTOR)
         return refuse(m, "a folder appears in two places");
     return push(m, &m->stack, m->memo.at[index]);
 }
 
-#define ONLY_ORDERED_DICT "it wants a global other than collections.OrderedDict"
+#define ONLY_ORDERED_DICT "it loads a global other than collections.OrderedDict"
 
 static int put_global(struct machine *m)
 {
@@ -370,7 +370,7 @@ static int step(struct machine *m)
     case 's': return set_one_item(m);
     case 'u': return set_items(m);
     case '.': return 1;
-    default: return refuse(m, "it contains what no packed folder contains");
+    default: return refuse(m, "it contains an opcode that no packed folder contains");
     }
 }
 
@@ -392,7 +392,7 @@ static int run(struct machine *m)
         return -1;
     /* The root is made first, and every other dictionary must be in another one. */
     if (m->stack.count || root.value)
-        return refuse(m, "it is not a tree of names and numbers");
+        return refuse(m, "it is not a tree of names and record numbers");
     m->out->consumed = m->next;
     if (m->out->names)
         m->out->name_offsets[m->out->entries] = (uint32_t)m->out->names_size;

@@ -114,7 +114,7 @@ static int validate_directory(const fffs_tree *t, uint64_t node, uint64_t *next,
     uint32_t first = t->ref[node], count = t->count[node], subdirectories = 0;
 
     if (first != *next || count > t->entries - *next)
-        return refuse(found, "the directories do not share out the entries", node);
+        return refuse(found, "the directories do not partition the entries", node);
     *next += count;
     for (uint32_t i = first; i < first + count; i++) {
         uint32_t child = t->entry_nodes[i];
@@ -130,7 +130,7 @@ static int validate_directory(const fffs_tree *t, uint64_t node, uint64_t *next,
             continue;
         /* A parent's number below its child's rules out cycles. */
         if (t->parent[child] != node || child <= node)
-            return refuse(found, "a directory is not where its parent says", child);
+            return refuse(found, "a directory's parent number is wrong", child);
         path[child] = (uint16_t)(length + 1);
         subdirectories++;
     }
@@ -193,7 +193,7 @@ static int validate_structure(const fffs_tree *t, uint64_t records, uint32_t *se
 
     for (uint64_t i = 0; seen && i < t->entries; i++) {
         if (t->entry_nodes[i] >= t->nodes)
-            return refuse(found, "an entry leads to no node", i);
+            return refuse(found, "an entry refers to no node", i);
         seen[t->entry_nodes[i]]++;
     }
     for (uint64_t begin = 0, end; begin < t->nodes; begin = end) {
