@@ -231,8 +231,8 @@ ACCEPTED = {0x80, 0x95, 0x93, 0x8C, 0x8D, 0x8A, 0x94} | set(b"()cRXKMJqrhjsu.")
 def test_every_other_opcode_is_refused(opcode: int) -> None:
     # With everything on the stack that it could want, and good bytes for its arguments.
     tree = dictionary(text("a"), number(1))
-    refused(PROTO + tree + bytes([opcode]) + b"\x01" * 16 + STOP, "what no packed folder contains")
-    refused(PROTO + ORDERED_DICT + b")" + bytes([opcode]) + b".", "what no packed folder contains")
+    refused(PROTO + tree + bytes([opcode]) + b"\x01" * 16 + STOP, "opcode that no packed folder contains")
+    refused(PROTO + ORDERED_DICT + b")" + bytes([opcode]) + b".", "opcode that no packed folder contains")
 
 
 def test_ordered_dict_takes_no_arguments() -> None:
@@ -252,7 +252,7 @@ def test_no_dictionary_gets_a_state() -> None:
         b"\x83\x01\x00",
         b"\x84\x01\x00\x00\x00",
     ):
-        refused(whole(dictionary(text("a"), number(1)) + opcode), "what no packed folder contains")
+        refused(whole(dictionary(text("a"), number(1)) + opcode), "opcode that no packed folder contains")
 
 
 # ---------------------------------------------------------------- shapes

@@ -1,6 +1,6 @@
-"""The compiled engine: ``ffi`` and ``lib`` as cffi gives them, checked once when loaded.
+"""The compiled engine: ``ffi`` and ``lib`` of cffi, tested once when loaded.
 
-Functions and ownership: see ``contract.h``. Modules that call ``lib`` keep it to themselves.
+``contract.h`` describes the functions and who owns memory. Modules that call ``lib`` do not export it.
 """
 
 from __future__ import annotations

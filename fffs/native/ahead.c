@@ -1,15 +1,15 @@
-/* Telling the kernel what will be wanted before it is read. */
+/* Announces ranges of files to the kernel before they are read. */
 #include <fcntl.h>
 
 #include "ahead.h"
 
-/* What was announced last: from there to there of this file. */
+/* The range that was announced last. */
 struct announcement {
     int fd;
     int64_t from, to;
 };
 
-/* Announces a range, but for what of it was announced just before. Errors are those of the read to come. */
+/* Announces a range, except for what was announced just before. Errors are left to the read that follows. */
 static void announce(struct announcement *last, int fd, int64_t start, int64_t end)
 {
     if (start < 0 || start >= end)
@@ -22,8 +22,8 @@ static void announce(struct announcement *last, int fd, int64_t start, int64_t e
     last->to = end;
 }
 
-/* Makes a range that of the blocks it is in: a disk gives blocks of 64 KiB about as often as it gives 8 KiB, so
- * neighbours cost next to nothing. What of a block is in memory is not read again. False: there are no such. */
+/* Widens a range to whole blocks: a disk gives blocks of 64 KiB about as often as it gives 8 KiB, so neighbours cost
+ * next to nothing. Cached parts of a block are not read again. Returns false if there are no blocks. */
 static bool widen(int64_t block, int64_t *start, int64_t *end)
 {
     if (block == 0 || *start < 0 || *end > INT64_MAX - block)

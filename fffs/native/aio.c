@@ -1,7 +1,7 @@
-/* The Linux AIO backend, by the raw system calls of linux/aio_abi.h: for kernels and sandboxes without io_uring.
+/* The Linux AIO backend, for kernels and sandboxes without io_uring: the raw system calls of linux/aio_abi.h.
  *
- * The kernel overlaps AIO reads only on files opened with O_DIRECT. On others io_submit reads on the spot, so the
- * kernel is told ahead of time what comes next, and the reads it starts for that overlap instead. */
+ * The kernel overlaps AIO reads only on files opened with O_DIRECT. On others io_submit blocks until the data is read.
+ * So posix_fadvise announces the next pieces, and the reads that the kernel starts for that overlap instead. */
 #include "aio.h"
 #include "fault.h"
 #include "flight.h"
@@ -15,17 +15,17 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Reads submitted at a time: on buffered files, how much is read before the next checksum. */
+/* Reads submitted at a time. On buffered files, also the reads between two rounds of checksums. */
 enum { GROUP = 4 };
 
-/* How far ahead the kernel is told: enough for a deep queue, and not so much that it evicts what was told first. */
+/* How far ahead pieces are announced: enough for a deep queue, but not so much that the first ones are evicted. */
 enum { AHEAD_PIECES = 96, AHEAD_BYTES = 32 << 20 };
 
 /* System calls in a row that may be interrupted before the context is given up. */
 enum { STALL_LIMIT = 1000 };
 
 struct aio {
-    struct fffs_context head; /* first: the pool knows only this */
+    struct fffs_context head; /* must be first: the pool knows only this member */
     aio_context_t id;         /* 0: destroyed */
 };
 
@@ -34,8 +34,8 @@ struct voyage {
     struct aio *context;
     struct fffs_flight flight;
     uint32_t in_flight, stalls;
-    size_t told;                    /* pieces the kernel knows of */
-    uint64_t told_bytes;            /* of pieces told and not yet taken */
+    size_t told;                    /* pieces announced */
+    uint64_t told_bytes;            /* of pieces announced and not yet taken */
     struct iocb blocks[FFFS_DEPTH]; /* by slot */
 };
 
@@ -62,7 +62,7 @@ static int open_context(struct fffs_context **context)
     return 0;
 }
 
-/* Waits for what is in flight, and cancels nothing that reads files. */
+/* Waits for the reads in flight: io_destroy cannot cancel reads of files. */
 static void destroy(struct aio *context)
 {
     if (context->id)
@@ -76,7 +76,7 @@ static void close_context(struct fffs_context *context)
     free(context);
 }
 
-/* A child inherits no AIO context, only the ring's pages, whose size is the kernel's business: they stay. */
+/* A child inherits no AIO context, only the ring's pages. These stay mapped: only the kernel knows their size. */
 static void forget_context(struct fffs_context *context)
 {
     free(context);
@@ -84,7 +84,7 @@ static void forget_context(struct fffs_context *context)
 
 /* ---------------------------------------------------------------- a batch */
 
-/* Lets the kernel start reads of the pieces to come. */
+/* Announces the next pieces, so that the kernel begins to read them. */
 static void tell_ahead(struct voyage *self)
 {
     const struct fffs_flight *flight = &self->flight;
@@ -94,7 +94,7 @@ static void tell_ahead(struct voyage *self)
     while (self->told < flight->count && self->told < flight->next + AHEAD_PIECES && self->told_bytes < AHEAD_BYTES) {
         const struct fffs_piece *piece = flight->pieces[self->told++];
 
-        /* Advice: what it cannot do, the read does. */
+        /* Only advice: the read works without it. */
         if (piece->align == 0)
             (void)posix_fadvise(piece->fd, fffs_piece_offset(piece), piece->length - piece->done,
                                 POSIX_FADV_WILLNEED);
@@ -102,7 +102,7 @@ static void tell_ahead(struct voyage *self)
     }
 }
 
-/* Fills control blocks for up to GROUP reads. */
+/* Fills control blocks for up to GROUP reads, and returns their number. */
 static int fill(struct voyage *self, struct iocb **group)
 {
     int count = 0, slot;
@@ -147,8 +147,8 @@ static long call_getevents(const struct voyage *self, bool wait, struct io_event
     return result < 0 ? -errno : result;
 }
 
-/* Submits a group. What the kernel does not accept is left to plain reads, which also find out why: an error of
- * io_submit is one of the first block's file as often as one of the context. */
+/* Submits a group. What the kernel does not accept is left to plain reads, which also find the cause: an error of
+ * io_submit may concern the first block's file or the context. */
 static void submit(struct voyage *self, struct iocb **group, int count)
 {
     int done = 0;
@@ -165,7 +165,7 @@ static void submit(struct voyage *self, struct iocb **group, int count)
     }
 }
 
-/* Handles the events that are there, and waits for one if wait is set. False: waiting does not work. */
+/* Handles the available events, and waits for one if wait is set. Returns false if waiting does not work. */
 static bool reap(struct voyage *self, bool wait)
 {
     struct io_event events[GROUP];
@@ -200,7 +200,7 @@ static bool run_context(struct fffs_context *context, struct fffs_piece **pieces
         if (!works)
             break;
     }
-    /* Reads in flight that cannot be waited for one by one. Their pieces stay pending, and are read again. */
+    /* Waiting for reads in flight failed: io_destroy waits for all. Their pieces stay pending, and are read again. */
     if (self.in_flight > 0)
         destroy(self.context);
     fffs_flight_close(&self.flight);

@@ -1,4 +1,4 @@
-/* Batches: requests are cut into pieces, and what was read of these is put together and judged. */
+/* Batches: splits requests into pieces and combines their results. */
 #include "batch.h"
 #include "contexts.h"
 #include "crc.h"
@@ -20,7 +20,7 @@ static uint64_t count_pieces(const fffs_request *request)
     return ((uint64_t)request->length - 1) / FFFS_BLOCK + 1;
 }
 
-/* Writes the pieces of one request; at least one, finished from the start if there is nothing to read. */
+/* Writes the pieces of one request: at least one, which is finished already if there is nothing to read. */
 static struct fffs_piece *cut_request(const fffs_request *request, uint32_t number, struct fffs_piece *piece)
 {
     uint64_t count = count_pieces(request);
@@ -55,7 +55,7 @@ int fffs_batch_open(struct fffs_batch *self, fffs_request *requests, size_t coun
     self->count = count;
     self->bytes = 0;
     for (size_t i = 0; i < count; i++) {
-        total += count_pieces(&requests[i]); /* at most 2^32 times 2^43: no overflow that matters goes unseen */
+        total += count_pieces(&requests[i]); /* at most 2^32 + 2^43: no overflow */
         if (total > UINT32_MAX)
             return -ENOMEM;
         self->bytes += is_valid(&requests[i]) ? (uint64_t)requests[i].length : 0;

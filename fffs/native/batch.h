@@ -1,4 +1,4 @@
-/* A batch: requests cut into pieces, which several threads then take (batch.c). */
+/* Batches: requests split into pieces, which several threads take (batch.c). */
 #ifndef FFFS_BATCH_H
 #define FFFS_BATCH_H
 
@@ -6,22 +6,22 @@
 
 #include <stdatomic.h>
 
-/* Pieces of a batch that needs no allocation. */
+/* The most pieces of a batch that needs no allocation. */
 enum { FFFS_FEW_PIECES = 16 };
 
-/* On its caller's stack, who alone opens and closes it. */
+/* Lives on the stack of its caller, which alone opens and closes it. */
 struct fffs_batch {
     fffs_request *requests;
     size_t count;
     struct fffs_piece *pieces;
     size_t piece_count;
-    /* What the hot phase leaves, room for all: pieces that would wait from the front, and from the back those on file
-     * systems that do not tell. */
+    /* The pieces that the hot phase leaves, with room for all: from the front those that would wait, and from the back
+     * those on file systems without RWF_NOWAIT. */
     struct fffs_piece **left;
-    struct fffs_piece **plain; /* those to be read plainly */
+    struct fffs_piece **plain; /* pieces for plain reads */
     size_t plain_count;
     uint64_t bytes;
-    bool direct;  /* what is to be read past the page cache can be: alone a piece is not worth a ring */
+    bool direct;  /* pieces with align bypass the page cache: there is a backend, and more than one piece */
     size_t group; /* pieces that a thread takes at a time */
     /* Shared by the threads: */
     _Alignas(64) _Atomic size_t cursor;
@@ -32,11 +32,11 @@ struct fffs_batch {
     struct fffs_piece *few_left[FFFS_FEW_PIECES];
 };
 
-/* Cuts the requests, which stay the caller's, into pieces. 0; or -errno, and then there is nothing to close. */
+/* Splits the requests, owned by the caller, into pieces. Returns 0; or -errno, and then there is nothing to close. */
 int fffs_batch_open(struct fffs_batch *batch, fffs_request *requests, size_t count);
 
-/* Joins the pieces of each request, judges it, and frees the batch. No thread may have a piece any more. 0; -EIO: at
- * least one request's status is not 0. */
+/* Combines the pieces of each request, sets its status and frees the batch. No thread may have a piece any more.
+ * Returns 0; or -EIO if at least one status is not 0. */
 int fffs_batch_close(struct fffs_batch *batch);
 
 #endif

@@ -1,4 +1,4 @@
-/* Pooled memory: large buffers that keep their pages, and so cost no page faults when they are taken again. */
+/* Pooled memory: large buffers that keep their pages, so that taking them again costs no page faults. */
 #include "fault.h"
 #include "fork.h"
 
@@ -7,30 +7,30 @@
 #include <sys/mman.h>
 #include <time.h>
 
-/* Idle memory above this goes back to the system, the longest unused first. Two batches of 128 MiB stay pooled. */
+/* Idle memory above this is unmapped, the longest unused first. Two batches of 128 MiB stay pooled. */
 #define IDLE_LIMIT ((uint64_t)256 << 20)
-/* And what nobody has wanted for so long goes back, one for each that is given: a moment with many readers at once
- * does not cost a daemon memory for the rest of its life. */
+/* Buffers that are idle for longer are unmapped too, one per fffs_buffer_give: many readers at once should not cost a
+ * daemon memory for the rest of its life. */
 #define IDLE_SECONDS 10
 #define PAGE ((size_t)4096)
 #define HUGE_PAGE ((size_t)2 << 20)
-#define SMALLEST_SHIFT 16 /* 64 KiB: malloc does well below that */
+#define SMALLEST_SHIFT 16 /* 64 KiB: malloc is good enough for less */
 #define LARGEST ((size_t)1 << 46)
 #define NEAR 2
 #define CLASSES (4 * (46 - SMALLEST_SHIFT) + 1)
 
-/* Header of a buffer, in the page before its data. Which of the two a buffer has tells a double give. */
+/* Header of a buffer, in the page before its data. These values of magic detect a buffer that is given twice. */
 #define TAKEN UINT64_C(0x66666673206d656d)
 #define IDLE UINT64_C(0x66666673206f7574)
 
 struct header {
     uint64_t magic;
-    size_t size;  /* of the data: exactly its class's */
+    size_t size;  /* of the data: the size of its class */
     size_t index; /* of the class */
     void *mapping;
     size_t mapped;
-    uint64_t given;               /* when it came back: the count of gives until then */
-    time_t since;                 /* the same, in seconds of the clock */
+    uint64_t given;               /* count of gives when it was given */
+    time_t since;                 /* time when it was given, in seconds */
     struct header *below;         /* in the class's stack */
     struct header *newer, *older; /* among all idle buffers */
 };
@@ -41,7 +41,7 @@ static struct header *stacks[CLASSES]; /* last in, first out: the warmest pages 
 static struct header *newest, *oldest;
 static uint64_t taken_bytes, idle_bytes, gives;
 
-/* Class sizes: the powers of two from 64 KiB, and three steps between each two. */
+/* Sizes of classes: the powers of two from 64 KiB, and three steps between each two. */
 static size_t class_of(size_t size, size_t *class_size)
 {
     if (size <= (size_t)1 << SMALLEST_SHIFT) {
@@ -55,7 +55,7 @@ static size_t class_of(size_t size, size_t *class_size)
     return 4 * (shift - SMALLEST_SHIFT) + steps;
 }
 
-/* A new mapping, its data aligned so that the kernel can use huge pages where they pay. NULL: no memory. */
+/* Maps a buffer, aligned for huge pages if it is large enough for them. Returns NULL if there is no memory. */
 static struct header *map_buffer(size_t size, size_t index)
 {
     size_t align = size >= HUGE_PAGE ? HUGE_PAGE : PAGE;
@@ -78,7 +78,7 @@ static struct header *map_buffer(size_t size, size_t index)
     return new;
 }
 
-/* Takes an idle buffer out of the list of all. Under lock. */
+/* Removes an idle buffer from the list of all. Under lock. */
 static void unlink_idle(struct header *idle)
 {
     *(idle->newer ? &idle->newer->older : &newest) = idle->older;
@@ -86,9 +86,9 @@ static void unlink_idle(struct header *idle)
     idle_bytes -= idle->size;
 }
 
-/* The last buffer given to the class or to any of the NEAR next larger ones: batches of about the same size then
- * share one buffer, which stays in the processor's cache, wherever their sizes lie between two classes. NULL: there
- * is none. */
+/* Takes the last buffer given to the class or to any of the NEAR next larger ones, or returns NULL. Batches of about
+ * the same size then share one buffer, which stays in the processor's cache, even if their sizes lie in different
+ * classes. */
 static struct header *take_idle(size_t index)
 {
     struct header *found = NULL;
@@ -126,12 +126,12 @@ void *fffs_buffer_take(size_t size)
     return (uint8_t *)found + PAGE;
 }
 
-/* Takes the longest unused buffer out of the pool. Under lock; the pool is not empty. */
+/* Removes the longest unused buffer. Under lock; the pool must not be empty. */
 static struct header *evict(void)
 {
     struct header *victim = oldest, **place = &stacks[victim->index];
 
-    while (*place != victim) /* a class holds few buffers, and the victim is its last */
+    while (*place != victim) /* a class has few buffers, and the victim is its last */
         place = &(*place)->below;
     *place = victim->below;
     unlink_idle(victim);
@@ -154,7 +154,7 @@ void fffs_buffer_give(void *buffer)
         return;
     struct header *given = (struct header *)((uint8_t *)buffer - PAGE);
     if (given->magic != TAKEN)
-        abort(); /* given twice, or overrun: either way somebody else's data is next */
+        abort(); /* given twice, or overwritten: continuing would damage other data */
     struct header *victims = NULL;
     time_t now = seconds();
     pthread_mutex_lock(&lock);
@@ -192,7 +192,7 @@ void fffs_buffer_usage(uint64_t *taken, uint64_t *idle)
     pthread_mutex_unlock(&lock);
 }
 
-/* A child has copies of all buffers, idle and taken ones, and may use and give them back as its own. */
+/* A child owns copies of all buffers, idle and taken ones, and may use and give them. */
 void fffs_buffer_before_fork(void)
 {
     pthread_mutex_lock(&lock);
@@ -200,6 +200,6 @@ void fffs_buffer_before_fork(void)
 
 void fffs_buffer_after_fork(bool child)
 {
-    (void)child; /* the thread that forked holds the lock on both sides */
+    (void)child; /* the thread that forked holds the lock in parent and child */
     pthread_mutex_unlock(&lock);
 }

@@ -1,7 +1,7 @@
-"""The build backend: setuptools, after the C that cffi generates has been written.
+"""The build backend: setuptools, and before it the generation of C by cffi.
 
-setuptools alone would do if generated C were kept in version control. It is not, so each hook that builds first checks
-that the two C libraries can be found, then writes ``_native.c`` from ``contract.h``.
+Generated C is not under version control. So each hook that builds first checks that the two C libraries are there, and
+then writes ``_native.c`` from ``contract.h``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MISSING = (
 
 
 def check_headers() -> None:
-    """End the build with one line where a header or its library is missing."""
+    """Exit with a one-line message if a header or its library is missing."""
     compiler = os.environ.get("CC", "cc").split()
     missing = []
     with tempfile.TemporaryDirectory() as folder:
@@ -51,18 +51,18 @@ def _prepare() -> None:
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):  # type: ignore[no-untyped-def]
-    """PEP 517."""
+    """Build a wheel (PEP 517)."""
     _prepare()
     return _setuptools.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):  # type: ignore[no-untyped-def]
-    """PEP 660."""
+    """Build an editable wheel (PEP 660)."""
     _prepare()
     return _setuptools.build_editable(wheel_directory, config_settings, metadata_directory)
 
 
 def build_sdist(sdist_directory, config_settings=None):  # type: ignore[no-untyped-def]
-    """PEP 517. The generated source is left out (MANIFEST.in), but setuptools wants every named source to exist."""
+    """Build an sdist (PEP 517). MANIFEST.in leaves the generated source out, but setuptools requires that it exists."""
     write_glue(GLUE)
     return _setuptools.build_sdist(sdist_directory, config_settings)

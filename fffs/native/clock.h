@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Nanoseconds on a clock that only goes forward. */
+/* Nanoseconds of a clock that only goes forward. */
 static inline int64_t fffs_now(void)
 {
     struct timespec time;

@@ -1,4 +1,4 @@
-/* I/O contexts: a pool for each asynchronous backend, which of these is selected, and what fork does to them. */
+/* I/O contexts: a pool for each asynchronous backend, the selected backend, and the handling of fork. */
 #include "contexts.h"
 #include "aio.h"
 #include "fork.h"
@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <string.h>
 
-/* Idle contexts kept: as many batches as may usefully run at a time. */
+/* Idle contexts kept: as many as batches can usefully run at a time. */
 enum { IDLE_CONTEXTS = 16 };
 
 /* ---------------------------------------------------------------- pools */
@@ -35,7 +35,7 @@ static void unlink_context(struct context_pool *pool, struct fffs_context *conte
         context->next->previous = context->previous;
 }
 
-/* The caller owns the context until it is returned. 0 or -errno. */
+/* Takes a context, which the caller owns until it returns it. Returns 0 or -errno. */
 static int take_context(struct context_pool *pool, struct fffs_context **context)
 {
     int failed = 0;
@@ -46,7 +46,7 @@ static int take_context(struct context_pool *pool, struct fffs_context **context
         pool->idle = (*context)->next_idle;
         pool->idle_count--;
     } else {
-        /* Under the lock, so that a fork meets either no context or a listed one. */
+        /* Under the lock, so that at a fork there is either no context or a listed one. */
         failed = pool->backend->open(context);
         if (!failed) {
             (*context)->previous = NULL;
@@ -91,7 +91,7 @@ static void close_idle_contexts(struct context_pool *pool)
 
 /* ---------------------------------------------------------------- fork */
 
-/* Also those that are in the middle of a batch: that batch goes on in the parent only. Under pools_lock. */
+/* Frees all contexts, also those of running batches, which continue only in the parent. Under pools_lock. */
 static void forget_contexts(struct context_pool *pool)
 {
     while (pool->all) {

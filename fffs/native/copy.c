@@ -1,4 +1,4 @@
-/* Copying a range of one file into another with its checksums: what packing and unpacking do with every byte. */
+/* Copies a range of one file into another and computes its checksums, for packing and unpacking. */
 #include "crc.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ static int write_fully(int fd, int64_t offset, const uint8_t *data, size_t lengt
     return 0;
 }
 
-/* Fills buffer with length bytes, or fails. */
+/* Reads length bytes, or fails. Returns 0 or -errno. */
 static int read_fully(int fd, int64_t offset, uint8_t *buffer, size_t length)
 {
     size_t done = 0;
@@ -58,7 +58,7 @@ int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int6
         status = read_fully(in_fd, in_offset + done, buffer, size);
         if (status)
             break;
-        /* The chunks are blocks: one pass gives both checksums. */
+        /* A chunk is a block: one pass gives both checksums. */
         uint32_t block = fffs_checksum(check, 0, buffer, size);
         *crc = done ? fffs_checksum_combine(check, *crc, block, size) : block;
         if (block_crcs)

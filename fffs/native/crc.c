@@ -1,5 +1,4 @@
-/* Checksums: CRC-32 through libdeflate or wider registers, joining the CRCs of two neighbours, and a known-answer
- * test of both. */
+/* CRC-32, by libdeflate or in wide registers; combining the CRCs of adjacent data; a known-answer test of both. */
 #include "crc.h"
 
 #include <errno.h>
@@ -12,7 +11,7 @@
 #define X_TO_1 0x40000000u
 #define X_TO_8 0x00800000u
 
-/* Below this the wide registers are not worth filling. */
+/* Data below this is not worth filling wide registers. */
 enum { WIDE_SIZE = 512 };
 
 static bool wide; /* set by fffs_self_test, before there are threads */
@@ -21,18 +20,18 @@ uint32_t fffs_crc32(uint32_t crc, const void *data, size_t size)
 {
     if (wide && size >= WIDE_SIZE)
         return fffs_crc32_wide(crc, data, size);
-    /* libdeflate takes a null pointer as "give me the initial value", whatever crc is. */
+    /* libdeflate returns the initial value for a null pointer, whatever crc is. */
     return data ? libdeflate_crc32(crc, data, size) : crc;
 }
 
-/* Joining. A CRC is a remainder in GF(2)[x] modulo P. Appending n zero bytes to a message multiplies its remainder by
+/* Combining. A CRC is a remainder in GF(2)[x] modulo P. Appending n zero bytes to a message multiplies its remainder by
  * x^(8n). zlib's CRC also starts from all ones and ends with an inversion, so crc(m) is linear in m up to a constant
  * that depends on the length only; for A followed by B these constants cancel, and what is left is
  *
  *     crc(AB) = crc(A) * x^(8 * |B|)  +  crc(B)        (mod P; + is exclusive or)
  *
  * x^(8n) is the product of x^(8 * 2^k) over the bits k set in n. Those 64 factors are computed once; a whole
- * FFFS_BLOCK is a single bit, so joining the blocks of a large record costs one multiplication each. */
+ * FFFS_BLOCK is a single bit, so combining the blocks of a large record costs one multiplication each. */
 
 static uint32_t multiply(uint32_t a, uint32_t b)
 {
@@ -70,7 +69,7 @@ uint32_t fffs_crc32_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b)
     return crc_a ^ crc_b;
 }
 
-/* The definition, bit by bit: shares nothing with what it checks. */
+/* The definition, bit by bit: shares no code with what it checks. */
 static uint32_t crc32_by_definition(uint32_t crc, const uint8_t *data, size_t size)
 {
     crc = ~crc;
@@ -82,8 +81,8 @@ static uint32_t crc32_by_definition(uint32_t crc, const uint8_t *data, size_t si
     return ~crc;
 }
 
-/* libdeflate picks an implementation by processor, and within it a path by length and alignment: so every length up
- * to beyond its widest vector loop, at alternating alignments, each from a running reference. */
+/* libdeflate chooses an implementation by processor, and a path in it by length and alignment. So this tests every
+ * length up to beyond its widest vector loop, at alternating alignments, against a running reference. */
 static int test_short(const uint8_t *data)
 {
     for (size_t align = 0; align < 16; align++) {
@@ -100,7 +99,7 @@ static int test_short(const uint8_t *data)
     return 0;
 }
 
-/* Every number of bytes over whole strides, registers and none, at every alignment, against libdeflate. */
+/* Compares with libdeflate every number of bytes beyond whole strides and registers, at every alignment. */
 static bool is_wide_right(const uint8_t *data, size_t size)
 {
     for (size_t length = WIDE_SIZE, align = 0; length + 64 <= size; length += length < 1024 ? 1 : 251, align++) {

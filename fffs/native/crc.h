@@ -1,5 +1,5 @@
-/* Checksums for the C sources (crc.c, crc32c.c, crc_wide.c); those of whole buffers are in contract.h. All of this any
- * thread may call, once fffs_self_test has run. */
+/* Checksums for the C sources (crc.c, crc32c.c, crc_wide.c); contract.h has those of whole buffers. Thread-safe, once
+ * fffs_self_test has run. */
 #ifndef FFFS_CRC_H
 #define FFFS_CRC_H
 
@@ -8,7 +8,7 @@
 /* Remainders in GF(2)[x], reflected: bit 31 is the coefficient of x^0. */
 #define FFFS_CRC_ONE 0x80000000u
 
-/* a times b modulo a polynomial of degree 32, P. */
+/* Returns a times b modulo P, a polynomial of degree 32. */
 static inline uint32_t fffs_crc_multiply(uint32_t polynomial, uint32_t a, uint32_t b)
 {
     uint32_t product = 0;
@@ -22,15 +22,15 @@ static inline uint32_t fffs_crc_multiply(uint32_t polynomial, uint32_t a, uint32
     return product;
 }
 
-/* x^n modulo the polynomial of CRC-32, reflected. */
+/* Returns x^n modulo the polynomial of CRC-32, reflected. */
 uint32_t fffs_crc32_power(unsigned n);
 
-/* CRC-32 in wide registers (crc_wide.c). Set-up, once: whether this processor has them; only then may the other be
- * called, with at least 256 bytes. */
+/* CRC-32 in wide registers (crc_wide.c). The set-up, called once, returns whether this processor has them. Only then
+ * may the other function be called, with at least 256 bytes. */
 bool fffs_crc32_wide_setup(void);
 uint32_t fffs_crc32_wide(uint32_t crc, const uint8_t *data, size_t size);
 
-/* The checksum of a kind, FFFS_CHECK_*, of data, continuing crc; of no kind it is 0. */
+/* Continues a checksum of a kind (FFFS_CHECK_*) over data. Returns 0 for FFFS_CHECK_NONE. */
 static inline uint32_t fffs_checksum(uint32_t kind, uint32_t crc, const void *data, size_t size)
 {
     switch (kind) {
@@ -40,7 +40,7 @@ static inline uint32_t fffs_checksum(uint32_t kind, uint32_t crc, const void *da
     }
 }
 
-/* That of A followed by B, from those of A and of B, and the length of B. */
+/* Returns the checksum of A followed by B, from the checksums of both and the length of B. */
 static inline uint32_t fffs_checksum_combine(uint32_t kind, uint32_t crc_a, uint32_t crc_b, uint64_t length_b)
 {
     switch (kind) {

@@ -1,9 +1,9 @@
-/* CRC-32C (Castagnoli), by the processor's own instruction where it has one, else by tables; joining two neighbours;
- * and a known-answer test of each.
+/* CRC-32C (Castagnoli), by the processor's instruction if it has one, else by tables; combining the checksums of
+ * adjacent data; a known-answer test of each.
  *
- * The instruction takes 8 bytes a cycle, but its result only comes three cycles later. So three strides that lie one
- * after another are computed side by side and then joined: a table per stride says what a checksum becomes when that
- * many bytes follow it. Tables need no second instruction, and serve every processor. */
+ * The instruction takes 8 bytes a cycle, but its result comes three cycles later. So three adjacent strides are
+ * computed in parallel and then combined: a table per length of stride gives what a checksum becomes when that many
+ * bytes follow. Tables need no other instruction, and serve every processor. */
 #include "crc.h"
 
 #include <errno.h>
@@ -20,24 +20,24 @@
 #define X_TO_0 0x80000000u
 #define X_TO_8 0x00800000u
 
-/* Bytes that are computed side by side: long strides are joined seldom, short ones leave little behind. */
+/* Bytes of a stride: long ones are rarely combined, short ones leave few bytes over. */
 enum { LONG = 4096, SHORT = 256 };
 
 typedef uint32_t (*implementation)(uint32_t state, const uint8_t *data, size_t size);
 
 static uint32_t zero_bytes[64];    /* [k] = x^(8 * 2^k) mod P */
-static uint32_t by_byte[8][256];   /* [k][b]: the state b with k more zero bytes behind it */
-static uint32_t over_long[4][256]; /* [k][b]: the state b << 8 k with LONG zero bytes behind it */
+static uint32_t by_byte[8][256];   /* [k][b]: the state b after k + 1 zero bytes */
+static uint32_t over_long[4][256]; /* [k][b]: the state b << 8 k after LONG zero bytes */
 static uint32_t over_short[4][256];
 
-/* ---------------------------------------------------------------- joining: see crc.c */
+/* ---------------------------------------------------------------- combining: see crc.c */
 
 static uint32_t multiply(uint32_t a, uint32_t b)
 {
     return fffs_crc_multiply(POLYNOMIAL, a, b);
 }
 
-/* The state when size zero bytes follow. zero_bytes must be there. */
+/* Returns the state after size zero bytes. zero_bytes must be computed. */
 static uint32_t over_zeros(uint32_t state, uint64_t size)
 {
     for (int k = 0; size; k++, size >>= 1)
@@ -68,7 +68,7 @@ static inline uint64_t load(const uint8_t *data)
 
 /* ---------------------------------------------------------------- implementations: from state to state */
 
-/* The definition, bit by bit: shares nothing with what it checks. */
+/* The definition, bit by bit: shares no code with what it checks. */
 static uint32_t by_definition(uint32_t state, const uint8_t *data, size_t size)
 {
     for (size_t i = 0; i < size; i++) {
@@ -79,7 +79,7 @@ static uint32_t by_definition(uint32_t state, const uint8_t *data, size_t size)
     return state;
 }
 
-/* Eight bytes at a time: each contributes what it becomes by those behind it. */
+/* Eight bytes at a time: each contributes its state after the bytes behind it. */
 static uint32_t by_tables(uint32_t state, const uint8_t *data, size_t size)
 {
     for (; size >= 8; data += 8, size -= 8) {
@@ -110,7 +110,7 @@ static uint32_t by_tables(uint32_t state, const uint8_t *data, size_t size)
 
 #if defined(BY_PROCESSOR)
 
-/* The three strides at data, joined. Inlined, so that stride is a constant. */
+/* Combines the three strides at data. Inlined, so that stride is a constant. */
 BY_PROCESSOR static inline __attribute__((always_inline)) uint32_t three(uint32_t a, const uint8_t *data,
                                                                          size_t stride, uint32_t table[4][256])
 {
@@ -162,7 +162,7 @@ static bool processor_can(void)
 
 enum { SAMPLE = 3 * LONG + 3 * SHORT + 100 };
 
-/* Every length up to beyond two short rounds, at any alignment, and some over the long one. */
+/* Tests every length up to beyond two short rounds, at any alignment, and some around a long one. */
 static bool agrees(implementation compute, const uint8_t *data)
 {
     static const size_t lengths[] = {3 * LONG - 1, 3 * LONG, 3 * LONG + 1, SAMPLE - 16};
@@ -182,7 +182,7 @@ static bool agrees(implementation compute, const uint8_t *data)
     return true;
 }
 
-/* The answers of RFC 3720, B.4, and the check value of every table of CRCs: the definition itself is right. */
+/* Tests the definition itself: the examples of RFC 3720, B.4, and the check value that tables of CRCs give. */
 static bool definition_is_right(void)
 {
     static const uint8_t digits[] = "123456789";

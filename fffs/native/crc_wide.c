@@ -1,4 +1,4 @@
-/* CRC-32 with 512-bit carry-less multiplication: about four times as fast as 128-bit folding, where there is AVX-512.
+/* CRC-32 with 512-bit carry-less multiplication: about four times as fast as 128-bit folding. Needs AVX-512.
  *
  * Folding. A message's remainder does not change when the 128 bits at its front are taken away and added, multiplied
  * by x^D, to those D bits further on. In the reflected order of zlib's CRC the low half of such a lane is its high
@@ -7,8 +7,8 @@
  * the top of 64: hence the exponents D + 32 and D - 32, and the shift by one to the left.)
  *
  * Sixteen lanes in four registers are folded by 256 bytes at a time; then the registers into one, and its four lanes
- * into one. These 16 bytes have, as a message, the same remainder as all that was folded. libdeflate takes it from
- * there, with whatever is left over. */
+ * into one. As a message these 16 bytes have the same remainder as all that was folded. libdeflate continues
+ * from there with the bytes left over. */
 #include "crc.h"
 
 #include <libdeflate.h>
@@ -23,7 +23,7 @@ struct factors {
     uint64_t low, high; /* x^(D + 32) and x^(D - 32) mod P, reflected, times x */
 };
 
-/* D in bytes: from a register of a stride to the same of the next one; from one register, or lane, to the next. */
+/* D in bytes: from a register to the same register of the next stride, to the next register, and to the next lane. */
 static struct factors by_stride, by_register, by_lane;
 
 static struct factors factors_of(unsigned bytes)
@@ -71,7 +71,7 @@ WIDE uint32_t fffs_crc32_wide(uint32_t crc, const uint8_t *data, size_t size)
     __m128i folded;
     uint8_t rest[16];
 
-    /* The state before the first byte is added to the first four, as in any table-driven CRC. */
+    /* The initial state is added to the first four bytes, as in any table-driven CRC. */
     a = _mm512_xor_si512(_mm512_loadu_si512(data), _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~crc)));
     b = _mm512_loadu_si512(data + 64);
     c = _mm512_loadu_si512(data + 128);
@@ -89,7 +89,7 @@ WIDE uint32_t fffs_crc32_wide(uint32_t crc, const uint8_t *data, size_t size)
     folded = fold_lane(folded, lane, _mm512_extracti32x4_epi32(a, 2));
     folded = fold_lane(folded, lane, _mm512_extracti32x4_epi32(a, 3));
     _mm_storeu_si128((__m128i *)rest, folded);
-    /* libdeflate inverts what it is given and what it returns: all ones make it begin with zero. */
+    /* libdeflate inverts its initial value and its result: with all ones it begins with zero. */
     return libdeflate_crc32(libdeflate_crc32(0xFFFFFFFFu, rest, sizeof rest), data, size);
 }
 

@@ -1,7 +1,6 @@
-/* Batches of reads: pieces at once from the page cache, the others through a backend or by plain reads. First every
- * piece is tried with reads that never wait (hot). What is not in the page cache is then left to the selected backend
- * (cold), and what a backend leaves behind, for whatever reason, to plain blocking reads: so a broken backend is slow,
- * not wrong. */
+/* Runs batches of reads. First every piece is tried with reads that never wait (hot). The selected backend then reads
+ * what is not in the page cache (cold). Plain blocking reads finish what a backend leaves, for whatever reason: a
+ * broken backend is slow, not wrong. */
 #include "ahead.h"
 #include "batch.h"
 #include "clock.h"
@@ -14,29 +13,29 @@
 
 /* ---------------------------------------------------------------- constants */
 
-/* A thread takes about this much work at a time, and at most so many pieces: cheap for tiny records, and the last
- * thread to finish is late by little. */
+/* A thread takes about this many bytes at a time, and at most this many pieces: few steps for tiny records, and
+ * threads finish at nearly the same time. */
 enum { GROUP_BYTES = 96 * 1024, GROUP_PIECES = 32 };
 
-/* A batch smaller than this is done before a helper would have woken up. One read costs about as much as checking
- * READ_BYTES bytes. */
+/* A batch smaller than ALONE_BYTES is done before a helper would have woken up. One read costs about as much as
+ * checking READ_BYTES bytes. */
 enum { ALONE_BYTES = 256 * 1024, READ_BYTES = 2048 };
 
-/* After so many misses in a row the batch is taken for cold: nothing more is tried inline. */
+/* After this many misses in a row the batch counts as cold: no further piece is tried inline. */
 enum { COLD_AFTER = 8 };
 
 /* See is_trusted. */
 enum { TRUST_AFTER = 32, TRUST_BYTES = 16 * 1024, TRUST_CHECK = 8 };
 
-/* A plain read has waited for the device if it takes this long beside its bytes. */
+/* A plain read that takes this much longer than copying its bytes has waited for the device. */
 enum { SLOW_NANOSECONDS = 50000 };
 
-/* Cold pieces that are worth a ring of their own. */
+/* Cold pieces that justify one more ring. */
 enum { SLICE_PIECES = 16 };
 
 /* ---------------------------------------------------------------- sharing the work */
 
-/* How many pieces of a batch a thread takes at a time. */
+/* Returns how many pieces of a batch a thread takes at a time. */
 static size_t group_of(size_t pieces, uint64_t bytes)
 {
     size_t group = (size_t)(GROUP_BYTES / (bytes / pieces + 1));
@@ -44,7 +43,7 @@ static size_t group_of(size_t pieces, uint64_t bytes)
     return group < 1 ? 1 : group > GROUP_PIECES ? GROUP_PIECES : group;
 }
 
-/* How many helpers are worth waking for so many cached pieces and bytes. */
+/* Returns how many helpers are worth waking for this many cached pieces and bytes. */
 static int useful_helpers(size_t pieces, uint64_t bytes)
 {
     uint64_t work = (bytes + pieces * READ_BYTES) / ALONE_BYTES;
@@ -64,7 +63,7 @@ void fffs_engine_expect(size_t count, uint64_t bytes)
         fffs_threads_expect(helpers);
 }
 
-/* Takes the next group of count pieces: from *begin to *end. False: none is left. */
+/* Takes the next group of count pieces, from *begin to *end. Returns false if none is left. */
 static bool take_group(struct fffs_batch *self, size_t count, size_t *begin, size_t *end)
 {
     *begin = atomic_fetch_add_explicit(&self->cursor, self->group, memory_order_relaxed);
@@ -74,15 +73,16 @@ static bool take_group(struct fffs_batch *self, size_t count, size_t *begin, siz
 
 /* ---------------------------------------------------------------- the hot phase */
 
-/* What a thread knows of its part of the batch. */
+/* The state of one thread in the hot phase. */
 struct hot_worker {
     uint8_t *scratch;
     int64_t hits; /* in a row */
     int64_t checked;
 };
 
-/* pread takes a tenth less time than preadv2 for tiny reads. After TRUST_AFTER hits in a row tiny pieces are expected
- * to be cached; every TRUST_CHECK, the clock tells if they were not: then the thread asks again, to the end. */
+/* Whether to read a piece with pread, which takes a tenth less time than preadv2 for tiny reads. After TRUST_AFTER
+ * hits in a row tiny pieces are expected to be cached. Every TRUST_CHECK pieces the clock shows whether they were; if
+ * not, the thread uses preadv2 to the end. */
 static bool is_trusted(struct hot_worker *self, const struct fffs_piece *piece)
 {
     if (self->hits < TRUST_AFTER || piece->length > TRUST_BYTES)
@@ -105,7 +105,7 @@ static void note_miss(struct fffs_batch *self, struct fffs_piece *piece)
     self->left[atomic_fetch_add_explicit(&self->miss_count, 1, memory_order_relaxed)] = piece;
 }
 
-/* Tries one piece, and notes what it left. */
+/* Tries one piece, and adds it to the left ones if it is not finished. */
 static void try_piece(struct fffs_batch *self, struct fffs_piece *piece, struct hot_worker *worker)
 {
     int result = -EAGAIN;
@@ -158,7 +158,7 @@ static void run_hot(struct fffs_batch *self)
 
 /* ---------------------------------------------------------------- plain reads */
 
-/* One thread's share. */
+/* One thread's share of the plain reads. */
 static void share_plain(void *work)
 {
     struct fffs_batch *self = work;
@@ -171,8 +171,8 @@ static void share_plain(void *work)
     fffs_buffer_give(scratch);
 }
 
-/* The caller's share as long as no read waits. True: one took longer than copying and checking at 4 GB/s, so the rest
- * is for as many threads as make a deep queue. */
+/* The caller's share until a read waits. Returns true if one took longer than copying and checking at 4 GB/s: then the
+ * other pieces need as many threads as make a deep queue. */
 static bool share_until_slow(struct fffs_batch *self)
 {
     uint8_t *scratch = NULL;
@@ -196,7 +196,7 @@ static int queue_helpers(size_t count)
     return count > FFFS_COLD_HELPERS ? FFFS_COLD_HELPERS : (int)count - 1;
 }
 
-/* Pieces known to wait: a queue as deep as there are threads, at once. */
+/* Reads pieces that will wait: with all threads at once, for a deep queue. */
 static void run_misses(struct fffs_batch *self)
 {
     struct fffs_job job;
@@ -207,7 +207,7 @@ static void run_misses(struct fffs_batch *self)
     fffs_job_retire(&job);
 }
 
-/* Pieces that may be cached or not. */
+/* Reads pieces that may be cached or not. */
 static void run_blind(struct fffs_batch *self)
 {
     struct fffs_job hot;
@@ -247,7 +247,7 @@ static int compare_places(const void *a, const void *b)
     return (left->offset > right->offset) - (left->offset < right->offset);
 }
 
-/* One thread's share of what goes through the selected backend: a slice on a ring of its own. */
+/* One thread's share of the cold phase: slices, each on its own ring. */
 static void share_backend(void *work)
 {
     struct fffs_batch *self = work;
@@ -258,7 +258,7 @@ static void share_backend(void *work)
             return;
 }
 
-/* Submitting a cold read and copying what came take a core at little more than 1 GB/s, whatever the disk can. */
+/* Uses several threads: one submits cold reads and copies their bytes at little more than 1 GB/s, on any disk. */
 static void run_slices(struct fffs_batch *self)
 {
     size_t slices = self->plain_count / SLICE_PIECES, threads = (size_t)fffs_engine_threads();
@@ -271,7 +271,7 @@ static void run_slices(struct fffs_batch *self)
     fffs_job_retire(&job);
 }
 
-/* Reads pieces through the selected backend. Returns how many it left, which are then the first. */
+/* Reads pieces through the selected backend. Moves those that it left to the front and returns their number. */
 static size_t run_backend(struct fffs_batch *self, struct fffs_piece **pieces, size_t count)
 {
     size_t left = 0;
@@ -285,8 +285,8 @@ static size_t run_backend(struct fffs_batch *self, struct fffs_piece **pieces, s
     return left;
 }
 
-/* What the hot phase left. On file systems without RWF_NOWAIT (overlayfs and tmpfs, for instance) a ring's reads all
- * go through worker threads of the kernel, cached or not: there plain reads were up to twice as fast. */
+/* Reads what the hot phase left. On file systems without RWF_NOWAIT (overlayfs and tmpfs, for instance) the kernel
+ * runs all reads of a ring in its worker threads, cached or not: plain reads were up to twice as fast there. */
 static void run_cold(struct fffs_batch *self)
 {
     size_t misses = atomic_load(&self->miss_count), blind = atomic_load(&self->blind_count);
@@ -308,7 +308,7 @@ int fffs_read_batch(fffs_request *requests, size_t count)
     if (failed)
         return failed;
     run_hot(&self);
-    run_cold(&self); /* helpers were joined through atomics: all that they wrote can be seen */
+    run_cold(&self); /* helpers were joined through atomics, so their writes are visible */
     return fffs_batch_close(&self);
 }
 

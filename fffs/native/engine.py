@@ -1,11 +1,11 @@
-"""Batched, verified reads: what the rest of fffs calls of ``fffs.native``'s engine.
+"""Batched, verified reads: the Python interface of the engine in ``fffs.native``.
 
-Everything here may be called from any thread, and after a fork in parent and child. The backend (io_uring, Linux AIO or
-plain reads) is chosen once, at the first use; which one it is changes speed, never a result. To import this module
-opens nothing and cannot fail because of the environment.
+All functions may be called from any thread, and after a fork in parent and child. The backend (io_uring, Linux AIO or
+plain reads) is chosen once, at the first use; it affects speed, never a result. Importing this module opens nothing and
+cannot fail because of the environment.
 
 Environment:
-    FFFS_ENGINE: ``uring``, ``aio`` or ``pread``: try only this one (plain reads where the system refuses it).
+    FFFS_ENGINE: ``uring``, ``aio`` or ``pread``: use only this one, or plain reads if the system refuses it.
     FFFS_THREADS: how many threads may work on a batch of cached data, the caller included. Default: one per core,
         at most four.
 """
@@ -33,7 +33,7 @@ CHECK_CRC32: Final[int] = lib.FFFS_CHECK_CRC32
 CHECK_CRC32C: Final[int] = lib.FFFS_CHECK_CRC32C
 
 BLOCK: Final[int] = lib.FFFS_BLOCK
-"""Bytes of a block: the unit in which large records are read in parallel, and a packed folder stores checksums."""
+"""Bytes of a block: the unit of parallel reads of large records, and of a packed folder's block checksums."""
 
 REQUEST: Final = np.dtype(
     [
@@ -53,7 +53,7 @@ REQUEST: Final = np.dtype(
 """``fffs_request`` of ``contract.h``: one record to read. ``dest`` is an address, or 0 to check and drop the bytes."""
 
 if ffi.sizeof("fffs_request") != REQUEST.itemsize:  # pragma: no cover
-    raise EngineError("fffs.native.engine and the compiled fffs.native disagree; reinstall fffs")
+    raise EngineError("fffs.native.engine does not match the compiled fffs.native; reinstall fffs")
 
 _from_buffer = ffi.from_buffer
 _read_batch = lib.fffs_read_batch
@@ -61,16 +61,16 @@ _REQUESTS = ffi.typeof("fffs_request[]")
 _BYTES = ffi.typeof("uint8_t[]")
 
 
-_chosen = False  # whether this process, or one that it was forked from, has a backend
+_chosen = False  # whether this process, or one that it was forked from, has chosen a backend
 
 
 def ready() -> None:
-    """Do as the environment says, the first time: set the number of threads and choose the backend.
+    """At the first call, set the number of threads and choose the backend, as the environment says.
 
-    To be called before C reads batches by itself; ``read_batch`` and ``name`` do it.
+    Must be called before C reads batches by itself; ``read_batch`` and ``name`` call it.
 
     Raises:
-        UsageError: FFFS_ENGINE or FFFS_THREADS says what it cannot. The next call looks again.
+        UsageError: FFFS_ENGINE or FFFS_THREADS is invalid. The next call reads them again.
     """
     if _chosen:
         return
@@ -81,12 +81,12 @@ def ready() -> None:
 
 
 def select(name: str | None = None) -> str:
-    """Choose the backend for this process, and return the name of the one in use.
+    """Choose the backend of this process, and return the name of the one in use.
 
     Args:
-        name: one of ``NAMES``; None: what FFFS_ENGINE names, or else the first of ``NAMES`` that this system allows. A
-            named one that the system refuses is replaced by ``pread``. The ``fffs.engine`` logger has the reason, at
-            level debug.
+        name: one of ``NAMES``; None: the one in FFFS_ENGINE, or else the first of ``NAMES`` that the system allows. If
+            the system refuses a named one, ``pread`` is used. The logger ``fffs.engine`` gets the reason, at level
+            debug.
 
     Raises:
         UsageError: there is no backend of that name.
@@ -103,24 +103,24 @@ def select(name: str | None = None) -> str:
 
 
 def name() -> str:
-    """Name of the backend in use: one of ``NAMES``. Raises what ``ready`` raises."""
+    """Return the name of the backend in use: one of ``NAMES``. Raises the same as ``ready``."""
     ready()
     return str(ffi.string(lib.fffs_engine_name()).decode())
 
 
 def crc32(data: Any, crc: int = 0) -> int:
-    """The CRC-32 (zlib's) of any contiguous buffer's bytes, continuing crc. Runs without the GIL."""
+    """Return the CRC-32 (zlib's) of any contiguous buffer's bytes, continuing crc. Runs without the GIL."""
     view = _from_buffer(_BYTES, data)
     return int(lib.fffs_crc32(crc, view, len(view)))
 
 
 def crc32_combine(crc_a: int, crc_b: int, length_b: int) -> int:
-    """The CRC-32 of A followed by B, from the CRC-32 of each and the length of B in bytes."""
+    """Return the CRC-32 of A followed by B, from the CRC-32 of each and the length of B in bytes."""
     return int(lib.fffs_crc32_combine(crc_a, crc_b, length_b))
 
 
 def checksum(check: int, data: Any) -> int:
-    """The checksum of a kind, ``CHECK_*``, of any contiguous buffer's bytes; 0 for ``CHECK_NONE``."""
+    """Return the checksum of a kind, ``CHECK_*``, of any contiguous buffer's bytes; 0 for ``CHECK_NONE``."""
     if check == CHECK_NONE:
         return 0
     view = _from_buffer(_BYTES, data)
@@ -129,17 +129,17 @@ def checksum(check: int, data: Any) -> int:
 
 
 def checksum_combine(check: int, crc_a: int, crc_b: int, length_b: int) -> int:
-    """The checksum of a kind, ``CHECK_*``, of A followed by B; 0 for ``CHECK_NONE``."""
+    """Return the checksum of a kind, ``CHECK_*``, of A followed by B; 0 for ``CHECK_NONE``."""
     if check == CHECK_CRC32C:
         return int(lib.fffs_crc32c_combine(crc_a, crc_b, length_b))
     return crc32_combine(crc_a, crc_b, length_b) if check == CHECK_CRC32 else 0
 
 
 def take(size: int) -> npt.NDArray[np.uint8]:
-    """Borrow pooled memory: a writable array of exactly size bytes, page-aligned, with unspecified content.
+    """Return pooled memory: a writable array of exactly size bytes, page-aligned, with unspecified content.
 
-    It goes back to the pool when the last array, memoryview or other object that refers to it is gone, in any thread. A
-    forked child has a copy of its own.
+    It goes back to the pool when the last array, memoryview or other object that refers to it is freed, in any thread.
+    A forked child has its own copy.
 
     Raises:
         MemoryError: there is no memory.
@@ -151,12 +151,12 @@ def take(size: int) -> npt.NDArray[np.uint8]:
     buffer = lib.fffs_buffer_take(size)
     if buffer == ffi.NULL:
         raise MemoryError(f"no memory for {size} bytes")
-    # The array refers to the ffi.buffer, that to the ffi.gc, and that gives the memory back when it dies.
+    # The array refers to the ffi.buffer, which refers to the ffi.gc, whose finalizer gives the memory back.
     return np.frombuffer(ffi.buffer(ffi.gc(buffer, lib.fffs_buffer_give), size), np.uint8)
 
 
 def prefetch(requests: npt.NDArray[np.void]) -> None:
-    """Ask the kernel to read what a contiguous 1-D array of ``REQUEST`` names, without waiting and without the GIL."""
+    """Ask the kernel to read the ranges of a 1-D contiguous array of ``REQUEST``; does not wait or hold the GIL."""
     view = _from_buffer(_REQUESTS, requests)
     lib.fffs_prefetch(view, len(view))
 
@@ -164,8 +164,8 @@ def prefetch(requests: npt.NDArray[np.void]) -> None:
 def read_batch(requests: npt.NDArray[np.void]) -> bool:
     """Read and check all records of a contiguous 1-D array of ``REQUEST``, in parallel and without the GIL.
 
-    Every ``fd`` must stay open and every ``dest`` be writable, length bytes long and alive until this returns; then
-    nothing of the batch is in flight any more.
+    Every ``fd`` must stay open, and every ``dest`` must stay writable memory of ``length`` bytes, until this returns.
+    Then no read of the batch is in flight.
 
     Returns:
         True: all are good. False: at least one element's ``status`` is not 0 but ``-errno.EBADMSG`` (the checksum
@@ -174,7 +174,7 @@ def read_batch(requests: npt.NDArray[np.void]) -> bool:
 
     Raises:
         MemoryError: the batch could not be run for lack of memory.
-        EngineError: it could not be run for another reason.
+        EngineError: the batch could not be run for another reason.
         UsageError: as ``ready``.
     """
     if not _chosen:

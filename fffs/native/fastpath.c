@@ -1,4 +1,4 @@
-/* The life of a fast path, and what it tells of itself. What its threads do is in fastpath_workers.c. */
+/* Starts and ends a fast path, and reports its state. fastpath_workers.c has its threads. */
 #include "fastpath.h"
 #include "fault.h"
 #include "store.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One that has no threads, or whose threads have ended. */
+/* Frees a fast path that has no threads, or whose threads have ended. */
 static void free_path(struct fffs_fastpath *path)
 {
     for (int i = 0, count = path->workers ? fffs_workers_count(path) : 0; i < count; i++) {
@@ -21,7 +21,7 @@ static void free_path(struct fffs_fastpath *path)
     free(path);
 }
 
-/* Room for all the threads there may be. False: there is none. */
+/* Allocates the workers of all threads that there may be. Returns false if there is no memory. */
 static bool make_workers(struct fffs_fastpath *path)
 {
     size_t count = (size_t)(1 + path->view.config.threads + path->view.config.cold_threads);

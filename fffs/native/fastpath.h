@@ -1,4 +1,4 @@
-/* What a fast path consists of: for fastpath.c, which makes and ends it, and fastpath_workers.c, whose threads run it. */
+/* The structure of a fast path: fastpath.c makes and ends it, the threads of fastpath_workers.c run it. */
 #ifndef FFFS_FASTPATH_H
 #define FFFS_FASTPATH_H
 
@@ -11,7 +11,7 @@
 
 #include <pthread.h>
 
-/* A thread. */
+/* A thread of a fast path. */
 struct fffs_worker {
     struct fffs_fastpath *path;
     pthread_t thread;
@@ -26,23 +26,23 @@ struct fffs_fastpath {
     struct fffs_init init;
     struct fffs_events events;
     struct fffs_cold cold;
-    struct fffs_worker *workers; /* ours: the relay, then hot ones, then cold ones */
-    int relays, hot;             /* how many of them were started; cold knows how many of its */
+    struct fffs_worker *workers; /* owned: the relay, then hot ones, then cold ones */
+    int relays, hot;             /* threads started; cold counts its own */
     _Atomic bool stopping;
-    pthread_mutex_t starting; /* held until all are there who read messages */
+    pthread_mutex_t starting; /* held until all threads that read messages are started */
 };
 
-/* Starts the relay and as many hot threads as there may be, at least one. 0 or -errno, and then no message has been
- * read; threads may be running all the same, and are told to stop. */
+/* Starts the relay and all hot threads that the system allows, at least one. Returns 0; or -errno, and then no message
+ * has been read; threads may be running, but are told to stop. */
 int fffs_workers_start(struct fffs_fastpath *path);
 
-/* The same for a cold one, for struct fffs_cold: owner is the fast path. */
+/* Starts a cold thread, for struct fffs_cold: owner is the fast path. Returns whether it runs. */
 bool fffs_workers_start_cold(void *owner, int number);
 
-/* Ends those that run; false when some still do after so many seconds. */
+/* Ends the threads. Returns false if some still run after this many seconds. */
 bool fffs_workers_end(struct fffs_fastpath *path, double seconds);
 
-/* How many were started, of all kinds. */
+/* Returns the number of threads started, of all kinds. */
 int fffs_workers_count(struct fffs_fastpath *path);
 
 #endif

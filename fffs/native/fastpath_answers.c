@@ -1,7 +1,7 @@
-/* Answers to the kernel's hot requests, from the Tree's arrays and the store: pure functions of a message.
+/* Replies to the kernel's hot requests, from the tree's arrays and the store: pure functions of a message.
  *
- * What is answered here must mean what the FUSE library's operations mean by it; everything unknown or rare goes to
- * them. What is malformed does not: the library believes lengths. The message format is the kernel's,
+ * Replies must mean the same as those of the FUSE library's operations. Unknown and rare messages are forwarded to the
+ * library. Malformed ones are not, because it trusts lengths. The format is that of the kernel's
  * include/uapi/linux/fuse.h. */
 #include "fastpath_answers.h"
 
@@ -43,7 +43,7 @@ static struct fffs_fast_answer forward(void)
     return (struct fffs_fast_answer){.length = -EREMOTE, .kind = FFFS_FAST_FORWARDED};
 }
 
-/* A message that is shorter than its kind, or longer than it says. */
+/* For a message that is too short for its kind, or not as long as its header says. */
 static struct fffs_fast_answer malformed(uint8_t *reply, const struct request *request)
 {
     return reply_error(reply, request, FFFS_FAST_OTHER, -EIO);
@@ -71,7 +71,7 @@ static void fill_attributes(const struct fffs_fast_view *view, uint32_t node, st
     int64_t mtime = tree->mtime[node], seconds = mtime / 1000000000;
 
     memset(attr, 0, sizeof *attr);
-    if (mtime % 1000000000 < 0) /* before 1970: towards minus infinity */
+    if (mtime % 1000000000 < 0) /* before 1970: round towards minus infinity */
         seconds--;
     attr->ino = INODE(node);
     attr->size = node_size(view, node);
@@ -93,7 +93,7 @@ static void fill_entry(const struct fffs_fast_view *view, uint32_t node, struct 
     fill_attributes(view, node, &entry->attr);
 }
 
-/* The node of a request, or -1 when the kernel names one that never was. */
+/* Returns the node of a request, or -1 if it never existed. */
 static int64_t request_node(const struct fffs_fast_view *view, const struct request *request)
 {
     uint64_t inode = request->header.nodeid;
@@ -131,7 +131,7 @@ static struct fffs_fast_answer answer_lookup(const struct fffs_fast_view *view, 
         return forward();
     if (!status) {
         fill_entry(view, found, &entry);
-    } else { /* inode 0 with a time: the kernel may remember that there is nothing */
+    } else { /* inode 0 with a timeout: the kernel may cache that the name does not exist */
         memset(&entry, 0, sizeof entry);
         entry.entry_valid = view->config.timeout;
     }
@@ -164,7 +164,7 @@ static struct fffs_fast_answer answer_readlink(const struct fffs_fast_view *view
 
 /* ---------------------------------------------------------------- directories */
 
-/* One entry of a listing with its attributes; 0 when there is no room for it. */
+/* Writes one entry of a listing, with plus also its attributes. Returns its size, or 0 if there is no room. */
 static size_t put_entry(const struct fffs_fast_view *view, uint8_t *at, size_t room, uint32_t node,
                         const uint8_t *name, uint32_t length, uint64_t next, bool plus, bool known)
 {
@@ -175,7 +175,7 @@ static size_t put_entry(const struct fffs_fast_view *view, uint8_t *at, size_t r
     if (size > room)
         return 0;
     memset(&entry, 0, sizeof entry);
-    /* Inode 0 for "." and "..": no reference is counted for them; and for what has to be looked up. */
+    /* Inode 0 for "." and "..", for which no reference is counted, and for nodes that the kernel has to look up. */
     if (plus && known && !is_forwarded(view, node))
         fill_entry(view, node, &entry.entry_out);
     entry.dirent.ino = INODE(node);
@@ -191,7 +191,7 @@ static size_t put_entry(const struct fffs_fast_view *view, uint8_t *at, size_t r
     return size;
 }
 
-/* A part of a listing. Offsets: 1 is after ".", 2 after "..", k + 3 after the directory's entry k. */
+/* Returns a part of a listing. Offsets: 1 is after ".", 2 after "..", k + 3 after the directory's entry k. */
 static struct fffs_fast_answer answer_readdir(const struct fffs_fast_view *view, const struct request *request,
                                               uint32_t node, uint8_t *reply, bool plus)
 {
@@ -257,9 +257,9 @@ static struct fffs_fast_answer answer_read(const struct fffs_fast_view *view, co
     return answer;
 }
 
-/* ---------------------------------------------------------------- the way in */
+/* ---------------------------------------------------------------- dispatch */
 
-/* What a file system says of an attribute that is not there: by its namespace, as on ext4. See absence() in
+/* Returns the error for a missing attribute. It depends on the namespace, as on ext4; see absence() in
  * mount/fs/attributes.py. */
 static int32_t absence(const char *name)
 {
@@ -273,7 +273,7 @@ static int32_t absence(const char *name)
     return -EOPNOTSUPP;
 }
 
-/* Extended attributes that are not ours do not exist: ls and cp ask for several of each file. */
+/* Only attributes of fffs exist, and are forwarded: ls and cp ask for several others of each file. */
 static struct fffs_fast_answer answer_getxattr(const struct request *request, uint8_t *reply)
 {
     static const char ours[] = "user.fffs.";
@@ -286,8 +286,8 @@ static struct fffs_fast_answer answer_getxattr(const struct request *request, ui
     return reply_error(reply, request, FFFS_FAST_OTHER, absence((const char *)request->body + head));
 }
 
-/* ENOSYS means "never ask again, and keep what is cached": what makes re-reads as fast as a file system in the
- * kernel. To write is asked for only when somebody has remounted this one writable. */
+/* ENOSYS tells the kernel to send no further OPEN and to keep its page cache, which makes re-reads as fast as in a
+ * kernel file system. OPEN for writing is sent only if an administrator remounted the mount as writable. */
 static struct fffs_fast_answer answer_open(const struct request *request, uint8_t *reply)
 {
     struct fuse_open_in in;
@@ -299,7 +299,7 @@ static struct fffs_fast_answer answer_open(const struct request *request, uint8_
     return reply_error(reply, request, FFFS_FAST_OTHER, writes ? -EROFS : -ENOSYS);
 }
 
-/* What names a node: an inode that never was, as an NFS client may have kept from another mount, is stale. */
+/* Handles requests for a node. An inode that never existed, as an NFS client may have from another mount, is stale. */
 static struct fffs_fast_answer answer_about_node(const struct fffs_fast_view *view, const struct request *request,
                                                  uint8_t *reply, bool wait)
 {
@@ -325,18 +325,18 @@ struct fffs_fast_answer fffs_fast_answer_request(const struct fffs_fast_view *vi
     struct request request;
 
     if (length < sizeof request.header)
-        return no_reply(FFFS_FAST_OTHER); /* nobody can be told */
+        return no_reply(FFFS_FAST_OTHER); /* no request to reply to */
     memcpy(&request.header, message, sizeof request.header);
     if (request.header.len != length)
         return malformed(reply, &request);
     request.body = message + sizeof request.header;
     request.length = length - sizeof request.header;
     switch (request.header.opcode) {
-    /* Inodes are nodes: nothing was remembered, nothing is forgotten. What is interrupted has its answer soon. */
+    /* Inodes are nodes, so there is nothing to forget. An interrupted request has its reply soon. */
     case FUSE_FORGET:
     case FUSE_BATCH_FORGET:
     case FUSE_INTERRUPT: return no_reply(FFFS_FAST_FORGET);
-    case FUSE_OPENDIR: /* as for OPEN */
+    case FUSE_OPENDIR: /* as for FUSE_OPEN */
     case FUSE_FLUSH: return reply_error(reply, &request, FFFS_FAST_OTHER, -ENOSYS);
     case FUSE_LOOKUP:
     case FUSE_GETATTR:

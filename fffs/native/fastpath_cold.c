@@ -1,4 +1,4 @@
-/* Reads that must wait for a disk: a queue of those that may be done, and a backlog for each file that has enough. */
+/* Reads that must wait for a disk: a queue of those that are ready, and a backlog of each file at its limit. */
 #include "fastpath_cold.h"
 #include "fault.h"
 

@@ -1,5 +1,5 @@
-/* Reads that must wait for a disk (fastpath_cold.c): queued, and handed out so that one file's disk, which may not
- * answer, leaves threads for the others. */
+/* Reads that must wait for a disk (fastpath_cold.c): queued, with a limit for each file, so that a disk that does not
+ * answer leaves threads for other files. */
 #ifndef FFFS_FASTPATH_COLD_H
 #define FFFS_FASTPATH_COLD_H
 
@@ -22,46 +22,47 @@ struct fffs_cold_queue {
 
 /* The reads of one source file. */
 struct fffs_cold_lane {
-    int busy;                       /* those that are ready or being done: FFFS_FAST_LANE at most */
-    struct fffs_cold_queue backlog; /* the others */
+    int busy;                       /* reads that are ready or in progress: at most FFFS_FAST_LANE */
+    struct fffs_cold_queue backlog; /* further reads */
 };
 
 struct fffs_cold {
     size_t files;
-    struct fffs_cold_lane *lanes; /* ours; one per file */
-    int limit;                    /* threads there may be */
-    /* Starts thread number so many, from 0. True: it runs. Called with the mutex held. */
+    struct fffs_cold_lane *lanes; /* owned; one per file */
+    int limit;                    /* the most threads */
+    /* Starts a thread; the first number is 0. Returns whether it runs. Called with the mutex held. */
     bool (*start)(void *owner, int number);
     void *owner;
-    pthread_mutex_t mutex; /* guards the rest, and the lanes */
+    pthread_mutex_t mutex; /* guards the members below, and the lanes */
     pthread_cond_t more;
     struct fffs_cold_queue ready;
-    int ready_count, waiting; /* reads in ready, and in it and all backlogs */
+    int ready_count, waiting; /* reads in ready; reads in ready and all backlogs */
     int started, idle;        /* threads */
     bool ending;
 };
 
-/* For reads of so many files, done by at most limit threads. 0 or -ENOMEM; to be closed in either case. */
+/* For reads of this many files by at most limit threads. Returns 0 or -ENOMEM; call fffs_cold_close in either case. */
 int fffs_cold_open(struct fffs_cold *cold, size_t files, int limit, bool (*start)(void *owner, int number),
                    void *owner);
 
-/* Frees all reads that nobody did. No thread may be running. */
+/* Frees everything, including reads that were not done. No thread may be running. */
 void fffs_cold_close(struct fffs_cold *cold);
 
-/* Queues a read of a file, and starts another thread when there are more reads than idle threads. The message is
- * copied. 0; -ENOMEM: it is not queued; -EAGAIN: it is, but there is no thread. Any thread. */
+/* Queues a read of a file, and starts another thread if there are more reads than idle threads. Copies the message.
+ * Returns 0; -ENOMEM: it is not queued; -EAGAIN: it is queued, but there is no thread. Thread-safe. */
 int fffs_cold_put(struct fffs_cold *cold, size_t file, const uint8_t *message, size_t length, int64_t began);
 
-/* The next read, the caller's until fffs_cold_done. NULL: there is none; with wait only after fffs_cold_end. */
+/* Returns the next read, which the caller owns until fffs_cold_done; or NULL if none is ready. With wait, waits for
+ * one until fffs_cold_end. Thread-safe. */
 struct fffs_cold_read *fffs_cold_next(struct fffs_cold *cold, bool wait);
 
-/* Frees a read that was done; the next of its file takes its place. */
+/* Frees a read that was done; the next one of its file becomes ready. Thread-safe. */
 void fffs_cold_done(struct fffs_cold *cold, struct fffs_cold_read *read);
 
-/* From now on nobody waits for a read. Any thread. */
+/* Ends all waiting for reads, now and later. Thread-safe. */
 void fffs_cold_end(struct fffs_cold *cold);
 
-/* How many threads were started, and how many reads nobody has begun. Any thread. */
+/* Returns how many threads were started, and how many reads are queued. Thread-safe. */
 void fffs_cold_usage(struct fffs_cold *cold, int *started, int *waiting);
 
 #endif

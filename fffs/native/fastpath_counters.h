@@ -1,4 +1,4 @@
-/* What each thread of the fast path counts (fastpath_counters.c). Written by its thread alone, read by any. */
+/* The counters of each thread of the fast path (fastpath_counters.c). Written by that thread alone, read by any. */
 #ifndef FFFS_FASTPATH_COUNTERS_H
 #define FFFS_FASTPATH_COUNTERS_H
 
@@ -18,10 +18,10 @@ static inline void fffs_count(_Atomic uint64_t *counter, uint64_t by)
     atomic_fetch_add_explicit(counter, by, memory_order_relaxed);
 }
 
-/* Counts a request that was answered, and came in at began, on fffs_now's clock. */
+/* Counts a request that was handled, and that arrived at began, on fffs_now's clock. */
 void fffs_count_answer(struct fffs_counters *counters, const struct fffs_fast_answer *answer, int64_t began);
 
-/* Adds what one thread has counted to the sums. Any thread. */
+/* Adds the counters of one thread to sums. May be called in any thread. */
 void fffs_counters_add(const struct fffs_counters *counters, fffs_fastpath_stats_t *sums);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the fast path's threads tell: bad records, the beginning and the end of the connection. */
+/* Events of the fast path's threads: bad records, the beginning and the end of the connection. */
 #include "fastpath_events.h"
 
 #include <errno.h>
@@ -31,7 +31,7 @@ static void tell(struct fffs_events *events)
     uint64_t one = 1;
     ssize_t put = write(events->fd, &one, sizeof one);
 
-    (void)put; /* full means that it is readable already */
+    (void)put; /* a full counter is readable already */
 }
 
 void fffs_events_connected(struct fffs_events *events)

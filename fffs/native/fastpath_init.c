@@ -1,4 +1,4 @@
-/* FUSE_INIT: what is remembered of the request, and what is set in the library's answer. */
+/* FUSE_INIT: remembers the kernel's request, and edits the library's reply. */
 #include "fastpath_init.h"
 
 #include <linux/fuse.h>
@@ -17,7 +17,7 @@ void fffs_init_note(struct fffs_init *init, const uint8_t *message, size_t lengt
     atomic_store(&init->unique, header.unique);
 }
 
-/* Whether the library agreed, in an answer of so many bytes behind the header at least. */
+/* Whether the reply is a success with at least this many bytes behind its header. */
 static bool agreed(const uint8_t *answer, size_t length, size_t least)
 {
     struct fuse_out_header header;
@@ -28,7 +28,7 @@ static bool agreed(const uint8_t *answer, size_t length, size_t least)
     return header.error == 0;
 }
 
-/* Limits of the kernel's on what may wait for an answer. */
+/* Sets the kernel's limits on requests that wait for a reply. */
 static void set_limits(struct fuse_init_out *out)
 {
     out->max_background = FFFS_MAX_BACKGROUND;
@@ -58,13 +58,13 @@ static void edit(const fffs_fastpath_config *config, uint64_t offered, uint8_t *
         return;
     memcpy(&out, reply + sizeof(struct fuse_out_header), sizeof out);
     out.flags |= wanted & (uint32_t)offered;
-    /* Without OPEN, the kernel would take a file for truncated that nobody refused to truncate: let it ask by
-     * SETATTR. */
+    /* Without OPEN, the kernel would assume that O_TRUNC succeeded: make it send SETATTR, which can be refused. */
     out.flags &= ~(uint32_t)FUSE_ATOMIC_O_TRUNC;
     out.max_readahead = config->max_readahead;
     out.max_pages = (uint16_t)(config->max_read / 4096);
     set_limits(&out);
-    /* The smallest that the kernel takes: it wants every read of its messages to have room for a write. */
+    /* The smallest value that the kernel accepts: a buffer for its messages must have room for a WRITE of this
+     * size. */
     out.max_write = 4096;
     memcpy(reply + sizeof(struct fuse_out_header), &out, sizeof out);
 }

@@ -4,8 +4,8 @@
  *   - one read returns one whole message, one write must hold one whole reply; both are safe from any thread;
  *   - a read blocks until there is a message, and gives ENODEV once the file system is unmounted or the connection
  *     aborted;
- *   - a reply to a request that nobody waits for any more gives ENOENT: not an error;
- *   - a read buffer must hold the largest WRITE; INIT's answer says how large that is, and ours says 4096. */
+ *   - a reply to a request that was cancelled gives ENOENT: not an error;
+ *   - a read buffer must hold the largest WRITE; the reply to INIT says how large that is, and ours says 4096. */
 #include "fastpath_kernel.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ int64_t fffs_kernel_read(const struct fffs_kernel *kernel, uint8_t *message)
         return got;
     if (got == 0)
         return -ENODEV;
-    if (errno == EINTR || errno == EAGAIN || errno == ENOENT) /* ENOENT: taken back meanwhile */
+    if (errno == EINTR || errno == EAGAIN || errno == ENOENT) /* ENOENT: cancelled meanwhile */
         return 0;
     return -errno;
 }

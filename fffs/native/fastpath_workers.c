@@ -1,5 +1,4 @@
-/* The fast path's threads: they stand between the kernel and the FUSE library, answer what they can and forward the
- * rest.
+/* The fast path's threads, between the kernel and the FUSE library. They answer what they can and forward the rest.
  *
  *     kernel ──► hot threads ──┬─► answered from memory and page cache ──► kernel
  *                              ├─► queue ──► cold threads, which may wait for the disk ──► kernel
@@ -17,15 +16,14 @@
 #include <sys/socket.h>
 #include <time.h>
 
-/* A thread that answers all the time has its replies in a huge page, which the kernel need not look up piece by
- * piece. */
+/* A hot thread has its replies in a huge page, which the kernel need not look up page by page. */
 enum { HOT_REPLY_BUFFER = 2 * 1024 * 1024 };
 _Static_assert((int)HOT_REPLY_BUFFER >= (int)FFFS_REPLY_BUFFER, "a huge page holds the largest reply");
 
 /* The largest reply of the library: the bytes of a file that it decodes. */
 enum { LIBRARY_ROOM = 1100 * 1024 };
 
-/* A signal that nobody handles otherwise wakes threads from a read of the kernel's messages. */
+/* A signal without another use interrupts a thread's read of the kernel's messages. */
 #define WAKE_SIGNAL (SIGRTMIN + 3)
 
 /* ---------------------------------------------------------------- answering */
@@ -42,9 +40,8 @@ static void send_reply(struct fffs_worker *worker, const uint8_t *reply, const s
         fffs_events_bad(&path->events, answer->record, answer->status);
 }
 
-/* Hands a message to the library. It must not be lost: whoever sent it waits for an answer. In a READ there is no
- * file handle, since nothing was opened: it becomes the inode, which is the library's handle of a file that it has
- * opened. */
+/* Forwards a message to the library. It must not be lost, because its sender waits for a reply. A READ has no file
+ * handle, because nothing was opened; it gets the inode, which is the library's handle of an open file. */
 static void forward(struct fffs_worker *worker, uint8_t *message, size_t length)
 {
     struct fffs_fastpath *path = worker->path;
@@ -60,7 +57,7 @@ static void forward(struct fffs_worker *worker, uint8_t *message, size_t length)
     while (send(path->view.config.library_fd, message, length, MSG_NOSIGNAL) < 0) {
         if (errno == EINTR && !atomic_load(&path->stopping))
             continue;
-        /* The library is gone: say so to whoever waits. */
+        /* The library is gone: the sender gets an error. */
         struct fuse_out_header reply = {.len = sizeof reply, .error = -EIO, .unique = header.unique};
 
         (void)fffs_kernel_write(&path->kernel, &reply, sizeof reply);
@@ -78,7 +75,7 @@ static void answer_cold(struct fffs_worker *worker, struct fffs_cold_read *read,
     fffs_cold_done(&path->cold, read);
 }
 
-/* One message: answered, queued or forwarded. */
+/* Answers, queues or forwards a message. */
 static void handle(struct fffs_worker *worker, uint8_t *message, size_t length, uint8_t *reply)
 {
     struct fffs_fastpath *path = worker->path;
@@ -93,7 +90,7 @@ static void handle(struct fffs_worker *worker, uint8_t *message, size_t length, 
         send_reply(worker, reply, &answer, began);
         return;
     }
-    size_t file = (size_t)fffs_store_file_of(path->view.store, answer.record); /* there is such a record */
+    size_t file = (size_t)fffs_store_file_of(path->view.store, answer.record); /* the record exists */
     int status = fffs_cold_put(&path->cold, file, message, length, began);
     struct fffs_cold_read *read;
     if (status == -ENOMEM) {
@@ -104,9 +101,9 @@ static void handle(struct fffs_worker *worker, uint8_t *message, size_t length, 
     }
 }
 
-/* ---------------------------------------------------------------- what threads do */
+/* ---------------------------------------------------------------- the threads */
 
-/* Waits until all threads are there: what one has read could not be given back to the kernel. */
+/* Waits until all threads are started: a message that was read could not be given back if starting failed. */
 static void await_others(struct fffs_fastpath *path)
 {
     pthread_mutex_lock(&path->starting);
@@ -127,8 +124,7 @@ static void *run_hot(void *argument)
         if (got > 0)
             handle(worker, worker->message, (size_t)got, worker->reply + FFFS_REPLY_START);
     }
-    if (!atomic_load(
-            &path->stopping)) /* unmounted; whoever watches tells the library, whose socket has no such end */
+    if (!atomic_load(&path->stopping)) /* unmounted: the owner tells the library, whose socket does not end */
         fffs_events_ended(&path->events);
     atomic_store(&worker->running, false);
     return NULL;
@@ -143,7 +139,7 @@ static void *run_cold(void *argument)
         struct fffs_cold_read *read = fffs_cold_next(cold, false);
 
         if (!read) {
-            /* Most of these threads are idle most of the time: none keeps a megabyte for that. */
+            /* Most of these threads are idle most of the time, and should not keep a megabyte for that. */
             (void)madvise(worker->reply, FFFS_REPLY_BUFFER, MADV_DONTNEED);
             read = fffs_cold_next(cold, true);
         }
@@ -155,7 +151,7 @@ static void *run_cold(void *argument)
     return NULL;
 }
 
-/* Carries the library's replies to the kernel. */
+/* Passes the library's replies on to the kernel. */
 static void *run_relay(void *argument)
 {
     struct fffs_worker *worker = argument;
@@ -179,7 +175,8 @@ static void *run_relay(void *argument)
 
 /* ---------------------------------------------------------------- beginning and end */
 
-/* Starts a thread for a worker: 0 or -errno. Signals of the process are for the threads it knows of. */
+/* Starts a thread for a worker, with all signals blocked but WAKE_SIGNAL: signals of the process are for its own
+ * threads. Returns 0 or -errno. */
 static int start(struct fffs_worker *worker, void *(*run)(void *), size_t message_room, size_t reply_room)
 {
     int status = -ENOMEM;
@@ -244,7 +241,8 @@ int fffs_workers_count(struct fffs_fastpath *path)
     return path->relays + path->hot + cold;
 }
 
-/* Wakes whoever still runs, once: a thread may be between its look at stopping and its read, so this is repeated. */
+/* Interrupts all running threads. Returns false if there are none. Must be repeated: a thread may be between its look
+ * at stopping and its read. */
 static bool wake_all(struct fffs_fastpath *path)
 {
     bool any = false;

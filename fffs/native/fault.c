@@ -8,7 +8,7 @@
 
 _Atomic uint32_t fffs_faults_armed;
 
-/* What is to happen to operations of one kind. */
+/* The fault of one kind of operations. */
 struct fault {
     _Atomic int64_t first, count, seen;
     _Atomic int32_t result;
@@ -16,19 +16,19 @@ struct fault {
 
 static struct fault faults[32]; /* by kind */
 static _Atomic int32_t held;
-static _Atomic uint32_t endings; /* how often all faults were ended: what is held waits for the next time */
+static _Atomic uint32_t endings; /* how often all faults were ended; held operations wait for the next time */
 
 void fffs_fault_set(int kind, int64_t nth, int64_t count, int32_t result)
 {
     struct fault *set = &faults[kind];
 
-    /* What was seen stays readable afterwards. */
+    /* The counts of seen operations stay readable. */
     if (kind == FFFS_FAULT_NONE) {
         atomic_store(&fffs_faults_armed, 0);
         atomic_fetch_add(&endings, 1);
         return;
     }
-    /* Disarmed while it changes, so that no operation sees half of the old and half of the new. */
+    /* Disarmed while it changes, so that no operation sees a mix of old and new. */
     atomic_fetch_and(&fffs_faults_armed, ~(1U << kind));
     atomic_store(&set->first, nth);
     atomic_store(&set->count, count);
@@ -47,7 +47,7 @@ int32_t fffs_fault_held(void)
     return atomic_load(&held);
 }
 
-/* Looks again and again: a lock would be one more that a forked child could find taken. */
+/* Polls: a lock would be one more that could be held during a fork. */
 static void hold(uint32_t since)
 {
     const struct timespec moment = {0, 1000000};
@@ -75,7 +75,7 @@ bool fffs_fault_strikes(int kind, int32_t *result)
     return false;
 }
 
-/* An error, or less room: what is then read is really read. */
+/* Returns an error, or 0 after reducing *size: that many bytes are then really read. */
 static int32_t strike_read(int kind, size_t *size)
 {
     int32_t result;

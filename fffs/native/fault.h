@@ -1,5 +1,4 @@
-/* Operations that injected faults can strike (fault.c). How faults are set is in contract.h. All of this any thread may
- * call. */
+/* Operations that can be made to fail (fault.c); contract.h has the functions that set faults. Thread-safe. */
 #ifndef FFFS_FAULT_H
 #define FFFS_FAULT_H
 
@@ -8,11 +7,10 @@
 #include <errno.h>
 #include <stdatomic.h>
 
-/* A bit for each kind that is armed: 1 << FFFS_FAULT_*. */
+/* A bit for each armed kind: 1 << FFFS_FAULT_*. */
 extern _Atomic uint32_t fffs_faults_armed;
 
-/* Counts an operation of an armed kind, and holds it if it is to stall; true when it is one that must give *result.
- * Any thread. */
+/* Counts an operation of an armed kind, and stalls it if the fault says so. Returns true if it must return *result. */
 bool fffs_fault_strikes(int kind, int32_t *result);
 
 /* Called before each operation that can be made to fail. */
@@ -25,7 +23,7 @@ static inline bool fffs_fault(int kind, int32_t *result)
     return fffs_fault_strikes(kind, result);
 }
 
-/* The result of a read that was made, as an armed fault wants it: an error, or no more than so many bytes. */
+/* Applies an armed fault to the result of a completed read: an error, or a limit of bytes. */
 static inline int64_t fffs_fault_completion(int kind, int64_t result)
 {
     int32_t wanted;
@@ -35,18 +33,18 @@ static inline int64_t fffs_fault_completion(int kind, int64_t result)
     return wanted < 0 || result > wanted ? wanted : result;
 }
 
-/* pread(2), and preadv2(2) with RWF_NOWAIT; -errno in the result. */
+/* pread(2), and preadv2(2) with RWF_NOWAIT. They return -errno. */
 int64_t fffs_pread(int fd, void *data, size_t size, int64_t offset);
 int64_t fffs_pread_nowait(int fd, void *data, size_t size, int64_t offset);
 
-/* What a file's own error, from a read of it, is to our callers, to whom these two mean something else. A block
- * device says ENODATA for a bad sector. */
+/* Translates a file's own error, from a read of it, for callers to whom these two mean something else. A block device
+ * returns ENODATA for a bad sector. */
 static inline int fffs_file_error(int64_t error)
 {
     return error == -ENODATA || error == -EBADMSG ? -EIO : (int)error;
 }
 
-/* malloc, and calloc of one block. The caller frees it with free. */
+/* malloc and calloc. The caller frees the memory with free. */
 void *fffs_allocate(size_t size);
 void *fffs_allocate_zeroed(size_t count, size_t size);
 

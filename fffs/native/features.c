@@ -1,5 +1,5 @@
-/* Messages that map names to lists of bytes or numbers: tf.train.Example, SequenceExample and OneFlow's OFRecord,
- * decoded in one walk.
+/* Decodes messages that map names to lists of bytes or numbers, in one pass: tf.train.Example, SequenceExample and
+ * OneFlow's OFRecord.
  *
  *     message = Features features = 1 (OFRecord: is Features itself), FeatureLists feature_lists = 2
  *     Features = map<string, Feature> feature = 1
@@ -8,10 +8,10 @@
  *     Feature = one of several lists, by the field's number
  *     list = repeated bytes or numbers value = 1, numbers packed or not
  *
- * As protobuf has it: unknown fields are skipped, pieces of a message that come apart are merged, of several kinds in
- * a Feature the last one counts, and a key may come after its value. The walk goes from front to back, looks at each
- * byte a bounded number of times and calls itself nowhere: its depth is that of the schema. Groups, which no such
- * message has, are refused. */
+ * As in protobuf, unknown fields are skipped, separate parts of a message are merged, the last of several kinds in a
+ * Feature counts, and a key may come after its value. The decoder goes from front to back, looks at each byte a
+ * bounded number of times and does not recurse: its depth is the schema's. Groups are refused: no such message has
+ * them. */
 #include "fffs.h"
 
 #include <errno.h>
@@ -20,10 +20,10 @@
 /* Wire types. */
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
 
-/* Ten times seven bits hold 64; what the tenth byte has above them is dropped, as protobuf does. */
+/* Ten times seven bits hold 64; higher bits of the tenth byte are dropped, as in protobuf. */
 enum { LONGEST = 10 };
 
-/* What a kind of list holds. */
+/* The values of a kind of list. */
 struct kind {
     uint32_t wire;  /* of a number that is not packed; BYTES: no numbers */
     uint32_t width; /* bytes of a decoded number */
@@ -35,7 +35,7 @@ static const struct kind ofrecord_kinds[] = {{BYTES, 0}, {FIXED32, 4}, {FIXED64,
 struct walk {
     const uint8_t *data;
     fffs_features *out;
-    fffs_feature_entry *entries; /* NULL, with all the others: only counts */
+    fffs_feature_entry *entries; /* NULL, like the other tables: only count */
     fffs_feature *features;
     uint64_t *items;
     uint8_t *values;
@@ -48,7 +48,7 @@ struct walk {
 struct field {
     uint64_t number;
     uint32_t wire;
-    size_t begin, end; /* of the value, without a length */
+    size_t begin, end; /* of the value, without its length */
 };
 
 static bool refuse(struct walk *w, const char *why, size_t where)
@@ -70,10 +70,10 @@ static bool varint(struct walk *w, size_t *at, size_t end, uint64_t *value)
         if (byte < 128)
             return true;
     }
-    return refuse(w, *at - begin == LONGEST ? "a number has more than ten bytes" : "a number is cut", begin);
+    return refuse(w, *at - begin == LONGEST ? "a varint has more than ten bytes" : "a varint is truncated", begin);
 }
 
-/* The field at *at, which moves behind it. False at the end of the message, and when why is set. */
+/* Reads the field at *at and moves *at behind it. Returns false at the end of the message, or with why set. */
 static bool next_field(struct walk *w, size_t *at, size_t end, struct field *field)
 {
     size_t here = *at;
@@ -97,19 +97,19 @@ static bool next_field(struct walk *w, size_t *at, size_t end, struct field *fie
             return false;
         field->begin = *at;
         break;
-    default: return refuse(w, "a field of a wire type that there is not", here);
+    default: return refuse(w, "unsupported wire type", here);
     }
     if (size > end - field->begin)
-        return refuse(w, "a field reaches past the end of what it is in", here);
+        return refuse(w, "a field extends past the end of its message", here);
     if (field->number == 0 || field->number >= (uint64_t)1 << 29)
-        return refuse(w, "a field of a number that there is not", here);
+        return refuse(w, "invalid field number", here);
     *at = field->end = field->begin + (size_t)size;
     return true;
 }
 
 /* ---------------------------------------------------------------- lists */
 
-/* Where the values of the feature end, in bytes, and room for one of that width, which is then counted. */
+/* Counts one more value of this width. Returns its place behind the feature's values, or NULL when only counting. */
 static uint8_t *next_value(struct walk *w, fffs_feature *feature, uint32_t width)
 {
     uint64_t at = feature->first + feature->count++ * width;
@@ -128,7 +128,7 @@ static bool take_varints(struct walk *w, fffs_feature *feature, size_t at, size_
             return false;
         uint8_t *room = next_value(w, feature, width);
         if (room)
-            memcpy(room, &value, width); /* the low bytes: what protobuf makes of a number that is too long */
+            memcpy(room, &value, width); /* the low bytes: so protobuf truncates a number that is too long */
     }
     return true;
 }
@@ -154,7 +154,7 @@ static bool take_list(struct walk *w, fffs_feature *feature, const struct kind *
                 return false;
         } else {
             if ((field.end - field.begin) % kind->width)
-                return refuse(w, "a number is cut", field.begin);
+                return refuse(w, "a number is truncated", field.begin);
             for (; field.begin < field.end; field.begin += kind->width) {
                 uint8_t *room = next_value(w, feature, kind->width);
 
@@ -168,7 +168,7 @@ static bool take_list(struct walk *w, fffs_feature *feature, const struct kind *
 
 /* ---------------------------------------------------------------- features */
 
-/* A new feature of no kind. What it will hold goes behind what is there; numbers at a multiple of 8. */
+/* Returns a new feature without a kind. Its content will follow the existing one; numbers at a multiple of 8. */
 static fffs_feature begin_feature(struct walk *w, uint64_t *items_begin, uint64_t *values_begin)
 {
     *items_begin = w->out->items;
@@ -176,7 +176,7 @@ static fffs_feature begin_feature(struct walk *w, uint64_t *items_begin, uint64_
     return (fffs_feature){0, 0, 0};
 }
 
-/* Merges a piece into the feature. */
+/* Merges a part of a message into the feature. */
 static bool take_feature(struct walk *w, fffs_feature *feature, uint64_t items_begin, uint64_t values_begin,
                          size_t at, size_t end)
 {
@@ -186,7 +186,7 @@ static bool take_feature(struct walk *w, fffs_feature *feature, uint64_t items_b
         if (field.wire != BYTES || field.number > w->kind_count)
             continue;
         const struct kind *kind = &w->kinds[field.number - 1];
-        if (feature->kind != field.number) /* what another kind has left in the room is overwritten */
+        if (feature->kind != field.number) /* values of another kind are overwritten */
             *feature = (fffs_feature){field.number, kind->wire == BYTES ? items_begin : values_begin, 0};
         if (!take_list(w, feature, kind, field.begin, field.end))
             return false;
@@ -201,7 +201,7 @@ static void end_feature(struct walk *w, const fffs_feature *feature)
     w->out->features++;
 }
 
-/* The features of one piece of a FeatureList. */
+/* Reads the features of one part of a FeatureList. */
 static bool take_feature_list(struct walk *w, size_t at, size_t end)
 {
     struct field field;
@@ -219,7 +219,7 @@ static bool take_feature_list(struct walk *w, size_t at, size_t end)
     return !w->why;
 }
 
-/* One entry of a map: its value is a Feature, or with lists a FeatureList. */
+/* Reads one entry of a map: its value is a Feature, or with lists a FeatureList. */
 static bool take_entry(struct walk *w, size_t at, size_t end, bool lists)
 {
     fffs_feature_entry entry = {at, at, w->out->features, 0};

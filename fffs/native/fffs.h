@@ -1,4 +1,4 @@
-/* The C side's view of contract.h. What only C sources share is in the header of the part that offers it. */
+/* Includes contract.h for C sources. What only C sources share is in the header of the part that offers it. */
 #ifndef FFFS_H
 #define FFFS_H
 

@@ -1,8 +1,8 @@
-/* Reads in flight: what the asynchronous backends have of a batch, and where its bytes land.
+/* Flights: what an asynchronous backend has of a batch, and the memory it reads into.
  *
- * A read past the page cache needs places in the file and in memory that are multiples of what the file system wants,
- * and records begin anywhere. So it takes what is around a piece into memory of the flight's, and the piece is copied
- * out of that: as the kernel copies out of the page cache, whose pages it has to find, fill in and forget again. */
+ * A read past the page cache needs offsets and addresses that are multiples of the file system's alignment, but
+ * records begin anywhere. So it reads the aligned range around a piece into memory of the flight, and the piece is
+ * copied from there. The kernel copies from the page cache, too, whose pages it must also find, fill and release. */
 #include "flight.h"
 
 #include <errno.h>
@@ -12,15 +12,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Scratch buffers in flight at a time on one ring, of up to FFFS_BLOCK each. */
+/* The most scratch buffers in flight at a time on one ring, of up to FFFS_BLOCK each. */
 enum { SCRATCH_LIMIT = 16 };
 
 enum { HUGE_PAGE = 2 * 1024 * 1024 };
 
 /* ---------------------------------------------------------------- opening */
 
-/* Not where statx does not tell, though the file system might be able to: those are also the kernels (before 5.12) on
- * which a fork in the middle of such a read may lose its bytes. */
+/* Refuses files for which statx reports no alignment, even if O_DIRECT might work. That excludes kernels before 5.12,
+ * on which a fork during such a read may lose its bytes. */
 int fffs_open_direct(int fd, uint32_t *align)
 {
 #ifdef STATX_DIOALIGN
@@ -38,7 +38,7 @@ int fffs_open_direct(int fd, uint32_t *align)
         return -EOPNOTSUPP;
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int direct = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
-    if (direct >= 0 && direct <= 2) { /* as descriptors.py does it and for the same reasons */
+    if (direct >= 0 && direct <= 2) { /* like fffs/base/descriptors.py, for the same reasons */
         int moved = fcntl(direct, F_DUPFD_CLOEXEC, 3);
 
         close(direct);
@@ -48,13 +48,13 @@ int fffs_open_direct(int fd, uint32_t *align)
 #else
     (void)fd;
     (void)align;
-    return -EOPNOTSUPP; /* the headers are older */
+    return -EOPNOTSUPP; /* the headers are too old */
 #endif
 }
 
 /* ---------------------------------------------------------------- slots */
 
-/* Memory in huge pages: a device writes into one of them in one go, and into small ones in 28 for 112 KiB, which took
+/* Uses huge pages: a device writes 112 KiB into one of them at once, and into small pages in 28 parts, which took
  * twice as long. */
 static void open_direct_memory(struct fffs_flight *flight)
 {
@@ -88,7 +88,7 @@ void fffs_flight_open(struct fffs_flight *flight, struct fffs_piece **pieces, si
     flight->free_count = FFFS_DEPTH;
     flight->again_count = flight->scratch_count = 0;
     for (uint32_t i = 0; i < FFFS_DEPTH; i++) {
-        flight->free[i] = (uint8_t)(FFFS_DEPTH - 1 - i); /* taken from the back: the first slots first */
+        flight->free[i] = (uint8_t)(FFFS_DEPTH - 1 - i); /* taken from the back: slot 0 first */
         flight->slots[i].piece = NULL;
         flight->slots[i].scratch = flight->slots[i].direct = NULL;
     }
@@ -114,7 +114,7 @@ int fffs_flight_next(struct fffs_flight *flight)
                 return -1;
             flight->slots[slot].scratch = fffs_buffer_take(piece->length);
             if (!flight->slots[slot].scratch) {
-                flight->next++; /* a plain read may find the memory */
+                flight->next++; /* a plain read may get the memory */
                 continue;
             }
             flight->scratch_count++;
@@ -144,8 +144,7 @@ void fffs_flight_leave(struct fffs_flight *flight, int slot)
     flight->free[flight->free_count++] = (uint8_t)slot;
 }
 
-/* A read past the page cache that brings none of the bytes that are wanted may have its own reasons: a plain one
- * decides. */
+/* If a read past the page cache returns no wanted byte, the bypass may be the cause: a plain read decides. */
 static void landed_direct(struct fffs_flight *flight, int slot, int64_t result)
 {
     const struct fffs_slot *landed = &flight->slots[slot];

@@ -1,4 +1,4 @@
-/* Fork: all handlers of all parts, registered once, when the library is loaded. */
+/* The fork handlers of all parts, registered once, when the library is loaded. */
 #include "fork.h"
 
 #include <pthread.h>
@@ -9,8 +9,8 @@ struct part {
     void (*after)(bool child);
 };
 
-/* Locks are taken in this order, which is the one in which calls nest (a store reads through the engine, which takes
- * buffers), and released in the reverse one. */
+/* Locks are taken in this order and released in reverse. Calls nest in the same order: a store reads through the
+ * engine, which takes buffers. */
 static const struct part parts[] = {
     {fffs_store_before_fork, fffs_store_after_fork},     {fffs_watch_before_fork, fffs_watch_after_fork},
     {fffs_threads_before_fork, fffs_threads_after_fork}, {fffs_contexts_before_fork, fffs_contexts_after_fork},
@@ -40,7 +40,7 @@ static void after_fork_in_child(void)
     after_fork(true);
 }
 
-/* Fails only where there is no memory for three pointers: then the interpreter could not have loaded the library. */
+/* Fails only if there is no memory for three pointers: then loading the library would have failed. */
 __attribute__((constructor)) static void register_handlers(void)
 {
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);

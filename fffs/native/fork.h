@@ -1,7 +1,7 @@
-/* What the parts with locks do when the process forks. Only fork.c calls these; no other part registers handlers.
+/* The fork handlers of the parts with locks. Only fork.c calls these; no other part registers handlers.
  *
- * before_fork takes the part's locks. after_fork runs in the thread that forked, which holds them: in the parent it
- * only releases them, in the child it also resets what belongs to the parent's threads. */
+ * before_fork takes the part's locks. after_fork runs in the thread that forked, which holds them, and releases them.
+ * In the child it also resets what belongs to the parent's threads. */
 #ifndef FFFS_FORK_H
 #define FFFS_FORK_H
 

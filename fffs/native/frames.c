@@ -1,8 +1,8 @@
-/* Finding the records of files that are a sequence of frames, TFRecord and OFRecord: from frame to frame by the
- * lengths, with small reads that leave the data alone.
+/* Finds the records of files that are a sequence of frames, TFRecord and OFRecord: goes from frame to frame by their
+ * lengths, with small reads that skip the data.
  *
- * A file of large records costs one read of 16 bytes per frame: the end of one and the beginning of the next. Where
- * frames are small, the piece that is read holds many. */
+ * A file of large records costs one read of at most 16 bytes per frame: the tail of one and the head of the next. If
+ * frames are small, one larger read covers many. */
 #include "fault.h"
 
 #include <errno.h>
@@ -15,11 +15,11 @@ enum {
     OF_HEAD = 8   /* length */
 };
 
-/* A frame below this makes the next read a whole piece. From a warm cache, copying this much costs what a system call
- * does; from a disk it is what is read for any byte of it. */
+/* After a frame below SMALL the next read is PIECE bytes. From a warm cache, copying SMALL bytes costs as much as a
+ * system call; a disk reads that many for any one of them. */
 enum { SMALL = 4096, PIECE = 65536 };
 
-/* What has been read last: bytes of the file from begin on. */
+/* The last bytes read of the file, from begin on. */
 struct window {
     uint8_t *data; /* PIECE bytes */
     int64_t begin;
@@ -27,8 +27,8 @@ struct window {
     int fd;
 };
 
-/* The bytes of the file from position on, at least as many as asked (at most PIECE); wanted is what to read when they
- * are not there yet. NULL, and *status -errno; -ENODATA when the file has become shorter. */
+/* Returns the bytes of the file from position on, at least as many as asked (at most PIECE); the window owns them. If
+ * they are not there yet, reads up to wanted bytes. NULL: *status is -errno; -ENODATA if the file became shorter. */
 static const uint8_t *look(struct window *window, int64_t position, int64_t least, int64_t wanted, int *status)
 {
     if (position >= window->begin && position + least <= window->begin + window->size)
@@ -70,7 +70,7 @@ uint32_t fffs_crc32c_mask(uint32_t crc)
     return (crc >> 15 | crc << 17) + 0xA282EAD8u;
 }
 
-/* What is wrong with the frame at head, of which and of what follows the file has left bytes (at least a head's). */
+/* Returns FFFS_FRAME_* for the frame at head. The file has left bytes from there on, at least a head. */
 static int examine(fffs_frames *frames, const uint8_t *head, int64_t left)
 {
     bool tf = frames->kind == FFFS_FRAMES_TFRECORD;
@@ -85,7 +85,7 @@ static int examine(fffs_frames *frames, const uint8_t *head, int64_t left)
     left -= tf ? TF_HEAD + TF_TAIL : OF_HEAD;
     if (left < 0 || length > (uint64_t)left)
         return FFFS_FRAME_CUT;
-    /* Zeros in which there is no frame, but a hole: each 8 of them look like an empty record. */
+    /* Zeros that are a hole and no frames: each 8 of them look like an empty record. */
     frames->empty = length == 0 && !(tf && frames->check) ? frames->empty + 1 : 0;
     return frames->empty > FFFS_EMPTY_FRAMES ? FFFS_FRAME_EMPTIES : FFFS_FRAME_GOOD;
 }

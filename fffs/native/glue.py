@@ -1,4 +1,4 @@
-"""The C between Python and the functions of ``contract.h``, as cffi writes it: for the build and for sanitized ones."""
+"""Generates cffi's C between Python and the functions of ``contract.h``, for normal and for sanitized builds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def write_glue(target: Path) -> None:
-    """Write that C to a file. An unchanged one keeps its time stamp, so that nothing has to be compiled again."""
+    """Write the generated C to a file. An unchanged file keeps its timestamp, so that nothing is recompiled."""
     from cffi import FFI
 
     ffi = FFI()

@@ -1,26 +1,26 @@
-/* The tree of a packed folder that ffrecord wrote: a pickle, decoded without building any object.
+/* Decodes the tree of a packed folder that ffrecord wrote: a pickle, of which no object is built.
  *
- * A pickle is a program for a stack machine, and running an unknown one is running unknown code. This machine knows
- * just the opcodes that CPython's pickler emits (protocols 2 to 5) for nested OrderedDicts of str to int, and refuses
+ * A pickle is a program for a stack machine: running an unknown one runs unknown code. This machine has only the
+ * opcodes that CPython's pickler emits (protocols 2 to 5) for nested OrderedDicts of str to int, and refuses
  * all others:
  *
  *     value  = int | dict
  *     dict   = OrderedDict () REDUCE, then any number of  key value SETITEM  |  MARK (key value)* SETITEMS
- *     key    = str, also one that was memoised before
+ *     key    = str, or one that was memoised before
  *
  * Bounds, each against a known attack:
- *   - the memo takes only the next index (what the pickler does), so that no index can claim memory;
+ *   - the memo accepts only the next index, as the pickler does, so that no index can claim memory;
  *   - the stack and the memo grow by one item per opcode at most, so by a multiple of the input;
  *   - all names together are at most a few times as long as the pickle;
  *   - a dictionary cannot be fetched from the memo, so none has two places, and none contains itself;
- *   - nothing recurses: depth costs stack items, not C stack (and the tree's own limit refuses what is too deep). */
+ *   - there is no recursion: depth costs stack items, not C stack (and the tree's own limit refuses deep trees). */
 #include "fffs.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What all names together may have: this many bytes, or this many times the pickle's size. */
+/* The limit of all names together: this many bytes, or this many times the pickle's size if that is more. */
 #define NAMES_LEAST ((uint64_t)1 << 20)
 #define NAMES_FACTOR 8
 
@@ -28,8 +28,8 @@ enum kind { MARK, STRING, INTEGER, DICTIONARY, CONSTRUCTOR, EMPTY_TUPLE };
 
 struct item {
     enum kind kind;
-    uint32_t length; /* STRING: bytes of it in the pickle */
-    int64_t value;   /* STRING: where it is; INTEGER: itself; DICTIONARY: its number */
+    uint32_t length; /* STRING: its length in the pickle */
+    int64_t value;   /* STRING: its offset; INTEGER: the number; DICTIONARY: its number */
 };
 
 struct items {
@@ -42,7 +42,7 @@ struct machine {
     const uint8_t *data;
     size_t size;
     size_t next;  /* position in data */
-    size_t frame; /* where the frame that next is in ends, or 0 */
+    size_t frame; /* end of the frame that next is in, or 0 */
     struct items stack;
     struct items memo;
     fffs_packed_pickle *out;
@@ -66,7 +66,7 @@ static int push(struct machine *m, struct items *items, struct item item)
         struct item *more = realloc(items->at, room * sizeof *more);
 
         if (!more) {
-            m->why = "there is not enough memory";
+            m->why = "out of memory";
             m->status = -ENOMEM;
             return -1;
         }
@@ -80,12 +80,12 @@ static int push(struct machine *m, struct items *items, struct item item)
 static int pop(struct machine *m, enum kind kind, struct item *item)
 {
     if (m->stack.count == 0 || m->stack.at[m->stack.count - 1].kind != kind)
-        return refuse(m, "it is not a tree of names and numbers");
+        return refuse(m, "it is not a tree of names and record numbers");
     *item = m->stack.at[--m->stack.count];
     return 0;
 }
 
-/* The next bytes as a little-endian number. */
+/* Reads the next bytes as a little-endian number. */
 static int take_number(struct machine *m, size_t width, uint64_t *number)
 {
     if (m->size - m->next < width)
@@ -99,7 +99,7 @@ static int take_number(struct machine *m, size_t width, uint64_t *number)
 
 /* ---------------------------------------------------------------- names */
 
-/* The length of the UTF-8 sequence at text, or 0. Surrogates are let through here: a str may hold them alone. */
+/* Returns the length of the UTF-8 sequence at text, or 0. Accepts surrogates, because a str may have lone ones. */
 static size_t sequence_length(const uint8_t *text, size_t left)
 {
     static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
@@ -121,8 +121,8 @@ static size_t sequence_length(const uint8_t *text, size_t left)
     return code >= least[length] && code <= 0x10ffff ? length : 0;
 }
 
-/* Turns a str as pickled into the bytes the file system has, as os.fsencode does: U+DC80 to U+DCFF each stand for one
- * byte that is not valid UTF-8. name has room for length bytes. Gives the length, or -1. */
+/* Converts a pickled str to the bytes of a file name, as os.fsencode does: U+DC80 to U+DCFF each stand for one byte
+ * that is not valid UTF-8. name has room for length bytes. Returns the length, or -1. */
 static int encode_name(struct machine *m, const uint8_t *text, size_t length, uint8_t *name)
 {
     size_t put = 0;
@@ -136,7 +136,7 @@ static int encode_name(struct machine *m, const uint8_t *text, size_t length, ui
             uint32_t code = 0xd000u | (text[i + 1] & 0x3fu) << 6 | (text[i + 2] & 0x3fu);
 
             if (code < 0xdc80 || code > 0xdcff)
-                return refuse(m, "a name holds a surrogate that stands for no byte");
+                return refuse(m, "a name contains a surrogate that encodes no byte");
             name[put++] = (uint8_t)code;
         } else {
             memcpy(name + put, text + i, n);
@@ -155,7 +155,7 @@ static int encode_name(struct machine *m, const uint8_t *text, size_t length, ui
 
 /* ---------------------------------------------------------------- opcodes with an effect */
 
-/* Notes that key in dictionary leads to value. */
+/* Adds the entry key of dictionary, which refers to value. */
 static int set_item(struct machine *m, struct item dictionary, struct item key, struct item value)
 {
     fffs_packed_pickle *out = m->out;
@@ -165,13 +165,13 @@ static int set_item(struct machine *m, struct item dictionary, struct item key, 
     if (key.kind != STRING)
         return refuse(m, "a name is not a str");
     if (value.kind == INTEGER ? value.value < 0 : value.kind != DICTIONARY)
-        return refuse(m, "a name leads to neither a record number nor a folder");
+        return refuse(m, "a name refers to neither a record number nor a folder");
     if (key.length > sizeof name)
         return refuse(m, "a name is longer than 255 bytes");
     int length = encode_name(m, m->data + key.value, key.length, name);
     if (length < 0)
         return -1;
-    /* A name may be used again from the memo at the cost of two bytes, which must not claim a hundred bytes. */
+    /* Two bytes fetch a name from the memo, and must not claim a hundred bytes. */
     if (out->names_size > NAMES_LEAST && out->names_size > NAMES_FACTOR * m->size)
         return refuse(m, "its names are out of proportion to its size");
     if (out->entries >= UINT32_MAX - 1 || out->names_size + (uint64_t)length >= UINT32_MAX)
@@ -195,7 +195,7 @@ static int set_items(struct machine *m)
     while (mark > 0 && m->stack.at[mark - 1].kind != MARK)
         mark--;
     if (mark < 2 || m->stack.at[mark - 2].kind != DICTIONARY || (m->stack.count - mark) % 2)
-        return refuse(m, "it is not a tree of names and numbers");
+        return refuse(m, "it is not a tree of names and record numbers");
     struct item dictionary = m->stack.at[mark - 2];
     for (size_t i = mark; i < m->stack.count; i += 2)
         if (set_item(m, dictionary, m->stack.at[i], m->stack.at[i + 1]))
@@ -209,7 +209,7 @@ static int set_one_item(struct machine *m)
     size_t count = m->stack.count;
 
     if (count < 3 || m->stack.at[count - 3].kind != DICTIONARY)
-        return refuse(m, "it is not a tree of names and numbers");
+        return refuse(m, "it is not a tree of names and record numbers");
     if (set_item(m, m->stack.at[count - 3], m->stack.at[count - 2], m->stack.at[count - 1]))
         return -1;
     m->stack.count = count - 2;
@@ -265,9 +265,9 @@ static int memoise(struct machine *m, size_t width)
     if (width && take_number(m, width, &index))
         return -1;
     if (index != m->memo.count || m->stack.count == 0)
-        return refuse(m, "its memo is not numbered as a pickler numbers it");
-    if (m->stack.at[m->stack.count - 1].kind == MARK) /* Python's refuses that, too */
-        return refuse(m, "it remembers what is no object");
+        return refuse(m, "its memo indexes are not consecutive");
+    if (m->stack.at[m->stack.count - 1].kind == MARK) /* as Python's unpickler does */
+        return refuse(m, "it memoises a MARK, which is no object");
     return push(m, &m->memo, m->stack.at[m->stack.count - 1]);
 }
 
@@ -278,13 +278,13 @@ static int recall(struct machine *m, size_t width)
     if (take_number(m, width, &index))
         return -1;
     if (index >= m->memo.count)
-        return refuse(m, "it uses a memo that was never set");
+        return refuse(m, "it uses a memo entry that was never set");
     if (m->memo.at[index].kind != STRING && m->memo.at[index].kind != CONSTRUCTOR)
         return refuse(m, "a folder appears in two places");
     return push(m, &m->stack, m->memo.at[index]);
 }
 
-#define ONLY_ORDERED_DICT "it wants a global other than collections.OrderedDict"
+#define ONLY_ORDERED_DICT "it loads a global other than collections.OrderedDict"
 
 static int put_global(struct machine *m)
 {
@@ -324,7 +324,7 @@ static int reduce(struct machine *m)
     return push(m, &m->stack, (struct item){DICTIONARY, 0, (int64_t)m->out->directories++});
 }
 
-/* Frames are for readers of streams, and mean nothing here. But whoever reads by them must see the same opcodes. */
+/* Frames only help readers of streams. But readers that use them must see the same opcodes. */
 static int begin_frame(struct machine *m)
 {
     uint64_t length;
@@ -341,7 +341,7 @@ static int begin_frame(struct machine *m)
 
 /* ---------------------------------------------------------------- the machine */
 
-/* Runs one opcode: 0 to go on, 1 after STOP, -1 when refused. */
+/* Runs one opcode. Returns 0 to go on, 1 after STOP, -1 when refused. */
 static int step(struct machine *m)
 {
     uint64_t version;
@@ -370,7 +370,7 @@ static int step(struct machine *m)
     case 's': return set_one_item(m);
     case 'u': return set_items(m);
     case '.': return 1;
-    default: return refuse(m, "it contains what no packed folder contains");
+    default: return refuse(m, "it contains an opcode that no packed folder contains");
     }
 }
 
@@ -390,9 +390,9 @@ static int run(struct machine *m)
     }
     if (result < 0 || pop(m, DICTIONARY, &root))
         return -1;
-    /* The root is made first, and every other dictionary must have found its place. */
+    /* The root is made first, and every other dictionary must be in another one. */
     if (m->stack.count || root.value)
-        return refuse(m, "it is not a tree of names and numbers");
+        return refuse(m, "it is not a tree of names and record numbers");
     m->out->consumed = m->next;
     if (m->out->names)
         m->out->name_offsets[m->out->entries] = (uint32_t)m->out->names_size;

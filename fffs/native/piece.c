@@ -1,4 +1,4 @@
-/* Reads of one piece: what became of them, as far as the page cache has it, or to its end. */
+/* Reads pieces, as far as they are in the page cache or to their end, and evaluates the results of reads. */
 #include "piece.h"
 #include "crc.h"
 #include "fault.h"
@@ -6,23 +6,23 @@
 #include <errno.h>
 #include <time.h>
 
-/* What one thread reads before it checksums: it is then still in any second-level cache. */
+/* Bytes that a thread reads before it checksums them: any second-level cache still has them then. */
 enum { HOT_CHUNK = 256 * 1024 };
 
-/* How often a plain read may say "again" before that is taken for its answer. */
+/* How often a plain read may fail with EAGAIN or EINTR before that error is final. */
 enum { AGAIN_LIMIT = 1000 };
 
-/* Errors that say nothing about the file, or may not: a plain blocking read decides. */
+/* Whether an error may say nothing about the file: then a plain blocking read decides. */
 static bool is_backends_error(int64_t error)
 {
     switch (error) {
     case -EAGAIN: /* would wait, or is busy */
     case -EINTR:
     case -EOPNOTSUPP: /* no RWF_NOWAIT on this file system; opcode unknown to this kernel */
-    case -ENOSYS:     /* forbidden, or not there */
+    case -ENOSYS:     /* forbidden, or missing */
     case -EPERM:
     case -EACCES:
-    case -EINVAL: /* an older kernel's way to say the same */
+    case -EINVAL: /* the same from older kernels */
     case -ENOMEM:
     case -ENOBUFS:
     case -EBUSY:
@@ -49,7 +49,8 @@ bool fffs_piece_read(struct fffs_piece *piece, int64_t result, const uint8_t *da
     return true;
 }
 
-/* Where the next bytes of a piece go: its dest, or one scratch buffer per thread, taken when first wanted. */
+/* Returns where the next bytes of a piece go: its dest, or a scratch buffer of the thread, taken when first needed; or
+ * NULL. */
 static uint8_t *piece_data(struct fffs_piece *piece, uint8_t **scratch)
 {
     if (piece->dest)

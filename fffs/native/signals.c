@@ -1,9 +1,9 @@
-/* Signals as bytes in a pipe, without the interpreter: what a daemon's event loop reads when it gets to it.
+/* Writes signals as bytes to a pipe, which a daemon's event loop reads, without the interpreter.
  *
- * A handler in Python is interrupted by the next signal like any other code. Whoever sends many, fast, nests handlers
- * until the interpreter's stack ends; and making it deaf meanwhile is a race that Python itself reports as an error
- * ("Signal 15 ignored due to race condition"). Blocking the signals and waiting for them (sigwait, signalfd) needs
- * all threads to take part, and those of other libraries (numpy's) do not. */
+ * The next signal interrupts a handler in Python like any other code: many fast ones nest handlers until the
+ * interpreter's stack overflows. Ignoring signals meanwhile is a race that Python itself reports as an error ("Signal
+ * 15 ignored due to race condition"). Blocking the signals and waiting for them (sigwait, signalfd) needs the
+ * cooperation of all threads, and those of other libraries (numpy's) do not cooperate. */
 #include "fffs.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ static void tell(int number)
 
     ssize_t written = write(target, &byte, 1);
 
-    (void)written; /* a full pipe says enough */
+    (void)written; /* a full pipe wakes the reader, too */
     errno = before;
 }
 

@@ -1,12 +1,12 @@
-/* Verified range reads: which bytes of a record may be given out, and what has to be checked first.
+/* Verified range reads: which bytes of a record may be returned, and what must be checked first.
  *
- * A record's checksum covers all of it, but readers ask for ranges. So the first touch of a record reads and checks
- * all of it (or, where the file has block checksums, the blocks touched), and remembers that; later ranges are plain
- * reads. Of a large record the checksums of its blocks are kept then: a look at all of it, which takes seconds for one
- * of 10 GiB, happens once, however often the file changes.
+ * A record's checksum covers all of it, but callers read ranges. So the first read of a record reads and checks all of
+ * it (or, if the file has block checksums, the blocks in the range), and remembers that; later ranges are plain reads.
+ * For a large record the checksums of its blocks are then kept: reading all of it, which takes seconds for 10 GiB,
+ * happens once, however often the file changes.
  *
- * "Remembers" holds only while the file is the same, and only for a file that rests: see watch.c. So what was
- * verified is remembered with the mark of that moment, and each plain read is followed by a look at the file. */
+ * A verification is valid only while the file is the same, and only if the file was resting: see watch.c. So it is
+ * stored with the mark of that moment, and each plain read is followed by an fstat. */
 #include "store.h"
 #include "crc.h"
 #include "fault.h"
@@ -17,33 +17,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How often a read starts again because its file changed meanwhile, before it gives up. */
+/* The most attempts of a read whose file changes meanwhile. */
 #define CHANGES_MAX 8
 
-/* The blocks of a large record: from the file's table, or learned when all of the record was good. */
+/* The blocks of a large record: from the file's table, or learned when the whole record was verified. */
 struct blocks {
     const uint32_t *checksums;
-    _Atomic fffs_mark *verified; /* under which mark the block was verified, 0 never */
+    _Atomic fffs_mark *verified; /* the mark under which each block was verified; 0: never */
     uint64_t count;
-    struct blocks *next; /* among all that were learned */
+    struct blocks *next; /* in the list of all learned ones */
 };
 
 struct store_file {
     fffs_file source;
     uint64_t first;                    /* number in the store of its first record */
-    _Atomic fffs_mark *verified;       /* [records] the same for each record of at most a block */
-    _Atomic fffs_mark *block_verified; /* the same for each block of the table */
-    struct blocks *_Atomic *learned;   /* [records] large ones that the table lacks; NULL: not learned yet */
+    _Atomic fffs_mark *verified;       /* [records] the same for records of at most a block */
+    _Atomic fffs_mark *block_verified; /* the same for the blocks of the table */
+    struct blocks *_Atomic *learned;   /* [records] of large ones that the table lacks; NULL: not learned yet */
     struct blocks *_Atomic all_learned;
     struct fffs_watch watch;
     int64_t size; /* when it was opened */
 };
 
-/* A whole large record that some thread is checking: others that want it wait instead of reading it too. */
+/* A check of a whole large record. Other threads that need the record wait instead of reading it too. */
 struct check {
     struct check *next;
     uint64_t record;
-    unsigned epoch; /* the process that checks: a child of fork inherits the entry, but not the thread */
+    unsigned epoch; /* of the process that checks: a forked child inherits the entry, but not the thread */
 };
 
 struct fffs_store {
@@ -52,8 +52,8 @@ struct fffs_store {
     struct check *checks; /* guarded by the mutex */
 };
 
-/* One for all stores, so that fork can hold it: no child starts with a mutex that nobody will release. It guards the
- * lists of checks, never a read. */
+/* One for all stores, so that the fork handlers can take it: else a child could start with a mutex that is locked for
+ * ever. It guards the lists of checks, never a read. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t checked = PTHREAD_COND_INITIALIZER;
 static unsigned epoch;
@@ -65,7 +65,7 @@ void fffs_store_before_fork(void)
 
 void fffs_store_after_fork(bool child)
 {
-    if (child) { /* nobody waits for a check here */
+    if (child) { /* no thread of the child waits for a check */
         pthread_cond_init(&checked, NULL);
         epoch++;
     }
@@ -134,7 +134,7 @@ void fffs_store_free(fffs_store *store)
     for (size_t i = 0; i < store->count; i++)
         free_file(&store->files[i]);
     free(store->files);
-    while (store->checks) { /* only a child of fork finds any */
+    while (store->checks) { /* only a forked child has any */
         struct check *left = store->checks;
 
         store->checks = left->next;
@@ -157,7 +157,7 @@ static struct store_file *find_file(const fffs_store *store, uint64_t record)
         else
             high = middle;
     }
-    /* Files without records share their successor's first number: step back over them. */
+    /* Files without records have their successor's first number: step back over them. */
     while (low > 0 && record - store->files[low - 1].first >= store->files[low - 1].source.records) {
         if (store->files[low - 1].source.records)
             return NULL;
@@ -166,7 +166,7 @@ static struct store_file *find_file(const fffs_store *store, uint64_t record)
     return low > 0 ? &store->files[low - 1] : NULL;
 }
 
-/* The position of row among the file's big records, or -1. */
+/* Returns the position of row among the file's big records, or -1. */
 static int64_t find_big(const fffs_file *file, uint64_t row)
 {
     uint64_t low = 0, high = file->bigs;
@@ -186,7 +186,7 @@ static int64_t find_big(const fffs_file *file, uint64_t row)
 
 /* ---------------------------------------------------------------- reading */
 
-/* All of length bytes, or an error. Nowait answers -EAGAIN for anything that is not in the page cache whole. */
+/* Reads exactly length bytes. With FFFS_READ_NOWAIT, returns -EAGAIN unless all are in the page cache. */
 static int read_fully(int fd, int64_t offset, uint64_t length, uint8_t *dest, int flags)
 {
     int64_t (*read)(int, void *, size_t, int64_t) = flags & FFFS_READ_NOWAIT ? fffs_pread_nowait : fffs_pread;
@@ -203,7 +203,7 @@ static int read_fully(int fd, int64_t offset, uint64_t length, uint8_t *dest, in
             return -ENODATA;
         if (got == -EINTR)
             continue;
-        /* A file system that knows no RWF_NOWAIT says EOPNOTSUPP: as good as cold. */
+        /* Without RWF_NOWAIT the file system returns EOPNOTSUPP: treated as cold. */
         if ((flags & FFFS_READ_NOWAIT) && (got == -EAGAIN || got == -EOPNOTSUPP))
             return -EAGAIN;
         return fffs_file_error(got);
@@ -211,7 +211,7 @@ static int read_fully(int fd, int64_t offset, uint64_t length, uint8_t *dest, in
     return 0;
 }
 
-/* Reads and checks a range that has a checksum of its own. dest NULL: only checks. */
+/* Reads and checks a range that has its own checksum. With dest NULL, only checks it. */
 static int read_checked(const struct store_file *file, int64_t offset, uint64_t length, uint32_t expected,
                         uint8_t *dest, int flags)
 {
@@ -262,7 +262,7 @@ static void end_check(fffs_store *store, struct check *mine)
     free(mine);
 }
 
-/* Whether what was verified under a mark may be read without a check: the file rested then, and is the same now. */
+/* Whether verified data may be read without a check: the file was resting then, and is the same now. */
 static bool believed(_Atomic fffs_mark *verified, fffs_mark now)
 {
     fffs_mark then = atomic_load(verified);
@@ -279,7 +279,7 @@ static void keep(_Atomic fffs_mark *verified, fffs_mark mark)
 /* Blocks that are read at a time: enough to keep a disk busy, in bounded memory. */
 enum { GROUP = 256 };
 
-/* The checksums of all blocks of a record into checksums, and their combination, what its own must be, into *whole. */
+/* Computes the checksums of all blocks of a record, and *whole, their combination, to compare with the record's. */
 static int checksum_blocks(const struct store_file *file, uint64_t row, uint64_t count, uint32_t *checksums,
                            uint32_t *whole)
 {
@@ -300,7 +300,7 @@ static int checksum_blocks(const struct store_file *file, uint64_t row, uint64_t
                                          .check = file->source.check};
         }
         status = fffs_read_batch(requests, some);
-        status = status == -EIO ? 0 : status; /* nothing is expected, so few checksums are "right" */
+        status = status == -EIO ? 0 : status; /* no checksum is expected, so most differ */
         for (uint64_t i = 0; !status && i < some; i++) {
             status = requests[i].status == -EBADMSG ? 0 : requests[i].status;
             checksums[begin + i] = requests[i].actual;
@@ -312,8 +312,8 @@ static int checksum_blocks(const struct store_file *file, uint64_t row, uint64_t
     return status;
 }
 
-/* Checks all of a record. *learned, the caller's to free, has its blocks: as they were read, which was good, whatever
- * the file does meanwhile; if it did nothing, they are verified. */
+/* Checks all of a record. *learned, which the caller frees, has its blocks with the checksums of the bytes that were
+ * read: these are right whatever the file does meanwhile. If it did not change, the blocks are verified. */
 static int learn(struct store_file *file, uint64_t row, fffs_mark mark, struct blocks **learned)
 {
     uint64_t count = ((uint64_t)(file->source.ends[row] - file->source.starts[row]) - 1) / FFFS_BLOCK + 1;
@@ -337,7 +337,7 @@ static int learn(struct store_file *file, uint64_t row, fffs_mark mark, struct b
     return status;
 }
 
-/* The same, once for all who wait for it. */
+/* The same, once for all threads that need the record. The file owns the blocks. */
 static int learn_once(fffs_store *store, struct store_file *file, uint64_t row, fffs_mark mark)
 {
     struct check *mine = begin_check(store, file->first + row);
@@ -358,7 +358,7 @@ static int learn_once(fffs_store *store, struct store_file *file, uint64_t row, 
     return status;
 }
 
-/* Checks a record of at most a block while giving out a range of it. */
+/* Checks a record of at most a block and reads a range of it. */
 static int read_small(struct store_file *file, uint64_t row, uint64_t start, uint64_t length, uint8_t *dest,
                       int flags)
 {
@@ -379,7 +379,7 @@ static int read_small(struct store_file *file, uint64_t row, uint64_t start, uin
 
 /* ---------------------------------------------------------------- blocks of big records */
 
-/* The blocks of a record of more than a block, if they are known. */
+/* Sets *blocks to the blocks of a large record. Returns false if they are not known. */
 static bool known_blocks(const struct store_file *file, uint64_t row, struct blocks *blocks)
 {
     const struct blocks *learned = atomic_load(&file->learned[row]);
@@ -396,8 +396,8 @@ static bool known_blocks(const struct store_file *file, uint64_t row, struct blo
     return learned || big >= 0;
 }
 
-/* One block of a large record: the part of it inside [start, start + length) goes to its place in dest. *plain becomes
- * true when it is not checked. */
+/* Reads one block of a large record: its part inside [start, start + length) goes to its place in dest. Sets *plain if
+ * it is not checked. */
 static int read_block(struct store_file *file, uint64_t row, const struct blocks *blocks, uint64_t block,
                       uint64_t start, uint64_t length, uint8_t *dest, int flags, fffs_mark mark, bool *plain)
 {
@@ -425,8 +425,8 @@ static int read_block(struct store_file *file, uint64_t row, const struct blocks
     return status;
 }
 
-/* What was just checked is good, whatever happens to the file now; what was believed is good if the file is the same.
- * A mark of a file that changed may be kept: nobody believes it. */
+/* Bytes that were just checked are good even if the file changed meanwhile; plain reads are good if it did not. A mark
+ * of a file that changed may be stored: believed() rejects it. */
 static int look_again(struct store_file *file, fffs_mark mark, bool plain)
 {
     int status = fffs_watch_look(&file->watch, mark);
@@ -450,9 +450,9 @@ static int read_blocks(struct store_file *file, uint64_t row, const struct block
     return status;
 }
 
-/* ---------------------------------------------------------------- the way in */
+/* ---------------------------------------------------------------- entry points */
 
-/* A record of more than a block. */
+/* Reads a range of a record of more than a block. */
 static int read_large(fffs_store *store, struct store_file *file, uint64_t row, uint64_t start, uint64_t length,
                       uint8_t *dest, int flags, fffs_mark mark)
 {
@@ -468,7 +468,7 @@ static int read_large(fffs_store *store, struct store_file *file, uint64_t row, 
     return read_blocks(file, row, &blocks, start, length, dest, flags, mark);
 }
 
-/* One attempt, under one mark of the file: -ESTALE when it changed meanwhile. length is at least 1 and inside. */
+/* One attempt, under one mark of the file: -ESTALE if it changed meanwhile. The range is inside and not empty. */
 static int read_range(fffs_store *store, struct store_file *file, uint64_t row, uint64_t start, uint64_t length,
                       uint8_t *dest, int flags)
 {
@@ -489,7 +489,7 @@ static int read_range(fffs_store *store, struct store_file *file, uint64_t row, 
     return status;
 }
 
-/* A range of a file without checksums. */
+/* Reads a range of a file without checksums. */
 static int read_unchecked(const struct store_file *file, int64_t offset, uint64_t length, uint8_t *dest, int flags)
 {
     int status = read_fully(file->source.fd, offset, length, dest, flags);
@@ -497,7 +497,7 @@ static int read_unchecked(const struct store_file *file, int64_t offset, uint64_
     return status ? status : fffs_unchanged(file->source.fd, &file->source.stamp);
 }
 
-/* A record without bytes has a checksum all the same, and nobody reads it: an entry of the table may be wrong. */
+/* An empty record has a checksum, too, which no read compares: the table's entry may be wrong. */
 static int check_empty(const struct store_file *file, uint64_t row)
 {
     return file->source.check == FFFS_CHECK_NONE || file->source.checksums[row] == 0 ? 0 : -EBADMSG;
@@ -512,7 +512,7 @@ int64_t fffs_store_read(fffs_store *store, uint64_t record, uint64_t start, uint
         return -ERANGE;
     uint64_t row = record - file->first;
     uint64_t whole = (uint64_t)(file->source.ends[row] - file->source.starts[row]);
-    /* Lengths come from the file's own tables: none is believed before the file has shown to be that long. */
+    /* Lengths come from the file's own tables, and must not be trusted beyond the size of the file. */
     if (file->source.starts[row] > file->size || file->source.ends[row] > file->size)
         return -ENODATA;
     if (whole == 0 && !(flags & FFFS_READ_UNVERIFIED))

@@ -1,4 +1,4 @@
-/* Helper threads: one pool per process, started when first wanted, that joins whichever batch offers work. */
+/* Helper threads: one pool per process, started when first needed, for all batches. */
 #include "threads.h"
 #include "clock.h"
 #include "fault.h"
@@ -10,14 +10,14 @@
 #include <signal.h>
 #include <time.h>
 
-/* A thread that has nothing to do looks for work this long before it sleeps: waking it costs the next batch 30 to
- * 60 microseconds on a virtual machine, as long as checking half a megabyte. Between batches Python needs less. */
+/* An idle thread spins this long before it sleeps. Waking it costs the next batch 30 to 60 microseconds on a virtual
+ * machine, as long as checking half a megabyte; Python needs less between two batches. */
 #define SPIN_NANOSECONDS 50000
 
-/* A batch that was announced comes within this, unless its thread has lost the processor. */
+/* An announced batch arrives within this time, unless its thread has lost the processor. */
 #define EXPECT_NANOSECONDS 300000
 
-/* Enough for the deepest call chain many times over; the C library adds what thread-local storage needs. */
+/* Many times the need of the deepest call chain. The C library adds what thread-local storage needs. */
 #define STACK_SIZE ((size_t)1 << 20)
 
 #define MOST_THREADS 64
@@ -26,13 +26,13 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t offered = PTHREAD_COND_INITIALIZER;  /* a job was added to open_jobs */
 static pthread_cond_t finished = PTHREAD_COND_INITIALIZER; /* a job's last helper has left it */
 /* Under lock: */
-static struct fffs_job *open_jobs; /* those that want more helpers, oldest first */
-static int reserved[2];            /* helpers promised to jobs, by kind */
+static struct fffs_job *open_jobs; /* jobs that want more helpers, oldest first */
+static int reserved[2];            /* helpers reserved for jobs, by kind */
 static int alive, parked, spinning, retiring;
-/* Read without the lock, by spinning threads: how many jobs are open. */
+/* The number of open jobs, which spinning threads read without the lock. */
 static _Atomic int open_count;
 
-/* Until when a batch that was announced is to be awaited without sleeping. */
+/* Until this time threads wait for an announced batch without sleeping. */
 static _Atomic int64_t expected_until;
 
 static _Atomic int thread_limit;
@@ -46,7 +46,8 @@ static inline void relax(void)
 #endif
 }
 
-/* Spins until *value is zero (or, with want_zero false, is not), or for SPIN_NANOSECONDS. True: it has become so. */
+/* Spins until *value is zero (or, with want_zero false, is not), or for SPIN_NANOSECONDS, or until expected_until if
+ * that is later. Returns whether *value became so. */
 static bool spin_until(_Atomic int *value, bool want_zero)
 {
     int64_t now = fffs_now(), deadline = now + SPIN_NANOSECONDS;
@@ -74,7 +75,7 @@ static void close_job(struct fffs_job *job)
     atomic_fetch_sub(&open_count, 1);
 }
 
-/* Under lock, which it lets go while it waits. */
+/* Under lock, which is released while waiting. */
 static void wait_for_job(void)
 {
     spinning++;
@@ -83,7 +84,7 @@ static void wait_for_job(void)
     pthread_mutex_lock(&lock);
     spinning--;
     if (found)
-        return; /* or another has been faster, and the caller comes again */
+        return; /* another thread may take the job first; then the caller calls again */
     parked++;
     while (!open_jobs && fffs_now() >= atomic_load(&expected_until))
         pthread_cond_wait(&offered, &lock);
@@ -106,14 +107,14 @@ static void *help(void *unused)
         pthread_mutex_unlock(&lock);
         job->run(job->work);
         pthread_mutex_lock(&lock);
-        /* From here on the job may be gone: who retires it may look at active without the lock. */
+        /* After this the job may be gone: fffs_job_retire reads active without the lock. */
         if (atomic_fetch_sub(&job->active, 1) == 1 && retiring > 0)
             pthread_cond_broadcast(&finished);
     }
     return unused;
 }
 
-/* Under lock. False: the system gives no more threads just now, and those there are have to do. */
+/* Under lock. Returns false if the system refuses a thread; the others then do the work. */
 static bool start_thread(void)
 {
     pthread_attr_t attributes;
@@ -123,7 +124,7 @@ static bool start_thread(void)
         return false;
     (void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     (void)pthread_attr_setstacksize(&attributes, STACK_SIZE);
-    /* The process's signals are for the threads it knows of. */
+    /* Signals of the process are for its own threads. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -156,7 +157,7 @@ void fffs_job_offer(struct fffs_job *job, int kind, void (*run)(void *work), voi
         atomic_fetch_add(&open_count, 1);
         while (alive < reserved[FFFS_HOT] + reserved[FFFS_COLD] && start_thread())
             continue;
-        /* Spinning threads see open_count, or look again under the lock before they sleep. */
+        /* Spinning threads see open_count, or look for jobs under the lock before they sleep. */
         for (int i = spinning; i < helpers && i - spinning < parked; i++)
             pthread_cond_signal(&offered);
     }
@@ -179,7 +180,7 @@ void fffs_job_retire(struct fffs_job *job)
     pthread_mutex_lock(&lock);
     if (job->wanted > 0)
         close_job(job);
-    reserved[job->kind] -= job->reserved; /* its helpers are at their last piece, and soon free */
+    reserved[job->kind] -= job->reserved; /* its helpers are at their last piece, and free soon */
     pthread_mutex_unlock(&lock);
     if (spin_until(&job->active, true))
         return;
@@ -230,7 +231,7 @@ void fffs_threads_before_fork(void)
 void fffs_threads_after_fork(bool child)
 {
     if (child) {
-        /* No helper and no other caller exists here, nor does their work. The conditions may remember waiters. */
+        /* The child has no helpers, no other callers and no jobs. The conditions may still count waiters. */
         open_jobs = NULL;
         reserved[FFFS_HOT] = reserved[FFFS_COLD] = 0;
         alive = parked = spinning = retiring = 0;

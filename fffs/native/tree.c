@@ -1,4 +1,4 @@
-/* Searching a tree: names in directories, and paths with the symbolic links in them. */
+/* Searches a tree: names in directories, and paths with symbolic links. */
 #include "tree.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ struct way {
     bool done;
 };
 
-/* The next part up to a '/', or the end. As with a split at each '/', "a/" has two parts, and "" one. */
+/* Returns the length of the next part, up to a '/' or the end. As in a split at '/', "a/" has two parts, "" one. */
 static size_t next_part(struct way *way, const uint8_t **part)
 {
     const uint8_t *slash = way->length ? memchr(way->rest, '/', way->length) : NULL;
@@ -48,7 +48,7 @@ static size_t next_part(struct way *way, const uint8_t **part)
 
 int fffs_tree_follow(const fffs_tree *tree, const uint8_t *path, size_t length, uint32_t *found)
 {
-    /* The last one is where we are. No path of a valid tree is longer than FFFS_PATH_MAX, so none is deeper. */
+    /* The last node is the current one. No path of a valid tree is longer than FFFS_PATH_MAX, so none is deeper. */
     uint32_t trail[FFFS_PATH_MAX / 2 + 2] = {0};
     struct way ways[FFFS_LINKS_MAX + 1] = {{path, length, false}};
     size_t depth = 0, way = 0, links = 0, steps = 0;

@@ -1,4 +1,4 @@
-/* What the files about the tree of names share; what they offer is in contract.h. */
+/* What the sources of the tree of names share; contract.h has what they offer. */
 #ifndef FFFS_TREE_H
 #define FFFS_TREE_H
 
@@ -6,10 +6,11 @@
 
 #include <string.h>
 
-/* No number of a node or an entry: there are fewer. */
+/* Not the number of a node or an entry: there are fewer. */
 #define FFFS_UNSET UINT32_MAX
 
-/* The order of names in a directory: by bytes, and a name before those that begin with it. Below, at or above 0. */
+/* The order of names in a directory: by bytes, and a name before those that begin with it. Returns a number below, at
+ * or above 0. */
 static inline int fffs_compare_names(const uint8_t *a, size_t length_a, const uint8_t *b, size_t length_b)
 {
     size_t common = length_a < length_b ? length_a : length_b;

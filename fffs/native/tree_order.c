@@ -1,4 +1,4 @@
-/* Laying a tree out: entries that come in any order, into its arrays. */
+/* Arranges entries, given in any order, in the arrays of a tree. */
 #include "tree.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ static int compare_for_qsort(const void *a, const void *b, void *by)
     return compare_entries(by, *(const uint32_t *)a, *(const uint32_t *)b);
 }
 
-/* Sorts one directory's entries. They nearly always come sorted, and then one pass is all it costs. */
+/* Sorts one directory's entries. They are nearly always sorted, which costs only one pass. */
 static void sort_directory(uint32_t *rows, size_t count, const struct naming *by)
 {
     for (size_t i = 1; i < count; i++) {
@@ -42,7 +42,7 @@ static int group_by_directory(uint64_t entries, uint64_t nodes, const uint32_t *
     }
     for (uint64_t d = 0; d < nodes; d++)
         first[d + 1] += first[d];
-    for (uint64_t i = entries; i-- > 0;) /* backwards, taking each directory's slots from its end: stable */
+    for (uint64_t i = entries; i-- > 0;) /* backwards, filling each directory from its end: stable */
         children[--first[parent[i] + 1]] = (uint32_t)i;
     /* Now first[d + 1] is where d begins: shift back. */
     for (uint64_t d = 0; d < nodes; d++)
@@ -51,7 +51,7 @@ static int group_by_directory(uint64_t entries, uint64_t nodes, const uint32_t *
     return 0;
 }
 
-/* Walks the directories breadth first, numbering nodes as they are met; by_rank doubles as the queue. */
+/* Walks the directories breadth first and numbers nodes as they are met; by_rank is also the queue. */
 static int number_nodes(uint64_t entries, uint64_t nodes, const uint32_t *entry_node, const struct naming *by,
                         const uint8_t *is_directory, const uint32_t *first, uint32_t *children, uint32_t *by_rank,
                         uint32_t *rank, uint32_t *entry_nodes, uint32_t *name_offsets, uint8_t *names)

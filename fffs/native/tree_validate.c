@@ -1,4 +1,4 @@
-/* Validating a tree whose arrays came from a file: everything that walking and searching them relies on. */
+/* Validates a tree whose arrays came from a file: everything that walking and searching them relies on. */
 #include "tree.h"
 
 #include <errno.h>
@@ -17,10 +17,10 @@ static int refuse(struct finding found, const char *why, uint64_t where)
     return -EINVAL;
 }
 
-/* Entries whose names are checked together: these fit the first-level cache, so that a second look is nearly free. */
+/* Entries whose names are checked together: they fit the first-level cache, so that a second pass is nearly free. */
 enum { NAMES_RUN = 1024 };
 
-/* The names from begin to end one by one, after something unusual was seen among them. */
+/* Checks the names from begin to end one by one, because one of them is unusual. */
 static int validate_each_name(const fffs_tree *t, uint64_t begin, uint64_t end, struct finding found)
 {
     for (uint64_t i = begin; i < end; i++) {
@@ -39,8 +39,7 @@ static int validate_each_name(const fffs_tree *t, uint64_t begin, uint64_t end, 
     return 0;
 }
 
-/* Whether each name from begin to end lies in the array and has 3 to 255 bytes. No branches: compilers make vectors
- * of it. */
+/* Whether each name from begin to end lies in the array and has 3 to 255 bytes. Vectorizable: no branches. */
 static bool have_usual_lengths(const fffs_tree *t, uint64_t begin, uint64_t end)
 {
     const uint32_t *offsets = t->name_offsets;
@@ -55,7 +54,8 @@ static bool have_usual_lengths(const fffs_tree *t, uint64_t begin, uint64_t end)
     return !unusual;
 }
 
-/* Names: offsets ascend and end with the array; each is 1 to 255 bytes, without '/' and NUL, and not "." or "..". */
+/* Checks names: offsets ascend and end with the array; each has 1 to 255 bytes, no '/' or NUL, and is not "." or
+ * "..". */
 static int validate_names(const fffs_tree *t, struct finding found)
 {
     const uint32_t *offsets = t->name_offsets;
@@ -78,7 +78,7 @@ static int validate_names(const fffs_tree *t, struct finding found)
     return 0;
 }
 
-/* Eight bytes as a number that compares as they do. */
+/* Returns eight bytes as a number that compares as they do. */
 static uint64_t load_word(const uint8_t *bytes)
 {
     uint64_t word;
@@ -87,8 +87,8 @@ static uint64_t load_word(const uint8_t *bytes)
     return __builtin_bswap64(word);
 }
 
-/* Whether the name of entry i - 1 sorts before that of entry i. The names must be valid. By words: a call of memcmp
- * for each of millions of names would take as long as all the rest. */
+/* Whether the name of entry i - 1 sorts before that of entry i. The names must be valid. Compares words: calling
+ * memcmp for millions of names would take as long as all the rest. */
 static bool ascends(const fffs_tree *t, uint32_t i)
 {
     uint32_t a = t->name_offsets[i - 1], b = t->name_offsets[i], end = t->name_offsets[i + 1];
@@ -98,7 +98,7 @@ static bool ascends(const fffs_tree *t, uint32_t i)
     if ((uint64_t)b + common + 8 > t->names_size)
         return fffs_compare_names(t->names + a, b - a, t->names + b, end - b) < 0;
     for (uint32_t k = 0; k < common; k += 8) {
-        uint32_t beyond = common - k < 8 ? 8 * (8 - (common - k)) : 0; /* bits of the words that are not the names' */
+        uint32_t beyond = common - k < 8 ? 8 * (8 - (common - k)) : 0; /* bits beyond the names */
         uint64_t x = load_word(t->names + a + k) >> beyond, y = load_word(t->names + b + k) >> beyond;
 
         if (x != y)
@@ -107,14 +107,14 @@ static bool ascends(const fffs_tree *t, uint32_t i)
     return b - a < end - b;
 }
 
-/* Directories share out the entries in node order, so that none overlaps another, and their names strictly ascend.
- * path has for each directory the length of what comes before a name in it. */
+/* Checks that directories partition the entries in node order, so that none overlaps another, and that their names
+ * strictly ascend. path has for each directory the length of what comes before a name in it. */
 static int validate_directory(const fffs_tree *t, uint64_t node, uint64_t *next, uint16_t *path, struct finding found)
 {
     uint32_t first = t->ref[node], count = t->count[node], subdirectories = 0;
 
     if (first != *next || count > t->entries - *next)
-        return refuse(found, "the directories do not share out the entries", node);
+        return refuse(found, "the directories do not partition the entries", node);
     *next += count;
     for (uint32_t i = first; i < first + count; i++) {
         uint32_t child = t->entry_nodes[i];
@@ -130,7 +130,7 @@ static int validate_directory(const fffs_tree *t, uint64_t node, uint64_t *next,
             continue;
         /* A parent's number below its child's rules out cycles. */
         if (t->parent[child] != node || child <= node)
-            return refuse(found, "a directory is not where its parent says", child);
+            return refuse(found, "a directory's parent number is wrong", child);
         path[child] = (uint16_t)(length + 1);
         subdirectories++;
     }
@@ -139,7 +139,7 @@ static int validate_directory(const fffs_tree *t, uint64_t node, uint64_t *next,
     return 0;
 }
 
-/* How many names a node has. seen is NULL where all have one, but the root. */
+/* Returns how many names a node has. If seen is NULL, all have one but the root. */
 static uint32_t count_names(const uint32_t *seen, uint64_t node)
 {
     return seen ? seen[node] : node != 0;
@@ -171,11 +171,11 @@ static int validate_node(const fffs_tree *t, uint64_t node, uint64_t records, co
     return 0;
 }
 
-/* Nodes that are looked at together: few, so that a directory among files costs little. */
+/* Nodes that are checked together: few, so that a directory among files costs little. */
 enum { RUN = 128 };
 
-/* Whether the nodes from begin to end are all files, good ones, where each has one name and so needs one link. Nearly
- * all are, and this takes no branch for each. */
+/* Whether the nodes from begin to end are all valid files, in a tree where each has one name and so one link. Nearly
+ * all are, and this has no branches. */
 static bool are_plain_files(const fffs_tree *t, uint64_t begin, uint64_t end, uint64_t records)
 {
     uint32_t last = records < UINT32_MAX ? (uint32_t)records : UINT32_MAX, others = 0;
@@ -193,7 +193,7 @@ static int validate_structure(const fffs_tree *t, uint64_t records, uint32_t *se
 
     for (uint64_t i = 0; seen && i < t->entries; i++) {
         if (t->entry_nodes[i] >= t->nodes)
-            return refuse(found, "an entry leads to no node", i);
+            return refuse(found, "an entry refers to no node", i);
         seen[t->entry_nodes[i]]++;
     }
     for (uint64_t begin = 0, end; begin < t->nodes; begin = end) {
@@ -213,8 +213,8 @@ static int validate_structure(const fffs_tree *t, uint64_t records, uint32_t *se
     return 0;
 }
 
-/* Whether entry i leads to node i + 1, and so every node has one name. It is so in each tree without hard links that
- * fffs_tree_order made, and then nothing has to be counted. */
+/* Whether entry i refers to node i + 1, so that every node has one name. This holds for each tree without hard links
+ * that fffs_tree_order made, and saves counting. */
 static bool has_no_hard_links(const fffs_tree *t)
 {
     uint32_t different = 0;
@@ -228,7 +228,7 @@ int fffs_tree_validate(const fffs_tree *tree, uint64_t records, const char **why
 {
     struct finding found = {why, where};
 
-    /* Numbers are 32 bits wide, and UINT32_MAX is taken. */
+    /* Numbers have 32 bits, and UINT32_MAX is reserved. */
     if (tree->nodes >= FFFS_UNSET || tree->entries >= FFFS_UNSET || tree->names_size >= FFFS_UNSET ||
         tree->targets_size >= FFFS_UNSET)
         return refuse(found, "the tree is too large", 0);

@@ -1,4 +1,4 @@
-/* The io_uring backend: a ring for each slice of a batch, FFFS_DEPTH reads in flight, checksums as they complete. */
+/* The io_uring backend: a ring for each slice of a batch, FFFS_DEPTH reads in flight, checksums as reads complete. */
 #include "uring.h"
 #include "fault.h"
 #include "flight.h"
@@ -8,23 +8,23 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Headers before liburing 2.2 lack it; the kernel says if it is known. */
+/* Headers before liburing 2.2 lack it. Kernels that do not know it return -EINVAL. */
 #ifndef IORING_SETUP_COOP_TASKRUN
 #define IORING_SETUP_COOP_TASKRUN (1U << 8)
 #endif
 
-/* Completions handled before freed slots are filled again: the device's queue stays full while we checksum. */
+/* Completions handled before freed slots are filled again: the device's queue stays full during checksums. */
 enum { BURST = 8 };
 
-/* Reads handed over in one system call. The kernel takes 20 to 40 us to prepare one of 100 KiB, and gives the device
- * none before it has prepared all of a call (up to 32): meanwhile an idle disk stays idle. */
+/* Reads submitted in one system call. The kernel takes 20 to 40 us to prepare one of 100 KiB, and gives the device
+ * none before it has prepared all of a call (up to 32). An idle disk would stay idle meanwhile. */
 enum { GROUP = 4 };
 
-/* System calls in a row that may fail with "again" or "interrupted" before the ring is given up. */
+/* System calls in a row that may fail with EAGAIN, EBUSY or EINTR before the ring is given up. */
 enum { STALL_LIMIT = 1000 };
 
 struct uring {
-    struct fffs_context head; /* first: the pool knows only this */
+    struct fffs_context head; /* must be first: the pool knows only this member */
     struct io_uring ring;
 };
 
@@ -33,8 +33,8 @@ struct voyage {
     struct io_uring *ring;
     struct fffs_flight flight;
     uint32_t queued;    /* submission entries that the kernel has not accepted yet */
-    uint32_t in_flight; /* accepted, and their completions not yet seen */
-    uint32_t stalls;    /* system calls that said "again" since something moved */
+    uint32_t in_flight; /* accepted, with completions not yet seen */
+    uint32_t stalls;    /* failed system calls since the last progress */
 };
 
 static void nap(void)
@@ -46,7 +46,7 @@ static void nap(void)
 
 /* ---------------------------------------------------------------- the context */
 
-/* Linux 5.6. Older kernels would answer each read with -EINVAL. */
+/* Whether reads are supported (Linux 5.6). Older kernels complete each with -EINVAL. */
 static bool can_read(struct io_uring *ring)
 {
     struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
@@ -67,8 +67,8 @@ static int open_ring(struct fffs_context **context)
     if (fffs_fault(FFFS_FAULT_URING_SETUP, &fault)) {
         failed = fault < 0 ? fault : -EIO;
     } else {
-        /* Linux 5.19: completions need not interrupt us, since we enter the kernel to wait for them anyway. Threads
-         * take turns with a ring, so the flags for a single submitter do not fit. */
+        /* Since Linux 5.19 completions need not interrupt this thread, which enters the kernel to wait for them
+         * anyway. The flags for a single submitter are not possible, because threads use a ring in turn. */
         failed = io_uring_queue_init(FFFS_DEPTH, &new->ring, IORING_SETUP_COOP_TASKRUN);
         if (failed == -EINVAL)
             failed = io_uring_queue_init(FFFS_DEPTH, &new->ring, 0);
@@ -85,8 +85,8 @@ static int open_ring(struct fffs_context **context)
     return 0;
 }
 
-/* In a forked child too: the ring belongs to the open file, and goes on as long as the parent has it open. The
- * parent's reads were submitted by the parent's threads, and complete there. */
+/* Also used in a forked child: the ring belongs to the open file, and works as long as the parent has it open. The
+ * parent's threads submitted its reads, which complete there. */
 static void close_ring(struct fffs_context *context)
 {
     struct uring *closed = (struct uring *)context;
@@ -97,7 +97,7 @@ static void close_ring(struct fffs_context *context)
 
 /* ---------------------------------------------------------------- a batch */
 
-/* Writes submission entries for the next group. False: there are no more pieces, or no room for them. */
+/* Writes submission entries for the next group. Returns false if there are no more pieces, or no room for them. */
 static bool fill(struct voyage *self)
 {
     while (self->queued < GROUP) {
@@ -122,7 +122,7 @@ static bool fill(struct voyage *self)
     return true;
 }
 
-/* Submits what is queued; with wait also waits for a completion if none is there. False: the ring does not work. */
+/* Submits what is queued; with wait, waits for a completion if none is there. Returns false if that does not work. */
 static bool submit(struct voyage *self, bool wait)
 {
     unsigned wanted = wait && io_uring_cq_ready(self->ring) == 0 ? 1 : 0;
@@ -172,7 +172,7 @@ static bool run_ring(struct fffs_context *context, struct fffs_piece **pieces, s
         bool more = fill(&self);
 
         if (self.queued == 0 && self.in_flight == 0) {
-            /* Nothing moves: all is done, unless the ring had no room for a read though it is empty. */
+            /* All is done, unless the ring had no room for a read although it is empty. */
             works = self.flight.again_count == 0;
             break;
         }
@@ -181,8 +181,8 @@ static bool run_ring(struct fffs_context *context, struct fffs_piece **pieces, s
             break;
         reap(&self, BURST);
     }
-    /* Entries the kernel has not accepted die with the ring. The others write into memory of our caller's until they
-     * complete, and no call is needed for that: they are only watched. */
+    /* Entries that the kernel has not accepted are dropped with the ring. The others write into the caller's memory
+     * until they complete, which needs no further call: it is enough to poll. */
     while (self.in_flight > 0) {
         nap();
         reap(&self, FFFS_DEPTH);

@@ -1,4 +1,4 @@
-/* The io_uring backend (uring.c). Linux 5.6, where no sandbox forbids it. */
+/* The io_uring backend (uring.c), for Linux 5.6 and later if no sandbox forbids it. */
 #ifndef FFFS_URING_H
 #define FFFS_URING_H
 

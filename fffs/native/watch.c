@@ -1,17 +1,17 @@
-/* Noticing that a file changes while it is open.
+/* Detects that a file changes while it is open.
  *
- * A file has a generation, which goes up whenever fstat shows a size or time other than before. (ctime is among them
- * because mtime can be set back.) The kernel sets the times before it changes data, so bytes read before a look that
- * shows the old times are old bytes.
+ * A file has a generation, which is incremented whenever fstat shows another size or time than before. (ctime is
+ * included because mtime can be set back.) The kernel sets the times before it changes data, so bytes that were read
+ * before an fstat that shows the old times are old bytes.
  *
- * The reverse does not hold: that the times stay does not mean that the data does, once somebody is writing. The
- * times are set when a write(2) begins, and not again until it ends; or when a page of a shared mapping is written to
- * for the first time, and not again until it has been written back, which takes half a minute; and they have a
- * granularity, of 10 ms on most file systems and 2 s on some. So times are believed only after they have been the
- * same for a while: the file rests. Until then whoever reads has to check what he reads each time.
+ * The reverse does not hold: while a process writes, unchanged times do not prove unchanged data. The times are set
+ * when a write(2) begins, and not again until it ends; or when a page of a shared mapping is first written to, and not
+ * again until it was written back, which takes half a minute. Their granularity is 10 ms on most file systems and 2 s
+ * on some. So times are believed only after they have been the same for a while: the file is resting. Until then every
+ * read is checked.
  *
- * On a file system that another machine or another program serves, fstat answers from a cache, for as long as that
- * likes. On tmpfs a write through a mapping sets no time at all, ever. Files there never rest. */
+ * On a file system that another machine or program serves, fstat answers from a cache of unknown age. On tmpfs a write
+ * through a mapping never sets a time. Files there are never resting. */
 #include "watch.h"
 #include "fault.h"
 #include "fork.h"
@@ -21,16 +21,16 @@
 #include <sys/vfs.h>
 #include <time.h>
 
-/* How many seconds after its last change a file rests: longer than a dirty page waits to be written back, see above. */
+/* Seconds from its last change until a file is resting: longer than dirty pages wait to be written back, see above. */
 #define REST 60
 
-/* Instead of a time: the file never rests. */
+/* Instead of a time: the file is never resting. */
 #define NEVER INT64_MAX
 
 #define SECOND 1000000000LL
 
-/* Held for moves to a new generation. No allocation, no other lock and no system call happens under it but reading
- * the clock, and a child of fork inherits it free: see fork.c. */
+/* Held during moves to a new generation. Under it there is no allocation, no other lock and no system call but reading
+ * the clock. A forked child inherits it unlocked: see fork.c. */
 static pthread_mutex_t moves = PTHREAD_MUTEX_INITIALIZER;
 
 void fffs_watch_before_fork(void)
@@ -40,7 +40,7 @@ void fffs_watch_before_fork(void)
 
 void fffs_watch_after_fork(bool child)
 {
-    (void)child; /* a move is over or has not begun: see above */
+    (void)child; /* no move is in progress: see above */
     pthread_mutex_unlock(&moves);
 }
 
@@ -49,7 +49,7 @@ static int64_t nanoseconds(struct timespec time)
     return time.tv_sec * SECOND + time.tv_nsec;
 }
 
-/* Steady, in nanoseconds. Coarse: this is asked for each read, and seconds are all that matters. */
+/* Monotonic, in nanoseconds. The coarse clock is cheap enough for each read, and seconds are all that matters. */
 static int64_t now(void)
 {
     struct timespec time;
@@ -103,11 +103,11 @@ int64_t fffs_file_system(int fd)
 
     if (fffs_fault(FFFS_FAULT_FILE_SYSTEM, &result))
         return result;
-    /* 32 bits, though some systems have them in a type with a sign. */
+    /* 32 bits, in a signed type on some systems. */
     return fstatfs(fd, &system) != 0 ? -errno : (int64_t)(uint32_t)system.f_type;
 }
 
-/* A clock that was set back makes files old: then only a change within that time before we open a file goes
+/* A clock that was set forward makes files old: only a change within that time before a file is opened goes
  * unnoticed. */
 static int64_t first_rest(bool keeps_times, const int64_t seen[5])
 {
@@ -147,8 +147,8 @@ fffs_mark fffs_watch_mark(struct fffs_watch *watch)
     return generation << 1 | (rests_from == 0 || (rests_from != NEVER && now() >= rests_from));
 }
 
-/* A move stores first when the file rests, then the generation, then what was seen. So who finds the new generation
- * does not believe it at once, and who finds the new values as what was seen also finds the new generation. */
+/* A move stores first rests_from, then the generation, then seen. So a thread that finds the new generation does not
+ * believe it at once, and a thread that finds the new values in seen also finds the new generation. */
 int fffs_watch_look(struct fffs_watch *watch, fffs_mark mark)
 {
     int64_t seen[5] = {0};
