@@ -260,7 +260,7 @@ typedef struct {
     fffs_stamp stamp; /* of a file without checksums */
     int32_t fd;
     uint32_t check;
-    uint32_t keeps_times; /* 1: fstat shows each change of the content at once, whoever makes it; 0: it may not */
+    uint32_t keeps_times; /* 1: fstat shows each change of the content at once, by any writer; 0: it may not */
 } fffs_file;
 
 typedef struct fffs_store fffs_store;
@@ -396,7 +396,7 @@ int fffs_clean_pages(int fd);
 /* Threads between the kernel and a FUSE library, which answer the few kinds of hot requests themselves. */
 typedef struct fffs_fastpath fffs_fastpath;
 
-/* What a mount needs beside its tree. */
+/* The settings of a mount. */
 typedef struct {
     int32_t fuse_fd;          /* the connection to the kernel */
     int32_t library_fd;       /* one end of a SOCK_SEQPACKET pair; the FUSE library serves the other */

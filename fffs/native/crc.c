@@ -11,7 +11,7 @@
 #define X_TO_1 0x40000000u
 #define X_TO_8 0x00800000u
 
-/* Data below this is not worth filling wide registers. */
+/* Shorter data is not worth filling wide registers. */
 enum { WIDE_SIZE = 512 };
 
 static bool wide; /* set by fffs_self_test, before there are threads */

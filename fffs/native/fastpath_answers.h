@@ -9,7 +9,7 @@
 /* Room for the reply to the largest READ. */
 enum { FFFS_REPLY_ROOM = FFFS_READ_MAX + sizeof(struct fuse_out_header) };
 
-/* What replies are made from. Constant while threads run. Owns nothing. */
+/* The data that replies are made from. Constant while threads run. Owns nothing. */
 struct fffs_fast_view {
     fffs_fastpath_config config;
     const fffs_tree *tree;

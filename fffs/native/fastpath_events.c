@@ -31,7 +31,7 @@ static void tell(struct fffs_events *events)
     uint64_t one = 1;
     ssize_t put = write(events->fd, &one, sizeof one);
 
-    (void)put; /* a full counter is readable already */
+    (void)put; /* if the counter is full, it is readable already */
 }
 
 void fffs_events_connected(struct fffs_events *events)

@@ -5,7 +5,7 @@
  *   - a read blocks until there is a message, and gives ENODEV once the file system is unmounted or the connection
  *     aborted;
  *   - a reply to a request that was cancelled gives ENOENT: not an error;
- *   - a read buffer must hold the largest WRITE; the reply to INIT says how large that is, and ours says 4096. */
+ *   - a read buffer must hold the largest WRITE; its size is in the reply to INIT, here 4096. */
 #include "fastpath_kernel.h"
 
 #include <errno.h>

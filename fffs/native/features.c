@@ -128,7 +128,7 @@ static bool take_varints(struct walk *w, fffs_feature *feature, size_t at, size_
             return false;
         uint8_t *room = next_value(w, feature, width);
         if (room)
-            memcpy(room, &value, width); /* the low bytes: so protobuf truncates a number that is too long */
+            memcpy(room, &value, width); /* the low bytes, as protobuf truncates long numbers */
     }
     return true;
 }

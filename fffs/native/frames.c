@@ -85,7 +85,7 @@ static int examine(fffs_frames *frames, const uint8_t *head, int64_t left)
     left -= tf ? TF_HEAD + TF_TAIL : OF_HEAD;
     if (left < 0 || length > (uint64_t)left)
         return FFFS_FRAME_CUT;
-    /* Zeros that are a hole and no frames: each 8 of them look like an empty record. */
+    /* In a hole of the file, which has no frames, each 8 zeros look like an empty record. */
     frames->empty = length == 0 && !(tf && frames->check) ? frames->empty + 1 : 0;
     return frames->empty > FFFS_EMPTY_FRAMES ? FFFS_FRAME_EMPTIES : FFFS_FRAME_GOOD;
 }

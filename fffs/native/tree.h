@@ -1,4 +1,4 @@
-/* What the sources of the tree of names share; contract.h has what they offer. */
+/* Shared by the sources of the tree of names; contract.h has their functions. */
 #ifndef FFFS_TREE_H
 #define FFFS_TREE_H
 

@@ -10,7 +10,7 @@
 struct fffs_watch {
     int fd;
     _Atomic uint32_t generation; /* incremented when a change is noticed; begins with 1 */
-    _Atomic int64_t rests_from;  /* when it is resting, on watch.c's clock */
+    _Atomic int64_t rests_from;  /* from when on it is resting, on watch.c's clock */
     _Atomic int64_t seen[5];     /* size and times in this generation */
 };
 
