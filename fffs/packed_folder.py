@@ -36,7 +36,7 @@ class PackedFolder(Closing):
 
         """
         self._paths = list(fname) if isinstance(fname, (list, tuple)) else [fname]
-        self._reader: FileReader | None = None
+        self._readers: dict[str, FileReader] = {}  # at most one; no lock, which a child of fork could find locked
         self.check_data = bool(check_data)
         self._view: TreeView = load_packed(self._paths, self.check_data)
 
@@ -50,11 +50,13 @@ class PackedFolder(Closing):
         """A FileReader of the same files, opened on first use. Raises SourceChangedError if they were replaced."""
         if self._view.store.closed:
             raise ClosedError(f"{self.fnames[0]}: the reader has been closed")
-        if self._reader is None:
+        if not self._readers:
             reader = FileReader(self.fnames, self.check_data)
             refuse_others(reader.store, self._view.store.identity)  # otherwise names and bytes might not match
-            self._reader = reader
-        return self._reader
+            # If several threads come here at once, one reader is kept.
+            if self._readers.setdefault("reader", reader) is not reader or self._view.store.closed:
+                reader.close()
+        return self._readers["reader"]
 
     # ------------------------------------------------------------ names
 
@@ -161,8 +163,8 @@ class PackedFolder(Closing):
     def close(self) -> None:
         """Close the files. May be called again."""
         self._view.close()
-        if self._reader is not None:
-            self._reader.close()
+        for reader in self._readers.values():
+            reader.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         store = self._view.store

@@ -19,6 +19,7 @@ from fffs.files.file import UInt8Array
 from fffs.formats.bag import COMPRESSED
 from fffs.formats.sources import expand_sources, open_files
 from fffs.formats.table import recogniser
+from fffs.records import index_cache
 from fffs.records.identity import Identity
 from fffs.records.index import RecordIndex
 from fffs.records.policy import ReadPolicy
@@ -214,7 +215,7 @@ class FileReader(Closing):
     def validate(self) -> None:
         """Load the index of each file again, with its checksum. Raises FormatError, ReadError, ClosedError."""
         store = self.store
-        with store.use():
+        with store.use(), index_cache.unused():
             for source in store.files:
                 recogniser(self._format)(source.file).load_index(source.file, True)
 

@@ -18,6 +18,7 @@ from fffs.formats.features import (
     encode_feature,
     encode_features,
     encode_name,
+    items_of,
 )
 from fffs.formats.frames import FrameError
 from fffs.formats.part_names import expand_shards, shard_name
@@ -117,7 +118,11 @@ def encode_sequence(context: Mapping[str, Any], feature_lists: Mapping[str, Iter
     """Encode a ``tf.train.SequenceExample``, with values as for ``encode``. Raises UsageError."""
     lists = b"".join(
         encode_entry(
-            encode_name(name), b"".join(encode_bytes(1, encode_feature(value, EXAMPLE, name)) for value in values)
+            encode_name(name),
+            b"".join(
+                encode_bytes(1, encode_feature(value, EXAMPLE, name))
+                for value in items_of(values, f"feature list {name!r}")
+            ),
         )
         for name, values in feature_lists.items()
     )

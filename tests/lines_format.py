@@ -23,7 +23,7 @@ def load_index(file: File, check_data: bool = True) -> RecordIndex:
     data = data[: file.read_at(0, data, "its lines")]
     ends = np.flatnonzero(data == ord("\n"))
     if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
-        raise MetadataError(f"{file.name}: its last line has no end; the file was cut, copy it again")
+        raise MetadataError(f"{file.name}: its last line has no end; the file is truncated, copy it again")
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])[: len(ends)]
     return RecordIndex(file.name, starts, ends, None, CHECK_NONE, file.size, format="Lines").validate()
 
@@ -31,7 +31,7 @@ def load_index(file: File, check_data: bool = True) -> RecordIndex:
 class LinesWriter(FrameWriter):
     """Writes lines."""
 
-    def _around(self, data: memoryview) -> tuple[bytes, bytes]:
+    def _around(self, data: memoryview, record: int) -> tuple[bytes, bytes]:
         if b"\n" in bytes(data):
             raise UsageError(f"{self.fname}: a record has several lines")
         return b"", b"\n"

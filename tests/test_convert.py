@@ -31,7 +31,7 @@ from granular_golden import DATASETS, FILES, matches_row
 from granular_golden import FOLDER as GRANULAR
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import IN_PLACE, AtomicFile, format_named, load_source, names, record_sources, sidecars, verifying
+from inside import IN_PLACE, AtomicFile, format_named, load_source, names, record_sources, sidecars, streams, verifying
 from inside import cut_parts as cut
 from test_cli import run
 from test_pack import tree_snapshot
@@ -694,6 +694,15 @@ def test_a_tar_becomes_what_packing_the_folder_gives(tmp_path: Path, form: str, 
     done = fffs.convert(tmp_path / "x", tmp_path / "x.ffr", verify=True, warn=NO_WARNING)
     assert done[:3] == ("tar", "ffrecord", 6)
     assert (tmp_path / "x.ffr").read_bytes() == (tmp_path / "packed.ffr").read_bytes()
+
+
+def test_a_dictionary_that_needs_too_much_memory_is_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tar_folder(sample(tmp_path / "folder"), tmp_path / "x.tar.xz", "w:xz", tarfile.USTAR_FORMAT)
+    monkeypatch.setattr(streams, "XZ_MEMORY", 1 << 20)
+    with pytest.raises(UnsupportedError, match=r"x\.tar\.xz: more than 1 MiB of memory .* decompress it with xz"):
+        fffs.convert(tmp_path / "x.tar.xz", tmp_path / "x.ffr")
 
 
 def test_a_name_that_a_header_cuts_behind_a_slash_is_no_folder(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import contextlib
 import os
 import pickle
 import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from builders import record_file
 from inside import identity, keep_checksums
 
 import fffs
-from fffs.errors import SourceChangedError
+from fffs.errors import ClosedError, SourceChangedError
 from fffs.granular import BagReader, BagWriter, DatasetReader, DatasetWriter
 from fffs.ofrecord import OFRecordWriter
 from fffs.tfrecord import TFRecordWriter
@@ -134,3 +136,32 @@ def test_names_of_one_pack_never_lead_to_bytes_of_another(tmp_path: Path) -> Non
         write_pack(tmp_path / "a.ffr", b"other")
         with pytest.raises(SourceChangedError):
             _ = folder.reader
+
+
+def test_threads_that_ask_for_the_reader_at_once_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "name").write_bytes(b"content")
+    fffs.pack_folder(tmp_path / "folder", tmp_path / "x.ffr")
+    ready, real = threading.Barrier(4), fffs.packed_folder.FileReader
+    made = []
+
+    def slow(*arguments: Any) -> fffs.FileReader:
+        ready.wait(60)
+        made.append(real(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(fffs.packed_folder, "FileReader", slow)
+    with fffs.PackedFolder(tmp_path / "x.ffr") as packed:
+        with ThreadPoolExecutor(4) as pool:
+            readers = set(pool.map(lambda _: packed.reader, range(4)))
+        (reader,) = readers
+        assert [one for one in made if not is_closed(one)] == [reader]
+        assert bytes(reader.read_one(0)) == b"content"
+    assert is_closed(reader)
+
+
+def is_closed(reader: fffs.FileReader) -> bool:
+    with contextlib.suppress(ClosedError):
+        reader.read_one(0)
+        return False
+    return True

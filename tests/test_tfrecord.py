@@ -554,6 +554,15 @@ def test_a_shard_twice_is_refused(shards: Path) -> None:
         tfrecord.expand_shards(shards / "a.tfrecord@3")
 
 
+def test_another_set_with_a_shard_twice_does_not_matter(shards: Path) -> None:
+    for name in ("other-1-of-2", "other-01-of-2"):
+        path_of(shards, name, b"")
+    assert base_names(tfrecord.expand_shards(shards / "a.tfrecord")) == A
+    assert base_names(tfrecord.expand_shards(shards / "a.tfrecord@3")) == A
+    with pytest.raises(FormatError, match="other-1-of-2 have the same number"):
+        tfrecord.expand_shards(shards)
+
+
 def test_two_sets_of_one_name_must_be_told_apart(shards: Path) -> None:
     path_of(shards, "a.tfrecord-00000-of-00001", b"")
     with pytest.raises(UsageError, match="several sets"):

@@ -220,6 +220,15 @@ def _read_bounds(path: str, table: File, begin: int, entries: int, lead: bool) -
     return bounds
 
 
+def _seek(fd: int, position: int, what: int, end: int) -> int:
+    """Return the offset of the next data or hole before ``end``, or ``end``."""
+    try:
+        return min(os.lseek(fd, position, what), end) if position < end else end
+    except OSError as error:
+        # ENXIO: only a hole follows, or the file became shorter. Otherwise, the file system cannot find holes.
+        return end if error.errno == errno.ENXIO else position if what == os.SEEK_DATA else end
+
+
 def _refuse_holes(table: File, begin: int, size: int) -> None:
     """Raise MetadataError if much of a table was never written. Call this before memory is allocated for it.
 
@@ -230,13 +239,8 @@ def _refuse_holes(table: File, begin: int, size: int) -> None:
         return
     position, end, holes = begin, begin + size, 0
     while position < end and holes <= HOLES:
-        try:
-            data = min(os.lseek(fd, position, os.SEEK_DATA), end)
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # the file system cannot find holes
-                return
-            data = end
+        data = _seek(fd, position, os.SEEK_DATA, end)
         holes += data - position
-        position = os.lseek(fd, data, os.SEEK_HOLE) if data < end else end
+        position = _seek(fd, data, os.SEEK_HOLE, end)
     if holes > HOLES:
         raise MetadataError(f"{table.name}: most of its table of {size} bytes was never written; the file is damaged")

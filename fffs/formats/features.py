@@ -179,12 +179,20 @@ def encode_feature(value: Any, kinds: tuple[Kind, ...], name: str, chosen: str |
         if kind.name != chosen:
             raise UsageError(f"{where}: there is no kind {chosen!r}; there are {', '.join(k.name for k in kinds)}")
     if kind.dtype is None:
-        return encode_bytes(kind.number, *(encode_bytes(1, _as_bytes(item, where)) for item in value))
+        return encode_bytes(kind.number, *(encode_bytes(1, _as_bytes(item, where)) for item in items_of(value, where)))
     numbers = _convert(_as_array(value, where), kind.dtype, where)
     if not len(numbers):
         return encode_bytes(kind.number)
     packed = _encode_varints(numbers) if kind.dtype.kind == "i" else numbers.tobytes()
     return encode_bytes(kind.number, encode_bytes(1, packed))
+
+
+def items_of(value: Any, where: str) -> Iterator[Any]:
+    """Iterate over a list of values. Raises UsageError if it is none."""
+    try:
+        return iter(value)
+    except TypeError:
+        raise UsageError(f"{where}: a list is needed, not {type(value).__name__}") from None
 
 
 def _as_bytes(item: Any, where: str) -> bytes:

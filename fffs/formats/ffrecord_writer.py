@@ -57,7 +57,7 @@ class FileWriter(RecordWriter):
             WriteError: the operating system could not write; the new file is discarded.
 
         """
-        self._need_open()
+        self._need_unfinished()
         if self.count >= self.n:
             raise WriterError(f"{self.fname}: all {self.n} records have been written; use a writer with a larger n")
         data = readable_bytes(buffer)

@@ -17,22 +17,22 @@ class FrameWriter(RecordWriter):
     nothing appears at ``fname``, and an older file stays there. Not thread-safe. A forked child must not use it.
     """
 
-    def _around(self, data: memoryview) -> tuple[bytes, bytes]:
-        """Return the bytes of a frame before and after its data."""
+    def _around(self, data: memoryview, record: int) -> tuple[bytes, bytes]:
+        """Return the bytes of a frame before and after its data. record: its number."""
         raise NotImplementedError
 
     def write_one(self, buffer: Any) -> None:
         """Append one record: the bytes of any C-contiguous buffer.
 
         Raises:
-            WriterError: the writer is closed.
+            WriterError: the writer is closed or finished.
             TypeError: the argument is not a buffer, or not contiguous.
             WriteError: the operating system could not write; the new file is discarded.
 
         """
-        self._need_open()
+        self._need_unfinished()
         data = readable_bytes(buffer)
-        head, tail = self._around(data)
+        head, tail = self._around(data, self.count)
         self._append((head, data, tail), data.nbytes)
 
     def _frame(self, data: UInt8Array, bounds: Int64Array) -> list[Any]:
@@ -40,6 +40,6 @@ class FrameWriter(RecordWriter):
         pieces: list[Any] = []
         for k in range(len(edges) - 1):
             record = view[edges[k] : edges[k + 1]]
-            head, tail = self._around(record)
+            head, tail = self._around(record, self.count + k)
             pieces += (head, record, tail)
         return pieces

@@ -92,7 +92,7 @@ def scan(file: File, form: FrameFormat, check: bool = True) -> tuple[RecordIndex
     ends: list[npt.NDArray[np.int64]] = []
     checksums: list[npt.NDArray[np.uint32]] = []
     n = 0
-    with file.local() as frames.fd:
+    with reading(file.name), file.local() as frames.fd:
         while frames.position < frames.size and not frames.fault:
             # The number of frames that fit into the rest of the file, and one more to diagnose an incomplete frame.
             room = min(STEP, (frames.size - frames.position) // (form.head + form.tail) + 1)

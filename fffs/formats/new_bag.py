@@ -48,7 +48,7 @@ class NewBag(RecordWriter):
 
     def write_one(self, buffer: Any) -> None:
         """Append one record: the bytes of any C-contiguous buffer. Raises as the other writers' ``write_one``."""
-        self._need_open()
+        self._need_unfinished()
         data = readable_bytes(buffer)
         self._end += data.nbytes
         self._ends.append(self._end)

@@ -23,7 +23,7 @@ from fffs.records.index import Int64Array, RecordIndex
 
 HEAD: Final = struct.Struct("<q")
 EMPTY_IN_A_ROW: Final = 1 << 16  # more empty records than that are taken for zeros that are not records
-NAME: Final = re.compile(r"part-[0-9]+", re.ASCII)
+NAME: Final = re.compile(r"part-[0-9]{1,9}", re.ASCII)
 
 
 def recognise(head: bytes, size: int, path: str) -> bool:
@@ -101,10 +101,10 @@ class OFRecordWriter(FrameWriter):
         self._allow_empty = allow_empty
         super().__init__(fname)
 
-    def _around(self, data: memoryview) -> tuple[bytes, bytes]:
+    def _around(self, data: memoryview, record: int) -> tuple[bytes, bytes]:
         if not data.nbytes and not self._allow_empty:
             raise UsageError(
-                f"{self.fname}: record {self.count} is empty, and OneFlow stops at empty records; add a feature, or "
+                f"{self.fname}: record {record} is empty, and OneFlow stops at empty records; add a feature, or "
                 "set allow_empty"
             )
         return HEAD.pack(data.nbytes), b""

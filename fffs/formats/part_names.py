@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from fffs.base.paths import PathLike
@@ -15,7 +15,9 @@ from fffs.formats.ofrecord import NAME as OFRECORD_NAME
 from fffs.formats.tfrecord import NAME, SIDECARS
 
 SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{1,9})-of-(?P<total>[0-9]{1,9})(?P<end>\.[^/]*)?", re.DOTALL)
-PATTERN: Final = re.compile(r"(?P<stem>.+)(?:-[?*]+-of-(?P<total>[0-9]{1,9})|@(?P<count>[0-9]{1,9}))(?P<end>\.[^/]*)?")
+PATTERN: Final = re.compile(
+    r"(?P<stem>.+)(?:-[?*]+-of-(?P<total>[0-9]{1,9})|@(?P<count>[0-9]{1,9}))(?P<end>\.[^/]*)?", re.DOTALL
+)
 PART_DIGITS: Final = 5
 NAMED: Final = 5  # maximum number of missing files that a message lists
 
@@ -44,13 +46,13 @@ def expand_shards(path: PathLike) -> list[str]:
     folder, base = os.path.split(name)
     if os.path.lexists(name) or not base:
         return [name]
-    groups = _groups(_list(folder or ".", name))
+    names = _list(folder or ".", name)
     if pattern := PATTERN.fullmatch(base):
         total = int(pattern["total"] or pattern["count"])
-        wanted = [(pattern["stem"], pattern["end"] or "", total)]
-        found = {key: groups.get(key, {}) for key in wanted}
+        wanted = (pattern["stem"], pattern["end"] or "", total)
+        found = {wanted: _groups(names, lambda key: key == wanted).get(wanted, {})}
     else:
-        found = {key: shards for key, shards in groups.items() if base in (key[0], key[0] + key[1])}
+        found = _groups(names, lambda key: base in (key[0], key[0] + key[1]))
     if not found:
         raise SourceNotFoundError(f"{name}: no such file, and no shards of that name")
     if len(found) > 1:
@@ -75,7 +77,7 @@ def expand_parts(path: PathLike, prefix: str = "part-") -> list[str]:
     numbered: dict[int, str] = {}
     for entry in _list(name, name):
         number = entry[len(prefix) :]
-        if not entry.startswith(prefix) or not re.fullmatch("[0-9]{1,9}", number):
+        if not entry.startswith(prefix) or not re.fullmatch("[0-9]{1,9}", number):  # as in OFRECORD_NAME
             continue
         _add(numbered, int(number), entry, name)
     if not numbered:
@@ -154,14 +156,15 @@ def _in_order(name: str) -> tuple[str, int, str]:
     return (shard["stem"], int(shard["number"]), name) if shard else (name, -1, name)
 
 
-def _groups(names: Iterable[str]) -> dict[Group, dict[int, str]]:
-    """Group the shards among the names into sets: number -> name for each. Raises FormatError."""
+def _groups(names: Iterable[str], wanted: Callable[[Group], bool] = lambda _: True) -> dict[Group, dict[int, str]]:
+    """Group the shards among the names into the wanted sets: number -> name for each. Raises FormatError."""
     groups: dict[Group, dict[int, str]] = defaultdict(dict)
     for name in names:
         shard = SHARD.fullmatch(name)
         if shard and not name.endswith(SIDECARS):
             key = (shard["stem"], shard["end"] or "", int(shard["total"]))
-            _add(groups[key], int(shard["number"]), name, name)
+            if wanted(key):
+                _add(groups[key], int(shard["number"]), name, name)
     return groups
 
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from fffs.base.paths import PathLike
 from fffs.base.withblock import Writing, closed_on_error
-from fffs.errors import WriteError
+from fffs.errors import WriteError, WriterError
 from fffs.files.atomic import AtomicFile
 from fffs.files.file import File, UInt8Array
 from fffs.files.pwrite import PIECES, write_at
@@ -46,7 +46,7 @@ class RecordWriter(Writing):
         data: uint8[bytes], only the records, one after another. bounds: int64[k + 1], record i is
         ``data[bounds[i]:bounds[i + 1]]``.
         """
-        self._need_open()
+        self._need_unfinished()
         pieces = self._frame(data, bounds)
         self._guarded(lambda: self._write_through(pieces))
         self.count += len(bounds) - 1
@@ -85,14 +85,22 @@ class RecordWriter(Writing):
             return
         self.finish()
         self.closed = True
-        self._commit()
+        try:
+            self._commit()
+        finally:
+            self._let_go()
 
     def keep_existing(self) -> None:
         """Let ``close`` fail if another file has the name by then, instead of replacing that file."""
         self._file.replaces = False
 
+    def _need_unfinished(self) -> None:
+        self._need_open()
+        if self._finished:
+            raise WriterError(f"{self.fname}: the writer has been finished; it takes no more records")
+
     def finish(self) -> None:
-        """Write the remaining bytes; append nothing afterwards. ``close`` puts the file in place.
+        """Write the remaining bytes. No record can be appended afterwards; ``close`` puts the file in place.
 
         Raises WriteError. May be called again.
         """

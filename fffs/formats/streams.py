@@ -8,7 +8,7 @@ import re
 import zlib
 from typing import Any, Final, Protocol
 
-from fffs.errors import MetadataError
+from fffs.errors import MetadataError, UnsupportedError
 from fffs.files.file import File
 from fffs.formats.strangers import COMPRESSED
 
@@ -17,6 +17,8 @@ READ: Final = 1 << 18  # bytes that are read from the file at a time
 SIP: Final = 1 << 13
 PIECE: Final = 1 << 20  # maximum number of bytes that a decompressor returns at a time
 XZ_MEMORY: Final = 256 << 20  # maximum number of bytes of memory for decompressing .xz; xz -9 needs 65 MiB
+
+TOO_LARGE: Final = "Memory usage limit exceeded"  # liblzma's LZMA_MEMLIMIT_ERROR, as Python's lzma words it
 
 NOT_ZERO: Final = re.compile(rb"[^\0]")
 
@@ -151,6 +153,11 @@ class Stream:
             try:
                 data = self._machine.decompress(part, PIECE)
             except (zlib.error, lzma.LZMAError, OSError, ValueError, EOFError) as error:
+                if str(error) == TOO_LARGE:
+                    needed = f"{XZ_MEMORY >> 20} MiB of memory"
+                    raise UnsupportedError(
+                        f"{self.path}: more than {needed} are needed to decompress it; decompress it with xz"
+                    ) from None
                 raise MetadataError(f"{self.path}: its compressed data is damaged ({error})") from None
             if self._machine.eof:
                 self._at -= len(self._machine.unused_data)

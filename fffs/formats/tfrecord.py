@@ -117,7 +117,7 @@ def _refuse_compressed(file: File) -> None:
 class TFRecordWriter(FrameWriter):
     """Writes a TFRecord file, with the bytes that TensorFlow writes for the same records."""
 
-    def _around(self, data: memoryview) -> tuple[bytes, bytes]:
+    def _around(self, data: memoryview, record: int) -> tuple[bytes, bytes]:
         return encode_head(data.nbytes), TAIL.pack(mask(crc32c(data)))
 
     def _load_index(self, file: File) -> RecordIndex:

@@ -34,7 +34,8 @@ def check_headers() -> None:
             source = Path(folder) / "probe.c"
             source.write_text(f"#include <{header}>\nint main(void) {{ return 0; }}\n")
             output = str(Path(folder) / "probe")
-            command = [*compiler, *os.environ.get("CFLAGS", "").split(), str(source), f"-l{library}", "-o", output]
+            flags = [flag for name in ("CFLAGS", "LDFLAGS") for flag in os.environ.get(name, "").split()]
+            command = [*compiler, *flags, str(source), f"-l{library}", "-o", output]
             try:
                 found = subprocess.run(command, capture_output=True, check=False).returncode == 0
             except OSError:

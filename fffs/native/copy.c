@@ -1,5 +1,6 @@
 /* Copies a range of one file into another and computes its checksums, for packing and unpacking. */
 #include "crc.h"
+#include "fault.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +24,7 @@ static int write_fully(int fd, int64_t offset, const uint8_t *data, size_t lengt
     return 0;
 }
 
-/* Reads length bytes, or fails. Returns 0 or -errno. */
+/* Reads length bytes. Returns 0 or -errno; -ENODATA if the file ends before. */
 static int read_fully(int fd, int64_t offset, uint8_t *buffer, size_t length)
 {
     size_t done = 0;
@@ -34,7 +35,7 @@ static int read_fully(int fd, int64_t offset, uint8_t *buffer, size_t length)
         if (got == 0)
             return -ENODATA;
         if (got < 0 && errno != EINTR)
-            return -errno;
+            return fffs_file_error(-errno);
         if (got > 0)
             done += (size_t)got;
     }

@@ -96,9 +96,10 @@ static void handle(struct fffs_worker *worker, uint8_t *message, size_t length, 
     if (status == -ENOMEM) {
         answer = fffs_fast_answer_request(&path->view, message, length, reply, true);
         send_reply(worker, reply, &answer, began);
-    } else if (status == -EAGAIN && (read = fffs_cold_next(&path->cold, false))) {
-        answer_cold(worker, read, reply);
     }
+    /* Without cold threads: all that are ready, because each answer may move one of the backlog there. */
+    while (status == -EAGAIN && (read = fffs_cold_next(&path->cold, false)))
+        answer_cold(worker, read, reply);
 }
 
 /* ---------------------------------------------------------------- the threads */
@@ -161,7 +162,9 @@ static void *run_relay(void *argument)
     while (!atomic_load(&path->stopping)) {
         ssize_t got = recv(path->view.config.library_fd, worker->reply, LIBRARY_ROOM, 0);
 
-        if (got == 0 || (got < 0 && errno != EINTR))
+        if (got < 0 && (errno == ENOMEM || errno == ENOBUFS))
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); /* the kernel is short of memory for now */
+        else if (got == 0 || (got < 0 && errno != EINTR))
             break;
         if (got < (ssize_t)sizeof(struct fuse_out_header))
             continue;

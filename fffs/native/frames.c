@@ -42,7 +42,7 @@ static const uint8_t *look(struct window *window, int64_t position, int64_t leas
         if (got == -EINTR)
             continue;
         if (got <= 0) {
-            *status = got == 0 ? -ENODATA : (int)got;
+            *status = got == 0 ? -ENODATA : fffs_file_error(got);
             return NULL;
         }
         window->size += got;

@@ -207,8 +207,9 @@ int fffs_engine_threads(void)
     if (threads == 0) {
         cpu_set_t cores;
 
-        /* Four saturate memory on most machines, and data loaders run several processes. */
-        threads = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+        /* Four saturate memory on most machines, and data loaders run several processes. The call fails on machines
+         * with more than 1024 processors. */
+        threads = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 4;
         threads = threads > 4 ? 4 : threads < 1 ? 1 : threads;
         atomic_store(&thread_limit, threads);
     }

@@ -1,0 +1,71 @@
+"""What all writers of record files have in common: what they refuse, and what they leave behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fffs
+from fffs.errors import UsageError, WriterError
+
+WRITERS: dict[str, Callable[[Path], Any]] = {
+    "x.ffr": lambda path: fffs.FileWriter(path, 1),
+    "x.tfrecord": fffs.tfrecord.TFRecordWriter,
+    "part-0": fffs.ofrecord.OFRecordWriter,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_finished_writer_takes_no_more_records(tmp_path: Path, name: str) -> None:
+    writer = WRITERS[name](tmp_path / name)
+    writer.write_one(b"in time")
+    writer.finish()
+    with pytest.raises(WriterError, match=r"has been finished|have been written"):
+        writer.write_one(b"late")
+    with pytest.raises(WriterError, match="has been finished"):
+        writer.write_batch(np.frombuffer(b"late", np.uint8), np.array([0, 4]))
+    writer.close()
+    with fffs.open(tmp_path / name) as reader:
+        assert [bytes(record) for record in reader.read(range(reader.n))] == [b"in time"]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_closed_writer_writes_to_no_other_file(tmp_path: Path, name: str) -> None:
+    """The next file that is opened gets the number that the writer's had."""
+    writer = WRITERS[name](tmp_path / name)
+    writer.write_one(b"record")
+    writer.close()
+    writer._stream.raw  # noqa: B018 - what its end flushes into
+    opened = [os.open(tmp_path / f"other{k}", os.O_RDWR | os.O_CREAT) for k in range(8)]
+    with pytest.raises(ValueError, match="closed"):
+        writer._stream.write(b"late") and writer._stream.flush()
+    del writer
+    gc.collect()
+    assert [os.fstat(fd).st_size for fd in opened] == [0] * 8
+    for fd in opened:
+        os.close(fd)
+
+
+def test_an_empty_record_in_a_batch_is_named_by_its_number(tmp_path: Path) -> None:
+    with fffs.ofrecord.OFRecordWriter(tmp_path / "part-0") as writer:
+        writer.write_one(b"0")
+        with pytest.raises(UsageError, match="record 2 is empty"):
+            writer.write_batch(np.frombuffer(b"ab", np.uint8), np.array([0, 1, 1, 2]))
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda: fffs.ofrecord.encode({"a": 5}, {"a": "bytes_list"}),
+        lambda: fffs.tfrecord.encode_sequence({}, {"a": 5}),
+    ],
+)
+def test_what_is_no_list_is_refused(encode: Callable[[], bytes]) -> None:
+    with pytest.raises(UsageError, match=r"'a': a list is needed, not int"):
+        encode()
