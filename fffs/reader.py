@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.base.asynchronous import in_thread
+from fffs.base.buffers import writable_bytes
 from fffs.base.numbers import Indices
 from fffs.base.paths import PathLike
-from fffs.base.views import writable_bytes
 from fffs.base.withblock import Closing
 from fffs.errors import ClosedError, UsageError
 from fffs.files.file import UInt8Array

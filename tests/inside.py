@@ -18,7 +18,7 @@ fffs.granular.bag_reader
 fffs.granular.codecs
 fffs.base.descriptors
 fffs.torch.disk
-fffs.files.early
+fffs.files.write_back
 fffs.native.engine
 fffs.mount.daemon.fastpath
 fffs.files.file_systems

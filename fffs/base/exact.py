@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from fffs.base.views import is_masked
+from fffs.base.buffers import is_masked
 
 _NUMBERS: Final = {int, float, bool, complex, str, bytes}
 

@@ -18,7 +18,7 @@ from fffs.converting.zip_directory import EXTRA, read_directory
 from fffs.errors import MetadataError, SourceChangedError, UnsupportedError
 from fffs.files.file import File
 from fffs.files.local import LocalFile
-from fffs.formats import strangers
+from fffs.formats import other_formats
 from fffs.formats.streams import Stream, compression
 from fffs.native import engine
 from fffs.native.engine import BLOCK
@@ -87,8 +87,8 @@ class Tar(Archive):
         super().__init__(file, warn)
         head = _head(file)
         self.kind = compression(head)
-        if head.startswith(strangers.ZSTD):
-            raise UnsupportedError(f"{file.name}: {strangers.describe(head)}")
+        if head.startswith(other_formats.ZSTD):
+            raise UnsupportedError(f"{file.name}: {other_formats.describe(head)}")
 
     def scan(self, progress: Progress | None) -> None:
         """As in ``Archive``."""
@@ -272,7 +272,7 @@ def is_tar(file: File, *, named: bool) -> bool:
 
 def is_zip(file: File) -> bool:
     """Return whether the file begins like a zip archive."""
-    return _head(file).startswith(strangers.ZIP)
+    return _head(file).startswith(other_formats.ZIP)
 
 
 def open_archive(path: str, kind: str, warn: Callable[[str], None]) -> Archive:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fffs.errors import MetadataError, UnsupportedError
-from fffs.formats.strangers import TAR_MAGIC
+from fffs.formats.other_formats import TAR_MAGIC
 from fffs.formats.streams import PIECE, Stream
 
 BLOCK: Final = 512

@@ -21,10 +21,10 @@ from fffs.base.withblock import refuse_child
 from fffs.errors import UsageError, WriteError
 from fffs.files.aside import Aside
 from fffs.files.dirfd import FOLDER, close
-from fffs.files.early import EarlyWriting
 from fffs.files.local import LocalFile
 from fffs.files.rights import new_mode, rights_at, rights_of, set_mode
 from fffs.files.temporary import create_locked_file, is_named, lock, remove_leftover_files, rename_new
+from fffs.files.write_back import WriteBack
 
 # The suffix of the file that holds the checksums of another: see fffs.records.sidecar.
 CHECKSUMS = ".fffs-crc"
@@ -38,9 +38,9 @@ IN_PLACE = "it is complete and in place, but a power failure may undo that"
 class AtomicFile:
     """A new file at ``path``. ``commit`` puts it in place; ``discard``, or the end of the with-block, removes it.
 
-    ``fd`` is open for reading and writing and belongs to this object; report writes to ``early``. The new file gets the
-    permissions of the file that it replaces, otherwise those of the umask. Not thread-safe, but several threads may
-    pwrite to ``fd``. After fork, only the process that made the object may commit or discard.
+    ``fd`` is open for reading and writing and belongs to this object; report writes to ``write_back``. The new file
+    gets the permissions of the file that it replaces, otherwise those of the umask. Not thread-safe, but several
+    threads may pwrite to ``fd``. After fork, only the process that made the object may commit or discard.
     """
 
     def __init__(self, path: PathLike, beside: int | None = None) -> None:
@@ -63,7 +63,7 @@ class AtomicFile:
             except BaseException:
                 close(self._folder)
                 raise
-        self.early = EarlyWriting(self.fd)
+        self.write_back = WriteBack(self.fd)
         self._owner = os.getpid()
         self._open = True
         self.in_place = False

@@ -15,7 +15,7 @@ import numpy as np
 
 from fffs.errors import FormatError, MetadataError, ReadError, UnfinishedFileError, UsageError
 from fffs.files.file import File
-from fffs.formats import strangers
+from fffs.formats import other_formats
 from fffs.native import engine
 from fffs.native.engine import CHECK_CRC32
 from fffs.records.index import RecordIndex
@@ -149,8 +149,8 @@ def _check_large_tables(file: File, n: int) -> None:
 
 def _refusal(file: File, problem: str) -> MetadataError:
     """Return the error for an impossible header: the problem, or what the file seems to be instead."""
-    stranger = strangers.describe(file.read_bytes(0, strangers.HEAD, "the header"))
-    return MetadataError(f"{file.name}: {f'not a record file, but {stranger}' if stranger else problem}")
+    other = other_formats.describe(file.read_bytes(0, other_formats.HEAD, "the header"))
+    return MetadataError(f"{file.name}: {f'not a record file, but {other}' if other else problem}")
 
 
 def _read_tables(file: File, n: int, crc: int | None) -> tuple[np.ndarray, np.ndarray]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fffs.base.buffers import readable_bytes
 from fffs.base.paths import PathLike
-from fffs.base.views import readable_bytes
 from fffs.errors import UsageError, WriterError
 from fffs.files.file import File, UInt8Array
 from fffs.formats.ffrecord import encode_header, header_size, load_index, refuse_target

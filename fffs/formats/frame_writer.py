@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fffs.base.views import readable_bytes
+from fffs.base.buffers import readable_bytes
 from fffs.files.file import UInt8Array
 from fffs.formats.record_writer import RecordWriter
 from fffs.records.index import Int64Array

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from fffs.base.buffers import readable_bytes
 from fffs.base.paths import PathLike
-from fffs.base.views import readable_bytes
 from fffs.errors import WriterError
 from fffs.files.atomic import AtomicFile
 from fffs.files.dirfd import close

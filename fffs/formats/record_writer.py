@@ -36,7 +36,7 @@ class RecordWriter(Writing):
         try:
             self._stream.writelines(pieces)
             self.count += 1
-            self._file.early.wrote(size)
+            self._file.write_back.wrote(size)
         except BaseException as error:
             self._fail(error)
 
@@ -62,7 +62,7 @@ class RecordWriter(Writing):
         for k in range(0, len(pieces), PIECES):
             place += write_at(self._file, pieces[k : k + PIECES], place)
         self._stream.seek(place)
-        self._file.early.wrote(place - begin)
+        self._file.write_back.wrote(place - begin)
 
     def _guarded(self, write: Callable[[], object]) -> None:
         try:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from fffs.errors import MetadataError, UnsupportedError
 from fffs.files.file import File
-from fffs.formats.strangers import COMPRESSED
+from fffs.formats.other_formats import COMPRESSED
 
 READ: Final = 1 << 18  # bytes that are read from the file at a time
 # Bytes that a decompressor gets at a time. Few, because it copies the rest at the end of each of many short streams.

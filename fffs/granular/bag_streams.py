@@ -16,12 +16,12 @@ from fffs.base.descriptors import above_standard, duplicate
 from fffs.base.failures import writing
 from fffs.errors import MetadataError, UsageError, WriteError, WriterError
 from fffs.files.atomic import forget_checksums, sync_folder
-from fffs.files.early import EarlyWriting
 from fffs.files.file_systems import has_inode_numbers
 from fffs.files.local import LocalFile
 from fffs.files.pwrite import NewFile, write_at
 from fffs.files.rights import rights_of
 from fffs.files.temporary import lock
+from fffs.files.write_back import WriteBack
 from fffs.formats.bag import SUFFIX, encode_table, load_index, sidecars
 from fffs.records.index import Int64Array
 
@@ -45,7 +45,7 @@ class RecordStream:
         self.file = file
         self.end = end
         self.ends = array("Q")
-        self._early = EarlyWriting(file.fd)
+        self._write_back = WriteBack(file.fd)
         self._written = end
         self._pending = bytearray()
 
@@ -69,7 +69,7 @@ class RecordStream:
     def _write(self, data: memoryview | bytearray) -> None:
         write_at(self.file, [data], self._written)
         self._written += len(data)
-        self._early.wrote(len(data))
+        self._write_back.wrote(len(data))
 
     def finish(self) -> None:
         """Write the rest, and the table of layout v1."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from fffs.base.buffers import readable_bytes
 from fffs.base.paths import PathLike
-from fffs.base.views import readable_bytes
 from fffs.errors import UsageError
 from fffs.formats.new_bag import NewBag
 from fffs.granular.bag_streams import AppendedBag

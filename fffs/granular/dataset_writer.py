@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fffs.base.buffers import readable_bytes
 from fffs.base.paths import PathLike
-from fffs.base.views import readable_bytes
 from fffs.errors import UsageError
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec

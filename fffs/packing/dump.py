@@ -11,9 +11,9 @@ import sys
 import traceback
 from typing import Any, Protocol
 
+from fffs.base.buffers import readable_bytes
 from fffs.base.failures import writing
 from fffs.base.paths import PathLike
-from fffs.base.views import readable_bytes
 from fffs.errors import UsageError
 from fffs.files.atomic_folder import make_folder, new_folder, refuse_content
 from fffs.formats.part_names import ffrecord_part

@@ -65,7 +65,7 @@ class PackFile:
             if failed[0] == self.file.fd:
                 raise WriteError(-status, self.file.path)
             raise OSError(-status, os.strerror(-status))
-        self.file.early.wrote(length)
+        self.file.write_back.wrote(length)
         self._count(k, at, int(crc[0]), length)
 
     def put(self, k: int, at: int, data: Any) -> None:
@@ -102,4 +102,4 @@ class PackFile:
         view = memoryview(data)
         for begin in range(0, len(view), PORTION):
             done = write_at(self.file, [view[begin : begin + PORTION]], offset + begin)
-            self.file.early.wrote(done)
+            self.file.write_back.wrote(done)

@@ -23,9 +23,9 @@ from fffs.base.text import human, plural
 from fffs.errors import ReadError, RecordError, UnsupportedError, UsageError
 from fffs.files.atomic_folder import AtomicFolder, refuse_content
 from fffs.files.dirfd import Ways
-from fffs.files.early import EarlyWriting
 from fffs.files.pwrite import NewFile
 from fffs.files.rights import set_mode, set_time
+from fffs.files.write_back import WriteBack
 from fffs.layouts import load_source
 from fffs.layouts.view import TreeView
 from fffs.packing.linking import Linker
@@ -223,10 +223,10 @@ class _Unpacker:
         with writing(self._shown(path)):
             with self.ways.at(folder) as dir_fd:
                 fd = above_standard(os.open(name, NEW_FILE, 0o600, dir_fd=dir_fd))
-            early = EarlyWriting(fd)
+            write_back = WriteBack(fd)
 
             def wrote(size: int) -> None:
-                early.wrote(size)
+                write_back.wrote(size)
                 count(size)
 
             try:

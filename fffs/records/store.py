@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fffs.base.numbers import Indices, Int64Array, as_number, distinct, resolve
-from fffs.base.shared import Shared
+from fffs.base.shared_files import Shared
 from fffs.errors import RecordIndexError, UsageError
 from fffs.files.file import UInt8Array
 from fffs.files.pwrite import Writable

@@ -10,19 +10,19 @@ import pyfuse3
 
 from fffs.layouts.view import BLOCK_SIZE, ROOT_INODE, Attributes, View
 from fffs.mount.options import MountOptions
-from fffs.mount.system import asking
+from fffs.mount.system import daemon_attributes
 from fffs.native.engine import CHECK_CRC32C, CHECK_NONE
 from fffs.tree.tree import NAME_MAX
 
 # The tree never changes, so the kernel may cache replies as long as it has memory.
 FOREVER = 365 * 86400.0
 
-PREFIX = asking.PREFIX.encode()
+PREFIX = daemon_attributes.PREFIX.encode()
 CRC32, CRC32C, RECORD, SOURCE, VERIFIED = (
     PREFIX + name for name in (b"crc32", b"crc32c", b"record", b"source", b"verified")
 )
 LARGEST = 1 << 16  # bytes of a value: XATTR_SIZE_MAX in <linux/limits.h>
-DAEMON = asking.DAEMON.encode()
+DAEMON = daemon_attributes.DAEMON.encode()
 ACLS = (b"system.posix_acl_access", b"system.posix_acl_default")
 
 

@@ -24,7 +24,7 @@ from fffs.mount.fs.failed_reads import Failures
 from fffs.mount.fs.reading import Reading
 from fffs.mount.fs.statistics import COUNTED, Statistics
 from fffs.mount.options import MountOptions
-from fffs.mount.system import asking
+from fffs.mount.system import daemon_attributes
 from fffs.tree.tree import NAME_MAX
 
 _log = logging.getLogger("fffs.mount")
@@ -32,7 +32,7 @@ _log = logging.getLogger("fffs.mount")
 _T = TypeVar("_T")
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
-STAT = asking.STAT.encode()
+STAT = daemon_attributes.STAT.encode()
 BAD = (RecordError, ReadError, SourceChangedError, MemoryError)
 
 

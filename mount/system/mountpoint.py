@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 
 from fffs.errors import DeadMountError, MountError
-from fffs.mount.system.asking import within
+from fffs.mount.system.daemon_attributes import within
 from fffs.mount.system.mounts import mount_at
 
 # Marks folders that were created for a mount. A killed daemon cannot remove them, and the command that cleans up must

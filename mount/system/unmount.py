@@ -11,7 +11,7 @@ from fffs.base.descriptors import process_file
 from fffs.base.paths import PathLike
 from fffs.errors import MountError
 from fffs.mount.system import kernel
-from fffs.mount.system.asking import DAEMON, ask
+from fffs.mount.system.daemon_attributes import DAEMON, ask
 from fffs.mount.system.mountpoint import remove_left
 from fffs.mount.system.mounts import canonical, mount_at, mounts
 

@@ -1,4 +1,4 @@
-"""EarlyWriting: starts write-back of a large file while the rest is written."""
+"""WriteBack: starts write-back of a large file while the rest is written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fffs.native import lib
 PORTION: Final = 8 << 20
 
 
-class EarlyWriting:
+class WriteBack:
     """Counts what is written to ``fd``, which is the caller's. Thread-safe."""
 
     def __init__(self, fd: int) -> None:

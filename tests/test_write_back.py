@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from inside import early, lib
+from inside import lib, write_back
 
 import fffs
 from fffs.errors import WriterError
@@ -31,7 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(os.fstat(fd).st_size)
         return int(lib.fffs_start_writing(fd))
 
-    monkeypatch.setattr(early, "lib", SimpleNamespace(fffs_start_writing=start))
+    monkeypatch.setattr(write_back, "lib", SimpleNamespace(fffs_start_writing=start))
     return sizes
 
 
@@ -127,7 +127,7 @@ def test_an_interrupt_leaves_no_writer_that_could_go_on(
     def interrupt(fd: int) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(early, "lib", SimpleNamespace(fffs_start_writing=interrupt))
+    monkeypatch.setattr(write_back, "lib", SimpleNamespace(fffs_start_writing=interrupt))
     target = tmp_path / {fffs.FileWriter: "a.ffr", TFRecordWriter: "a.tfrecord", BagWriter: "a.bag"}[kind]
     writer = kind(target, RECORDS) if kind is fffs.FileWriter else kind(target)
     write = writer.append if kind is BagWriter else writer.write_one
