@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from inside import AtomicFile, LocalFile, Sources, atomic, keep_checksums, pair
 
 import fffs
+from fffs import granular
 from fffs.errors import SourceChangedError, SourceNotFoundError, UsageError, WriteError
 
 OLD = [b"old%03d" % k for k in range(20)]
@@ -323,3 +325,58 @@ def test_a_working_folder_that_was_removed_is_named(tmp_path: Path, command: lis
     assert "unexpected" not in done.stderr
     assert done.returncode in (2, 3)
     assert len(done.stderr.splitlines()) >= 1
+
+
+# ---------------------------------------------------------------- children of fork
+
+
+def sleeping_child() -> int:
+    if (child := os.fork()) == 0:
+        signal.pause()
+        os._exit(0)
+    return child
+
+
+def end(child: int) -> None:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_a_child_that_was_forked_meanwhile_keeps_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair, "PATIENCE", 0.0)
+    children: list[int] = []
+    before(monkeypatch, AtomicFile, "commit", lambda: children.append(sleeping_child()), at=2)
+    path = bag_of(tmp_path / "x.bag", OLD)
+    assert len(children) == 1
+    assert records_of(bag_of(path, NEW)) == NEW
+    writer = granular.BagWriter(path, layout="v3")
+    children.append(sleeping_child())
+    writer.append(b"appended")
+    writer.close()
+    granular.BagWriter(path, layout="v3").close()
+    for child in children:
+        end(child)
+    assert records_of(path) == [*NEW, b"appended"]
+
+
+@pytest.mark.parametrize("kept", ["x.bag.fffs-crc", "x.idx", "x.bag"])
+def test_an_old_file_that_cannot_be_removed_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    path = bag_of(tmp_path / "x.bag", OLD)
+    keep_checksums(path)
+    inode, real = (tmp_path / kept).stat().st_ino, os.unlink
+
+    def unlink(name: Any, *, dir_fd: int | None = None) -> None:
+        if os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_ino == inode:
+            raise OSError(errno.EIO, "injected")
+        real(name, dir_fd=dir_fd)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", unlink)
+        bag_of(path, NEW)
+    assert records_of(path) == NEW
+    (left,) = [name for name in os.listdir(tmp_path) if name.endswith("-tmp")]
+    assert (tmp_path / left).stat().st_ino == inode
+    assert records_of(bag_of(path, OLD)) == OLD
+    assert not [name for name in os.listdir(tmp_path) if name.endswith("-tmp")]

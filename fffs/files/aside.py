@@ -7,8 +7,7 @@ import fcntl
 import os
 import secrets
 
-from fffs.files.dirfd import close
-from fffs.files.temporary import is_there, lock, rename_new, temporary_name
+from fffs.files.temporary import close_locked, is_there, lock, rename_new, temporary_name
 
 
 class Aside:
@@ -23,6 +22,7 @@ class Aside:
         self._folder, self._name, self._target = folder, name, target
         self._temporary = b""
         self._fd = -1
+        self._owner = os.getpid()
         self._moved = False
 
     def move(self) -> bool:
@@ -62,16 +62,18 @@ class Aside:
         return os.fsdecode(self._temporary)
 
     def remove(self) -> None:
-        """Remove the file if it was moved, when the new one is in place."""
+        """Remove the file if it was moved, when the new one is in place. The next writer removes what cannot be."""
         if self._moved:
             try:
                 os.unlink(self._temporary, dir_fd=self._folder)
-                self._moved = False
-            except OSError:  # a folder; or it was interrupted before it was moved
+            except IsADirectoryError:  # which is not removed, and not ours
                 self.bring_back()
+            except OSError:  # or it was interrupted before it was moved
+                pass
+            self._moved = False
 
     def close(self) -> None:
         """Release the lock. May be called again."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            close(fd)
+            close_locked(fd, self._owner)

@@ -23,7 +23,7 @@ from fffs.files.aside import Aside
 from fffs.files.dirfd import FOLDER, close
 from fffs.files.local import LocalFile
 from fffs.files.rights import new_mode, rights_at, rights_of, set_mode
-from fffs.files.temporary import create_locked_file, is_named, lock, remove_leftover_files, rename_new
+from fffs.files.temporary import close_locked, create_locked_file, is_named, lock, remove_leftover_files, rename_new
 from fffs.files.write_back import WriteBack
 
 # The suffix of the file that holds the checksums of another: see fffs.records.sidecar.
@@ -162,7 +162,7 @@ class AtomicFile:
 
     def _close(self) -> None:
         self._open = False
-        close(self.fd)
+        close_locked(self.fd, self._owner)
         close(self._folder)
 
     def __enter__(self) -> AtomicFile:

@@ -16,7 +16,7 @@ from fffs.errors import FffsError, UsageError
 from fffs.files.atomic import IN_PLACE, PLACE, sync_open_folder, sync_place
 from fffs.files.dirfd import close
 from fffs.files.rights import PERMISSIONS, new_mode, rights_at, set_mode, set_time
-from fffs.files.temporary import create_locked_folder, remove_folder, remove_leftover_folders
+from fffs.files.temporary import close_locked, create_locked_folder, remove_folder, remove_leftover_folders
 from fffs.native import lib
 
 
@@ -40,6 +40,7 @@ class AtomicFolder:
             except BaseException:
                 close(self._parent)
                 raise
+        self._owner = os.getpid()
         self._open = True
 
     def find(self) -> str:
@@ -93,7 +94,7 @@ class AtomicFolder:
 
     def _close(self) -> None:
         self._open = False
-        close(self.fd)
+        close_locked(self.fd, self._owner)
         close(self._parent)
 
     def __enter__(self) -> AtomicFolder:

@@ -16,7 +16,7 @@ from fffs.files.aside import Aside
 from fffs.files.atomic import IN_PLACE, AtomicFile, sync_place
 from fffs.files.dirfd import close
 from fffs.files.file_systems import has_inode_numbers
-from fffs.files.temporary import is_named, lock, lock_name
+from fffs.files.temporary import close_locked, is_named, lock, lock_name
 
 _LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -39,7 +39,7 @@ def only_writer(file: AtomicFile) -> Iterator[None]:
     """
     folder, target = file.locate()
     try:
-        name, end = lock_name(target), time.monotonic() + PATIENCE
+        name, end, owner = lock_name(target), time.monotonic() + PATIENCE, os.getpid()
         while (fd := _try_lock(folder, name)) is None:
             if time.monotonic() > end:
                 raise WriteError(errno.EAGAIN, file.path, "another process is putting a file in place there")
@@ -50,7 +50,7 @@ def only_writer(file: AtomicFile) -> Iterator[None]:
             if fd >= 0:
                 with contextlib.suppress(OSError):
                     os.unlink(name, dir_fd=folder)
-                close(fd)
+                close_locked(fd, owner)
     finally:
         close(folder)
 

@@ -59,6 +59,17 @@ def lock(fd: int, how: int) -> bool:
     return True
 
 
+def close_locked(fd: int, owner: int) -> None:
+    """Close a locked file. owner: the id of the process that locked it.
+
+    That process unlocks the file first. Closing it would not do so while a child of fork has inherited the descriptor.
+    """
+    if os.getpid() == owner:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+    close(fd)
+
+
 def create_locked_file(folder: int, name: bytes) -> tuple[int, bytes]:
     """Create a file and lock it if possible. Returns its descriptor and name. Raises OSError."""
     while True:

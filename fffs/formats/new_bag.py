@@ -15,11 +15,10 @@ from fffs.base.buffers import readable_bytes
 from fffs.base.paths import PathLike
 from fffs.errors import WriterError
 from fffs.files.atomic import AtomicFile
-from fffs.files.dirfd import close
 from fffs.files.file import File, UInt8Array
 from fffs.files.pair import commit_pair, only_writer
 from fffs.files.pwrite import write_at
-from fffs.files.temporary import lock
+from fffs.files.temporary import close_locked, lock
 from fffs.formats.bag import SUFFIX, encode_table, load_index, load_with_table, refuse_target, sidecars
 from fffs.formats.record_writer import RecordWriter
 from fffs.records.index import Int64Array, RecordIndex
@@ -128,7 +127,7 @@ def no_appenders(paths: Iterable[str]) -> Iterator[None]:
                 continue
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-                locks.callback(close, fd)
+                locks.callback(close_locked, fd, os.getpid())
                 lock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise WriterError(f"{path}: a writer is appending to it; replace it when that is closed") from None

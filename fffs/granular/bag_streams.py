@@ -20,7 +20,7 @@ from fffs.files.file_systems import has_inode_numbers
 from fffs.files.local import LocalFile
 from fffs.files.pwrite import NewFile, write_at
 from fffs.files.rights import rights_of
-from fffs.files.temporary import lock
+from fffs.files.temporary import close_locked, lock
 from fffs.files.write_back import WriteBack
 from fffs.formats.bag import SUFFIX, encode_table, load_index, sidecars
 from fffs.records.index import Int64Array
@@ -101,6 +101,7 @@ class AppendedBag:
     def __init__(self, path: str) -> None:
         self.path, self.table = path, sidecars(path)[0]
         self._bag = self._index = -1
+        self._owner = os.getpid()
         try:
             self._open()
             self._ends = self._load()
@@ -262,5 +263,5 @@ class AppendedBag:
         """Close the files without writing to them."""
         for fd in (self._bag, self._index):
             if fd >= 0:
-                os.close(fd)
+                close_locked(fd, self._owner)
         self._bag = self._index = -1
