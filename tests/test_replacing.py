@@ -327,6 +327,43 @@ def test_a_working_folder_that_was_removed_is_named(tmp_path: Path, command: lis
     assert len(done.stderr.splitlines()) >= 1
 
 
+def test_checksums_of_the_old_file_that_come_at_the_last_moment_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = bag_of(tmp_path / "x.bag", OLD, "v1")
+    before(monkeypatch, AtomicFile, "_take_name", lambda: keep_checksums(path), at=2)
+    bag_of(path, [record.upper() for record in OLD], "v1")
+    assert records_of(path) == [record.upper() for record in OLD]
+    assert not (tmp_path / "x.bag.fffs-crc").exists()
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_an_interrupt_at_a_rename_touches_no_folder_that_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    path, real = bag_of(tmp_path / "x.bag", OLD, "v1"), AtomicFile._take_name
+    keep_checksums(path)
+    source = bag_of_ffr(tmp_path)
+
+    def interrupted(file: AtomicFile) -> None:
+        if at == "after":
+            real(file)
+        raise KeyboardInterrupt
+
+    def unlink(name: Any, *, dir_fd: int) -> None:
+        os.fstat(dir_fd)
+        real_unlink(name, dir_fd=dir_fd)
+
+    real_unlink = os.unlink
+    monkeypatch.setattr(os, "unlink", unlink)
+    monkeypatch.setattr(AtomicFile, "_take_name", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fffs.convert(source, path, layout="v1", force=True)
+    assert records_of(path) == (NEW if at == "after" else OLD)
+    assert (tmp_path / "x.bag.fffs-crc").exists() == (at == "before")
+    assert not [name for name in os.listdir(tmp_path) if name.endswith("-tmp")]
+
+
 # ---------------------------------------------------------------- children of fork
 
 

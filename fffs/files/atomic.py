@@ -103,6 +103,8 @@ class AtomicFile:
             checksums.move()  # before the rename: after a crash, old checksums must not be beside the new file
             self._take_name()
             self.in_place = True
+            with contextlib.suppress(OSError):  # those that were written for the old file since it was looked for them
+                forget_checksums(self._name, self._folder)
             # Keeps the file from being taken for a leftover; an exclusive lock would say that it is appended to.
             with contextlib.suppress(OSError):
                 lock(self.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -112,7 +114,9 @@ class AtomicFile:
             taken = isinstance(error, FileExistsError) and not self.replaces
             raise WriteError(error.errno, self.path, "another process made it meanwhile" if taken else "") from error
         except BaseException:  # an interrupt: the caller may think that there is nothing to discard any more
-            if not is_named(self._folder, self._name, self.fd):
+            if is_named(self._folder, self._name, self.fd):
+                checksums.remove()
+            else:
                 checksums.bring_back()
             self.discard()
             raise
