@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from fffs import utils
+from fffs.base.as_ffrecord import STANDIN
 from fffs.base.paths import PathLike
 from fffs.packed_folder import PackedFolder
 from fffs.packing.pack import pack_folder
 from fffs.reader import FileReader
 from fffs.version import __version__
 from fffs.writer import FileWriter
-
-STANDIN = os.path.join(os.path.dirname(__file__), "standin")
 
 
 def checkFsAlign(path: PathLike) -> bool:  # noqa: N802 - ffrecord's name
@@ -32,7 +31,7 @@ def install_as_ffrecord() -> None:
     """Make ``import ffrecord`` and its submodules import this package, here and in ``multiprocessing`` children.
 
     Call it before anything imports ffrecord. Pickles that refer to ``ffrecord.fileio.FileReader`` can then be loaded,
-    too. ``ffrecord.torch`` is ``fffs.torch``, imported on first use.
+    too. ``ffrecord.torch`` is ``fffs.torch``, imported on first use. Checksum errors have ffrecord's text from then on.
     """
     package = types.ModuleType("ffrecord", "fffs, under the name of the library that it replaces.")
     package.__path__ = []  # a package, so that its submodules can be imported

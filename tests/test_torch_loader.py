@@ -252,7 +252,7 @@ def test_a_damaged_record_is_named_in_the_parent(tmp_path: Path, kind: Any, work
     for dataset in (Dataset(file), Tagged(file)):
         batches = iter(kind(dataset, batch_size=5, num_workers=workers))
         next(batches), next(batches)
-        with pytest.raises(fffs.errors.ChecksumError, match=r"damaged\.ffr: record 13: Sample 13: checksum mismached!"):
+        with pytest.raises(fffs.errors.ChecksumError, match=r"damaged\.ffr: record 13: (Sample 13: )?checksum mism"):
             next(batches)
         if kind is StockLoader and workers:
             batches._shutdown_workers()  # it is in a cycle, and would be collected in the midst of another test

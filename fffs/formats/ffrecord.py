@@ -13,6 +13,7 @@ import warnings
 
 import numpy as np
 
+from fffs.base import as_ffrecord
 from fffs.errors import FormatError, MetadataError, ReadError, UnfinishedFileError, UsageError
 from fffs.files.file import File
 from fffs.formats import other_formats
@@ -167,9 +168,12 @@ def _read_tables(file: File, n: int, crc: int | None) -> tuple[np.ndarray, np.nd
     buffer = room(begin + covered + 8)
     status, actual = file.read_checked(4, buffer[begin : begin + covered], crc)
     if status == errno.EBADMSG:
+        mismatch = (
+            "checksum of metadata mismached!" if as_ffrecord.is_installed() else "checksum mismatch of the header"
+        )
         raise MetadataError(
-            f"{file.name}: checksum of metadata mismached! (expected {crc:#010x}, got {actual:#010x}) "
-            "The file is damaged, or not an FFRecord file"
+            f"{file.name}: {mismatch} (expected {crc:#010x}, got {actual:#010x}); the file is damaged, or not an "
+            "FFRecord file"
         )
     if status == errno.ENODATA:
         raise MetadataError(f"{file.name}: the file ends inside its header; it is truncated, copy it again")

@@ -82,8 +82,9 @@ def _open_shard(folder: str, spec: dict[str, str], sources: list[SourceFile]) ->
         if refs is None:
             if rows not in (-1, count):
                 raise MetadataError(
-                    f"{path}: it has {count} records, but {next(iter(spec))}{SUFFIX} has {rows}; a stopped writer left "
-                    "them (open DatasetWriter with layout='v3' to repair it), or a file was truncated (copy it again)"
+                    f"{path}: it has {count} records, but {next(iter(spec))}{SUFFIX} has {rows}; a writer "
+                    "is appending to it (open it again later), a stopped writer left them (open DatasetWriter with "
+                    "layout='v3' to repair it), or a file is truncated (copy it again)"
                 )
             rows = count
         elif rows == 0 and count:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base import as_ffrecord
 from fffs.base.numbers import Indices, Int64Array, resolve
 from fffs.errors import ChecksumError, ReadError, RecordIndexError, SourceChangedError, TruncatedError
 from fffs.native.engine import CHECK_NONE
@@ -101,9 +102,10 @@ class JoinedIndex:
         file, row = self.locate(number)
         path = file.index.path
         if status == -errno.EBADMSG:
+            mismatch = f"Sample {number}: checksum mismached!" if as_ffrecord.is_installed() else "checksum mismatch"
             return ChecksumError(
-                f"{path}: record {row}: Sample {number}: checksum mismached! "
-                f"(expected {expected:#010x}, got {actual:#010x}) Its bytes are damaged; other records are unaffected",
+                f"{path}: record {row}: {mismatch} (expected {expected:#010x}, got {actual:#010x}); its bytes are "
+                "damaged, other records are unaffected",
                 path=path,
                 record=row,
                 number=number,
