@@ -66,7 +66,7 @@ class FileReader(Closing):
         for name in self.fnames:
             if name.endswith(COMPRESSED) and format is None:
                 raise UsageError(f"{name}: its records are compressed; open it with fffs.open")
-        self._store = RecordStore(open_files(self.fnames, self.check_data, format), ReadPolicy(check=self.check_data))
+        self._store = RecordStore(open_files(self.fnames, self.check_data, format))
         self._store.expect_random_reads()
         self.n = self._store.n
 

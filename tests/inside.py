@@ -108,7 +108,6 @@ fffs.packing.unpack: unpack
 fffs.packing.verify: BadRecord verify
 fffs.records.index: RecordIndex
 fffs.records.native_store: make_native_store
-fffs.records.policy: ReadPolicy
 fffs.records.source_file: SourceFile
 fffs.records.store: RecordStore
 fffs.torch.ahead: has_fixed_order

@@ -6,11 +6,12 @@ import errno
 import os
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import LocalFile, NewFile, ReadPolicy, RecordStore, SourceFile, engine, find_format, load_file, packed
+from inside import LocalFile, NewFile, RecordStore, SourceFile, engine, find_format, load_file, packed
 from memory_file import MemoryFile
 
 import fffs
@@ -112,7 +113,7 @@ def test_damage_is_found_in_whatever_kind_of_file_it_is(tmp_path: Path, at: int)
             read()
         assert (caught.value.number, caught.value.expected) == (number, zlib.crc32(RECORDS[30]))
     assert [number for number, _ in store.verify(np.arange(120))] == [number]
-    unverified = RecordStore(store.files, ReadPolicy(check=False), closes_files=False)
+    unverified = RecordStore([replace(file, check=False) for file in store.files], closes_files=False)
     assert unverified.read_one(number).tobytes() != RECORDS[30]
     unverified.close()
     assert store.read_one(0).tobytes() == RECORDS[0], "what was borrowed stays open"

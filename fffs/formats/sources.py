@@ -60,7 +60,7 @@ def open_files(paths: list[str], check_data: bool = True, form: str | None = Non
 
     Args:
         paths: files of any formats.
-        check_data: compare the checksums of the metadata, if any.
+        check_data: compare the checksums of the metadata, and later those of the records, if any.
         form: name of the format of all files (``fffs.formats.table``). None: recognise each file.
 
     Raises:
@@ -85,9 +85,9 @@ def load_file(file: File, recognise: Callable[[File], Format], check_data: bool 
     Args:
         file: of any kind.
         recognise: returns the format of the file: ``find_format``, or the result of ``recogniser``.
-        check_data: compare the checksums of the metadata, if any.
+        check_data: as in ``open_files``.
 
     """
     with closed_on_error((file,)):
         index = recognise(file).load_index(file, check_data)
-        return SourceFile(file, with_checksums(file, index))
+        return SourceFile(file, with_checksums(file, index), check_data)

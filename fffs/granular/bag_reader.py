@@ -19,7 +19,6 @@ from fffs.formats.bag import COMPRESSED, load
 from fffs.granular.zstd import Decompressor
 from fffs.records.identity import Identity
 from fffs.records.index import RecordIndex
-from fffs.records.policy import ReadPolicy
 from fffs.records.reopening import open_unreplaced, refuse_others, refuse_replaced
 from fffs.records.sidecar import with_checksums
 from fffs.records.source_file import SourceFile
@@ -28,14 +27,17 @@ from fffs.records.store import RecordStore
 MAX_RECORD = 1 << 30
 
 
-def open_bag(path: str, layout: str | None = None) -> tuple[SourceFile, str]:
-    """Open a Bag. Returns the file with its index, which the caller closes, and its layout."""
+def open_bag(path: str, layout: str | None = None, check_data: bool = True) -> tuple[SourceFile, str]:
+    """Open a Bag. Returns the file with its index, which the caller closes, and its layout.
+
+    check_data: compare records with the checksums in a sidecar, if there is one.
+    """
 
     def attempt() -> tuple[SourceFile, str]:
         file = LocalFile.open(path)
         with closed_on_error((file,)):
             index, found = load(file, layout)
-            return SourceFile(file, with_checksums(file, index)), found
+            return SourceFile(file, with_checksums(file, index), check_data), found
 
     return open_unreplaced(attempt)
 
@@ -80,8 +82,8 @@ class BagReader(Closing):
         self._decompress: Callable[[Any], bytes] | None = None
         if self.path.endswith(COMPRESSED):
             self._decompress = Decompressor(max_record)
-        source, self.layout = open_bag(self.path, layout)
-        self._store = RecordStore([source], ReadPolicy(check=self.check_data))
+        source, self.layout = open_bag(self.path, layout, self.check_data)
+        self._store = RecordStore([source])
         self._store.expect_random_reads()
         self.size = size_of(source, self.layout)
         """The size of the file in bytes, including the table if it is a separate file."""

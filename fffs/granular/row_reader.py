@@ -21,7 +21,6 @@ from fffs.granular.codecs import decoders as supplied
 from fffs.granular.shards import Shard, open_shards
 from fffs.granular.spec import Type
 from fffs.records.identity import Identity
-from fffs.records.policy import ReadPolicy
 from fffs.records.reopening import refuse_others, refuse_replaced
 from fffs.records.store import RecordStore
 
@@ -60,9 +59,9 @@ class RowReader(Closing):
 
     def _open(self, folders: Sequence[str], spec: dict[str, str]) -> None:
         """Open all shards, or none."""
-        sources, self._shards = open_shards(self.path, folders, spec)
+        sources, self._shards = open_shards(self.path, folders, spec, self.check_data)
         self._first_rows = [0, *itertools.accumulate(shard.rows for shard in self._shards)]
-        self._store = RecordStore(sources, ReadPolicy(check=self.check_data))
+        self._store = RecordStore(sources)
         self._store.expect_random_reads()
         self._spec = spec
         sequences = not self._shards or self._shards[0].layout != "v3"

@@ -35,10 +35,13 @@ class Shard:
         return len(self.columns) + (self.refs is not None)
 
 
-def open_shards(path: str, folders: Sequence[str], spec: dict[str, str]) -> tuple[list[SourceFile], list[Shard]]:
+def open_shards(
+    path: str, folders: Sequence[str], spec: dict[str, str], check_data: bool = True
+) -> tuple[list[SourceFile], list[Shard]]:
     """Open all folders of a data set, or none. Returns their files, which the caller closes, and shards.
 
     path: the name of the data set in errors. spec: the common spec of the folders, from ``spec.load_common``.
+    check_data: as in ``open_bag``.
 
     Raises:
         SourceNotFoundError: a file is missing.
@@ -48,7 +51,7 @@ def open_shards(path: str, folders: Sequence[str], spec: dict[str, str]) -> tupl
     """
     sources: list[SourceFile] = []
     try:
-        shards = [_open_shard(folder, spec, sources) for folder in folders]
+        shards = [_open_shard(folder, spec, sources, check_data) for folder in folders]
         if len({shard.layout == "v3" for shard in shards}) > 1:
             raise MetadataError(f"{path}: some shards are of granular before 0.22, others are not")
     except BaseException as error:
@@ -61,20 +64,20 @@ def open_shards(path: str, folders: Sequence[str], spec: dict[str, str]) -> tupl
     return sources, shards
 
 
-def _open_shard(folder: str, spec: dict[str, str], sources: list[SourceFile]) -> Shard:
+def _open_shard(folder: str, spec: dict[str, str], sources: list[SourceFile], check_data: bool) -> Shard:
     """Open the files of a folder, and append them to ``sources``."""
     refs_path = os.path.join(folder, REFS + SUFFIX)
     first = sum(len(source.index) for source in sources)
     layout, refs, rows, size = layout_of(folder, spec), None, -1, 0
     if layout != "v3":
-        source, _ = open_bag(refs_path, layout)
+        source, _ = open_bag(refs_path, layout, check_data)
         sources.append(source)
         refs, rows, size = first, len(source.index), size_of(source, layout)
         first += rows
     columns: list[tuple[int, int]] = []
     for key in spec:
         path = os.path.join(folder, key + SUFFIX)
-        source, _ = open_bag(path, layout)
+        source, _ = open_bag(path, layout, check_data)
         sources.append(source)
         count = len(source.index)
         columns.append((first, count))

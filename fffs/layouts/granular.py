@@ -71,12 +71,17 @@ class DataSetFiles:
     ``spec_record`` is the number of the record that holds spec.json.
     """
 
-    def __init__(self, path: str) -> None:
-        """Raises MetadataError, SourceNotFoundError, ReadError: the data set is damaged, or cannot be read."""
+    def __init__(self, path: str, check_data: bool = True) -> None:
+        """check_data: as in ``open_bag``.
+
+        Raises:
+            MetadataError, SourceNotFoundError, ReadError: the data set is damaged, or cannot be read.
+
+        """
         self.path = path
         folders = data_set_folders(path) or find_shards(path)  # raises if there are no shards
         spec = specs.load_common(folders)
-        self.files, self.shards = open_shards(path, folders, spec)
+        self.files, self.shards = open_shards(path, folders, spec, check_data)
         self._first_rows = [0, *itertools.accumulate(shard.rows for shard in self.shards)]
         self._refs_files = [0, *itertools.accumulate(shard.files for shard in self.shards)][:-1]
         self.n = self._first_rows[-1]
@@ -96,12 +101,12 @@ class DataSetFiles:
         k = bisect.bisect_right(self._first_rows, number) - 1
         return self.shards[k], number - self._first_rows[k]
 
-    def refs(self, check_data: bool) -> list[RefsTable]:
-        """Load the blob numbers of all rows, per shard. check_data: verify checksums. Raises as ``refs_table.load``."""
+    def refs(self) -> list[RefsTable]:
+        """Load the blob numbers of all rows, per shard. Raises as ``refs_table.load``."""
         sequences = [key.type.sequence for key in self.keys]
         files = [self.files[k] for k in self._refs_files]
         pairs = zip(files, self.shards, strict=True)
-        return [refs_table.load(file, shard, sequences, check_data) for file, shard in pairs]
+        return [refs_table.load(file, shard, sequences) for file, shard in pairs]
 
     def most_nodes(self) -> int:
         """Return an upper bound of the nodes of its tree, from the sizes of its Bags alone."""
@@ -171,9 +176,8 @@ class _Parts:
         )
 
 
-def build(data: DataSetFiles, check_data: bool = True, keys: Sequence[KeyLayout] = ()) -> Tree:
-    """Build the tree of a data set. check_data: verify checksums of refs.bag, if there are any. keys: the keys of the
-    data set with the endings of their files; by default those of undecoded blobs.
+def build(data: DataSetFiles, keys: Sequence[KeyLayout] = ()) -> Tree:
+    """Build the tree of a data set. keys: with the endings of their files; by default those of undecoded blobs.
 
     Raises:
         MetadataError, RecordError: refs.bag is damaged.
@@ -189,7 +193,7 @@ def build(data: DataSetFiles, check_data: bool = True, keys: Sequence[KeyLayout]
     parts = _Parts()
     parts.add(0, _repeated(specs.NAME.encode(), 1), np.array([data.spec_record]))
     rows = parts.add(0, numbered(np.arange(data.n), digits_for(data.n), b""), None)
-    tables = data.refs(check_data)
+    tables = data.refs()
     for position, key in enumerate(keys or data.keys):
         first = np.concatenate([table.first[position] for table in tables])
         if not key.type.sequence:

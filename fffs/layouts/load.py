@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,10 +17,12 @@ from fffs.formats.sources import expand_sources, open_files
 from fffs.layouts import packed, plain, union
 from fffs.layouts.rows_view import RowsView
 from fffs.layouts.view import DecodedTreeView, TreeView, View
-from fffs.records.policy import ReadPolicy
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 from fffs.tree.tree import Tree
+
+if TYPE_CHECKING:
+    from fffs.layouts.granular import DataSetFiles
 
 Paths = PathLike | Sequence[PathLike]
 
@@ -44,9 +47,9 @@ def load_source(paths: Paths, suffix: str = "", check_data: bool = True, format:
 
     """
     names = _names(paths)
-    if path := _data_set(names, suffix, format):
-        return _load_data_set(path, check_data)
-    return _load_files(names, suffix, check_data, format)
+    if data := _open_data_set(names, suffix, check_data, format):
+        return _load_data_set(data)
+    return _load(_open(names, check_data, format), lambda files: _load_any(files, suffix))
 
 
 def load_packed(paths: Paths, check_data: bool = True) -> TreeView:
@@ -76,8 +79,8 @@ def load_records(paths: Paths, format: str | None = None) -> TreeView:
 
     """
     names = _names(paths)
-    if path := _data_set(names, "", format):
-        return _load_blobs(path)
+    if data := _open_data_set(names, "", True, format):
+        return _load_blobs(data)
     return _load(_open(names, True, format), lambda files: _load_plain(files, ""))
 
 
@@ -103,13 +106,12 @@ def load_shown(
 
     """
     names = _names(paths)
-    if path := _data_set(names, suffix, format):
-        return _show_data_set(path, check_data, decode)
-    if not decode:
-        return _load_files(names, suffix, check_data, format)
-    if suffix:
+    if data := _open_data_set(names, suffix, check_data, format):
+        return _show_data_set(data, decode)
+    if decode and suffix:
         raise UsageError("--suffix is only for records as they are stored; omit it or decode")
-    return _decode(_open(names, check_data, format), check_data)
+    files = _open(names, check_data, format)
+    return _decode(files) if decode else _load(files, lambda files: _load_any(files, suffix))
 
 
 # ---------------------------------------------------------------- record files
@@ -120,11 +122,7 @@ def _names(paths: Paths) -> list[str]:
     return [os.fsdecode(path) for path in given]
 
 
-def _load_files(names: list[str], suffix: str, check_data: bool, form: str | None) -> TreeView:
-    return _load(_open(names, check_data, form), lambda files: _load_any(files, suffix, check_data), check_data)
-
-
-def _load(files: list[SourceFile], layout: Callable[[list[SourceFile]], _Loaded], check_data: bool = True) -> TreeView:
+def _load(files: list[SourceFile], layout: Callable[[list[SourceFile]], _Loaded]) -> TreeView:
     with closed_on_error(files):
         loaded = layout(files)
     cut = tuple(
@@ -134,7 +132,7 @@ def _load(files: list[SourceFile], layout: Callable[[list[SourceFile]], _Loaded]
         if file.index.truncated
     )
     # This is the last step: from here on the store owns the files.
-    store = RecordStore(loaded.files, ReadPolicy(check=check_data))
+    store = RecordStore(loaded.files)
     return TreeView(loaded.tree, store, (*cut, *loaded.warnings), loaded.layout)
 
 
@@ -155,12 +153,12 @@ class _Loaded:
     warnings: tuple[str, ...] = ()
 
 
-def _load_any(files: list[SourceFile], suffix: str, check_data: bool) -> _Loaded:
+def _load_any(files: list[SourceFile], suffix: str) -> _Loaded:
     if not _all_packed(files):
         return _load_plain(files, suffix)
     if suffix:
         raise UsageError(f"{files[0].index.path}: a packed folder has its own names; omit --suffix")
-    return _load_packed(files, check_data)
+    return _load_packed(files)
 
 
 def _all_packed(files: list[SourceFile]) -> bool:
@@ -179,8 +177,8 @@ def _load_plain(files: list[SourceFile], suffix: str) -> _Loaded:
     return _Loaded(files, plain.build(n, suffix, mtime, files[0].index.path), "plain")
 
 
-def _load_packed(files: list[SourceFile], check_data: bool) -> _Loaded:
-    loaded = [packed.load(file, check_data) for file in files]
+def _load_packed(files: list[SourceFile]) -> _Loaded:
+    loaded = [packed.load(file) for file in files]
     files = [entry.file for entry in loaded]
     if len(loaded) == 1:
         return _Loaded(files, loaded[0].tree, "packed")
@@ -189,10 +187,10 @@ def _load_packed(files: list[SourceFile], check_data: bool) -> _Loaded:
     return _Loaded(files, tree, "union", lines)
 
 
-def _decode(files: list[SourceFile], check_data: bool) -> View:
+def _decode(files: list[SourceFile]) -> View:
     from fffs.layouts.messages import MessageRows
 
-    store = RecordStore(files, ReadPolicy(check=check_data))
+    store = RecordStore(files)
     with closed_on_error((store,)):
         return RowsView(MessageRows(files, store), store)
 
@@ -200,53 +198,47 @@ def _decode(files: list[SourceFile], check_data: bool) -> View:
 # ---------------------------------------------------------------- data sets
 
 
-def _data_set(names: list[str], suffix: str, form: str | None) -> str:
-    """Return the data set that is named, or "". With a format, "": all formats are those of record files."""
-    if form is not None:
-        return ""
+def _open_data_set(names: list[str], suffix: str, check_data: bool, form: str | None) -> DataSetFiles | None:
+    """Open the data set that is named, if one is. With a format, none is: all formats are those of record files."""
     folders = [name for name in names if os.path.isdir(name)]
-    if not folders:
-        return ""  # importing granular takes as long as opening a large pack, so it is imported for folders only
+    if form is not None or not folders:
+        return None  # importing granular takes as long as opening a large pack, so it is imported for folders only
     from fffs.granular.shards import data_set_folders
+    from fffs.layouts.granular import DataSetFiles
 
     sets = [name for name in folders if data_set_folders(name)]
     if sets and len(names) > 1:
         raise UsageError(f"{sets[0]}: a granular data set can only be opened alone")
     if sets and suffix:
         raise UsageError(f"{sets[0]}: a granular data set has its own names; omit --suffix")
-    return sets[0] if sets else ""
+    return DataSetFiles(sets[0], check_data) if sets else None
 
 
-def _load_data_set(path: str, check_data: bool) -> TreeView:
+def _load_data_set(data: DataSetFiles) -> TreeView:
     from fffs.layouts import granular
 
-    data = granular.DataSetFiles(path)
     with closed_on_error(data.files):
-        tree = granular.build(data, check_data)
-    return TreeView(tree, RecordStore(data.files, ReadPolicy(check=check_data)), layout="granular")
+        tree = granular.build(data)
+    return TreeView(tree, RecordStore(data.files), layout="granular")
 
 
-def _load_blobs(path: str) -> TreeView:
-    """Open a data set with all records of all its Bags as numbered files."""
-    from fffs.layouts import granular
-
-    data = granular.DataSetFiles(path)
+def _load_blobs(data: DataSetFiles) -> TreeView:
+    """Show all records of all Bags of a data set as numbered files."""
     with closed_on_error(data.files):
         loaded = _load_plain(data.files, "")
     return TreeView(loaded.tree, RecordStore(data.files), layout=loaded.layout)
 
 
-def _show_data_set(path: str, check_data: bool, decode: bool | None) -> View:
+def _show_data_set(data: DataSetFiles, decode: bool | None) -> View:
     from fffs.layouts import granular, granular_rows
 
-    data = granular.DataSetFiles(path)
     arrays, numbers = decode is not False, decode is True
     warnings: tuple[str, ...] = ()
-    store = RecordStore(data.files, ReadPolicy(check=check_data))
+    store = RecordStore(data.files)
     with closed_on_error((store,)):
         if data.fits_a_tree():
             try:
-                tree = granular.build(data, check_data, granular_rows.shown_keys(data, arrays, numbers))
+                tree = granular.build(data, granular_rows.shown_keys(data, arrays, numbers))
                 decoded = granular_rows.decoded_files(data, tree, store, arrays, numbers)
                 return DecodedTreeView(tree, store, decoded) if decoded else TreeView(tree, store)
             except (MetadataError, RecordError) as error:  # some rows are damaged: RowsView can show the others

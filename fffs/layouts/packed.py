@@ -10,7 +10,6 @@ import numpy as np
 from fffs.errors import ChecksumError, FormatError, MetadataError, UnsupportedError
 from fffs.formats.table import format_of
 from fffs.records.index import RecordIndex
-from fffs.records.policy import ReadPolicy
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 from fffs.tree import packed_pickle, trailer
@@ -39,7 +38,7 @@ def _read(file: SourceFile, start: int, size: int) -> bytes:
     return file.file.read_bytes(int(file.index.starts[-1]) + start, size)
 
 
-def load(file: SourceFile, check_data: bool = True) -> Packed:
+def load(file: SourceFile) -> Packed:
     """Load the tree of a packed folder, from the trailer, or from the pickle if ffrecord wrote the file.
 
     Raises:
@@ -58,7 +57,7 @@ def load(file: SourceFile, check_data: bool = True) -> Packed:
     # Check this before memory is allocated for the whole record: in a sparse file, a record can have any size.
     if _read(file, len(packed_pickle.MAGIC), 1) != packed_pickle.PROTO:
         raise MetadataError(f"{index.path}: the tree of the packed folder is damaged: it does not begin like a pickle")
-    store = RecordStore([file], ReadPolicy(check=check_data), closes_files=False)
+    store = RecordStore([file], closes_files=False)
     try:
         data = store.read_one(len(index) - 1)
     except ChecksumError as error:

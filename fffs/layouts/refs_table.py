@@ -12,7 +12,6 @@ from fffs.errors import MetadataError, RecordError
 from fffs.files.file import UInt8Array
 from fffs.granular import refs
 from fffs.granular.shards import Shard
-from fffs.records.policy import ReadPolicy
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 
@@ -32,14 +31,13 @@ class RefsTable:
     count: list[Int64Array]
 
 
-def load(file: SourceFile, shard: Shard, sequences: Sequence[bool], check_data: bool = True) -> RefsTable:
+def load(file: SourceFile, shard: Shard, sequences: Sequence[bool]) -> RefsTable:
     """Load the blob numbers of all rows of a shard.
 
     Args:
         file: the shard's refs.bag, if it has one.
         shard: the shard.
         sequences: for each key, whether it is a sequence.
-        check_data: verify checksums, if there are any.
 
     Raises:
         RecordError: a row is damaged, or refers to blobs that do not exist.
@@ -53,7 +51,7 @@ def load(file: SourceFile, shard: Shard, sequences: Sequence[bool], check_data: 
     _refuse_long(file, len(sequences))
     first = [np.empty(shard.rows, np.int64) for _ in sequences]
     count = [np.empty(shard.rows, np.int64) for _ in sequences]
-    store = RecordStore([file], ReadPolicy(check=check_data), closes_files=False)
+    store = RecordStore([file], closes_files=False)
     try:
         for begin in range(0, shard.rows, STEP):
             part = range(begin, min(begin + STEP, shard.rows))

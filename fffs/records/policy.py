@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 
 @dataclass(frozen=True)
 class ReadPolicy:
     """How a store reads records. Immutable; a store replaces its policy as a whole.
 
-    ``check``: compare checksums, if there are any. ``direct``: bypass the page cache for batches, if all files support
-    it. ``around``: read the whole aligned block of so many bytes when a record must come from a disk; 0: only the
-    record.
+    ``check``: compare checksums, if there are any; as the files were opened. ``direct``: bypass the page cache for
+    batches, if all files support it. ``around``: read the whole aligned block of so many bytes when a record must come
+    from a disk; 0: only the record.
     """
 
     check: bool = True
     direct: bool = False
     around: int = 0
-
-
-CHECKED: Final = ReadPolicy()
-"""The default."""

@@ -13,10 +13,14 @@ from fffs.records.index import RecordIndex
 
 @dataclass(frozen=True)
 class SourceFile(Closing):
-    """An open file and its index, which was loaded after the file's status. Owns the file."""
+    """An open file and its index, which was loaded after the file's status. Owns the file.
+
+    ``check``: stores compare records with their checksums, if there are any.
+    """
 
     file: File
     index: RecordIndex
+    check: bool = True
 
     @functools.cached_property
     def stamp(self) -> Any:

@@ -24,7 +24,7 @@ from fffs.native.engine import CHECK_NONE
 from fffs.records.batch_reader import BatchReader
 from fffs.records.identity import Identity, identify
 from fffs.records.joined_index import JoinedIndex
-from fffs.records.policy import CHECKED, ReadPolicy
+from fffs.records.policy import ReadPolicy
 from fffs.records.ranges import RangeReader
 from fffs.records.source_file import SourceFile
 
@@ -81,11 +81,11 @@ class RecordStore(Shared):
     reader above it opens the files again. ``use_direct`` and ``use_blocks`` replace ``policy``.
     """
 
-    def __init__(self, files: Sequence[SourceFile], policy: ReadPolicy = CHECKED, *, closes_files: bool = True) -> None:
+    def __init__(self, files: Sequence[SourceFile], *, closes_files: bool = True) -> None:
         """closes_files=False: the files are borrowed, and stay open when the store is closed."""
         self._index = JoinedIndex(files)
         self.files, self.n = self._index.files, self._index.n
-        self.policy = policy
+        self.policy = ReadPolicy(check=all(file.check for file in files))
         self._batches = BatchReader(self._index)
         self._ranges = RangeReader(self.files)
         self._local = all(file.file.descriptor >= 0 for file in self.files)

@@ -12,11 +12,12 @@ import struct
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from builders import MAGIC
-from inside import LocalFile, ReadPolicy, RecordStore, Tree, TreeView, load_source, verify
+from inside import LocalFile, RecordStore, Tree, TreeView, load_source, verify
 from inside import load_ffrecord_index as load_index
 
 from fffs import FileReader, LegacyFileWarning, PackedFolder
@@ -125,8 +126,8 @@ def check_records(
     rows = list(zip(*expected, strict=True))
     assert store.n == len(rows)
     states = [state(data, *row, checksum) for row in rows]
-    unverified = RecordStore(store.files, ReadPolicy(check=False), closes_files=False)
-    store = RecordStore(store.files, closes_files=False)
+    unverified = RecordStore([replace(file, check=False) for file in store.files], closes_files=False)
+    store = RecordStore([replace(file, check=True) for file in store.files], closes_files=False)
     for k in sample(range(len(rows))):
         start, end, _ = rows[k]
         whole = data[start:end] if states[k] == GOOD else states[k]
