@@ -119,12 +119,30 @@ def test_two_writers_of_one_pair_never_mix_it(tmp_path: Path, monkeypatch: pytes
 def test_a_name_that_another_process_keeps_locked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = bag_of(tmp_path / "x.bag", OLD)
     monkeypatch.setattr(pair, "PATIENCE", 0.0)
-    with AtomicFile(path) as file, pair.only_writer(file):
+    with pair.only_writer(str(path)):
         with pytest.raises(WriteError, match=r"x.bag: cannot write .another process is putting a file in place"):
             fffs.convert(bag_of_ffr(tmp_path), path, layout="v3", force=True)
         assert records_of(bag_of(tmp_path / "other.bag", NEW)) == NEW
     assert records_of(path) == OLD
     assert not [name for name in os.listdir(tmp_path) if name.endswith("-tmp")]
+
+
+def test_an_appender_waits_for_a_replacement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, opened = bag_of(tmp_path / "x.bag", OLD), []
+    appender = threading.Thread(target=lambda: opened.append(granular.BagWriter(path, layout="v3")))
+
+    def begin() -> None:
+        assert not path.exists()
+        appender.start()
+        appender.join(0.3)
+        assert appender.is_alive(), "it must wait"
+
+    before(monkeypatch, AtomicFile, "commit", begin, at=2)
+    bag_of(path, NEW)
+    appender.join()
+    opened[0].append(b"appended")
+    opened[0].close()
+    assert records_of(path) == [*NEW, b"appended"]
 
 
 def test_a_file_in_place_does_not_look_as_if_it_were_appended_to(

@@ -13,7 +13,7 @@ from fffs.base.descriptors import above_standard
 from fffs.base.failures import writing
 from fffs.errors import WriteError
 from fffs.files.aside import Aside
-from fffs.files.atomic import IN_PLACE, AtomicFile, sync_place
+from fffs.files.atomic import IN_PLACE, PLACE, AtomicFile, sync_place
 from fffs.files.dirfd import close
 from fffs.files.file_systems import has_inode_numbers
 from fffs.files.temporary import close_locked, is_named, lock, lock_name
@@ -26,8 +26,8 @@ PAUSE = 0.01
 
 
 @contextlib.contextmanager
-def only_writer(file: AtomicFile) -> Iterator[None]:
-    """Hold the lock of a new file's name, which every writer of a pair takes to put files in place. Sync them before.
+def only_writer(path: str) -> Iterator[None]:
+    """Hold the lock of a name: every writer of a pair takes that of its last file to put files in place.
 
     The lock is that of a file of its own, with the name of a temporary file of the target: if this process is killed,
     the next writer removes it. A lock of the folder would make all writers of a large data set wait for each other.
@@ -37,12 +37,14 @@ def only_writer(file: AtomicFile) -> Iterator[None]:
         WriteError: another process holds the lock for PATIENCE seconds.
 
     """
-    folder, target = file.locate()
+    parent, target = os.path.split(os.fsencode(path))
+    with writing(path):
+        folder = above_standard(os.open(parent or b".", PLACE))
     try:
         name, end, owner = lock_name(target), time.monotonic() + PATIENCE, os.getpid()
         while (fd := _try_lock(folder, name)) is None:
             if time.monotonic() > end:
-                raise WriteError(errno.EAGAIN, file.path, "another process is putting a file in place there")
+                raise WriteError(errno.EAGAIN, path, "another process is putting a file in place there")
             time.sleep(PAUSE)
         try:
             yield
@@ -141,7 +143,8 @@ class _Exchange:
         whose name is taken.
         """
         with contextlib.suppress(OSError):  # after an interrupt, the rename may be done although ``in_place`` is False
-            if os.path.samestat(os.stat(self._name, dir_fd=self._folder, follow_symlinks=False), self._identity):
+            now = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
+            if os.path.samestat(now, self._identity) or (self.new.in_place and not has_inode_numbers(self._folder)):
                 os.unlink(self._name, dir_fd=self._folder)
         kept = self._old.bring_back()
         return os.path.join(os.path.dirname(self.new.path), kept) if kept else ""

@@ -92,7 +92,7 @@ class NewBag(RecordWriter):
             for file in filter(None, (self._file, self._table)):
                 file.sync()
             # While a pair of files is put in place, no other writer may do so, in any layout.
-            with only_writer(self._file):
+            with only_writer(self.fname):
                 refuse_target(self.fname, "v1" if self._table is None else "v3")
                 if self._table is None:
                     super()._commit()

@@ -18,6 +18,7 @@ from fffs.errors import MetadataError, UsageError, WriteError, WriterError
 from fffs.files.atomic import forget_checksums, sync_folder
 from fffs.files.file_systems import has_inode_numbers
 from fffs.files.local import LocalFile
+from fffs.files.pair import only_writer
 from fffs.files.pwrite import NewFile, write_at
 from fffs.files.rights import rights_of
 from fffs.files.temporary import close_locked, lock
@@ -114,6 +115,11 @@ class AppendedBag:
     def _open(self) -> None:
         if not self.path.endswith(SUFFIX):
             raise UsageError(f"{self.path}: the name of a Bag must end in {SUFFIX}")
+        # While a Bag is replaced, neither of its files exists: this would make new ones, which would then be replaced.
+        with only_writer(self.path):
+            self._open_files()
+
+    def _open_files(self) -> None:
         has_table, has_records = os.path.lexists(self.table), os.path.lexists(self.path)
         if has_table and not has_records:
             raise MetadataError(f"{self.table}: this table exists, but {self.path} with the records is missing")
