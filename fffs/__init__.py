@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fffs import errors
+from fffs.base.importing import importing as _importing
 from fffs.version import __version__
 
 if TYPE_CHECKING:
@@ -61,11 +62,13 @@ _MODULES = ("granular", "mount", "ofrecord", "tfrecord", "torch", "utils")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"fffs.{name}")
-    if name not in _HOMES:
+    if name not in _MODULES and name not in _HOMES:
         raise AttributeError(f"module 'fffs' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    with _importing:
+        module = importlib.import_module(_HOMES.get(name) or f"fffs.{name}")
+    if name in _MODULES:
+        return module
+    value = getattr(module, name)
     globals()[name] = value
     return value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from fffs.base.importing import importing
 from fffs.base.paths import PathLike
 from fffs.formats.bag import COMPRESSED
 from fffs.reader import FileReader
@@ -44,14 +45,17 @@ def open(  # called as fffs.open
         return FileReader(path, check_data, format=format)
     name = os.fsdecode(path)
     if os.path.isdir(name):
-        from fffs.granular.shards import data_set_folders
+        with importing:
+            from fffs.granular.shards import data_set_folders
 
         if folders := data_set_folders(name):
-            from fffs.granular import DatasetReader, ShardedDatasetReader
+            with importing:
+                from fffs.granular import DatasetReader, ShardedDatasetReader
 
             return (DatasetReader if folders == [name] else ShardedDatasetReader)(name, check_data=check_data)
     elif name.endswith(COMPRESSED):
-        from fffs.granular import BagReader
+        with importing:
+            from fffs.granular import BagReader
 
         return BagReader(name, check_data=check_data)
     return FileReader(path, check_data)

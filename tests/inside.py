@@ -45,8 +45,8 @@ fffs.granular.refs
 fffs.layouts.refs_table
 fffs.layouts.rows
 fffs.files.pair
+fffs.formats.sources=formats_sources
 fffs.packing.sidecars
-fffs.formats.sources
 fffs.cli.commands.stat=stat_command
 fffs.formats.streams
 fffs.files.temporary

@@ -40,6 +40,7 @@ from engine_model import (
 from inside import engine, lib
 
 import fffs
+from fffs import granular
 from fffs.errors import ClosedError
 
 pytest_plugins = ("engine_fixtures",)
@@ -609,3 +610,49 @@ def test_a_child_of_fork_cannot_write_into_or_publish_what_its_parent_writes(tmp
     """
     out = run_script(tmp_path, tmp_path / "written", code)
     assert out.splitlines() == ["True", "True", "False", "[b'first', b'second']"]
+
+
+@pytest.mark.parametrize("name", ["x.ffr", "x.bag", "data"])
+def test_a_child_that_is_forked_while_another_thread_first_opens_something_reads(tmp_path: Path, name: str) -> None:
+    """Opening imports. A child would wait for ever for the lock of an import that a thread of its parent had begun."""
+    path = tmp_path / name
+    if name == "data":
+        with granular.DatasetWriter(path, {"a": "bytes"}) as writer:
+            writer.append({"a": b"0"})
+    else:
+        with fffs.FileWriter(tmp_path / "x.ffr", 1) as file:
+            file.write_one(b"0")
+        if name == "x.bag":
+            fffs.convert(tmp_path / "x.ffr", path)
+    code = """
+import os, sys, threading, time, fffs
+begun = threading.Event()
+class Slow:
+    "Makes each import of a module of the package take a moment."
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("fffs."):
+            begun.set()
+            time.sleep(0.002)
+sys.meta_path.insert(0, Slow())
+def read():
+    with fffs.open(sys.argv[1]) as reader:
+        reader.read_one(0)
+thread = threading.Thread(target=read)
+thread.start()
+begun.wait()
+time.sleep(float(sys.argv[2]))
+if (child := os.fork()) == 0:
+    read()
+    os._exit(0)
+for _ in range(3000):
+    if os.waitpid(child, os.WNOHANG)[0]:
+        break
+    time.sleep(0.01)
+else:
+    os.kill(child, 9)
+    sys.exit("the child hangs")
+thread.join()
+"""
+    for delay in ("0", "0.03", "0.1"):
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, path, delay]
+        subprocess.run(command, timeout=120, check=True)

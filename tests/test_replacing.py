@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import AtomicFile, LocalFile, Sources, atomic, keep_checksums, pair
+from inside import AtomicFile, LocalFile, Sources, atomic, formats_sources, keep_checksums, pair
 
 import fffs
 from fffs import granular
@@ -297,7 +297,7 @@ def test_checksums_of_a_file_that_is_replaced_meanwhile_are_not_left(
 ) -> None:
     path = bag_of(tmp_path / "x.bag", OLD, "v1")
     for at in (1, 2):  # before the sidecar is in place, and after
-        before(monkeypatch, LocalFile, "is_named", lambda: bag_of(path, OLD, "v1"), at=at + 1)
+        before(monkeypatch, LocalFile, "is_named", lambda: bag_of(path, OLD, "v1"), at=at + 2)
         with pytest.raises(SourceChangedError, match="while its checksums were computed"):
             keep_checksums(path)
         monkeypatch.undo()
@@ -382,6 +382,48 @@ def test_an_interrupt_at_a_rename_touches_no_folder_that_is_closed(
     assert not [name for name in os.listdir(tmp_path) if name.endswith("-tmp")]
 
 
+@pytest.mark.parametrize("layout", ["v1", "v3"])
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_bag_that_is_replaced_before_its_checksums_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, kept: bool
+) -> None:
+    path = bag_of(tmp_path / "x.bag", OLD, layout)
+    keep_checksums(path)
+
+    def replace() -> None:
+        bag_of(path, [record.upper() for record in OLD], layout)
+        if kept:
+            keep_checksums(path)
+
+    before(monkeypatch, formats_sources, "with_checksums", replace)
+    with fffs.open(path) as reader:
+        assert [bytes(record) for record in reader.read(range(reader.n))] == [record.upper() for record in OLD]
+        assert (reader.index().checksums is not None) == kept
+
+
+def test_a_killed_replacement_leaves_the_old_files_to_its_user(tmp_path: Path) -> None:
+    path, source = bag_of(tmp_path / "x.bag", OLD), bag_of_ffr(tmp_path)
+    table = (tmp_path / "x.idx").read_bytes()
+    code = (
+        "import os, sys, fffs\n"
+        "from fffs.files.atomic import AtomicFile\n"
+        "real, calls = AtomicFile.commit, []\n"
+        "def commit(file):\n"
+        "    calls.append(1)\n"
+        "    os._exit(9) if len(calls) == 2 else real(file)\n"
+        "AtomicFile.commit = commit\n"
+        "fffs.convert(sys.argv[1], sys.argv[2], layout='v3', force=True)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, source, path], check=False).returncode == 9
+    assert not path.exists()
+    assert records_of(bag_of(path, NEW)) == NEW
+    (old,), (old_table,) = tmp_path.glob("x.bag.*.old"), tmp_path.glob("x.idx.*.old")
+    old_table.rename(tmp_path / "y.idx")
+    old.rename(tmp_path / "y.bag")
+    assert (tmp_path / "y.idx").read_bytes() == table
+    assert records_of(tmp_path / "y.bag") == OLD
+
+
 # ---------------------------------------------------------------- children of fork
 
 
@@ -431,7 +473,8 @@ def test_an_old_file_that_cannot_be_removed_does_not_come_back(
         patched.setattr(os, "unlink", unlink)
         bag_of(path, NEW)
     assert records_of(path) == NEW
-    (left,) = [name for name in os.listdir(tmp_path) if name.endswith("-tmp")]
+    (left,) = [name for name in os.listdir(tmp_path) if name.endswith(("-tmp", ".old"))]
     assert (tmp_path / left).stat().st_ino == inode
+    assert left.endswith("-tmp") == (kept == "x.bag.fffs-crc"), "the next writer removes nothing but checksums"
     assert records_of(bag_of(path, OLD)) == OLD
     assert not [name for name in os.listdir(tmp_path) if name.endswith("-tmp")]

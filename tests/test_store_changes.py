@@ -30,7 +30,6 @@ from inside import (
     lib,
     load_records,
     load_source,
-    sources,
 )
 
 import fffs
@@ -283,7 +282,7 @@ def test_a_touch_counts_as_a_change_of_a_file_without_checksums(how: str, tmp_pa
         READS[how](reader)
 
 
-@pytest.mark.parametrize(("module", "name"), [(sources, "part-0"), (bag_reader, "x.bag")], ids=["file", "bag"])
+@pytest.mark.parametrize(("module", "name"), [(formats_sources, "part-0"), (bag_reader, "x.bag")], ids=["file", "bag"])
 def test_a_change_between_the_index_and_the_first_record_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
@@ -302,11 +301,11 @@ def test_a_change_between_the_index_and_the_first_record_is_found(
         return finish(file, index)
 
     monkeypatch.setattr(module, "with_checksums", overwritten)
-    with fffs.FileReader(path) if module is sources else fffs.granular.BagReader(path) as opened:
+    with fffs.FileReader(path) if module is formats_sources else fffs.granular.BagReader(path) as opened:
         for _ in range(2):
             with pytest.raises(SourceChangedError, match=name):
                 opened.read([0])
-        if module is sources:
+        if module is formats_sources:
             with pytest.raises(SourceChangedError, match=name):
                 opened.read_range(0, 0, 10)
 

@@ -11,14 +11,15 @@ from fffs.files.temporary import close_locked, is_there, lock, rename_new, tempo
 
 
 class Aside:
-    """A file in an open folder; ``move`` gives it a temporary name. Not thread-safe.
+    """A file in an open folder; ``move`` gives it another name. Not thread-safe.
 
-    If the process is killed, the next writer of the target removes the file, like all temporary files. A shared lock
-    keeps other writers from doing so before ``close``.
+    With a ``target``, the other name is temporary: if the process is killed, the next writer of the target removes the
+    file. A shared lock keeps other writers from doing so before ``close``. Without one, a killed process leaves the
+    file as ``NAME.XXXXXX.old``, which nobody removes.
     """
 
-    def __init__(self, folder: int, name: bytes, target: bytes) -> None:
-        """folder: the caller's. target: the file whose writers remove leftovers; often ``name`` itself."""
+    def __init__(self, folder: int, name: bytes, target: bytes | None = None) -> None:
+        """folder: the caller's."""
         self._folder, self._name, self._target = folder, name, target
         self._temporary = b""
         self._fd = -1
@@ -30,10 +31,11 @@ class Aside:
         if not is_there(self._folder, self._name):
             return False
         with contextlib.suppress(OSError):  # a symbolic link cannot be locked, and is never removed as a leftover
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            self._fd = os.open(self._name, flags, dir_fd=self._folder)
-            lock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        self._temporary = temporary_name(self._target)
+            if self._target is not None:
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                self._fd = os.open(self._name, flags, dir_fd=self._folder)
+                lock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        self._temporary = self._old_name() if self._target is None else temporary_name(self._target)
         self._moved = True  # before the rename: an interrupt may be raised when it is done
         try:
             os.rename(self._name, self._temporary, src_dir_fd=self._folder, dst_dir_fd=self._folder)
@@ -51,15 +53,20 @@ class Aside:
         if not self._moved:
             return ""
         self._moved = False
-        for name in (self._name, self._name + b".%b.old" % secrets.token_hex(3).encode()):
+        for name in (self._name, self._old_name()):
             try:
                 rename_new(self._folder, self._temporary, name)
             except FileNotFoundError:  # interrupted before it was moved
                 return ""
             except OSError:  # such as: another program has made a file of that name meanwhile
-                continue
-            return "" if name == self._name else os.fsdecode(name)
+                if self._target is None:
+                    break
+            else:
+                return "" if name == self._name else os.fsdecode(name)
         return os.fsdecode(self._temporary)
+
+    def _old_name(self) -> bytes:
+        return self._name[:240] + b".%b.old" % secrets.token_hex(3).encode()
 
     def remove(self) -> None:
         """Remove the file if it was moved, when the new one is in place. The next writer removes what cannot be."""

@@ -38,16 +38,17 @@ IN_PLACE = "it is complete and in place, but a power failure may undo that"
 class AtomicFile:
     """A new file at ``path``. ``commit`` puts it in place; ``discard``, or the end of the with-block, removes it.
 
-    ``fd`` is open for reading and writing and belongs to this object; report writes to ``write_back``. The new file
-    gets the permissions of the file that it replaces, otherwise those of the umask. Not thread-safe, but several
-    threads may pwrite to ``fd``. After fork, only the process that made the object may commit or discard.
+    ``name`` is its name in its folder. ``fd`` is open for reading and writing and belongs to this object; report writes
+    to ``write_back``. The new file gets the permissions of the file that it replaces, otherwise those of the umask. Not
+    thread-safe, but several threads may pwrite to ``fd``. After fork, only the process that made the object may commit
+    or discard.
     """
 
     def __init__(self, path: PathLike, beside: int | None = None) -> None:
         """beside: an open file that this one belongs to; the new file gets its permissions."""
         self.path = os.fsdecode(path)
-        folder, self._name = os.path.split(os.fsencode(path))
-        if not self._name:
+        folder, self.name = os.path.split(os.fsencode(path))
+        if not self.name:
             raise UsageError(f"{self.path}: is the name of a folder; name a file")
         if os.path.isdir(self.path) and not os.path.islink(self.path):
             raise WriteError(errno.EISDIR, self.path)
@@ -55,11 +56,11 @@ class AtomicFile:
         with writing(self.path):
             self._folder = above_standard(os.open(folder or b".", PLACE))
             try:
-                remove_leftover_files(self._folder, self._name)
+                remove_leftover_files(self._folder, self.name)
                 self._mode = new_mode(0o666)
-                self._replaced = rights_at(self._folder, self._name, stat.S_IFREG)
+                self._replaced = rights_at(self._folder, self.name, stat.S_IFREG)
                 self._beside = None if beside is None else rights_of(beside, 0o666)
-                self.fd, self._temporary = create_locked_file(self._folder, self._name)
+                self.fd, self._temporary = create_locked_file(self._folder, self.name)
             except BaseException:
                 close(self._folder)
                 raise
@@ -70,9 +71,9 @@ class AtomicFile:
         self.replaces = True
         """Whether ``commit`` replaces a file of that name; otherwise it fails if there is one."""
 
-    def locate(self) -> tuple[int, bytes]:
-        """Return a new descriptor of its folder, and its name there. Raises OSError."""
-        return duplicate(self._folder), self._name
+    def open_folder(self) -> int:
+        """Return a new descriptor of its folder. Raises OSError."""
+        return duplicate(self._folder)
 
     def reread(self) -> LocalFile:
         """Open what was written so far for reading, from the disk instead of the page cache. The caller closes it.
@@ -96,7 +97,7 @@ class AtomicFile:
 
         """
         refuse_child(self._owner, self.path)
-        checksums = Aside(self._folder, self._name + CHECKSUMS.encode(), self._name)
+        checksums = Aside(self._folder, self.name + CHECKSUMS.encode(), self.name)
         try:
             self._give_rights()
             os.fsync(self.fd)
@@ -104,7 +105,7 @@ class AtomicFile:
             self._take_name()
             self.in_place = True
             with contextlib.suppress(OSError):  # those that were written for the old file since it was looked for them
-                forget_checksums(self._name, self._folder)
+                forget_checksums(self.name, self._folder)
             # Keeps the file from being taken for a leftover; an exclusive lock would say that it is appended to.
             with contextlib.suppress(OSError):
                 lock(self.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -114,7 +115,7 @@ class AtomicFile:
             taken = isinstance(error, FileExistsError) and not self.replaces
             raise WriteError(error.errno, self.path, "another process made it meanwhile" if taken else "") from error
         except BaseException:  # an interrupt: the caller may think that there is nothing to discard any more
-            if is_named(self._folder, self._name, self.fd):
+            if is_named(self._folder, self.name, self.fd):
                 checksums.remove()
             else:
                 checksums.bring_back()
@@ -132,13 +133,13 @@ class AtomicFile:
     def _take_name(self) -> None:
         folder = self._folder
         if self.replaces:
-            os.rename(self._temporary, self._name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.rename(self._temporary, self.name, src_dir_fd=folder, dst_dir_fd=folder)
         else:
-            rename_new(folder, self._temporary, self._name)
+            rename_new(folder, self._temporary, self.name)
 
     def _give_rights(self) -> None:
         """Give the new file the current permissions of the old one, or its last known ones if it was removed."""
-        if rights := self._beside or rights_at(self._folder, self._name, stat.S_IFREG) or self._replaced:
+        if rights := self._beside or rights_at(self._folder, self.name, stat.S_IFREG) or self._replaced:
             rights.give(self.fd, self._mode)
         else:
             set_mode(self.fd, self._mode)

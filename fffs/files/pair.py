@@ -86,7 +86,8 @@ def commit_pair(first: AtomicFile, last: AtomicFile) -> None:
     Both old files are moved aside before a new one takes a name, ``last``'s first, and each step is on the disk before
     the next. So a crash leaves, under these two names, both old files, both new ones, or no file ``last``; never an old
     file beside a new one, which would look like a valid pair. Call this in ``only_writer``: two concurrent writers
-    could mix their files. Both files are synced already, so the remaining steps are renames, which rarely fail.
+    could mix their files. Both files are in one folder, and synced already: the remaining steps are renames, which
+    rarely fail.
 
     Raises:
         WriteError: both old files have their names again, or the message names those that have not; or both new files
@@ -94,8 +95,12 @@ def commit_pair(first: AtomicFile, last: AtomicFile) -> None:
 
     """
     try:
-        with _Exchange(first) as one, _Exchange(last) as other:
-            _replace(one, other)
+        folder = last.open_folder()
+        try:
+            with _Exchange(first, folder) as one, _Exchange(last, folder) as other:
+                _replace(one, other)
+        finally:
+            close(folder)
     finally:
         first.discard()
         last.discard()
@@ -120,13 +125,13 @@ def _replace(first: _Exchange, last: _Exchange) -> None:
 
 
 class _Exchange:
-    """A new file and the old one of the same name, for the length of a with-block."""
+    """A new file and the old one of the same name, for the length of a with-block. folder: the caller's."""
 
-    def __init__(self, new: AtomicFile) -> None:
+    def __init__(self, new: AtomicFile, folder: int) -> None:
         self.new = new
         self._identity = os.fstat(new.fd)
-        self._folder, self._name = new.locate()
-        self._old = Aside(self._folder, self._name, self._name)
+        self._folder, self._name = folder, new.name
+        self._old = Aside(folder, new.name)
 
     def move_aside(self) -> bool:
         """Move the old file aside. Returns False if there is none. Raises WriteError."""
@@ -156,4 +161,3 @@ class _Exchange:
         if self.new.in_place:
             self._old.remove()
         self._old.close()
-        close(self._folder)

@@ -7,6 +7,7 @@ import importlib
 import sys
 from typing import Any
 
+from fffs.base.importing import importing
 from fffs.errors import UsageError
 
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
@@ -22,7 +23,8 @@ def library(name: str, what: str) -> Any:
 
     """
     try:
-        return importlib.import_module(name)
+        with importing:
+            return importlib.import_module(name)
     except ImportError:
         package = PACKAGES.get(name, name)
         raise UsageError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fffs.base.importing import importing
 from fffs.base.paths import PathLike
 from fffs.base.withblock import closed_on_error
 from fffs.errors import FormatError, MetadataError, RecordError, SourceNotFoundError, UsageError
@@ -188,7 +189,8 @@ def _load_packed(files: list[SourceFile]) -> _Loaded:
 
 
 def _decode(files: list[SourceFile]) -> View:
-    from fffs.layouts.messages import MessageRows
+    with importing:
+        from fffs.layouts.messages import MessageRows
 
     store = RecordStore(files)
     with closed_on_error((store,)):
@@ -203,8 +205,9 @@ def _open_data_set(names: list[str], suffix: str, check_data: bool, form: str | 
     folders = [name for name in names if os.path.isdir(name)]
     if form is not None or not folders:
         return None  # importing granular takes as long as opening a large pack, so it is imported for folders only
-    from fffs.granular.shards import data_set_folders
-    from fffs.layouts.granular import DataSetFiles
+    with importing:
+        from fffs.granular.shards import data_set_folders
+        from fffs.layouts.granular import DataSetFiles
 
     sets = [name for name in folders if data_set_folders(name)]
     if sets and len(names) > 1:
@@ -230,7 +233,8 @@ def _load_blobs(data: DataSetFiles) -> TreeView:
 
 
 def _show_data_set(data: DataSetFiles, decode: bool | None) -> View:
-    from fffs.layouts import granular, granular_rows
+    with importing:
+        from fffs.layouts import granular, granular_rows
 
     arrays, numbers = decode is not False, decode is True
     warnings: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from fffs.errors import MetadataError
+from fffs.errors import MetadataError, SourceChangedError
 from fffs.files.atomic import CHECKSUMS
 from fffs.files.file import File
 from fffs.native import engine
@@ -41,11 +41,28 @@ def with_checksums(file: File, index: RecordIndex) -> RecordIndex:
 
     Raises:
         MetadataError: the sidecar is damaged, or does not match the current file.
+        SourceChangedError: the file was replaced meanwhile.
         ReadError: the sidecar cannot be read.
 
     """
     if index.check != CHECK_NONE:
         return index
+    try:
+        found = _find(file, index)
+    except MetadataError:
+        _refuse_replaced(file)
+        raise
+    _refuse_replaced(file)
+    return found
+
+
+def _refuse_replaced(file: File) -> None:
+    """Raise SourceChangedError if a new file, with a new sidecar or none, may have taken the name meanwhile."""
+    if not file.is_named():
+        raise SourceChangedError(f"{file.name}: it was replaced while it was opened; open it again")
+
+
+def _find(file: File, index: RecordIndex) -> RecordIndex:
     sidecar = file.open_beside(index.path + CHECKSUMS)
     if sidecar is None:
         return index
