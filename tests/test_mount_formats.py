@@ -658,7 +658,7 @@ def test_a_damaged_row_is_a_folder_that_cannot_be_listed(tmp_path: Path, decodin
     assert contents(mounted / "000000") == {"k.txt": b"b", "s/000000.txt": b"x", "s/000001.txt": b"y"}
     with pytest.raises(OSError, match="Input/output"):
         os.listdir(mounted / "000001")
-    assert len(trouble(decoding)) == 2, "one when it is mounted, and one when somebody looks"
+    assert len(trouble(decoding)) == 2, "one when it is mounted, and one when it is read"
 
 
 def test_rows_that_share_their_blobs_are_refused_before_there_are_too_many(tmp_path: Path) -> None:

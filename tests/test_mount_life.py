@@ -40,7 +40,7 @@ from fffs.mount import mounted, umount
 pytestmark = pytest.mark.fuse
 
 NOBODY = 65534
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
 
 
 @pytest.fixture

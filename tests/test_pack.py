@@ -806,7 +806,7 @@ def test_an_older_output_is_replaced_by_a_new_file(tmp_path: Path) -> None:
     (tmp_path / "pack.ffr").write_bytes(b"older")
     with (tmp_path / "pack.ffr").open("rb") as reader:
         fffs.pack_folder(tmp_path / "f", tmp_path / "pack.ffr")
-        assert reader.read() == b"older", "whoever has the older file open keeps it"
+        assert reader.read() == b"older", "an older file that is open stays"
     assert split_records((tmp_path / "pack.ffr").read_bytes())[-1].startswith(b"piouhjgbr")
 
 

@@ -27,7 +27,7 @@ from fffs.errors import MetadataError, UnsupportedError, UsageError, WriteError
 from fffs.mount import MountOptions
 
 NOBODY = 65534
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
 fuse = pytest.mark.fuse
 
 

@@ -202,7 +202,7 @@ except OSError as error:
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
 def test_other_users_do_not_see_the_counters(tmp_path: Path, in_public: Path, mounts: Mounts) -> None:
     (tmp_path / "folder").mkdir()
     fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr")

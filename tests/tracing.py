@@ -59,7 +59,7 @@ for line in sys.stdin:
     hear, said = os.pipe()
     child = os.fork()
     if child == 0:
-        ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))  # whoever is our user may trace us (PR_SET_PTRACER)
+        ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))  # PR_SET_PTRACER: any process of our user
         os.dup2(os.open(os.devnull, os.O_RDWR), 1)
         os.dup2(said, 2)
         if "limit" in job:
