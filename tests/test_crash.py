@@ -22,7 +22,7 @@ import fffs.tfrecord
 from fffs.errors import WriterError
 
 FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-# By default, each call is disturbed once per kind of file; with FFFS_ALL_CRASHES, at each occurrence.
+# By default, calls that are equal except for numbers are disturbed once; with FFFS_ALL_CRASHES, at each occurrence.
 ALL = bool(os.environ.get("FFFS_ALL_CRASHES"))
 
 WRITERS = ("write", "pack", "unpack")

@@ -866,7 +866,7 @@ def test_a_large_folder_is_not_listed_for_each_file_that_is_written_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(temporary, "LARGE", 3)
-    monkeypatch.setattr(temporary, "SHARE", 1e-9)  # so little that the rest of the work counts as long
+    monkeypatch.setattr(temporary, "SHARE", 1e-9)  # a list stays valid for a very long time
     left = tmp_path / f".3.ffr.{'0' * 12}{temporary.SUFFIX}"
     for name in ("a", "b", left.name):
         (tmp_path / name).touch()

@@ -168,7 +168,7 @@ def pack(data: bytes, kind: str, verify: bool) -> packs.Folder | None:
     source.write_bytes(data)
     target.unlink(missing_ok=True)
     try:
-        with mock.patch.object(streams, "XZ_MEMORY", XZ_MEMORY):  # the fuzzer's own limit is not much higher
+        with mock.patch.object(streams, "XZ_MEMORY", XZ_MEMORY):  # below the limit of the fuzzer
             convert(source, target, from_=kind, jobs=1, verify=verify, warn=lambda line: None)
     except FffsError as error:
         assert str(source) in str(error), "does not say which archive"

@@ -26,7 +26,7 @@ FILES = ("spec.json", "refs.bag", "k.bag", "k.idx", "s.bag", "s.idx")
 CODECS = sorted(decoders)
 IMAGES = ("jpeg", "jpg", "png")
 ROWS = 24
-codecs.LARGEST_IMAGE = 1 << 24  # the fuzzer's own limit is not much higher
+codecs.LARGEST_IMAGE = 1 << 24  # below the limit of the fuzzer
 
 
 def raw(blob: bytes, *_arguments: str) -> bytes:
