@@ -1,4 +1,4 @@
-"""Archives for tests, made by tarfile and zipfile, or byte by byte where these refuse to lie."""
+"""Archives for tests, made by tarfile and zipfile, or byte by byte where these refuse to write invalid ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ END = bytes(1024)
 def tar_header(
     name: bytes, size: int = 0, kind: bytes = b"0", target: bytes = b"", mode: int = 0o644, mtime: int = 1_600_000_000
 ) -> bytes:
-    """A header of ustar, whatever it says, with the right checksum."""
+    """Return a header of ustar with any fields and the right checksum."""
     number = b"%011o\0" % size if size < 8**11 else b"\x80" + size.to_bytes(11, "big")
     fields = (
         name.ljust(100, b"\0"),
@@ -36,12 +36,12 @@ def padded(data: bytes) -> bytes:
 
 
 def tar_file(name: bytes, data: bytes = b"content", **fields: bytes) -> bytes:
-    """A regular member."""
+    """Return a regular member."""
     return tar_header(name, len(data), **fields) + padded(data)
 
 
 def extended(**records: bytes) -> bytes:
-    """An extended header of POSIX for the member that follows."""
+    """Return an extended header of POSIX for the next member."""
     data = b""
     for key, value in records.items():
         record = b" %b=%b\n" % (key.replace("__", ".").encode(), value)
@@ -53,7 +53,7 @@ def extended(**records: bytes) -> bytes:
 
 
 def zip_of(*members: tuple[str, bytes, int], method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """A zip archive of (name, content, mode with type)."""
+    """Return a zip archive of (name, content, mode with type)."""
     room = io.BytesIO()
     with zipfile.ZipFile(room, "w", method) as archive:
         for name, content, mode in members:
@@ -65,13 +65,13 @@ def zip_of(*members: tuple[str, bytes, int], method: int = zipfile.ZIP_DEFLATED)
 
 
 def tar_folder(folder: Path, target: Path, mode: str, form: int) -> None:
-    """A tar of a folder, its root included, links and hard links as they are."""
+    """Write a tar of a folder, including its root, with symbolic and hard links."""
     with tarfile.open(target, mode, format=form) as archive:
         archive.add(folder, ".")
 
 
 def zip_folder(folder: Path, target: Path) -> None:
-    """A zip of a folder with modes, links and exact times."""
+    """Write a zip of a folder with modes, links and exact times."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in [folder, *sorted(folder.rglob("*"))]:
             status, name = (

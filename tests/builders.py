@@ -1,7 +1,7 @@
-"""Makes files to attack fffs with, and looks at folders for comparison.
+"""Makes valid and invalid files for tests, and describes folders for comparison.
 
-Nothing here uses fffs: bytes are laid out by the letter of the formats, and every checksum is computed again, so that
-only what a test changed is wrong.
+This module does not use fffs. It encodes files as the formats define them and computes every checksum, so that only
+the change that a test makes is wrong.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ MIB = 1 << 20
 
 
 def header(checksums: Sequence[int], offsets: Sequence[int], n: int | None = None, crc: int | None = None) -> bytes:
-    """The metadata of a record file; n and crc may lie."""
+    """Return the metadata of a record file; n and crc may be wrong."""
     count = len(checksums) if n is None else n
     body = struct.pack(f"<q{len(checksums)}I{len(offsets)}q", count, *checksums, *offsets)
     return struct.pack("<I", zlib.crc32(body) if crc is None else crc) + body
 
 
 def record_file(records: Sequence[bytes]) -> bytes:
-    """A good record file."""
+    """Return a valid record file."""
     offsets, at = [], 12 + 12 * len(records)
     for record in records:
         offsets.append(at)
@@ -49,7 +49,7 @@ def record_file(records: Sequence[bytes]) -> bytes:
 
 
 def split_records(data: bytes) -> list[bytes]:
-    """The records of a good record file."""
+    """Return the records of a valid record file."""
     (n,) = struct.unpack_from("<q", data, 4)
     offsets = [*struct.unpack_from(f"<{n}q", data, 12 + 4 * n), len(data)]
     return [data[offsets[i] : offsets[i + 1]] for i in range(n)]
@@ -74,14 +74,14 @@ COUNTS = ("entries", "nodes", "names", "targets", "bigs", "blocks")
 
 @dataclass
 class Trailer:
-    """A trailer taken apart. ``encode`` puts it together with good checksums, whatever the arrays hold."""
+    """A decoded trailer. ``encode`` encodes it with right checksums, whatever the arrays hold."""
 
     arrays: dict[str, Array]
     version: int = 1
     flags: int = 0
     magic: bytes = b"fffsTREE"
-    counts: dict[str, int] = field(default_factory=dict)  # counts that lie
-    size: int | None = None  # a size of the body that lies
+    counts: dict[str, int] = field(default_factory=dict)  # wrong counts for the footer
+    size: int | None = None  # a wrong size of the body
     body_crc: int | None = None
     footer_crc: int | None = None
 
@@ -103,7 +103,7 @@ class Trailer:
 
     @classmethod
     def parse(cls, data: bytes) -> Trailer:
-        """The trailer that data end with."""
+        """Return the trailer at the end of data."""
         magic, version, flags, size, *numbers, crc, footer_crc = FOOTER.unpack(data[-FOOTER.size :])
         body = data[-FOOTER.size - size : -FOOTER.size]
         assert magic == b"fffsTREE"
@@ -123,14 +123,14 @@ class Trailer:
 
 @dataclass
 class Pack:
-    """A packed folder taken apart."""
+    """A decoded packed folder."""
 
-    records: list[bytes]  # the files'
+    records: list[bytes]  # without the last one, the tree
     pickle: bytes
     trailer: Trailer | None = None
 
     def build(self) -> bytes:
-        """The file, with all checksums right."""
+        """Return the file, with right checksums."""
         tail = self.trailer.encode() if self.trailer else b""
         return record_file([*self.records, MAGIC + self.pickle + tail])
 
@@ -146,7 +146,7 @@ class Pack:
 
 
 class OnlyOrderedDict(pickle.Unpickler):
-    """The independent reader of a packed folder's pickle: Python's own, with a single global."""
+    """An independent reader of the pickle of a packed folder: Python's own, with a single allowed global."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) != ("collections", "OrderedDict"):
@@ -155,11 +155,11 @@ class OnlyOrderedDict(pickle.Unpickler):
 
 
 def unpickle(data: bytes) -> Any:
-    """What ffrecord makes of a packed folder's last record (without the magic bytes)."""
+    """Return the tree that ffrecord reads from the last record of a packed folder (without the magic bytes)."""
     return OnlyOrderedDict(io.BytesIO(data)).load()
 
 
-# ---------------------------------------------------------------- pickles by hand
+# ---------------------------------------------------------------- pickles by opcode
 
 PROTO = b"\x80\x04"
 ORDERED_DICT = b"ccollections\nOrderedDict\n"
@@ -168,7 +168,7 @@ STOP = b"."
 
 
 def text(name: str | bytes) -> bytes:
-    """A str of any length; bytes are its UTF-8, right or wrong."""
+    """Pickle a str of any length; bytes are its UTF-8, valid or not."""
     data = name.encode("utf-8", "surrogatepass") if isinstance(name, str) else name
     return b"X" + struct.pack("<I", len(data)) + data
 
@@ -178,22 +178,22 @@ def number(value: int) -> bytes:
 
 
 def dictionary(*items: bytes) -> bytes:
-    """An OrderedDict of keys and values, given as pickled."""
+    """Pickle an OrderedDict of pickled keys and values."""
     return NEW + b"(" + b"".join(items) + b"u"
 
 
 def whole(value: bytes) -> bytes:
-    """A complete pickle of what is given as pickled."""
+    """Return a complete pickle of a pickled value."""
     return PROTO + value + STOP
 
 
-# ---------------------------------------------------------------- looking at folders
+# ---------------------------------------------------------------- describing folders
 
 Snapshot = dict[bytes, tuple[Any, ...]]
 
 
 def snapshot(folder: str | bytes | os.PathLike[Any]) -> Snapshot:
-    """Everything that a packed folder keeps: path -> mode, time, content or target, and all its names."""
+    """Return everything that a packed folder stores: path -> mode, time, content or target, and all its names."""
     root = os.fsencode(folder)
     found: dict[bytes, os.stat_result] = {b"": os.stat(root)}
     stack = [b""]
@@ -220,12 +220,12 @@ def snapshot(folder: str | bytes | os.PathLike[Any]) -> Snapshot:
 
 
 def contents(folder: str | bytes | os.PathLike[Any]) -> dict[bytes, bytes | None]:
-    """Path -> content or target, and None for a folder."""
+    """Return path -> content or target, and None for a folder."""
     return {path: entry[2] for path, entry in snapshot(folder).items() if path}
 
 
 def differences(a: Snapshot, b: Snapshot) -> dict[bytes, tuple[Any, Any]]:
-    """What differs, short enough to be read in a failed test."""
+    """Return the differences, shortened for the report of a failed test."""
 
     def brief(entry: tuple[Any, ...] | None) -> Any:
         return entry and (*entry[:2], entry[2] and (len(entry[2]), zlib.crc32(entry[2])), entry[3])
@@ -235,14 +235,14 @@ def differences(a: Snapshot, b: Snapshot) -> dict[bytes, tuple[Any, Any]]:
     }
 
 
-# ---------------------------------------------------------------- surroundings
+# ---------------------------------------------------------------- users and disks
 
 
 @contextlib.contextmanager
 def as_nobody(folder: Path) -> Iterator[None]:
-    """Run as a user without rights in a folder of its own, which is the current one meanwhile: use relative paths.
+    """Run the block as an unprivileged user in a folder of its own, which is the current one: use relative paths.
 
-    Where the tests do not run as root, they have no special rights anyway.
+    If the tests do not run as root, the user stays the same.
     """
     before = Path.cwd()
     os.chdir(folder)
@@ -265,7 +265,7 @@ def as_nobody(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: int) -> Iterator[Path]:
-    """A file system of that many bytes, mounted on a new folder."""
+    """Mount a file system of this size on a new folder."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
@@ -277,7 +277,7 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
 
 
 def stretched(size: int, seed: int = 1) -> bytes:
-    """Bytes that do not repeat within a block, made quickly."""
+    """Return bytes that do not repeat within a block, quickly."""
     return np.random.Generator(np.random.PCG64(seed)).bytes(size)
 
 
@@ -285,7 +285,7 @@ Progress = Callable[[int, int], None]
 
 
 def once(action: Callable[[], object]) -> Progress:
-    """A progress callback that does something when it is first called."""
+    """Return a progress callback that calls ``action`` once."""
     done: list[bool] = []
 
     def progress(_done: int, _total: int) -> None:

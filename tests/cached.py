@@ -1,4 +1,4 @@
-"""Cached: a file of equal records, and which of them are in the page cache."""
+"""Cached: which records of a file of equal records are in the page cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fffs import FileReader, FileWriter
 
 
 class Cached:
-    """Which records of a file of equal ones are in the page cache; at first none are."""
+    """Tells which records of a file of equal records are in the page cache; at first none are."""
 
     def __init__(self, path: Path, count: int, size: int) -> None:
         if not tells_what_is_cached(str(path.parent)):
@@ -30,7 +30,7 @@ class Cached:
 
     def drop(self) -> None:
         os.fsync(self._fd)
-        wait_until(self._is_dropped)  # a page that is still being read stays
+        wait_until(self._is_dropped)  # pages that are still being read cannot be dropped
 
     def _is_dropped(self) -> bool:
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""What all tests share: the golden files, the rules for tests that mount, and reproducible runs."""
+"""Shared by all tests: the golden files, the rules for tests that mount, and reproducible runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mounting import Mounts
 FUSE_DEVICE = Path("/dev/fuse")
 NO_FUSE = f"there is no {FUSE_DEVICE}"
 
-# The same examples in every run: a failure here is a failure everywhere. Time limits would not be.
+# All runs use the same examples, so that failures are reproducible. No deadline, because times are not.
 hypothesis.settings.register_profile("fffs", derandomize=True, deadline=None, database=None, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fffs"))
 
 
-# Shells start what runs in the background with SIGINT ignored, and all their children inherit that. Tests send it.
+# Shells start background jobs with SIGINT ignored, and children inherit that. Tests send SIGINT.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -31,16 +31,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests marked ``fuse`` where nothing can be mounted; in continuous integration that is a failure."""
+    """Skip tests marked ``fuse`` if nothing can be mounted; in continuous integration this is a failure."""
     if item.get_closest_marker("fuse") and not FUSE_DEVICE.exists():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(NO_FUSE)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-    """Say last, after the list of skipped tests, that the mount was not tested."""
+    """Report, after the list of skipped tests, that the mount was not tested."""
     result = yield
-    # The reports, not what was collected: other processes may have done that.
+    # Count reports instead of collected tests: other processes may have collected them.
     skipped = sum(NO_FUSE in str(report.longrepr) for report in terminalreporter.stats.get("skipped", ()))
     if skipped:
         text = f"NOT TESTED: the mount. {skipped} tests were skipped because {NO_FUSE}."
@@ -50,7 +50,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
 
 @pytest.fixture(params=[False, True], ids=["pyfuse3", "fastpath"])
 def mounts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mounts]:
-    """Mounts without and with the fast path; undone, and nothing left, whatever the test did."""
+    """Mounts without and with the fast path. After the test they are unmounted, and nothing may be left."""
     mounts = Mounts(tmp_path, fastpath=request.param)
     yield mounts
     mounts.end()
@@ -59,7 +59,7 @@ def mounts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mounts]:
 
 @pytest.fixture(autouse=True)
 def _log_police() -> Iterator[None]:
-    """What the daemon of a mount for many tests logs fails the test that caused it."""
+    """If the daemon of a mount for many tests logs a problem, fail the test that caused it."""
     yield
     for mounts in mounting.LIVE:
         mounts.police()
@@ -67,7 +67,7 @@ def _log_police() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
-    """Daemons and commands that tests of the mount start complain of what they did not close or await."""
+    """In tests of the mount, start daemons and commands with warnings about unclosed and unawaited objects."""
     with pytest.MonkeyPatch.context() as patch:
         if item.get_closest_marker("fuse"):
             patch.setenv("PYTHONDEVMODE", "1")
@@ -77,7 +77,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[pytest.TestReport]:
-    """What a daemon or another process wrote to the test's stderr may not speak of exceptions that nobody handled."""
+    """Fail tests in which a daemon or another process wrote an unhandled exception to stderr."""
     report: pytest.TestReport = yield
     for name, text in report.sections if item.get_closest_marker("fuse") else ():
         if report.passed and "stderr" in name and mounting.FORBIDDEN.search(text):
@@ -91,7 +91,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[pytest.TestReport]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests neither use nor fill the user's cache folder."""
+    """Use a cache folder for tests instead of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -102,7 +102,7 @@ def _own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 @pytest.fixture(scope="session")
 def golden() -> Golden:
-    """Files that ffrecord wrote, with the manifest that describes them. Not to be written to."""
+    """The files that ffrecord wrote, with their manifest. Tests must not change them."""
     return GOLDEN
 
 

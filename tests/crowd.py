@@ -1,4 +1,4 @@
-"""Doing the same from threads and from children of fork, all at once."""
+"""Runs the same work in threads and in forked children, at the same time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ THREADS, CHILDREN = 6, 2
 
 
 def find_problems(work: Callable[[int], list[object]]) -> list[object]:
-    """What goes wrong when ``work`` is done with different seeds; it returns its own problems, or raises."""
+    """Run ``work``, which returns problems, with different seeds. Returns all problems and exceptions."""
     problems: list[object] = []
 
     def in_thread(seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the native engine: files that can be cold, the backends, and a watch for leaks."""
+"""Fixtures of the tests of the native engine: files that can be dropped from the page cache, backends, leak checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from inside import BLOCK, engine, ffi, lib
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder on a file system where reads can be cold."""
+    """A folder on a file system whose files can be dropped from the page cache."""
     for candidate in (str(tmp_path_factory.getbasetemp()), "/var/tmp", os.getcwd()):
         if os.access(candidate, os.W_OK) and tells_what_is_cached(candidate):
             with tempfile.TemporaryDirectory(dir=candidate) as path:
@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def source(folder: Path) -> Iterator[Source]:
-    """A file of a bit more than five blocks, on the disk."""
+    """A file of slightly more than five blocks, on the disk."""
     data = random.Random(1).randbytes(5 * BLOCK + 12345)
     path = folder / "data"
     path.write_bytes(data)
@@ -39,7 +39,7 @@ def source(folder: Path) -> Iterator[Source]:
 
 @pytest.fixture(scope="module")
 def direct(source: Source) -> Iterator[Source]:
-    """The same file, read past the page cache; where that cannot be, by another ordinary descriptor, as if."""
+    """The same file, with a descriptor for direct I/O; if the system refuses direct I/O, an ordinary one instead."""
     align = ffi.new("uint32_t *", 512)
     fd = lib.fffs_open_direct(source.fd, align)
     if fd < 0:
@@ -50,7 +50,7 @@ def direct(source: Source) -> Iterator[Source]:
 
 @pytest.fixture
 def second(folder: Path) -> Iterator[Source]:
-    """Another, small file."""
+    """Another small file."""
     data = random.Random(2).randbytes(100_001)
     path = folder / "second"
     path.write_bytes(data)
@@ -62,7 +62,7 @@ def second(folder: Path) -> Iterator[Source]:
 
 @pytest.fixture
 def closed() -> Source:
-    """A descriptor that nobody has open."""
+    """A descriptor that is not open."""
     return Source(2**20 + 7, None)
 
 
@@ -77,10 +77,10 @@ def backend(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def nothing_leaks() -> Iterator[None]:
-    """No test leaves a fault armed, a descriptor open (contexts have some) or a buffer taken."""
+    """Fail if a test leaves a fault armed, a descriptor open (except those of contexts) or a buffer in use."""
     chosen = engine.name()
     engine.select("pread")
-    gc.collect()  # what an earlier test has left in cycles
+    gc.collect()  # free cycles of earlier tests
     before = descriptors(), buffers()[0]
     engine.select(chosen)
     yield
@@ -95,6 +95,6 @@ def nothing_leaks() -> Iterator[None]:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """A single thread, so that a batch has a single ring."""
+    """Use a single thread, so that a batch uses a single ring."""
     with thread_limit(1):
         yield

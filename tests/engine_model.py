@@ -1,4 +1,4 @@
-"""What a batch of the native engine must give, and how to watch, disturb and fork it: for the tests of the engine."""
+"""For the tests of the engine: the expected result of a batch; functions that trace, disturb and fork the engine."""
 
 from __future__ import annotations
 
@@ -28,39 +28,38 @@ from inside import BLOCK, CHECK_CRC32, CHECK_CRC32C, CHECK_NONE, REQUEST, engine
 BACKENDS = ("uring", "aio", "pread")
 FOREVER = 10**9
 
-# Seconds after which something hangs, however busy the machine is.
+# Seconds after which a test is considered hung, even on a busy machine.
 PATIENCE = 120
 
-# A file that others read meanwhile stays in the page cache however often it is dropped, and a disk may be as fast as
-# memory.
+# Dropping a file from the page cache may fail while other programs read it.
 COLD_TRIES = 20
 
 _pointer, _size = ctypes.c_void_p, ctypes.c_size_t
 _libc = ctypes.CDLL(None)
 _libc.mmap.restype = _pointer
 
-# ---------------------------------------------------------------- the model: what a batch must give
+# ---------------------------------------------------------------- the model: the expected result of a batch
 
 
 @dataclass
 class Source:
-    """An open file and what is in it; ``data`` is None if reading it must give -EBADF."""
+    """An open file and its content; ``data`` is None if reading it must give -EBADF."""
 
     fd: int
     data: bytes | None = field(repr=False)
-    direct: tuple[int, int] | None = None  # descriptor and alignment: what is in it is read past the page cache
+    direct: tuple[int, int] | None = None  # descriptor and alignment for direct I/O
 
 
 @dataclass
 class Record:
-    """One request, and what must come out."""
+    """One request and its expected result."""
 
     source: Source
     offset: int
     length: int
     check: int = CHECK_CRC32
     keep: bool = True
-    spoil: int = 0  # exclusive-ored to the expected checksum
+    spoil: int = 0  # XORed into the expected checksum
 
     @property
     def content(self) -> bytes:
@@ -85,7 +84,7 @@ class Record:
 
 
 class Batch:
-    """Records with their destinations, each between guard bytes that nothing may touch."""
+    """Records with their destinations, each between guard bytes that must not change."""
 
     GUARD = 64
 
@@ -107,7 +106,7 @@ class Batch:
         return engine.read_batch(self.requests)
 
     def verify(self, may_also_be: Iterable[int] = ()) -> int:
-        """Check each result against the model; how many failed with a status of may_also_be instead."""
+        """Compare each result with the model. Returns how many had a status in may_also_be instead."""
         excused, allowed = 0, set(may_also_be)
         for record, request, buffer in zip(self.records, self.requests, self.buffers, strict=True):
             status = int(request["status"])
@@ -151,7 +150,7 @@ def random_records(rng: random.Random, sources: list[Source], count: int, longes
 
 
 def many_records(source: Source) -> list[Record]:
-    """Large and small records, kept and dropped ones, more than the depth of a ring in all."""
+    """Return large and small records, with and without destinations, in all more than the depth of a ring."""
     rng = random.Random(11)
     records = [Record(source, 5, 2 * BLOCK + 1), Record(source, 9, 2 * BLOCK, keep=False)]
     records += [Record(source, rng.randrange(5 * BLOCK), rng.randrange(1, 9000)) for _ in range(140)]
@@ -162,7 +161,7 @@ def many_records(source: Source) -> list[Record]:
 
 
 def tells_what_is_cached(folder: str) -> bool:
-    """Does this file system support RWF_NOWAIT, without which the asynchronous backends are not used?"""
+    """Whether this file system supports RWF_NOWAIT, without which the asynchronous backends are not used."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(b"x")
         file.flush()
@@ -178,23 +177,23 @@ def descriptors() -> int:
 
 
 def usage() -> tuple[int, int]:
-    """Idle contexts, helper threads."""
+    """Return the numbers of idle contexts and helper threads."""
     numbers = ffi.new("int32_t[2]")
     lib.fffs_engine_usage(numbers, numbers + 1)
     return numbers[0], numbers[1]
 
 
 def buffers() -> tuple[int, int]:
-    """Bytes taken, bytes idle."""
+    """Return the bytes of buffers in use and idle."""
     numbers = ffi.new("uint64_t[2]")
     lib.fffs_buffer_usage(numbers, numbers + 1)
     return numbers[0], numbers[1]
 
 
 def cached_pages(address: int, size: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which pages of a mapped file, from the address of a page on, are in the page cache.
+    """Tell which pages of a mapped file, from a page-aligned address on, are in the page cache.
 
-    Asked of mincore: a read with RWF_NOWAIT starts to load what it then says is not there.
+    Uses mincore, because a read with RWF_NOWAIT starts to load pages that are not cached.
     """
     pages = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
     assert _libc.mincore(_pointer(address), _size(size), _pointer(pages.ctypes.data)) == 0
@@ -202,10 +201,10 @@ def cached_pages(address: int, size: int) -> np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def make_cold(*sources: Source) -> None:
-    """Drop files from the page cache: again for a while, since a page that is still being read ahead stays."""
+    """Drop files from the page cache. Retries, because pages that are still being read ahead cannot be dropped."""
     for source in sources:
         size = len(source.data)
-        # mmap.mmap takes a descriptor of its own, and there are tests that have none left.
+        # mmap.mmap duplicates the descriptor, and some tests have no descriptor left.
         address = _libc.mmap(None, _size(size), mmap.PROT_READ, mmap.MAP_SHARED, source.fd, _size(0))
         for _ in range(COLD_TRIES):
             os.posix_fadvise(source.fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -217,7 +216,7 @@ def make_cold(*sources: Source) -> None:
 
 @contextmanager
 def fault(kind: int, nth: int, count: int, result: int) -> Iterator[Callable[[], int]]:
-    """Operations nth to nth + count - 1 of a kind give result; gives a function that counts those seen."""
+    """Make operations nth to nth + count - 1 of a kind return result. Yields a function that counts the operations."""
     lib.fffs_fault_set(kind, nth, count, result)
     try:
         yield lambda: int(lib.fffs_fault_seen(kind))
@@ -227,14 +226,14 @@ def fault(kind: int, nth: int, count: int, result: int) -> Iterator[Callable[[],
 
 @contextmanager
 def nothing_cached() -> Iterator[None]:
-    """Batches are taken for cold, whatever the page cache holds: a fast disk fills it while they ask what is there."""
+    """Treat batches as cold, whatever the page cache holds: with a fast disk it fills while the engine probes it."""
     with fault(lib.FFFS_FAULT_NOWAIT, 1, FOREVER, -errno.EAGAIN):
         yield
 
 
 @contextmanager
 def later() -> Iterator[None]:
-    """As if it were so late that every file rests: what is verified now is remembered."""
+    """Pretend that every file rests, so that verified records are remembered."""
     with fault(lib.FFFS_FAULT_CLOCK, 1, 1 << 40, 61):
         yield
 
@@ -243,7 +242,7 @@ def later() -> Iterator[None]:
 
 
 def held() -> int:
-    """How many operations an injected fault makes wait."""
+    """Return how many operations an injected fault blocks."""
     return int(lib.fffs_fault_held())
 
 
@@ -256,7 +255,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @contextmanager
 def thread_limit(threads: int) -> Iterator[None]:
-    """So many threads work on cached data, and so many rings on cold data."""
+    """Use this many threads for cached data, and this many rings for cold data."""
     before = lib.fffs_engine_threads()
     lib.fffs_engine_set_threads(threads)
     try:
@@ -297,9 +296,9 @@ def run_python(code: str, **environment: str) -> str:
 
 
 def in_child(work: Callable[[], None]) -> int:
-    """Fork; the child runs work and exits. Gives its process number."""
+    """Fork a child that runs work and exits. Returns its process number."""
     with warnings.catch_warnings():
-        # Python 3.12 warns of forks with threads about. That this works is what is tested.
+        # Python 3.12 warns of forks in processes with threads, which is what these tests are about.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:

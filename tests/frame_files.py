@@ -1,6 +1,6 @@
-"""TFRecord and OFRecord files for tests: the golden ones, and others made frame by frame.
+"""TFRecord and OFRecord files for tests: golden files, and files made frame by frame.
 
-What a test expects comes from the manifests, or from bytes put together by struct, never from fffs.
+Expected values come from the manifests or from bytes made by struct, never from fffs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TABLE = _table()
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C, byte by byte."""
+    """Compute a CRC-32C byte by byte."""
     state = 0xFFFFFFFF
     for byte in data:
         state = state >> 8 ^ TABLE[(state ^ byte) & 255]
@@ -41,12 +41,12 @@ def crc32c(data: bytes) -> int:
 
 
 def masked(crc: int) -> int:
-    """A checksum as TFRecord stores it."""
+    """Return a checksum as TFRecord stores it."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def tf_head(length: int) -> bytes:
-    """A length, whatever it claims, with the right checksum."""
+    """Return any length with its right checksum."""
     word = struct.pack("<Q", length % 2**64)
     return word + struct.pack("<I", masked(crc32c(word)))
 
@@ -60,7 +60,7 @@ def of_frame(data: bytes) -> bytes:
 
 
 class FrameGolden(Golden):
-    """The golden files of another format, with their manifest."""
+    """The golden files of a format, with their manifest."""
 
     def __init__(self, name: str) -> None:
         self.folder = FOLDER.parent / name
@@ -69,13 +69,13 @@ class FrameGolden(Golden):
         self.corruptions = {entry["id"]: entry for entry in self.manifest["corruptions"]}
 
     def single(self, **having: Any) -> list[str]:
-        """The paths of all files (not folders) whose entries have these items."""
+        """Return the paths of all files (not folders) whose entries in the manifest have these items."""
         wanted = having.items()
         files = [(path, entry) for path, entry in self.files.items() if entry["kind"].endswith(" file")]
         return [path for path, entry in files if all(entry.get(key) == value for key, value in wanted)]
 
     def records(self, path: str) -> list[bytes]:
-        """The records of an uncompressed file, cut out by the manifest's offsets."""
+        """Return the records of an uncompressed file, found by the offsets in the manifest."""
         entry, data = self.files[path], self.bytes(path)
         records = [data[row["data_offset"] : row["data_offset"] + row["len"]] for row in entry["records"]]
         assert [sha256(record) for record in records] == [row["sha256"] for row in entry["records"]]
@@ -87,7 +87,7 @@ TFRECORD = FrameGolden("tfrecord")
 OFRECORD = FrameGolden("ofrecord")
 
 
-# ---------------------------------------------------------------- what the manifests say of features
+# ---------------------------------------------------------------- features in the manifests
 
 NUMBERS = {"float_list": "<f4", "double_list": "<f8", "int32_list": "<i4", "int64_list": "<i8"}
 
@@ -111,34 +111,34 @@ def agrees(feature: dict[str, Any], values: Any) -> bool:
 
 
 def same_item(described: Any, item: bytes) -> bool:
-    """Whether bytes are what the manifest says: in hexadecimal, or, long ones, by their digest."""
+    """Whether bytes equal those in the manifest, which are in hexadecimal or, if long, a digest."""
     if isinstance(described, dict):
         return bool(described["len"] == len(item) and described["sha256"] == sha256(item))
     return bool(described == item.hex())
 
 
 def changes(message: bytes) -> Iterator[bytes]:
-    """A message with any one byte changed, a little or much."""
+    """Yield the message with one byte changed, for each byte and several values."""
     for at, byte in enumerate(message):
         for new in {(byte + 1) & 255, (byte - 1) & 255, byte ^ 0x80, byte ^ 7, 0, 255} - {byte}:
             yield message[:at] + bytes([new]) + message[at + 1 :]
 
 
 def path_of(folder: Path, name: str, data: bytes) -> Path:
-    """A new file."""
+    """Write a new file."""
     path = folder / name
     path.write_bytes(data)
     return path
 
 
 def assert_says_where(error: FrameError, path: Path, record: int, offset: int) -> None:
-    """The error names the file, the record, and where its frame begins."""
+    """Assert that the error names the file, the record, and the offset of its frame."""
     assert (error.path, error.record, error.offset) == (str(path), record, offset)
     assert str(error).startswith(f"{path}: record {record}, whose frame begins at offset {offset}: ")
 
 
 def assert_whole_before(files: Any, path: Path, whole: list[bytes], error: FrameError) -> None:
-    """What a format's partial_index finds of a damaged file: these records, and that error behind them."""
+    """Assert that a format's partial_index returns exactly these records of a damaged file, and the error."""
     with LocalFile.open(path) as file:
         index, again = files.partial_index(file)
     data = path.read_bytes()

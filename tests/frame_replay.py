@@ -1,6 +1,6 @@
-"""Opens bad files of frames and messages in little memory, and says how each ended: python -m frame_replay FILE...
+"""Opens bad files of frames and messages in little memory, and reports each outcome: python -m frame_replay FILE...
 
-A line of JSON when a file begins, and one when it ends: what ends the process is told by the last line.
+It prints a line of JSON before and after each file, so that the last line names a file that kills the process.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fffs import ofrecord, tfrecord
 
 
 def index(load: Callable[..., RecordIndex], path: str, **options: bool) -> str:
-    """Load an index and say how long it is."""
+    """Load an index and return its length."""
     with LocalFile.open(path) as file:
         return f"{len(load(file, **options))} records"
 
 
 def stream(path: str) -> str:
-    """Read a file in sequence."""
+    """Read a file sequentially."""
     with tfrecord.read(path) as records:
         return f"{sum(1 for _ in records)} records"
 
@@ -59,14 +59,14 @@ KINDS: dict[str, Callable[[str], str]] = {
     "record": record,
     "idx": index_file,
 }
-"""What is done with a file, by the end of its name."""
+"""The functions for files, by the end of the file name."""
 
 if __name__ == "__main__":
     most = status("VmSize") + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     for name in sys.argv[1:]:
         print(json.dumps({"begins": name}), flush=True)
-        Path("/proc/self/clear_refs").write_text("5")  # forget the highest memory so far
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak of resident memory
         before, begin = status("VmRSS"), time.process_time()
         try:
             kind, why = "passed", KINDS[name.rsplit(".", 1)[1]](name)

@@ -1,6 +1,6 @@
-"""The golden files and their manifest, for tests that are made of them.
+"""The golden files and their manifest.
 
-Nothing here uses fffs: what a test expects comes from the manifest, or from bytes that this module takes apart itself.
+This module does not use fffs. Expected values come from the manifest, or from bytes that this module parses itself.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ FOLDER = Path(__file__).parent / "golden" / "ffrecord"
 
 
 def sha256(data: Any) -> str:
-    """The SHA-256 of any contiguous buffer, in hexadecimal."""
+    """Return the SHA-256 of a contiguous buffer in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def record_content(tag: str, index: int, length: int) -> bytes:
-    """What the manifest's ``made`` describes: SHA256('ffr-golden-1/TAG/i/k') for k = 0, 1, …, cut to length."""
+    """Return the content that ``made`` in the manifest defines: SHA256('ffr-golden-1/TAG/i/k') for k = 0, 1, …, cut to
+    length.
+    """
     blocks = range(-(-length // 32))
     return b"".join(hashlib.sha256(f"ffr-golden-1/{tag}/{index}/{k}".encode()).digest() for k in blocks)[:length]
 
 
 @dataclass(frozen=True)
 class RawRecordFile:
-    """A record file taken apart by the letter of the format."""
+    """A parsed record file."""
 
     data: bytes
 
@@ -43,7 +45,7 @@ class RawRecordFile:
 
     @property
     def offsets(self) -> list[int]:
-        """n + 1 of them: the last one is the file's size."""
+        """Return n + 1 offsets: the last one is the size of the file."""
         return [*struct.unpack_from(f"<{self.n}q", self.data, 12 + 4 * self.n), len(self.data)]
 
     @property
@@ -62,7 +64,7 @@ class Golden:
         self.corruptions: dict[str, dict[str, Any]] = {entry["id"]: entry for entry in self.manifest["corruptions"]}
 
     def of_kind(self, *kinds: str) -> list[str]:
-        """The paths of all files of these kinds."""
+        """Return the paths of all files of these kinds."""
         return [path for path, entry in self.files.items() if entry["kind"] in kinds]
 
     def path(self, name: str) -> Path:
@@ -75,7 +77,7 @@ class Golden:
         return RawRecordFile(self.bytes(name))
 
     def corrupt(self, identity: str) -> bytes:
-        """The damaged variant of that name, checked against the manifest."""
+        """Return the damaged variant of that name, after comparing it with the manifest."""
         corruption = self.corruptions[identity]
         data = bytearray(self.bytes(corruption["base"]))
         for edit in corruption["edits"]:

@@ -1,4 +1,4 @@
-"""The golden files of granular and their manifest. Nothing here uses fffs."""
+"""The golden files of granular and their manifest. This module does not use fffs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CORRUPTIONS: dict[str, dict[str, Any]] = {entry["id"]: entry for entry in MANIFE
 
 
 def content(name: str, index: int, length: int) -> bytes:
-    """What the manifest's ``made`` says of a record of bags/NAME."""
+    """Return the content that ``made`` in the manifest defines for a record of bags/NAME."""
     parts = (
         hashlib.sha256(f"granular-golden-1/bag/{name}/{index}/{k}".encode()).digest() for k in range(length // 32 + 1)
     )
@@ -30,7 +30,7 @@ def content(name: str, index: int, length: int) -> bytes:
 
 
 def records(path: str) -> list[bytes]:
-    """The records of a golden Bag, taken apart by the letter of the format."""
+    """Return the records of a golden Bag, parsed without fffs."""
     data, layout = (FOLDER / path).read_bytes(), FILES[path]["layout"]
     table = data[FILES[path]["data_end"] :]
     if layout == "sidecar":
@@ -41,7 +41,7 @@ def records(path: str) -> list[bytes]:
 
 
 def damaged(identity: str, folder: Path) -> Path:
-    """A copy of a Bag with one of the manifest's corruptions, checked against it; the path of the .bag."""
+    """Copy a Bag with one of the corruptions in the manifest, and compare it. Returns the path of the .bag."""
     corruption = CORRUPTIONS[identity]
     for suffix in (".bag", ".idx"):
         source = (FOLDER / corruption["base"]).with_suffix(suffix)
@@ -68,7 +68,7 @@ def damaged(identity: str, folder: Path) -> Path:
 
 
 def matches(value: Any, told: Any) -> bool:
-    """Whether a decoded value is the one that the manifest tells."""
+    """Whether a decoded value is the one that the manifest describes."""
     if isinstance(told, list):
         return isinstance(value, list) and len(value) == len(told) and all(map(matches, value, told))
     if not isinstance(told, dict):
@@ -97,12 +97,12 @@ def matches(value: Any, told: Any) -> bool:
 
 
 def matches_row(row: dict[str, Any], told: dict[str, Any]) -> bool:
-    """``matches`` for all values of a row."""
+    """As ``matches``, for all values of a row."""
     return row.keys() == told.keys() and all(matches(row[key], told[key]) for key in told)
 
 
 def value_of(told: Any) -> Any:
-    """The value that the manifest tells, where it does."""
+    """Return the value that the manifest describes, if it contains the value."""
     if isinstance(told, list):
         return [value_of(item) for item in told]
     if not isinstance(told, dict):

@@ -1,7 +1,7 @@
-"""The internals that tests may use, by name. Tests reach everything else through the public modules.
+"""The internals that tests may use, by name. Tests use public modules for everything else.
 
-When an internal moves, its line here changes and no test does. A name is resolved when a test imports it, so that tests
-of reading need neither torch nor pyfuse3.
+If an internal moves, only its line here changes. A name is resolved when a test imports it, so that tests of reading
+need neither torch nor pyfuse3.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ fffs.layouts.union
 fffs.converting.verifying
 """
 
-# A module, and what is in it; with =NAME where several modules have such a name.
+# A module and its names; name=NAME if several modules have one of that name.
 NAMES = """
 fffs.base.failures: reading writing
 fffs.base.numbers: divide
@@ -118,7 +118,7 @@ fffs.tree.tree: COLUMNS ROOT Tree
 
 
 def _table() -> dict[str, tuple[str, str | None]]:
-    """Name -> (module, attribute); without an attribute, the module."""
+    """Return name -> (module, attribute); the attribute is None for a module."""
     table: dict[str, tuple[str, str | None]] = {}
     for line in MODULES.split():
         module, _, name = line.partition("=")

@@ -1,4 +1,4 @@
-"""Lines: a toy format, whose records are lines of text. What a format takes: one file like this one, and its row."""
+"""Lines: a toy format, whose records are lines of text. It shows what a new format needs: a module, and a row."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SUFFIX = ".lines"
 
 
 def recognise(head: bytes, size: int, path: str) -> bool:
-    """Any bytes can be lines: the name says so."""
+    """Recognise files by name, because any bytes can be lines."""
     return path.endswith(SUFFIX)
 
 
 def load_index(file: File, check_data: bool = True) -> RecordIndex:
-    """Raises MetadataError: the last line has no end."""
+    """Raises MetadataError: the last line is incomplete."""
     data = np.empty(file.size, np.uint8)
     data = data[: file.read_at(0, data, "its lines")]
     ends = np.flatnonzero(data == ord("\n"))

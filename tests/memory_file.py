@@ -1,4 +1,4 @@
-"""MemoryFile: a File whose bytes are in memory, as the simplest kind that no descriptor leads to."""
+"""MemoryFile: a File whose bytes are in memory, the simplest one without a descriptor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fffs.errors import ReadError
 
 
 class MemoryFile(File):
-    """Says nothing but what a kind of file has to say. ``reads`` counts; reads beyond ``fails_at`` fail."""
+    """Implements only what every File must. ``reads`` counts reads; reads after number ``fails_at`` fail."""
 
     def __init__(self, name: str, data: bytes) -> None:
         super().__init__(name, len(data))

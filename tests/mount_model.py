@@ -1,7 +1,7 @@
-"""A plain folder as the model of its mount: random calls on both, whose results and errors must be the same.
+"""Compares a mount with the plain folder, its model: random calls on both must give the same results and errors.
 
-``grow`` makes a random folder. This file run as a program is one process that compares; it ends with exit code 1 and
-says which call of which example differed. An example depends on its number alone, and can be repeated by itself.
+``grow`` makes a random folder. Run as a program, this file is one process that compares: it exits with code 1 and names
+the first call that differed. An example depends only on its number, so it can be repeated alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEPS = 25
 SIZES = (0, 1, 100, 4095, 4096, 4097, 70_000, 131_072, MIB - 1, MIB, MIB + 1, 2 * MIB + 4096, 3 * MIB + 17)
 TIMES = (0, 1, -1, 999_999_999, 1_700_000_000_123_456_789, -1_500_000_000_500_000_000, 2**31 * 10**9 + 5)
 AT_FDCWD, AT_EMPTY_PATH, NOFOLLOW, FORCE_SYNC, DONT_SYNC = -100, 0x1000, 0x100, 0x2000, 0x4000
-# What mount(2) is told to let go of all cached names: the flags that the mount has already.
+# For mount(2), which then drops all cached names: the flags that the mount already has.
 REMOUNT = 32 | 1 | 2 | 4 | 1024
 
 
@@ -39,13 +39,13 @@ REMOUNT = 32 | 1 | 2 | 4 | 1024
 
 
 def grow(folder: Path, seed: int, entries: int = 120) -> Path:
-    """A folder with everything that can be packed, in all its odd forms."""
+    """Make a folder with everything that can be packed, including unusual names and links."""
     rng = random.Random(f"tree {seed}")
     root = os.fsencode(folder)
     os.mkdir(root)
     folders, files = [root], [os.path.join(root, b"first")]
     _write(files[0], rng.randbytes(5000))
-    for _ in range(20):  # deep
+    for _ in range(20):  # deep nesting
         folders.append(os.path.join(folders[-1] if rng.random() < 0.9 else root, _name(rng, 20)))
         os.mkdir(folders[-1])
     while entries := entries - 1:
@@ -80,7 +80,7 @@ def _write(path: bytes, content: bytes) -> None:
 
 def _name(rng: random.Random, most: int = 255) -> bytes:
     kind = rng.randrange(4)
-    if kind == 0:  # bytes, of which few are UTF-8
+    if kind == 0:  # bytes, rarely valid UTF-8
         name = bytes(rng.randrange(1, 256) for _ in range(rng.randrange(1, 12))).replace(b"/", b"\\")
     elif kind == 1:
         name = "".join(rng.choices("aé\u4e2d\U0001f4c1\u0301 \n\t'\"\\*?-", k=rng.randrange(1, 8))).encode()
@@ -97,7 +97,7 @@ def _target(rng: random.Random, link: bytes, root: bytes, known: list[bytes]) ->
         (
             os.path.relpath(rng.choice(known), where),
             os.path.relpath(rng.choice(known), where),
-            rng.choice(known),  # absolute, and not in the mount
+            rng.choice(known),  # absolute, outside the mount
             os.path.relpath(rng.choice(known), where) + b"/",
             b"nowhere",
             b"/nowhere/at all",
@@ -121,7 +121,7 @@ def _walk(folder: bytes) -> Iterator[bytes]:
             yield path
 
 
-# ---------------------------------------------------------------- calls, each on one of the two
+# ---------------------------------------------------------------- calls, each on one of the two folders
 
 
 def _status(status: os.stat_result) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _statx(fd: int, path: bytes, flags: int) -> dict[str, Any]:
 
 
 def _listing(fd: int, rng_seed: int) -> list[tuple[bytes, int]]:
-    """All of a folder, in pieces of odd sizes; continued once more from an offset in the middle."""
+    """List a folder in pieces of odd sizes, and once more from an offset in the middle."""
     rng = random.Random(rng_seed)
     entries: list[tuple[bytes, int, int]] = []
     offset = 0
@@ -179,7 +179,7 @@ def _listing(fd: int, rng_seed: int) -> list[tuple[bytes, int]]:
     device = os.fstat(fd).st_dev
     for name, inode, _ in entries:
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        # What is above a mount is on another file system, and the listing cannot know.
+        # The parent of a mount point is on another file system, whose inode number the listing cannot know.
         assert status.st_ino == inode or status.st_dev != device, f"{name!r} is {status.st_ino}, listed as {inode}"
     os.lseek(fd, 0, os.SEEK_SET)
     return sorted((name, inode) for name, inode, _ in entries)
@@ -221,7 +221,7 @@ def _spliced(fd: int, size: int) -> bytes:
 
 
 def _from_inside(fd: int, path: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """With the folder as the current one."""
+    """Call with the folder as the current one."""
     here = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fchdir(fd)
@@ -232,7 +232,7 @@ def _from_inside(fd: int, path: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _sought(fd: int, offset: int, whence: int) -> int | None:
-    """Offsets of folders mean something only to the file system that gave them out: see ``_listing``."""
+    """Seek, except in folders, whose offsets only their own file system can interpret: see ``_listing``."""
     is_folder = stat.S_ISDIR(os.fstat(fd).st_mode)
     return None if is_folder and (offset or whence) else os.lseek(fd, offset, whence)
 
@@ -259,11 +259,11 @@ def _limits(path: bytes) -> tuple[int, int]:
 
 
 class Difference(AssertionError):  # noqa: N818 - no error of the program
-    """The mount is not as its model."""
+    """The mount differs from its model."""
 
 
 class Example:
-    """A sequence of calls that depends on its number alone. ``run`` raises Difference."""
+    """A sequence of calls that depends only on its number. ``run`` raises Difference."""
 
     def __init__(self, number: int, plain: bytes, mounted: bytes, paths: list[bytes]) -> None:
         self._rng = random.Random(f"example {number}")
@@ -278,17 +278,17 @@ class Example:
         rng = self._rng
         try:
             for _ in range(steps):
-                # Some always: an example without an open file would try little.
+                # Opening is frequent, because an example without open files would test little.
                 rng.choice((self._open, self._open_below, self._by_name, self._by_fd, self._by_fd, self._by_fd))()
         finally:
             for pair in self._fds:
                 for fd in pair:
                     os.close(fd)
 
-    # ------------------------------------------------------------ what is chosen
+    # ------------------------------------------------------------ random choices
 
     def _path(self) -> bytes:
-        """Mostly one that exists, from the root."""
+        """Return a path from the root, which usually exists."""
         rng, path = self._rng, self._rng.choice(self._paths)
         if rng.random() < 0.75:
             return path
@@ -380,11 +380,11 @@ class Example:
             self._attributes(full)
 
     def _attributes(self, full: list[bytes]) -> None:
-        """What the plain folder has none of: checked by themselves."""
+        """Check the extended attributes, which the plain folder does not have."""
         status = os.lstat(full[1])
         if not stat.S_ISREG(status.st_mode) or full[0] == full[1]:
             return
-        with contextlib.suppress(OSError):  # a path that leads out of the mount
+        with contextlib.suppress(OSError):  # the path leads out of the mount
             if os.lstat(full[0]).st_ino == status.st_ino:
                 return
         data = Path(os.fsdecode(full[0])).read_bytes()
@@ -444,18 +444,18 @@ class Example:
             raise Difference(f"{name}: plain {_brief(results[0])}, mounted {_brief(results[1])}")
 
     def _translated(self, result: Any, other: Any) -> Any:
-        """The result without identities, after they were found to pair up: one inode here for each one there."""
+        """Return the result without identities, after checking that inodes of both sides correspond one to one."""
         if isinstance(result, dict) and isinstance(other, dict):
             self._pair(result.get("identity"), other.get("identity"))
             return {key: value for key, value in result.items() if key != "identity"}
         if isinstance(result, (list, tuple)) and isinstance(other, (list, tuple)) and len(result) == len(other):
             if len(result) == 2 and isinstance(result[0], bytes) and isinstance(result[1], int):
-                return result[0]  # a name of a listing; ".." of a mount is its own matter
+                return result[0]  # a name of a listing; ".." of a mount point is another inode
             return [self._translated(a, b) for a, b in zip(result, other, strict=True)]
         return result
 
     def _pair(self, identity: Any, other: Any) -> None:
-        if identity == other:  # a link led both to the same place
+        if identity == other:  # both calls followed a link to the same place
             return
         if self._twins.setdefault(identity, other) != other:
             raise Difference(f"{identity} is {other}, and was {self._twins[identity]}: hard links differ")
@@ -477,12 +477,12 @@ def _scandir(where: bytes | int) -> list[dict[str, Any]]:
 
 
 def _outcome(call: Callable[[], Any]) -> Any:
-    """What a call returned or the name of its error."""
+    """Return the result of a call or the name of its error."""
     try:
         return call()
     except OSError as error:
         return errno.errorcode[error.errno or 0]
-    except (ValueError, OverflowError) as error:  # Python's own refusal, the same for both
+    except (ValueError, OverflowError) as error:  # raised by Python itself, the same for both
         return str(error)
 
 
@@ -494,12 +494,12 @@ def _brief(result: Any) -> str:
 
 
 def forget_names(mounted: bytes) -> None:
-    """Let the kernel ask for everything again; only root can."""
+    """Drop the kernel's cached names; needs root."""
     libc.mount(None, mounted, None, ctypes.c_ulong(REMOUNT), None)
 
 
 def compare(pairs: list[tuple[bytes, bytes]], numbers: range) -> str:
-    """Run these examples; what differed first, or nothing."""
+    """Run these examples. Returns the first difference, or an empty string."""
     paths = [[path[len(plain) + 1 :] for path in _walk(plain)] for plain, _ in pairs]
     for number in numbers:
         k = number % len(pairs)

@@ -1,6 +1,6 @@
-"""Real mounts for tests: each is undone whatever the test does, and each line of its daemon's log must be expected.
+"""Real mounts for tests: each is unmounted after its test, and each line of its daemon's log must be expected.
 
-Daemons run with Python's development mode (conftest.py): what was not closed or awaited is a line in the log, too.
+Daemons run in Python's development mode (conftest.py), so unclosed and unawaited objects are in the log, too.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ import fffs.mount
 from fffs.mount import MountOptions
 
 TROUBLE = re.compile(r" (WARNING|ERROR|CRITICAL) |Traceback")
-# Lines that every mount may log. What goes on after the line, as a traceback does, makes it another one.
+# Lines that every mount may log. A line that is followed by others, such as a traceback, does not match.
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
 HARMLESS = re.compile(
     TIME + r" INFO .*: (mounted .*|unmounted|SIG[A-Z]+|in use, unmounting lazily)\n"
-    # libfuse's word on stderr, when it is unmounted while it takes a request from the kernel.
+    # A message of libfuse on stderr, if it is unmounted while it reads a request from the kernel.
     r"(fuse: reading device: Software caused connection abort\n)?"
 )
 ENTRY = re.compile(rf"(?m)^(?={TIME} [A-Z]+ )")
-# What no process may write to its stderr, whatever the test.
+# No process may write this to stderr, in any test.
 FORBIDDEN = re.compile(r"Traceback|never awaited|ResourceWarning|RuntimeWarning|Exception ignored|Fatal Python error")
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mounts_below(folder: Path) -> list[str]:
-    """The mount points below a folder, innermost last."""
+    """Return the mount points below a folder, innermost last."""
     lines = os.fsdecode(Path("/proc/thread-self/mountinfo").read_bytes()).split("\n")[:-1]
     points = [re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), line.split(" ")[4]) for line in lines]
     return [point for point in points if point.startswith(f"{folder}/")]
@@ -57,12 +57,12 @@ def detach_all(folder: Path) -> None:
 
 
 def umount_quietly(path: Path) -> None:
-    """Unmount as it is at the end of every test: at once, whatever is open, whatever the daemon does."""
+    """Unmount lazily at the end of a test, whatever is open and whatever state the daemon is in."""
     libc.umount2(os.fsencode(path), 2)
 
 
 def wait_until(condition: Any, seconds: float = 60.0) -> None:
-    """Wait for something another process is about to do."""
+    """Wait for a condition that another process will make true."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -70,7 +70,7 @@ def wait_until(condition: Any, seconds: float = 60.0) -> None:
 
 
 def read_all(fd: int) -> bytes:
-    """What is in a file. A read during which the daemon ends may be short, and the next one fails."""
+    """Read a file. If the daemon ends during a read, that read may be short, and the next one fails."""
     data = b""
     while part := os.pread(fd, 1 << 20, len(data)):
         data += part
@@ -87,20 +87,20 @@ class Daemon:
         self._expected: list[tuple[str, bool]] = []
 
     def expect(self, pattern: str, traceback: bool = False) -> None:
-        """Lines of the log that match are no failure; whether they go on with a traceback, Python's or of a crash."""
+        """Allow matching lines in the log; with traceback, also the lines of a traceback after them."""
         self._expected.append((pattern, traceback))
 
     def trouble(self) -> list[str]:
-        """The lines of the log that complain of something."""
+        """Return the lines of the log that report problems."""
         return [line for line in self.log().splitlines() if TROUBLE.search(line)]
 
     def log(self) -> str:
         if not self.wait(0):
-            time.sleep(0.05)  # a thread of its own writes the lines
+            time.sleep(0.05)  # a thread writes the lines
         return self.log_file.read_text(errors="surrogateescape")
 
     def unexpected(self) -> list[str]:
-        """The entries of the log that nobody expects, with all lines that follow each."""
+        """Return the unexpected entries of the log, with all lines that follow each."""
         return [entry for entry in ENTRY.split(self.log()) if entry and not self._is_expected(entry)]
 
     def _is_expected(self, entry: str) -> bool:
@@ -116,7 +116,7 @@ class Daemon:
             signal.pidfd_send_signal(self._pidfd, number)
 
     def wait(self, seconds: float = 60.0) -> bool:
-        """Wait until the process is gone."""
+        """Wait until the process has ended."""
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
@@ -128,7 +128,7 @@ class Daemon:
         return len(os.listdir(f"/proc/{self.pid}/task"))
 
     def forget(self) -> None:
-        """End it if it is still there; it must not need to be killed."""
+        """End the daemon if it still runs. It must end without being killed."""
         stuck = ""
         if not self.wait(0):
             self.kill(signal.SIGTERM)
@@ -149,7 +149,7 @@ class Mounts:
         LIVE.append(self)
 
     def __call__(self, *sources: Path, at: Path | None = None, **options: Any) -> Path:
-        """Mount in the background, with a log; the path."""
+        """Mount in the background, with a log. Returns the mount point."""
         number = len(self.daemons)
         path = at or self.folder / f"mnt{number}"
         log = self.folder / f"daemon{number}.log"
@@ -160,7 +160,7 @@ class Mounts:
 
     @property
     def daemon(self) -> Daemon:
-        """The one mounted last."""
+        """The daemon of the last mount."""
         return self.daemons[-1]
 
     def end(self) -> None:
@@ -171,17 +171,17 @@ class Mounts:
         self.police()
 
     def police(self) -> None:
-        """Fail if a daemon logged what nobody expects."""
+        """Fail if a daemon logged something unexpected."""
         unexpected = [entry for daemon in self.daemons for entry in daemon.unexpected()]
         assert not unexpected, "the daemon logged what nobody expects:\n" + "\n".join(unexpected)
 
 
-# Mounts that have not ended: those of a whole module are looked at after each of its tests, too.
+# Mounts that have not ended. Those of a module are checked after each of its tests.
 LIVE: list[Mounts] = []
 
 
 def run_fffs(*arguments: Any, code: int = 0, **options: Any) -> str:
-    """Run the command line; what it wrote to stderr. It must end with that exit code."""
+    """Run the command line, which must exit with ``code``. Returns its stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "fffs", *map(str, arguments)],
         capture_output=True,
@@ -201,7 +201,7 @@ def is_mounted(path: Path) -> bool:
 
 @contextlib.contextmanager
 def gone_afterwards(file: IO[Any]) -> Iterator[None]:
-    """An open file whose mount ends meanwhile: close(2) may say so, if it is the first one and asks the daemon."""
+    """Close a file whose mount has ended meanwhile: the first close(2) may fail, because it asks the daemon."""
     try:
         yield
     finally:
@@ -210,9 +210,9 @@ def gone_afterwards(file: IO[Any]) -> Iterator[None]:
 
 
 def in_namespace(work: Callable[[Path], None]) -> None:
-    """Run in a thread with a mount namespace of its own, in which everybody may open /dev/fuse.
+    """Run work in a thread with a mount namespace of its own, in which every user may open /dev/fuse.
 
-    ``work`` gets a folder that everybody can reach. Programs started by the thread are in its namespace, too.
+    ``work`` gets a folder that every user can access. Programs that the thread starts are in its namespace, too.
     """
     failure: list[BaseException] = []
 
@@ -244,7 +244,7 @@ def in_namespace(work: Callable[[Path], None]) -> None:
 
 
 def describe(folder: Path) -> dict[bytes, tuple[Any, ...]]:
-    """Everything a packed folder keeps, by relative path."""
+    """Return everything that a packed folder stores, by relative path."""
     root = os.fsencode(folder)
     return {path[len(root) :]: _describe(path) for path in [root, *_walk(root)]}
 
@@ -264,14 +264,14 @@ def _describe(path: bytes) -> tuple[Any, ...]:
         assert len(content) == status.st_size
     elif stat.S_ISLNK(status.st_mode):
         content = os.readlink(path)
-        # Modes of symbolic links mean nothing to Linux and are the same everywhere.
+        # Linux ignores the modes of symbolic links.
     else:
         content = sorted(os.listdir(path))
     return status.st_mode, status.st_mtime_ns, status.st_nlink, content
 
 
 def list_from(fd: int, offset: int, size: int = 32768) -> list[tuple[bytes, int, int]]:
-    """(name, inode, offset after it) of a directory from an offset on: one getdents64(2) after a seek."""
+    """Return (name, inode, offset after it) of directory entries from an offset on: one getdents64(2) after a seek."""
     os.lseek(fd, offset, os.SEEK_SET)
     buffer = ctypes.create_string_buffer(size)
     length = libc.getdents64(fd, buffer, size)

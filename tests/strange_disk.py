@@ -1,7 +1,7 @@
-"""A file system that shows a folder with inode numbers that mean nothing, as some in user space do.
+"""A file system that shows a folder with meaningless inode numbers, as some FUSE file systems do.
 
 As a program: ``python strange_disk.py {changing|equal} FOLDER MOUNTPOINT``. ``changing``: each lookup gives another
-number. ``equal``: everything has the same number, and files have two links.
+number. ``equal``: all numbers are the same, and files have two links.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import mounting
 import pyfuse3
 import trio
 
-NUMBER = 7  # of everything that is equal
+NUMBER = 7  # of every node with ``equal``
 
 
 def _system(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Failed system calls are the file system's answers."""
+    """Return errors of system calls as errors of the file system."""
 
     @functools.wraps(method)
     async def answer(*arguments: Any) -> Any:
@@ -37,7 +37,7 @@ def _system(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class StrangeDisk(pyfuse3.Operations):
-    """Nodes are paths; those that were looked up by several numbers are known by all of them."""
+    """Nodes are paths; several numbers may refer to the same path."""
 
     enable_writeback_cache = False
 
@@ -52,7 +52,7 @@ class StrangeDisk(pyfuse3.Operations):
         return os.path.join(self._paths[parent], name)
 
     def _entry(self, path: bytes) -> Any:
-        """The answer to a lookup, under a number to which further requests refer."""
+        """Return the reply to a lookup, with the number for further requests."""
         attributes = self._attributes(path)
         number = next(self._fresh) if self._kind == "changing" else self._numbers.setdefault(path, next(self._fresh))
         self._paths[number] = path
@@ -177,7 +177,7 @@ def serve(kind: str, folder: str, mountpoint: str) -> None:
 
 @contextlib.contextmanager
 def strange_disk(kind: str, folder: Path, mountpoint: Path) -> Iterator[Path]:
-    """Such a file system, mounted on a new folder for the length of the block."""
+    """Mount such a file system on a new folder for the duration of the block."""
     mountpoint.mkdir()
     command = [sys.executable, __file__, kind, str(folder), str(mountpoint)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

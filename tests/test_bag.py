@@ -1,4 +1,4 @@
-"""Bags of all generations, and bagz: read exactly, written byte for byte, and never wrong where that can be known."""
+"""Bags of all layouts, and bagz: read exactly, written byte for byte; detectable damage is an error."""
 
 from __future__ import annotations
 
@@ -114,9 +114,9 @@ def test_a_written_bag_has_the_bytes_of_granulars(tmp_path: Path, version: str, 
 
 # ---------------------------------------------------------------- corruptions
 
-# What the format lets nobody notice: how many records there seem to be, and which of them are not the original's.
+# Corruptions that the format cannot reveal: the apparent number of records, and which of them differ from the original.
 UNNOTICED = {
-    "0.6.0/cut-entry": (63, []),  # the last record is empty: the table is complete without its entry
+    "0.6.0/cut-entry": (63, []),  # the last record is empty, so the table is valid without its entry
     "0.6.0/tail-entry": (65, [64]),  # one more empty record
     "0.6.0/cut-0": (0, []),  # an empty Bag in layout v2
     "0.6.0/data-bit": (64, None),
@@ -129,7 +129,7 @@ UNNOTICED = {
     "0.24.2/bag-tail": (64, []),
     "0.24.2/data-bit": (64, None),
 }
-# The table seems to begin one entry later: a table just as good, of one record less.
+# The table seems to begin one entry later: a valid table of one record less.
 SHIFTED: dict[str, Callable[[list[bytes]], list[bytes]]] = {
     "0.6.0/last-plus-8": lambda records: [*records[1:63], bytes(8)],
     "0.21.2/last-plus-8": lambda records: [
@@ -380,7 +380,7 @@ def test_without_its_library_a_bagz_says_what_to_install(tmp_path: Path, monkeyp
     optional.library.cache_clear()
 
 
-# ---------------------------------------------------------------- life
+# ---------------------------------------------------------------- readers
 
 
 @pytest.fixture
@@ -540,7 +540,7 @@ def test_a_torn_tail_is_not_cut_off_where_that_warning_is_an_error(tmp_path: Pat
             BagWriter(path, "v3")
     assert path.read_bytes() == b"onetwothr"
     with pytest.warns(TornTailWarning):
-        append(path)  # nothing holds its lock any more
+        append(path)  # the lock has been released
 
 
 def test_what_was_not_flushed_is_forgotten_when_the_block_fails(tmp_path: Path) -> None:
@@ -571,7 +571,7 @@ os._exit(9)
     assert not (tmp_path / "b.bag").exists()
     with pytest.raises(MetadataError, match=r"a\.bag: 3000000 bytes follow the 1 records") as refused:
         append(tmp_path / "a.bag", b"more")
-    subprocess.run(str(refused.value).split(": ")[-1], shell=True, check=True)  # as it says
+    subprocess.run(str(refused.value).split(": ")[-1], shell=True, check=True)  # the command in the message
     append(tmp_path / "a.bag", b"more")
     assert BagReader(tmp_path / "a.bag")[:] == [b"kept", b"more"]
     with BagWriter(tmp_path / "b.bag"):

@@ -1,4 +1,4 @@
-"""The forms a batch can have: a list of arrays, one joined buffer, the caller's memory, an await."""
+"""The forms of a batch: a list of arrays, one joined buffer, memory of the caller, an awaited list."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_into_anything_that_is_writable_memory(reader: FileReader) -> None:
 
 
 class Shared:
-    """What a tensor looks like to us."""
+    """Looks like a tensor to fffs."""
 
     def __init__(self) -> None:
         self.memory = np.zeros(100, np.uint8)
@@ -170,7 +170,7 @@ def test_awaiting_does_not_block_the_loop(reader: FileReader, monkeypatch: pytes
     trio.run(main)
 
 
-# ---------------------------------------------------------------- what comes next
+# ---------------------------------------------------------------- prefetching
 
 
 def test_what_was_announced_is_in_memory_soon(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command line, as its users meet it: in processes of its own, in pipes, in terminals."""
+"""The command line, in processes of its own, pipes and terminals."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Result(NamedTuple):
 
 
 def main(args: tuple[str | bytes | Path, ...], stdio: list[int], cwd: Path | None) -> int:
-    """``fffs``, in a process that was just forked."""
+    """Run ``fffs`` in a process that was just forked."""
     for number, fd in enumerate(stdio):
         if fd < 0:
             os.close(number)
@@ -66,7 +66,7 @@ def main(args: tuple[str | bytes | Path, ...], stdio: list[int], cwd: Path | Non
 def run(
     *args: str | bytes | Path, cwd: Path | None = None, stdout: int | None = None, stderr: int | None = None
 ) -> Result:
-    """Run ``fffs`` in a fork of this process, which is quicker than a new one. A descriptor of -1 is a closed one."""
+    """Run ``fffs`` in a fork of this process, which is faster than a new one. A descriptor of -1 is closed."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(os.devnull, "rb") as nothing:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # the engine's threads survive a fork
@@ -90,14 +90,14 @@ def run(
 
 
 def spawn(*args: str | bytes | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> Result:
-    """Run ``fffs`` as a user does."""
+    """Run ``fffs`` in a new process."""
     environment = os.environ | (env or {})
     done = subprocess.run([*FFFS, *args], cwd=cwd, env=environment, check=False, capture_output=True)
     return Result(done.returncode, done.stdout, done.stderr.decode(errors="surrogateescape"))
 
 
 def fails(code: int, *args: str | bytes | Path, **more: Any) -> str:
-    """Run what must fail with that code, one line about it, and nothing on standard output; returns the line."""
+    """Run a command that must fail with that code, one line on stderr and nothing on stdout. Returns the line."""
     result = run(*args, **more)
     assert (result.code, result.out or b"") == (code, b""), result.err
     assert re.fullmatch(r"fffs: [^\n]+\n", result.err), result.err
@@ -247,7 +247,7 @@ def test_the_tree_in_errors_gives_each_class_its_parents(kind: type[errors.FffsE
 
 
 def test_exit_codes_stay_and_each_has_an_exception_or_none() -> None:
-    """Scripts compare them, so that these never change."""
+    """Scripts compare exit codes, so they must never change."""
     listed = [int(code) for code in re.findall(r"^ *(\d+)  \w", parser.EXIT_CODES, re.MULTILINE)]
     assert listed == [*range(12), 130]
     assert set(listed) == {kind.exit_code for kind in classes()} | {0, 1, 130}
@@ -351,7 +351,7 @@ def test_what_may_not_be_read_has_its_code(tmp_path: Path, pack: Path) -> None:
             assert fails(6, *args) == f"{args[1]}: cannot read: Permission denied"
 
 
-# ---------------------------------------------------------------- names that attack the terminal
+# ---------------------------------------------------------------- names with control characters
 
 EVIL_NAME = "new\nline\x1b[31m\u202e\udcff"
 SHOWN = r"new\nline\x1b[31m\u202e\udcff"
@@ -475,7 +475,7 @@ def test_a_full_disk_is_an_error_that_names_the_output(tmp_path: Path, folder: P
 @pytest.mark.parametrize("command", ["pack", "unpack"])
 @pytest.mark.parametrize("jobs", ["1", "4"])
 def test_ctrl_c_leaves_nothing_and_says_so_in_one_line(tmp_path: Path, command: str, jobs: str) -> None:
-    """The process interrupts itself as soon as there is progress, and again and again while it cleans up."""
+    """The process interrupts itself at the first progress, and repeatedly during its cleanup."""
     (tmp_path / "in").mkdir()
     for i in range(600):
         (tmp_path / "in" / f"{i}").write_bytes(b"x")
@@ -522,8 +522,8 @@ def test_a_signal_does_not_wait_for_the_end_of_a_large_file_and_leaves_nothing(
 ) -> None:
     (tmp_path / "in").mkdir()
     with (tmp_path / "in" / "holes").open("wb") as file:
-        file.truncate(1 << 38)  # minutes of work
-    # Whoever runs the tests may ignore the signal (nohup), and children inherit that.
+        file.truncate(1 << 38)  # packing it takes minutes
+    # The tests may run with the signal ignored (nohup), which children inherit.
     process = subprocess.Popen(
         [*FFFS, "pack", "in", "out.ffr"],
         cwd=tmp_path,
@@ -694,7 +694,7 @@ def test_cat_writes_large_files_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [1, 1000, MIB, MIB + 1, 9 * MIB + 1])
 @pytest.mark.parametrize("with_blocks", [True, False])
 def test_cat_writes_nothing_of_a_bad_record(tmp_path: Path, size: int, with_blocks: bool) -> None:
-    """Also where its first blocks have checksums of their own, and are good."""
+    """This also holds if its first blocks have checksums of their own and are good."""
     path = tmp_path / "p.ffr"
     if with_blocks:
         (tmp_path / "f").mkdir()
@@ -857,7 +857,7 @@ def test_an_stderr_that_cannot_be_written_changes_no_exit_code(tmp_path: Path) -
 
 
 def in_terminal(*args: str | Path, cwd: Path | None = None, slow: str = "") -> tuple[int, str]:
-    """Run ``fffs`` in a terminal: its exit code, and what it showed. ``slow`` is run before it, as Python."""
+    """Run ``fffs`` in a terminal. Returns its exit code and output. ``slow``: Python code that runs first."""
     code = f"from fffs.cli import parser, progress\n{slow}\nparser.main()"
     master, slave = pty.openpty()
     process = subprocess.Popen(
@@ -928,7 +928,7 @@ def test_ls_in_a_terminal_shows_names_that_cannot_command_it(pack: Path) -> None
 
 @pytest.fixture
 def interrupted_in_terminal(tmp_path: Path) -> Iterator[tuple[int, bytes, Path]]:
-    """What a Ctrl-C typed into a terminal does to a long packing."""
+    """Type Ctrl-C in a terminal during a long packing. Yields the exit code, the output and the folder."""
     (tmp_path / "in").mkdir()
     with (tmp_path / "in" / "holes").open("wb") as file:
         file.truncate(1 << 38)
@@ -997,7 +997,7 @@ def test_options_may_stand_between_arguments(tmp_path: Path) -> None:
 def test_an_empty_name_is_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
-    """Of ``fffs unpack photos.ffr "$TARGET"``, where nobody set TARGET: neither the current folder nor /."""
+    """``fffs unpack photos.ffr "$TARGET"`` with an empty TARGET means neither the current folder nor /."""
     (tmp_path / "f").mkdir()
     monkeypatch.chdir(tmp_path)
     assert run("pack", "f", "x.ffr", "-q").code == 0

@@ -1,4 +1,4 @@
-"""Converting: no byte changes on the way from one kind to another, hostile archives are refused, all or nothing."""
+"""Converting: records keep their bytes in every format, hostile archives are refused, results are all or nothing."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_records_are_the_same_in_every_format(tmp_path: Path, first: str, second
     two.parent.mkdir()
     done = fffs.convert(source, one, verify=True, warn=lambda _: None)
     assert done == ("ffrecord", first, len(RECORDS), sum(map(len, RECORDS)), 1)
-    # The first record of this OFRecord is empty: only its name says what it is.
+    # The first record of this OFRecord file is empty, so only its name shows the format.
     assert fffs.convert(one, two, verify=True, warn=lambda _: None).source == first
     fffs.convert(two, tmp_path / "back.ffr", verify=True)
     assert (tmp_path / "back.ffr").read_bytes() == source.read_bytes()
@@ -177,7 +177,7 @@ def test_empty_ofrecords_are_warned_of_and_very_many_refused(tmp_path: Path) -> 
     assert left_in(tmp_path) == ["few.ffr", "many.ffr", "part-0"]
 
 
-# Runs the command, then says how much memory it had at most: VmHWM does not count what the parent has.
+# Runs the command, then prints its peak memory: VmHWM does not include that of the parent.
 MEASURED = """
 import re, sys
 from fffs.cli import parser
@@ -190,7 +190,7 @@ sys.exit(code)
 
 
 def measured(*arguments: str | Path) -> tuple[int, str, int]:
-    """Exit code, errors and the most memory in MiB of a command in a process of its own."""
+    """Run a command in a process of its own. Returns its exit code, stderr and peak memory in MiB."""
     done = subprocess.run([sys.executable, "-c", MEASURED, *arguments], capture_output=True, text=True, check=False)
     return done.returncode, done.stderr, int(done.stdout.split()[-2]) >> 10
 
@@ -277,7 +277,7 @@ TIMES = itertools.count(1)
 
 
 def rewrite_once(path: Path) -> Callable[[int, int], None]:
-    """A progress callback that writes to a source, when the first batch of it has been read."""
+    """Return a progress callback that writes to a source after its first batch was read."""
     done: list[bool] = []
 
     def progress(_done: int, _total: int) -> None:
@@ -287,7 +287,7 @@ def rewrite_once(path: Path) -> Callable[[int, int], None]:
             with path.open("r+b") as file:
                 file.write(content)
             mtime = next(TIMES)
-            os.utime(path, ns=(mtime, mtime))  # however coarse the clock is
+            os.utime(path, ns=(mtime, mtime))  # with a clock of any resolution
 
     return progress
 
@@ -296,7 +296,7 @@ def rewrite_once(path: Path) -> Callable[[int, int], None]:
 def test_a_source_that_changes_while_it_is_converted_gives_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """All records are as long as before, so that where no checksum is, a mixture would look good."""
+    """All records keep their lengths, so that without checksums a mixture would look valid."""
     source = write_ffr(tmp_path / "source.ffr", [b"%04d" % k for k in range(20)])
     for there, options in (("set", {"to": "granular"}), ("old", {"to": "granular", "layout": "v3"})):
         fffs.convert(source, tmp_path / there, **options)
@@ -356,7 +356,7 @@ CHANGING = [append, overwrite, replace_by_one_of_another_time, replace_by_one_of
 
 
 def once(act: Callable[[Path], object], path: Path) -> Callable[[int, int], None]:
-    """A progress callback that does something with a source, when some of it has been read."""
+    """Return a progress callback that calls ``act`` on a source after some of it was read."""
     left = [act]
     return lambda done, _: left.pop()(path) if left and done else None
 
@@ -379,7 +379,7 @@ def test_a_source_changes_by_its_size_or_modification_time_and_not_by_names_or_m
         (path.with_name("link")).unlink(missing_ok=True)
     path.chmod(0o600)
     good = path.read_bytes()
-    # Of an archive only what is open is read: what gets its name is another.
+    # Only the open file of an archive is read, so a new file of its name is not noticed.
     for act in CHANGING[:2] if name == "x.tar" else CHANGING:
         with pytest.raises(SourceChangedError, match=rf"{name}: .*changed"):
             fffs.convert(path, tmp_path / "out.ffr", progress=once(act, path))
@@ -470,12 +470,12 @@ def test_the_names_of_packed_folders_never_lead_to_records_of_others(tmp_path: P
         with pytest.raises(UsageError, match="--from ffrecord converts the records"):
             fffs.convert(tmp_path / source, tmp_path / "x.tfrecord")
         fffs.convert(tmp_path / source, tmp_path / f"{source}.tfrecord", from_="ffrecord", verify=True)
-        # Nobody can tell this from a packed folder; but its tree says for how many records it is.
+        # This looks like a packed folder, except that its tree is for another number of records.
         fffs.convert(tmp_path / f"{source}.tfrecord", tmp_path / f"{source}.ffr")
         with pytest.raises(MetadataError, match=r"its tree is for 3 records, but \d precede it"):
             fffs.PackedFolder(tmp_path / f"{source}.ffr")
         assert run("ls", tmp_path / f"{source}.ffr").code == MetadataError.exit_code
-    # One alone may take the way through another format.
+    # A single source may be converted by way of another format.
     warnings: list[str] = []
     fffs.convert(tmp_path / "packs/b.ffr", tmp_path / "b.tfrecord", verify=True, warn=warnings.append)
     assert warnings == [f"{tmp_path}/packs/b.ffr: the last record keeps the names of the files, for converting back"]
@@ -664,7 +664,7 @@ FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarf
 
 
 def sample(folder: Path) -> Path:
-    """A folder with everything that archives keep, with whole seconds."""
+    """Make a folder with everything that archives can store, with times of whole seconds."""
     folder.mkdir()
     deep = folder / "deep" / ("long-" * 15) / ("name-" * 8)
     deep.mkdir(parents=True)
@@ -792,7 +792,7 @@ def test_no_archive_is_unpacked_to_the_disk(tmp_path: Path) -> None:
 
 
 def refusal(tmp_path: Path, data: bytes, kind: type[Exception] = FormatError) -> str:
-    """Why an archive is refused: in one line that names it, quickly, and without leaving anything behind."""
+    """Return why an archive is refused: quickly, in one line that names it, without leaving anything behind."""
     (tmp_path / "bad").write_bytes(data)
     before = left_in(tmp_path)
     with pytest.raises(kind) as caught:
@@ -868,7 +868,7 @@ def test_what_is_compressed_with_zstd_is_refused_as_such(tmp_path: Path, options
 
 
 def warned(tmp_path: Path, data: bytes) -> tuple[list[str], dict[bytes, Any]]:
-    """What is warned of, and what is packed: path -> content or target."""
+    """Return the warnings for an archive, and its pack: path -> content or target."""
     (tmp_path / "x").write_bytes(data)
     warnings: list[str] = []
     fffs.convert(tmp_path / "x", tmp_path / "x.ffr", warn=warnings.append, verify=True, force=True)
@@ -909,7 +909,7 @@ def test_what_follows_the_end_mark_is_left_out_with_a_warning(
 
 
 def shared(**records: bytes) -> bytes:
-    """An extended header of POSIX for all members that follow."""
+    """Return an extended header of POSIX for all following members."""
     data = extended(**records)
     return tar_header(b"shared", int(data[124:135], 8), b"g") + data[512:]
 
@@ -1067,7 +1067,7 @@ def test_a_hostile_zip_is_refused(tmp_path: Path, members: list[tuple[str, bytes
 
 
 def edited(data: bytes, local: int, central: int, form: str, value: int) -> bytes:
-    """A zip whose last member's headers say something else."""
+    """Return a zip with other values in the headers of its last member."""
     room = bytearray(data)
     for magic, at in ((b"PK\3\4", local), (b"PK\1\2", central)):
         struct.pack_into(form, room, data.rindex(magic) + at, value)
@@ -1088,7 +1088,7 @@ def test_a_zip_that_lies_is_refused(tmp_path: Path) -> None:
 
 
 def test_bombs_are_streamed_or_stopped_in_bounded_memory(tmp_path: Path) -> None:
-    """Each in a process of its own, whose memory is measured."""
+    """Each runs in a process of its own, whose memory is measured."""
     names = b"".join(tar_file(b"%06d/" % k + b"n/" * 40 + b"f", b"") for k in range(8000))
     size = 64 * MIB
     bombs = {
@@ -1109,7 +1109,7 @@ def test_bombs_are_streamed_or_stopped_in_bounded_memory(tmp_path: Path) -> None
 
 
 def test_a_small_archive_may_have_many_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a million files compress to a byte each: only memory says how many are too many."""
+    """Half a million names compress to a byte each; only memory limits their number."""
     several = names.Names("x.tar.xz", NO_WARNING)
     for k in range(500_000):
         several.add_file(b"%d" % k, 0, 0, 0o644, 0)
@@ -1163,7 +1163,7 @@ def test_a_source_is_known_by_its_content(tmp_path: Path) -> None:
 
 
 def test_records_that_begin_with_zeros_are_no_tar_archive(tmp_path: Path) -> None:
-    """Its sum over the header is what a blank checksum field says: one in two thousand such files."""
+    """A blank checksum field matches the sum over such a header, in one of two thousand such files."""
     for record in (bytes(4088) + k.to_bytes(8, "little") for k in range(1, 20_000)):
         body = struct.pack("<qIq", 1, zlib.crc32(record), 24)
         data = struct.pack("<I", zlib.crc32(body)) + body + record
@@ -1178,7 +1178,7 @@ def test_records_that_begin_with_zeros_are_no_tar_archive(tmp_path: Path) -> Non
 
 
 def old_tar(member: bytes) -> bytes:
-    """A member as tar wrote it before there was a magic number."""
+    """Return a member as tar wrote it before it had a magic number."""
     block = member[:148] + b" " * 8 + member[156:257] + bytes(255)
     return block[:148] + b"%06o\0 " % sum(block) + block[156:] + member[512:]
 
@@ -1190,7 +1190,7 @@ def test_an_old_tar_without_a_magic_number_is_known_by_all_of_its_header(tmp_pat
     assert records_of(tmp_path / "y.ffr")[0] == b"content"
     assert subprocess.run(["tar", "-tf", tmp_path / "nameless"], check=True, capture_output=True).stderr == b""
     for block in (
-        good[:50] + b"x" + good[51:],  # behind the end of its name
+        good[:50] + b"x" + good[51:],  # after the end of its name
         good[:100] + bytes(8) + good[108:],  # no mode
         good[:124] + b"77777777777\0" + good[136:],  # longer than the file
         good[:156] + b"z" + good[157:],
@@ -1214,13 +1214,13 @@ def test_an_unfinished_record_file_is_no_empty_archive(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [b"PK\3\4", b"\x1f\x8b\x08\0", b"BZh9"])
 def test_a_record_file_whose_checksum_looks_like_an_archive_is_none(tmp_path: Path, first: bytes) -> None:
-    """Four bytes in the table of checksums can make the checksum of the header anything."""
+    """Four bytes in the table of checksums suffice to give the header any checksum."""
 
     def body(checksum: int) -> bytes:
         return struct.pack("<qIq", 1, checksum, 24)
 
     base, wanted = zlib.crc32(body(0)), int.from_bytes(first, "little")
-    # A CRC is linear: each bit of those four bytes changes it in its own way, whatever the others are.
+    # A CRC is linear: each bit of those four bytes flips a fixed set of its bits.
     rows = [(zlib.crc32(body(1 << at)) ^ base, 1 << at) for at in range(32)]
     left, bits = wanted ^ base, 0
     for bit in range(32):
@@ -1231,7 +1231,7 @@ def test_a_record_file_whose_checksum_looks_like_an_archive_is_none(tmp_path: Pa
             left, bits = left ^ column, bits ^ mask
     assert zlib.crc32(body(bits)) == wanted
     (tmp_path / "x").write_bytes(first + body(bits) + b"record")
-    with pytest.raises(ChecksumError):  # of the record, which cannot be chosen as well
+    with pytest.raises(ChecksumError):  # of the record, which cannot be chosen at the same time
         fffs.convert(tmp_path / "x", tmp_path / "y.bag")
 
 
@@ -1252,7 +1252,7 @@ def test_a_bag_is_one_whatever_its_first_record_is(tmp_path: Path, layout: str) 
 
 
 def stored_zip(*members: tuple[bytes, bytes, int, int, bytes]) -> bytes:
-    """A zip archive of (name, content, method, mode with type, extra field in the directory), nothing compressed."""
+    """Return a zip archive of (name, content, method, mode with type, extra field in the directory), not compressed."""
     data = directory = b""
     for name, content, method, mode, extra in members:
         sizes = (zlib.crc32(content), len(content), len(content), len(name))
@@ -1266,7 +1266,7 @@ def stored_zip(*members: tuple[bytes, bytes, int, int, bytes]) -> bytes:
 def test_a_zip_with_too_many_names_is_refused_before_they_are_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its end says how long the directory is, and may lie about how many are in it."""
+    """The end of the archive has the size of the directory, and possibly a wrong number of names."""
     members = [(b"%d" % k, b"", 0, 0o100644, b"") for k in range(30)]
     data = bytearray(stored_zip(*members))
     struct.pack_into("<HH", data, len(data) - 14, 1, 1)
@@ -1364,7 +1364,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
 
 
 def when_reread(monkeypatch: pytest.MonkeyPatch, act: Callable[[AtomicFile], None]) -> None:
-    """Have something happen to each file that was written when it is about to be compared."""
+    """Call ``act`` on each written file before it is compared."""
     real = AtomicFile.reread
 
     def reread(file: AtomicFile) -> int:
@@ -1377,7 +1377,7 @@ def when_reread(monkeypatch: pytest.MonkeyPatch, act: Callable[[AtomicFile], Non
 
 
 def flip(fd: int, at: int, bits: int = 1) -> None:
-    """Damage an open file, as a disk does: no time shows it. at: negative from its end."""
+    """Damage an open file as a disk does, without changing its times. at: negative from the end."""
     before = os.fstat(fd)
     at %= before.st_size
     os.pwrite(fd, bytes([os.pread(fd, 1, at)[0] ^ bits]), at)
@@ -1493,7 +1493,7 @@ def test_a_result_that_the_umask_lets_nobody_read_is_compared_all_the_same(
 
 
 def put_back(folder: Path, there: dict[str, bytes]) -> None:
-    """Leave nothing but these files in a folder."""
+    """Remove everything but these files from a folder."""
     for name in left_in(folder):
         (folder / name).unlink()
     for name, data in there.items():
@@ -1536,7 +1536,7 @@ def test_what_is_to_be_replaced_is_there_until_the_new_is_complete(
             try:
                 fffs.convert(source, tmp_path / name, layout=layout, force=True)
             except WriteError as error:
-                if error.detail == IN_PLACE:  # only its folder could not be synced
+                if error.detail == IN_PLACE:  # only syncing the folder failed
                     assert records_of(tmp_path / name) == split_records(source.read_bytes())
                     in_place += 1
                     put_back(tmp_path, there)
@@ -1553,7 +1553,7 @@ def test_what_is_to_be_replaced_is_there_until_the_new_is_complete(
 def test_a_bag_is_never_there_with_the_table_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str | None, how: str
 ) -> None:
-    """Whatever stops a conversion between two renames."""
+    """A conversion may be stopped between any two renames."""
     source, target = write_ffr(tmp_path / "new.ffr", [b"new" * k for k in range(5)]), tmp_path / "x.bag"
     if old:
         fffs.convert(write_ffr(tmp_path / "old.ffr", [b"old", b"er"]), target, layout=old)
@@ -1638,7 +1638,7 @@ def test_what_is_there_is_replaced_only_with_force_and_only_by_success(tmp_path:
 def test_a_source_that_cannot_be_closed_without_an_error_was_read_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some network file systems say at close what they could not say before; nothing was written there."""
+    """Some network file systems report errors at close; for a file that was only read they do not matter."""
     source = write_ffr(tmp_path / "x.ffr", [b"a", b"b"])
     make(tmp_path / "folder", {"a": b"a"})
     zip_folder(tmp_path / "folder", tmp_path / "x.zip")

@@ -1,4 +1,4 @@
-"""Plans of conversions: everything is decided and refused before anything is written."""
+"""Plans of conversions: all decisions are made, and all refusals raised, before anything is written."""
 
 from __future__ import annotations
 

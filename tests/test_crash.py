@@ -1,4 +1,4 @@
-"""Writers are all or nothing: killed at any system call, with any of them failing, and on disks of any size."""
+"""Writers are all or nothing: if killed at any system call, if any call fails, and on disks of any size."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ import fffs.tfrecord
 from fffs.errors import WriterError
 
 FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-# Without it a call is taken once for what it does to what; with it, every time that it occurs.
+# By default, calls that are equal except for numbers are disturbed once; with FFFS_ALL_CRASHES, at each occurrence.
 ALL = bool(os.environ.get("FFFS_ALL_CRASHES"))
 
 WRITERS = ("write", "pack", "unpack")
 TEMPORARY = r"\.%s\.[0-9a-f]{12}\.fffs-tmp"
 CLEANERS = ("unlink", "unlinkat", "rmdir")
-# Calls for which ENOSPC is no answer that a file system would give.
+# Calls that no file system fails with ENOSPC.
 NEVER_FULL = ("flock", *CLEANERS)
 HARMLESS = r"close|openat(?!.*O_CREAT)"
 IN_PLACE = "complete and in place"
-# What unpack says after a record that could not be read.
+# The end of the message of unpack about a record that could not be read.
 KEEP_GOING = "; nothing was unpacked (--keep-going unpacks the undamaged files)"
 
 
 class Room:
-    """A folder that a writer writes to, and in it a living writer's temporary file and a dead one's."""
+    """A folder with a writer's target, and temporary files of a running and of a killed writer."""
 
     def __init__(self, process: Prepared, folder: Path, kind: str, old: bool) -> None:
         self.process, self.folder, self.kind = process, folder / "room", kind
@@ -76,7 +76,7 @@ class Room:
         (path / "sub" / "sub").chmod(0)
 
     def reset(self) -> None:
-        """Everything as before the first run."""
+        """Restore the state before the first run."""
         for name in os.listdir(self.folder):
             if name != self.living:
                 clean(self.folder / name)
@@ -87,9 +87,9 @@ class Room:
         self._dead = (self.folder / self.dead).stat().st_ino
 
     def leftovers(self) -> set[str]:
-        """What is beside it, apart from the living writer's; every name is of the documented form.
+        """Return the names beside the target except that of the running writer's file, after checking their form.
 
-        The dead one's has its old name here also when it got another one to be removed under.
+        The file of the killed writer counts under its old name, even if it was renamed for removal.
         """
         names = set(os.listdir(self.folder)) - {self.name}
         assert self.living in names
@@ -100,32 +100,32 @@ class Room:
         }
 
     def assert_next_run_succeeds(self) -> None:
-        """And removes what is left; not what the living writer has."""
+        """It also removes all leftovers, but not the file of the running writer."""
         if self.kind == "unpack" and state(self.target) == self.after:
-            clean(self.target)  # it is never replaced
+            clean(self.target)  # an existing folder is never replaced
         outcome = self.process.run(*self.command)
         assert (outcome.code, outcome.stderr) == (0, "")
         assert state(self.target) == self.after
         assert self.leftovers() == set()
 
     def calls(self) -> list[Call]:
-        """The calls of an undisturbed run that are to be disturbed."""
+        """Return the calls of an undisturbed run that are to be disturbed."""
         outcome = self.process.trace(*self.command)
         assert (outcome.code, outcome.stderr) == (0, "")
         assert state(self.target) == self.after
-        # Not those of standard streams, nor the end of reading.
+        # Without calls on standard streams and the end of reading.
         own = [call for call in outcome.calls if not re.match(r"[012]<|\d+<[^>]*/p\.ffr>$", call.arguments)]
         last = {call.site: call for call in own}
         return own if ALL else [call for call in own if last[call.site] is call]
 
     def killing_calls(self) -> list[Call]:
-        """Those before which the writer is killed: before one that changes nothing is after the one before it."""
+        """Return the calls before which the writer is killed: those that change something, and the last one."""
         calls = self.calls()
         return calls if ALL else [call for call in calls if not re.match(HARMLESS, call.site)] + calls[-1:]
 
 
 def state(path: Path) -> Any:
-    """What is there: nothing, bytes, or a folder with all that is in it."""
+    """Return the state of a path: missing, bytes, or a folder with its content."""
     if path.is_dir():
         return snapshot(path)
     return path.read_bytes() if path.exists() else None
@@ -204,7 +204,7 @@ def test_a_conversion_killed_at_any_call_leaves_the_old_or_the_new(
             room.reset()
             outcome = process.trace(*room.command, inject=f"{call.name}:signal=KILL:when={call.number}")
             found = state(room.target)
-            if outcome.code == 0:  # a thread's call: strace counts them for each thread
+            if outcome.code == 0:  # the call is in a thread, and strace counts the calls of each thread
                 assert found == room.after, call
                 continue
             assert outcome.code == -9, call
@@ -250,7 +250,7 @@ def test_a_writer_of_which_any_call_fails_names_the_file_and_leaves_the_old(
             assert outcome.code in (0, 6, 7), (call, outcome.stderr)
             left = room.leftovers() - {room.dead}
             assert not left or call.name in CLEANERS, call
-            if outcome.code == 0:  # the call did not matter: a leftover's, or a descriptor's that was only read
+            if outcome.code == 0:  # the failed call concerned a leftover, or a descriptor that was only read
                 assert (state(room.target), outcome.stderr) == (room.after, ""), call
             else:
                 said = (
@@ -276,7 +276,7 @@ def test_a_folder_that_cannot_be_synced_is_said_to_have_the_new_in_it(
         assert process.trace(*room.command, inject=f"fsync:error=EINVAL:when={last.number}").code == 0, "some have none"
 
 
-# ---------------------------------------------------------------- the order of things
+# ---------------------------------------------------------------- the order of calls
 
 
 def test_what_was_written_is_synced_before_the_rename_and_the_folder_after_it(
@@ -297,7 +297,7 @@ def test_what_was_written_is_synced_before_the_rename_and_the_folder_after_it(
         assert syncs[0] < rename
         if kind == "unpack":
             (everything,) = [k for k, call in enumerate(calls) if call.name == "syncfs"]
-            # What comes between is the mode and the time of the folder itself.
+            # In between, only the mode and the time of the folder itself are set.
             assert [calls[k].name for k in changes if k > everything] == ["fchmod", "utimensat"]
             assert max(changes) < syncs[0]
         else:
@@ -321,11 +321,11 @@ CHANGES = [
     "mkdirat",
     "linkat",
     "symlinkat",
-]  # of files; the rename is looked at by itself
+]  # calls on files; the rename is checked separately
 
 
 def test_files_and_folders_are_made_for_their_user_alone(process: Prepared, workplace: Path, kind: str) -> None:
-    """Not made for all and then closed to others, who could have opened them meanwhile."""
+    """They are not created with more permissions first: other users could open them before these are removed."""
     with room_for(process, workplace, kind, old=True) as room:
         calls = process.trace(*room.command).calls
     modes = [call.arguments[-4:] for call in calls if call.name.startswith("mkdir")]
@@ -340,7 +340,7 @@ def test_files_and_folders_are_made_for_their_user_alone(process: Prepared, work
 
 
 def test_a_disk_of_any_size_takes_all_or_nothing(process: Prepared, workplace: Path, kind: str, tmp_path: Path) -> None:
-    """From one page to as many as are needed."""
+    """The disk has from one page to as many as are needed."""
     with room_for(process, workplace, kind, old=False) as room, small_disk(tmp_path / "disk", 1 << 30) as disk:
         target = disk / room.name
         command = [target if part == room.target else part for part in room.command]
@@ -374,7 +374,7 @@ def test_a_disk_of_any_number_of_files_takes_all_or_nothing(process: Prepared, w
 
 
 def test_files_of_any_largest_size_are_complete_or_an_error(process: Prepared, workplace: Path, kind: str) -> None:
-    """A write that meets the limit is cut short, and only the next one fails."""
+    """The write that reaches the limit is short, and only the next one fails."""
     with room_for(process, workplace, kind, old=False) as room:
         largest = 256 * 5000 if kind == "unpack" else len(room.after)
         for limit in (0, 1, 47, 100, largest // 2, largest - 1):
@@ -422,7 +422,7 @@ def test_a_file_that_is_interrupted_while_it_is_put_in_place_leaves_nothing(
 
 
 class _Interrupted(io.BufferedWriter):
-    """Writes half a record, and then somebody presses Ctrl-C."""
+    """Writes half of a record, then simulates Ctrl-C."""
 
     def write(self, data: Any) -> int:
         super().write(data[:3])
@@ -430,7 +430,7 @@ class _Interrupted(io.BufferedWriter):
 
 
 def test_a_record_that_was_interrupted_ends_the_file(tmp_path: Path) -> None:
-    """Nobody could say how much of it is there: what follows would be in the wrong place."""
+    """It is unknown how much of the record was written, so later records would be at wrong offsets."""
     (tmp_path / "out.ffr").write_bytes(b"older")
     writer = fffs.FileWriter(tmp_path / "out.ffr", 2)
     writer.write_one(b"first")

@@ -1,4 +1,4 @@
-"""CRC-32 in whatever registers this processor has, against zlib's."""
+"""CRC-32 with each set of registers that this processor has, against zlib's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of open files: those of the standard streams are never ours, even where they are free."""
+"""Descriptors: fffs never uses the numbers of standard streams, even if they are free."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from inside import descriptors
 
 import fffs
 
-# What is open at the end of each keeps its descriptors as long as the name ``kept``.
+# Objects under the name ``kept`` keep the descriptors open.
 OPENED = {
     "FileReader": "kept = fffs.FileReader(source)",
     "past the page cache": "kept = fffs.FileReader(source); kept.use_direct(); kept.read([0])",
@@ -24,7 +24,7 @@ OPENED = {
     "AtomicFolder": "from fffs.files.atomic_folder import AtomicFolder; kept = AtomicFolder(target, target)",
     "pipe": "from fffs.base.descriptors import pipe; kept = pipe()",
 }
-# Into a ring of io_uring nothing can be written by its number.
+# write(2) to the descriptor of an io_uring fails.
 CLOSED = """
 import os, sys
 import fffs
@@ -89,7 +89,7 @@ def test_a_file_that_cannot_get_a_higher_number_is_closed(monkeypatch: pytest.Mo
 def test_a_python_built_for_an_older_c_library_has_what_the_system_has(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As those of conda and uv."""
+    """The Python builds of conda and uv are such."""
     monkeypatch.delattr(os, name)
     if name == "memfd_create":
         fd, path = descriptors.memory_file("x"), "/memfd:x (deleted)"

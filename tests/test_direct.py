@@ -1,4 +1,4 @@
-"""Reads past the page cache: the same bytes and errors as through it, from places that are no multiples of anything."""
+"""Direct I/O: the same bytes and errors as through the page cache, from unaligned places."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ asynchronous = pytest.mark.parametrize("backend", ["uring", "aio"], indirect=Tru
 
 @pytest.fixture
 def records(folder: Path) -> Iterator[Path]:
-    """Records whose places and lengths are near to all limits; the last one ends with the file."""
+    """Records whose places and lengths are close to all limits; the last one ends with the file."""
     target = folder / "records.ffr"
     with FileWriter(target, len(CONTENTS)) as writer:
         for content in CONTENTS:
@@ -45,7 +45,7 @@ def records(folder: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def path(records: Path) -> Path:
-    """The same, where they can be read past the page cache."""
+    """The same, on a file system with direct I/O."""
     with FileReader(records) as reader:
         if not reader.use_direct():
             pytest.skip("no reads past the page cache here")
@@ -78,7 +78,7 @@ def test_places_near_to_limits(direct: Source, data: st.DataObject) -> None:
 
 
 def test_without_memory_plain_reads_do_it(path: Path) -> None:
-    """In a process of its own, whose pool has nothing yet."""
+    """The test runs in a process of its own, whose buffer pool is empty."""
     code = """
         import os, fffs, numpy as np
         from fffs.native import lib
@@ -146,7 +146,7 @@ def test_the_page_cache_stays_as_it_is(folder: Path) -> None:
         reader.use_blocks(1 << 16)
         reader.prefetch(range(60))
         assert [array[0] for array in reader.read(range(60))] == list(range(60))
-        assert not any(record in cached for record in range(2, 60))  # the first lie beside the header
+        assert not any(record in cached for record in range(2, 60))  # others share a block with the header
         assert not reader.use_direct(False)
         assert [array[0] for array in reader.read([50, 20])] == [50, 20]
         assert 50 in cached
@@ -200,7 +200,7 @@ def test_a_child_that_is_forked_while_a_thread_opens_the_files(path: Path, monke
     opening, go_on = threading.Event(), threading.Event()
 
     class Slow:
-        """The library, in which opening takes long."""
+        """The library, with a slow fffs_open_direct."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(lib, name)

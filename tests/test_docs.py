@@ -1,4 +1,4 @@
-"""The documents speak of what is there."""
+"""The documents agree with the code and the tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def defined_tests() -> set[str]:
 
 
 def rows_of(document: str) -> dict[str, list[str]]:
-    """The rows of docs/promises.md for a document: the title of each promise, and its tests."""
+    """Return the rows of docs/promises.md for a document: the title of each promise, and its tests."""
     section = (ROOT / "docs/promises.md").read_text().split(f"## {document}\n")[1].split("\n## ")[0]
     cells = re.findall(r"^\| (.+?) \| (`test_.+) \|$", section, re.MULTILINE)
     assert len(cells) == len(dict(cells))

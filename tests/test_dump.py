@@ -100,7 +100,7 @@ def test_without_a_number_the_size_decides(tmp_path: Path, monkeypatch: pytest.M
 
 
 class Failing(list[Any]):
-    """Item 40 cannot be had."""
+    """Item 40 raises."""
 
     def __getitem__(self, index: Any) -> Any:
         if index == 40:

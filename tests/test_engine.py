@@ -1,4 +1,4 @@
-"""The native engine: right bytes or a typed status, from any number of threads, over each backend."""
+"""The native engine: right bytes or a typed status, from any number of threads, with each backend."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_combine_long(length: int) -> None:
 
 
 def test_combine_beyond_memory() -> None:
-    """Lengths that use every bit of the exponent: (A, B) then C is A then (B, C)."""
+    """Lengths that use every bit of the exponent: combining (A, B) with C equals combining A with (B, C)."""
     b, c = 2**63 + 12345, 2**62 + 2**40 + 1
     left = engine.crc32_combine(engine.crc32_combine(1, 2, b), 3, c)
     right = engine.crc32_combine(1, engine.crc32_combine(2, 3, c), b + c)
@@ -116,7 +116,7 @@ def test_idle_memory_is_bounded() -> None:
     arrays = [engine.take(100 << 20) for _ in range(5)]
     del arrays
     assert 200 << 20 <= buffers()[1] <= 256 << 20
-    del_all = engine.take(300 << 20)  # larger than the pool: it goes back to the system
+    del_all = engine.take(300 << 20)  # larger than the pool, so it is returned to the system
     del del_all
     assert buffers()[1] <= 256 << 20
 
@@ -126,7 +126,7 @@ def test_memory_that_nobody_has_wanted_for_long_goes_back() -> None:
     del arrays
     assert buffers()[1] >= 8 * (3 << 20)
     with fault(lib.FFFS_FAULT_CLOCK, 1, FOREVER, 11):
-        for _ in range(100):  # each gives back one of the others
+        for _ in range(100):  # each takes the place of another one in the pool
             engine.take(1 << 20)
         assert buffers()[1] <= 2 << 20, "only what is in use"
 
@@ -191,7 +191,7 @@ def test_dropped_bytes_are_checked(backend: str, source: Source) -> None:
 
 
 def test_dropping_needs_little_memory(backend: str, source: Source) -> None:
-    """Whatever the number of records: at most 32 MiB in flight, and a scratch buffer for each of two threads."""
+    """For any number of records: at most 32 MiB in flight, and a scratch buffer for each of two threads."""
     code = f"""
 import os
 import numpy as np
@@ -254,7 +254,7 @@ def test_invalid_requests_are_refused_alone(source: Source) -> None:
         batch = Batch(records)
         batch.requests[name][2] = value
         if value == 2**63 - 1:
-            batch.requests["offset"][2] = 1  # their sum is no offset any more
+            batch.requests["offset"][2] = 1  # the sum of offset and length is not a valid offset
         assert not batch.run()
         assert batch.requests["status"].tolist() == [0, 0, -errno.EINVAL, 0, 0]
 
@@ -268,7 +268,7 @@ def test_blocks_around_records_end_with_the_file_and_with_the_numbers(
     batch = Batch([Record(source, 0, 10), Record(source, 0, size), *[Record(source, size - 9, 9) for _ in range(70)]])
     batch.requests["around"] = around
     batch.check()
-    batch.requests["offset"][2] = 2**63 - 10  # its block ends where no offset is
+    batch.requests["offset"][2] = 2**63 - 10  # the end of its block is not a valid offset
     assert not batch.run()
     assert batch.requests["status"].tolist() == [0, 0, -errno.ENODATA, *[0] * 69]
 
@@ -302,7 +302,7 @@ def test_folders_and_pipes_have_their_own_errors(backend: str, folder: Path) -> 
 
 
 def test_file_systems_that_do_not_tell_what_is_cached(backend: str) -> None:
-    """In particular tmpfs, where nothing is ever cold."""
+    """An example is tmpfs, where nothing is ever cold."""
     shm = "/dev/shm"
     if not os.access(shm, os.W_OK):
         pytest.skip(f"there is no {shm}")
@@ -317,12 +317,12 @@ def test_file_systems_that_do_not_tell_what_is_cached(backend: str) -> None:
 
 
 def test_cold_batches_go_through_the_backend(backend: str, source: Source) -> None:
-    """What the other tests of cold data take for granted."""
+    """The other tests of cold data depend on this."""
     kinds = {"uring": lib.FFFS_FAULT_URING_COMPLETE, "aio": lib.FFFS_FAULT_AIO_COMPLETE, "pread": lib.FFFS_FAULT_PREAD}
 
     def reads() -> int:
         make_cold(source)
-        # What only asks for cached pages is a PREAD, too.
+        # Probing for cached pages is a PREAD, too.
         with fault(lib.FFFS_FAULT_NOWAIT, FOREVER, 1, 0) as asked, fault(kinds[backend], FOREVER, 1, 0) as seen:
             Batch(Record(source, n * 100_000, 100_000) for n in range(50)).check()
             return seen() - (asked() if backend == "pread" else 0)
@@ -331,7 +331,7 @@ def test_cold_batches_go_through_the_backend(backend: str, source: Source) -> No
 
 
 def test_direct_files(backend: str, folder: Path, source: Source) -> None:
-    """O_DIRECT: aligned reads are right; unaligned ones give the file's own -EINVAL."""
+    """O_DIRECT: aligned reads succeed; unaligned ones give -EINVAL from the file system."""
     assert source.data is not None
     try:
         fd = os.open(folder / "data", os.O_RDONLY | os.O_DIRECT)
@@ -348,7 +348,7 @@ def test_direct_files(backend: str, folder: Path, source: Source) -> None:
         requests["length"][100] = 100
         engine.read_batch(requests)
         assert not requests["status"][:100].any()
-        assert requests["status"][100] in (-errno.EINVAL, -errno.EBADMSG)  # some file systems read it buffered
+        assert requests["status"][100] in (-errno.EINVAL, -errno.EBADMSG)  # the second: buffered by the system
     finally:
         os.close(fd)
 
@@ -419,7 +419,7 @@ FIRST_USES = {
 
 @pytest.mark.parametrize("use", FIRST_USES)
 def test_the_first_use_chooses(use: str, folder: Path) -> None:
-    """Nothing before it: importing needs no ring, and does not fail because of the environment."""
+    """Nothing is chosen before: importing needs no ring, and does not fail because of the environment."""
     (folder / "ten").write_bytes(b"0123456789")
     code = f"""
 from fffs.native import engine, ffi, lib
@@ -481,7 +481,7 @@ print(engine.name())
 
 
 def test_io_uring_forbidden_by_a_sandbox() -> None:
-    """As Docker's default profile does it: io_uring_setup gives EPERM."""
+    """Docker's default profile does this: io_uring_setup gives EPERM."""
     name = run_python(FORBIDDEN, FFFS_ENGINE="")
     if name == "no seccomp":
         pytest.skip(name)

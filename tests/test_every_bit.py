@@ -1,4 +1,4 @@
-"""Every bit of a file is flipped, and the file is cut at every byte: all is found, and no wrong byte is given out."""
+"""Each bit of a file is flipped, and the file is truncated at each byte: all is detected, no wrong byte is returned."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OFFSETS = GOLDEN.raw(NAME).offsets
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Iterator[tuple[Path, int]]:
-    """A copy of the file that may be damaged: its path, and a descriptor to do it with."""
+    """A copy of the file that may be damaged: its path, and a descriptor for writing."""
     path = tmp_path / "victim.ffr"
     path.write_bytes(DATA)
     fd = os.open(path, os.O_RDWR)
@@ -82,7 +82,7 @@ def test_every_flipped_bit_of_a_tree_is_refused_or_hides_nothing(victim: tuple[P
             os.pwrite(fd, bytes([DATA[position] ^ 1 << bit]), position)
             with pytest.raises((FormatError, ChecksumError)):
                 fffs.PackedFolder(path).close()
-        # Unchecked, the flip may lead to another tree, but only to one of good records.
+        # Without checksums, the flip may lead to another tree, but only to one of good records.
         try:
             with fffs.PackedFolder(path, check_data=False) as folder:
                 for name in folder.list(list_dir=False, recursive=True):

@@ -1,4 +1,4 @@
-"""Failed system calls become the typed error of a file, once; those that do a part of their work go on."""
+"""A failed system call raises the typed error of a file, once; a call that did only a part of its work is continued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fast path alone: its messages without a kernel, mounts that must do without it, and its end in every way."""
+"""The fast path: its messages without a kernel, mounts that have to work without it, and all ways in which it ends."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def descriptors_and_threads() -> tuple[int, int]:
 
 
 class Wire:
-    """A fast path between two sockets: the test plays the kernel and the library."""
+    """A fast path between two sockets: the test takes the roles of the kernel and of the library."""
 
     def __init__(self, source: TreeView, options: MountOptions = ON) -> None:
         self.kernel, device = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -70,7 +70,7 @@ class Wire:
         self.kernel.send(struct.pack("<IIQQIIII", length, opcode, 77, node, 0, 0, 0, 0) + body)
 
     def ask(self, opcode: int, node: int = 1, body: bytes = b"", claimed: int | None = None) -> tuple[int, bytes]:
-        """The error and the rest of the reply."""
+        """Return the error and the rest of the reply."""
         self.send(opcode, node, body, claimed)
         return self.reply()
 
@@ -165,7 +165,7 @@ def test_nothing_is_left_when_it_has_ended(source: TreeView) -> None:
     assert descriptors_and_threads() == before
 
 
-# ---------------------------------------------------------------- what the system refuses
+# ---------------------------------------------------------------- failing system calls
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_fewer_threads_than_wanted_are_enough(source: TreeView, fault: Callable[
 
 
 def test_every_allocation_may_fail_at_the_start(source: TreeView, fault: Callable[..., None]) -> None:
-    Wire(source).close()  # what is made once is there now
+    Wire(source).close()  # makes what is allocated only once
     refused = 0
     for nth in range(1, 4):
         before = descriptors_and_threads()
@@ -226,7 +226,7 @@ def test_a_cold_read_is_done_by_who_got_it_when_no_thread_can_be_started(
 ) -> None:
     large = os.urandom(3 << 20)
     with fffs.FileWriter(tmp_path / "r.ffr", 1) as writer:
-        writer.write_one(large)  # no block checksums: its first touch checks all of it, which a hot thread does not
+        writer.write_one(large)  # without block checksums: hot threads do not verify so much
     with load_source([str(tmp_path / "r.ffr")]) as opened:
         cold = TreeView(opened.tree, opened.store)
         wire = Wire(cold)
@@ -236,7 +236,7 @@ def test_a_cold_read_is_done_by_who_got_it_when_no_thread_can_be_started(
         wire.close()
 
 
-# ---------------------------------------------------------------- mounts that do without
+# ---------------------------------------------------------------- mounts without it
 
 SERVE = """
 import json, os, sys
@@ -255,7 +255,7 @@ serve(make_job(sources, mountpoint, MountOptions(log=log, **json.loads(options))
 
 @contextmanager
 def served(tmp_path: Path, source: Path, prelude: str, debug: bool = False, **options: Any) -> Iterator[Daemon]:
-    """A daemon to which something is done before it mounts. Ended at the end, unless it ended by itself."""
+    """Start a daemon with some code that runs before it mounts. End it after the block, if it still runs."""
     log = tmp_path / "served.log"
     code = SERVE.format(prelude=prelude, debug=debug)
     command = [sys.executable, "-c", code, str(source), str(tmp_path / "m"), str(log), json.dumps(options)]
@@ -278,7 +278,7 @@ def counters(path: Path) -> dict[str, Any]:
 
 
 def without(daemon: Daemon) -> list[str]:
-    """Why the daemon does without, from its log."""
+    """Return why the daemon does without the fast path, from its log."""
     return [line.partition("without the fast path: ")[2] for line in daemon.log().splitlines() if "without the" in line]
 
 
@@ -292,7 +292,7 @@ def refuse(self, fuse, source, options):
     begin(self, fuse, source, options)
 fastpath.FastPath.__init__ = refuse
 """
-# A filter as containers have them: a jump to "errno EPERM" for one number, "allow" for others.
+# A seccomp filter as in containers: one call fails with EPERM, others are allowed.
 NO_EVENTFD = """
 import ctypes, platform, struct
 number = {{"x86_64": 290, "aarch64": 19}}[platform.machine()]
@@ -336,7 +336,7 @@ def test_a_mount_whose_requests_are_to_be_logged_does_without(packed: Path, tmp_
 
 @pytest.fixture
 def remote(packed: Path, tmp_path: Path, mounts: Mounts) -> Path:
-    """A packed folder on a file system that is not local: one of ours."""
+    """A packed folder on a file system that is not local, another mount."""
     (tmp_path / "outer").mkdir()
     packed.rename(tmp_path / "outer" / "inner.ffr")
     fffs.pack_folder(tmp_path / "outer", tmp_path / "outer.ffr")
@@ -374,7 +374,7 @@ def test_what_is_no_file_of_this_machine_does_without(source: TreeView, monkeypa
 
 @contextmanager
 def busy_readers(paths: list[Path], count: int = 4) -> Iterator[list[OSError]]:
-    """Threads that read files again and again, past the kernel's cache, until one fails; what they failed of."""
+    """Threads that read files repeatedly, past the kernel's cache, until a read fails. Yields the errors."""
     failures: list[OSError] = []
     contents = [path.read_bytes() for path in paths]
 
@@ -460,7 +460,7 @@ def test_a_crash_of_pyfuse3_is_an_error_for_all_who_wait_and_leaves_a_dead_mount
 
 @pytest.fixture
 def stalled(many: Path, tmp_path: Path, mounts: Mounts) -> Iterator[Path]:
-    """A mount of two sources; the disk of the first one, which has 300 records, does not answer."""
+    """A mount of two sources; the disk of the first one, with 300 records, does not answer."""
     (tmp_path / "disk").mkdir()
     many.rename(tmp_path / "disk" / "r.ffr")
     fffs.pack_folder(tmp_path / "disk", tmp_path / "disk.ffr")
@@ -491,7 +491,7 @@ def read_or_error(path: Path) -> bytes | int | None:
 
 @pytest.mark.fuse
 def test_a_disk_that_does_not_answer_keeps_only_its_own_readers_waiting(stalled: Path, mounts: Mounts) -> None:
-    with ThreadPoolExecutor(250) as pool:  # more than there are threads for one file
+    with ThreadPoolExecutor(250) as pool:  # more than the threads for one file
         waiting = [pool.submit(read_or_error, stalled / f"{k:06}") for k in range(250)]
         try:
             for _ in range(20):
@@ -522,7 +522,7 @@ def test_the_daemon_ends_although_a_disk_does_not_answer(stalled: Path, mounts: 
 @pytest.mark.parametrize("option", [32, 1 << 20])
 @pytest.mark.parametrize("largest", [1 << 20, 300_000, 8192])
 def test_the_largest_reply_fits_into_a_packet(monkeypatch: pytest.MonkeyPatch, option: int, largest: int) -> None:
-    """As root, and as somebody who may ask for less."""
+    """Tested as root, and as a user with smaller limits."""
     from inside import fastpath
 
     monkeypatch.setattr(fastpath, "_SO_SNDBUFFORCE", option)

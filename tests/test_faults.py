@@ -1,6 +1,6 @@
-"""The native engine under injected faults: right bytes or a typed error; nothing lost, held or in flight afterwards.
+"""The native engine under injected faults: right bytes or a typed error; nothing is lost, held or in flight afterwards.
 
-Where an operation happens often, a sample of it is made to fail; with FFFS_TEST_EVERY_FAULT set, each one is.
+Of frequent operations, a sample is made to fail; with FFFS_TEST_EVERY_FAULT set, each one.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ pytestmark = pytest.mark.usefixtures("nothing_leaks")
 EIO, EINTR, EAGAIN, ENOMEM = errno.EIO, errno.EINTR, errno.EAGAIN, errno.ENOMEM
 EBUSY, EINVAL, EPERM, ENODATA, EBADMSG = errno.EBUSY, errno.EINVAL, errno.EPERM, errno.ENODATA, errno.EBADMSG
 
-# Kind of operation; its result; the statuses that records may then have.
+# The kind of an operation, its result, and the statuses that records may then have.
 FAULTS: list[tuple[str, int, list[int]]] = [
     ("PREAD", -EIO, [-EIO]),
     ("PREAD", -EINTR, []),
     ("PREAD", -EAGAIN, []),
     ("PREAD", -ENOMEM, [-ENOMEM]),
     ("PREAD", -errno.EOPNOTSUPP, [-errno.EOPNOTSUPP]),
-    ("PREAD", -EBADMSG, [-EIO]),  # EBADMSG would say that a checksum differs,
-    ("PREAD", -ENODATA, [-EIO]),  # and ENODATA that the file ends
+    ("PREAD", -EBADMSG, [-EIO]),  # not EBADMSG, which means that a checksum differs
+    ("PREAD", -ENODATA, [-EIO]),  # and not ENODATA, which means that the file ended
     ("PREAD", 0, [-ENODATA]),
     ("PREAD", 1, []),
     ("PREAD", 4097, []),
@@ -98,14 +98,14 @@ FAULTS: list[tuple[str, int, list[int]]] = [
     ("MEMORY", -ENOMEM, [-ENOMEM]),
 ]
 
-# Repeated for ever, these say that nothing ever works, or take as long as if nothing did: one try has to succeed.
+# Faults that must not be permanent: the operation would be retried for ever, or reads would take very long.
 ENDLESS = {("PREAD", -EINTR), ("PREAD", -EAGAIN), ("PREAD", 1), ("URING_COMPLETE", 1), ("AIO_COMPLETE", 1)}
 
 CASES = [
     pytest.param(backend, *case, way, id=f"{backend}-{case[0]}-{errno.errorcode.get(-case[1], case[1])}-{way}")
     for backend in BACKENDS
     for case in FAULTS
-    for way in ("source", "direct")  # through the page cache, or, the cold ones, past it
+    for way in ("source", "direct")  # with the page cache, or, for cold ones, without it
     if case[0] in ("PREAD", "MEMORY") or case[0].startswith(backend.upper())
     if way == "source" or backend != "pread"
 ]
@@ -116,7 +116,7 @@ def kind_of(name: str) -> int:
 
 
 def which(seen: int, sample: int) -> list[int]:
-    """Which of the operations seen is to fail: the first and the last, and between them more at the beginning."""
+    """Select operations that are to fail: the first and the last, and a sample with more of them at the beginning."""
     if os.environ.get("FFFS_TEST_EVERY_FAULT"):
         return list(range(1, seen + 1))
     spread = {1 + round((seen - 1) * (i / (sample - 1)) ** 1.5) for i in range(sample)}
@@ -124,8 +124,8 @@ def which(seen: int, sample: int) -> list[int]:
 
 
 def usually(attempt: Callable[[int, int], int]) -> int:
-    """How many operations there are when none fails."""
-    for _ in range(COLD_TRIES):  # now and then the disk is as fast as the page cache, and nothing is left to a backend
+    """Return how many operations there are if none fails."""
+    for _ in range(COLD_TRIES):  # sometimes the disk is as fast as the page cache, and the backend has no work
         if (seen := attempt(FOREVER, 1)) > 0:
             return seen
     pytest.fail("such an operation does not happen")
@@ -136,7 +136,7 @@ def usually(attempt: Callable[[int, int], int]) -> int:
 
 @pytest.fixture(scope="module")
 def hot(folder: Path) -> Iterator[Source]:
-    """A file that nobody makes cold."""
+    """A file that stays in the page cache."""
     data = random.Random(4).randbytes(500_000)
     (folder / "hot").write_bytes(data)
     fd = os.open(folder / "hot", os.O_RDONLY)
@@ -145,7 +145,7 @@ def hot(folder: Path) -> Iterator[Source]:
 
 
 def mixed_records(cold: Source, hot: Source) -> list[Record]:
-    """Cached and not, tiny to large, twice, damaged, empty, beyond the end, unchecked, not kept: in mixed order."""
+    """Return records in mixed order: cached or not, tiny to large, damaged, empty, beyond the end, and so on."""
     rng = random.Random(11)
     size = len(cold.data or b"")
     large = [Record(cold, 5, BLOCK + 1), Record(cold, BLOCK + 9, BLOCK + 4097, keep=False)]
@@ -168,19 +168,19 @@ def mixed_records(cold: Source, hot: Source) -> list[Record]:
 
 
 class Watch:
-    """What must be as before after every batch: descriptors, pooled memory, contexts, threads."""
+    """Values that must be the same after every batch: descriptors, pooled memory, contexts, threads."""
 
     def __init__(self) -> None:
         self.before = self.files()[0], buffers()[0]
 
     @staticmethod
     def files() -> tuple[int, int]:
-        """Descriptors that are no rings, and rings."""
+        """Return the numbers of descriptors that are not rings, and of rings."""
         rings, others = 0, 0
         for name in os.listdir("/proc/self/fd"):
             try:
                 rings += "io_uring" in os.readlink(f"/proc/self/fd/{name}")
-            except FileNotFoundError:  # listdir's own
+            except FileNotFoundError:  # the descriptor of listdir
                 continue
             others += 1
         return others - rings, rings
@@ -194,14 +194,14 @@ class Watch:
 
     @staticmethod
     def check_mappings() -> None:
-        """An AIO context that nobody destroyed would leave its pages."""
+        """An AIO context that was not destroyed would leave its pages."""
         with open("/proc/self/maps", encoding="utf-8") as maps:
             mapped = sum("[aio]" in line for line in maps)
         assert mapped == (usage()[0] if engine.name() == "aio" else 0)
 
 
 def close_contexts(cold: Source) -> None:
-    """Leave the backend without a context, as after a breakdown."""
+    """Leave the backend without a context, as after a failure."""
     kind = {"uring": "URING_SUBMIT", "aio": "AIO_WAIT"}[engine.name()]
     for _ in range(100):
         if usage()[0] == 0:
@@ -260,7 +260,7 @@ def test_every_operation_may_fail(
 
 
 def test_no_threads(backend: str, source: Source) -> None:
-    """Every thread, or all but a few, cannot be started: the others do the work. In a child, which has none yet."""
+    """All threads, or all but a few, cannot be started; the others do the work. In a child, which has none yet."""
 
     def child(nth: int) -> None:
         with fault(lib.FFFS_FAULT_THREAD, nth, FOREVER, -EAGAIN) as seen:
@@ -287,7 +287,7 @@ def test_a_context_that_cannot_be_opened_is_tried_for_again(backend: str, source
     with nothing_cached(), fault(kind_of(f"{backend.upper()}_SETUP"), 1, FOREVER, -errno.EMFILE) as seen:
         Batch(records).check()
         assert seen() == 1
-    # The first is the batch itself, the second the context.
+    # The first allocation is for the batch, the second for the context.
     with nothing_cached(), fault(lib.FFFS_FAULT_MEMORY, 2, 1, -ENOMEM):
         Batch(records).check()
     assert usage()[0] == 0
@@ -307,7 +307,7 @@ def test_a_full_ring_is_not_kept(backend: str, source: Source) -> None:
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("backend", ["aio"], indirect=True)
 def test_reads_that_are_refused_leave_their_slots_to_others(backend: str, source: Source) -> None:
-    """More of them than a context has slots."""
+    """There are more of them than slots in a context."""
     batch = Batch(Record(source, n * 26_000, 4096) for n in range(200))
     lib.fffs_fault_set(lib.FFFS_FAULT_AIO_SUBMIT, 1, 100, -EAGAIN)
     with nothing_cached(), fault(lib.FFFS_FAULT_AIO_COMPLETE, FOREVER, 1, 0) as seen:
@@ -316,7 +316,7 @@ def test_reads_that_are_refused_leave_their_slots_to_others(backend: str, source
 
 
 def test_descriptors_run_out_in_a_batch(backend: str, source: Source) -> None:
-    """For real: no ring can be opened, and the batch is read all the same. In a child, whose limit it is."""
+    """No ring can be opened, and the batch is read nevertheless. In a child, which has a limit of its own."""
     records = [Record(source, n * 100_000, 100_000) for n in range(40)]
 
     def child() -> None:
@@ -337,7 +337,7 @@ def test_descriptors_run_out_in_a_batch(backend: str, source: Source) -> None:
 
 @contextmanager
 def pipes(count: int, content: bytes) -> Iterator[tuple[list[Record], Callable[[], None]]]:
-    """Records on pipes, which are a disk as slow as one likes: a ring's read ends when the function is called."""
+    """Records on pipes, which act as an arbitrarily slow disk: reads by a ring end when the function is called."""
     ends = [os.pipe() for _ in range(count)]
 
     def release() -> None:
@@ -356,9 +356,9 @@ def pipes(count: int, content: bytes) -> Iterator[tuple[list[Record], Callable[[
 @pytest.mark.parametrize("backend", ["uring"], indirect=True)
 @pytest.mark.parametrize("call", [8, 3], ids=["all submitted", "some not yet submitted"])
 def test_reads_of_a_broken_ring_are_waited_for(backend: str, source: Source, call: int) -> None:
-    """The ring breaks down while reads are in flight: the batch ends when they have, and not before."""
+    """The ring fails while reads are in flight: the batch ends after they have ended."""
     with ThreadPoolExecutor(1) as pool, pipes(8, b"late" * 500) as (slow, release):
-        last = Source(os.dup(source.fd), source.data)  # the files with the lowest numbers are read first
+        last = Source(os.dup(source.fd), source.data)  # files with the lowest descriptors are read first
         batch = Batch([*slow, *(Record(last, n * 50_000, 3_000) for n in range(20))])  # 28 reads, in groups of 4
         with nothing_cached(), fault(lib.FFFS_FAULT_URING_SUBMIT, call, FOREVER, -EIO) as seen:
             running = pool.submit(batch.run)
@@ -374,12 +374,12 @@ def test_reads_of_a_broken_ring_are_waited_for(backend: str, source: Source, cal
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("backend", ["uring"], indirect=True)
 def test_more_reads_in_flight_than_a_ring_holds(backend: str, source: Source) -> None:
-    """A ring full of reads that do not end: the rest waits its turn, and nothing is lost."""
+    """The ring is full of reads that do not end: other reads wait, and none is lost."""
     with ThreadPoolExecutor(1) as pool, pipes(100, b"slow") as (slow, release):
         batch = Batch([*(Record(source, n * 50_000, 3_000) for n in range(30)), *slow])
         with nothing_cached():
             running = pool.submit(batch.run)
-            wait_until(lambda: usage()[0] == 0)  # its context is taken
+            wait_until(lambda: usage()[0] == 0)  # its context is in use
             release()
             assert running.result(PATIENCE)
         batch.verify()
@@ -389,8 +389,8 @@ def test_more_reads_in_flight_than_a_ring_holds(backend: str, source: Source) ->
 @pytest.mark.parametrize("backend", ["uring", "aio"], indirect=True)
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_nothing_is_in_flight_into_unbuffered_memory(backend: str, folder: Path, source: Source, nth: int) -> None:
-    """With O_DIRECT the disk itself writes to memory, and Linux AIO really is asynchronous. The caller may use the
-    memory for something else at once; on fast disks all is over by then, and only the pipes above are slow for sure.
+    """With O_DIRECT the disk itself writes to memory, and Linux AIO is asynchronous. The caller may reuse the memory at
+    once. On fast disks all reads have ended by then; only the pipes above are certainly slow.
     """
     try:
         fd = os.open(folder / "data", os.O_RDONLY | os.O_DIRECT)
@@ -418,7 +418,7 @@ def test_nothing_is_in_flight_into_unbuffered_memory(backend: str, folder: Path,
 
 @dataclass
 class Range:
-    """What is asked: a range of the record that has this content."""
+    """A requested range of the record with this content."""
 
     content: bytes
     start: int
@@ -458,7 +458,7 @@ RANGES = [
 @pytest.fixture(scope="module")
 def ranges(folder: Path) -> list[Path]:
     """A packed folder, whose large record has block checksums, and a record file, whose large record has none. Both
-    rest: of files that were just written, every range is read plainly.
+    files rest, because every range of a file that was just written is read and verified anew.
     """
     (folder / "files").mkdir()
     for name, content in (("big", BIG), ("image", IMAGE), ("tiny", TINY)):
@@ -475,7 +475,7 @@ def ranges(folder: Path) -> list[Path]:
 
 @contextmanager
 def opened(paths: list[Path]) -> Iterator[list[RecordStore]]:
-    """Stores that have verified nothing, over files that are not cached."""
+    """New stores, which have verified nothing, over files that are not cached."""
     with load_source([paths[0]]) as packed, load_source([paths[1]]) as plain:
         stores = [packed.store, plain.store]
         for store in stores:
@@ -483,7 +483,7 @@ def opened(paths: list[Path]) -> Iterator[list[RecordStore]]:
         yield stores
 
 
-# What a failed read of a range may say.
+# The expected errors of a failed read of a range.
 RANGE_ERRORS: dict[str, Callable[[Exception], bool]] = {
     "EIO": lambda error: isinstance(error, ReadError) and error.errno == EIO,
     "EAGAIN": lambda error: isinstance(error, ReadError) and error.errno == EAGAIN,
@@ -557,12 +557,12 @@ def test_every_operation_may_fail_in_reads_of_ranges(
 
 @pytest.mark.parametrize(
     "asked",
-    # The first lies far from everything that was read when the file was opened.
+    # The first range is far from everything that was read when the file was opened.
     [Range(BIG, BLOCK + 300_000, 500, wait=False), Range(PLAIN, 12_345, 50_000, wait=False)],
     ids=["not cached", "not verified"],
 )
 def test_who_must_not_wait_gets_only_what_is_cached_and_verified(ranges: list[Path], asked: Range) -> None:
-    """What the test above takes for granted: answers of None are neither the rule nor forgotten."""
+    """The test above depends on this: None is a possible result, but not the only one."""
     with opened(ranges) as stores:
         assert asked.read(stores) is None
         with later():
@@ -587,7 +587,7 @@ def test_a_store_without_memory_says_so(ranges: list[Path], nth: int) -> None:
             make_native_store([packed.files[0], plain.files[0]])
 
 
-# ---------------------------------------------------------------- a disk that does not answer
+# ---------------------------------------------------------------- a stalled disk
 
 
 STALLS = [
@@ -604,7 +604,7 @@ STALLS = [
 
 @contextmanager
 def stalled(kind: int, work: Callable[[], Any], count: int = 1) -> Iterator[Callable[[], Any]]:
-    """Work begins in a thread, and one operation of it waits; the function lets it go on, and gives its result."""
+    """Start work in a thread; one operation stalls. Yields a function that continues it and gives the result."""
     with ThreadPoolExecutor(1) as pool:
         lib.fffs_fault_set(kind, 1, count, lib.FFFS_FAULT_HOLD)
         try:
@@ -643,7 +643,7 @@ def test_many_stalled_batches_keep_no_other_waiting(backend: str, source: Source
     with ThreadPoolExecutor(40) as pool, fault(lib.FFFS_FAULT_PREAD, 1, FOREVER, lib.FFFS_FAULT_HOLD):
         futures = [pool.submit(batch.run) for batch in batches]
         wait_until(lambda: held() == 40)
-        # From here on nothing more is held, and what is stays so.
+        # From here on no further operation stalls; stalled ones stay.
         lib.fffs_fault_set(lib.FFFS_FAULT_PREAD, FOREVER, 1, 0)
         for _ in range(5):
             make_cold(source)
@@ -660,7 +660,7 @@ def test_many_stalled_batches_keep_no_other_waiting(backend: str, source: Source
 def test_a_batch_that_stalls_all_helpers_keeps_no_other_waiting(backend: str, source: Source, hot: Source) -> None:
     late = Batch(Record(source, n * 70_000, 9000) for n in range(70))
     pool = ThreadPoolExecutor(1)
-    # Eight reads show that the batch is cold.
+    # After eight reads it is certain that the batch is cold.
     with pool, nothing_cached(), fault(lib.FFFS_FAULT_PREAD, 9, FOREVER, lib.FFFS_FAULT_HOLD):
         future = pool.submit(late.run)
         wait_until(lambda: held() == 32)
@@ -682,14 +682,14 @@ def test_a_stalled_range_keeps_only_its_record_waiting(backend: str, ranges: lis
             for other in RANGES:
                 if other.content is not asked.content:
                     assert other.read(stores) == other.expected or not other.wait
-            # Whoever must not wait is told at once, also of the record itself.
+            # Without wait, the answer comes at once, also for the record itself.
             assert Range(asked.content, 0, 10, wait=False).read(stores) in (None, asked.content[:10])
             assert held() == 1
             assert release() == asked.expected
 
 
 def test_who_waits_for_a_large_record_gets_it(ranges: list[Path]) -> None:
-    """It is checked once, for all of them; they wait for each other and not for the disk."""
+    """It is checked once for all readers, which wait for each other and not for the disk."""
     asked = RANGES[10]
     with opened(ranges) as stores, ThreadPoolExecutor(8) as pool:
         with stalled(lib.FFFS_FAULT_PREAD, functools.partial(asked.read, stores)) as release:
@@ -708,12 +708,12 @@ def test_closing_does_not_wait_for_a_stalled_read(backend: str, ranges: list[Pat
             reader.read([0])
         assert len(os.listdir("/proc/self/fd")) == opened_files, "closed under a read"
         assert release()[0].tobytes() == PLAIN
-    if backend == "pread":  # rings have descriptors too
+    if backend == "pread":  # rings have descriptors, too
         assert len(os.listdir("/proc/self/fd")) == files
 
 
 def test_a_child_forked_while_a_read_is_stalled_reads(backend: str, source: Source, ranges: list[Path]) -> None:
-    """Also the large record that a thread of the parent is checking, and for which others wait there."""
+    """The record may be the one that a thread of the parent is checking while others wait for the result."""
     asked, records = RANGES[10], many_records(source)
 
     def child(stores: list[RecordStore]) -> None:
@@ -731,7 +731,7 @@ def test_a_child_forked_while_a_read_is_stalled_reads(backend: str, source: Sour
 
 
 def damaged(paths: list[Path], folder: Path, content: bytes, at: int) -> list[Path]:
-    """Copies of the files, with one bit of that content flipped."""
+    """Copy the files, with one bit of that content flipped."""
     copies = [folder / path.name for path in paths]
     for path, made in zip(paths, copies, strict=True):
         data = bytearray(path.read_bytes())
@@ -765,7 +765,7 @@ def test_a_damaged_record_never_counts_as_verified(ranges: list[Path], tmp_path:
 
 @pytest.mark.parametrize("content", [IMAGE, BIG, PLAIN], ids=["small record", "block", "large record"])
 def test_a_file_that_changes_after_its_bytes_were_verified(ranges: list[Path], tmp_path: Path, content: bytes) -> None:
-    """The change comes between the decision that nothing is to be checked any more and the read."""
+    """It changes between the decision that no check is needed and the read."""
     asked, paths = Range(content, 100, 1000), damaged(ranges, tmp_path, b"no such content", 0)
     with opened(paths) as stores:
         assert asked.read(stores) == asked.expected

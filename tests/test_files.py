@@ -1,4 +1,4 @@
-"""Files of other kinds than local ones: alone and beside local files in one store, read, verified, copied, shown."""
+"""Files that are not local: alone and beside local files in one store; they are read, verified, copied and shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memory_file import MemoryFile
 import fffs
 from fffs.errors import ChecksumError, ClosedError, MetadataError, ReadError, TruncatedError
 
-RECORDS = [bytes([k]) * (k * 37_000) for k in range(40)]  # up to more than a block
+RECORDS = [bytes([k]) * (k * 37_000) for k in range(40)]  # some larger than a block
 
 WRITERS = {
     "x.ffr": lambda path: fffs.FileWriter(path, len(RECORDS)),
@@ -50,7 +50,7 @@ def in_memory(path: Path) -> SourceFile:
 
 
 def check_all(store: RecordStore, records: list[bytes]) -> None:
-    """Each way of reading gives the records."""
+    """Check that each way of reading returns the records."""
     n = len(records)
     assert store.n == n
     order = [*range(n - 1, -1, -1), 0, n // 2, n - 1]
@@ -176,7 +176,7 @@ def test_a_packed_folder_in_memory_has_its_tree(tmp_path: Path) -> None:
 
 
 def requests_for(file: MemoryFile, checks: list[tuple[int, int, int, int]]) -> Iterator[tuple[int, int]]:
-    """The status and the checksum of requests: offset, length, kind, expected; nothing is kept."""
+    """Return the status and the checksum of requests (offset, length, kind, expected) without destinations."""
     requests = np.zeros(len(checks), engine.REQUEST)
     for k, (offset, length, kind, expected) in enumerate(checks):
         requests[k]["offset"], requests[k]["length"] = offset, length

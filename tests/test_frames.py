@@ -1,4 +1,4 @@
-"""What TFRecord and OFRecord files share: CRC-32C, the scan for frames, the writer, and files that claim too much."""
+"""Common to TFRecord and OFRecord files: CRC-32C, the scan for frames, the writer, and hostile lengths."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_crc32c_knows_whether_the_processor_helps() -> None:
 # ---------------------------------------------------------------- the scan
 
 LENGTHS = [0, 1, 4095, 4096, 4097, 65_536 - 16, 65_536, 70_000, 3, 3, 200_000, 0, 5]
-"""On both sides of where the scan changes from pieces to small reads, and back."""
+"""Tests sizes around the limits at which the scan changes between large pieces and small reads."""
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_large_records_cost_one_small_read_each(tmp_path: Path) -> None:
     with tfrecord.TFRecordWriter(path) as writer:
         for _ in range(100):
             writer.write_one(bytes(100_000))
-    lib.fffs_fault_set(lib.FFFS_FAULT_PREAD, 1 << 40, 1, 0)  # counts, and never strikes
+    lib.fffs_fault_set(lib.FFFS_FAULT_PREAD, 1 << 40, 1, 0)  # counts, and never fails
     try:
         with LocalFile.open(path) as file:
             index, _ = scan(file, TFRECORD)
@@ -249,7 +249,7 @@ def test_only_contiguous_buffers_are_records(tmp_path: Path, make: Writers) -> N
     assert writer.count == 1
 
 
-# ---------------------------------------------------------------- what fuzzing begins with
+# ---------------------------------------------------------------- seeds of fuzzing
 
 
 @pytest.mark.parametrize("target", ["tfrecord", "ofrecord"])
@@ -263,11 +263,11 @@ def test_seeds_pass_a_target(target: str, monkeypatch: pytest.MonkeyPatch) -> No
             raise AssertionError(f"input {name} of the fuzz target {target}: {error!r}") from error
 
 
-# ---------------------------------------------------------------- files that claim too much
+# ---------------------------------------------------------------- wrong lengths
 
 
 def field(number: int, value: bytes) -> bytes:
-    """A field of bytes."""
+    """Return a field of bytes."""
     size, out = len(value), bytearray()
     while size > 127:
         out.append(size & 127 | 128)
@@ -276,7 +276,7 @@ def field(number: int, value: bytes) -> bytes:
 
 
 def nested(depth: int) -> bytes:
-    """Fields in one another, of a number that no message here has."""
+    """Return nested fields of a number that no message defines."""
     data = b""
     for _ in range(depth):
         data = field(7, data)
@@ -284,7 +284,7 @@ def nested(depth: int) -> bytes:
 
 
 def claiming(claim: int) -> bytes:
-    """A map's entry that claims to be so long."""
+    """Return an entry of a map with a wrong length."""
     out = bytearray(b"\n")
     while claim > 127:
         out.append(claim & 127 | 128)
@@ -293,7 +293,7 @@ def claiming(claim: int) -> bytes:
 
 
 def messages(numbers: int, feature: Callable[[bytes], bytes]) -> dict[str, tuple[bytes, str]]:
-    """Maps, and how decoding them ends. numbers: the kind of int64 lists; feature makes an entry's value of one."""
+    """Return maps, and how decoding them ends. numbers: the kind of int64 lists; feature: encodes an entry's value."""
 
     def one(content: bytes) -> bytes:
         return field(1, field(1, b"a") + feature(content))
@@ -322,7 +322,7 @@ def messages(numbers: int, feature: Callable[[bytes], bytes]) -> dict[str, tuple
 
 
 FRAMES: dict[str, tuple[bytes, int, str]] = {
-    # name: (content, size to which a hole stretches it or 0, how it ends)
+    # name: (content, size to which a hole extends it or 0, outcome)
     **{
         f"claims-{claim}.{kind}": (tf_frame(b"good") + tf_head(claim) + bytes(100), 0, "FrameError")
         for claim in (1 << 31, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 16, (1 << 64) - 1)
@@ -359,7 +359,7 @@ INDEXES = {
 
 
 def hostile_files(folder: Path) -> dict[str, str]:
-    """Path -> how it must end."""
+    """Return path -> required outcome."""
     expected = {}
     for name, (content, size, outcome) in FRAMES.items():
         path = path_of(folder, name, content)
@@ -380,7 +380,7 @@ def hostile_files(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    """How the hostile files must end, and how they ended, all in one process."""
+    """Return the required and the actual outcomes of the hostile files, all opened in one process."""
     expected = hostile_files(tmp_path_factory.mktemp("hostile"))
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "FFFS_CACHE": "off"}
     command = [sys.executable, "-m", "frame_replay", *expected]

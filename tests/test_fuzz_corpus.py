@@ -1,4 +1,4 @@
-"""Every bad file ends in a typed error, soon and in little memory; what fuzzing begins with and found passes."""
+"""Every bad file ends in a typed error, soon and in little memory; the seeds and finds of fuzzing pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fuzz import make_bad, replay, seeds
 HERE = Path(__file__).parent
 FINDS = HERE / "fuzz" / "finds"
 FILES = [line.split("  ")[1] for line in make_bad.HASHES.read_text().splitlines()]
-GROUP = 60  # files that a process opens
+GROUP = 60  # files per process
 C_TARGETS = ("pickle", "tree", "store", "fastpath")
 PYTHON_TARGETS = ("header", "packed", "trailer", "bag", "granular", "archive", "tfrecord", "ofrecord", "rows")
 
@@ -29,7 +29,7 @@ PYTHON_TARGETS = ("header", "packed", "trailer", "bag", "granular", "archive", "
 
 
 def replayed(files: list[Path]) -> dict[str, dict[str, Any]]:
-    """How each file ended, opened in a process of its own with others."""
+    """Open files in a process of their own. Returns the outcome of each."""
     command = [sys.executable, "-m", "fuzz.replay", *map(str, files)]
     environment = os.environ | {"PYTHONPATH": str(HERE)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
@@ -43,7 +43,7 @@ def replayed(files: list[Path]) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """How each bad file ended, by its name."""
+    """The outcome of each bad file, by name."""
     folder = tmp_path_factory.mktemp("bad")
     make_bad.write_files(folder)
     ended: dict[str, dict[str, Any]] = {}
@@ -61,7 +61,7 @@ def check_outcome(outcome: dict[str, Any] | None, kind: str) -> None:
     assert not outcome.get("compared"), "its answers do not agree with its bytes"
 
 
-# What is known to be wrong, and why.
+# Known failures and their reasons.
 KNOWN: dict[str, str] = {}
 
 
@@ -84,11 +84,11 @@ def test_the_bad_files_are_those_that_they_were() -> None:
     assert sum(map(len, made.values())) < 1_500_000
 
 
-# ---------------------------------------------------------------- bad files that are large, but hold nothing
+# ---------------------------------------------------------------- bad files that are large and sparse
 
 
 def sparse_tree() -> bytes:
-    """A packed folder of one record that begins with the magic bytes."""
+    """Return a packed folder of one record that begins with the magic bytes."""
     header = struct.pack("<qIq", 1, 0, 24)
     return struct.pack("<I", zlib.crc32(header)) + header + MAGIC
 
@@ -123,7 +123,7 @@ def test_a_sparse_file_gives_a_typed_error_soon_and_in_little_memory(tmp_path: P
 
 
 def inputs(target: str) -> dict[str, bytes]:
-    """What the target begins with, and what it once found."""
+    """Return the seeds and the finds of a target."""
     finds = FINDS / target
     return dict(seeds.TARGETS[target]()) | {
         path.name: path.read_bytes() for path in (sorted(finds.iterdir()) if finds.is_dir() else ())
@@ -143,7 +143,7 @@ def test_seeds_and_finds_pass_a_python_target(target: str, monkeypatch: pytest.M
 
 @dataclass(frozen=True)
 class Build:
-    """How the C targets are built: the compiler with its options, and the engine's objects."""
+    """How to build the C targets: the compiler with its options, and the objects of the engine."""
 
     command: list[str]
     objects: list[str]
@@ -151,7 +151,7 @@ class Build:
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """The engine compiled with sanitizers, where the compiler has them."""
+    """The engine, compiled with sanitizers if the compiler has them."""
     folder = tmp_path_factory.mktemp("engine")
     native = HERE.parent / "fffs" / "native"
     plain = [os.environ.get("CC", "cc"), "-std=c11", "-D_GNU_SOURCE=1", "-g", "-O1", "-pthread", f"-I{native}"]

@@ -1,4 +1,4 @@
-"""Everything that ffrecord wrote is read exactly; every damaged variant of it is found, and only what is damaged."""
+"""Files of ffrecord are read exactly; damage in each damaged variant is detected, and affects nothing else."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def expect_legacy_warning(expected: bool) -> AbstractContextManager[Any]:
 
 @pytest.fixture(params=RECORD_FILES)
 def record_file(request: pytest.FixtureRequest) -> str:
-    """The name of a golden file, one after the other."""
+    """The name of each golden file in turn."""
     name: str = request.param
     return name
 
 
 @pytest.fixture(params=[True, False], ids=["checked", "unchecked"])
 def check_data(request: pytest.FixtureRequest) -> bool:
-    """Both kinds of reader."""
+    """Readers with and without checksums."""
     return bool(request.param)
 
 
@@ -148,7 +148,7 @@ def test_one_batch_reaches_across_parts(golden: Golden) -> None:
     assert [sha256(record) for record in batch] == [entry["records"][i]["sha256"] for i in (9, 0, 5, 3, 9)]
 
 
-# ---------------------------------------------------------------- files that are not quite files
+# ---------------------------------------------------------------- unusual files
 
 
 def test_a_legacy_file_opens_with_a_warning_that_names_it(golden: Golden) -> None:
@@ -204,7 +204,7 @@ def test_less_than_a_header_is_refused(golden: Golden, tmp_path: Path, size: int
 
 @pytest.fixture(params=PACKED_FILES)
 def packed_file(request: pytest.FixtureRequest) -> str:
-    """The name of a golden packed folder, one after the other."""
+    """The name of each golden packed folder in turn."""
     name: str = request.param
     return name
 
@@ -371,7 +371,7 @@ TREE = ["tree-record-byte", "tree-magic"]
 
 
 def records_hit(identity: str) -> dict[int, type[RecordError]]:
-    """Which records an edit damages and how that must show, from the offsets of the undamaged file."""
+    """Return which records an edit damages, with the expected errors, from the offsets of the undamaged file."""
     corruption = GOLDEN.corruptions[identity]
     offsets = GOLDEN.raw(corruption["base"]).offsets
     n = len(offsets) - 1
@@ -383,7 +383,7 @@ def records_hit(identity: str) -> dict[int, type[RecordError]]:
             hit[n - 1] = ChecksumError
         elif edit["op"] == "truncate":
             hit |= {i: TruncatedError for i in range(n) if offsets[i + 1] > edit["size"]}
-            if offsets[n - 1] > edit["size"]:  # the last one ends where the file ends, before it begins
+            if offsets[n - 1] > edit["size"]:  # the file ends before the last record begins
                 hit[n - 1] = TruncatedError
     return hit
 
@@ -402,7 +402,7 @@ def test_damaged_metadata_is_refused_at_open(corrupted: Corrupted, identity: str
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_ffrecords_words_are_used_where_it_is_stood_in_for(corrupted: Corrupted, installed: bool) -> None:
-    """Programs look for them. Others read plain words."""
+    """Programs compare the text of the error. Without the replacement, the message is in plain words."""
     code = (
         "import sys, fffs\n"
         f"{'fffs.install_as_ffrecord()' if installed else ''}\n"

@@ -1,4 +1,4 @@
-"""granular's data sets of all generations: read exactly, written byte for byte, refused or mended when damaged."""
+"""Data sets of all versions of granular: read exactly, written byte for byte; damaged ones are refused or repaired."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ MIB = 1 << 20
 
 
 def opened(path: str | Path, **options: Any) -> Any:
-    """A golden data set."""
+    """Open a golden data set."""
     told = golden.FILES[str(path)]
     kind = DatasetReader if told["kind"] == "dataset" else ShardedDatasetReader
     return kind(golden.FOLDER / path, spec=told.get("spec_given"), **options)
@@ -82,12 +82,12 @@ def test_every_value_of_a_golden_data_set_is_read(path: str) -> None:
             assert reader.shards == len(told["shards"])
 
 
-# In 0.6.0 an empty range left the key out; since then it gives an empty list, and so does fffs.
+# In 0.6.0 an empty range omitted the key; later versions return an empty list, as fffs does.
 SINCE_0_6 = {("granular-0.6.0/datasets/basic", 3): {"frames": []}}
 
 
 def selected(select: Any) -> Any:
-    """A mask as the manifest writes it."""
+    """Decode a mask of the manifest."""
     if not isinstance(select, dict):
         return select
     return {key: range(*part[1]) if isinstance(part, list) else part for key, part in select.items()}
@@ -105,7 +105,7 @@ def test_a_partial_read_gives_what_granular_gave(path: str, number: int) -> None
         if "result" in query:
             expected = SINCE_0_6.get((path, number), query["result"])
             assert golden.matches_row(reader[index, mask], expected)
-        elif isinstance(index, range):  # what 0.19.0 and 0.21.2 could not do
+        elif isinstance(index, range):  # not supported by 0.19.0 and 0.21.2
             rows = [reader[k, mask] for k in index]
             assert reader[index, mask] == {key: [row[key] for row in rows] for key in mask}
         elif index == -1:
@@ -139,7 +139,7 @@ def test_a_mask_that_means_nothing_is_an_error(mask: Any) -> None:
 
 @pytest.fixture
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many requests each batch had that the engine was given, once everything is open."""
+    """How many requests the engine got in each batch, after everything was opened."""
     seen: list[int] = []
     original = engine.read_batch
 
@@ -176,14 +176,14 @@ def test_only_the_blobs_that_are_asked_for_are_read(batches: list[int]) -> None:
 
 
 def raw_values(path: str) -> list[dict[str, Any]]:
-    """The rows of a golden data set; of what loses by encoding, the blobs."""
+    """Return the rows of a golden data set; blobs instead of values whose encoding is lossy."""
     told = golden.FILES[path]
     lossless = {**decoders, "jpeg": bytes, "jpg": bytes, "png": bytes}
     with opened(path, decoders=lossless) as reader:
         rows = list(reader)
     for row, point in zip(rows, told["points"], strict=True):
         for key, value in point.items():
-            # From the manifest, not from what fffs has just read, wherever that tells the value.
+            # If possible, take the value from the manifest instead of the reader.
             if "sha256" not in json.dumps(value) and "lossy" not in json.dumps(value) and reader.spec[key] != "png":
                 row[key] = golden.value_of(value)
     return rows
@@ -193,7 +193,7 @@ RAW_IMAGES = {**encoders, "jpeg": bytes, "jpg": bytes, "png": bytes}
 
 
 def check_written(path: str, written: Path) -> None:
-    """The files are those of the golden data set, by their checksums in the manifest."""
+    """Check that the files have the checksums in the manifest."""
     found = {str(file.relative_to(written)): sha256(file.read_bytes()) for file in written.rglob("*") if file.is_file()}
     assert found == {name: told["sha256"] for name, told in golden.FILES[path]["files"].items()}
 
@@ -427,7 +427,7 @@ PNG = encoders["png"](np.zeros((4, 4, 3), np.uint8))
 
 
 def png(width: int, height: int, data: bytes) -> bytes:
-    """A grey PNG that claims a size."""
+    """Return a grey PNG with that size in its header."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -576,7 +576,7 @@ SPEC_V3 = {"k": "i64", "s": "utf8"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Copies of golden data sets to spoil."""
+    """Copies of golden data sets that may be damaged."""
     for name, version in (("v1", "granular-0.6.0/datasets/exact"), ("v3", "granular-0.24.2/datasets/sharded")):
         shutil.copytree(golden.FOLDER / version, tmp_path / name)
     shutil.copytree(golden.FOLDER / "granular-0.21.2/datasets/sharded/000001", tmp_path / "v2")
@@ -586,7 +586,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def rewrite(path: Path, records: list[bytes]) -> None:
-    """A Bag in layout v1 with other records."""
+    """Write a Bag in layout v1 with other records."""
     path.unlink()
     with BagWriter(path) as writer:
         for record in records:
@@ -863,7 +863,7 @@ except OSError as error: print(error.errno, error)
     assert done.stdout.startswith("24 ") and "raise ulimit -n or read fewer shards" in done.stdout
 
 
-# ---------------------------------------------------------------- life
+# ---------------------------------------------------------------- readers
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Crafted and damaged files: an error or the right bytes, quickly, and in memory proportional to the file.
 
-Headers, every flipped bit, every cut, and bombs. What a tree can say wrong is in test_trailer.py and
-test_packed_pickle.py.
+Headers, every flipped bit, every truncation, and bombs. Invalid trees are in test_trailer.py and test_packed_pickle.py.
 """
 
 from __future__ import annotations
@@ -156,7 +155,7 @@ def test_a_file_that_is_all_header_has_only_empty_records(path: Path) -> None:
 
 
 def make_pack(size: int) -> bytes:
-    """A packed folder with trailer, of exactly that many bytes."""
+    """Return a packed folder with trailer, of exactly that many bytes."""
     with tempfile.TemporaryDirectory(dir=FAST) as room:
         folder = Path(room, "f")
         (folder / "sub").mkdir(parents=True)
@@ -166,7 +165,7 @@ def make_pack(size: int) -> bytes:
         (folder / "link").symlink_to("sub/b")
         (folder / "z").touch()
         data = b""
-        for _ in range(2):  # first without what is missing, then with it
+        for _ in range(2):  # first to find out what is missing, then with it
             (folder / "rest").write_bytes(stretched(size - len(data) if data else 0, 3))
             for entry in [folder, *folder.rglob("*")]:
                 os.utime(entry, ns=(10**18, 10**18), follow_symlinks=False)
@@ -181,7 +180,7 @@ PLAIN = record_file([stretched(n, n) for n in (1, 0, 100, 5000, 7, 0, 4096)] + [
 
 
 class Victim:
-    """A file that is damaged in place, and put right again."""
+    """A file that is damaged in place and repaired."""
 
     def __init__(self, path: Path, data: bytes) -> None:
         self.path, self.data = path, data
@@ -191,7 +190,7 @@ class Victim:
         self.fd = os.open(path, os.O_RDWR)
 
     def flips(self, begin: int, end: int) -> Iterator[int]:
-        """Flip every bit of a part, one after the other; gives the position of the byte."""
+        """Flip each bit of a part in turn. Yields the position of the byte."""
         for position in range(begin, end):
             for bit in range(8):
                 os.pwrite(self.fd, bytes([self.data[position] ^ 1 << bit]), position)
@@ -267,7 +266,7 @@ def test_every_flipped_bit_of_the_tree_is_found(path: Path) -> None:
             continue
         opened += 1
         with source:
-            if source.layout == "plain":  # without the magic bytes it is no packed folder
+            if source.layout == "plain":  # without the magic bytes it is not a packed folder
                 continue
             assert {name for name, _ in source.tree.walk()} == names, (
                 "only the pickle can be damaged and not be noticed"
@@ -278,7 +277,7 @@ def test_every_flipped_bit_of_the_tree_is_found(path: Path) -> None:
     assert refused + opened == 8 * len(victim.records[-1])
 
 
-# ---------------------------------------------------------------- every cut
+# ---------------------------------------------------------------- every truncation
 
 
 SMALL_PACK = Pack([b"zero", b"one"], whole(dictionary(text("a"), number(0), text("b"), number(1))))
@@ -334,8 +333,8 @@ def test_a_cut_packed_folder_is_numbered_records_or_refused(path: Path, kind: st
     begin, names = struct.unpack_from("<q", data, 12 + 4 * len(records))[0], len(data) - len(records[-1])
     for size in range(len(data)):
         path.write_bytes(data[:size])
-        # Where the last record ends only the size tells: what is left of the names are names that are damaged, or so
-        # little of them that it could be anything. Then it is a record, and a bad one.
+        # The file's size alone gives the end of the last record. The rest of the names is damaged names, or, if it is
+        # shorter than the magic bytes, a bad record.
         if size < begin or size >= names + len(MAGIC):
             with pytest.raises(FormatError):
                 load_source([path])
@@ -354,7 +353,7 @@ def test_bytes_behind_a_file_are_found(path: Path, kind: str, extra: bytes) -> N
     path.write_bytes(SMALL[kind] + extra)
     with load_records([path]) as source:
         assert [bad.number for bad in verify(source)] == [source.store.n - 1]
-    if "packed" in kind and extra != SMALL["packed"]:  # that ends in a tree, which is a good one
+    if "packed" in kind and extra != SMALL["packed"]:  # that one ends in a valid tree
         with pytest.raises(FormatError):
             fffs.PackedFolder(path)
 
@@ -381,7 +380,7 @@ def test_any_bytes_are_refused_or_records(data: bytes, start: bytes) -> None:
 
 # ---------------------------------------------------------------- bombs
 
-# Each is opened in a process whose memory is limited, and whose processor time is taken.
+# Each bomb is opened in a process whose memory is limited and whose processor time is measured.
 JUDGE = """
     import json, resource, sys, time, warnings
     import fffs
@@ -413,7 +412,7 @@ JUDGE = """
 
 
 def judge(good: Path, bomb: Path) -> list[str | int | None]:
-    """What opening a file gives, if it does so in little time and memory."""
+    """Return the result of opening a file, after checking its time and memory."""
     command = [sys.executable, "-c", textwrap.dedent(JUDGE), str(good), str(bomb)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=os.environ | {"MALLOC_ARENA_MAX": "2"}
@@ -421,7 +420,7 @@ def judge(good: Path, bomb: Path) -> list[str | int | None]:
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)
     for result, seconds in results:
-        assert seconds < 2, result  # of processor time, which a busy machine makes more
+        assert seconds < 2, result  # of processor time, which is longer on a busy machine
     return [result for result, _ in results]
 
 
@@ -497,7 +496,7 @@ def test_a_pickle_that_is_a_bomb_costs_little(path: Path, good: Path, bomb: str)
 
 
 def trailer_of_folders(levels: int, entries: int) -> bytes:
-    """A pack whose trailer has folders in folders, and in the deepest of them many names of one file."""
+    """Return a pack whose trailer has nested folders, and in the deepest of them many names of one file."""
     pack = Pack.parse(PACKED)
     trailer = pack.trailer
     assert trailer
@@ -523,7 +522,7 @@ def trailer_of_folders(levels: int, entries: int) -> bytes:
 
 
 def trailer_of_links(count: int) -> bytes:
-    """A pack of symbolic links that all share one long and winding target."""
+    """Return a pack of symbolic links with the same long and complicated target."""
     pack = Pack.parse(PACKED)
     trailer = pack.trailer
     assert trailer
@@ -590,7 +589,7 @@ def test_a_header_that_is_a_bomb_costs_little(path: Path, good: Path, bomb: str)
 
 
 def test_a_large_file_full_of_holes_is_opened_without_reading_it(path: Path) -> None:
-    """A terabyte of them costs its sender nothing."""
+    """Sending a terabyte of holes costs nothing."""
     with path.open("wb") as file:
         file.write(header([0, 0], [36, 36]))
         try:

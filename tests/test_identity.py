@@ -1,4 +1,4 @@
-"""Copies of readers: over the files that there were, wherever they lie, and over no others."""
+"""Copies of readers: they open the same files, wherever these are, and no others."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ KINDS: dict[str, tuple[str, Write, Callable[[Path], Any]]] = {
 
 
 def in_place_of(path: Path, write: Write, content: bytes, mtime: int) -> None:
-    """Something else at a path, with a modification time."""
+    """Put another file at a path, with a modification time."""
     new = path.with_name("new") / path.name
     new.parent.mkdir()
     write(new, content)

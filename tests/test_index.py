@@ -1,4 +1,4 @@
-"""RecordIndex.validate: what every reader relies on, whatever format the numbers come from."""
+"""RecordIndex.validate: the properties that all readers depend on, in every format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cached indexes: found when nothing changed, ignored in every other case, and never an error."""
+"""Cached indexes: used if nothing changed, ignored in all other cases, and never an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PARTS = b"".join(of_frame(b"%d" % k) for k in range(COUNT))
 
 
 class Counted:
-    """Counts how often a file is scanned."""
+    """Counts the scans of files."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.scans = 0
@@ -43,7 +43,7 @@ class Counted:
         patch.setattr(frames, "scan", scan)
 
     def load(self, path: Path, module: Any = tfrecord, **options: Any) -> tuple[list[models.Row], int]:
-        """The index, and how many scans it took."""
+        """Return the index, and the number of scans."""
         before = self.scans
         with LocalFile.open(path) as file:
             return models.table(module.load_index(file, **options)), self.scans - before
@@ -51,12 +51,12 @@ class Counted:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder, for files that may just have been written, wherever they are."""
+    """An empty cache folder, for files of any age on any file system."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("FFFS_CACHE", raising=False)
     monkeypatch.setattr(index_cache, "SETTLED", -1.0)
     monkeypatch.setattr(index_cache, "keeps_times", lambda fd: True)
-    monkeypatch.setattr(index_cache, "_kept", itertools.repeat(1))  # each time, what is too much is removed
+    monkeypatch.setattr(index_cache, "_kept", itertools.repeat(1))  # excess entries are removed after each new one
     return tmp_path / "cache" / "fffs"
 
 
@@ -130,7 +130,7 @@ def change_the_file(path: Path) -> None:
 def test_a_file_that_changed_is_scanned_again(tmp_path: Path, cache: Path, counted: Counted, change: Any) -> None:
     path = path_of(tmp_path, "file", RECORDS)
     counted.load(path)
-    time.sleep(0.01)  # the clock of a file system may be no finer
+    time.sleep(0.01)  # the clock of a file system may be this coarse
     change(path)
     expected = models.tf_frames(path.read_bytes())[0]
     assert counted.load(path) == (expected, 1)
@@ -205,7 +205,7 @@ def test_an_entry_that_was_cut_is_ignored(tmp_path: Path, cache: Path, counted: 
 
 
 def rewritten(entry: Path, change: Any) -> None:
-    """Change an entry's numbers, and make its checksum right."""
+    """Change the numbers of an entry, and correct its checksum."""
     data = bytearray(entry.read_bytes()[:-4])
     change(data)
     entry.write_bytes(bytes(data) + struct.pack("<I", zlib.crc32(bytes(data))))
@@ -255,7 +255,7 @@ def test_checksums_that_somebody_computed_have_a_place(tmp_path: Path, cache: Pa
     assert again.checksums.tolist() == entry.checksums.tolist()  # type: ignore[union-attr]
 
 
-# ---------------------------------------------------------------- the same file?
+# ---------------------------------------------------------------- other files with the same key
 
 
 def key_of(path: Path) -> index_cache.Key:
@@ -272,7 +272,7 @@ def of_file(lengths: list[int]) -> bytes:
 def test_an_entry_of_a_file_with_the_same_key_and_other_frames_is_not_believed(
     tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of two images that were made with fixed times, mounted one after the other."""
+    """Such keys occur with two images with fixed times that are mounted one after the other."""
     lengths = [k % 7 + 8 for k in range(COUNT)]
     other = [*lengths[1:], lengths[0]]
     one, two = path_of(tmp_path, "one", of_file(lengths)), path_of(tmp_path, "two", of_file(other))
@@ -304,16 +304,16 @@ def test_files_of_file_systems_that_keep_no_times_are_not_cached(
 def test_a_change_through_a_page_that_was_dirty_at_the_scan_is_noticed(
     tmp_path: Path, cache: Path, counted: Counted
 ) -> None:
-    """The kernel sets the times when a page becomes dirty, and not again until it has been written."""
+    """The kernel sets the times when a page becomes dirty, and not again until the page has been written."""
     path = path_of(tmp_path, "file", of_file([8] * COUNT))
     with path.open("r+b") as file:
         if not file_systems.keeps_times(file.fileno()):
             pytest.skip("a file system that sets no times here")
         with mmap.mmap(file.fileno(), 0) as memory:
             memory[0] = 8
-            time.sleep(0.01)  # the clock of a file system may be no finer
+            time.sleep(0.01)  # the clock of a file system may be this coarse
             assert counted.load(path, ofrecord)[1] == 1
-            memory[COUNT // 2 * 16] = 8 + 16  # of two records it makes one
+            memory[COUNT // 2 * 16] = 8 + 16  # joins two records
             index, scans = counted.load(path, ofrecord)
     assert (len(index), scans) == (COUNT - 1, 1)
 
@@ -331,7 +331,7 @@ def test_who_verifies_converts_or_blesses_a_file_scans_it(
     assert counted.load(path, ofrecord)[1] == 0, "what was found is kept"
 
 
-# ---------------------------------------------------------------- folders that are not to be used
+# ---------------------------------------------------------------- unusable folders
 
 
 def test_off_is_off(tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +353,7 @@ def test_links_are_not_followed(tmp_path: Path, cache: Path, counted: Counted) -
     entry.symlink_to(moved)
     before = moved.read_bytes()
     assert counted.load(path) == (EXPECTED, 1)
-    assert not entry.is_symlink()  # replaced, and what it pointed at left alone
+    assert not entry.is_symlink()  # replaced; its target is unchanged
     assert moved.read_bytes() == before
 
 
@@ -419,7 +419,7 @@ def test_a_home_that_may_not_be_written_to_is_no_error(
     file = LocalFile.open(path_of(tmp_path, "file", RECORDS))
     home = tmp_path / "home"
     home.mkdir()
-    # The folder above may not be entered by everybody.
+    # The parent folder may not be accessible for everyone.
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/self/cwd")
     try:
         with as_nobody(home):
@@ -464,7 +464,7 @@ def test_what_was_made_first_goes_when_there_is_too_much(
 def test_all_entries_are_looked_at_a_few_times_only(
     tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a data set of 100,000 shards takes hours to open."""
+    """Otherwise, opening a data set of 100,000 shards would take hours."""
     looks: list[int] = []
     monkeypatch.setattr(index_cache, "_kept", itertools.count(1))
     monkeypatch.setattr(index_cache, "_prune", looks.append)

@@ -1,4 +1,4 @@
-"""Tests reach the internals through tests/inside.py only."""
+"""Tests use internals only by way of tests/inside.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PUBLIC = {"fffs"} | {
 
 
 def imports(path: Path) -> Iterator[tuple[str, str]]:
-    """(module, name) of what is imported from a module."""
+    """Yield (module, name) of everything that a module imports."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from ((node.module, name.name) for name in node.names)

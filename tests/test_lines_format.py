@@ -1,4 +1,4 @@
-"""Adding a format is one file and one row: everything works with a toy format, whose records are lines of text."""
+"""A new format needs one file and one row: everything works with a toy format, whose records are lines of text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fffs.errors import MetadataError, SourceChangedError, UsageError
 
 TEXT = [b"one", b"", b"three " * 1000, "fünf".encode(), *(b"%d" % k for k in range(2000))]
 
-# The program with one more format.
+# The program with another format.
 PROGRAM = """
 import sys
 from fffs.formats.table import FORMATS

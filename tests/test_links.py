@@ -1,4 +1,4 @@
-"""unpack where a file cannot have all its hard links: copies, few and bounded, and one warning."""
+"""unpack on file systems that limit hard links: it makes few copies, and warns once."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def pack(tmp_path: Path) -> Path:
         (folder / "sub" / f"c{k}").hardlink_to(folder / "a")
     for k in range(2):
         os.link(folder / "link", folder / f"link{k}", follow_symlinks=False)
-    (folder / "other").write_bytes(bytes(11 * len(CONTENT)))  # so that there may be as many copies
+    (folder / "other").write_bytes(bytes(11 * len(CONTENT)))  # gives room for as many copies
     fffs.pack_folder(folder, tmp_path / "p.ffr")
     return tmp_path / "p.ffr"
 
 
 def failing(number: int, limit: int) -> Callable[..., None]:
-    """link(2) of a file system that takes that many names of a file."""
+    """Return link(2) of a file system that allows that many names of a file."""
     original = os.link
 
     def link(old: bytes, new: bytes, *, src_dir_fd: int, **options: Any) -> None:
@@ -48,7 +48,7 @@ def failing(number: int, limit: int) -> Callable[..., None]:
 
 
 def names_by_inode(folder: Path) -> list[int]:
-    """How many names each file has, largest first."""
+    """Return how many names each file has, largest first."""
     counts: dict[int, int] = {}
     for path in folder.rglob("*"):
         if not path.is_dir() and path.name != "other":

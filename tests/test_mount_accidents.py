@@ -1,4 +1,4 @@
-"""Accidents to a mount under load: to its source, disk, daemon, readers. Never wrong bytes, and nothing hangs."""
+"""Accidents to a mount under load: to its source, disk, daemon, readers. No wrong bytes are read, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fffs.mount import umount
 pytestmark = pytest.mark.fuse
 
 MIB = 1 << 20
-# scripts/soak asks for more.
+# scripts/soak sets more.
 READS = int(os.environ.get("FFFS_ACCIDENT_READS", "2000"))
 
 
@@ -33,12 +33,12 @@ READS = int(os.environ.get("FFFS_ACCIDENT_READS", "2000"))
 
 
 def content_of(number: int, size: int) -> bytes:
-    """Bytes that no other record has: a wrong answer cannot look right."""
+    """Return bytes that no other record has, so that wrong results cannot look right."""
     return random.Random(f"content {number}").randbytes(size)
 
 
 def record_files(path: Path, count: int, size: int) -> list[bytes]:
-    """A record file; its records."""
+    """Write a record file. Returns its records."""
     records = [content_of(k, size + k) for k in range(count)]
     with fffs.FileWriter(path, count) as writer:
         for record in records:
@@ -47,14 +47,14 @@ def record_files(path: Path, count: int, size: int) -> list[bytes]:
 
 
 def forget_pages(path: Path) -> None:
-    """Let the kernel ask for the file again; not through the file system, which may not answer."""
+    """Drop a file from the kernel's cache without asking its file system, which may not answer."""
     fd = os.open(path, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(fd)
 
 
 def read(path: Path) -> bytes | int:
-    """A file's bytes, asked for anew, or the error's number."""
+    """Return the bytes of a file that is not cached, or an error number."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError as error:
@@ -65,11 +65,11 @@ def read(path: Path) -> bytes | int:
     except OSError as error:
         return error.errno or -1
     finally:
-        with suppress(OSError):  # the first close of a connection that ended meanwhile
+        with suppress(OSError):  # the first close after the connection ended
             os.close(fd)
 
 
-# A process that reads random files until it is told to stop, and says how often it got what.
+# A process that reads random files until it is told to stop, and prints how often it got each result.
 READER = """
 import errno, os, random, signal, sys, zlib
 folder, seed, *sums = sys.argv[1:]
@@ -99,7 +99,7 @@ print(good, wrong, ",".join(sorted(failed)))
 
 
 class Readers:
-    """Processes that read a mount until it or they are ended."""
+    """Processes that read a mount until it ends or they are stopped."""
 
     def __init__(self, folder: Path, records: list[bytes], count: int) -> None:
         sums = [str(zlib.crc32(record)) for record in records]
@@ -114,7 +114,7 @@ class Readers:
             assert process.stdout.readline() == "ready\n"
 
     def end(self) -> list[tuple[int, int, str]]:
-        """How many reads were good and wrong, and which errors others got; none of the processes may hang."""
+        """Stop them. Returns for each the numbers of good and wrong reads, and the errors. No process may hang."""
         for process in self.processes:
             process.terminate()
         try:
@@ -128,7 +128,7 @@ class Readers:
 
 @pytest.fixture
 def kept_open() -> Iterator[list[int]]:
-    """Descriptors to close at the end; raises the limit of open files."""
+    """Descriptors that are closed after the test. Raises the limit of open files."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
     fds: list[int] = []
@@ -152,7 +152,7 @@ def overwrite(source: Path, good: bytes) -> None:
 
 
 def overwrite_with_another(source: Path, good: bytes) -> None:
-    """A good record file of the same layout, with other records: every checksum of its own is right."""
+    """Write a valid record file of the same layout with other records and right checksums."""
     records = [content_of(1000 + k, 3000 + k) for k in range(100)]
     with fffs.FileWriter(source.with_name("other.ffr"), 100) as writer:
         for record in records:
@@ -182,7 +182,7 @@ ACCIDENTS: dict[str, tuple[Callable[[Path, bytes], None], bool]] = {
     "overwritten": (overwrite, True),
     "overwritten with another": (overwrite_with_another, True),
     "grown": (grow, False),
-    "replaced": (replace, False),  # what is open stays
+    "replaced": (replace, False),  # the open file stays
     "unlinked": (unlink, False),
 }
 
@@ -191,7 +191,7 @@ ACCIDENTS: dict[str, tuple[Callable[[Path, bytes], None], bool]] = {
 def test_whatever_happens_to_the_source_only_original_bytes_are_given_out(
     accident: str, tmp_path: Path, mounts: Mounts
 ) -> None:
-    """Under thousands of reads: the bytes that were packed, or EIO."""
+    """Thousands of reads return the packed bytes or EIO."""
     source = tmp_path / "r.ffr"
     records = record_files(source, 100, 3000)
     good = source.read_bytes()
@@ -228,7 +228,7 @@ def test_whatever_happens_to_the_source_only_original_bytes_are_given_out(
     assert (sum(failed for _, failed in results) > 0) == harms
     assert not mounts.daemon.wait(0), "the daemon lives"
     assert len(os.listdir(path)) == 100
-    if accident in ("truncated", "overwritten"):  # the same bytes again: nothing bad was remembered
+    if accident in ("truncated", "overwritten"):  # with the original bytes again, no error is remembered
         with open(source, "r+b", buffering=0) as file:
             file.write(good)
         assert [read(path / f"{k:06}") for k in range(100)] == records
@@ -236,7 +236,7 @@ def test_whatever_happens_to_the_source_only_original_bytes_are_given_out(
 
 @pytest.mark.parametrize("bit", range(3))
 def test_a_flipped_bit_is_an_error_of_its_record_and_one_line(bit: int, tmp_path: Path, mounts: Mounts) -> None:
-    """First, last and some bit of a record, on disk, after the mount began."""
+    """The first, the last or another bit of a record flips on the disk after mounting."""
     source = tmp_path / "r.ffr"
     records = record_files(source, 40, 5000)
     start = source.read_bytes().find(records[17])
@@ -301,7 +301,7 @@ def test_a_reader_killed_in_the_middle_of_a_read(tmp_path: Path, mounts: Mounts)
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
 def test_a_daemon_that_ends_while_processes_read(number: int, tmp_path: Path, mounts: Mounts) -> None:
-    """Nothing hangs; a mount point never looks like an empty folder; unmounted and mounted again, all is well."""
+    """Nothing hangs; a mount point never looks like an empty folder; after unmounting, mounting works again."""
     records = record_files(tmp_path / "r.ffr", 50, 30_000)
     (tmp_path / "mine").mkdir()
     paths = [tmp_path / "made" / "for it", *([tmp_path / "mine"] if number == signal.SIGKILL else [])]
@@ -324,7 +324,7 @@ def test_a_daemon_that_ends_while_processes_read(number: int, tmp_path: Path, mo
         watcher.join()
         if number != signal.SIGTERM:
             assert looks <= {"complete", "ENOTCONN", "ECONNABORTED"}, looks
-            # The kernel still shows what it has cached, but whoever asks the daemon knows.
+            # The kernel may return cached data; calls that ask the daemon fail.
             assert look(path) in ("complete", "ENOTCONN")
             with pytest.raises(OSError, match=os.strerror(errno.ENOTCONN)):
                 os.statvfs(path)
@@ -337,7 +337,7 @@ def test_a_daemon_that_ends_while_processes_read(number: int, tmp_path: Path, mo
 
 
 def look(path: Path) -> str:
-    """What a program would think of the mount point."""
+    """Return how the mount point looks to a program."""
     try:
         names = os.listdir(path)
     except OSError as error:
@@ -352,7 +352,7 @@ def watch(path: Path, looks: set[str], ended: threading.Event) -> None:
 
 @pytest.mark.parametrize("how", ["SIGTERM", "umount --lazy"])
 def test_a_mount_point_that_was_made_goes_with_the_mount(how: str, tmp_path: Path, mounts: Mounts) -> None:
-    """And not with the daemon, which serves what is open for longer: an empty folder would look fine meanwhile."""
+    """The daemon may serve open files for longer; an empty folder would look valid meanwhile."""
     records = record_files(tmp_path / "r.ffr", 3, 100)
     path = mounts(tmp_path / "r.ffr", at=tmp_path / "made" / "for it")
     fd = os.open(path / "000001", os.O_RDONLY)
@@ -363,7 +363,7 @@ def test_a_mount_point_that_was_made_goes_with_the_mount(how: str, tmp_path: Pat
             umount(path, lazy=True)
         wait_until(lambda: not path.parent.exists())
         assert how == "SIGTERM" or os.read(fd, 1000) == records[1]
-        path.parent.mkdir()  # somebody else's: it stays
+        path.parent.mkdir()  # made by another program: it stays
     finally:
         with suppress(OSError):
             os.close(fd)
@@ -372,7 +372,7 @@ def test_a_mount_point_that_was_made_goes_with_the_mount(how: str, tmp_path: Pat
 
 
 def test_a_mount_point_left_by_a_killed_daemon_is_taken_over(tmp_path: Path, mounts: Mounts) -> None:
-    """Somebody else unmounted after the daemon was killed: the next mount removes what the first one made."""
+    """Another program unmounted after the daemon was killed: the next mount removes the folder of the first one."""
     record_files(tmp_path / "r.ffr", 3, 100)
     path = mounts(tmp_path / "r.ffr", at=tmp_path / "made" / "for it")
     mounts.daemon.kill()
@@ -397,7 +397,7 @@ def test_cleaning_up_removes_no_folder_of_somebody_else(tmp_path: Path, mounts: 
 
 
 def test_a_connection_that_somebody_aborts_ends_the_daemon_in_order(tmp_path: Path, mounts: Mounts) -> None:
-    """As an administrator may when a file system hangs."""
+    """An administrator may do this if a file system hangs."""
     if os.geteuid() != 0:
         pytest.skip("only root can abort a connection")
     record_files(tmp_path / "r.ffr", 3, 100)
@@ -415,7 +415,7 @@ def test_a_connection_that_somebody_aborts_ends_the_daemon_in_order(tmp_path: Pa
 
 
 def test_unmounting_while_the_kernel_has_much_to_say(tmp_path: Path, mounts: Mounts) -> None:
-    """Thousands of files are closed just before: the connection may end while a request is being taken from it."""
+    """Thousands of files are closed just before, so the connection may end while a request is read from it."""
     with fffs.FileWriter(tmp_path / "r.ffr", 2000) as writer:
         for k in range(2000):
             writer.write_one(b"%d" % k)
@@ -434,7 +434,7 @@ def test_unmounting_while_the_kernel_has_much_to_say(tmp_path: Path, mounts: Mou
 
 @contextmanager
 def stalled(mounts: Mounts, number: int) -> Iterator[None]:
-    """A disk that does not answer: the source lies in a mount whose daemon is stopped."""
+    """Stall a disk: the source is in a mount whose daemon is stopped."""
     disk = mounts.daemons[number]
     disk.kill(signal.SIGSTOP)
     try:
@@ -445,7 +445,7 @@ def stalled(mounts: Mounts, number: int) -> Iterator[None]:
 
 @pytest.fixture
 def on_two_disks(tmp_path: Path, mounts: Mounts) -> tuple[Path, list[bytes]]:
-    """One mount of two sources: records 0 to 299 lie in another mount, the disk, and 300 to 399 on a real one."""
+    """Make one mount of two sources: records 0 to 299 are in another mount, the disk, and 300 to 399 on a real disk."""
     (tmp_path / "disk").mkdir()
     records = record_files(tmp_path / "disk" / "a.ffr", 300, 40_000)
     others = [content_of(300 + k, 40_000) for k in range(100)]
@@ -467,7 +467,7 @@ def test_a_stalled_disk_keeps_nobody_waiting_but_its_own_readers(
     with ThreadPoolExecutor(280) as pool:
         with stalled(mounts, 0):
             waiting = [pool.submit(read, path / f"{k:06}") for k in range(250)]
-            for k in [*range(300, 400)] * 2:  # from the other disk: cold, and asked for anew
+            for k in [*range(300, 400)] * 2:  # from the other disk, not cached
                 forget_pages(tmp_path / "b.ffr")
                 assert within(pool, lambda k=k: read(path / f"{k:06}")) == records[k]  # type: ignore[misc]
             assert within(pool, lambda: len(os.listdir(path))) == 400
@@ -477,7 +477,7 @@ def test_a_stalled_disk_keeps_nobody_waiting_but_its_own_readers(
 
 
 def within(pool: ThreadPoolExecutor, work: Callable[[], object]) -> object:
-    """The result, which must come although others wait: a generous limit instead of hanging for ever."""
+    """Return the result, within a generous limit, although other threads wait."""
     future: Future[object] = pool.submit(work)
     return future.result(30)
 

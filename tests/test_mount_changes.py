@@ -1,4 +1,4 @@
-"""Nothing can be changed: every call that would, on every kind of node, fails as on a read-only ext4."""
+"""Nothing can be changed: each call that would change something fails as on a read-only ext4, for each kind of node."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.fuse
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="compares with a mounted image, which only root can mount")
 
-# Every kind of node and of name that is not there.
+# Every kind of node, and missing names.
 NODES = {
     "file": "file",
     "empty file": "nothing in it",
@@ -149,7 +149,7 @@ RENAMES = {"": 0, " no replace": 1, " exchange": 2, " whiteout": 4, " two of the
 
 
 def calls_by_name(root: str) -> dict[str, Callable[[str], Any]]:
-    """What is called with a path; a file descriptor is the result of those that open."""
+    """Return the calls that take a path. Calls that open a file return a descriptor."""
     other, elsewhere = f"{root}/other", f"{root}/new"
     calls: dict[str, Callable[[str], Any]] = {f"open: {kind}": open_with(flags) for kind, flags in OPENINGS.items()}
     for kind, number in KINDS.items():
@@ -201,9 +201,9 @@ def calls_by_name(root: str) -> dict[str, Callable[[str], Any]]:
 
 def bind(path: str) -> None:
     if len(os.path.basename(path)) > 100:
-        return  # Python's own refusal
+        return  # refused by Python itself
     with socket.socket(socket.AF_UNIX) as listening:
-        # Relative, because a socket's path must be short.
+        # Relative, because the path of a socket must be short.
         here = os.open(".", os.O_RDONLY)
         try:
             os.chdir(os.path.dirname(path) or "/")
@@ -252,7 +252,7 @@ def map_privately(fd: int) -> None:
 
 
 def calls_by_fd() -> dict[str, Callable[[int], Any]]:
-    """What is called with a descriptor that was opened for reading."""
+    """Return the calls that take a descriptor that was opened for reading."""
     calls: dict[str, Callable[[int], Any]] = {
         f"fallocate {mode}": lambda fd, m=mode: check(  # type: ignore[misc]
             libc.fallocate(fd, m, ctypes.c_long(0), ctypes.c_long(4096))
@@ -303,7 +303,7 @@ def calls_by_fd() -> dict[str, Callable[[int], Any]]:
 
 
 def outcome(call: Callable[[Any], Any], argument: Any) -> str:
-    """The error's name, or what was returned. What was opened is closed."""
+    """Return the name of the error, or the result. Closes a descriptor that was opened."""
     try:
         result = call(argument)
     except OSError as error:
@@ -333,10 +333,10 @@ def all_outcomes(root: Path) -> dict[str, str]:
 
 # ---------------------------------------------------------------- the tests
 
-# Calls that could succeed only by changing something.
+# Calls that can succeed only by changing something.
 NAMES_CHANGED = ("mknod", "unlink", "mkdir", "rmdir", "symlink", "link to", "chmod", "truncate", "setxattr", "utimes")
 
-# Other than on ext4, with both results: there are no attributes as lsattr(1) shows them.
+# Different from ext4, with both results: the flags of lsattr(1) do not exist.
 DIFFERENT = {"get flags": ("done None", "ENOTTY")}
 
 
@@ -366,15 +366,15 @@ def test_changes_fail_even_when_somebody_remounts_it_writable(folder: Path, pack
         written = [
             writing(mounted / "file", flags) for flags in (os.O_WRONLY, os.O_RDWR | os.O_APPEND) for _ in range(50)
         ]
-    # The kernel believes that it may be written to, and it takes what is renamed to itself for renamed. With the fast
-    # path it does not even ask about opening: writing fails.
+    # The kernel considers the mount writable, and a rename of a name to itself as done. With the fast path it does not
+    # ask whether a file may be opened; writing then fails.
     allowed = re.compile("access|rename.* (to itself|a folder to): " + ("|open: " if mounts.fastpath else ""))
     done = [
         call for call, result in found.items() if result.startswith(("done", "opened")) and result != harmless[call]
     ]
     changed = [call for call in done if not allowed.match(call)]
     assert not changed, "\n".join(changed)
-    # What does not exist, or is of the wrong kind, may be refused for that; what remains must be for being read-only.
+    # Calls for missing or unsuitable nodes may fail for that reason; all others must fail with EROFS.
     refused = {call for call, result in found.items() if result == "EROFS"}
     assert refused >= {"unlink: file", "mkdir: missing", "chmod: folder", "setxattr: file", "open: create new: missing"}
     assert refused >= {"rename from: file", "link from: file", "symlink: missing", "rmdir: empty folder"}
@@ -392,9 +392,9 @@ def test_changes_fail_even_when_somebody_remounts_it_writable(folder: Path, pack
 
 @as_root
 def test_changes_fail_where_nobody_can_make_it_read_only_again(packed: Path, mounts: Mounts) -> None:
-    """In another mount namespace the daemon does not notice that somebody remounts it writable."""
+    """The daemon does not notice that the mount is made writable in another mount namespace."""
     mounted = mounts(packed)
-    mounts.daemon.expect("read-only again")  # whatever else is mounted on this machine meanwhile makes it look
+    mounts.daemon.expect("read-only again")  # any other mount on this machine makes the daemon look
     before, found = describe(mounted), set[str]()
 
     def change(_folder: Path) -> None:
@@ -410,7 +410,7 @@ def test_changes_fail_where_nobody_can_make_it_read_only_again(packed: Path, mou
 
 @contextlib.contextmanager
 def remounted_writable(path: Path) -> Iterator[None]:
-    """Again and again: the daemon undoes it."""
+    """Remount repeatedly; the daemon undoes it."""
     ended = threading.Event()
 
     def remount() -> None:
@@ -428,7 +428,7 @@ def remounted_writable(path: Path) -> Iterator[None]:
 
 
 def writing(path: Path, flags: int) -> dict[str, str]:
-    """What comes of writing by every means to a file, if it can be opened for that."""
+    """Return the results of writing to a file in every way, if it can be opened for that."""
     try:
         fd = os.open(path, flags)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Mounts of TFRecord, OFRecord and Bag files and of granular data sets, as they are stored and decoded."""
+"""Mounts of TFRecord, OFRecord and Bag files and of granular data sets, stored and decoded."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ Entry = Mapping[str, Any]
 
 @pytest.fixture(params=[False, True], ids=["pyfuse3", "fastpath"])
 def decoding(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Path]]:
-    """Mounts of what is decoded. For rows there is no fast path, also where it is asked for."""
+    """Mounts of decoded sources. Rows have no fast path, even on request."""
     mounts = Mounts(tmp_path, fastpath=request.param)
 
     def mount(*sources: Path, **options: Any) -> Path:
@@ -98,7 +98,7 @@ def decoding(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callabl
 
 
 def expect(mount: Callable[..., Path], *patterns: str) -> None:
-    """Lines of the log of the mount made last that are no failure."""
+    """Allow these lines in the log of the last mount."""
     for pattern in patterns:
         mount.mounts.daemon.expect(pattern)  # type: ignore[attr-defined]
 
@@ -108,7 +108,7 @@ def trouble(mount: Callable[..., Path]) -> list[str]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files below a folder, by their paths; what stat and listings say of them must be so."""
+    """Return all files below a folder by path, after checking stat and listings."""
     found = {}
     for where, folders, files in os.walk(folder, onerror=_raise):
         for name in files:
@@ -124,7 +124,7 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-# ---------------------------------------------------------------- records as they are stored
+# ---------------------------------------------------------------- records as stored
 
 
 def test_records_of_every_format_are_numbered_files(tmp_path: Path, mounts: Mounts) -> None:
@@ -188,11 +188,11 @@ def test_a_damaged_record_of_a_tfrecord_file_is_an_error_of_its_file_alone(tmp_p
             assert caught.value.errno == errno.EIO
         else:
             assert (mounted / f"{k:06}").read_bytes() == record
-    wait_until(lambda: len(mounts.daemon.trouble()) == 1)  # it is written after the answer
+    wait_until(lambda: len(mounts.daemon.trouble()) == 1)  # the line is written after the reply
 
 
 def damaged(folder: Path, record: int) -> Path:
-    """A TFRecord file of examples, with a flipped bit in one record."""
+    """Write a TFRecord file of examples, with a flipped bit in one record."""
     row = TFRECORD.files["example.tfrecord"]["records"][record]
     data = bytearray(TFRECORD.bytes("example.tfrecord"))
     data[row["data_offset"] + row["len"] // 2] ^= 1
@@ -216,7 +216,7 @@ def test_records_of_a_compressed_bag_are_files_of_that_kind(tmp_path: Path, moun
 
 
 def value_of(path: Path, kind: str, old: bool) -> Any:
-    """The value in a file, as ordinary libraries read files with such an ending. old: of granular 0.6.0."""
+    """Return the value in a file, read by other libraries by its ending. old: of granular 0.6.0."""
     name, data = kind.partition("(")[0], path.read_bytes()
     match path.suffix:
         case ".npy":
@@ -242,7 +242,7 @@ def array_of(dtype: str, shape: list[int], data: bytes) -> Any:
 
 
 def arrays_in(value: Any) -> Any:
-    """A structure with the arrays that are in it."""
+    """Return a structure with the arrays in it."""
     if isinstance(value, dict):
         return {key: arrays_in(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -251,7 +251,7 @@ def arrays_in(value: Any) -> Any:
 
 
 def check_data_set(mounted: Path, told: Entry, endings: dict[str, str]) -> int:
-    """Compare each value with what the manifest tells; how many there are. endings: of the types."""
+    """Compare each value with the manifest. Returns how many there are. endings: by type."""
     seen = 0
     names = [f"{k:06}" for k in range(told["n"])]
     assert sorted(os.listdir(mounted)) == [*names, "spec.json"]
@@ -325,7 +325,7 @@ def test_only_arrays_are_not_for_the_fast_path() -> None:
 
 @pytest.mark.parametrize("decode", [False, None, True])
 def test_a_tree_and_rows_show_the_same(decode: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is too much for a tree is shown as rows."""
+    """Data sets that are too large for a tree are shown as rows."""
     for path in (*BASIC, *SHARDED, "granular-0.24.2/datasets/empty"):
         with load_shown([granular.FOLDER / path], decode=decode) as view:
             assert isinstance(view, TreeView)
@@ -348,7 +348,7 @@ def test_a_tree_and_rows_show_the_same(decode: bool | None, monkeypatch: pytest.
 
 
 def shown(view: TreeView, inode: int) -> FileContent | None:
-    """What is shown of an inode of a tree; None of a folder."""
+    """Return how an inode of a tree is shown; None for a folder."""
     if view.tree.is_dir(inode - 1):
         return None
     try:
@@ -400,14 +400,14 @@ def test_a_data_set_is_mounted_alone_and_without_a_suffix(tmp_path: Path) -> Non
 
 
 def check_features(folder: Path, features: Entry) -> int:
-    """Compare a folder with a map of features as a manifest tells it; how many there are."""
+    """Compare a folder with a map of features in a manifest. Returns how many there are."""
     for name, told in features.items():
         assert agrees(told, feature_of(folder, os.fsdecode(file_name(name.encode())))), folder / name
     return len(features)
 
 
 def feature_of(folder: Path, name: str) -> Any:
-    """What is in a folder under a name, as ``decode`` gives it."""
+    """Return the feature of that name in a folder, in the form of ``decode``."""
     if (folder / f"{name}.npy").exists():
         assert not (folder / name).exists()
         return np.load(folder / f"{name}.npy", allow_pickle=False)
@@ -420,7 +420,7 @@ def feature_of(folder: Path, name: str) -> Any:
 
 
 def records_told(golden: FrameGolden, path: str) -> list[Any]:
-    """What the manifest says of the records of a file or folder."""
+    """Return the records of a file or folder in the manifest."""
     told = golden.files[path]
     parts = told.get("shards") or [path + part for part in told.get("parts", [])] or [path]
     return [row for part in parts for row in golden.files[part]["records"]]
@@ -532,7 +532,7 @@ NAMES = [
 
 
 def hostile_message() -> bytes:
-    """An Example with features of these names, of bytes and, where there is no ending, of numbers too."""
+    """Return an Example with features of these names, with bytes and, if there is no ending, also with numbers."""
     return encode_bytes(1, b"".join(entry(name, encode_bytes(1, encode_bytes(1, name))) for name in NAMES))
 
 
@@ -615,12 +615,12 @@ def test_keys_that_are_no_names_are_refused(key: str, tmp_path: Path) -> None:
 
 
 def bag(records: list[bytes]) -> bytes:
-    """A Bag in layout v1."""
+    """Return a Bag in layout v1."""
     return b"".join(records) + struct.pack(f"<{len(records) + 1}Q", 0, *itertools.accumulate(map(len, records)))
 
 
 def data_set(folder: Path, rows: list[bytes], **columns: list[bytes]) -> Path:
-    """A data set in layout v1 with these records in refs.bag. Columns whose names end in s are sequences."""
+    """Write a data set in layout v1 with these records in refs.bag. Columns whose names end in s are sequences."""
     folder.mkdir()
     spec = ", ".join(f'"{key}": "utf8{"[]" if key.endswith("s") else ""}"' for key in sorted(columns))
     (folder / "spec.json").write_text(f"{{{spec}}}")
@@ -658,7 +658,7 @@ def test_a_damaged_row_is_a_folder_that_cannot_be_listed(tmp_path: Path, decodin
     assert contents(mounted / "000000") == {"k.txt": b"b", "s/000000.txt": b"x", "s/000001.txt": b"y"}
     with pytest.raises(OSError, match="Input/output"):
         os.listdir(mounted / "000001")
-    assert len(trouble(decoding)) == 2, "one when it is mounted, and one when somebody looks"
+    assert len(trouble(decoding)) == 2, "one when it is mounted, and one when it is read"
 
 
 def test_rows_that_share_their_blobs_are_refused_before_there_are_too_many(tmp_path: Path) -> None:
@@ -704,7 +704,7 @@ def test_a_blob_that_is_no_array_is_an_error_of_its_file(tmp_path: Path, decodin
     good = encoders["array"](np.arange(6, dtype="<i2").reshape(2, 3))
     blobs = [good, good[:-1], good + b"x", b"", b"\xc0", good.replace(b"<i2", b"|O8"), good.replace(b"<i2", b"<i8")]
     unusual = msgpack.packb(["<i2", [3], bytes(6)])[1:]
-    blobs.append(b"\xdc\x00\x03" + unusual)  # a list of three that takes two bytes more than it must
+    blobs.append(b"\xdc\x00\x03" + unusual)  # a list of three, encoded with two bytes more than necessary
     with DatasetWriter(tmp_path / "set", {"a": "array", "b": "bytes"}, encoders | {"array": bytes}) as writer:
         for blob in blobs:
             writer.append({"a": blob, "b": blob})
@@ -779,7 +779,7 @@ def test_all_references_at_once_are_those_of_each_row(data: st.DataObject) -> No
 
 
 class bag_of:  # noqa: N801
-    """A Bag in memory, opened."""
+    """An open Bag in memory."""
 
     def __init__(self, records: list[bytes]) -> None:
         fd = os.memfd_create("bag")
@@ -798,7 +798,7 @@ class bag_of:  # noqa: N801
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """A data set in which there are arrays, sequences and shards."""
+    """A data set with arrays, sequences and shards."""
     spec = {"frame": "array", "notes": "utf8[]", "parts": "array[]", "raw": "bytes"}
     with ShardedDatasetWriter(tmp_path / "mixed", spec, encoders, shardlen=3) as writer:
         for k in range(8):
@@ -995,7 +995,7 @@ def test_an_inode_of_a_row_alone_leads_upwards_and_one_that_never_was_is_stale(
 
 
 class Slow:
-    """Rows of a given cost, read from records of one size, that count how often they are decoded."""
+    """Rows of a given cost, read from records of one size. Counts how often they are decoded."""
 
     mtime, files = 0, {}
 
@@ -1012,7 +1012,7 @@ class Slow:
 
 
 async def look_at(slow: Slow, size: int, *numbers: int, at_once: bool = False) -> None:
-    """Look into the folders of rows. size: of the records that they are read from, in bytes."""
+    """Open the folders of rows. size: of their records, in bytes."""
     from inside import Operations
 
     store = SimpleNamespace(
@@ -1047,7 +1047,7 @@ def test_a_row_is_decoded_once_for_all_who_ask_at_a_time(size: int) -> None:
 
 @pytest.mark.fuse
 def test_a_disk_that_does_not_answer_keeps_no_large_record_of_another_waiting() -> None:
-    """One large record is decoded at a time; what reads it must not wait for another's disk."""
+    """Large records are decoded one at a time; a record on another disk must not wait for a stalled one."""
     from inside import Reading
 
     answers = threading.Event()

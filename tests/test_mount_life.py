@@ -1,4 +1,4 @@
-"""The life of a mount: begun, ended in every way, and nothing left behind."""
+"""The life of a mount: it begins, ends in every way, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from fffs.mount import mounted, umount
 pytestmark = pytest.mark.fuse
 
 NOBODY = 65534
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_the_mount_answers_when_the_command_returns(source: Path, tmp_path: Path
 def test_mounting_with_closed_streams(
     program: list[str], closed: str, source: Path, tmp_path: Path, mounts: Mounts
 ) -> None:
-    """Whoever starts it waits for no pipe that the daemon has among its streams."""
+    """The caller does not wait for the end of a pipe that the daemon has as a standard stream."""
     command = [Path(sys.executable).with_name(program[0]), *program[1:], source, tmp_path / "m"]
     shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *command, "-o", f"log={tmp_path}/log"]
     assert subprocess.run(shell, timeout=60, check=False).returncode == 0
@@ -105,7 +105,7 @@ def test_relative_paths(source: Path, tmp_path: Path, mounts: Mounts) -> None:
 
 
 def test_more_sources_than_an_argument_can_name(source: Path, tmp_path: Path, mounts: Mounts) -> None:
-    """The arguments of the daemon, which everybody can read, name the mount point and no sources."""
+    """The arguments of the daemon, which every user can read, contain the mount point and no sources."""
     folder = tmp_path.joinpath(*["deep" * 60] * 6)
     folder.mkdir(parents=True)
     with fffs.FileWriter(folder / "r.ffr", 1) as writer:
@@ -152,7 +152,7 @@ def test_names_that_end_lines_elsewhere(name: str, source: Path, mounts: Mounts)
         run_fffs("umount", path)
         assert mounts.daemon.wait(0)
 
-    in_namespace(work)  # where no other mounts are disturbed if this fails
+    in_namespace(work)  # so that a failure does not disturb other mounts
 
 
 @as_root
@@ -162,7 +162,7 @@ def test_no_name_in_the_table_of_mounts_disturbs_the_mounts_of_others(source: Pa
         stranger.mkdir()
         name = b"a\rb\x85c\x0bd\x1ce\xffe"
         assert libc.mount(name, bytes(stranger), b"tmpfs", ctypes.c_ulong(0), None) == 0
-        # The daemon reads the table again, and what it does about this shows that it understood it.
+        # The daemon reads the table again; its reaction shows that it parsed the table.
         mounts.daemon.expect("remounted as writable by another process: it is read-only again")
         assert libc.mount(None, bytes(path), None, ctypes.c_ulong(32), None) == 0
         wait_until(lambda: "read-only again" in mounts.daemon.log())
@@ -326,7 +326,7 @@ def test_signals_in_quick_succession_are_as_good_as_one(source: Path, tmp_path: 
     process = subprocess.Popen([sys.executable, "-m", "fffs", "mount", "-f", source, path], stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: is_mounted(path))
-        for _ in range(5):  # a terminal's and a supervisor's arrive together, say
+        for _ in range(5):  # such as those of a terminal and a supervisor together
             process.send_signal(signal.SIGTERM)
             process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
@@ -376,7 +376,7 @@ session.serve(make_job(sys.argv[1], sys.argv[2], MountOptions(fastpath=False)), 
 
 @contextmanager
 def silent_daemon(source: Path, path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A daemon that answers nobody who wants to know what its files are."""
+    """A daemon that never answers requests for attributes of its files."""
     process = subprocess.Popen([sys.executable, "-c", SILENT, source, path], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -389,7 +389,7 @@ def silent_daemon(source: Path, path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_daemon_can_be_killed_at_any_moment(source: Path, tmp_path: Path) -> None:
-    """Nothing in it waits for its own answers: then it could not end, nor could anybody who waits for it."""
+    """It never waits for replies that only it could send; otherwise neither it nor its callers could end."""
     with silent_daemon(source, tmp_path / "m") as daemon:
         waits = subprocess.Popen(["stat", tmp_path / "m"], stderr=subprocess.PIPE, text=True, env={"LC_ALL": "C"})
         assert daemon.stdout is not None and daemon.stdout.readline() == "asked\n"
@@ -446,7 +446,7 @@ def test_a_killed_daemon_is_recognised_and_cleaned_up(source: Path, mounts: Moun
 
 
 def test_mounted_over_by_somebody_else(source: Path, tmp_path: Path, mounts: Mounts) -> None:
-    """What the daemon unmounts at its end must be its own mount."""
+    """At its end, the daemon must unmount only its own mount."""
     path = mounts(source)
     first = mounts.daemon
     os.rename(source, tmp_path / "q.ffr")
@@ -495,7 +495,7 @@ def test_a_daemon_that_does_not_end_keeps_nobody_who_gave_up_waiting(
         return started[0]
 
     def interrupted(report: BinaryIO, _: object) -> None:
-        report.read(1)  # it ignores the signal by now
+        report.read(1)  # by now it ignores the signal
         raise KeyboardInterrupt
 
     monkeypatch.setattr(background, "_start", starting)
@@ -558,7 +558,7 @@ def test_a_mount_that_is_covered_at_its_end_is_said_to_be_left(source: Path, mou
     in_namespace(work)
 
 
-# ---------------------------------------------------------------- what a system may lack
+# ---------------------------------------------------------------- limited systems
 
 
 @as_root
@@ -605,7 +605,7 @@ def test_too_few_descriptors_are_said_in_a_line_and_leave_nothing(
     options = f"log={tmp_path}/log,fastpath={'on' if mounts.fastpath else 'off'}"
     command = [sys.executable, "-m", "fffs", "mount", source, tmp_path / "m", "-o", options]
     limited = ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *command]
-    # Without the development mode, in which trio complains of what it had opened when it began.
+    # Without the development mode, in which trio reports the files that it opened at its start.
     env = os.environ | {"PYTHONDEVMODE": "", "PYTHONWARNINGS": ""}
     done = subprocess.run(limited, capture_output=True, text=True, timeout=60, check=False, env=env)
     assert done.returncode == MountError.exit_code
@@ -643,7 +643,7 @@ except Exception as error:
 
 @pytest.fixture
 def shared_folder() -> Iterator[Path]:
-    """A folder that everybody can reach, which pytest's are not."""
+    """A folder that every user can access, unlike those of pytest."""
     with tempfile.TemporaryDirectory(prefix="fffs-test-", ignore_cleanup_errors=True) as name:
         os.chmod(name, 0o777)
         yield Path(name)
@@ -658,7 +658,7 @@ def as_nobody(*command: object) -> subprocess.CompletedProcess[str]:
 
 
 class UserDaemon:
-    """``serve`` in a process of user nobody. Root starts it: the interpreter may lie where nobody cannot reach it."""
+    """``serve`` in a process of user nobody. Root starts it, because nobody may have no access to the interpreter."""
 
     def __init__(self, source: Path, path: Path, allow_other: str = "no") -> None:
         self.source, self.path = source, path
@@ -864,7 +864,7 @@ with mounted(*sys.argv[1:]):
 
 def test_a_child_of_fork_does_not_keep_the_mount_of_a_process_that_was_killed(source: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED, source, tmp_path / "m"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:  # the pipe keeps the child until the end
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:  # the child lives until the pipe is closed
         assert process.wait(60) == -signal.SIGKILL
         wait_until(lambda: not (tmp_path / "m").exists())
 
@@ -906,7 +906,7 @@ def test_a_child_of_fork_that_leaves_the_block_ends_no_mount(
 def test_a_child_that_another_thread_forks_keeps_nobody_waiting(
     ready: bool, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has an end of the pipe on which the daemon reports, and lives on."""
+    """The child inherits an end of the pipe on which the daemon reports."""
     start, kept = background._start, []
 
     def starting(command: list[str], fds: Sequence[int], **options: Any) -> subprocess.Popen[bytes]:
@@ -931,7 +931,7 @@ def test_the_daemon_does_not_import_from_the_working_folder(source: Path, tmp_pa
 
 
 def test_an_answer_can_be_lost_without_complaint(source: Path, mounts: Mounts) -> None:
-    """Readers that are killed leave requests behind that nobody wants answered."""
+    """Killed readers leave requests whose replies are not delivered."""
     path = mounts(source)
     for _ in range(20):
         process = subprocess.Popen(

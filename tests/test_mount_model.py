@@ -1,4 +1,4 @@
-"""Random folders and their mounts, side by side: any sequence of calls has the same results, in several processes."""
+"""Random folders and their mounts: any sequence of calls has the same results on both, in several processes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import fffs
 
 pytestmark = pytest.mark.fuse
 
-# More of them, and other ones: scripts/soak --examples.
+# scripts/soak --examples sets more.
 EXAMPLES = int(os.environ.get("FFFS_MODEL_EXAMPLES", "1000"))
 TREES, PROCESSES = 3, 4
 
 
 def test_random_calls_have_the_results_of_the_plain_folder(tmp_path: Path, mounts: Mounts) -> None:
-    folder = tmp_path / "up" / "and up"  # links may lead up, to where nothing changes
+    folder = tmp_path / "up" / "and up"  # links may lead to parents, which must not change
     folder.mkdir(parents=True)
     pairs = []
     for seed in range(TREES):
@@ -38,7 +38,7 @@ def test_random_calls_have_the_results_of_the_plain_folder(tmp_path: Path, mount
 
 
 def test_a_difference_would_be_found(tmp_path: Path) -> None:
-    """The comparison itself: of two folders that are equal, or differ in one bit, time, mode, name or link."""
+    """Tests the comparison itself, with folders that are equal, or differ in one bit, time, mode, name or link."""
 
     def copy_with(change: str) -> Path:
         other = tmp_path / change

@@ -1,4 +1,4 @@
-"""Mount options, and what mount(8) and the kernel's tables make of them. Nothing here mounts."""
+"""Mount options, and the formats of mount(8) and of the kernel's tables. Nothing is mounted here."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_mountinfo_says_which_file_systems_are_writable() -> None:
     assert [mount.writable for mount in read_table(LINE + writable)] == [False, True]
 
 
-# What ends a line, or separates words, for Python but not for the kernel; and bytes of no encoding.
+# Characters that separate lines or words for Python but not for the kernel, and invalid UTF-8.
 @pytest.mark.parametrize(
     "odd", ["\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\xa0", "\u2028", "\udcff", " - "]
 )
@@ -135,7 +135,7 @@ def test_a_line_of_mountinfo_that_is_none_is_left_out(line: bytes) -> None:
 
 
 def test_the_mounts_of_others_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There may be thousands, and a daemon looks at the table whenever one of them changes."""
+    """There may be thousands, and a daemon reads the table whenever one of them changes."""
     parse, parsed = mounts._parse, []
     monkeypatch.setattr(mounts, "_parse", lambda line: parsed.append(line) or parse(line))
     others = b"".join(LINE.replace(b" 0:52 ", b" 0:%d " % number) for number in range(520, 620))
@@ -145,7 +145,7 @@ def test_the_mounts_of_others_are_not_parsed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_two_threads_do_not_read_the_same_table_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel would start over for each of them, and give lines twice or not at all."""
+    """The kernel would start over for each of them, and return lines twice or not at all."""
     pread, alone = os.pread, []
 
     def reading(*arguments: int) -> bytes:
@@ -185,7 +185,7 @@ def test_mounts_that_change_all_the_time_are_not_looked_at_each_time(monkeypatch
 def test_only_our_own_file_system_is_seen_to_be_writable(
     tmp_path: Path, kind: str, options: str, expected: bool
 ) -> None:
-    """After an unmount, the number of the device may soon be that of any other file system."""
+    """After an unmount, the number of its device may soon belong to any other file system."""
     readonly = pytest.importorskip("fffs.mount.daemon.readonly", exc_type=MountError)
     (tmp_path / "table").write_text(f"36 35 0:52 / /m rw,noatime - {kind} x {options}\n")
     with (tmp_path / "table").open("rb") as table:
@@ -229,7 +229,7 @@ def test_an_empty_name_is_not_the_current_folder(source: str, mountpoint: str, w
 
 
 class Others:
-    """Make or remove folders at the moment when we are about to make one."""
+    """Other processes that make or remove folders at the moment when fffs makes one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, acts: dict[Path, Callable[[], object]]) -> None:
         self._mkdir, self._acts = os.mkdir, acts
@@ -241,7 +241,7 @@ class Others:
         self._mkdir(path)
 
     def make(self, path: Path) -> None:
-        """As for a mount of theirs."""
+        """Make a folder as for a mount of another process."""
         self._mkdir(path)
         os.setxattr(path, MARK, b"")
 

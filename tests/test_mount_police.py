@@ -1,4 +1,4 @@
-"""The log police itself: each kind of line that must not be in a daemon's log is put there, and is found."""
+"""Tests the checks of daemons' logs: each kind of unexpected line is written to a log, and is found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.fuse
 
 TESTS = Path(__file__).parent
 
-# What a daemon does wrong when it is asked for an attribute, which goes through Python with and without the fast path.
+# Replaces getxattr, which Python answers with and without the fast path, by one that misbehaves.
 SABOTAGE = """
 import asyncio, ctypes, logging, os, sys, threading, warnings
 from fffs.mount.daemon.log import write_out
@@ -62,7 +62,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def sabotaged(source: Path, folder: Path, mounts: Mounts, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A mount whose daemon runs what it is asked for as an attribute."""
+    """A mount whose daemon executes the names of requested attributes."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(SABOTAGE)
     with monkeypatch.context() as patch:
@@ -116,7 +116,7 @@ def test_an_expected_line_excuses_no_other(tmp_path: Path) -> None:
 
 
 def test_the_test_that_caused_it_fails(tmp_path: Path) -> None:
-    """A whole run: of three tests, one lets a daemon log something, one lets a process write a traceback."""
+    """In a run of three tests, one makes a daemon log a problem, and one makes a process write a traceback."""
     (tmp_path / "test_three.py").write_text(
         "import os, subprocess, sys\n"
         "import fffs, pytest\n"
@@ -152,7 +152,7 @@ def test_the_test_that_caused_it_fails(tmp_path: Path) -> None:
 
 
 def test_names_cannot_forge_lines_of_the_log(tmp_path: Path, mounts: Mounts) -> None:
-    """What a file is called must neither end a line, nor command a terminal, nor keep it from being logged."""
+    """File names must not end a line, control a terminal, or prevent a log entry."""
     names = [b"a\n2026-01-01 00:00:00,000 ERROR forged", b"\x1b[2Jcleared", b"not utf-8 \xff\xfe", "\u2028".encode()]
     (tmp_path / "folder").mkdir()
     for number, name in enumerate(names):

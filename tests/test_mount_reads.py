@@ -1,4 +1,4 @@
-"""Reads through the mount: only verified bytes, errors only where they belong, and no waiting for another's disk."""
+"""Reads through the mount: only verified bytes, errors only for damaged files, no waiting for another disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MIB = 1024 * 1024
 
 
 def write_records(path: Path, records: list[bytes]) -> Path:
-    """A plain record file: no tree, no block checksums."""
+    """Write a plain record file, without tree and block checksums."""
     with fffs.FileWriter(path, len(records)) as writer:
         for record in records:
             writer.write_one(record)
@@ -35,7 +35,7 @@ def write_records(path: Path, records: list[bytes]) -> Path:
 
 
 def pack_files(folder: Path, **files: bytes) -> Path:
-    """A packed folder of these files."""
+    """Write a packed folder of these files."""
     folder.mkdir()
     for name, content in files.items():
         (folder / name).write_bytes(content)
@@ -44,7 +44,7 @@ def pack_files(folder: Path, **files: bytes) -> Path:
 
 
 def place_of(content: bytes, source: Path) -> int:
-    """Where in the file a record with this content lies."""
+    """Return the offset of a record with this content in the file."""
     at = source.read_bytes().find(content)
     assert at > 0
     return at
@@ -93,12 +93,12 @@ def test_a_damaged_record_is_an_error_of_its_file_alone(tmp_path: Path, mounts: 
             r if k != 7 else None for k, r in enumerate(records)
         ]
         fd = os.open(mounted / "000007", os.O_RDONLY)
-        for offset in (0, 1, 4095, 4999):  # also where nothing is wrong: the checksum is that of the whole record
+        for offset in (0, 1, 4095, 4999):  # also in good parts, because the checksum is that of the whole record
             with pytest.raises(OSError) as caught:
                 os.pread(fd, 10, offset)
             assert caught.value.errno == errno.EIO
         os.close(fd)
-    wait_until(lambda: mounts.daemon.trouble())  # it is written after the answer
+    wait_until(lambda: mounts.daemon.trouble())  # the line is written after the reply
     assert len(mounts.daemon.trouble()) == 1, "one line for one bad record, however often it is read"
     assert os.getxattr(mounted / "000007", "user.fffs.verified") == b"no"
     assert os.getxattr(mounted / "000006", "user.fffs.verified") == b"yes"
@@ -258,7 +258,7 @@ def test_other_ways_to_read(tmp_path: Path, mounts: Mounts) -> None:
 def test_calls_that_no_fuse_file_system_has_fail_as_there(tmp_path: Path, mounts: Mounts) -> None:
     path = mounts(pack_files(tmp_path / "folder", file=b"content")) / "file"
     with open(path, "rb", buffering=0) as file:
-        assert file.read() == b"content"  # cached, so that a read need not wait
+        assert file.read() == b"content"  # cached, so that a read does not wait
         with pytest.raises(OSError) as raised:
             os.preadv(file.fileno(), [bytearray(7)], 0, os.RWF_NOWAIT)
         assert raised.value.errno == errno.EOPNOTSUPP
@@ -320,10 +320,10 @@ def test_reading_leaves_nothing_open_in_the_daemon(tmp_path: Path, mounts: Mount
     for k in range(10):
         (mounted / f"{k:06}").read_bytes()
         os.listdir(mounted)
-    assert mounts.daemon.descriptors() <= before + 1  # an I/O context more at most
+    assert mounts.daemon.descriptors() <= before + 1  # at most an I/O context more
 
 
-# ---------------------------------------------------------------- a daemon with faults put in
+# ---------------------------------------------------------------- a daemon with injected bugs
 
 FAULTY = """
 import os, sys, time
@@ -355,7 +355,7 @@ serve(make_job(source, mountpoint, MountOptions(log=log, fastpath=False)))
 
 @pytest.fixture
 def faulty(tmp_path: Path, mounts: Mounts) -> Iterator[Path]:
-    """A mount without fast path: the second record is a bug, from the third on reads wait until ``gate`` exists."""
+    """A mount without fast path: reading the second record raises; later records wait until ``gate`` exists."""
     source = write_records(tmp_path / "r.ffr", [some_bytes(k, 9000) for k in range(300)])
     path, log = tmp_path / "faulty", tmp_path / "faulty.log"
     command = [sys.executable, "-c", FAULTY, source, path, log, tmp_path / "gate"]
@@ -371,11 +371,11 @@ def faulty(tmp_path: Path, mounts: Mounts) -> Iterator[Path]:
 @pytest.mark.parametrize("mounts", [False], indirect=True, ids=["pyfuse3"])
 def test_reads_from_a_stalled_disk_keep_nobody_else_waiting(faulty: Path, tmp_path: Path) -> None:
     assert (faulty / "000000").read_bytes() == some_bytes(0, 9000)
-    with ThreadPoolExecutor(251) as pool:  # more than there are threads, tasks and background requests by default
+    with ThreadPoolExecutor(251) as pool:  # more than the default numbers of threads, tasks and background requests
         stalled = [pool.submit((faulty / f"{k:06}").read_bytes) for k in range(2, 252)]
         try:
             for _ in range(20):
-                # Not in this thread: if they waited, too, the gate would never open.
+                # In another thread: if this call waited as well, the gate would never open.
                 pool.submit(forget_pages, faulty / "000000").result(30)
                 assert pool.submit((faulty / "000000").read_bytes).result(30) == some_bytes(0, 9000)
                 assert len(pool.submit(os.listdir, faulty).result(30)) == 300

@@ -1,4 +1,4 @@
-"""Logs, disks and parents that keep a daemon waiting: it answers, and it ends, all the same."""
+"""A daemon answers and ends although a log, a disk or its parent blocks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def damaged(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def full_pipe() -> Iterator[int]:
-    """The end for writing of a pipe that nobody reads."""
+    """The write end of a full pipe without readers."""
     ours, its = os.pipe()
     fcntl.fcntl(its, fcntl.F_SETPIPE_SZ, 4096)
     os.set_blocking(its, False)
@@ -148,12 +148,12 @@ def test_a_daemon_hears_signals_that_its_parent_blocks(damaged: Path, tmp_path: 
     assert not is_mounted(tmp_path / "mnt")
 
 
-# ---------------------------------------------------------------- a disk that does not answer
+# ---------------------------------------------------------------- a stalled disk
 
 
 @pytest.fixture
 def slow(tmp_path: Path, mounts: Mounts) -> Iterator[Path]:
-    """A file of 24 MiB, damaged near its end, packed, on a disk of which only the last 4 MiB of the pack are known."""
+    """A packed file of 24 MiB, damaged near its end, on a disk of which only the last 4 MiB of the pack are cached."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "large").write_bytes(os.urandom(24 << 20))
     (tmp_path / "disk").mkdir()

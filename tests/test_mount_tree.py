@@ -1,4 +1,4 @@
-"""The mounted tree is the source folder: names, types, contents, modes, times, links."""
+"""The mounted tree equals the source folder: names, types, contents, modes, times, links."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="compares with a bind mou
 
 
 def make_folder(folder: Path) -> Path:
-    """A folder with everything a packed folder keeps."""
+    """Make a folder with everything that a packed folder stores."""
     (folder / "sub" / "deeper" / "deepest").mkdir(parents=True)
     (folder / "empty folder").mkdir()
     (folder / "empty").touch()
@@ -65,13 +65,13 @@ def packed(folder: Path) -> Path:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["pyfuse3", "fastpath"])
 def mounted(request: pytest.FixtureRequest, packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder, packed and mounted, for all tests that change nothing about the mount."""
+    """The folder, packed and mounted, for all tests that do not change the mount."""
     mounts = Mounts(tmp_path_factory.mktemp("mounts"), fastpath=request.param)
     yield mounts(packed)
     mounts.end()
 
 
-# ---------------------------------------------------------------- what is there
+# ---------------------------------------------------------------- names and contents
 
 
 def test_everything_a_pack_keeps_is_shown(folder: Path, mounted: Path) -> None:
@@ -134,7 +134,7 @@ def test_in_a_union_the_first_wins_and_the_daemon_warns(tmp_path: Path, mounts: 
         "second/y": "second/y of 1",
         "first/z": "first/z of 1",
     }
-    with fffs.FileReader(tmp_path / "1.ffr") as reader:  # numbers count within the file
+    with fffs.FileReader(tmp_path / "1.ffr") as reader:  # records are numbered within each file
         assert bytes(reader.read_one(int(os.getxattr(mounted / "second/y", "user.fffs.record")))) == b"second/y of 1"
     assert os.getxattr(mounted, "user.fffs.source").split(b"\n") == [os.fsencode(tmp_path / f"{k}.ffr") for k in (0, 1)]
 
@@ -189,7 +189,7 @@ def test_a_listing_can_begin_at_every_offset(tmp_path: Path, mounts: Mounts) -> 
             assert [name for name, _, _ in list_from(fd, entries[k][2])][:5] == [
                 name for name, _, _ in entries[k + 1 : k + 6]
             ]
-        # A buffer for just one entry gives the same.
+        # A buffer for a single entry gives the same results.
         assert [list_from(fd, after, 300)[0][0] for _, _, after in entries[:50]] == [b"..", *names[:49]]
         assert list_from(fd, offset + 1000) == []
         assert len({inode for _, inode, _ in entries[2:]}) == 700
@@ -209,14 +209,14 @@ def test_the_folder_itself_and_the_one_above_are_in_each_listing(mounted: Path) 
         fd = os.open(where, os.O_RDONLY | os.O_DIRECTORY)
         inodes = {name: inode for name, inode, _ in list_from(fd, 0)}
         os.close(fd)
-        # Nothing is above the root, as far as it knows: it is its own.
+        # The root of a mount is its own parent, as far as the file system knows.
         above = mounted if where == str(mounted) else Path(where).parent
         assert (inodes[b"."], inodes[b".."]) == (os.stat(where).st_ino, os.stat(above).st_ino)
         assert len(inodes) >= 2 + len(folders)
 
 
 def test_an_inode_alone_leads_upwards(packed: Path) -> None:
-    """As NFS servers ask, which may have forgotten all names: by ``lookup`` of ``..`` and ``.``."""
+    """An NFS server may have forgotten all names; it looks up ``..`` and ``.``."""
     from inside import Operations, load_shown
 
     with load_shown([str(packed)]) as view:
@@ -236,7 +236,7 @@ def test_two_listings_at_once_do_not_disturb_each_other(mounted: Path) -> None:
 
 def test_names_that_are_not_there(mounted: Path) -> None:
     for name in ("nothing", "a/b", "A", "n" * 254, ".a"):
-        for _ in range(2):  # the second answer is the kernel's own
+        for _ in range(2):  # the second answer comes from the kernel's cache
             assert not os.path.lexists(mounted / name)
     with pytest.raises(NotADirectoryError):
         os.stat(mounted / "a" / "b")
@@ -293,7 +293,7 @@ def test_verified_says_what_was_checked(packed: Path, mounts: Mounts) -> None:
     with large.open("rb", 0) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         file.read(100)
-    assert os.getxattr(large, "user.fffs.verified") == b"no"  # block by block, and not all were touched
+    assert os.getxattr(large, "user.fffs.verified") == b"no"  # verified by blocks, and not all were read
     large.read_bytes()
     assert os.getxattr(large, "user.fffs.verified") == b"yes"
 
@@ -313,7 +313,7 @@ def test_extended_attributes_that_are_not_there(mounted: Path) -> None:
         assert caught.value.errno == errno.ENODATA
 
 
-# As on ext4, where the kernel asks the file system.
+# As on ext4, for names about which the kernel asks the file system.
 ABSENT = {
     **dict.fromkeys(["user.x", "user..x", "security.selinux", "trusted.x", "gnu.x"], "ENODATA"),
     **dict.fromkeys(["system.posix_acl_access", "system.posix_acl_default"], "ENODATA"),
@@ -331,7 +331,7 @@ def test_attributes_that_are_not_there_are_so_by_their_namespace(path: str, moun
         with pytest.raises(OSError) as caught:
             os.getxattr(mounted / path, name)
         found[name] = errno.errorcode[caught.value.errno or 0]
-    if os.geteuid() != 0:  # the kernel's own answer
+    if os.geteuid() != 0:  # answered by the kernel itself
         del found["trusted."]
     assert found == {name: ABSENT[name] for name in found}
 

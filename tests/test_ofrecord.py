@@ -1,4 +1,4 @@
-"""OFRecord: every golden file is read exactly, what is written decodes to the same, and every damage is an error."""
+"""OFRecord: golden files are read exactly, written files decode to the same records, and all damage is an error."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_messages_decode_to_what_the_manifest_says_and_again_after_encoding(path
         assert list(features) == list(row["features"])
         assert all(agrees(row["features"][name], value) for name, value in features.items())
         again = ofrecord.encode(features)
-        assert len(again) == len(message)  # the same but for the order
+        assert len(again) == len(message)  # equal except for the order
         found = ofrecord.decode(again)
         assert list(found) == sorted(found, key=str.encode)
         assert found.keys() == row["features"].keys()
@@ -113,7 +113,7 @@ BAD_FRAME = {
     "length-min": (12, 1767),
     "length-past-end": (23, 3411),
 }
-"""Where the framing of each damaged file ends: record and offset."""
+"""The end of the good frames of each damaged file: record and offset."""
 BAD_MESSAGE = ["message-tag", "message-inner-length"]
 
 
@@ -131,7 +131,7 @@ def test_a_length_one_too_large_gives_the_records_before_it_and_then_an_error(tm
     path = path_of(tmp_path, "part-0", OFRECORD.corrupt("length-plus-1"))
     with pytest.raises(FrameError) as caught:
         load(path)
-    assert caught.value.record == 13  # number 12 is one byte too long, and cannot be told from a right one
+    assert caught.value.record == 13  # record 12 is one byte too long, which cannot be detected
     with LocalFile.open(path) as file:
         index, _ = files.partial_index(file)
     data = path.read_bytes()
@@ -204,7 +204,7 @@ def test_missing_and_doubled_parts_are_refused(tmp_path: Path, names: list[str],
         ofrecord.expand_parts(tmp_path)
 
 
-# ---------------------------------------------------------------- what a decoder must accept
+# ---------------------------------------------------------------- required by protobuf
 
 
 def field(number: int, value: bytes, wire: int = 2) -> bytes:

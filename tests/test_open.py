@@ -1,4 +1,4 @@
-"""fffs.open, and FileReader on every format: recognised by content first, read in verified batches, copied, refused."""
+"""fffs.open, and FileReader for every format: recognised by content first; verified batches, copies, refusals."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def form(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def path(form: str, tmp_path: Path) -> Path:
-    """A file whose name says nothing."""
+    """A file whose name does not tell the format."""
     WRITERS[form][0](tmp_path / "records")
     return tmp_path / "records"
 
@@ -119,7 +119,7 @@ def test_a_format_can_be_forced(tmp_path: Path) -> None:
 
 
 def test_a_bag_may_hold_files_of_other_formats(path: Path, tmp_path: Path) -> None:
-    """And then its first bytes are theirs."""
+    """In this case its first bytes are those of another format."""
     with granular.BagWriter(tmp_path / "x.bag") as writer:
         writer.append(path.read_bytes())
         writer.append(b"second")
@@ -190,7 +190,7 @@ def test_a_data_set_is_a_spec_with_bags_beside_it_for_everybody(tmp_path: Path) 
     with granular.ShardedDatasetWriter(shards, {"k": "bytes"}, shard_length=1) as writer:
         for k in range(2):
             writer.append({"k": b"%d" % k})
-    (shards / "spec.json").write_text("{}")  # of another program, as the one beside the parts
+    (shards / "spec.json").write_text("{}")  # belongs to another program, as the one beside the parts
     parts.mkdir()
     (parts / "spec.json").write_text('{"k": "bytes"}')
     write_ffrecord(parts / "PART_00000.ffr")

@@ -1,4 +1,4 @@
-"""Packing: nothing is lost, the same folder gives the same bytes, and what goes wrong leaves nothing behind."""
+"""Packing: nothing is lost, the same folder gives the same bytes, and failures leave nothing behind."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ from fffs.errors import (
     WriteError,
 )
 
-# Hundreds of small trees: on a disk most of the time would go into waiting for it.
+# For hundreds of small trees, because a disk would need most of the time for syncing.
 FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def tree_snapshot(source: TreeView) -> Snapshot:
-    """What ``builders.snapshot`` gives, from the tree and the records of a source."""
+    """Return what ``builders.snapshot`` returns, from the tree and the records of a source."""
     tree = source.tree
     entries = [(b"", 0), *tree.walk()]
     names: dict[int, list[bytes]] = {}
@@ -75,7 +75,7 @@ def tree_snapshot(source: TreeView) -> Snapshot:
 
 
 def assert_lossless(folder: Path | bytes, room: Path) -> None:
-    """Pack a folder; its tree, and what it unpacks to, must be the folder."""
+    """Pack a folder; its tree, and the unpacked folder, must equal it."""
     pack, copy = room / "pack.ffr", room / "copy"
     warnings: list[str] = []
     fffs.pack_folder(folder, pack, warn=warnings.append)
@@ -102,7 +102,7 @@ def test_a_range_of_a_large_file_costs_its_blocks_alone(tmp_path: Path) -> None:
         with pytest.raises(ChecksumError):
             folder.read_range("large", 2 * MIB, 2 * MIB + 1)
     with fffs.FileReader(tmp_path / "p.ffr") as reader, pytest.raises(ChecksumError):
-        reader.read_range(0, 0, 1)  # it knows records alone
+        reader.read_range(0, 0, 1)  # a FileReader knows only records
 
 
 # ---------------------------------------------------------------- nothing is lost
@@ -183,14 +183,14 @@ def empty_folders(folder: Path) -> None:
 
 
 def nothing(folder: Path) -> None:
-    """Not even a file."""
+    """Pack an empty folder."""
 
 
 def byte_names(folder: Path) -> None:
     root = os.fsencode(folder)
     for byte in set(range(1, 256)) - {ord("/"), ord(".")}:
         os.close(os.open(os.path.join(root, bytes([byte])), os.O_CREAT))
-    # Lone surrogates encoded as if they were characters, an overlong '/', a cut sequence.
+    # Encoded surrogates, an overlong '/', an incomplete sequence.
     for name in (b"\xed\xb2\x80", b"\xed\xa0\x80", b"\xc0\xaf", b"caf\xe9", b"\xf0\x9f\x98"):
         os.mkdir(os.path.join(root, name))
         os.symlink(b"caf\xe9", os.path.join(root, name, name))
@@ -224,7 +224,7 @@ def normal_forms(folder: Path) -> None:
 
 
 def sorting(folder: Path) -> None:
-    """Names whose order by bytes, by code points and as paths differs."""
+    """Make names whose orders by bytes, by code points and as paths differ."""
     for name in ("a", "a-b", "a.b", "aa", "A", "\uffff", "\U00010000"):
         (folder / name).mkdir()
         (folder / name / "x").write_bytes(name.encode())
@@ -339,7 +339,7 @@ def test_large_records_have_the_crc_of_each_block_and_others_have_none(tmp_path:
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
-    """A folder of all kinds, and the bytes of its pack."""
+    """A folder with all kinds of nodes, and the bytes of its pack."""
     room = tmp_path_factory.mktemp("reference")
     folder = room / "folder"
     for make in (many_files, symlinks, hard_links, byte_names, times):
@@ -379,7 +379,7 @@ def test_a_folder_given_as_a_symbolic_link_is_the_folder(tmp_path: Path, referen
     assert (tmp_path / "pack.ffr").read_bytes() == reference[1]
 
 
-# ---------------------------------------------------------------- the output inside the folder
+# ---------------------------------------------------------------- output inside the folder
 
 
 def names_in(pack: Path) -> list[str]:
@@ -390,7 +390,7 @@ def names_in(pack: Path) -> list[str]:
 def test_an_output_inside_the_folder_is_not_packed_into_itself(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     (tmp_path / "sub").mkdir()
-    for _ in range(2):  # the second time there is an older one
+    for _ in range(2):  # the second time it replaces an older one
         fffs.pack_folder(tmp_path, tmp_path / "sub" / "pack.ffr")
         assert names_in(tmp_path / "sub" / "pack.ffr") == ["a", "sub"]
 
@@ -562,7 +562,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture(params=[False, True], ids=["no-output-yet", "older-output"])
 def room(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A folder ``f`` with files to pack, beside an older output or none; all of it must be as it was in the end."""
+    """A folder ``f`` with files to pack, beside an older output or none; after the test it must be unchanged."""
     (tmp_path / "f" / "sub").mkdir(parents=True)
     (tmp_path / "f" / "a").write_bytes(b"first")
     (tmp_path / "f" / "sub" / "victim").write_bytes(b"the victim's bytes")
@@ -590,7 +590,7 @@ def test_a_file_that_changes_before_its_turn_is_named(room: Path, change: str) -
 @pytest.mark.parametrize("change", ["grows", "shrinks", "is rewritten", "is rewritten and set back"])
 def test_a_file_that_changes_while_it_is_copied_is_named(room: Path, change: str) -> None:
     victim = room / "f" / "sub" / "victim"
-    os.truncate(victim, 20 * MIB)  # more than one piece: there is a moment in the middle
+    os.truncate(victim, 20 * MIB)  # more than one piece, so that there is progress in the middle
     moments: list[int] = []
 
     def progress(done: int, _total: int) -> None:
@@ -632,14 +632,14 @@ def test_a_folder_that_becomes_a_file_is_named(room: Path) -> None:
 
 
 def test_a_folder_that_vanishes_after_its_name_was_read_is_named(room: Path) -> None:
-    os.mkfifo(room / "f" / "pipe")  # a warning about it comes before the folder's turn
+    os.mkfifo(room / "f" / "pipe")  # its warning comes before the folder is read
     with pytest.raises(SourceChangedError, match="f/sub: vanished"):
         fffs.pack_folder(room / "f", room / "pack.ffr", warn=lambda _: shutil.rmtree(room / "f" / "sub"))
     assert_as_before(room)
 
 
 def before_opening(monkeypatch: pytest.MonkeyPatch, wanted: bytes, action: Callable[[], object]) -> None:
-    """Do something once, when something of that name is about to be opened."""
+    """Call ``action`` once, before a file of that name is opened."""
     original, todo = os.open, [action]
 
     def act_and_open(path: Any, *arguments: Any, **options: Any) -> int:
@@ -666,11 +666,11 @@ def test_a_folder_that_vanishes_before_it_is_listed_is_named(
     assert_as_before(room)
 
 
-# ---------------------------------------------------------------- folders exchanged for links
+# ---------------------------------------------------------------- folders replaced by links
 
 
 def exchange(folder: Path, outside: Path) -> None:
-    """Put a symbolic link to elsewhere in the place of a folder."""
+    """Replace a folder by a symbolic link to another place."""
     folder.rename(folder.with_name("aside"))
     folder.symlink_to(outside)
 
@@ -701,7 +701,7 @@ def test_a_folder_exchanged_for_another_has_the_mode_of_the_one_that_was_listed(
 
 
 def test_a_folder_exchanged_for_a_link_before_its_files_are_copied_is_not_followed(room: Path) -> None:
-    """Not even to the same files: where they are is not in the folder any more."""
+    """This includes links to the same files, which are no longer in the folder."""
 
     def move_out() -> None:
         (room / "f" / "sub").rename(room / "elsewhere")
@@ -762,7 +762,7 @@ def test_nothing_from_outside_is_packed_while_an_adversary_exchanges_folders(tmp
 
 
 def test_a_folder_far_deeper_than_descriptors_reach_comes_back() -> None:
-    """One folder in the next, 1200 deep, and beside each a sibling, while a process may open 128 files."""
+    """There are 1200 nested folders, each with a sibling, and the process may open 128 files."""
     code = """
         import os, resource, sys, fffs
         resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
@@ -781,7 +781,7 @@ def test_a_folder_far_deeper_than_descriptors_reach_comes_back() -> None:
         Path(room, "folder").mkdir()
         subprocess.run([sys.executable, "-c", textwrap.dedent(code), room], check=True, cwd=room)
         assert Path(room, "again.ffr").read_bytes() == Path(room, "pack.ffr").read_bytes()
-        for name in ("folder", "copy"):  # deeper than what shutil can remove
+        for name in ("folder", "copy"):  # nested too deeply for shutil
             fd = os.open(f"{room}/{name}", os.O_RDONLY)
             remove_content(fd)
             assert os.listdir(fd) == []
@@ -806,7 +806,7 @@ def test_an_older_output_is_replaced_by_a_new_file(tmp_path: Path) -> None:
     (tmp_path / "pack.ffr").write_bytes(b"older")
     with (tmp_path / "pack.ffr").open("rb") as reader:
         fffs.pack_folder(tmp_path / "f", tmp_path / "pack.ffr")
-        assert reader.read() == b"older", "whoever has the older file open keeps it"
+        assert reader.read() == b"older", "an older file that is open stays"
     assert split_records((tmp_path / "pack.ffr").read_bytes())[-1].startswith(b"piouhjgbr")
 
 
@@ -866,7 +866,7 @@ def test_a_large_folder_is_not_listed_for_each_file_that_is_written_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(temporary, "LARGE", 3)
-    monkeypatch.setattr(temporary, "SHARE", 1e-9)  # soon is not soon enough
+    monkeypatch.setattr(temporary, "SHARE", 1e-9)  # a list stays valid for a very long time
     left = tmp_path / f".3.ffr.{'0' * 12}{temporary.SUFFIX}"
     for name in ("a", "b", left.name):
         (tmp_path / name).touch()
@@ -971,7 +971,7 @@ def test_progress_goes_up_to_all_the_bytes(tmp_path: Path) -> None:
 
 
 def nested(root: Any, prefix: str = "") -> dict[str, int | None]:
-    """Path -> record, or None for a folder."""
+    """Return path -> record, or None for a folder."""
     found: dict[str, int | None] = {}
     for name, value in root.items():
         found[prefix + name] = None if isinstance(value, dict) else value
@@ -1014,7 +1014,7 @@ def test_the_pickle_before_the_trailer_is_the_tree_that_ffrecord_expects(tmp_pat
         "to-link": 2,
         "via-link": 2,
     }
-    # And with what follows it, as ffrecord loads it: from the bytes of the whole record.
+    # ffrecord loads it from the bytes of the whole record, with the trailer.
     whole = split_records((tmp_path / "pack.ffr").read_bytes())[-1]
     assert nested(unpickle(whole[9:])) == nested(unpickle(pack.pickle))
 
@@ -1029,7 +1029,7 @@ def test_without_the_trailer_the_same_names_lead_to_the_same_bytes(
     folder.mkdir()
     make(folder)
     for link in [path for path in folder.rglob("*") if path.is_symlink()]:
-        link.unlink()  # ffrecord has none
+        link.unlink()  # ffrecord packs none
     fffs.pack_folder(folder, tmp_path / "pack.ffr")
     pack = Pack.parse((tmp_path / "pack.ffr").read_bytes())
     pack.trailer = None
@@ -1043,7 +1043,7 @@ def test_without_the_trailer_the_same_names_lead_to_the_same_bytes(
         assert differences(tree_snapshot(source), expected) == {}
 
 
-# ---------------------------------------------------------------- anything
+# ---------------------------------------------------------------- random folders
 
 
 @given(records=st.lists(st.binary(max_size=3000), max_size=30), indices=st.lists(st.integers(0, 10**6), max_size=50))
@@ -1082,7 +1082,7 @@ TREES = st.recursive(
 
 
 def make_tree(path: bytes, items: dict[bytes, Any], names: list[bytes]) -> None:
-    """Make what a random tree describes; ``names`` collects what can get another name."""
+    """Make a random tree; ``names`` collects files that can get another name."""
     for name, (kind, value, mode, mtime) in items.items():
         full = os.path.join(path, name)
         if kind == "another name":

@@ -1,7 +1,7 @@
-"""The pickle of a packed folder: good ones give their tree, hostile ones give an error and run nothing.
+"""The pickle of a packed folder: valid ones give their tree, hostile ones give an error and run no code.
 
-Python's own unpickler, restricted to ``OrderedDict``, is the independent reader: what fffs accepts must mean the same
-to it.
+Python's unpickler, restricted to ``OrderedDict``, is the independent reader: it must get the same tree from any pickle
+that fffs accepts.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def names(tree: Tree) -> Names:
 
 
 def decode(data: bytes, records: int = RECORDS) -> Names:
-    """What fffs makes of a pickle."""
+    """Return the tree that fffs decodes from a pickle."""
     return names(packed_pickle.decode(np.frombuffer(MAGIC + data, np.uint8), records, "test.ffr", 0))
 
 
 def expected(root: Any, prefix: bytes = b"") -> Names:
-    """What an unpickled tree says. Raises what cannot be in one."""
+    """Return the paths in an unpickled tree. Raises if the tree has anything else."""
     found: Names = {}
     assert type(root) is OrderedDict
     for key, value in root.items():
@@ -93,7 +93,7 @@ def test_whatever_a_pickler_writes_is_read(tree: OrderedDict[str, Any], protocol
     stream = io.BytesIO()
     pickler = pickle._Pickler if in_python else pickle.Pickler
     pickler(stream, protocol).dump(tree)
-    # The unpickler makes dictionaries anew, so that none is shared.
+    # The unpickler makes new dictionaries, so none is shared.
     assert decode(stream.getvalue()) == expected(unpickle(stream.getvalue()))
 
 
@@ -195,7 +195,7 @@ def test_no_code_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack:
     with fffs.FileReader(tmp_path / "evil.ffr") as reader:
         reader.read([0, 1])
     assert os.listdir(tmp_path) == ["evil.ffr"]
-    # And it would have: this is what opening the file with pickle does.
+    # This shows that the pickle is harmful: pickle.loads runs its code.
     try:
         pickle.loads(data)
     except Exception:
@@ -229,7 +229,7 @@ ACCEPTED = {0x80, 0x95, 0x93, 0x8C, 0x8D, 0x8A, 0x94} | set(b"()cRXKMJqrhjsu.")
 
 @pytest.mark.parametrize("opcode", sorted(set(range(256)) - ACCEPTED))
 def test_every_other_opcode_is_refused(opcode: int) -> None:
-    # With everything on the stack that it could want, and good bytes for its arguments.
+    # The stack has all operands that the opcode could need, and its arguments are valid.
     tree = dictionary(text("a"), number(1))
     refused(PROTO + tree + bytes([opcode]) + b"\x01" * 16 + STOP, "opcode that no packed folder contains")
     refused(PROTO + ORDERED_DICT + b")" + bytes([opcode]) + b".", "opcode that no packed folder contains")
@@ -272,7 +272,7 @@ def test_numbers_and_marks_do_not_come_from_the_memo() -> None:
     refused(whole(NEW + b"(" + text("a") + number(1) + b"\x94" + text("b") + b"h\x00u"))
     refused(whole(NEW + b"(\x94" + text("a") + b"h\x00u"))
     refused(whole(NEW + b"(" + text("a") + b")\x94" + b"h\x00u"))
-    for memoise in (b"\x94", b"q\x00", b"r\x00\x00\x00\x00"):  # nor do they go there, used or not
+    for memoise in (b"\x94", b"q\x00", b"r\x00\x00\x00\x00"):  # a memo is refused as well, used or not
         refused(whole(NEW + b"(" + memoise + text("a") + number(1) + b"u"), "no object")
 
 
@@ -474,18 +474,18 @@ def test_two_texts_of_one_name_are_refused() -> None:
     ids=repr,
 )
 def test_records_that_are_not_there_are_refused(tmp_path: Path, value: bytes, reason: str) -> None:
-    """Of four records the last one holds the tree: a file may not name that either."""
+    """The last of four records has the tree, so files must not refer to it either."""
     pack = Pack([b"0", b"1", b"2"], whole(dictionary(text("a"), number(2), text("b"), value)))
     (tmp_path / "pack.ffr").write_bytes(pack.build())
     with pytest.raises(MetadataError, match=reason):
         fffs.PackedFolder(tmp_path / "pack.ffr")
 
 
-# ---------------------------------------------------------------- anything
+# ---------------------------------------------------------------- random pickles
 
 
 def check_against_pickle(data: bytes, records: int) -> bool:
-    """Whether fffs accepts it; then it must mean the same to Python's unpickler."""
+    """Return whether fffs accepts the pickle; if so, Python's unpickler must give the same tree."""
     try:
         accepted = decode(data, records)
     except MetadataError:

@@ -1,4 +1,4 @@
-"""Writers and readers on systems that lack something which others have: locks, links, descriptors, /proc."""
+"""Writers and readers on systems without some feature: locks, links, descriptors, /proc."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_where_there_are_no_locks_writers_do_without(
 def test_the_folder_of_an_owner_that_cannot_be_known_keeps_its_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be complete, and about to be renamed."""
+    """The folder may be complete and about to be renamed."""
     write_pack(tmp_path)
     living = tmp_path / ".target.0123456789ab.fffs-tmp"
     living.mkdir()
@@ -118,7 +118,7 @@ def test_the_folder_of_an_owner_that_cannot_be_known_keeps_its_mode(
 def test_a_folder_whose_lock_was_not_seen_is_not_put_in_place_without_its_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on NFS, where a folder's lock is one of its machine alone: another unpacks to the same target meanwhile."""
+    """On NFS, locks of folders are local to a machine: another one may unpack to the same target."""
     write_pack(tmp_path)
     living = tmp_path / ".target.0123456789ab.fffs-tmp"
     living.mkdir()
@@ -138,12 +138,12 @@ def test_a_folder_whose_lock_was_not_seen_is_not_put_in_place_without_its_conten
     assert sorted(os.listdir(tmp_path)) == ["f", "p.ffr", "target"]
 
 
-# ---------------------------------------------------------------- inode numbers that mean nothing
+# ---------------------------------------------------------------- meaningless inode numbers
 
 
 @pytest.fixture(params=["changing", "equal"])
 def strange(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A disk with such numbers: three different files that look alike, two more names of the last, and a link."""
+    """A disk with such numbers: three different files with equal attributes, two more names of the last, and a link."""
     folder = tmp_path / "under"
     (folder / "sub").mkdir(parents=True)
     for name, content in (("a", b"first"), ("b", b"other"), ("sub/c", b"third")):
@@ -177,7 +177,7 @@ def test_no_file_is_lost_and_none_seems_to_change_where_inode_numbers_mean_nothi
 def test_everything_can_be_written_where_inode_numbers_mean_nothing(strange: Path, tmp_path: Path) -> None:
     before = contents(tmp_path / "under")
     for _ in range(2):
-        fffs.pack_folder(strange, strange / "p.ffr")  # which is not packed itself
+        fffs.pack_folder(strange, strange / "p.ffr")  # which does not pack itself
     unpack(strange / "p.ffr", strange / "sub" / "target")
     written = contents(tmp_path / "under" / "sub" / "target")
     assert differences({**written, b"": ()}, {**before, b"": ()}) == {}
@@ -259,7 +259,7 @@ fffs.packing.dump.dump([b"record"] * 4, sys.argv[1], 2)
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
-    """A deep folder ``f`` with many files, its pack, an archive of it and record files."""
+    """A deep folder ``f`` with many files, its pack, an archive of it, and record files."""
     deep = tmp_path / "f" / Path(*(f"d{k}" for k in range(40)))
     deep.mkdir(parents=True)
     for path in (tmp_path / "f", deep):
@@ -324,7 +324,7 @@ def test_a_dump_that_can_start_no_process_is_one_clear_error(tmp_path: Path, mon
 def test_a_folder_that_cannot_be_opened_up_without_proc_is_no_missing_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is missing is a file in /proc, of which nobody knows that it is used."""
+    """A file in /proc is missing; the error must not look as if the folder were missing."""
 
     def missing(*_: object) -> None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

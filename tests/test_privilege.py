@@ -1,4 +1,4 @@
-"""No rights are gained or given: through a mount, by unpacking, and by whoever may write beside a target."""
+"""No rights are gained or granted: by a mount, by unpacking, or by users who may write to the folder of a target."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from fffs.errors import MetadataError, UnsupportedError, UsageError, WriteError
 from fffs.mount import MountOptions
 
 NOBODY = 65534
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
 fuse = pytest.mark.fuse
 
 
 @pytest.fixture
 def shared_folder() -> Iterator[Path]:
-    """A folder that everybody can reach, which pytest's are not, and in which programs may have rights of others."""
+    """A folder that every user can access, unlike those of pytest, on a disk that allows set-user-ID programs."""
     with tempfile.TemporaryDirectory(prefix="fffs-test-", ignore_cleanup_errors=True) as name:
         os.chmod(name, 0o777)
         yield Path(name)
@@ -65,7 +65,7 @@ def run_as_nobody(*command: object) -> str:
 
 
 def mount_options(path: Path) -> tuple[set[str], set[str]]:
-    """Of a mount point: the options of the mount, and those of the file system."""
+    """Return the options of a mount, and those of its file system."""
     for line in os.fsdecode(Path("/proc/thread-self/mountinfo").read_bytes()).split("\n")[:-1]:
         fields = line.split(" ")
         if fields[4] == str(path):
@@ -113,7 +113,7 @@ def test_a_set_user_id_program_in_a_mount_gives_no_rights(tmp_path: Path, shared
 
 
 def with_modes(pack: Path, mode_of: Callable[[int], int]) -> None:
-    """Rewrite a pack: its nodes get other modes, with good checksums."""
+    """Rewrite a pack: its nodes get other modes, with right checksums."""
     parts = Pack.parse(pack.read_bytes())
     assert parts.trailer
     modes = parts.trailer.arrays["mode"]
@@ -137,7 +137,7 @@ def test_no_special_bit_comes_out_of_a_pack_unasked(pack: Path) -> None:
     found = {path: int(entry[0], 8) for path, entry in snapshot(pack.parent / "target").items()}
     assert len(found) == 6
     for path, mode in found.items():
-        # Of folders the sticky bit stays: it only takes rights away.
+        # The sticky bit of folders stays, because it only removes rights.
         assert mode & 0o7000 == (stat.S_ISVTX if stat.S_ISDIR(mode) else 0), path
 
 
@@ -153,7 +153,7 @@ def test_special_bits_are_not_there_before_a_file_is_complete(pack: Path) -> Non
     assert stat.S_IMODE((pack.parent / "target" / "a").stat().st_mode) == 0o7777
 
 
-# ---------------------------------------------------------------- what is not complete yet
+# ---------------------------------------------------------------- incomplete files
 
 
 def temporary_of(folder: Path) -> Path:
@@ -163,7 +163,7 @@ def temporary_of(folder: Path) -> Path:
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
 def test_what_is_not_complete_is_its_users_alone(pack: Path, tmp_path: Path, umask: int) -> None:
-    """As an ordinary user, too, whom a mode can shut out of what he has made."""
+    """Also tested as an ordinary user, who may have no access to a file of his own."""
     (tmp_path / "theirs").mkdir()
     seen: list[int] = []
 
@@ -211,7 +211,7 @@ def test_a_folder_is_opened_to_others_only_when_all_is_on_the_disk(pack: Path, m
     assert set(steps[:-4]) == {"700"}
 
 
-# ---------------------------------------------------------------- what somebody planted
+# ---------------------------------------------------------------- planted files
 
 
 @pytest.mark.parametrize("name", ["out.ffr", "target"])
@@ -227,7 +227,7 @@ def test_what_is_planted_under_a_predicted_name_is_neither_followed_nor_used(
     random = ["0123456789ab", "ba9876543210"]
 
     def plant_and_give_it_away(_size: int) -> str:
-        if len(random) == 2:  # leftovers have been looked for
+        if len(random) == 2:  # the search for leftovers is over
             if planted in links:
                 path.symlink_to(links[planted])
             else:
@@ -277,7 +277,7 @@ def test_a_leftover_full_of_links_is_removed_and_nothing_else(pack: Path, tmp_pa
 def test_a_folder_that_was_completed_while_it_looked_like_a_leftover_keeps_its_content(
     pack: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process renames it and gives up its lock after we have opened it."""
+    """Another process renames it and releases its lock after it was opened here."""
     leftover, other = pack.parent / ".target.0123456789ab.fffs-tmp", pack.parent / "other"
     leftover.mkdir()
     (leftover / "file").write_bytes(b"complete")
@@ -293,7 +293,7 @@ def test_a_folder_that_was_completed_while_it_looked_like_a_leftover_keeps_its_c
     assert (other / "file").read_bytes() == b"complete"
 
 
-# ---------------------------------------------------------------- folders exchanged for links
+# ---------------------------------------------------------------- folders replaced by links
 
 
 def exchange(folder: Path, outside: Path) -> None:
@@ -356,7 +356,7 @@ def test_the_temporary_folder_exchanged_for_a_link_leads_nowhere(pack: Path, out
 def test_a_folder_exchanged_for_a_link_when_it_could_not_be_opened_is_not_followed(
     tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its mode is changed then, which must not happen to what the link leads to."""
+    """The mode of a folder is changed in this case; the mode of the link's target must not be."""
     before, original = snapshot(outside), os.open
     (tmp_path / "sub").mkdir()
 
@@ -408,11 +408,11 @@ def test_nothing_outside_changes_while_an_adversary_exchanges_folders(pack: Path
     assert snapshot(outside) == before
 
 
-# ---------------------------------------------------------------- more than it has
+# ---------------------------------------------------------------- contents that are counted several times
 
 
 def share_one_record(pack: Path, size: int) -> None:
-    """Rewrite a pack: every file names the last record, which has that size."""
+    """Rewrite a pack: each file refers to the last record, which has that size."""
     parts = Pack.parse(pack.read_bytes())
     assert parts.trailer
     modes, refs = parts.trailer.arrays["mode"], parts.trailer.arrays["ref"]

@@ -1,6 +1,6 @@
-"""Every arrangement of processes and threads: fork at any moment, spawn, forkserver, copies, ends of all kinds.
+"""Processes and threads in all combinations: fork at any moment, spawn, forkserver, copies, all kinds of exits.
 
-What runs in an interpreter of its own runs with all of Python's checks on, and must write nothing to stderr.
+Programs in an interpreter of their own run with all checks of Python, and must write nothing to stderr.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_fork_after_use(backend: str, source: Source) -> None:
 
 
 def test_child_closes_its_copies(backend: str, source: Source) -> None:
-    """A ring must go when the parent closes it, not live on in a child that cannot use it."""
+    """A ring must end when the parent closes it; a child cannot use it and must not keep it."""
     make_cold(source)
     Batch(many_records(source)).check()
 
@@ -126,7 +126,7 @@ def test_fork_in_the_middle_of_batches(backend: str, source: Source, second: Sou
 
 
 def test_fork_while_work_is_on_offer(source: Source) -> None:
-    """The child neither works at what the parent's threads offer nor counts the helpers promised to them."""
+    """The child neither helps threads of the parent nor counts helpers that were requested for them."""
     threads = lib.fffs_engine_threads()
     records = [Record(source, n * 50_000, 60_000) for n in range(100)]
 
@@ -144,7 +144,7 @@ def test_fork_while_work_is_on_offer(source: Source) -> None:
             while not stop.is_set():
                 Batch(records).run()
 
-        # Nobody ever takes up what these offer.
+        # No thread accepts the work that these offer.
         with fault(lib.FFFS_FAULT_THREAD, 1, FOREVER, -EAGAIN):
             offering = [threading.Thread(target=offer) for _ in range(3)]
             for thread in offering:
@@ -171,7 +171,7 @@ def content(record: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def path(folder: Path) -> Path:
-    """A file with records of all sizes, on a disk where they can be cold."""
+    """A file with records of all sizes, on a disk on which it can be dropped from the page cache."""
     with fffs.FileWriter(folder / "records.ffr", len(SIZES)) as writer:
         for record in range(len(SIZES)):
             writer.write_one(content(record))
@@ -183,7 +183,7 @@ def files_open(path: Path) -> int:
     for name in os.listdir("/proc/self/fd"):
         try:
             found += os.readlink(f"/proc/self/fd/{name}") == str(path)
-        except FileNotFoundError:  # listdir's own
+        except FileNotFoundError:  # the descriptor of listdir
             continue
     return found
 
@@ -193,7 +193,7 @@ def forget_pages(reader: fffs.FileReader) -> None:
 
 
 def check_all(reader: fffs.FileReader) -> None:
-    """Every way to read, cold and hot."""
+    """Read in all ways, cached and not cached."""
     for _ in range(2):
         numbers = list(range(len(SIZES)))
         assert [record.tobytes() for record in reader.read(numbers)] == [content(record) for record in numbers]
@@ -203,7 +203,7 @@ def check_all(reader: fffs.FileReader) -> None:
 
 
 def test_both_sides_of_a_fork_go_on_while_threads_read(backend: str, path: Path) -> None:
-    """The parent's threads go on as well, and children have threads and children of their own."""
+    """The threads of the parent continue as well, and children have threads and children of their own."""
     stop, failures = threading.Event(), list[BaseException]()
 
     def read(reader: fffs.FileReader) -> None:
@@ -242,7 +242,7 @@ def test_both_sides_of_a_fork_go_on_while_threads_read(backend: str, path: Path)
 
 
 def in_a_stalled_thread(work: Callable[[], object], then: Callable[[], None]) -> None:
-    """Do something while a thread is in the middle of a read; the read ends afterwards."""
+    """Call ``work`` while a thread is in the middle of a read, which ends afterwards."""
     thread = threading.Thread(target=work)
     with fault(lib.FFFS_FAULT_PREAD, 1, 1, lib.FFFS_FAULT_HOLD):
         thread.start()
@@ -252,7 +252,7 @@ def in_a_stalled_thread(work: Callable[[], object], then: Callable[[], None]) ->
 
 
 def test_a_child_can_close_what_the_parents_threads_read_from(path: Path) -> None:
-    """Who read when it was forked does not exist in the child: nobody is to be waited for."""
+    """Threads that read at the fork do not exist in the child, which must not wait for them."""
 
     def child() -> None:
         lib.fffs_fault_set(lib.FFFS_FAULT_NONE, 0, 0, 0)
@@ -268,7 +268,7 @@ def test_a_child_can_close_what_the_parents_threads_read_from(path: Path) -> Non
 
 
 def test_a_child_closes_what_the_parent_was_about_to_close(path: Path) -> None:
-    """Closed, but a thread still reads: it would have closed the files when done, and is not there."""
+    """It is closed while a thread reads, which would close the files at its end, but does not exist in the child."""
 
     def child() -> None:
         assert files_open(path) == 0
@@ -284,7 +284,7 @@ def test_a_child_closes_what_the_parent_was_about_to_close(path: Path) -> None:
 
 
 def test_a_child_forked_in_the_middle_of_its_own_read_counts_right(path: Path) -> None:
-    """The thread that forks is the one thread that goes on in the child, with what it was at."""
+    """In the child, only the forking thread continues, with its own use of the reader."""
 
     def child() -> None:
         reader.store.end_use()
@@ -299,7 +299,7 @@ def test_a_child_forked_in_the_middle_of_its_own_read_counts_right(path: Path) -
 
 
 def test_no_lock_of_a_reader_is_inherited(path: Path) -> None:
-    """A thread is about to note its use of the reader at the moment of the fork."""
+    """A thread holds the lock that counts uses of the reader at the moment of the fork."""
     locked, done = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -360,7 +360,7 @@ def test_copies_made_while_threads_read_are_readers_of_their_own(backend: str, p
     assert not failures and files_open(path) == 0
 
 
-# ---------------------------------------------------------------- interpreters of their own
+# ---------------------------------------------------------------- programs in new interpreters
 
 
 PRELUDE = """
@@ -397,7 +397,7 @@ def wait_for_held(count):
 
 
 def run_script(folder: Path, path: Path, code: str, status: int = 0) -> str:
-    """A program of its own: what it prints. It must end by itself, with that status, and say nothing on stderr."""
+    """Run a program, which must exit with that status and write nothing to stderr. Returns its stdout."""
     script = folder / "script.py"
     script.write_text(
         PRELUDE + f"CRCS = {[zlib.crc32(content(record)) for record in range(len(SIZES))]}\n" + textwrap.dedent(code)
@@ -437,9 +437,9 @@ WORKERS = """
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_of_a_pool_read(tmp_path: Path, path: Path, method: str) -> None:
-    """They open files, get a reader sent, or have it from their parent, which reads with several threads meanwhile."""
+    """They open files, receive a reader, or inherit it from their parent, which reads in several threads."""
     code = WORKERS.replace("{method!r}", repr(method))
-    if method == "fork":  # Python 3.12 warns of forks with threads about; that this works is what is tested
+    if method == "fork":  # Python 3.12 warns of forks in processes with threads, which is what is tested
         code = "    warnings.simplefilter('ignore', DeprecationWarning)\n" + code
     assert run_script(tmp_path, path, code).split() == ["good"] * (16 if method == "fork" else 8)
 
@@ -477,7 +477,7 @@ def test_sixteen_workers_with_eight_readers_each(tmp_path: Path, path: Path) -> 
     assert run_script(tmp_path, path, code).split() == ["good"] * 128 + ["0"] * 16
 
 
-# How a worker ends in the middle of its reads, and the status that its parent sees.
+# How a worker ends during its reads, and the status that its parent gets.
 ENDS = {
     "os._exit": ("os._exit(0)", 0),
     "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),

@@ -1,4 +1,4 @@
-"""FileReader and FileWriter: the behaviour that code written for ffrecord relies on, and where we do better."""
+"""FileReader and FileWriter: the behaviour on which code for ffrecord depends, and the extensions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run_python(code: str, *arguments: str | os.PathLike[str], stdin: bytes = b""
     return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
 
 
-# ---------------------------------------------------------------- what may be asked for
+# ---------------------------------------------------------------- arguments
 
 ASKED = [7, 3, 50, 7, 0, 99]
 CONTAINERS: dict[str, Callable[[], Any]] = {
@@ -146,7 +146,7 @@ def test_more_records_than_ffrecord_could_read_at_once(count: int) -> None:
         assert as_bytes(tiny.read(indices)) == [TINY_RECORDS[i] for i in indices]
 
 
-# ---------------------------------------------------------------- what is given
+# ---------------------------------------------------------------- results
 
 
 def test_records_are_writable_one_dimensional_bytes(reader: fffs.FileReader) -> None:
@@ -198,7 +198,7 @@ def test_a_slice_of_a_record_keeps_its_bytes(reader: fffs.FileReader) -> None:
     assert middle.tobytes() == MIXED_RECORDS[49][100:200]
 
 
-# ---------------------------------------------------------------- what may be opened
+# ---------------------------------------------------------------- files
 
 
 @pytest.mark.parametrize("kind", [str, Path, os.fsencode], ids=["str", "Path", "bytes"])
@@ -304,7 +304,7 @@ def test_reading_after_close_says_so() -> None:
 
 
 def test_a_second_close_closes_no_other_file() -> None:
-    """The descriptors of a closed reader may belong to others by then."""
+    """The numbers of its descriptors may belong to other files by then."""
     reader = fffs.FileReader(MIXED)
     numbers = [source.file.descriptor for source in reader.store.files]
     reader.close()
@@ -313,7 +313,7 @@ def test_a_second_close_closes_no_other_file() -> None:
         os.dup2(null, number)
     reader.close()
     for fd in {null, *numbers}:
-        os.close(fd)  # fails for one that is not open
+        os.close(fd)  # fails if it is not open
 
 
 def test_a_with_block_closes_also_on_an_exception() -> None:
@@ -366,7 +366,7 @@ def test_a_pickled_reader_opens_in_another_process(reader: fffs.FileReader) -> N
 
 
 def test_closing_gives_the_file_descriptors_back() -> None:
-    fffs.FileReader(MIXED).close()  # whatever the engine opens once for the process is open now
+    fffs.FileReader(MIXED).close()  # opens everything that the engine opens once per process
     before = open_files()
     for _ in range(10):
         with fffs.FileReader([MIXED, TINY, MIXED]) as reader:
@@ -403,7 +403,7 @@ def test_no_file_descriptor_is_inherited_by_programs() -> None:
         for name in os.listdir("/proc/self/fd"):
             try:
                 target = os.readlink(f"/proc/self/fd/{name}")
-            except FileNotFoundError:  # the one that listdir itself used
+            except FileNotFoundError:  # the descriptor of listdir
                 continue
             if target.endswith(".ffr") or "io_uring" in target or "[aio]" in target:
                 assert not os.get_inheritable(int(name)), target
@@ -487,7 +487,7 @@ def test_closing_while_others_read_gives_bytes_or_the_closed_error() -> None:
     for _ in threads:
         assert reading.acquire(timeout=60)
     reader.close()
-    # A descriptor number that is free again must not be read by those still at it.
+    # Threads that still read must not read from a descriptor number that was reused.
     others = [os.open(__file__, os.O_RDONLY) for _ in range(8)]
     for thread in threads:
         thread.join()
@@ -557,7 +557,7 @@ def test_a_fork_while_other_threads_read_leaves_a_child_that_reads() -> None:
 
 def test_reads_import_nothing(tmp_path: Path) -> None:
     """A child that is forked while another thread imports a module would wait for that import for ever."""
-    paths = [tmp_path / f"part-{k}" for k in range(3)]  # without checksums: each batch asks whether its files changed
+    paths = [tmp_path / f"part-{k}" for k in range(3)]  # their batches look for changes
     for path in paths:
         with fffs.ofrecord.OFRecordWriter(path) as writer:
             for record in MIXED_RECORDS:
@@ -599,7 +599,7 @@ def test_a_file_cut_under_an_open_reader_is_an_error_and_no_crash(tmp_path: Path
 
 
 def written(path: Path) -> list[bytes]:
-    """The records of a finished file, taken apart without fffs."""
+    """Return the records of a finished file, parsed without fffs."""
     return RawRecordFile(path.read_bytes()).records
 
 
@@ -783,7 +783,7 @@ def test_data_reach_the_disk_before_the_name_does(tmp_path: Path, monkeypatch: p
 
 
 def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_nothing(tmp_path: Path) -> None:
-    # A limit on file sizes fails like a full disk, for any user.
+    # For any user, a limit on file sizes has the effect of a full disk.
     code = """
         import os, resource, signal, sys
         import fffs
@@ -813,7 +813,7 @@ def test_a_failed_write_in_the_middle_can_be_seen_and_does_not_count(tmp_path: P
     assert written(tmp_path / "a.ffr") == [b"x"]
 
 
-# ---------------------------------------------------------------- what can be written
+# ---------------------------------------------------------------- records
 
 PLAIN = bytes(range(240))
 BUFFERS: dict[str, Callable[[], Any]] = {

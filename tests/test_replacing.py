@@ -1,4 +1,4 @@
-"""Files that are replaced while others read, write, check or create them."""
+"""Files that are replaced while other processes read, write, check or create them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEW = [b"new and longer %03d" % k for k in range(30)]
 
 
 def bag_of(path: Path, records: list[bytes], layout: str = "v3") -> Path:
-    """A Bag made by a conversion, which replaces one that is there."""
+    """Write a Bag by a conversion, which replaces an existing one."""
     source = path.with_name(f"source{len(records)}.ffr")
     with fffs.FileWriter(source, len(records)) as writer:
         for record in records:
@@ -41,7 +41,7 @@ def records_of(path: Path) -> list[bytes]:
 
 
 def before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], object], at: int = 1) -> None:
-    """Do something once, before the at-th call of a method."""
+    """Call ``act`` once, before the at-th call of a method."""
     real, calls = getattr(owner, name), 0
 
     def method(*args: Any, **options: Any) -> Any:
@@ -148,7 +148,7 @@ def test_an_appender_waits_for_a_replacement(tmp_path: Path, monkeypatch: pytest
 def test_a_file_in_place_does_not_look_as_if_it_were_appended_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its writer still syncs the folder, which may take seconds; another one may begin to replace it."""
+    """Its writer still syncs the folder, which may take seconds; another writer may begin to replace the file."""
     path, looked = tmp_path / "x.bag", []
 
     def look() -> None:

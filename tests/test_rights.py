@@ -1,4 +1,4 @@
-"""Who may read what is written: a new file that replaces one, or lies beside one, is open to nobody else."""
+"""Rights of written files: a new file that replaces another one, or is beside it, is open to no other users."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_group_that_cannot_be_kept_does_not_widen_who_may_read(
 def test_what_a_stranger_put_there_neither_opens_a_file_nor_takes_it(
     folder_owner: int, folder_mode: int, owner: int, tmp_path: Path
 ) -> None:
-    """In a folder that others may write to, as /tmp, or of another user."""
+    """The folder is one in which other users may write, such as /tmp or a folder of another user."""
     tmp_path.chmod(folder_mode)
     os.chown(tmp_path, folder_owner, -1)
     (tmp_path / "x.ffr").touch()
@@ -162,7 +162,7 @@ def test_what_a_stranger_put_there_neither_opens_a_file_nor_takes_it(
 @as_root
 @pytest.mark.parametrize(("before", "after"), [(0o640, 0o600), (0o644, 0o644), (0o664, 0o644), (0o604, 0o600)])
 def test_in_a_shared_folder_another_group_gets_only_what_all_had(before: int, after: int, tmp_path: Path) -> None:
-    """The folder gives new files its group."""
+    """New files in the folder get its group."""
     write(tmp_path / "x.ffr")
     os.chown(tmp_path / "x.ffr", -1, STRANGER)
     (tmp_path / "x.ffr").chmod(before)
@@ -184,7 +184,7 @@ def test_unpacking_into_a_folder_of_somebody_opens_it_to_nobody_else(tmp_path: P
 
 
 def access_list(group: int, mask: int) -> bytes:
-    """rw for the owner and for a stranger, as far as the mask lets them."""
+    """Return an access list with rw for the owner and for another user, limited by the mask."""
     anybody = 0xFFFFFFFF
     entries = [(1, 6, anybody), (2, 6, STRANGER), (4, group, anybody), (16, mask, anybody), (32, 0, anybody)]
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
@@ -241,7 +241,7 @@ def test_an_empty_folder_that_is_filled_stays_as_private_as_it_was(tmp_path: Pat
 
 
 def test_the_name_of_a_process_forges_no_umask() -> None:
-    """The first line of /proc/self/status has it; whatever else ends lines does not end that one."""
+    """The name is in the first line of /proc/self/status, in which only a newline ends a line."""
     code = (
         "from fffs.files.rights import new_mode\n"
         "with open('/proc/self/comm', 'wb') as comm:\n"
@@ -255,7 +255,7 @@ def test_the_name_of_a_process_forges_no_umask() -> None:
 def test_what_may_not_be_opened_has_its_group_bits_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They mean the group where there is no access control list, which can be found out without opening it."""
+    """Without an access control list they are the rights of the group; this is known without opening the file."""
     write(tmp_path / "x.ffr")
     (tmp_path / "x.ffr").chmod(0o664)
     opened = os.open

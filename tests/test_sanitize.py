@@ -1,4 +1,4 @@
-"""``scripts/sanitize``: what it runs is there. That its sanitizers find what they should it shows by itself."""
+"""``scripts/sanitize``: the files and tests that it names exist. It checks the sanitizers itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_bug_that_can_be_compiled_in_is_looked_for() -> None:
 
 
 def test_the_driver_ends_well_without_a_sanitizer(tmp_path: Path) -> None:
-    """The driver by itself ends well: what a sanitizer reports of it is a report."""
+    """Without a sanitizer the driver succeeds, so its failures under a sanitizer are reports."""
     native = ROOT / "fffs" / "native"
     sources = [path for path in native.glob("*.c") if path.name != "_native.c"]
     command = ["cc", "-std=c11", "-D_GNU_SOURCE=1", "-O1", "-pthread", f"-I{native}", ROOT / "tests/sanitize/threads.c"]

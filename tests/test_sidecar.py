@@ -1,4 +1,4 @@
-"""Checksum sidecars: what they find, what they refuse, and that nothing is blessed that they know to be wrong."""
+"""Checksum sidecars: the damage that they detect, the ones that are refused, and no new ones for known damage."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_bag_that_grows_loses_the_checksums_that_it_had(tmp_path: Path) -> Non
 def test_checksums_that_are_made_while_a_bag_grows_are_gone_when_it_has_grown(tmp_path: Path) -> None:
     path = tmp_path / "x.bag"
     with granular.BagWriter(path, layout="v3") as bag:
-        for size in (1, 3_000_000):  # which stays in memory, and which does not
+        for size in (1, 3_000_000):  # one that stays in memory, and one that does not
             bag.append(b"kept", flush=True)
             assert sidecars.keep_checksums(path)
             bag.append(b"x" * size)
@@ -180,7 +180,7 @@ def test_a_record_that_cannot_be_read_gets_no_checksum(tmp_path: Path) -> None:
 
 
 def read_unchecked(reader: Any) -> None:
-    """Damaged bytes may not be what the type wants: anything but a complaint about checksums."""
+    """Damaged bytes may be invalid for their type: any error is allowed, except one about checksums."""
     with reader:
         try:
             reader.read(range(reader.n))
@@ -193,7 +193,7 @@ def test_checksums_of_a_compressed_bag_are_compared_unless_told_otherwise(tmp_pa
     path.write_bytes(FRAMES + LIMITS)
     sidecars.keep_checksums(path)
     data = bytearray(FRAMES + LIMITS)
-    data[data.find(b"hello")] ^= 2  # these frames have no checksums of their own
+    data[data.find(b"hello")] ^= 2  # these frames have no zstd checksums
     path.write_bytes(data)
     with fffs.open(path) as reader, pytest.raises(ChecksumError, match=r"x\.bagz: record 0"):
         reader.read_one(0)

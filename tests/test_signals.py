@@ -1,4 +1,4 @@
-"""Signals as bytes in a pipe: what a daemon hears, and that nothing but that happens."""
+"""Signals as bytes in a pipe: a daemon receives them, and they have no other effect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import pytest
 from inside import lib
 
-# Run in a process of its own: the signals stay taken. {body} sees `ours`, the end to read from.
+# Runs in a process of its own, because signals stay blocked. {body} uses `ours`, the read end of the pipe.
 PROGRAM = """
 import os, signal, sys
 from fffs.native import lib
@@ -45,7 +45,7 @@ def test_what_cannot_be_heard_is_an_error(number: int) -> None:
 
 
 def test_a_signal_before_the_event_loop_listens_is_heard_and_runs_no_python_code() -> None:
-    """In which the next could be handled, and so on, deeper than Python goes."""
+    """In such code the next signal could be handled, and so on, beyond the recursion limit."""
     body = """
 import trio
 from fffs.mount.daemon.signals import SignalPipe

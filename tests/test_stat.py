@@ -1,4 +1,4 @@
-"""``fffs stat``: the counters of a mount, once and again, and what it says where there are none."""
+"""``fffs stat``: the counters of a mount, once and repeatedly, and errors without a mount."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Watching:
         return self.process.stdout.readline()
 
     def end(self) -> tuple[int, str]:
-        """Its exit code and what it wrote to stderr."""
+        """Return the exit code and stderr."""
         errors = self.process.communicate(timeout=60)[1]
         return self.process.returncode, errors
 
@@ -184,7 +184,7 @@ def test_a_daemon_that_does_not_answer(mounted: Path, mounts: Mounts, monkeypatc
 
 @pytest.fixture
 def in_public(tmp_path: Path) -> Iterator[Path]:
-    """A folder that everybody can reach."""
+    """A folder that every user can access."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="fffs-test-", ignore_cleanup_errors=True) as name:
@@ -202,7 +202,7 @@ except OSError as error:
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
 def test_other_users_do_not_see_the_counters(tmp_path: Path, in_public: Path, mounts: Mounts) -> None:
     (tmp_path / "folder").mkdir()
     fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr")

@@ -1,7 +1,7 @@
-"""Source files that change while they are open: what a store gives out is what was packed, at whatever moment they do.
+"""Source files that change while they are open: a store returns the packed bytes or an error, at any moment.
 
-A writer's changes show in the file's times only when it begins: one long write(2) sets them once, a shared mapping when
-a page is first written to. These tests write through a mapping, and so decide what happens between which reads.
+A writer changes the times of a file only when it begins: a long write(2) sets them once, and a shared mapping when a
+page is first written to. These tests write through a mapping, and so control which reads happen between the changes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fffs.errors import ChecksumError, SourceChangedError
 
 SIZES = {"small": 5000, "large": 3_000_000, "in blocks": 3_000_000}
 EXT4, TMPFS, FAT = 0xEF53, 0x01021994, 0x4D44
-AGE = 61  # seconds from which on the times of a file that is opened are believed
+AGE = 61  # the age in seconds from which the times of a file are trusted when it is opened
 
 
 @pytest.fixture(params=SIZES)
@@ -63,7 +63,7 @@ def path(kind: str, content: bytes, tmp_path: Path) -> Path:
 
 
 def opened(path: Path, kind: str, *, age: int = 0, keeps_times: bool = True) -> TreeView:
-    """The file as it is opened age seconds from now, on a file system that keeps times or on one that does not."""
+    """Open the file as if age seconds later, on a file system that keeps times or on one that does not."""
     source = load_source([str(path)], "", True) if kind == "in blocks" else load_records([path])
     lib.fffs_fault_set(lib.FFFS_FAULT_FILE_SYSTEM, 1, FOREVER, EXT4 if keeps_times else TMPFS)
     lib.fffs_fault_set(lib.FFFS_FAULT_CLOCK, 1, FOREVER, age)
@@ -76,7 +76,7 @@ def opened(path: Path, kind: str, *, age: int = 0, keeps_times: bool = True) -> 
 
 @contextmanager
 def mapped(path: Path, content: bytes) -> Iterator[Callable[[int], None]]:
-    """A function that inverts the byte of the record at an offset, after which the kernel does not look again."""
+    """Yield a function that inverts the byte of the record at an offset; the kernel does not change the times again."""
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
         start = memory.find(content[:64])
         assert start > 0
@@ -88,7 +88,7 @@ def mapped(path: Path, content: bytes) -> Iterator[Callable[[int], None]]:
 
 
 def read(source: TreeView, start: int, length: int) -> bytes | None:
-    """The bytes of the only record, or None for a checksum that is wrong."""
+    """Return the bytes of the only record, or None if a checksum is wrong."""
     buffer = np.empty(length, np.uint8)
     try:
         source.store.read_range_into(0, start, buffer)
@@ -99,7 +99,7 @@ def read(source: TreeView, start: int, length: int) -> bytes | None:
 
 @pytest.mark.parametrize("age", [0, AGE - 2])
 def test_a_change_that_no_time_shows_is_found(kind: str, path: Path, content: bytes, age: int) -> None:
-    """The writer was at it before the file was opened: pages stay dirty for half a minute, and no time changes."""
+    """The writer began before the file was opened: pages stay dirty for half a minute, and no time changes."""
     with mapped(path, content) as invert:
         invert(1000), invert(1000)
         with opened(path, kind, age=age) as source:
@@ -119,7 +119,7 @@ def test_the_rest_of_a_change_whose_begin_was_noticed_is_found(kind: str, path: 
             assert read(source, 100, 2000) == content[100:2100]
             invert(1000), invert(1000)
             assert read(source, 100, 2000) == content[100:2100]
-        # A minute begins with the moment at which the change is noticed.
+        # A minute begins when the change is noticed.
         invert(1000)
         assert read(source, 100, 2000) is None
         assert read(source, 0, len(content)) is None
@@ -128,7 +128,7 @@ def test_the_rest_of_a_change_whose_begin_was_noticed_is_found(kind: str, path: 
 
 
 def test_what_was_verified_is_remembered_once_the_file_rests(kind: str, path: Path, content: bytes) -> None:
-    """Seen by a wrong byte: who can change a file that rests without a trace is believed."""
+    """A wrong byte shows it: changes of a resting file that leave its times unchanged are not detected."""
     with opened(path, kind) as source, mapped(path, content) as invert:
         invert(1000), invert(1000)
         assert read(source, 100, 2000) == content[100:2100]
@@ -141,7 +141,7 @@ def test_what_was_verified_is_remembered_once_the_file_rests(kind: str, path: Pa
 
 
 def test_what_no_disk_of_this_machine_holds_is_checked_at_each_read(kind: str, path: Path, content: bytes) -> None:
-    """Its times come from a cache, or are never set: a change shows in the bytes alone."""
+    """The times of such files are cached or never set, so that only the bytes show a change."""
     with opened(path, kind, age=AGE, keeps_times=False) as source, mapped(path, content) as invert:
         invert(1000), invert(1000)
         with later():
@@ -157,7 +157,7 @@ def test_only_file_systems_that_are_known_to_keep_times_are_believed(tmp_path: P
         assert not file_systems.keeps_times(file.fileno())
     assert not file_systems.keeps_times(-1)
     for folder in (tmp_path, Path("/dev/shm"), Path(__file__).parent):
-        if kind := file_system_of(os.stat(folder).st_dev):  # Btrfs hides its device
+        if kind := file_system_of(os.stat(folder).st_dev):  # Btrfs hides the device
             with tempfile.TemporaryFile(dir=folder) as file:
                 assert file_systems.keeps_times(file.fileno()) == (kind in keep), kind
 
@@ -212,7 +212,7 @@ def test_no_more_is_read_of_a_file_that_rests(kind: str, path: Path, content: by
 
 
 def test_a_writer_that_never_rests_keeps_nobody_from_reading(kind: str, path: Path, content: bytes) -> None:
-    """What was read and checked while the times changed is good all the same."""
+    """Data that was read and verified while the times changed is valid nevertheless."""
     ended = threading.Event()
 
     def touch() -> None:
@@ -234,7 +234,7 @@ def test_a_writer_that_never_rests_keeps_nobody_from_reading(kind: str, path: Pa
 
 
 def parts_of(folder: Path, byte: bytes) -> Path:
-    """An OFRecord file of four records of 1000 bytes."""
+    """Write an OFRecord file of four records of 1000 bytes."""
     folder.mkdir()
     with fffs.ofrecord.OFRecordWriter(folder / "part-0") as writer:
         for _ in range(4):
@@ -286,7 +286,7 @@ def test_a_touch_counts_as_a_change_of_a_file_without_checksums(how: str, tmp_pa
 def test_a_change_between_the_index_and_the_first_record_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
-    """The index is of the old file, the bytes are of the new one."""
+    """The index is that of the old file, the bytes are those of the new one."""
     path = parts_of(tmp_path / "a", b"A")
     if name == "x.bag":
         path = tmp_path / name
@@ -320,7 +320,7 @@ def test_a_file_that_changed_is_an_error_for_its_records_alone(tmp_path: Path) -
 
 
 def test_a_bag_may_grow_and_lose_what_was_not_finished_while_it_is_read(tmp_path: Path) -> None:
-    """Its writer appends records before it says where they are, and the next one cuts what it never said."""
+    """A writer appends records before their table entries, and the next writer truncates records without entries."""
     with fffs.granular.BagWriter(tmp_path / "x.bag", layout="v3") as writer:
         writer.append(b"first")
     size = (tmp_path / "x.bag").stat().st_size
@@ -333,7 +333,7 @@ def test_a_bag_may_grow_and_lose_what_was_not_finished_while_it_is_read(tmp_path
 
 
 def test_a_record_that_is_good_again_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody wrote while it was read: what is there when it is read again counts."""
+    """Another process wrote the record while it was read: the second read counts."""
     content = b"x" * 5000
     with fffs.FileWriter(tmp_path / "r.ffr", 1) as writer:
         writer.write_one(content)

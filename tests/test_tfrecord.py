@@ -1,4 +1,4 @@
-"""TFRecord: every golden file is read exactly and written to the same bytes; damage is an error."""
+"""TFRecord: golden files are read exactly and written as the same bytes; damage is an error."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_writer_gives_the_same_bytes(tmp_path: Path, path: str) -> None:
 
 
 def messages(*contents: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The golden messages of some kinds, with what the manifest says of each."""
+    """Yield the golden messages of some kinds, each with its description in the manifest."""
     for path in PLAIN:
         if ENTRIES[path]["content"] in contents:
             yield from zip(TFRECORD.records(path), ENTRIES[path]["records"], strict=True)
@@ -160,7 +160,7 @@ RECORD = {
     "not-tfrecord": (0, 0),
     **{name: (19, 3021) for name in DAMAGED if name.startswith("cut-")},
 }
-"""Where the framing of each damaged file ends: record and offset."""
+"""The end of the good frames of each damaged file: record and offset."""
 
 
 @pytest.mark.parametrize("name", RECORD)
@@ -174,7 +174,7 @@ def test_a_damaged_frame_is_an_error_that_names_file_record_and_offset(tmp_path:
 
 
 def good(name: str) -> list[bytes]:
-    """The records of the file that a damaged one was made from."""
+    """Return the records of the file that a damaged one was made from."""
     return TFRECORD.records(TFRECORD.corruptions[name]["base"])
 
 
@@ -315,7 +315,7 @@ def test_large_compressed_records_come_out_whole(tmp_path: Path) -> None:
 
 
 def frames_of(records: list[bytes]) -> bytes:
-    """Frames by fffs's own checksums: the tests' would take seconds. The writer's are tested above."""
+    """Return frames with checksums by fffs, because those of the tests are slow. The writer is tested above."""
     return b"".join(
         tf_head(len(record)) + record + files.TAIL.pack(files.mask(files.crc32c(record))) for record in records
     )

@@ -1,4 +1,4 @@
-"""A loader without workers announces the next batch, as long as batches come from disks."""
+"""A loader without workers prefetches the next batch as long as batches come from disks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class Noting(fffs.torch.Dataset):
-    """Notes what it is asked for, in order."""
+    """Records its requests in order."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -54,7 +54,7 @@ class Noting(fffs.torch.Dataset):
 
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Something always comes from a disk."""
+    """Reads always come from a disk."""
     monkeypatch.setattr(ahead, "_from_disks", itertools.count().__next__)
 
 
@@ -71,7 +71,7 @@ def test_each_batch_is_announced_before_the_one_before_is_read(path: Path, shuff
         dataset.notes.clear()
         expected = [batch.tolist() for batch in stock]
         assert [batch.tolist() for batch in loader] == expected
-        a, b, c, d = expected  # the last is not asked for early
+        a, b, c, d = expected  # the last one is not requested early
         assert dataset.notes == [("announced", b), ("read", a), ("announced", c), ("read", b), ("read", c), ("read", d)]
 
 

@@ -1,4 +1,4 @@
-"""The shared memory between workers and loader: batches stay as they are for as long as anybody holds them."""
+"""The memory shared by workers and loader: batches do not change as long as they are referenced."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own() -> Iterator[arena.Arena]:
-    """An arena of one worker with two regions; what earlier tests left is gone."""
+    """An arena of one worker with two regions, without remains of earlier tests."""
     gc.collect()
     yield arena.Arena(1, 2)
     gc.collect()
@@ -42,7 +42,7 @@ def expected(k: int) -> list[int]:
 
 
 def send(own: arena.Arena, *values: int) -> Any:
-    """What a worker would do, and its parent: None when no region is free."""
+    """Send values as a worker does, and receive them as its parent; None if no region is free."""
     parcel = own.take(0)
     if parcel is None:
         return None
@@ -153,11 +153,11 @@ def test_nothing_is_left_open_or_in_dev_shm(path: Path) -> None:
         return descriptors()
 
     run()
-    before = files()  # with what torch opens once, and may be about to close
+    before = files()  # including files that torch opens once, and may be about to close
     for _ in range(3):
         run()
     wait_until(lambda: files() <= before)
-    # torch_PID_...: other tests have some, too.
+    # torch_PID_...: files of other tests have other numbers.
     left = [name for name in os.listdir("/dev/shm") if name.startswith("torch_")]
     assert not ours.intersection(int(name.split("_")[1]) for name in left)
     assert len(ours) == 5

@@ -1,4 +1,4 @@
-"""Code written for ffrecord's torch part and utils runs unchanged after install_as_ffrecord()."""
+"""Code written for ffrecord.torch and ffrecord.utils runs unchanged after install_as_ffrecord()."""
 
 from __future__ import annotations
 

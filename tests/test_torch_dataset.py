@@ -1,4 +1,4 @@
-"""fffs.torch's data sets: what they are indexed with, and what they give."""
+"""The data sets of fffs.torch: indices and results."""
 
 from __future__ import annotations
 

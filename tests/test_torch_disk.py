@@ -1,4 +1,4 @@
-"""How data sets come from the disk, by the size of their records, and of all of them against the memory."""
+"""How data sets are read from the disk, by the size of their records, and their total size compared with the memory."""
 
 from __future__ import annotations
 

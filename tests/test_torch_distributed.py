@@ -1,4 +1,4 @@
-"""Real ranks, over gloo: together they see every sample once per epoch, also when they were interrupted."""
+"""Real ranks, with gloo: together they get each sample once per epoch, also if they are interrupted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make(path: Path, seed: int) -> DataLoader:
 
 
 def first_run(rank: int, folder: Path) -> Any:
-    """Two epochs; the state of each rank in the midst of the second."""
+    """Run two epochs. Returns the batches, and the state of each rank in the middle of the second epoch."""
     loader = make(folder / "a.ffr", seed=rank)
     epochs = [plain(loader)]
     loader.sampler.set_epoch(1)  # type: ignore[attr-defined]
@@ -54,7 +54,7 @@ def _rank(function: Any, rank: int, folder: Path, name: str) -> None:
 
 
 def run(function: Any, folder: Path) -> Any:
-    """What the function returned in each rank."""
+    """Return the result of the function in each rank."""
     name = function.__name__
     context = multiprocessing.get_context("fork")
     ranks = [context.Process(target=_rank, args=(function, rank, folder, name)) for rank in range(RANKS)]

@@ -44,7 +44,7 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def image_folder(root: Path, endings: tuple[str, ...]) -> list[tuple[str, int]]:
-    """What torchvision's ImageFolder finds, but in no linked folder."""
+    """Make an image folder. Returns what torchvision's ImageFolder finds, except in linked folders."""
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     found = []
     for k, name in enumerate(classes):

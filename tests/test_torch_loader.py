@@ -1,4 +1,4 @@
-"""fffs.torch.DataLoader: torch's order and results, with any number of workers started in any way."""
+"""fffs.torch.DataLoader: torch's order and results, with any number of workers and all start methods."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def seeded(seed: int = 7) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-# ---------------------------------------------------------------- the same as torch
+# ---------------------------------------------------------------- compared with torch
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -83,7 +83,7 @@ def test_persistent_workers_give_torchs_epochs(path: Path) -> None:
     ours, stock = (kind(Tagged(path), **arguments, generator=seeded()) for kind in (DataLoader, StockLoader))
     for _ in range(3):
         assert plain(ours) == plain(stock)
-    next(iter(ours))  # an epoch that is left early
+    next(iter(ours))  # an epoch that is not completed
     next(iter(stock))
     assert plain(ours) == plain(stock)
 
@@ -255,7 +255,7 @@ def test_a_damaged_record_is_named_in_the_parent(tmp_path: Path, kind: Any, work
         with pytest.raises(fffs.errors.ChecksumError, match=r"damaged\.ffr: record 13: (Sample 13: )?checksum mism"):
             next(batches)
         if kind is StockLoader and workers:
-            batches._shutdown_workers()  # it is in a cycle, and would be collected in the midst of another test
+            batches._shutdown_workers()  # otherwise collected during another test
 
 
 def test_after_an_error_workers_end_with_the_iterator(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Resuming: the batches after a resume are those of the run that went on."""
+"""Resuming: the batches after a resume are those of the uninterrupted run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def saved(state: Any) -> Any:
-    """The state, as it comes back from a checkpoint that may hold nothing but tensors and numbers."""
+    """Return the state as loaded from a checkpoint that may contain only tensors and plain values."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     buffer.seek(0)
@@ -42,7 +42,7 @@ def saved(state: Any) -> Any:
 
 
 def interrupted(loader: DataLoader, at: int = AT, epochs: int = 2) -> tuple[list[Any], Any, list[Any]]:
-    """All epochs but the last one; of that, the state after ``at`` batches, and what came then, in two more epochs."""
+    """Return ``at`` batches of the last epoch, the state after them, and the rest with two more epochs."""
     for _ in range(epochs - 1):
         plain(loader)
     batches = iter(loader)
@@ -52,7 +52,7 @@ def interrupted(loader: DataLoader, at: int = AT, epochs: int = 2) -> tuple[list
 
 
 def check(make: Any, workers: int, other_workers: int, **others: Any) -> None:
-    """A run that is interrupted, and one that is resumed in a process where the generators are elsewhere."""
+    """Compare an interrupted run with one that resumes in a process with other states of the generators."""
     torch.manual_seed(1)
     before, state, after = interrupted(make(num_workers=workers, **others))
     torch.manual_seed(2)
@@ -133,7 +133,7 @@ def test_single_samples_resume(path: Path) -> None:
 
 
 class Lottery(torch.utils.data.Sampler[int]):
-    """A sampler with a state of its own, which it changes as it goes."""
+    """A sampler with a state that changes during the iteration."""
 
     def __init__(self) -> None:
         self.number = 1
@@ -208,7 +208,7 @@ def test_resuming_takes_nothing_from_the_global_generator(path: Path) -> None:
     batches = iter(loader)
     next(batches)
     state = loader.state_dict()
-    expected = torch.rand(3)  # what a training loop draws in the run that goes on
+    expected = torch.rand(3)  # drawn by a training loop in the uninterrupted run
     resumed = DataLoader(Tagged(path), 4, shuffle=True, num_workers=1)
     torch.manual_seed(99)
     resumed.load_state_dict(state)

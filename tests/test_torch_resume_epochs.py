@@ -1,4 +1,4 @@
-"""Resuming with samplers that are told the number of each epoch."""
+"""Resuming with samplers that have ``set_epoch``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def distributed(**others: Any) -> DistributedSampler[Any]:
 
 
 class Told(RandomSampler):
-    """Draws from a generator, and a last time after its last index; begins at the epoch's number."""
+    """Draws from a generator, also after its last index; begins at the number of the epoch."""
 
     def __init__(self, generator: torch.Generator | None) -> None:
         super().__init__(range(N), num_samples=N // 2, generator=generator)
@@ -44,7 +44,7 @@ class Told(RandomSampler):
 
 
 class Stateful(Told):
-    """Its state has the number of the epoch."""
+    """Its state includes the number of the epoch."""
 
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self.epoch}
@@ -54,7 +54,7 @@ class Stateful(Told):
 
 
 class Unsized(Sampler[list[int]]):
-    """Batches of which nobody knows how many there are."""
+    """Batches whose number is unknown."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -82,12 +82,12 @@ def make(path: Path, kind: str, seed: int, workers: int, persistent: bool) -> Da
 
 
 def teller(loader: DataLoader) -> Any:
-    """Whoever is told the epochs."""
+    """Return the object that has ``set_epoch``."""
     return loader.batch_sampler if isinstance(loader.batch_sampler, Unsized) else loader.sampler
 
 
 def trained(loader: DataLoader, epochs: range, save_at: tuple[int, int] = (-1, -1)) -> tuple[list[Any], Any]:
-    """What a training loop gets; and the state after a batch of an epoch."""
+    """Return the batches of a training loop, and the state after a batch of an epoch."""
     found: list[Any] = []
     state = None
     for epoch in epochs:
@@ -150,7 +150,7 @@ def test_an_epoch_that_a_sampler_is_told_after_the_state_was_loaded_is_refused(
 
 
 class Counting(Told):
-    """Tells itself the next epoch when one begins."""
+    """Sets the next epoch itself when one begins."""
 
     def __iter__(self) -> Any:
         generator = torch.Generator().manual_seed(self.epoch)

@@ -1,4 +1,4 @@
-"""Resuming is exact or refused: other files, and other samples of them, wherever data sets have them."""
+"""Resuming is exact or refused: other files and other samples, wherever data sets keep their readers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_data_set_that_is_there_twice_counts_twice(tmp_path: Path, path: Path,
 
 
 class Plain:
-    """A data set of no class of torch's, with something that holds its reader."""
+    """A data set without a base class of torch, with an object that holds its reader."""
 
     def __init__(self, held: Any) -> None:
         self.held, self.me = held, self
@@ -144,7 +144,7 @@ def test_other_indices_of_a_subset_are_refused(path: Path, kind: Any) -> None:
 
 
 class Lazy(Dataset):
-    """Opens files when their samples are asked for, and keeps the readers as it is told to."""
+    """Opens files when their samples are requested, and keeps the readers as ``keep`` does."""
 
     def __init__(self, paths: list[Path], keep: Callable[[Lazy, int, Any], None]) -> None:
         self.paths, self.keep = paths, keep
@@ -191,7 +191,7 @@ def test_more_or_fewer_files_that_are_open_are_no_other_data_set(parts: list[Pat
             make(*opened).load_state_dict(state)
         assert f"of its {len(opened)}, {len(opened) - 1} are among the 2 of the run" in str(caught.value)
     changed = DataLoader(Lazy([write(parts[0].with_name("b.ffr"), N)] * 4, keep), 4)
-    changed.load_state_dict(state)  # none is open
+    changed.load_state_dict(state)  # no file is open
 
 
 def test_files_that_are_opened_in_an_epoch_are_no_other_data_set(parts: list[Path]) -> None:
@@ -226,7 +226,7 @@ def test_a_thousand_files_make_a_small_state_of_numbers(path: Path) -> None:
     assert len(state["fits"]["files"]) == 1000
 
 
-# ---------------------------------------------------------------- what data sets have besides
+# ---------------------------------------------------------------- other attributes of data sets
 
 MANY: list[Callable[[], Any]] = [
     lambda: {f"name {k * 7919 % 500_000}": k for k in range(500_000)},

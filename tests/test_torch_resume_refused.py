@@ -1,4 +1,4 @@
-"""Resuming is exact or refused: other settings, and what is no state."""
+"""Resuming is exact or refused: other settings, and invalid states."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SETTINGS: list[tuple[str, Any, Any]] = [
     ("indices", *({"sampler": lambda r=r: SubsetRandomSampler(r)} for r in (range(20), range(1, 21)))),
     ("indices", *({"sampler": lambda r=r: WeightedRandomSampler([1.0, 2.0, r], 20)} for r in (1.0, 3.0))),
     ("data_source", *({"sampler": lambda n=n: RandomSampler(range(n), num_samples=40)} for n in (N, N - 1))),
-    ("dataset", *({"sampler": lambda n=n: DistributedSampler(range(n), 2, 0)} for n in (N, N + 1))),  # both take 27
+    ("dataset", *({"sampler": lambda n=n: DistributedSampler(range(n), 2, 0)} for n in (N, N + 1))),  # 27 indices
     ("rank", {"sampler": distributed()}, {"sampler": distributed(rank=1)}),
     ("num_replicas", {"sampler": distributed()}, {"sampler": distributed(num_replicas=3)}),
     ("seed", {"sampler": distributed()}, {"sampler": distributed(seed=1)}),
@@ -83,11 +83,11 @@ def test_weights_of_any_kind_are_compared_whole(path: Path, kind: torch.dtype) -
         make(2.0).load_state_dict(state)
 
 
-# ---------------------------------------------------------------- states that are none
+# ---------------------------------------------------------------- invalid states
 
 
 class Elsewhere(torch.Tensor):
-    """Looks as a tensor on another device does to a generator: that takes none but those of the CPU."""
+    """Behaves like a tensor on another device, which generators refuse: they take only those of the CPU."""
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""Resuming with samplers of somebody's own: exact, or refused where they hide something."""
+"""Resuming with user-defined samplers: exact, or refused if they hide state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class AsItGoes(Sampler[int]):
-    """Draws each index when it is asked for it."""
+    """Draws each index when it is requested."""
 
     def __init__(self) -> None:
         pass
@@ -48,7 +48,7 @@ def test_a_sampler_that_draws_as_it_goes_repeats_no_batch(
     torch.manual_seed(2)
     resumed = DataLoader(Tagged(path), 4, sampler=AsItGoes(), num_workers=other_workers)
     resumed.load_state_dict(state)
-    again = resumed.state_dict()  # of what was not begun yet
+    again = resumed.state_dict()  # of an epoch that has not begun
     assert [plain(resumed), plain(resumed)] == after
     resumed.load_state_dict(again)
     assert plain(resumed) == after[0]
@@ -66,7 +66,7 @@ def test_a_sampler_that_shares_its_numbers_with_others_is_refused(path: Path) ->
 
 
 class Hidden(AsItGoes):
-    """Draws from a generator of its own, of which nobody knows."""
+    """Draws from a generator of its own, to which there is no access."""
 
     def __init__(self) -> None:
         self.numbers = np.random.RandomState(3)
@@ -87,7 +87,7 @@ def test_a_sampler_that_hides_its_state_is_refused_or_warned_of(path: Path) -> N
 
 
 class Changing(AsItGoes):
-    """Gives out the very state that it goes on to change."""
+    """Returns as its state the very object that it continues to change."""
 
     def __init__(self) -> None:
         self.state = {"next": 1}
@@ -105,7 +105,7 @@ class Changing(AsItGoes):
 
 
 class Batches(Sampler[list[int]]):
-    """A sampler of batches with a state, around one that has none."""
+    """A sampler of batches with a state, which wraps a sampler without state."""
 
     def __init__(self) -> None:
         self.sampler, self.inner = SequentialSampler(range(N)), Changing()
@@ -135,7 +135,7 @@ def test_states_of_samplers_are_saved_as_they_were_whoever_has_them(path: Path, 
 
 
 class Pairs(AsItGoes):
-    """Batches of other things than integers, and that can be read once only."""
+    """Batches that are not of integers, and can be iterated only once."""
 
     def __iter__(self) -> Any:
         order = torch.randperm(N).tolist()
@@ -153,7 +153,7 @@ def test_batches_that_can_be_read_once_only_resume(path: Path) -> None:
 
 
 class Endless(Sampler[list[int]]):
-    """Batches of which nobody knows how many there are."""
+    """Batches whose number is unknown."""
 
     def __iter__(self) -> Any:
         return iter(torch.randperm(N)[:48].view(-1, 4).tolist())
@@ -171,7 +171,7 @@ def test_a_batch_sampler_without_a_length_resumes(path: Path) -> None:
 
 
 class Reusing(Sampler[Any]):
-    """Gives batches in one object that it fills again and again."""
+    """Returns batches in one object that it fills again each time."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

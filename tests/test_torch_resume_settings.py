@@ -30,12 +30,12 @@ PAIRS = [(ALONE, ALONE), (TWO, TWO), (KEPT, KEPT), (KEPT, ALONE), (ALONE, KEPT),
 
 
 def states_of_a_run(loader: DataLoader) -> list[tuple[dict[str, Any], list[Any]]]:
-    """States at every kind of point, each with what the run gave afterwards: this epoch's rest, and two more."""
+    """Return states at all kinds of points, each with the rest of its epoch and two more epochs."""
     states = [loader.state_dict()]
     epochs = [plain(loader)]
     rests: list[int] = [0]
     batches = iter(loader)
-    states.append(loader.state_dict())  # an iterator, and no batch
+    states.append(loader.state_dict())  # with an iterator, before a batch
     given: list[Any] = []
     for batch in batches:
         given += plain([batch])
@@ -43,7 +43,7 @@ def states_of_a_run(loader: DataLoader) -> list[tuple[dict[str, Any], list[Any]]
             states.append(loader.state_dict())
             break
     given += plain([next(batches)])
-    states.append(loader.state_dict())  # all batches, and no StopIteration
+    states.append(loader.state_dict())  # after all batches, before StopIteration
     assert plain(batches) == []
     states.append(loader.state_dict())
     epochs += [given, plain(loader), plain(loader), plain(loader)]
@@ -64,7 +64,7 @@ def test_all_epochs_after_a_resume_are_the_same_whatever_workers_there_are(
 
     expected = states_of_a_run(make(1, saving))
     used = make(2, resuming)
-    for state, after in reversed(expected):  # the first one, with new workers, from an epoch's end
+    for state, after in reversed(expected):  # the first one resumes with new workers from the end of an epoch
         loader = used if resuming is SPAWNED else make(3, resuming)
         loader.load_state_dict(state)
         assert [plain(loader) for _ in range(3)] == after
@@ -103,7 +103,7 @@ def test_new_workers_in_each_epoch_of_a_run_that_kept_them_draw_other_numbers() 
 
 
 class Recorder(DataLoader):
-    """Says what torch draws the seed of workers from."""
+    """Records the generator from which torch draws the seed of workers."""
 
     drew_from: Any = "nothing"
 
@@ -114,4 +114,4 @@ class Recorder(DataLoader):
 
 def test_torch_draws_from_its_own_generator_on_whatever_device_that_is(path: Path) -> None:
     next(iter(loader := Recorder(Noisy(path), 4)))
-    assert loader.drew_from is None  # one of ours is on the CPU, where torch's may not be
+    assert loader.drew_from is None  # a generator of the loader would be on the CPU

@@ -1,4 +1,4 @@
-"""Resuming where others draw from the loader's generator, or change what the order comes from, within an epoch."""
+"""Resuming if other code draws from the loader's generator, or changes the source of the order, during an epoch."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_epochs_after_a_resume_are_the_same_where_validation_draws_from_the_same
         ]
 
     def run(loaders: list[DataLoader], batches: int) -> tuple[list[Any], list[dict[str, Any]]]:
-        """Training with validation after each fifth batch; and the states after the ``at``-th."""
+        """Train, and validate after each fifth batch. Returns the batches, and the states after the ``at``-th."""
         training, validation = loaders
         found: list[Any] = []
         states: list[dict[str, Any]] = []
@@ -90,7 +90,7 @@ def test_epochs_after_a_resume_are_the_same_where_validation_draws_from_the_same
 
 
 class Augmented(Tagged):
-    """Augments with numbers from a generator that it is given."""
+    """Augments with numbers from a given generator."""
 
     generator: torch.Generator
 
@@ -105,7 +105,7 @@ def with_augmentations(path: Path) -> DataLoader:
 
 
 def check(make: Callable[[], DataLoader], at: int) -> None:
-    """A run, and one that is resumed after some batches."""
+    """Compare a run with one that is resumed after some batches."""
     batches, state = begun(loader := make(), at)
     after = [plain(batches), plain(loader)]
     resumed = make()
@@ -137,7 +137,7 @@ def test_a_resume_that_is_refused_leaves_generators_where_they_were(path: Path) 
     assert torch.equal(resumed.sampler.generator.get_state(), before)  # type: ignore[attr-defined]
 
 
-# ---------------------------------------------------------------- what the order comes from
+# ---------------------------------------------------------------- the source of the order
 
 
 def seeded() -> torch.Generator:
@@ -228,7 +228,7 @@ def test_after_an_interrupt_in_a_batch_states_count_what_the_iterator_passed(pat
         next(batches)
     resumed = DataLoader(Tagged(path), 4)
     resumed.load_state_dict(loader.state_dict())
-    assert plain(resumed) == whole[2:]  # of what nobody got, nothing is lost
+    assert plain(resumed) == whole[2:]  # batches that were not delivered are not lost
     assert plain([next(batches)]) == whole[3:4]
     resumed.load_state_dict(loader.state_dict())
     assert plain(resumed) == plain(batches) == whole[4:]

@@ -1,4 +1,4 @@
-"""Trailers with good checksums that lie: refused when the file is opened, with a reason; or harmless."""
+"""Invalid trailers with right checksums: refused with a reason when the file is opened, or harmless."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ U32 = 2**32 - 1
 
 
 def make_base() -> bytes:
-    """A pack with everything that a trailer describes: folders in folders, hard and symbolic links, large records."""
+    """Return a pack with everything that a trailer describes: nested folders, hard and soft links, large records."""
     with tempfile.TemporaryDirectory(dir=FAST) as room:
         folder = Path(room, "f")
         (folder / "dir" / "inner").mkdir(parents=True)
@@ -52,7 +52,7 @@ RECORDS = len(split_records(BASE)) - 1
 
 
 class Lies(Trailer):
-    """A trailer whose arrays can be named by what they describe."""
+    """A trailer whose array items can be addressed by path."""
 
     @classmethod
     def of_base(cls) -> Lies:
@@ -74,7 +74,7 @@ class Lies(Trailer):
         return int(self.arrays["entry_nodes"][self.entry(path)]) if path else 0
 
     def set(self, array: str, path: str, value: int) -> Lies:
-        """Change what an array says about a node."""
+        """Change an item of an array for a node."""
         self.arrays[array][self.node(path)] = value
         return self
 
@@ -83,12 +83,12 @@ class Lies(Trailer):
         return self
 
     def lead(self, path: str, node: int) -> Lies:
-        """Make a name lead to another node."""
+        """Make a name refer to another node."""
         self.arrays["entry_nodes"][self.entry(path)] = node
         return self
 
     def rename(self, path: str, name: bytes) -> Lies:
-        """Give an entry another name, of any length, without putting it in order."""
+        """Give an entry another name, of any length, without sorting the names again."""
         entry = self.entry(path)
         names = [self.name(i) for i in range(len(self.arrays["entry_nodes"]))]
         names[entry] = name
@@ -105,7 +105,7 @@ class Lies(Trailer):
         return self
 
     def blocks(self, records: list[int], first: list[int], count: int) -> Lies:
-        """Another table of block checksums."""
+        """Set another table of block checksums."""
         self.arrays["big_records"] = np.array(records, np.uint32)
         self.arrays["big_first_blocks"] = np.array(first, np.uint64)
         self.arrays["block_checksums"] = np.zeros(count, np.uint32)
@@ -123,7 +123,7 @@ def with_trailer(trailer: Trailer, data: bytes = BASE) -> bytes:
 
 
 def open_and_look(path: Path) -> dict[bytes, bytes | None]:
-    """Open a pack and use everything that opening it promises: path -> content or target, None for a folder."""
+    """Open a pack and use all of its names: path -> content or target, None for a folder."""
     found: dict[bytes, bytes | None] = {}
     with load_source([path]) as source:
         tree, store = source.tree, source.store
@@ -171,7 +171,7 @@ LIES: dict[str, tuple[Callable[[Lies], object], str]] = {
         lambda t: [t.swap(name, "dir", "empty") for name in ("ref", "count", "nlink")],
         "partition",
     ),
-    # where a directory's entries lie
+    # positions of directories' entries
     "a directory begins at the first entry": (lambda t: t.set("ref", "dir", 0), "partition"),
     "a directory begins later": (lambda t: t.add("ref", "dir", 1), "partition"),
     "a directory begins nowhere": (lambda t: t.set("ref", "dir", U32), "partition"),
@@ -184,7 +184,7 @@ LIES: dict[str, tuple[Callable[[Lies], object], str]] = {
         "partition",
     ),
     "the root has no entries": (lambda t: (t.set("count", "", 0), t.set("nlink", "", 2)), "partition"),
-    # what entries lead to
+    # nodes of entries
     "an entry leads behind the last node": (lambda t: t.lead("file", len(t.arrays["mode"])), "refers to no node"),
     "an entry leads to nowhere": (lambda t: t.lead("file", U32), "refers to no node"),
     "a node has lost its name": (lambda t: t.lead("link", t.node("link2")), "link count"),
@@ -254,7 +254,7 @@ LIES: dict[str, tuple[Callable[[Lies], object], str]] = {
     "there are names that nobody has": (lambda t: t.resize("names", 1000), "fill their array"),
     "all offsets are the same": (lambda t: t.arrays["name_offsets"].fill(0), "fill their array"),
     "there are no names": (lambda t: t.resize("names", 0), "fill their array"),
-    # numbers of things
+    # counts
     "there is nothing": (
         lambda t: [t.resize(name, int(name in ("name_offsets", "big_first_blocks"))) for name in DTYPES],
         "no root",
@@ -307,7 +307,7 @@ def test_a_count_that_lies_is_refused(tmp_path: Path, count: str, value: int) ->
 
 @pytest.mark.parametrize("count", ["entries", "nodes", "names", "targets", "bigs", "blocks"])
 def test_a_count_whose_product_overflows_is_refused(tmp_path: Path, count: str) -> None:
-    """2**62 items of four bytes would be none in 64 bits."""
+    """2**62 items of four bytes have 0 bytes in 64 bits."""
     trailer = Lies.of_base()
     counts = trailer.true_counts()
     for value in (2**62, 2**61, 2**63):
@@ -327,7 +327,7 @@ def test_a_size_that_lies_is_refused(tmp_path: Path, size: int) -> None:
 
 
 def test_a_body_that_reaches_out_of_its_record_is_refused(tmp_path: Path) -> None:
-    """Size and counts agree, but only the footer is in the last record; the body would be the files' bytes."""
+    """Size and counts agree, but only the footer is in the last record; the body would be bytes of files."""
     pack = Pack.parse(BASE)
     trailer = pack.trailer
     assert trailer
@@ -422,7 +422,7 @@ def test_the_bytes_between_the_arrays_are_zeros_and_mean_nothing(tmp_path: Path)
     assert open_and_look(tmp_path / "pack.ffr") == contents_of_base()
 
 
-# ---------------------------------------------------------------- any lie
+# ---------------------------------------------------------------- random changes
 
 INTERESTING = st.sampled_from([0, 1, 2, 3, 5, 7, 8, RECORDS - 1, RECORDS, 2**31, U32, 0o40755, 0o100644, 0o120777])
 EDITS = st.tuples(
@@ -450,7 +450,7 @@ def apply(trailer: Trailer, edits: list[tuple[str, int, int, str]]) -> None:
 
 
 def make_small() -> Pack:
-    """The base without its large records: quicker to write."""
+    """Return the base without its large records, which is faster to write."""
     pack = Pack.parse(BASE)
     pack.records = [record[:10] for record in pack.records]
     assert pack.trailer
@@ -461,7 +461,7 @@ def make_small() -> Pack:
 
 
 SMALL = make_small().build()
-REFUSED = [0, 0]  # how many of the lies below were harmless, and how many refused
+REFUSED = [0, 0]  # how many of the changes below were harmless, and how many were refused
 
 
 @given(edits=st.lists(EDITS, min_size=1, max_size=3))

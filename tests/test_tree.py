@@ -1,4 +1,4 @@
-"""Tree: names laid out as arrays, found again, and links followed no further than they may be."""
+"""Tree: names in arrays, lookups, and links, which are followed within limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Nested = dict[bytes, Any]
 
 
 def build(root: Nested, records: int = 100, *, backwards: bool = False) -> Tree:
-    """The tree of nested dictionaries; files are numbers of records, links are bytes."""
+    """Build the tree of nested dictionaries; files are record numbers, links are bytes."""
     builder = TreeBuilder()
 
     def add(parent: int, items: Nested) -> None:
@@ -87,7 +87,7 @@ def test_the_order_of_adding_does_not_matter() -> None:
     root: Nested = {b"b": 1, b"a": {b"z": 2, b"y": {}}, b"c": b"target", b"a-": 3}
     one, other = build(root), build(root, backwards=True)
     for name in COLUMNS:
-        if name not in ("ref", "targets"):  # targets are in the order in which they came
+        if name not in ("ref", "targets"):  # targets are in the order in which they were added
             assert getattr(one, name).tolist() == getattr(other, name).tolist()
 
 
@@ -189,7 +189,7 @@ def test_a_record_that_is_not_there_is_refused(record: int) -> None:
 
 
 def chain(levels: int, name: bytes, file: bytes = b"") -> Tree:
-    """Folders in folders, and a file in the last."""
+    """Build nested folders with a file in the last."""
     builder = TreeBuilder()
     folder = ROOT
     for _ in range(levels):
@@ -200,7 +200,7 @@ def chain(levels: int, name: bytes, file: bytes = b"") -> Tree:
 
 
 def test_paths_are_at_most_as_long_as_the_system_takes() -> None:
-    # 15 folders of 255 bytes and their '/' leave room for one more name of that length.
+    # 15 folders with names of 255 bytes, and their '/', leave room for one more such name.
     assert max(len(path) for path, _ in chain(15, b"d" * 255, b"f" * 255).walk()) == 4095
     for levels, name, file in (
         (16, b"d" * 255, b"f"),

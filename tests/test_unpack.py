@@ -1,4 +1,4 @@
-"""Unpacking: never outside the target, all or nothing, and nothing that the user did not ask for."""
+"""Unpacking: never outside the target, all or nothing, and nothing that was not requested."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from fffs.errors import (
 
 
 def unpack(pack: Path, target: str | bytes | Path, **options: Any) -> list[str]:
-    """Unpack a file; returns the warnings."""
+    """Unpack a file. Returns the warnings."""
     warnings: list[str] = []
     fffs.unpack(pack, target, warn=warnings.append, **options)
     return warnings
@@ -55,17 +55,17 @@ def pack(tmp_path: Path) -> Path:
 
 
 def change(pack: Path, edit: Callable[[Pack], object]) -> None:
-    """Rewrite a pack with good checksums."""
+    """Rewrite a pack with right checksums."""
     parts = Pack.parse(pack.read_bytes())
     edit(parts)
     pack.write_bytes(parts.build())
 
 
-# ---------------------------------------------------------------- never outside
+# ---------------------------------------------------------------- nothing outside the target
 
 
 def rename(pack: Pack, old: bytes, new: bytes) -> None:
-    """Give an entry another name, of the same length: the order of the names stays."""
+    """Give an entry another name of the same length that keeps the order of the names."""
     assert pack.trailer
     assert len(old) == len(new)
     names = pack.trailer.arrays["names"].tobytes()
@@ -98,7 +98,7 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, old: str, new: st
 
 
 def test_a_file_below_a_symbolic_link_is_refused(pack: Path) -> None:
-    """The entry 'sub' stays what it was, a folder with files, but its node says it is a link to elsewhere."""
+    """The entry 'sub' remains a folder with files, but the type of its node becomes a link."""
 
     def turn_into_link(parts: Pack) -> None:
         assert parts.trailer
@@ -159,7 +159,7 @@ def test_a_new_target_is_made_however_it_is_named(
 def test_an_empty_folder_is_filled(pack: Path) -> None:
     (pack.parent / "target").mkdir(mode=0o711)
     unpack(pack, pack.parent / "target")
-    (pack.parent.parent / "source").chmod(0o711)  # it is not opened any further
+    (pack.parent.parent / "source").chmod(0o711)  # it gets no further permissions
     assert differences(snapshot(pack.parent / "target"), snapshot(pack.parent.parent / "source")) == {}
 
 
@@ -455,7 +455,7 @@ def test_special_bits_of_files_are_left_out_with_one_warning(special: Path) -> N
     assert {name: modes[name] for name in ("suid", "again", "sgid", "both")} == dict.fromkeys(
         ("suid", "again", "sgid", "both"), 0o755
     )
-    # A folder's sticky bit takes rights away, from all but the owners of what is in it: it stays.
+    # The sticky bit of folders stays, because it only removes rights.
     assert (modes["plain"], modes["sticky"], modes["folder"]) == (0o755, 0o644, 0o1775)
     assert len(warnings) == 1
     assert warnings[0].startswith("3 files and 1 folder unpacked without set-user-ID")
@@ -508,7 +508,7 @@ def test_a_plain_record_file_unpacks_to_numbered_files(tmp_path: Path) -> None:
 
 
 def test_a_tree_that_gives_one_record_to_two_files_unpacks_to_two_files(pack: Path) -> None:
-    """No packer writes such a tree, but each of its files is what it says."""
+    """No packer writes such a tree, but each of its files has valid content."""
 
     def share(parts: Pack) -> None:
         assert parts.trailer

@@ -1,4 +1,4 @@
-"""verify: whatever is wrong with a source is found, and named."""
+"""verify: each problem of a source is found and named."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_every_damaged_record_is_named(pack: Path) -> None:
 
 
 def test_a_wrong_checksum_of_a_record_without_bytes_is_found(pack: Path) -> None:
-    """Its stored checksum is a part of the header, which has one of its own: only a forger can get here."""
+    """The stored checksum is covered by that of the header, so only intention leads to this state."""
     pieces = Pack.parse(pack.read_bytes())
     records = [*pieces.records, split_records(pack.read_bytes())[-1]]
     data = bytearray(record_file(records))
@@ -107,7 +107,7 @@ def test_records_of_several_files_are_counted_through_and_named_by_their_own_num
 
 
 def test_a_damaged_tree_is_found_in_a_union_of_packs_that_opens(pack: Path, tmp_path: Path) -> None:
-    """Behind the magic bytes, in the pickle, which nobody reads who reads the trailer."""
+    """The damage is in the pickle, after the magic bytes, which readers of the trailer do not read."""
     for k in range(2):
         (tmp_path / f"{k}.ffr").write_bytes(pack.read_bytes())
     damage(tmp_path / "1.ffr", start(pack, 4) + 50)
@@ -143,7 +143,7 @@ def test_records_can_be_verified_where_their_tree_is_refused(tmp_path: Path) -> 
 
 @pytest.fixture
 def failing_disk() -> Iterator[Any]:
-    """``failing_disk(n, count)``: that many reads from the n-th on fail."""
+    """``failing_disk(n, count)``: ``count`` reads from the n-th on fail."""
     lib = native.lib
     yield lambda n, count: lib.fffs_fault_set(lib.FFFS_FAULT_PREAD, n, count, -errno.EIO)
     lib.fffs_fault_set(lib.FFFS_FAULT_NONE, 1, 1, 0)

@@ -1,4 +1,4 @@
-"""Large files go to the disk while they are written, and not all at the end."""
+"""Large files are written to the disk while they are produced, not all at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORD = os.urandom(SIZE)
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How large the file was each time when the kernel was asked to begin."""
+    """The size of the file at each request for write-back."""
     sizes: list[int] = []
 
     def start(fd: int) -> int:
@@ -96,7 +96,7 @@ def test_the_disk_begins_before_the_end(
     tmp_path: Path, asked: list[int], write: Callable[[Path, list[int]], None]
 ) -> None:
     write(tmp_path, asked)
-    assert 2 <= len(asked) <= 5  # 40 MB each, by 8 MiB, or by the 16 MiB in which files are copied
+    assert 2 <= len(asked) <= 5  # 40 MB each, in steps of 8 MiB, or of the 16 MiB in which files are copied
     assert asked[-1] > 20_000_000
 
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_written_early_says_so(tmp_path: Path) -> None:
 def test_an_interrupt_leaves_no_writer_that_could_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
 ) -> None:
-    """Nobody could say whether the record is in it."""
+    """It is unknown whether the record is in the file."""
 
     def interrupt(fd: int) -> int:
         raise KeyboardInterrupt

@@ -1,7 +1,7 @@
-"""FileWriter writes the bytes that ffrecord wrote: the SHA-256 of the manifest is the proof.
+"""FileWriter writes the same bytes as ffrecord, compared by the SHA-256 in the manifest.
 
-The contents are made anew as the manifest's ``made`` says, and only the lengths are taken from the golden file. Packed
-folders are not here: ours have a trailer that ffrecord's have not.
+Contents are generated as ``made`` in the manifest says; only the lengths come from the golden file. Packed folders are
+not tested here, because those of fffs have a trailer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PARTS = {name: i for i, name in enumerate(GOLDEN.files["parts/"]["files"])}
 
 
 def contents(name: str) -> list[bytes]:
-    """The records of a golden file, from the manifest's description of them."""
+    """Return the records of a golden file, generated from the manifest."""
     made = GOLDEN.files[name]["made"]
     if name == "pickled-50.ffr":
         return [pickle.dumps((2 * i, 3 * i), protocol=4) for i in range(50)]

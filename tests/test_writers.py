@@ -1,4 +1,4 @@
-"""What all writers of record files have in common: what they refuse, and what they leave behind."""
+"""Common to all writers of record files: refused names and arguments, and what failures leave behind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_finished_writer_takes_no_more_records(tmp_path: Path, name: str) -> N
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_closed_writer_writes_to_no_other_file(tmp_path: Path, name: str) -> None:
-    """The next file that is opened gets the number that the writer's had."""
+    """A file that is opened later gets the descriptor number of the writer."""
     writer = WRITERS[name](tmp_path / name)
     writer.write_one(b"record")
     writer.close()

@@ -1,4 +1,4 @@
-"""Record files and data sets for the tests of ``fffs.torch``, where spawned workers can import them."""
+"""Record files and data sets for the tests of ``fffs.torch``, in a module that spawned workers can import."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from builders import record_file
 import fffs
 import fffs.torch
 
-# torch warns when there are more workers than cores, and when nothing can be pinned.
+# torch warns if there are more workers than cores, and if memory cannot be pinned.
 WARNINGS = ("ignore:This DataLoader will create", "ignore:.*no accelerator is found")
 
 
 def content(k: int, length: int | None = 64) -> bytes:
-    """What record k holds; length None: lengths differ."""
+    """Return the content of record k; length None: lengths differ."""
     length = k * 37 % 300 if length is None else length
     return bytes((k * 7 + i * 31) % 256 for i in range(4)) * (length // 4) + bytes(length % 4)
 
 
 def write(path: Path, n: int, length: int | None = 64) -> Path:
-    """A record file of n records."""
+    """Write a record file of n records."""
     path.write_bytes(record_file([content(k, length) for k in range(n)]))
     return path
 
@@ -38,7 +38,7 @@ class Tagged(fffs.torch.Dataset):
 
 
 class Own(fffs.torch.Dataset):
-    """The other style: a reader of its own, and lists of indices."""
+    """The other style of data set: its own reader, and lists of indices."""
 
     def __init__(self, path: Path) -> None:
         self.mine = fffs.FileReader(path)
@@ -59,7 +59,7 @@ class Noisy(Tagged):
 
 
 class Numbers(torch.utils.data.Dataset[int]):
-    """A data set of torch's kind."""
+    """A data set without fffs."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -81,19 +81,19 @@ class Failing(Tagged):
 
 
 class BatchCounter(Tagged):
-    """Samples say how large the batches were that the data set was asked for."""
+    """Samples are the sizes of the batches that the data set was asked for."""
 
     def process(self, indices: list[int], data: list[Any]) -> list[Any]:
         return [len(indices)] * len(indices)
 
 
 def plain(batches: Iterable[Any]) -> list[Any]:
-    """Batches as nested lists, so that they can be compared."""
+    """Return batches as nested lists, which can be compared."""
     return [_plain(batch) for batch in batches]
 
 
 def begun(loader: fffs.torch.DataLoader, at: int = 3, epochs: int = 1) -> tuple[Any, Any]:
-    """An iterator in the midst of an epoch, and the state."""
+    """Return an iterator in the middle of an epoch, and the state."""
     for _ in range(epochs - 1):
         plain(loader)
     batches = iter(loader)

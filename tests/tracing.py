@@ -1,7 +1,7 @@
-"""Runs work under strace: a prepared process forks a child for each run, and strace watches or disturbs the child.
+"""Runs work under strace: a prepared process forks a child for each run, and strace traces or disturbs the child.
 
-Python needs hundreds of system calls and much of a second to start; a fork of a process that has everything imported
-makes only those of its work, the same ones every time, and is ready at once.
+Starting Python takes hundreds of system calls and much of a second. A fork of a process that has imported everything
+starts at once and makes only the calls of its work, the same ones in every run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-# Everything that changes files or ends a change, and the calls that lead to it.
+# Calls that change files or complete a change, and calls that precede these.
 CALLS = (
     "open,openat,openat2,creat,write,writev,pwrite64,pwritev,pwritev2,copy_file_range,sendfile,fsync,fdatasync,syncfs,"
     "sync_file_range,rename,renameat,renameat2,link,linkat,unlink,unlinkat,rmdir,mkdir,mkdirat,symlink,symlinkat,"
@@ -59,7 +59,7 @@ for line in sys.stdin:
     hear, said = os.pipe()
     child = os.fork()
     if child == 0:
-        ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))  # whoever is our user may trace us (PR_SET_PTRACER)
+        ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))  # PR_SET_PTRACER: any process of our user
         os.dup2(os.open(os.devnull, os.O_RDWR), 1)
         os.dup2(said, 2)
         if "limit" in job:
@@ -88,7 +88,7 @@ _LINE = re.compile(r"^(?:\d+ +)?(\w+)\((.*)\) += (-?\d+|\?)(.*)$")
 
 @dataclass(frozen=True)
 class Call:
-    """One system call that was seen; the number-th of its name."""
+    """One traced system call, the number-th of its name."""
 
     name: str
     number: int
@@ -97,19 +97,19 @@ class Call:
 
     @property
     def site(self) -> str:
-        """The call without what differs from run to run."""
+        """Return the call without the parts that differ between runs."""
         return self.name + re.sub(r"[0-9a-f]{12}|\d+(?=<)", "#", self.arguments)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    code: int  # negative: the signal that ended it
+    code: int  # negative: the signal that killed it
     stderr: str
     calls: list[Call]
 
 
 class Prepared:
-    """The prepared process. ``run`` does work in a fork of it."""
+    """The prepared process. ``run`` works in a fork of it."""
 
     def __init__(self, folder: Path) -> None:
         self._log = folder / "strace"
@@ -128,15 +128,15 @@ class Prepared:
         return self._server.stdout.readline()
 
     def run(self, *arguments: Any, limit: int | None = None) -> Outcome:
-        """Run a command line of fffs, or ("write", PATH) with a FileWriter. limit: the largest file it may write."""
+        """Run fffs with arguments, or ("write", PATH) with a FileWriter. limit: the largest file that it may write."""
         job: dict[str, Any] = {"arguments": [*map(str, arguments)]}
         self._ask(json.dumps(job | ({} if limit is None else {"limit": limit})))
         return Outcome(*json.loads(self._ask("go")), [])
 
     def trace(self, *arguments: Any, inject: str = "") -> Outcome:
-        """The same, watched by strace, which injects what it is told."""
+        """As ``run``, under strace, with faults injected as ``inject`` says."""
         pid = self._ask(json.dumps({"arguments": [*map(str, arguments)]})).strip()
-        # A child that began before it is watched would do so unseen: strace says when it watches.
+        # strace reports when it is attached; calls that the child made before would not be traced.
         options = ["-f", "-y", "-s", "4096", "-o", str(self._log), "-e", f"trace={CALLS}"]
         command = ["strace", *options, *(["-e", f"inject={inject}"] if inject else []), "-p", pid]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as strace:
@@ -163,7 +163,7 @@ class Prepared:
 
 @contextlib.contextmanager
 def prepared(folder: Path) -> Iterator[Prepared]:
-    """A prepared process. Its absence of a tracer is an error, never a reason to skip."""
+    """Yield a prepared process. Fails, and never skips, if strace is missing."""
     if not shutil.which("strace"):
         pytest.fail("these tests need strace: run scripts/setup, or install the package strace")
     process = Prepared(folder)

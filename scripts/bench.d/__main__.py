@@ -1,4 +1,4 @@
-"""Measures fffs against what this machine can do. Run it through scripts/bench, which sets everything up."""
+"""Measures fffs against the limits of this machine. Run it with scripts/bench, which prepares the environment."""
 
 from __future__ import annotations
 
@@ -33,42 +33,42 @@ MEASURES = {
 }
 
 DESCRIPTION = """measures:
-  read   verified batches from the page cache, against a C loop of pread and CRC-32
-  peers  verified batches, against other libraries that keep records
-  cold   verified batches from the disk, against fio with io_uring
-  formats  Bags and TFRecord files, against FFRecord and the libraries of these formats; finding their records
-  open   opening and mounting a packed folder of 1,000,000 files
-  pack   packing 10,000 files, against tar followed by sync
-  convert  record files into others, against cp followed by sync
-  mount  the mounted folder, against squashfs, EROFS and others; as root; 16 GB of images are made once and kept
-  train  training processes with loaders and workers, against torch's loader on small files and others
-  all    all of them
+  read     verified batches from the page cache, against a C loop of pread and CRC-32
+  peers    verified batches, against other libraries that store records
+  cold     verified batches from the disk, against fio with io_uring
+  formats  Bags and TFRecord files, against FFRecord and the libraries of these formats; scans for records
+  open     opening and mounting a packed folder of 1,000,000 files
+  pack     packing 10,000 files, against tar followed by sync
+  convert  converting record files, against cp followed by sync
+  mount    a mounted folder, against squashfs, EROFS and others; needs root; makes 16 GB of images once
+  train    training processes with loaders and workers, against torch's loader on small files and others
+  all      all of them
 
-Ratios are medians of pairs measured one right after the other, single times the best of several. The test
-data, 4 GB, is made once and kept.
+Ratios are medians of pairs that are measured directly one after the other; single times are the best of several.
+The test data, 4 GB, is made once and kept.
 """
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
-        description="Measure fffs against what this machine can do.",
+        description="Measure fffs against the limits of this machine.",
         epilog=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("measure", nargs="+", choices=[*MEASURES, "all"], metavar="MEASURE")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers and what the machine is")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and a description of the machine")
     parser.add_argument(
-        "--quick", action="store_true", help="less data and fewer rounds: figures are rough, goals may be missed"
+        "--quick", action="store_true", help="less data and fewer rounds; figures are rough, and goals may be missed"
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw what others do as well: .svg or .png")
-    parser.add_argument("--install", action="store_true", help="first install what mount compares with, as root")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the comparisons, as .svg or .png")
+    parser.add_argument("--install", action="store_true", help="first install the programs that mount needs, as root")
     parser.add_argument(
         "--scratch",
         type=Path,
         metavar="DIR",
         default=Path(tempfile.gettempdir(), f"fffs-bench-{os.getuid()}"),
-        help="where test data is kept (default: %(default)s); the disk it is on is what is measured",
+        help="folder of the test data (default: %(default)s); its disk is the one that is measured",
     )
     args = parser.parse_args()
     args.scratch.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""The chart of what was measured: a panel for each measure, a bar for each way to do it, ours in colour."""
+"""The chart of the figures: a panel for each measure, a bar for each program, those of fffs in colour."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ Panels = dict[str, dict[str, float]]
 
 
 def draw(figures: Iterable[Figure], path: Path) -> None:
-    """Draw all figures that have something to be compared with; how path ends says in which format."""
+    """Draw all comparisons. The ending of path determines the format."""
     try:
         import matplotlib
     except ModuleNotFoundError:
-        raise SystemExit("a chart needs matplotlib: .venv/bin/pip install matplotlib") from None
+        raise SystemExit("--plot needs matplotlib: .venv/bin/pip install matplotlib") from None
     matplotlib.use("agg")
     from matplotlib import pyplot
 
     panels = _panels(figures)
     if not panels:
-        raise SystemExit(f"{path}: not drawn: nothing was measured that others do as well")
+        raise SystemExit(f"{path}: not drawn: no measure had a comparison")
     pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "fffs", "svg.fonttype": "path"})
     columns = min(COLUMNS, -(-len(panels) // 2)) if len(panels) > COLUMNS else len(panels)
     rows = -(-len(panels) // columns)
@@ -48,7 +48,7 @@ def draw(figures: Iterable[Figure], path: Path) -> None:
         ax.set_axis_off()
     names: list[str] = []
     for k, (ax, (title, bars)) in enumerate(zip(axes.flat, panels.items(), strict=False)):
-        # The panels of a row that has the same bars throughout share their names.
+        # Neighbouring panels in a row with the same bars share their labels.
         named = k % columns == 0 or list(bars) != names
         names = list(bars)
         _panel(ax, title, bars, named)
@@ -57,7 +57,7 @@ def draw(figures: Iterable[Figure], path: Path) -> None:
 
 
 def _panels(figures: Iterable[Figure]) -> Panels:
-    """The bars of each panel: a row is called "measure: one way of many" or "measure, against another"."""
+    """Return the bars of each panel. Figures are named "MEASURE: NAME", "MEASURE, against NAME" or "MEASURE / NAME"."""
     panels: Panels = {}
     for row in figures:
         measure, colon, name = row.what.partition(": ")
@@ -65,7 +65,7 @@ def _panels(figures: Iterable[Figure]) -> Panels:
             if colon:
                 name = name.partition(" (not ")[0]
                 panels.setdefault(f"{measure}, {row.unit}", {})[MOUNTS.get(name, name)] = row.value
-        elif row.baseline is not None and row.measure != "forms":  # those are all ours
+        elif row.baseline is not None and row.measure != "forms":  # forms compares fffs only with itself
             for separator in (" / ", ", against "):
                 measure, _, name = row.what.partition(separator)
                 if name:

@@ -1,9 +1,9 @@
-/* What a file system is measured with: a program that costs next to nothing itself. Compiled and run by mounts.py.
+/* The program that uses a file system to measure it, with little overhead. Compiled and run by mounts.py.
  *
- *     client read LIST PROCESSES    reads the files that LIST names, one a line, each once and whole
- *     client walk FOLDER            lists everything below FOLDER, and asks for the attributes of each
+ *     client read LIST PROCESSES    reads each file in LIST (one name per line) completely, once
+ *     client walk FOLDER            lists everything below FOLDER, and calls stat for each entry
  *
- * Prints seconds, how many files or entries there were, and how many bytes they have. */
+ * Prints the seconds, the number of files or entries, and their size in bytes. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <err.h>
@@ -47,7 +47,7 @@ static uint64_t read_file(const char *path, char *buffer)
     return (uint64_t)done;
 }
 
-/* The lines of a file, each ended with NUL. */
+/* Returns the lines of a file, each terminated by NUL. */
 static char **load_list(const char *path, size_t *count)
 {
     FILE *file = fopen(path, "r");
@@ -69,7 +69,7 @@ static char **load_list(const char *path, size_t *count)
     return lines;
 }
 
-/* Every process takes each processes-th file, beginning with its own. */
+/* Reads every processes-th file, beginning with number first. */
 static uint64_t read_share(char **paths, size_t count, int first, int processes, char *buffer)
 {
     uint64_t bytes = 0;
@@ -88,7 +88,7 @@ static int read_all(const char *list, int processes)
 
     if (!buffer || bytes == MAP_FAILED || processes < 1 || processes > PROCESSES_MAX)
         errx(1, "cannot read with %d processes", processes);
-    memset(buffer, 1, BUFFER); /* so that no page of it is missing */
+    memset(buffer, 1, BUFFER); /* avoids page faults later */
     double start = now();
     for (int i = 1; i < processes; i++) {
         pid_t child = fork();

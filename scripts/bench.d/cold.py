@@ -1,4 +1,4 @@
-"""``cold``: batches from the disk, with the page cache dropped for the file, against fio with io_uring."""
+"""``cold``: batches from the disk, after the file was dropped from the page cache, against fio with io_uring."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from fffs import FileReader
 from fffs.native import engine
 
 BATCH = 128
-GOAL = 0.97  # of fio, for one caller: by itself, telling what comes next, and past the page cache
+GOAL = 0.97  # of fio, for one caller: plain, with prefetch, and without the page cache
 ALONE, AHEAD, DIRECT = "1 caller", "1 caller, prefetching", "1 caller, past the page cache"
-# Disks in clouds give more to whoever comes after a pause, as fio itself does, which takes a while to start: so
-# everybody has one, of the same length for all that matters.
+# Cloud disks are faster after a pause. fio takes a while to start, which is a pause; the others get one as well.
 PAUSE = 1.0
 
 
 def _ours(path: Path, backend: str, callers: int, ahead: bool = False, direct: bool = False) -> float:
-    """MB/s of reading each record once, in random order, with that many threads that ask for batches.
+    """Read each record once, in random order, in batches, with ``callers`` threads. Returns MB/s.
 
-    ahead: each batch is announced before the one before it is read. direct: past the page cache, where that can be.
+    ahead: prefetch each batch before reading the previous one. direct: read without the page cache, if possible.
     """
     engine.select(backend)
     with FileReader(path) as reader:
@@ -48,7 +47,7 @@ def _ours(path: Path, backend: str, callers: int, ahead: bool = False, direct: b
         needed = seconds(read)
     size = path.stat().st_size
     if page_cache.bytes_from_disk() - before < 0.9 * size:
-        raise RuntimeError(f"{path}: it was not cold")
+        raise RuntimeError(f"{path}: parts of it were still in the page cache")
     return size / 1e6 / needed
 
 
@@ -60,7 +59,7 @@ def _read_all(reader: FileReader, batches: list[list[int]], ahead: bool) -> None
 
 
 def _fio(path: Path, direct: int) -> float:
-    """MB/s of fio reading each block once, in random order."""
+    """Let fio read each block once, in random order. Returns MB/s."""
     page_cache.drop(path)
     size = path.stat().st_size
     result = subprocess.run(
@@ -96,9 +95,8 @@ def run(report: Report, scratch: Path, quick: bool) -> None:
         return
     default = engine.name()
     backends = [name for name in engine.NAMES if engine.select(name) == name]
-    # Between one batch and the next of a single caller the disk has nothing to do. fio, which knows its order
-    # beforehand, never lets it rest; neither does a caller that tells what comes next, or two callers, as in a loader
-    # with two workers.
+    # With a single caller the disk is idle between two batches. It is never idle with fio, which knows its order
+    # beforehand, with prefetching, or with two callers, as in a loader with two workers.
     programs = {
         f"{default}, {AHEAD}": partial(_ours, path, default, 1, ahead=True),
         f"{default}, {DIRECT}": partial(_ours, path, default, 1, direct=True),

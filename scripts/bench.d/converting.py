@@ -1,4 +1,4 @@
-"""``convert``: record files into others, against ``cp`` of the same bytes, both followed by ``sync``."""
+"""``convert``: converting record files, against ``cp`` of the same bytes, both followed by ``sync``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _convert(source: Path, output: Path) -> None:
 
 
 def _copy(source: Path, output: Path) -> None:
-    # Without reflinks, which copy nothing.
+    # Reflinks would copy nothing.
     subprocess.run(["cp", "--reflink=never", source, output], check=True)
     subprocess.run(["sync", output], check=True)
 

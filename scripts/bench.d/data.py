@@ -1,4 +1,4 @@
-"""The files that are measured: made once, kept in the scratch folder, and the same everywhere (the seeds are fixed)."""
+"""The test data: made once, kept in the scratch folder, and the same on every machine (fixed seeds)."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ FOLDER_FILES = 1000  # files in each folder of the packed folder
 
 
 def kept(path: Path, make: Callable[[Path], None]) -> Path:
-    """The file or folder at path, made under another name first, so that what is there is complete."""
+    """Return path. If missing, it is made under another name and renamed, so that it is always complete."""
     if not path.exists():
         unfinished = path.with_name(f"unfinished-{path.name}")
         shutil.rmtree(unfinished, ignore_errors=True)
         make(unfinished)
         unfinished.rename(path)
-        os.sync()  # or writing it back would be measured with what comes next
+        os.sync()  # otherwise the next measurement would include the write-back
         progress("")
     return path
 
 
 def photo_sizes(count: int) -> np.ndarray:
-    """Sizes as those of photos are: log-normal, 112 KiB on average."""
+    """Return sizes like those of photos: log-normal, 112 KiB on average."""
     sizes = np.random.default_rng(112).lognormal(0, 0.5, count)
     return (sizes * (MEAN / sizes.mean())).astype(np.int64)
 
 
 def _contents(sizes: np.ndarray, what: str) -> Iterator[memoryview]:
-    """A record of each size, cut from random bytes."""
+    """Yield a record of each size, a slice of random bytes."""
     generator = np.random.default_rng(7)
     source = memoryview(generator.bytes((64 << 20) + int(sizes.max())))
     starts = generator.integers(0, 64 << 20, len(sizes))
@@ -57,22 +57,22 @@ def _records(path: Path, sizes: np.ndarray) -> None:
 
 
 def large_records(scratch: Path, count: int) -> Path:
-    """A record file of ``count`` records of 112 KiB on average."""
+    """Return a record file of ``count`` records of 112 KiB on average."""
     return kept(scratch / f"large-{count}.ffr", lambda path: _records(path, photo_sizes(count)))
 
 
 def equal_records(scratch: Path, count: int, size: int) -> Path:
-    """A record file of ``count`` records of ``size`` bytes."""
+    """Return a record file of ``count`` records of ``size`` bytes."""
     return kept(scratch / f"equal-{count}-{size}.ffr", lambda path: _records(path, np.full(count, size)))
 
 
 def small_records(scratch: Path, count: int) -> Path:
-    """A record file of ``count`` records of 1 KiB."""
+    """Return a record file of ``count`` records of 1 KiB."""
     return kept(scratch / f"small-{count}.ffr", lambda path: _records(path, np.full(count, 1024)))
 
 
 def photo_folder(scratch: Path, count: int) -> Path:
-    """A folder of ``count`` files of 112 KiB on average, 100 to a subfolder."""
+    """Return a folder of ``count`` files of 112 KiB on average, with 100 files per subfolder."""
 
     def make(folder: Path) -> None:
         for k, content in enumerate(_contents(photo_sizes(count), "folder")):
@@ -108,7 +108,7 @@ def _ffrecords_tree(count: int) -> bytes:
 
 
 def packed_folder(scratch: Path, count: int, with_trailer: bool) -> Path:
-    """A packed folder of ``count`` files of 16 to 64 bytes: with a trailer, or as ffrecord writes it."""
+    """Return a packed folder of ``count`` files of 16 to 64 bytes, with a trailer or as ffrecord writes it."""
 
     def make(path: Path) -> None:
         sizes = np.random.default_rng(16).integers(16, 65, count)

@@ -1,4 +1,4 @@
-"""Figures: what was measured, against what, and whether that meets the goal."""
+"""Figures: measured values with their baselines and goals; functions that measure; a description of the machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fffs.native import engine, lib
 
 @dataclass
 class Figure:
-    """One row of the table. What is judged is the ratio to a baseline or, where there is none, the value itself."""
+    """One row of the table. The goal applies to the ratio to a baseline, or to the value if there is no ratio."""
 
     measure: str
     what: str
@@ -36,7 +36,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is met; None when there is none."""
+        """Whether the goal is met; None if there is no goal."""
         if self.goal is None:
             return None
         judged = self.value if self.ratio is None else self.ratio
@@ -44,7 +44,7 @@ class Figure:
 
 
 class Report:
-    """Collects figures, shows each as it comes, and writes them all as JSON."""
+    """Collects figures and prints each one."""
 
     def __init__(self) -> None:
         self.figures: list[Figure] = []
@@ -70,11 +70,11 @@ class Report:
         print(f"skipped: {what}: {why}", flush=True)
 
     def finish(self, scratch: Path) -> dict[str, object]:
-        """Print the verdict; everything as one document."""
+        """Print how many goals were met. Returns everything as one document for JSON."""
         judged = [figure for figure in self.figures if figure.met is not None]
         print(f"\n{sum(bool(figure.met) for figure in judged)} of {len(judged)} goals met")
         if self.busy:
-            print("others were using this machine's cores when this began: measure again when they do not")
+            print("the machine was busy when the measurement began; measure again when it is idle")
         return {
             "machine": machine(scratch) | {"busy": self.busy},
             "figures": [asdict(figure) | {"met": figure.met} for figure in self.figures],
@@ -100,28 +100,30 @@ def _number(value: float) -> str:
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """How long a call takes."""
+    """Return how long a call takes."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
 
 
 def best(run: Callable[[], object], rounds: int) -> float:
-    """How long a call takes: the shortest of several."""
+    """Return the shortest time of several calls."""
     return min(seconds(run) for _ in range(rounds))
 
 
 def paired_ratio(baseline: Iterable[float], ours: Iterable[float]) -> float:
-    """How much faster we are: the median of pairs measured one right after the other, so that noise hits both."""
+    """Return how much faster fffs is: the median over pairs that were measured directly one after the other, so that
+    noise affects both.
+    """
     return statistics.median(theirs / mine for theirs, mine in zip(baseline, ours, strict=True))
 
 
 def in_turns(
     ours: Callable[[], object], theirs: Callable[[], object], prepare: Callable[[], object], what: str, rounds: int
 ) -> tuple[list[float], list[float]]:
-    """Seconds of two programs that write much, each twice a round: ours, theirs, theirs, ours.
+    """Return the seconds per round of two programs that write much, the mean of two runs each.
 
-    So neither has the quieter disk.
+    The order in a round is ours, theirs, theirs, ours, so that both have the same disk activity before them.
     """
     taken: tuple[list[float], list[float]] = [], []
     for k in range(rounds):
@@ -136,7 +138,7 @@ def in_turns(
 
 
 def progress(text: str) -> None:
-    """A line about long work, where somebody watches: the next one replaces it, "" removes it."""
+    """Show a line on a terminal, instead of the previous one; "" removes it."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
@@ -152,7 +154,7 @@ def _output(*command: str) -> str:
 
 
 def machine(scratch: Path) -> dict[str, object]:
-    """What the figures were measured on."""
+    """Describe the machine and the versions of the software."""
     cpu = re.search(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

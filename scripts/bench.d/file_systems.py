@@ -1,4 +1,4 @@
-"""The file systems that ``mount`` compares: how the image of each is made, mounted, warmed and unmounted."""
+"""The file systems that ``mount`` compares: making, mounting, warming and unmounting the image of each."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from figures import progress
 
 DEBIAN = {"mksquashfs": "squashfs-tools", "mkfs.erofs": "erofs-utils", "squashfuse_ll": "squashfuse"}
 RATARMOUNT = Path("ratarmount/bin/ratarmount")  # in the scratch folder
-# Uncompressed, as record files are; EROFS compresses only when asked to.
+# Without compression, as in record files. EROFS compresses only on request.
 SQUASHFS_FLAGS = ("-noI", "-noD", "-noF", "-noX", "-noappend", "-no-progress", "-quiet")
 FFFS = (sys.executable, "-m", "fffs")
 LARGE = "large.bin"
-# For the contents of the files, read once from the disk and once more through the mount.
+# Bytes for the contents of the files in the page cache twice: as read from the disk and through the mount.
 MEMORY = 5 << 30
 
 
 @dataclass(frozen=True)
 class FileSystem:
-    """One way to get at the files. ``command`` mounts ``image`` on the folder that is its last argument."""
+    """A file system with the files. ``command`` mounts ``image`` (the last argument but one) on a folder (the last)."""
 
     name: str
     image: Path
@@ -39,7 +39,7 @@ class FileSystem:
 
     @contextmanager
     def mounted(self, target: Path) -> Iterator[Path]:
-        """Where the files are: a new mount, which has nothing in its own caches."""
+        """Yield the folder with the files, in a new mount with empty caches."""
         if not self.command:
             yield self.image
             return
@@ -55,7 +55,7 @@ class FileSystem:
                     _run(*self.unmount, str(target))
 
     def warm(self) -> None:
-        """Put what this file system reads into the page cache: the image, or each file of the folder."""
+        """Read the image, or each file of the folder, into the page cache."""
         if self.image.is_dir():
             for path in self.image.rglob("*"):
                 if path.is_file():
@@ -66,12 +66,12 @@ class FileSystem:
 
 
 def forget_names() -> None:
-    """Drop names and attributes that the kernel keeps. It keeps what is read of files that are in the page cache."""
+    """Drop the kernel's cached names and attributes. The page cache stays."""
     Path("/proc/sys/vm/drop_caches").write_text("2\n")
 
 
 def forget_contents() -> None:
-    """Drop what the kernel keeps of all files on this machine. It keeps names and attributes."""
+    """Drop the page cache of this machine. Cached names and attributes stay."""
     os.sync()
     page_cache.have_memory(MEMORY)
     Path("/proc/sys/vm/drop_caches").write_text("1\n")
@@ -85,9 +85,9 @@ def _run(*command: str) -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """An interrupt waits for the end, also of the programs that are started: who else would unmount?
+    """Delay SIGINT to the end of the block, also in the programs that it starts, so that nothing stays mounted.
 
-    They inherit what is blocked. Here that is not enough: numpy has threads which take the signal all the same.
+    Programs inherit the blocked signal. In this process blocking is not enough: threads of numpy may receive it.
     """
     came: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
@@ -105,7 +105,7 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def install(scratch: Path) -> None:
-    """What of the compared programs is missing: Debian's packages, and ratarmount in an environment of its own."""
+    """Install missing programs: packages of Debian, and ratarmount in a virtual environment of its own."""
     packages = [package for program, package in DEBIAN.items() if shutil.which(program) is None]
     if packages:
         _run("apt-get", "install", "--yes", "--no-install-recommends", *packages)
@@ -118,7 +118,7 @@ def install(scratch: Path) -> None:
 
 
 def make_folder(scratch: Path, count: int, large: int) -> Path:
-    """The folder that all of them show: ``count`` files of 112 KiB on average, and a large one."""
+    """Return the folder that all of them show: ``count`` files of 112 KiB on average, and a large one."""
     folder = scratch / f"mount-{count}-{large >> 20}"
     folder.mkdir(exist_ok=True)
     data.photo_folder(folder, count)
@@ -134,7 +134,7 @@ def make_folder(scratch: Path, count: int, large: int) -> Path:
 
 
 def available(scratch: Path, folder: Path) -> tuple[list[FileSystem], dict[str, str]]:
-    """Those whose programs are here, with their images made; and what the others miss."""
+    """Return the file systems whose programs are installed, with their images, and why the others are missing."""
     squashfs = _Image(folder, "squashfs", ("mksquashfs", str(folder)), SQUASHFS_FLAGS)
     erofs = _Image(folder, "erofs", ("mkfs.erofs", "--quiet"), (str(folder),))
     tar = _Image(folder, "tar", ("tar", "-C", str(folder), "-cf"), (".",))
@@ -151,7 +151,7 @@ def available(scratch: Path, folder: Path) -> tuple[list[FileSystem], dict[str, 
         if shutil.which(program) and shutil.which(image.before[0]):
             found.append(FileSystem(name, image.made(), command))
         else:
-            missing[name] = f"{Path(program).name} is not installed; --install does it"
+            missing[name] = f"{Path(program).name} is not installed (use --install)"
     packed = _Image(folder, "ffr", (*FFFS, "pack", "--quiet", str(folder)), ()).made()
     for fast, verify in itertools.product(("on", "off"), repeat=2):
         options = f"fastpath={fast},verify={verify}"
@@ -161,7 +161,7 @@ def available(scratch: Path, folder: Path) -> tuple[list[FileSystem], dict[str, 
 
 @dataclass(frozen=True)
 class _Image:
-    """A file that is made of a folder by a command, whose arguments before and after the file's name these are."""
+    """A file that a command makes from a folder. ``before``, the path and ``after`` are the command."""
 
     folder: Path
     suffix: str
@@ -178,7 +178,7 @@ class _Image:
 
 
 def bytes_from_disk(path: Path) -> int:
-    """How much has been read from the disk that path is on, by anybody."""
+    """Return how many bytes all programs together have read from the disk of path."""
     device = os.stat(path).st_dev
     fields = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text().split()
     return int(fields[2]) * 512

@@ -1,5 +1,5 @@
-/* The floor of reading: what no reader can beat. Threads that take one record after the other, read it into a buffer of
- * their own, always the same one, and compute its CRC-32. Compiled and called by floor.py. */
+/* The floor: the fastest possible reader. Each thread reads one record after another into one buffer of its own and
+ * computes the CRC-32. Compiled and called by floor.py. */
 #define _GNU_SOURCE
 #include <libdeflate.h>
 #include <pthread.h>
@@ -12,7 +12,7 @@ enum { THREADS_MAX = 64 };
 
 typedef struct {
     const int64_t *offsets, *lengths;
-    const uint32_t *checksums; /* NULL: nothing is checked */
+    const uint32_t *checksums; /* NULL: do not compute checksums */
     size_t count, largest;
     int fd;
     _Atomic size_t next, bad;
@@ -36,7 +36,7 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* How many records were bad, or -1 when there was no memory or no thread. */
+/* Returns the number of bad records, or -1 if memory or threads were lacking. */
 int64_t floor_read(int fd, const int64_t *offsets, const int64_t *lengths, const uint32_t *checksums, size_t count,
                    int threads)
 {

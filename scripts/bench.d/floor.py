@@ -1,4 +1,4 @@
-"""The floor of reading: floor.c, compiled and called."""
+"""The floor, the fastest possible reader: compiles and calls floor.c."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCE = Path(__file__).with_name("floor.c")
 
 
 class Floor:
-    """Reads records of one file as fast as this machine can."""
+    """Reads records of one file as fast as the machine can."""
 
     def __init__(self, reader: FileReader, scratch: Path) -> None:
         library = scratch / "floor.so"
@@ -30,12 +30,12 @@ class Floor:
         self._starts, self._lengths, self._checksums = offsets[:-1], np.diff(offsets), reader.get_checksums()
 
     def read(self, numbers: np.ndarray, threads: int, check: bool = True) -> None:
-        """Read the records, in this order, each thread into one buffer that it uses again and again."""
+        """Read the records in this order. Each thread reuses one buffer."""
         arrays = [np.ascontiguousarray(a[numbers]) for a in (self._starts, self._lengths, self._checksums)]
         starts, lengths, checksums = (array.ctypes.data for array in arrays)
         bad = self._read(self._fd, starts, lengths, checksums if check else None, len(numbers), threads)
         if bad != 0:
-            raise RuntimeError(f"the floor program read {bad} records wrongly")
+            raise RuntimeError(f"floor.c: {bad} bad records, or (-1) no memory or threads")
 
     def close(self) -> None:
         os.close(self._fd)

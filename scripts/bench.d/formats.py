@@ -1,4 +1,4 @@
-"""``formats``: Bags and TFRecord files against FFRecord files and the libraries of these; finding their records."""
+"""``formats``: Bags and TFRecord files, against FFRecord files and the libraries of these formats; scans."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def _batches_of_a_bag(report: Report, bag: Path, records: Path, rounds: int) -> 
     except ImportError as error:
         report.skip("formats", f"granular is not installed ({error})")
         return
-    # Of its newest generation, the only one that it reads.
+    # In layout v3, the only one that the current version reads.
     folder = data.kept(records.with_suffix(peer.suffix), lambda path: peer.write(path, ours.reader))
     theirs = Set("112 KiB", folder / "records.bag", BATCH, 32)
     _add(report, theirs, "Bag, against granular", peer.open(folder), [theirs.path], rounds, 2.0)
 
 
 def _batches_of_frames(report: Report, ours: Set, bag: Path, rounds: int) -> None:
-    """At random, and verified; the others read in sequence, which is all that one of them can."""
+    """Compare verified random reads with sequential reads of other libraries; tfrecord can only read in sequence."""
     path = ours.path
     peers: list[tuple[str, Path, Callable[[], Callable[[], object]]]] = [
         ("tfrecord in sequence", path, lambda: _tfrecord(path)),
@@ -127,7 +127,7 @@ def _add(
 
 
 def _scan(report: Report, scratch: Path, form: frames.FrameFormat, count: int) -> None:
-    """Frames found in a second. The data between them is a hole: a scan does not look at it."""
+    """Measure the frames found per second. Their data is a hole in the file, which a scan does not read."""
     path = data.kept(scratch / f"frames-{count}.{form.name}", lambda path: _write_heads(path, form, count))
     with LocalFile.open(path) as file:
         frames.scan(file, form)

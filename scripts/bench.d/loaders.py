@@ -1,4 +1,4 @@
-"""What ``train`` compares: ways to get batches of whole records into a training process, each made in that process."""
+"""The loaders that ``train`` compares. Each is made in the training process, and gives batches of whole records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Batches = list[list[int]]
 class Data:
     """The same records in all forms."""
 
-    folder: Path  # one file for each, as in ``names``
+    folder: Path  # has one file per record, listed in ``names``
     names: tuple[str, ...]
     pack: Path
     shards: tuple[Path, ...] = ()
@@ -31,7 +31,7 @@ class Data:
 
 
 def join(samples: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    """A batch as one tensor and the lengths: what costs torch's loader least, whose tensors each have a price."""
+    """Return a batch as one tensor and the lengths. torch's loader is fastest with few tensors."""
     lengths = torch.tensor([len(sample) for sample in samples])
     size = int(lengths.sum())
     joined = torch.from_numpy(np.concatenate(samples))
@@ -42,7 +42,7 @@ def join(samples: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Files(torch.utils.data.Dataset[np.ndarray]):
-    """One file for each sample, read as quickly as Python can."""
+    """One file per sample, read as fast as Python can."""
 
     def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
         self._folder, self._names = str(folder), names
@@ -62,7 +62,7 @@ class Files(torch.utils.data.Dataset[np.ndarray]):
 
 
 def _workers(count: int) -> dict[str, Any]:
-    # Forked also in a process that was spawned itself: as loaders are by default.
+    # "fork" is the default of torch, but not in a process that was spawned itself.
     return {"num_workers": count, "persistent_workers": True, "multiprocessing_context": "fork"}
 
 
@@ -101,7 +101,7 @@ def ffrecord(data: Data, batches: Batches, workers: int) -> Iterable[Any]:
 
 
 def webdataset(data: Data, batches: Batches, workers: int) -> Iterable[Any]:
-    """Its own kind of random order: shards are shuffled, and 1,000 samples at a time."""
+    """WebDataset has a random order of its own: random shards, and samples shuffled in a buffer of 1,000."""
     import webdataset as wds
 
     shards = [str(path) for path in data.shards]
@@ -123,7 +123,7 @@ LOADERS: dict[str, Callable[[Data, Batches, int], Iterable[Any]]] = {
 
 
 def make_shards(folder: Path, data: Data) -> None:
-    """The files as WebDataset has them."""
+    """Write the files as shards of WebDataset."""
     folder.mkdir()
     for k in range(0, len(data.names), SHARD):
         with tarfile.open(folder / f"{k:08}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
@@ -132,7 +132,7 @@ def make_shards(folder: Path, data: Data) -> None:
 
 
 def consume(batch: Any) -> int:
-    """Look at every page of a batch; how many records it has."""
+    """Read every page of a batch. Returns its number of records."""
     if isinstance(batch, fffs.torch.RecordBatch):
         count, joined = len(batch), batch.data
     else:

@@ -1,15 +1,14 @@
-"""``mount``: fffs's mount against other read-only file systems that show the same files.
+"""``mount``: fffs's mount, against other read-only file systems with the same files.
 
-What is hot and what is not: each measurement begins with a new mount, so nothing is known of names, attributes and
-contents in *its* caches; and the image that it reads from is in the page cache, put there right before. So a first read
-of a file costs what the file system does, and no disk. For a file system in the kernel that is a copy from the image's
-pages to its own, through the loop device; for one in user space a read of the image and a reply to the kernel. ext4
-has only one cache, which is warm: its first read shows what reading costs. Re-reads come from each mount's own pages.
-Where it says "from the disk", names and attributes have been looked at and no contents are in any cache.
+Each measurement begins with a new mount, whose own caches of names, attributes and contents are empty, and with the
+image in the page cache. A first read therefore measures the file system without the disk: in the kernel, a copy from
+the pages of the image to those of the file, through the loop device; in user space, a read of the image and a reply to
+the kernel. ext4 has only one cache, which is warm, so its first read shows the cost of reading alone. Re-reads come
+from the mount's own pages. Before measures "from the disk", names and attributes are cached and contents are not.
 
-Whatever is read from the disk meanwhile is counted. A measurement during which that was more than a hundredth of its
-bytes, or less than nine tenths where all should come from there, is repeated, and marked when it does not get better.
-Of several rounds, in which the file systems take turns, the best counts.
+Bytes that are read from the disk meanwhile are counted. If they are more than 1 % of the measured bytes, or less than
+90 % in measures from the disk, the measurement is repeated, and marked if this does not help. The file systems take
+turns in several rounds, of which the best counts.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ COLD, COLD_LARGE, COLD_PARALLEL = "from the disk", "sequential, from the disk", 
 UNITS = {FIRST: "files/s", AGAIN: "files/s", LARGE: "GB/s", WALK: "entries/s", PARALLEL: "files/s", PYTHON: "files/s"}
 UNITS |= {COLD: "files/s", COLD_LARGE: "GB/s", COLD_PARALLEL: "files/s"}
 FROM_DISK = {COLD, COLD_LARGE, COLD_PARALLEL}
-# What is measured in one mount, one right after the other.
+# The measures of one mount, in order.
 SESSIONS = ((FIRST, AGAIN), (LARGE,), (WALK,), (PARALLEL,))
 COLD_SESSIONS = ((COLD,), (COLD_LARGE,), (COLD_PARALLEL,))
-COLD_ROUNDS = 2  # a disk takes most of the time
+COLD_ROUNDS = 2  # because they take most of the time
 READERS = 16
 
 EROFS, SQUASHFS, SQUASHFUSE = "erofs, kernel", "squashfs, kernel", "squashfuse_ll"
@@ -57,12 +56,12 @@ GOALS = (
 
 NOT_HOT, NOT_COLD = " (not hot)", " (not cold)"
 TRIES = 3
-FEW_BYTES = 4 << 20  # that other programs may read meanwhile
+FEW_BYTES = 4 << 20  # other programs may read so much meanwhile
 
 
 @dataclass
 class _Task:
-    """What is read: relative names in the order of reading, and how many bytes they have."""
+    """The files to read: relative names in the order of reading, and sizes in bytes."""
 
     small: list[str]
     small_bytes: int
@@ -73,8 +72,7 @@ class _Task:
 class _Results:
     """Seconds of each round, and amounts, by measure and file system.
 
-    The best round counts: other programs on the machine only ever make one slower, and mounts have threads in several
-    places, in the kernel and out of it, which all suffer from that differently.
+    The best round counts: other programs only make a round slower, and by different amounts for each file system.
     """
 
     taken: dict[tuple[str, str], list[tuple[bool, float]]] = field(default_factory=dict)
@@ -91,7 +89,7 @@ class _Results:
         return self.rate(measure, name) / self.rate(measure, baseline)
 
     def mark(self, measure: str, name: str) -> str:
-        """A remark where in every round too much or too little came from the disk: rounds that were good come first."""
+        """Return a mark if in every round too many or too few bytes came from the disk. Good rounds sort first."""
         if not min(self.taken[measure, name])[0]:
             return ""
         return NOT_COLD if measure in FROM_DISK else NOT_HOT
@@ -109,7 +107,7 @@ class _Bench:
         self._folder = folder
 
     def measure(self, system: FileSystem, measures: Sequence[str]) -> None:
-        """One session of one file system; again when the disk was busy."""
+        """Measure one mount of a file system. Repeats if too many or too few bytes came from the disk."""
         for left in reversed(range(TRIES)):
             with tempfile.TemporaryDirectory(dir=self._scratch) as target, system.mounted(Path(target)) as root:
                 if FROM_DISK.isdisjoint(measures):
@@ -124,7 +122,7 @@ class _Bench:
             self.results.add(measure, system.name, time, amount, doubtful)
 
     def _one(self, measure: str, root: Path) -> tuple[float, float, bool]:
-        """Seconds, the amount in the measure's unit, and whether too much, or too little, came from the disk."""
+        """Return seconds, the amount in the unit, and whether too many or too few bytes came from the disk."""
         before = file_systems.bytes_from_disk(self._folder)
         large = measure in (LARGE, COLD_LARGE)
         expected = self._task.large_bytes if large else self._task.small_bytes
@@ -159,7 +157,7 @@ class _Bench:
         return float(time), float(amount), int(got)
 
     def _in_python(self, root: Path) -> tuple[float, float, int]:
-        """The way most programs do it."""
+        """Read the files as most Python programs do."""
         paths = [f"{root}/{name}" for name in self._task.small]
         got = 0
 
@@ -176,7 +174,7 @@ class _Bench:
 
 
 def _show(results: _Results) -> None:
-    """A block for each measure: the rate of each file system, and how much faster than EROFS and squashfs that is."""
+    """Print the rate of each file system, and its ratio to EROFS and squashfs, for each measure."""
     for measure, unit in UNITS.items():
         names = results.names(measure)
         print(f"{measure + ', ' + unit:36}{'':>10}{'x erofs':>10}{'x squashfs':>12}")
@@ -202,7 +200,7 @@ def _judge(report: Report, results: _Results) -> None:
 
 
 def _keep(report: Report, results: _Results) -> None:
-    """All rates, for JSON and the chart."""
+    """Add all rates to the figures, for JSON and the chart, without printing them."""
     for measure, name in results.taken:
         baseline = EROFS if EROFS in results.names(measure) else None
         report.figures.append(

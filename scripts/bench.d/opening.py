@@ -1,4 +1,4 @@
-"""``open``: a packed folder of a million small files: opened in a fresh process, mounted, one folder of it listed."""
+"""``open``: a packed folder of a million small files is opened in a new process, mounted, and one folder is listed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import data
 import page_cache
 from figures import Figure, Report, progress, seconds
 
-# Prints seconds, and the growth of resident memory in bytes: when open, and at most. Imports count for neither.
+# Prints seconds, and the growth of resident memory in bytes: when open, and at its peak. Imports are excluded.
 OPEN = r"""
 import json, re, sys, time
 from fffs import PackedFolder
@@ -34,7 +34,9 @@ assert folder.num_files() == int(sys.argv[2])
 
 
 def _open(path: Path, files: int, rounds: int) -> list[float]:
-    """Seconds, and bytes of memory when open and at most: the best of the rounds, for others can only make it worse."""
+    """Return seconds, and bytes of memory when open and at the peak: the best of the rounds, because other programs can
+    only increase them.
+    """
     results = []
     for k in range(rounds):
         progress(f"opening {path.name}: round {k + 1} of {rounds}")
@@ -46,7 +48,7 @@ def _open(path: Path, files: int, rounds: int) -> list[float]:
 
 
 def _mount(report: Report, path: Path, scratch: Path, rounds: int) -> None:
-    """Mount, list a folder that nobody has looked at, unmount: with the command line, as a user does it."""
+    """Mount, list a folder that is not cached, and unmount, with the commands that a user calls."""
     fffs = [sys.executable, "-m", "fffs"]
     mounted, listed, listed_long = [], [], []
     with tempfile.TemporaryDirectory(dir=scratch) as target:
@@ -68,7 +70,7 @@ def _mount(report: Report, path: Path, scratch: Path, rounds: int) -> None:
 
 
 def _list(*command: str) -> float:
-    """Seconds that a listing takes."""
+    """Return how long a listing takes."""
     start = time.perf_counter()
     lines = subprocess.run(command, capture_output=True, check=True).stdout.count(b"\n")
     taken = time.perf_counter() - start
@@ -96,8 +98,8 @@ def run(report: Report, scratch: Path, quick: bool) -> None:
     report.add(Figure("open", f"{name}, no trailer, memory when open", grown / 1e6, "MB"))
     report.add(Figure("open", f"{name}, no trailer, memory at most", peak / 1e6, "MB"))
     if importlib.util.find_spec("fffs.mount") is None:
-        report.skip("mount and ls", "there is no fffs.mount yet")
+        report.skip("mount and ls", "fffs.mount is not installed")
     elif not os.path.exists("/dev/fuse"):
-        report.skip("mount and ls", "there is no /dev/fuse here")
+        report.skip("mount and ls", "/dev/fuse does not exist")
     else:
         _mount(report, path, scratch, min(rounds, 5))

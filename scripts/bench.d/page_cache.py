@@ -1,4 +1,4 @@
-"""The page cache: putting a file in, taking it out, and knowing which of the two it is."""
+"""The page cache: reads files into it, drops them from it, and tells what is in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 
 
 def cached(path: Path) -> float:
-    """How much of a file is in the page cache, from 0 to 1."""
+    """Return the share of a file in the page cache, from 0 to 1."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
         pages = np.zeros(-(-len(view) // mmap.PAGESIZE), np.uint8)
         address = np.frombuffer(view, np.uint8).ctypes.data
@@ -30,14 +30,14 @@ def cached(path: Path) -> float:
 
 
 def warm(path: Path) -> None:
-    """Read a file, so that it is in the page cache. Some systems drop what is idle: call it right before measuring."""
+    """Read a file into the page cache. Some systems drop idle pages: call this directly before measuring."""
     with path.open("rb", buffering=0) as file:
         while file.readinto(_buffer):
             pass
 
 
 def drop(path: Path) -> None:
-    """Take a file out of the page cache; raises RuntimeError when it stays."""
+    """Drop a file from the page cache. Raises RuntimeError if it stays."""
     for _ in range(TRIES):
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -45,22 +45,22 @@ def drop(path: Path) -> None:
         left = cached(path)
         if left <= 0.001:
             return
-        time.sleep(0.05)  # the kernel keeps a page a moment longer that it is still reading ahead
+        time.sleep(0.05)  # pages that the kernel is still reading ahead stay a little longer
     raise RuntimeError(f"{path}: {left:.1%} of it cannot be dropped from the page cache; is it open elsewhere?")
 
 
 def have_memory(size: int) -> None:
-    """See to it that so many bytes of free memory are really there.
+    """Make the host of a virtual machine provide this many bytes of free memory.
 
-    A virtual machine gives free memory back to its host, and pays for getting it again: 2 GB of new pages in the page
-    cache took from one second to four, whoever wrote them.
+    A virtual machine returns free memory to its host, and getting it back takes time: 2 GB of new pages in the page
+    cache took from one second to four.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
     mmap.mmap(-1, max(min(size, available_memory() // 2), mmap.PAGESIZE), flags=flags).close()
 
 
 def bytes_from_disk() -> int:
-    """How many bytes this process has had fetched from disks."""
+    """Return how many bytes this process has read from disks."""
     for line in Path("/proc/self/io").read_text().splitlines():
         if line.startswith("read_bytes:"):
             return int(line.split()[1])

@@ -1,4 +1,4 @@
-"""``peers``: batches from the page cache, against the libraries that others keep records in."""
+"""``peers``: batches from the page cache, against other libraries that store records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Read = Callable[[list[int]], object]
 
 
 class Lmdb:
-    """Values copied out of the mapping, as a batch that is kept needs it."""
+    """LMDB. Values are copied out of the mapping, as a batch must stay valid."""
 
     name, suffix = "LMDB", ".lmdb"
 
@@ -115,7 +115,7 @@ GOALS = {("LMDB", "112 KiB"): 0.95, ("ffrecord", "112 KiB"): 8.0}
 
 
 class Set:
-    """One record file, and what is read from it."""
+    """A record file and the batches that are read from it."""
 
     def __init__(self, what: str, path: Path, batch: int, batches: int) -> None:
         self.what, self.path = what, path
@@ -127,7 +127,7 @@ class Set:
         self.amount = size / 1e6 if batch < 1000 else len(self.numbers)
 
     def take(self, read: Read) -> float:
-        """Seconds for all batches."""
+        """Read all batches. Returns seconds."""
 
         def run() -> None:
             for batch in self.batches:
@@ -136,7 +136,7 @@ class Set:
         return seconds(run)
 
     def against(self, peer: Read, paths: list[Path], ours: Read, rounds: int) -> tuple[float, float, float]:
-        """Rates of ours and of the peer, best of the rounds, and the median ratio of pairs."""
+        """Return the best rates of fffs and of the peer, and the median ratio of pairs."""
         mine, theirs = [], []
         for path in [self.path, *paths]:
             page_cache.warm(path)
@@ -189,7 +189,7 @@ def _compare(
 
 
 def _compare_forms(report: Report, records: Set, rounds: int) -> None:
-    """The other forms of a batch, against the list."""
+    """Compare the other forms of a batch with the list."""
     reader = records.reader
     out = np.empty(max(int(reader.lengths(batch).sum()) for batch in records.batches), np.uint8)
     forms: list[tuple[str, Read]] = [

@@ -20,7 +20,7 @@ BATCH, SMALL_BATCH = 128, 1024
 
 
 def _interleaved(path: Path, rounds: int, *runs: Callable[[], object]) -> list[list[float]]:
-    """Seconds of each run, taken in turns; rounds in which something came from the disk do not count."""
+    """Return the seconds of each run, in turns. Rounds in which something came from the disk are repeated."""
     page_cache.warm(path)
     for run in runs:
         run()
@@ -32,7 +32,7 @@ def _interleaved(path: Path, rounds: int, *runs: Callable[[], object]) -> list[l
         if page_cache.bytes_from_disk() != before:
             disturbed += 1
             if disturbed > rounds:
-                raise RuntimeError(f"{path}: the page cache does not keep it: is there memory enough?")
+                raise RuntimeError(f"{path}: it does not stay in the page cache; is there enough memory?")
             page_cache.warm(path)
             continue
         for list_of_times, time in zip(taken, times, strict=True):
@@ -41,7 +41,7 @@ def _interleaved(path: Path, rounds: int, *runs: Callable[[], object]) -> list[l
 
 
 class _Times(NamedTuple):
-    """Seconds: medians, and the best of ours; the ratio is that of pairs."""
+    """Seconds: medians, and the best of fffs; and the median ratio of pairs."""
 
     ours: float
     floor: float
@@ -54,7 +54,7 @@ class _Times(NamedTuple):
 
 
 class _Bench:
-    """Reads random batches of one file in both ways."""
+    """Reads random batches of one file with fffs and with the floor."""
 
     def __init__(self, path: Path, batch: int, batches: int, scratch: Path, rounds: int) -> None:
         self.path, self.rounds = path, rounds
@@ -66,7 +66,7 @@ class _Bench:
         self.bytes = int(np.diff(reader.get_offsets())[self.numbers].sum())
 
     def compare(self, threads: int, check: bool = True) -> _Times:
-        """Read all batches in turns with the floor."""
+        """Measure all batches, in turns with the floor."""
         default = lib.fffs_engine_threads()
         lib.fffs_engine_set_threads(threads)
         read = self.readers[check].read
@@ -84,7 +84,7 @@ class _Bench:
         return _Times.of(mine, floor)
 
     def one_by_one(self, count: int) -> _Times:
-        """The same for single records, against one thread of the floor."""
+        """Measure single records, in turns with one thread of the floor."""
         read_one, numbers = self.readers[True].read_one, self.numbers[:count]
         listed = numbers.tolist()
 

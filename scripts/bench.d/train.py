@@ -1,9 +1,9 @@
-"""``train``: what arrives in training processes that each have a loader with workers, as samples per second.
+"""``train``: samples per second in training processes that each have a loader with workers.
 
-The processes are independent, as the ranks of one machine are, and draw disjoint parts of one random order in batches
-of 128. Nothing is decoded, and every page of every batch is looked at. Each process has loaded an epoch before, so
-neither starting workers nor opening files is measured; then the page cache is filled (hot) or emptied (cold), and the
-time runs from when all begin until the last one is done.
+The processes are independent, like the ranks of one machine, and read disjoint parts of one random order in batches of
+128. Nothing is decoded; every page of every batch is read. Each process first loads one epoch, so that neither the
+start of workers nor the opening of files is measured. Then the page cache is filled (hot) or emptied (cold). The time
+extends from the first start of the second epoch to the last end.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ LARGE, SMALL = "112 KiB", "8 KiB"
 
 
 def _train(name: str, data: Data, batches: Batches, workers: int, gate: Any, results: Any) -> None:
-    """Of a process: load an epoch to warm up, and another when all are ready; (begin, end, samples)."""
+    """In a process: load an epoch to warm up, and another when all are ready. Puts (begin, end, samples)."""
     try:
         _train_two_epochs(name, data, batches, workers, gate, results)
     except BaseException:
-        gate.abort()  # nobody shall wait for this one
+        gate.abort()  # ends the waits for this process
         raise
 
 
@@ -53,16 +53,16 @@ def _train_two_epochs(name: str, data: Data, batches: Batches, workers: int, gat
     loader = LOADERS[name](data, batches, workers)
     for batch in loader:
         consume(batch)
-    gate.wait()  # the parent sees to the page cache
+    gate.wait()  # now the parent fills or empties the page cache
     gate.wait()
     begin = time.monotonic()
     samples = sum(map(consume, loader))
     results.put((begin, time.monotonic(), samples))
-    gate.wait()  # ending workers is not part of it
+    gate.wait()  # no workers end before all processes are done
 
 
 def _measure(name: str, data: Data, parts: list[Batches], workers: int, hot: bool) -> float:
-    """Samples per second of all processes together."""
+    """Return the samples per second of all processes together."""
     context = multiprocessing.get_context("spawn")
     gate, results = context.Barrier(len(parts) + 1), context.Queue()
     shards = [replace(data, shards=data.shards[k :: len(parts)]) for k in range(len(parts))]
@@ -91,12 +91,12 @@ def _measure(name: str, data: Data, parts: list[Batches], workers: int, hot: boo
 
 
 def _fio(data: Data) -> float:
-    """Samples of the mean size per second, as fast as the disk gives them."""
+    """Return the rate of fio, as samples of the mean size per second."""
     return cold._fio(data.pack, direct=0) * 1e6 * len(data.names) / data.pack.stat().st_size
 
 
 def _prepare(name: str, data: Data, hot: bool) -> None:
-    """Put what this way reads into the page cache, or take it out."""
+    """Read the files of this loader into the page cache, or drop them from it."""
     if name == "WebDataset":
         paths = list(data.shards)
     elif name == "small files":
@@ -159,7 +159,7 @@ def _mounted(data: Data, can_mount: bool) -> Iterator[Data]:
 
 
 def _parts(count: int, processes: int, repeats: int) -> list[Batches]:
-    """The batches of each process: a random order of all records, each ``repeats`` times."""
+    """Return the batches of each process: ``repeats`` random orders of all records, divided among the processes."""
     generator = np.random.default_rng(5)
     parts: list[Batches] = [[] for _ in range(processes)]
     for _ in range(repeats):
@@ -200,7 +200,7 @@ def run(report: Report, scratch: Path, quick: bool) -> None:
 def _rounds(
     names: list[str], data: Data, parts: list[Batches], workers: int, hot: bool, rounds: int
 ) -> dict[str, list[float]]:
-    """Samples per second of each way, in turns."""
+    """Return the samples per second of each loader in each round. The loaders take turns."""
     rates: dict[str, list[float]] = {name: [] for name in names}
     for k in range(rounds):
         for name in names[k % len(names) :] + names[: k % len(names)]:
@@ -219,7 +219,7 @@ def _goal(name: str, size: str, hot: bool) -> float | None:
 
 
 def _report(report: Report, size: str, hot: bool, rates: dict[str, list[float]]) -> None:
-    """A row for each of the others, with how much faster ours is, and one for the best of them."""
+    """Add a figure for the comparison with each of the others, and one for the best of them."""
 
     def add(what: str, name: str, goal: float | None) -> None:
         ratio = statistics.median(a / b for a, b in zip(rates[OURS], rates[name], strict=True))

@@ -1,4 +1,4 @@
-"""Mounts under load for as long as wanted. Run it through scripts/soak, which sets everything up."""
+"""Keeps mounts under load. Run it with scripts/soak, which prepares the environment."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ import fffs
 TESTS = Path(__file__).parents[2] / "tests"
 MODES = {"pyfuse3": "off", "fastpath": "on"}
 DESCRIPTION = """A copy of Python's standard library and a few large files are packed and mounted twice, without and
-with the fast path. Meanwhile tar, find and readers at random use both mounts, and short-lived mounts of the same file
-come and go. Every byte is compared. Once a minute a line says what was done, and what each daemon costs.
+with the fast path. tar, find and random readers use both mounts while other mounts of the same file begin and end.
+Every byte is compared. Once a minute a line reports the work done, and the memory and descriptors of each daemon.
 
-The exit status is 1 when a byte was wrong, a call failed, a daemon ended or complained in its log, or its memory or
-descriptors were more than 2 % (or 1 MiB, 2 descriptors) above where they were after the warm-up, which is a fifth of
-the time."""
+The exit status is 1 if a byte was wrong, a call failed, a daemon ended or logged a problem, or if its memory or
+descriptors grew by more than 2 % (and 1 MiB, 2 descriptors) after the warm-up, which is a fifth of the time."""
 
 
 def main() -> int:
@@ -35,14 +34,14 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=0, metavar="N", help="how long to use the mounts")
     parser.add_argument(
-        "--examples", type=int, default=0, metavar="M", help="first compare random calls on mounts and plain folders"
+        "--examples", type=int, default=0, metavar="M", help="first compare M random call sequences with plain folders"
     )
     parser.add_argument(
-        "--reads", type=int, default=0, metavar="R", help="then read so often around each accident to a source"
+        "--reads", type=int, default=0, metavar="R", help="then read R times around each accident to a source"
     )
-    parser.add_argument("--source", type=Path, metavar="DIR", help="what to pack (default: the standard library)")
+    parser.add_argument("--source", type=Path, metavar="DIR", help="folder to pack (default: the standard library)")
     args = parser.parse_args()
-    # Also in the background of a script, and when it is told to end: the mounts are undone.
+    # Unmount at SIGTERM, and at SIGINT also as a background job of a script, where it is ignored by default.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     if not (args.minutes or args.examples or args.reads):
@@ -69,7 +68,7 @@ def run_tests(file: str, environment: dict[str, str]) -> bool:
 
 
 def make_source(folder: Path, given: Path | None) -> Path:
-    """The folder to pack: a copy, so that nothing changes it meanwhile."""
+    """Make the folder to pack: a copy, which does not change meanwhile, and large files."""
     source = given or Path(sysconfig.get_path("stdlib"))
     ignored = shutil.ignore_patterns("site-packages", "dist-packages", "__pycache__")
     shutil.copytree(source, folder, symlinks=True, ignore=None if given else ignored)
@@ -99,7 +98,7 @@ def soak(work: Path, given: Path | None, minutes: float) -> bool:
 
 
 def finish(watched: list[Watched], load: Load, minutes: float) -> None:
-    """Until the time is over, or something is wrong."""
+    """Wait until the time is over or a problem was found. Samples the daemons, and prints progress."""
     began = last = time.monotonic()
     while (now := time.monotonic()) < began + minutes * 60 and not load.failed():
         time.sleep(min(1.0, max(began + minutes * 60 - now, 0)))

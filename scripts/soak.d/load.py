@@ -1,4 +1,4 @@
-"""What uses the mounts: tar, find, readers at random, mounts that come and go; threads that compare every byte."""
+"""The load on the mounts: threads run tar, find, random reads and further mounts, and compare every byte."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUCKETS = 48
 
 
 class Load:
-    """Threads that use some mounts until they are stopped or one finds something wrong."""
+    """Threads that use some mounts until they are stopped or one of them finds a problem."""
 
     def __init__(self, work: Path, source: Path, watched: list[Watched]) -> None:
         self._work, self._source, self._watched = work, source, watched
@@ -65,7 +65,7 @@ class Load:
         return self._stopped.is_set()
 
     def stop(self) -> list[str]:
-        """The problems that were found."""
+        """Stop all threads. Returns the problems that they found."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()
@@ -76,13 +76,13 @@ class Load:
         return f"{done['tar']} tar, {done['find']} find, {done['reads']} reads, {done['mounts']} mounts"
 
     def latencies(self) -> dict[str, str]:
-        """Of opening, reading and closing a random file whose pages were forgotten, by mode."""
+        """Return, by mode, how long it took to open, read and close random files, most of them not cached."""
         return {
             mode: f"{sum(buckets)} random reads took " + ", ".join(f"p{p:g} {_percentile(buckets, p)}" for p in POINTS)
             for mode, buckets in self._latency.items()
         }
 
-    # ------------------------------------------------------------ what is done, over and over
+    # ------------------------------------------------------------ called in a loop by the threads
 
     def _use_tar(self, daemon: Watched) -> None:
         _expect(_tar(daemon.path) == self._tar, f"{daemon.mode}: tar found a difference")
@@ -103,7 +103,7 @@ class Load:
             self._done["reads"] += 1
 
     def _remount(self, daemon: Watched) -> None:
-        """A mount of its own, in the same mode, that lives for a moment; and from then on others read from the disk."""
+        """Make another mount in the same mode, read a file, unmount. The pack is dropped from the page cache before."""
         with open(self._work / "pack.ffr", "rb") as pack:
             os.posix_fadvise(pack.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         path, log = self._work / f"short {daemon.mode}", self._work / f"short {daemon.mode}.log"
@@ -113,7 +113,7 @@ class Load:
             name = random.Random(self._done["mounts"]).choice(list(self._files))
             _expect(_digest(path / name) == self._files[name], f"{daemon.mode}: {name} differs in a new mount")
         finally:
-            # Lazily: what another thread starts holds, between fork and exec, what is open here.
+            # Lazily, because a child of another thread holds our open files between fork and exec.
             fffs.mount.umount(path, lazy=True)
         _expect(not path.exists(), f"{path} was left behind")
         _expect(not complaints(log), "\n".join(complaints(log)))
@@ -135,7 +135,7 @@ def _listing(folder: Path) -> list[bytes]:
 
 
 def _tar(folder: Path) -> str:
-    """A digest of what tar reads: names, modes, times, links, contents; in one order."""
+    """Return a digest of the sorted output of tar: names, modes, times, links and contents."""
     command = ["tar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "-cf", "-", "-C", folder, "."]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -163,7 +163,7 @@ def _digest(path: Path, forget: bool = False) -> bytes:
 
 
 def _percentile(buckets: list[int], percent: float) -> str:
-    """The upper end of the power of two that it is in."""
+    """Return a percentile as the upper bound of its bucket, a power of two."""
     wanted = sum(buckets) * percent / 100
     for power, count in enumerate(buckets):
         wanted -= count

@@ -1,4 +1,4 @@
-"""A mount whose daemon is watched: its memory and descriptors, and what it logs."""
+"""A mount whose daemon is watched: its memory, descriptors and log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fffs.mount.options import parse
 
 HARMLESS = re.compile(r"\S+ \S+ INFO .*: (mounted .*|unmounted|SIG[A-Z]+|in use, unmounting lazily)")
 PAGE = os.sysconf("SC_PAGE_SIZE")
-# More than this above the warm daemon's is a leak: a share, and what is too little to tell from chance.
+# Growth beyond both of these is a leak: a share of the value after the warm-up, and an amount that may be chance.
 SHARE, MEMORY_SLACK, DESCRIPTOR_SLACK = 0.02, 1 << 20, 2
 
 
@@ -28,12 +28,12 @@ class Watched:
         self._descriptors: list[int] = []
 
     def sample(self, warm: bool) -> None:
-        """Only what a warm daemon costs is kept."""
+        """Record memory and descriptors. Earlier samples are dropped until the daemon is warm."""
         try:
             memory = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * PAGE
             descriptors = len(os.listdir(f"/proc/{self.pid}/fd"))
         except (FileNotFoundError, ProcessLookupError):
-            return  # it ended: that is a problem of its own
+            return  # the daemon ended, which ``end`` reports
         if not warm:
             self._memory.clear()
             self._descriptors.clear()
@@ -45,7 +45,7 @@ class Watched:
         return f"{self.mode} {memory / 2**20:.1f} MiB, {descriptors} descriptors"
 
     def end(self) -> list[str]:
-        """Unmount; what is wrong."""
+        """Unmount. Returns the problems."""
         alive = os.path.exists(f"/proc/{self.pid}")
         problems = [] if alive else [f"{self.mode}: its daemon ended"]
         fffs.mount.umount(self.path, lazy=True)
@@ -55,7 +55,7 @@ class Watched:
 
 
 def _growth(name: str, values: list[int], slack: int) -> list[str]:
-    """The medians of the first and the last quarter, which single samples do not sway."""
+    """Compare the medians of the first and the last quarter, on which single samples have no influence."""
     quarter = len(values) // 4
     if not quarter:
         return []
@@ -67,6 +67,6 @@ def _growth(name: str, values: list[int], slack: int) -> list[str]:
 
 
 def complaints(log: Path) -> list[str]:
-    """Lines of a daemon's log that are not those of every mount."""
+    """Return the lines of a daemon's log that a mount without problems does not have."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     return [f"{log.name}: {line}" for line in lines if not HARMLESS.fullmatch(line)]

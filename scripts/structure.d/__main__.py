@@ -1,4 +1,4 @@
-"""Counts what the structure of the code is measured by, and compares it with bounds.
+"""Counts properties of the structure of the code, and compares them with bounds.
 
 Usage: scripts/structure [--where | --check]
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-LONGEST_MODULE: Final = 300  # lines; a few may have more
+LONGEST_MODULE: Final = 300  # lines
 LONGEST_FUNCTION: Final = 30
 TITLES: Final = frozenset({"FFRecord", "TFRecord", "OFRecord", "Bag", "ffrecord", "tfrecord", "ofrecord", "bag"})
 
@@ -23,30 +23,30 @@ BOUNDS: Final = {
     "rooms and single modules": 28,
     "imports between them": 125,
 }
-"""What --check refuses more of."""
+"""--check fails if a number is larger."""
 
 SHARED_NAMES: Final = {
-    "class PackedFolder": "the data set of fffs.torch has the name that ffrecord's users know",
+    "class PackedFolder": "the data set of fffs.torch has the name that users of ffrecord know",
     "module ofrecord": "the public module of a format, and its row",
     "module tfrecord": "the public module of a format, and its row",
-    "module pack": "a command, and what it calls",
-    "module unpack": "a command, and what it calls",
-    "module verify": "a command, and what it calls",
+    "module pack": "a command, and the module that it calls",
+    "module unpack": "a command, and the module that it calls",
+    "module verify": "a command, and the module that it calls",
 }
-"""Names that two modules or classes have on purpose, and why."""
+"""Names that two modules or classes share intentionally, and why."""
 
 Finding = tuple[str, list[str]]
 
 
 class Module:
-    """A module of the product, by the name that it is imported as."""
+    """A module of the product. ``name`` is its full name for import."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name, self.path = name, path
         self.text = path.read_text()
         self.tree = ast.parse(self.text)
         parts = name.split(".")
-        # What a newcomer sees beside it: a folder of fffs/, mount/, or a single module.
+        # A folder of fffs/, mount/, or a single module.
         self.room = parts[1] if len(parts) > 1 else parts[0]
 
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -67,7 +67,7 @@ def load_modules() -> dict[str, Module]:
 
 
 def imports(module: Module, modules: dict[str, Module]) -> Iterator[tuple[str, ast.stmt]]:
-    """The modules of the product that it imports, in functions as well."""
+    """Yield the modules of the product that a module imports, also in functions, with the statements."""
     for node in ast.walk(module.tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -82,7 +82,7 @@ def imports(module: Module, modules: dict[str, Module]) -> Iterator[tuple[str, a
 
 
 def circles(graph: dict[str, set[str]]) -> list[str]:
-    """Each group of nodes that can all be reached from each other."""
+    """Return each group of nodes that can all be reached from each other."""
     reached: dict[str, set[str]] = {}
     for start in graph:
         seen: set[str] = set()
@@ -98,7 +98,7 @@ def circles(graph: dict[str, set[str]]) -> list[str]:
 
 
 def bare_descriptors(modules: Sequence[Module]) -> list[str]:
-    """Signatures that take an open file as a number together with what it is called."""
+    """Return the functions with parameters for both a descriptor and its path."""
     found = []
     for module in modules:
         if module.room in ("files", "base", "native"):
@@ -111,10 +111,10 @@ def bare_descriptors(modules: Sequence[Module]) -> list[str]:
 
 
 def compared_formats(modules: Sequence[Module]) -> list[str]:
-    """Comparisons with the name or title of a format."""
+    """Return the comparisons with the name or title of a format."""
     found = []
     for module in modules:
-        if module.room in ("formats", "compat"):  # compat names the package that it stands in for
+        if module.room in ("formats", "compat"):  # compat names the package that it replaces
             continue
         for node in ast.walk(module.tree):
             sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
@@ -126,7 +126,7 @@ def compared_formats(modules: Sequence[Module]) -> list[str]:
 
 
 def names_used_twice(modules: Sequence[Module]) -> list[str]:
-    """Names of modules, and of public classes, that more than one has."""
+    """Return the names that several modules, or several public classes, share."""
     users: defaultdict[str, list[str]] = defaultdict(list)
     for module in modules:
         if not module.path.stem.startswith("__"):
@@ -140,13 +140,13 @@ def names_used_twice(modules: Sequence[Module]) -> list[str]:
 
 
 def begin(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """The first line of its body, behind the docstring."""
+    """Return the first line of a function's body, after the docstring."""
     body = function.body[1:] if ast.get_docstring(function) and len(function.body) > 1 else function.body
     return body[0].lineno
 
 
 def findings(modules: dict[str, Module]) -> dict[str, list[str]]:
-    """What is counted, and where each is."""
+    """Return the places of each property."""
     every = list(modules.values())
     graph = {module.name: {name for name, _ in imports(module, modules)} for module in every}
     rooms: defaultdict[str, set[str]] = defaultdict(set)
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str]) -> int:
     broken = [what for what, bound in BOUNDS.items() if len(found[what]) > bound]
     if "--check" in arguments:
         for what in broken:
-            print(f"{what}: {len(found[what])}, and at most {BOUNDS[what]} may be", *found[what], sep="\n  ")
+            print(f"{what}: {len(found[what])}, more than the bound of {BOUNDS[what]}", *found[what], sep="\n  ")
         return 1 if broken else 0
     for what, places in found.items():
         print(f"{len(places):6}  {what}")

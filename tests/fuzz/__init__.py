@@ -1,1 +1,1 @@
-"""Fuzz targets for everything that parses bytes from a disk, their seeds, and files that must be refused."""
+"""Fuzz targets for the parsers of files and messages, their seeds, and files that must be refused."""

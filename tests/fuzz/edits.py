@@ -1,4 +1,4 @@
-"""Random edits of a target's seeds: what a few seconds of the default test run have in place of a fuzzer."""
+"""Random edits of a target's seeds, which the default test run uses for a few seconds instead of a fuzzer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 
 def random_edits(seeds: Iterable[bytes], seed: int, count: int) -> Iterator[bytes]:
-    """Inputs with one to three bytes changed, every other one also cut off; the same for the same seed."""
+    """Yield inputs with one to three bytes changed, every other one also truncated; the same for the same seed."""
     chance, inputs = random.Random(seed), list(seeds)
     for _ in range(count):
         data = bytearray(chance.choice(inputs))

@@ -1,6 +1,6 @@
-"""What must hold of any file of frames: the records that the format's definition finds, and an error behind them.
+"""Checks any file of frames: its records are those of the format's definition, and an error follows the last one.
 
-The fuzz targets and the tests of damaged files call this. What is right comes from the bytes, by struct.
+The fuzz targets and the tests of damaged files use it. Expected values come from the bytes, parsed by struct.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fffs.errors import FormatError, RecordError
 from fuzz import surface
 
 Row = tuple[int, int, int]
-"""Where data begins and ends, and its checksum (0 where the format has none)."""
+"""Begin, end and checksum of a record (0 if the format has none)."""
 
 
 def tf_frames(data: bytes) -> tuple[list[Row], int]:
-    """The records of a TFRecord file, and where the first frame begins that is none; or how long the file is."""
+    """Return the records of a TFRecord file, and the offset of the first bad frame, or of the end."""
     rows, at = [], 0
     while at + 12 <= len(data):
         (length,) = struct.unpack_from("<Q", data, at)
@@ -40,7 +40,7 @@ def tf_frames(data: bytes) -> tuple[list[Row], int]:
 
 
 def of_frames(data: bytes) -> tuple[list[Row], int]:
-    """The records of an OFRecord file, and where the first frame begins that is none; or how long the file is."""
+    """Return the records of an OFRecord file, and the offset of the first bad frame, or of the end."""
     rows, at = [], 0
     while at + 8 <= len(data):
         (length,) = struct.unpack_from("<q", data, at)
@@ -52,14 +52,14 @@ def of_frames(data: bytes) -> tuple[list[Row], int]:
 
 
 def table(index: RecordIndex) -> list[Row]:
-    """An index as rows."""
+    """Return an index as rows."""
     sums = [0] * len(index) if index.checksums is None else index.checksums.tolist()
     return list(zip(index.starts.tolist(), index.ends.tolist(), sums, strict=True))
 
 
 def check_file(form: Any, data: bytes, rows: list[Row], at: int) -> None:
-    """load_index accepts whole files and refuses others, naming the record and the offset; the rest is found all the
-    same. What is accepted is read.
+    """Check that load_index accepts good files, which are then read, and refuses others with the record and the offset,
+    and that partial_index finds the records before.
     """
     with surface.file_of(data) as path:
         with LocalFile.open(path) as file:
@@ -83,7 +83,7 @@ def check_file(form: Any, data: bytes, rows: list[Row], at: int) -> None:
 
 
 def check_records(form: Any, path: str, data: bytes, rows: list[Row]) -> None:
-    """Every way of reading a record of a whole file gives its bytes, or the error for a wrong checksum."""
+    """Check that each way of reading a record of a good file returns its bytes, or the error for a wrong checksum."""
     with FileReader(path, format="tfrecord" if form is tfrecord else "ofrecord") as reader:
         columns: Any = tuple(map(list, zip(*rows, strict=True))) or ([], [], [])
         surface.check_records(reader.store, data, columns, crc32c if form is tfrecord else lambda _: 0)
@@ -94,7 +94,7 @@ def check_records(form: Any, path: str, data: bytes, rows: list[Row]) -> None:
 
 
 def check_recognised(data: bytes) -> None:
-    """What is taken for a file of some format, whichever, has its records inside of the file; all else is refused."""
+    """Check that a file that is recognised as any format has its records inside the file or is refused."""
     with surface.file_of(data) as path, warnings.catch_warnings():
         warnings.simplefilter("ignore", LegacyFileWarning)
         try:
@@ -114,7 +114,7 @@ def check_recognised(data: bytes) -> None:
 
 
 def check_tfrecord(data: bytes) -> None:
-    """As above; what is compressed is refused before."""
+    """As ``check_file``; compressed files are refused before."""
     check_recognised(data)
     if tfrecord.compression(data[:12]) is None:
         check_file(tfrecord, data, *tf_frames(data))
@@ -129,6 +129,6 @@ def check_tfrecord(data: bytes) -> None:
 
 
 def check_ofrecord(data: bytes) -> None:
-    """As above."""
+    """As ``check_file``."""
     check_recognised(data)
     check_file(ofrecord, data, *of_frames(data))

@@ -1,7 +1,7 @@
-"""Fuzzes archives on their way into packed folders: out comes all that the archive holds, or nothing.
+"""Fuzzes archives as sources of packed folders: the pack has everything in the archive, or the archive is refused.
 
-Input: one byte (what the rest is; 4: read the result back, too), then the rest: a tar or zip file as it is, or a recipe
-for the members of a tar archive, which tarfile reads as well.
+Input: one byte (the kind of the rest; 4: also read the result back), then the rest: a tar or zip file, or a recipe for
+the members of a tar archive, which tarfile reads as well.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fuzz.cursor import Cursor
 
 TAR, ZIP, RECIPE, COMPRESSED = range(4)
 XZ, XZ_MEMORY = lzma.FORMAT_XZ, 64 << 20
-LARGEST = 8 << 20  # bytes that an archive may hold: more is only slow
+LARGEST = 8 << 20  # bytes in an archive; larger ones are only slow
 MEMBERS = 8
 NAMES = (b"a", b"b", b"a/b", b"a/b/c", b"./a", b"/b", b"a/", b"a//c", b"../a", b"a/..", b".", b"\xff", b"n" * 99, b"c")
 KINDS = (b"0", b"1", b"2", b"5", b"\0", b"7", b"3", b"6")
@@ -38,14 +38,14 @@ COMPRESS: tuple[Callable[[bytes], bytes], ...] = (gzip.compress, bz2.compress, l
 
 
 class _RefusedError(Exception):
-    """Nobody may pack this."""
+    """The archive must not be packed."""
 
 
 # ---------------------------------------------------------------- recipes
 
 
 def recipe(cursor: Cursor) -> bytes:
-    """An archive with right headers, and whatever members the input names."""
+    """Return an archive with right headers, and any members that the input names."""
     out = b""
     for _ in range(MEMBERS):
         if not cursor:
@@ -60,19 +60,19 @@ def recipe(cursor: Cursor) -> bytes:
             else:
                 out += tar_file(b"long", name + b"\0", kind=b"L")
             if kind == b"\0" and name[99:100] == b"/":
-                kind = b"0"  # tarfile would take what the header has of the name for that of a folder
+                kind = b"0"  # tarfile would take the rest of the header for the name of a folder
         out += tar_header(name[:100], len(content), kind, target[:100]) + padded(content)
     return out + END
 
 
-# ---------------------------------------------------------------- what tarfile finds
+# ---------------------------------------------------------------- the expected folder, by tarfile
 
 
-LEFT_OUT = object()  # in the place of a device or FIFO, and of what is linked to it
+LEFT_OUT = object()  # in place of a device or FIFO, and of links to it
 
 
 def expected(data: bytes) -> packs.Folder:
-    """The folder that the members make: files as bytes."""
+    """Return the folder that the members describe, with files as bytes."""
     root: packs.Folder = {}
     with tarfile.open(fileobj=io.BytesIO(data), encoding="utf-8", errors="surrogateescape") as archive:
         for member in archive:
@@ -96,7 +96,7 @@ def expected(data: bytes) -> packs.Folder:
 
 
 def without_left_out(folder: packs.Folder) -> packs.Folder:
-    """A folder without what was left out."""
+    """Return a folder without the members that are left out."""
     return {
         name: without_left_out(entry) if isinstance(entry, dict) else entry
         for name, entry in folder.items()
@@ -105,7 +105,7 @@ def without_left_out(folder: packs.Folder) -> packs.Folder:
 
 
 def parts_of(name: str) -> list[bytes]:
-    """The names in a path."""
+    """Return the names in a path."""
     parts = [part for part in name.encode("utf-8", "surrogateescape").split(b"/") if part not in (b"", b".")]
     if b".." in parts:
         raise _RefusedError
@@ -113,7 +113,7 @@ def parts_of(name: str) -> list[bytes]:
 
 
 def make_folder(root: packs.Folder, parts: list[bytes]) -> packs.Folder:
-    """The folder at a path, made if it is not there."""
+    """Return the folder at a path. Makes it if it is missing."""
     for part in parts:
         root = root.setdefault(part, {})
         if not isinstance(root, dict):
@@ -122,7 +122,7 @@ def make_folder(root: packs.Folder, parts: list[bytes]) -> packs.Folder:
 
 
 def find(root: packs.Folder, parts: list[bytes]) -> Any:
-    """The file or link that a hard link is another name of."""
+    """Return the file or link to which a hard link refers."""
     found: Any = root
     for part in parts:
         found = found.get(part) if isinstance(found, dict) else None
@@ -132,7 +132,7 @@ def find(root: packs.Folder, parts: list[bytes]) -> Any:
 
 
 def put(root: packs.Folder, parts: list[bytes], entry: Any) -> None:
-    """A file or link at a path, in place of what is there."""
+    """Put a file or link at a path, in place of an existing one."""
     if not parts:
         raise _RefusedError
     folder = make_folder(root, parts[:-1])
@@ -146,7 +146,7 @@ def put(root: packs.Folder, parts: list[bytes], entry: Any) -> None:
 
 
 def is_small(data: bytes) -> bool:
-    """Whether what an archive holds is worth the time."""
+    """Whether an archive is small enough to be packed in a short time."""
     for make in (lambda: zlib.decompressobj(31), bz2.BZ2Decompressor, lambda: lzma.LZMADecompressor(XZ, XZ_MEMORY)):
         try:
             if len(make().decompress(data, LARGEST)) >= LARGEST:
@@ -156,19 +156,19 @@ def is_small(data: bytes) -> bool:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return sum(info.file_size for info in archive.infolist()) < LARGEST
-    except Exception:  # what it raises is its own affair
+    except Exception:  # any exception of tarfile is allowed
         return True
 
 
 def pack(data: bytes, kind: str, verify: bool) -> packs.Folder | None:
-    """The packed folder that an archive becomes, files as bytes; None when it is refused."""
+    """Return the packed folder that an archive becomes, with files as bytes; None if it is refused."""
     folder = fuzz_bag.folder() / "archive"
     folder.mkdir(exist_ok=True)
     source, target = folder / "source", folder / "target.ffr"
     source.write_bytes(data)
     target.unlink(missing_ok=True)
     try:
-        with mock.patch.object(streams, "XZ_MEMORY", XZ_MEMORY):  # below what the fuzzer takes for too much
+        with mock.patch.object(streams, "XZ_MEMORY", XZ_MEMORY):  # below the limit of the fuzzer
             convert(source, target, from_=kind, jobs=1, verify=verify, warn=lambda line: None)
     except FffsError as error:
         assert str(source) in str(error), "does not say which archive"
@@ -180,7 +180,7 @@ def pack(data: bytes, kind: str, verify: bool) -> packs.Folder | None:
 
 
 def unpacked(target: Path) -> packs.Folder:
-    """What a packed folder holds, once it was found to be one that agrees with itself."""
+    """Return the content of a packed folder, after checking that it is consistent."""
     assert surface.check_file(target.read_bytes()) == "packed"
     with load_source([str(target)]) as source, PackedFolder(target) as folder:
         records = folder.reader.read(range(source.store.n))
@@ -188,7 +188,7 @@ def unpacked(target: Path) -> packs.Folder:
 
 
 def replaced(folder: packs.Folder, records: list[bytes]) -> packs.Folder:
-    """A folder with the bytes of records in place of their numbers."""
+    """Return a folder with the bytes of records instead of their numbers."""
 
     def content(entry: Any) -> Any:
         return records[entry] if isinstance(entry, int) else entry
@@ -199,7 +199,7 @@ def replaced(folder: packs.Folder, records: list[bytes]) -> packs.Folder:
 
 
 def check_recipe(data: bytes, compressed: bytes, verify: bool) -> None:
-    """A good archive becomes what tarfile says that it is, unless that must not be packed."""
+    """Check that a good archive becomes the folder that tarfile finds, unless it must not be packed."""
     found = pack(compressed, "tar", verify)
     try:
         right: packs.Folder | None = expected(data)
@@ -224,7 +224,7 @@ def one_input(data: bytes) -> None:
 
 
 def seeds() -> dict[str, bytes]:
-    """Archives of each kind, whole and damaged, and recipes."""
+    """Return archives of each kind, intact and damaged, and recipes."""
     chance = random.Random(20240616)
     found: dict[str, bytes] = {"tar-empty": bytes([TAR]) + END, "nothing": bytes([TAR])}
     for k in range(60):
@@ -243,10 +243,10 @@ def seeds() -> dict[str, bytes]:
 
 
 def zipped(chance: random.Random) -> bytes:
-    """A zip archive with some members."""
+    """Return a zip archive with some members."""
     out = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(out, "w") as archive:
-        warnings.simplefilter("ignore")  # names that are there more than once
+        warnings.simplefilter("ignore")  # duplicate names
         for _ in range(chance.randrange(4)):
             info = zipfile.ZipInfo(chance.choice(NAMES).decode("utf-8", "replace"))
             info.external_attr = chance.choice((0, 0o100644, 0o040755, 0o120777, 0o010644)) << 16

@@ -1,7 +1,7 @@
-"""Fuzzes Bags: accepted is what the format's definition accepts, with the same records, of a bagz what zstd finds.
+"""Fuzzes Bags: those that the format's definition accepts are accepted, with the same records, and zstd's of a bagz.
 
-Input: one byte (bits 0 and 1: the layout asked for, or none; 4: the table is a file of its own; 8: a .bagz), two bytes
-(how many of the rest are that file), then the files.
+Input: one byte (bits 0 and 1: the requested layout, or none; 4: the table is a separate file; 8: a .bagz), two bytes
+(the size of that file), then the files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIMIT = 1 << 20
 
 @functools.cache
 def folder() -> Path:
-    """A folder in memory, where that is possible, for this process."""
+    """Return a folder for this process, in memory if possible."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     made = tempfile.mkdtemp(prefix=f"fffs-fuzz-{os.getpid()}-", dir=memory)
     atexit.register(shutil.rmtree, made, ignore_errors=True)
@@ -39,11 +39,11 @@ def folder() -> Path:
 
 
 class NoBagError(Exception):
-    """The definition of the format says that this is no Bag."""
+    """The format's definition does not accept this Bag."""
 
 
 def bounds_of(data: bytes, table: bytes | None, layout: str | None, compressed: bool) -> list[int]:
-    """Where records begin and end, by the letter of the format."""
+    """Return the begins and ends of the records, as the format defines them."""
     if table is not None and layout in (None, "v3"):
         bounds = [0, *struct.unpack(f"<{len(table) // 8}Q", table[: len(table) // 8 * 8])]
     elif layout == "v3":
@@ -65,7 +65,7 @@ def bounds_of(data: bytes, table: bytes | None, layout: str | None, compressed: 
 
 
 def check_bag(data: bytes, table: bytes | None, layout: str | None, compressed: bool) -> None:
-    """A Bag of these bytes is refused, or has the records that the definition gives it."""
+    """Check that a Bag of these bytes is refused, or has the records of the definition."""
     path = folder() / f"x.bag{'z' * compressed}"
     beside = folder() / ("limits.x.bagz" if compressed else "x.idx")
     path.write_bytes(data)
@@ -88,7 +88,7 @@ def check_bag(data: bytes, table: bytes | None, layout: str | None, compressed: 
 
 
 def check_records(path: Path, data: bytes, bounds: list[int], layout: str | None, compressed: bool) -> None:
-    """Records are the bytes between their bounds, or an error when the file ends before."""
+    """Check that records are the bytes between their bounds, or an error if the file ends before."""
     try:
         reader = BagReader(path, layout, LIMIT)
     except Exception as error:
@@ -121,7 +121,7 @@ def check_records(path: Path, data: bytes, bounds: list[int], layout: str | None
 
 
 def content(data: bytes, start: int, end: int, compressed: bool) -> bytes | None:
-    """A record by the letter of the format: bytes, or one frame of zstd of no more than LIMIT; None for damage."""
+    """Return a record as the format defines it: bytes, or one frame of zstd of at most LIMIT; None if it is damaged."""
     if end > len(data):
         return None
     if not compressed or start == end:
@@ -144,7 +144,7 @@ def one_input(data: bytes) -> None:
 
 
 def seeds() -> dict[str, bytes]:
-    """What fuzzing begins with."""
+    """Return the seeds."""
     data, empty = b"hello" + b"world" + b"test", struct.pack("<Q", 0)
     starts, ends = struct.pack("<4Q", 0, 5, 10, 14), struct.pack("<3Q", 5, 10, 14)
     frame = bytes.fromhex("28b52ffd200529000068656c6c6f")
@@ -165,7 +165,7 @@ def seeds() -> dict[str, bytes]:
         found[f"begin-{end}"] = bytes([0, 0, 0]) + data + struct.pack("<4Q", 0, 5, 10, end)
     found["bagz"] = bytes([8, 0, 0]) + frame * 2 + struct.pack("<3Q", 14, 28, 28)
     found["bagz-limits"] = bytes([12, 16, 0]) + struct.pack("<2Q", 14, 28) + frame * 2
-    # Nine blocks that say: this byte, so many times.
+    # Nine blocks, each one byte that is repeated.
     blocks = b"".join((size << 3 | 2 | (size == 1)).to_bytes(3, "little") + b"x" for size in 8 * [LIMIT >> 3] + [1])
     larger = bytes.fromhex("28b52ffda0") + struct.pack("<I", LIMIT + 1) + blocks
     records = {"cut": frame[:-1], "followed": frame + b"x", "two": frame * 2, "none": b"x" * 14, "larger": larger}

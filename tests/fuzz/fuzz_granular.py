@@ -1,7 +1,7 @@
-"""Fuzzes data sets and blobs: rows are those that a model finds, or an error names one row or all of them.
+"""Fuzzes data sets and blobs: rows are those of a model, or an error names one row or the data set.
 
-Input: one byte (0: a data set; else: one decoder of the supplied ones, for the rest), then for a data set pieces with
-two bytes of length each: spec.json, refs.bag (none: v3), then k.bag, k.idx, s.bag, s.idx.
+Input: one byte (0: a data set; otherwise: a supplied decoder, for the rest), then for a data set pieces, each after its
+length in two bytes: spec.json, refs.bag (none: v3), then k.bag, k.idx, s.bag, s.idx.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ FILES = ("spec.json", "refs.bag", "k.bag", "k.idx", "s.bag", "s.idx")
 CODECS = sorted(decoders)
 IMAGES = ("jpeg", "jpg", "png")
 ROWS = 24
-codecs.LARGEST_IMAGE = 1 << 24  # below what the fuzzer takes for too much
+codecs.LARGEST_IMAGE = 1 << 24  # below the limit of the fuzzer
 
 
 def raw(blob: bytes, *_arguments: str) -> bytes:
-    """A decoder of every type."""
+    """Decode any type as bytes."""
     return blob
 
 
 def check_folder(pieces: list[bytes]) -> None:
-    """A data set of these files is refused, or each row is what the model says, or fails alone."""
+    """Check that a data set of these files is refused, or that each row equals that of the model or fails alone."""
     folder = fuzz_bag.folder() / "set"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -74,7 +74,7 @@ def check_folder(pieces: list[bytes]) -> None:
 
 
 class Model:
-    """The rows of a data set that was opened, by the letter of the format and by msgpack."""
+    """The expected rows of a data set that was opened, computed from the format's definition and msgpack."""
 
     def __init__(self, files: dict[str, bytes], spec: dict[str, str]) -> None:
         self.spec = spec
@@ -91,14 +91,14 @@ class Model:
             self.columns[key] = data, self._places(data, table, layout)
         self.rows = len(self.refs[1] if self.refs else next(iter(self.columns.values()))[1])
         self.sequences = {key: layout != "v3" and kind.endswith("[]") for key, kind in spec.items()}
-        # Names without arguments, and without the [].
+        # Names without arguments and without [].
         self.known = all(kind[: -2 * self.sequences[key] or None] in decoders for key, kind in spec.items())
 
     def _places(self, data: bytes, table: bytes | None, layout: str) -> list[tuple[int, int]]:
         return list(itertools.pairwise(fuzz_bag.bounds_of(data, table, layout, compressed=False)))
 
     def blob(self, key: str, number: int) -> bytes:
-        """Of a column; IndexError when it has no such one, or when that is cut."""
+        """Return a blob of a column. Raises IndexError if it does not exist or is truncated."""
         data, bounds = self.columns[key]
         if type(number) is not int or number < 0:
             raise TypeError
@@ -108,7 +108,7 @@ class Model:
         return data[start:end]
 
     def entries(self, k: int) -> list[Any]:
-        """What refs.bag says of a row."""
+        """Return the entries of a row in refs.bag."""
         if self.refs is None:
             return [k] * len(self.spec)
         data, bounds = self.refs
@@ -120,7 +120,7 @@ class Model:
         return found
 
     def row(self, k: int) -> dict[str, Any]:
-        """Raises when it is none, or when it is damaged."""
+        """Return a row. Raises if it does not exist or is damaged."""
         found: dict[str, Any] = {}
         for key, entry in zip(self.spec, self.entries(k), strict=True):
             if self.sequences[key]:
@@ -135,7 +135,7 @@ class Model:
         return found
 
     def must_read(self, k: int) -> bool:
-        """Whether a row is good, and written as granular writes it: empty sequences without a place."""
+        """Whether a row is good and encoded as granular does it: empty sequences have no position."""
         try:
             self.row(k)
         except (ValueError, IndexError, TypeError, msgpack.UnpackException):
@@ -146,8 +146,8 @@ class Model:
 
 
 def check_blob(name: str, blob: bytes) -> None:
-    """A decoder gives a value or a ValueError; the value has no more items than the blob has bytes, and what it is
-    encoded to gives itself.
+    """Check that a decoder returns a value or raises ValueError. The value must have no more items than the blob has
+    bytes, and must be equal after encoding and decoding.
     """
     try:
         value = decoders[name](blob)
@@ -166,7 +166,7 @@ def check_blob(name: str, blob: bytes) -> None:
 
 
 def check_refs(blob: bytes) -> None:
-    """A row of refs.bag that is taken is what msgpack would pack, but for the width of its numbers."""
+    """Check that an accepted row of refs.bag equals what msgpack packs, except for the width of numbers."""
     for sequences in itertools.product([False, True], repeat=2):
         try:
             row = refs.decode(blob, sequences)
@@ -198,7 +198,7 @@ def bag(*records: bytes) -> tuple[bytes, list[int]]:
 
 @functools.cache
 def seeds() -> dict[str, bytes]:
-    """What fuzzing begins with."""
+    """Return the seeds."""
 
     def folder(*pieces: bytes) -> bytes:
         return b"\0" + b"".join(struct.pack("<H", len(piece)) + piece for piece in pieces)

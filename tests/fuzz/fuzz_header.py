@@ -1,6 +1,6 @@
-"""Fuzzes the header of record files: accepted is what the format's definition accepts, with the same numbers.
+"""Fuzzes the header of record files: those that the format's definition accepts are accepted, with the same numbers.
 
-Input: one byte (1: compare the metadata's checksum; 2: it is made right first), then the file.
+Input: one byte (1: compare the checksum of the metadata; 2: correct it first), then the file.
 """
 
 from __future__ import annotations

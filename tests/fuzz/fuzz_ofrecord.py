@@ -1,7 +1,7 @@
-"""Fuzzes OFRecord files: frames and messages against slow models; cached indexes and sidecars: right, or not used.
+"""Fuzzes OFRecord files: frames and messages against slow models; cached indexes and sidecars are right or not used.
 
-Input: one byte (what the rest is), then the rest: a file; a recipe for frames; an OFRecord message; changes to an entry
-of the cache, or (8) to a checksum sidecar, whose own checksum is made right then when the byte says so (4).
+Input: one byte (the kind of the rest), then the rest: a file; a recipe for frames; an OFRecord message; changes to a
+cache entry, or (8) to a checksum sidecar, whose own checksum is corrected afterwards if the byte has 4.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CACHED = b"".join(of_frame(bytes([k])) for k in range(4))
 
 
 def recipe(cursor: Cursor) -> bytes:
-    """A file whose frames are right, but for what the input says."""
+    """Return a file whose frames are right, except for the changes in the input."""
     out = b""
     for _ in range(FRAMES):
         if not cursor:
@@ -41,21 +41,21 @@ def recipe(cursor: Cursor) -> bytes:
 
 
 def key_for(path: str) -> index_cache.Key:
-    """The key of a file, wherever it is."""
+    """Return the key of a file on any file system."""
     status = os.stat(path)
     times = status.st_mtime_ns, status.st_ctime_ns
     return index_cache.Key(bytes(range(16)), status.st_dev, status.st_ino, status.st_size, *times)
 
 
 def entry_for(path: str) -> bytes:
-    """A right entry for a file, without its checksum."""
+    """Return a right entry for a file, without its checksum."""
     ends = [end for _, end, _ in frames.of_frames(CACHED)[0]]
     head = index_cache.HEADER.pack(b"fffsSCAN", 2, 2, *key_for(path), len(ends), 0, 0)
     return head + struct.pack(f"<{len(ends)}q", *ends)
 
 
 def changed(right: bytes, cursor: Cursor, mended: bool) -> bytes:
-    """What ends with its checksum, changed at some places."""
+    """Change something that ends with its checksum at some places. mended: correct the checksum."""
     data = bytearray(right + struct.pack("<I", zlib.crc32(right)))
     while cursor:
         at, value, what = cursor.take(2), cursor.take(1), cursor.take(1)
@@ -71,7 +71,7 @@ def changed(right: bytes, cursor: Cursor, mended: bool) -> bytes:
 
 
 def check_sidecar(cursor: Cursor, mended: bool) -> None:
-    """A sidecar changed at some places is refused, unless only what it says of records is another: then that holds."""
+    """Check that a changed sidecar is refused, unless only checksums of records differ: then these are used."""
     rows = frames.of_frames(CACHED)[0]
     starts, ends = [row[0] for row in rows], [row[1] for row in rows]
     tied = zlib.crc32(struct.pack(f"<{2 * len(rows)}q", *starts, *ends))
@@ -99,8 +99,8 @@ def check_sidecar(cursor: Cursor, mended: bool) -> None:
 
 
 def check_entry(cursor: Cursor, mended: bool) -> None:
-    """An entry changed at some places gives the right index or none; or what is not damage but another answer, refused
-    where it can be known to be wrong.
+    """Check that a changed entry gives the right index or none. An entry with right checksums and other content must be
+    refused if the file shows that it is wrong.
     """
     with surface.file_of(CACHED) as path, surface.file_of(b"") as entry_path:
         right = entry_for(path)
@@ -117,7 +117,7 @@ def check_entry(cursor: Cursor, mended: bool) -> None:
             return
         with LocalFile.open(path) as file:
             index = scanned.cached_index(file, scanned.OFRECORD, len(CACHED), found)
-        if index is not None:  # so few frames are all compared with the file
+        if index is not None:  # all of so few frames are compared with the file
             rows = list(zip(index.starts.tolist(), index.ends.tolist(), strict=True))
             assert rows == [(start, end) for start, end, _ in frames.of_frames(CACHED)[0]]
 

@@ -1,7 +1,7 @@
-"""Fuzzes whole files, packed folders above all: what opens lists, reads and verifies by its bytes.
+"""Fuzzes whole files, mainly packed folders: the lists, records and verdicts of files that open agree with their bytes.
 
-Input: one byte (1: compare checksums; 2: those of records and metadata are made right first; 4: a trailer's too), then
-the file.
+Input: one byte (1: compare checksums; 2: correct those of records and metadata first; 4: also the trailer's), then the
+file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fuzzes messages as folders: the files of a mounted record are its features, none lost, under names that are safe.
+"""Fuzzes messages as folders: the files of a mounted record are all of its features, under safe names.
 
 Input: one byte (0: TFRecord, 1: OFRecord), then a message.
 """
@@ -22,13 +22,13 @@ NPY = b".npy"
 
 
 class _Shown:
-    """A row, read as somebody would who looks at its files."""
+    """A row, read as a user of its files does."""
 
     def __init__(self, row: Row, record: bytes) -> None:
         self._row, self._record = row, record
 
     def items(self, node: int) -> list[tuple[bytes, int]]:
-        """(name, node) of a folder's entries, once they were found to be names."""
+        """Return (name, node) of a folder's entries, after checking the names."""
         folder = self._row.nodes[node]
         assert isinstance(folder, RowFolder)
         for name, child in folder.nodes.items():
@@ -41,7 +41,7 @@ class _Shown:
         return list(folder.nodes.items())
 
     def content(self, node: int) -> bytes:
-        """The bytes of a file."""
+        """Return the bytes of a file."""
         file = self._row.nodes[node]
         assert isinstance(file, FileContent)
         assert not file.problem
@@ -51,7 +51,7 @@ class _Shown:
         return data
 
     def feature(self, name: bytes, node: int) -> tuple[bytes, Any]:
-        """The name without its ending, and a list as ``messages`` has it."""
+        """Return the name without its ending, and a list as in ``messages``."""
         if isinstance(self._row.nodes[node], RowFolder):
             items = self.items(node)
             assert [int(item) for item, _ in items] == list(range(len(items)))
@@ -62,13 +62,13 @@ class _Shown:
         return name, ("bytes", [self.content(node)])
 
     def features(self, node: int) -> dict[bytes, Any]:
-        """All that a folder holds, by the name of the file."""
+        """Return the features in a folder, by file name."""
         found = [self.feature(*item) for item in self.items(node)]
         assert len(dict(found)) == len(found)
         return dict(found)
 
     def lists(self, node: int) -> dict[bytes, Any]:
-        """Folders of features, by the name of the folder."""
+        """Return the folders of features, by folder name."""
         found = {}
         for name, child in self.items(node):
             rows = self.features(child)
@@ -78,7 +78,7 @@ class _Shown:
 
 
 def means(file: bytes, name: str) -> bool:
-    """Whether a file's name says that name, and no other."""
+    """Whether a file name is the encoding of this name and no other."""
     cut, tilde, digest = file.partition(b"%~")
     if tilde:
         return digest.decode() == hashlib.sha256(name.encode()).hexdigest()
@@ -98,7 +98,7 @@ def same(found: dict[bytes, Any], expected: dict[str, Any]) -> bool:
 
 
 def with_lists(value: Any) -> Any:
-    """A feature of no kind looks like an empty list of bytes."""
+    """Return a feature without a kind as an empty list of bytes, which looks the same."""
     if isinstance(value, list):
         return [with_lists(item) for item in value]
     return ("bytes", []) if value is None else value
@@ -107,13 +107,13 @@ def with_lists(value: Any) -> Any:
 def one_input(data: bytes) -> None:
     """Run the target on one input."""
     of, message = data[:1] == b"\1", data[1:]
-    folder = fuzz_bag.folder() / "rows"  # where no other target left a sidecar
+    folder = fuzz_bag.folder() / "rows"  # other targets may have left sidecars in their folder
     folder.mkdir(exist_ok=True)
     path = folder / ("part-0" if of else "x.tfrecord")
     path.write_bytes(of_frame(message) if of else tf_frame(message))
     with LocalFile.open(path) as file:
         if find_format(file).name == "ffrecord":
-            return  # there is no magic number in one, nor in the other
+            return  # neither format has a magic number
     expected: dict[str, Any] | None = None
     reason = ""
     try:
@@ -144,7 +144,7 @@ def one_input(data: bytes) -> None:
 
 
 def named(name: bytes, kind: int) -> bytes:
-    """A message with one feature, of one value."""
+    """Return a message with one feature of one value."""
     value = {1: b"\x0a\x01v", 2: b"\x0a\x04\0\0\x80?", 3: b"\x0a\x01\x07"}[kind]
     feature = bytes([8 * kind + 2, len(value)]) + value
     entry = b"\x0a" + varint(len(name)) + name + b"\x12" + bytes([len(feature)]) + feature
@@ -156,7 +156,7 @@ def varint(number: int) -> bytes:
 
 
 def seeds() -> dict[str, bytes]:
-    """Names that are hard to be files, and the golden messages, whole and damaged."""
+    """Return names that are difficult as file names, and the golden messages, intact and damaged."""
     chance = random.Random(20240617)
     hard = [b"", b".", b"..", b"../x", b"/", b"a/b", b"\0", b"%", b"%2E", b"%~", b"a.npy", b"a%2Enpy", b"\n", b"a"]
     hard += ["ü".encode() * 127, "ü".encode() * 128, b"n" * 251, b"n" * 252, b"n" * 256, b"%" * 90, b"%41"]

@@ -1,7 +1,7 @@
 """Fuzzes TFRecord files: frames, messages, index files and compressed files against slow models of each.
 
-Input: one byte (what the rest is), then the rest: a file; a recipe for frames; an Example; a SequenceExample; an index
-file; a compressed file; a file that is compressed first, then damaged.
+Input: one byte (the kind of the rest), then the rest: a file; a recipe for frames; an Example; a SequenceExample; an
+index file; a compressed file; a file that is compressed and then damaged.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fuzz.cursor import Cursor
 FILE, RECIPE, EXAMPLE, SEQUENCE, INDEX, COMPRESSED, DAMAGED = range(7)
 INDEXED = b"".join(tf_frame(bytes([k]) * k) for k in (0, 3, 200))
 LARGEST = 1 << 20
-FRAMES = 30  # of a recipe: the model is slow
+FRAMES = 30  # in a recipe, because the model is slow
 
 
 def recipe(cursor: Cursor) -> bytes:
-    """A file whose frames are right, but for what the input says."""
+    """Return a file whose frames are right, except for the changes in the input."""
     out = b""
     for _ in range(FRAMES):
         if not cursor:
@@ -47,7 +47,9 @@ def recipe(cursor: Cursor) -> bytes:
 
 
 def check_message(data: bytes, decode: Any, model: Any, plain: Any, encode: Any) -> None:
-    """What decodes by the specification decodes to the same, and again after it was encoded; else it is an error."""
+    """Check that a message that the specification accepts decodes to the same value, also after encoding, and that
+    others are an error.
+    """
     try:
         expected = model(data)
     except messages.BadMessageError:
@@ -62,7 +64,7 @@ def check_message(data: bytes, decode: Any, model: Any, plain: Any, encode: Any)
 
 
 def check_index_file(text: bytes) -> None:
-    """Accepted is what says the same as the frames, however its lines end."""
+    """Check that an index file is accepted if its lines equal the frames, with any line ends."""
     same = numbers(text.split(b"\n")) == [(0, 16), (16, 19), (35, 216)]
     with surface.file_of(INDEXED) as path, surface.file_of(text) as index_path:
         with FileReader(path, format="tfrecord") as reader:
@@ -75,7 +77,7 @@ def check_index_file(text: bytes) -> None:
 
 
 def numbers(lines: list[bytes]) -> list[tuple[int, int]] | None:
-    """What the lines of an index file say, or None when one says nothing; only the last may be empty."""
+    """Return the numbers in the lines of an index file, or None if a line has none; only the last may be empty."""
     if lines[-1] == b"":
         lines = lines[:-1]
     found = []
@@ -88,7 +90,7 @@ def numbers(lines: list[bytes]) -> list[tuple[int, int]] | None:
 
 
 def stream(path: str, **options: Any) -> tuple[list[Any], Exception | None]:
-    """The records of a file read in sequence, "bad" for those with a wrong checksum, and how it ended."""
+    """Return the records of a file in order, "bad" for those with a wrong checksum, and the error at the end."""
     found: list[Any] = []
     with tfrecord.read(path, max_record=LARGEST, **options) as records:
         while True:
@@ -106,7 +108,7 @@ def stream(path: str, **options: Any) -> tuple[list[Any], Exception | None]:
 
 
 def check_stream(data: bytes, plain: bytes) -> None:
-    """The records before the damage, and an error at it; all of them where there is none."""
+    """Check that the records before damage are returned and then an error is raised; all of them if there is none."""
     rows, at = frames.tf_frames(plain)
     expected = [plain[a:b] if crc32c(plain[a:b]) == crc else "bad" for a, b, crc in rows]
     with surface.file_of(data) as path:
@@ -120,7 +122,7 @@ def check_stream(data: bytes, plain: bytes) -> None:
 
 
 def inflated(data: bytes) -> bytes:
-    """As much as zlib gets out of a compressed file, however damaged."""
+    """Return all that zlib can decompress of a file, however damaged."""
     out = b""
     while data and len(out) < LARGEST:
         machine = zlib.decompressobj(47)
@@ -171,7 +173,7 @@ def one_input(data: bytes) -> None:
 
 
 def is_plain(data: bytes) -> bool:
-    """Whether a file is read as it is: it is not compressed, as far as its first bytes say."""
+    """Whether the first bytes of a file show that it is not compressed."""
     if len(data) >= 12 and data[8:12] == struct.pack("<I", masked(crc32c(data[:8]))):
         return True
     zlib_head = len(data) >= 2 and data[0] % 16 == 8 and data[0] < 128 and (data[0] * 256 + data[1]) % 31 == 0

@@ -1,6 +1,6 @@
-"""Fuzzes trailers whose checksums are right: what opens lists, reads and verifies by its arrays.
+"""Fuzzes trailers with right checksums: the lists, records and verdicts of files that open agree with the arrays.
 
-Input: which packed folder to begin with, then edits: what to change, where, how, and a number.
+Input: the packed folder to begin with, then edits: the array, the place, the kind of change, and a number.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def edit_array(trailer: Trailer, name: str, cursor: Cursor) -> None:
 
 
 def edit(pack: Pack, cursor: Cursor) -> None:
-    """Make one change to the trailer, or to a record or the pickle beside it."""
+    """Make one change to the trailer, to a record, or to the pickle."""
     trailer = pack.trailer
     assert trailer is not None
     what = cursor.take(1) % 32
@@ -67,7 +67,7 @@ def edit(pack: Pack, cursor: Cursor) -> None:
         at = cursor.take(2) % len(pack.pickle)
         pack.pickle = pack.pickle[:at] + bytes([cursor.take(1)]) + pack.pickle[at + 1 :]
     elif what == 31:
-        # Link counts as they should be: so that what lies behind them is reached.
+        # Set right link counts, to reach the checks after them.
         nodes = trailer.arrays["entry_nodes"].astype(np.int64)
         names = np.bincount(nodes[nodes < 1000], minlength=len(trailer.arrays["mode"]))[: len(trailer.arrays["mode"])]
         files = trailer.arrays["mode"] & 0o170000 != 0o040000
@@ -84,6 +84,6 @@ def one_input(data: bytes) -> None:
             edit(pack, cursor)
     try:
         file = pack.build()
-    except (ValueError, OverflowError):  # counts that no footer can hold
+    except (ValueError, OverflowError):  # counts that no footer can represent
         return
     surface.check_file(file)

@@ -1,10 +1,10 @@
-"""Makes the bad files. Each is small, and its name says what is wrong with it.
+"""Makes the bad files. Each is small, and its name describes the error.
 
-``python -m fuzz.make_bad FOLDER`` writes them there. Without a folder it writes ``bad.sha256``, the list of the files
-with their hashes, which shows when a change here makes other files.
+``python -m fuzz.make_bad FOLDER`` writes them. Without a folder it writes ``bad.sha256``, the list of the files with
+their hashes, which shows whether a change of this module changes files.
 
-``refused/`` cannot be opened with its names; ``reported/`` can, and verify says what is wrong. They are made from the
-golden files and from packed folders laid out like them, the same bytes every time.
+Files in ``refused/`` cannot be opened with their names; those in ``reported/`` can, and verify reports the error. They
+are made from the golden files and from similar packed folders, the same bytes every time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SMALL = packs.pack(packs.small()).build()
 
 
 def tables(data: bytes) -> tuple[int, list[int], list[int]]:
-    """(n, checksums, offsets) of a good file."""
+    """Return (n, checksums, offsets) of a good file."""
     (n,) = struct.unpack_from("<q", data, 4)
     return n, list(struct.unpack_from(f"<{n}I", data, 12)), list(struct.unpack_from(f"<{n}q", data, 12 + 4 * n))
 
@@ -149,7 +149,7 @@ def offsets_refused() -> Files:
 
 
 def strangers_refused() -> Files:
-    """Files of other kinds."""
+    """Yield files of other kinds."""
     kinds = {
         "gzip": b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03" + bytes(50),
         "html": b"<!DOCTYPE html><html><head><title>404 Not Found</title></head></html>\n",
@@ -189,7 +189,7 @@ def records_reported() -> Files:
         yield f"data-{name}-last-byte-cut-off", data[:-1]
         yield f"data-{name}-cut-after-the-header", data[:first]
     n, sums, offsets = tables(PART)
-    # The tables of one record less end earlier: their numbers are others.
+    # With one record less, the tables end earlier, so other numbers are read.
     yield "header-count-one-less", packs.with_checksums(changed(PART, 4, struct.pack("<q", n - 1)))
     for k in range(n):
         yield f"data-part-cut-inside-record-{k}", PART[: offsets[k] + 1]
@@ -226,13 +226,13 @@ def records_reported() -> Files:
 
 
 def flips(kind: str) -> Files:
-    """Single bits of packed folders, all checksums left as they were."""
+    """Yield packed folders with single flipped bits, and unchanged checksums."""
     chance = random.Random(1)
     for name, data in (("deep", DEEP), ("byte-names", BYTE_NAMES), ("small", SMALL)):
         _, _, offsets = tables(data)
         pickle = offsets[-1] + len(MAGIC)
         body = len(data) - len(Trailer.parse(data).encode()) if name == "small" else len(data)
-        # (part, from, to, what happens): without its magic it is plain records; a pickle beside a trailer is not read.
+        # (part, from, to, result). Without its magic a pack is plain records; a pickle beside a trailer is not read.
         parts = (
             ("header", 0, offsets[0], "refused"),
             ("files", offsets[0], offsets[-1], "reported"),
@@ -250,12 +250,12 @@ def flips(kind: str) -> Files:
 
 
 def with_pickle(pickle: bytes, records: int = 2) -> bytes:
-    """A packed folder with that pickle, as ffrecord lays it out."""
+    """Return a packed folder with that pickle, as ffrecord writes it."""
     return Pack([b"content %d" % k for k in range(records)], pickle).build()
 
 
 def one(value: bytes) -> bytes:
-    """A tree of one name with that value."""
+    """Return a tree of one name with that value."""
     return whole(dictionary(text("a") + value))
 
 
@@ -264,7 +264,7 @@ def named(name: str | bytes) -> bytes:
 
 
 def hostile_values() -> Iterator[tuple[str, bytes]]:
-    """What a pickle can hold beside numbers and folders, each as pickled. Some would run code."""
+    """Yield values that a pickle can hold instead of numbers and folders, pickled. Some would run code."""
     system = b"cposix\nsystem\n"
     command = b"X\x04\x00\x00\x00true"
     yield "global-os-system", system
@@ -332,8 +332,8 @@ def hostile_values() -> Iterator[tuple[str, bytes]]:
     yield "opcode-255", b"\xff"
     yield "negative", b"J\xff\xff\xff\xff"
     yield "negative-long", b"\x8a\x01\xff"
-    yield "record-2", number(2)  # the tree itself: it is no file
-    yield "record-3", number(3)  # beyond all records
+    yield "record-2", number(2)  # the tree itself, which is not a file
+    yield "record-3", number(3)  # after all records
     yield "record-255", number(255)
     yield "record-65535", b"M\xff\xff"
     yield "record-greatest-32-bits", b"J\xff\xff\xff\x7f"
@@ -342,7 +342,7 @@ def hostile_values() -> Iterator[tuple[str, bytes]]:
 
 
 def hostile_names() -> Iterator[tuple[str, bytes]]:
-    """Names that no directory can hold, as UTF-8, right or wrong."""
+    """Yield invalid file names, as UTF-8, valid or not."""
     yield "empty", b""
     yield "dot", b"."
     yield "dot-dot", b".."
@@ -377,7 +377,7 @@ def hostile_names() -> Iterator[tuple[str, bytes]]:
 
 
 def structures() -> Iterator[tuple[str, bytes]]:
-    """Pickles that are no tree, or no pickle."""
+    """Yield pickles that are not a tree, or not a pickle."""
     inner = dictionary(text("b") + number(1))
     memoised = b"q\x05"
     yield "empty", b""
@@ -441,19 +441,19 @@ def structures() -> Iterator[tuple[str, bytes]]:
 
 
 def nested(depth: int, name: bytes) -> bytes:
-    """The pickle of a file at the end of so many nested folders."""
+    """Return the pickle of a file in this many nested folders."""
     down = text(name) + b"h\x00)R("
     return PROTO + ORDERED_DICT + b"q\x00)R(" + down * depth + text(name) + number(0) + b"u" * (depth + 1) + STOP
 
 
 def bombs() -> Iterator[tuple[str, bytes]]:
-    """Pickles that are small, and would be large when run."""
+    """Yield small pickles that would need much memory when run."""
     yield "marks", PROTO + NEW + b"(" * 60_000 + STOP
     yield "tuples", PROTO + NEW + b")" * 60_000 + STOP
     yield "memo", PROTO + NEW + b"\x94" * 60_000
     yield "folders-without-place", PROTO + ORDERED_DICT + b"q\x00" + b"h\x00)R" * 10_000 + STOP
     yield "folders-as-items", PROTO + NEW + b"(" + (b"\x8c\x01a" + ORDERED_DICT + b")R") * 1000 + b"u" + STOP
-    # One name of 255 bytes, used again and again at the cost of seven bytes.
+    # One name of 255 bytes, repeated for seven bytes each.
     level = PROTO + ORDERED_DICT + b"q\x00)R(" + text("n" * 255) + b"q\x01K\x00"
     for k in range(6000):
         level += b"\x8c\x02" + bytes([97 + k % 26, 97 + k // 26 % 26]) + b"h\x00)R(h\x01K\x00u"
@@ -525,7 +525,7 @@ def exchange(name: str, a: int, b: int) -> Change:
 
 
 def later_names(by: int) -> Change:
-    """Let the first name be so many bytes longer, and all others begin later."""
+    """Make the first name longer by this many bytes, so that all others begin later."""
 
     def change(trailer: Trailer) -> None:
         trailer.arrays["name_offsets"][1:] += np.uint32(by)
@@ -534,7 +534,7 @@ def later_names(by: int) -> Change:
 
 
 def claim(**lies: Any) -> Change:
-    """Let a field of the footer lie."""
+    """Set fields of the footer to wrong values."""
 
     def change(trailer: Trailer) -> None:
         for name, value in lies.items():
@@ -555,7 +555,7 @@ def every(*changes: Change) -> Change:
 
 
 def trailer_changes() -> Iterator[tuple[str, Change]]:
-    """Changes to the trailer of ``packs.small()`` after which it is none."""
+    """Yield changes to the trailer of ``packs.small()`` that make it invalid."""
     good = Trailer.parse(SMALL)
     arrays = good.arrays
     nodes, entries, names = len(arrays["mode"]), len(arrays["entry_nodes"]), len(arrays["names"])
@@ -564,7 +564,7 @@ def trailer_changes() -> Iterator[tuple[str, Change]]:
     folders = [k for k, kind in enumerate(kinds) if kind == stat.S_IFDIR]
     folder, inner = folders[1], folders[2]
     huge = {"2-to-31": 2**31, "2-to-32-less-1": 2**32 - 1}
-    # Where the root's entries lie, and the name of its first.
+    # The position of the root's entries, and of the name of the first.
     top = int(arrays["count"][0])
     offsets = arrays["name_offsets"].tolist()
 
@@ -579,7 +579,7 @@ def trailer_changes() -> Iterator[tuple[str, Change]]:
             "2-to-63": 2**63,
             "greatest": 2**64 - 1,
         }.items():
-            # One byte of targets more is one of the zeros after them.
+            # One more byte of targets is one of the zeros after them.
             if 0 <= lie != value and (name, how) != ("targets", "one-more"):
                 yield f"count-of-{name}-{how}", claim(**{name: lie})
     size = len(good.encode()) - FOOTER.size
@@ -691,7 +691,7 @@ def trailer_changes() -> Iterator[tuple[str, Change]]:
     yield "names-offsets-descend", lambda t: t.arrays.update(name_offsets=t.arrays["name_offsets"][::-1].copy())
     yield "name-of-256-bytes", every(insert("names", 1, *[97] * 255), later_names(255))
     for name, byte in (("slash", 47), ("nul", 0), ("dot", 46)):
-        yield f"name-is-{name}", put("names", 0, byte)  # the root's first one has one byte
+        yield f"name-is-{name}", put("names", 0, byte)  # the root's first name has one byte
         if byte != 46:
             yield f"name-with-{name}", put("names", offsets[1] + 1, byte)
             yield f"last-name-ends-in-{name}", put("names", names - 1, byte)
@@ -703,7 +703,7 @@ def trailer_changes() -> Iterator[tuple[str, Change]]:
     yield "names-below-not-sorted", put("names", offsets[first_below], 255)
     yield "entries-of-two-folders-exchanged", exchange("entry_nodes", top, entries - 1)
 
-    # Block checksums: no record here is larger than a block.
+    # Block checksums, although no record here is larger than a block.
     yield (
         "block-table-of-a-small-record",
         every(insert("big_records", 0, 0), insert("big_first_blocks", 1, 1), insert("block_checksums", 0, 1)),
@@ -718,7 +718,7 @@ def trailer_changes() -> Iterator[tuple[str, Change]]:
 
 
 def repeat_name(trailer: Trailer, entry: int) -> None:
-    """Give the entry after this one the same name."""
+    """Give the next entry the same name."""
     offsets, names = trailer.arrays["name_offsets"].tolist(), trailer.arrays["names"]
     begin, middle, end = offsets[entry : entry + 3]
     trailer.arrays["names"] = np.concatenate([names[:middle], names[begin:middle], names[end:]])
@@ -727,7 +727,7 @@ def repeat_name(trailer: Trailer, entry: int) -> None:
 
 
 def circle(above: list[int]) -> Pack:
-    """An empty folder, and beside it folders that contain each other; above[k] is what folder k + 1 is in."""
+    """Return an empty folder, and folders that contain each other: above[k] is the parent of folder k + 1."""
     pack, count = packs.pack({}), len(above)
     assert pack.trailer is not None
     below = [above.index(k + 1) + 1 for k in range(count)]
@@ -762,7 +762,7 @@ def trailers_refused() -> Files:
     yield "trailer-of-nothing-root-is-a-file", pack.build()
     good = packs.pack(packs.small())
     assert good.trailer is not None
-    # The footer promises a body that begins before the last record: the files' bytes are no tree.
+    # The size in the footer puts the beginning of the body before the last record, into the bytes of files.
     body = good.trailer.encode()
     footer = bytearray(body[-FOOTER.size :])
     struct.pack_into("<I", footer, FOOTER.size - 4, zlib.crc32(footer[:-4]))
@@ -771,7 +771,7 @@ def trailers_refused() -> Files:
 
 
 def packed_refused() -> Files:
-    """Packed folders that are longer or shorter than they were: the last record's checksum is wrong."""
+    """Yield packed folders that were extended or truncated, so that the checksum of the last record is wrong."""
     *_, last = tables(SMALL)[2]
     for size in (last + len(MAGIC), last + 30, len(SMALL) - FOOTER.size, len(SMALL) - 1):
         yield f"packed-cut-at-{size}", SMALL[:size]
@@ -780,7 +780,7 @@ def packed_refused() -> Files:
 
 
 def trees_reported() -> Files:
-    """Packed folders in which ffrecord and fffs see different trees."""
+    """Yield packed folders in which ffrecord and fffs see different trees."""
     folder = packs.small()
     tree, records = packs.numbered(folder)
 
@@ -813,14 +813,14 @@ def trees_reported() -> Files:
         changes(changed_trailer)
         yield f"trees-differ-trailer-{name}", Pack(records, good.pickle, changed_trailer).build()
     _, _, offsets = tables(SMALL)
-    for size in (offsets[1], offsets[-1] - 1, offsets[-1], offsets[-1] + 5):  # without magic: plain records
+    for size in (offsets[1], offsets[-1] - 1, offsets[-1], offsets[-1] + 5):  # plain records, because the magic is lost
         yield f"packed-cut-at-{size}", SMALL[:size]
-    yield "packed-itself-appended", SMALL + SMALL  # ends with a good trailer
+    yield "packed-itself-appended", SMALL + SMALL  # ends with a valid trailer
     yield from storms()
 
 
 def storms() -> Files:
-    """Trees in which following links costs more than their size lets expect; and ffrecord sees nothing of them."""
+    """Yield trees in which following links costs much more than their size suggests. ffrecord sees nothing of them."""
     detour = b"d/../" * 810
     folder: packs.Folder = {b"d": {}, b"end": b"x"}
     folder |= {b"link%d" % k: packs.Link(detour + b"link%d" % (k + 1)) for k in range(4)}
@@ -834,7 +834,7 @@ def storms() -> Files:
     yield "links-in-a-circle", Pack(records, packs.pickled({b"x": {}}), packs.trailer(tree, records)).build()
 
 
-# ---------------------------------------------------------------- all of them
+# ---------------------------------------------------------------- all bad files
 
 
 def refused() -> Files:
@@ -854,7 +854,7 @@ def reported() -> Files:
 
 
 def bad_files() -> dict[str, bytes]:
-    """Path below the folder -> content."""
+    """Return path below the folder -> content."""
     files: dict[str, bytes] = {}
     for kind, made in (("refused", refused()), ("reported", reported())):
         for name, data in made:
@@ -865,7 +865,7 @@ def bad_files() -> dict[str, bytes]:
 
 
 def hashes(files: dict[str, bytes]) -> str:
-    """The files as sha256sum(1) lists them."""
+    """Return the list of files as sha256sum(1) prints it."""
     return "".join(f"{hashlib.sha256(data).hexdigest()}  {path}\n" for path, data in sorted(files.items()))
 
 

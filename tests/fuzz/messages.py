@@ -1,4 +1,4 @@
-"""Messages of names and lists, decoded by the letter of protobuf's specification: slow, and nothing of fffs."""
+"""A slow decoder of messages of names and lists, which follows protobuf's specification and does not use fffs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ OFRECORD = {1: "bytes", 2: "<f", 3: "<d", 4: "<i", 5: "<q"}
 
 
 class BadMessageError(Exception):
-    """The specification says that this is no message."""
+    """The message is invalid by the specification."""
 
 
 def varint(data: bytes) -> tuple[int, bytes]:
-    """The first number of data, and the rest."""
+    """Return the first number of data, and the rest."""
     for length in range(1, 11):
         if length > len(data):
             raise BadMessageError("cut")
@@ -25,7 +25,7 @@ def varint(data: bytes) -> tuple[int, bytes]:
 
 
 def fields(data: bytes) -> list[tuple[int, int, Any]]:
-    """(number, wire type, value) of each field."""
+    """Return (number, wire type, value) of each field."""
     found = []
     while data:
         tag, data = varint(data)
@@ -49,7 +49,7 @@ def fields(data: bytes) -> list[tuple[int, int, Any]]:
 
 
 def merged(data: bytes, number: int) -> bytes:
-    """All submessages of that number: merging them is putting them one after another, when each is whole."""
+    """Return all submessages of that number, merged: complete ones are merged by joining them."""
     pieces = [value for n, wire, value in fields(data) if (n, wire) == (number, 2)]
     for piece in pieces:
         fields(piece)
@@ -57,7 +57,7 @@ def merged(data: bytes, number: int) -> bytes:
 
 
 def mapping(data: bytes) -> list[tuple[str, bytes]]:
-    """The entries of the map in field 1."""
+    """Return the entries of the map in field 1."""
     entries = []
     for n, wire, value in fields(data):
         if (n, wire) == (1, 2):
@@ -70,7 +70,7 @@ def mapping(data: bytes) -> list[tuple[str, bytes]]:
 
 
 def numbers(data: bytes, code: str) -> list[Any]:
-    """The numbers of a list, packed or not."""
+    """Return the numbers of a list, packed or not."""
     wire_of_one = {"<f": 5, "<d": 1}.get(code, 0)
     found = []
     for n, wire, value in fields(data):
@@ -93,7 +93,7 @@ def numbers(data: bytes, code: str) -> list[Any]:
 
 
 def feature(data: bytes, kinds: dict[int, str]) -> Any:
-    """(kind, its items as bytes), or None."""
+    """Return (kind, its items as bytes), or None."""
     current, content = 0, b""
     for n, wire, value in fields(data):
         if wire == 2 and n in kinds:
@@ -101,12 +101,12 @@ def feature(data: bytes, kinds: dict[int, str]) -> Any:
                 checked(content, current, kinds)
                 current, content = n, b""
             content += value
-            fields(value)  # each piece must be a message by itself
+            fields(value)  # each piece must be a message of its own
     return checked(content, current, kinds)
 
 
 def checked(content: bytes, number: int, kinds: dict[int, str]) -> Any:
-    """A list's items as bytes."""
+    """Return the items of a list as bytes."""
     if not number:
         return None
     if kinds[number] == "bytes":
@@ -134,13 +134,13 @@ def ofrecord(data: bytes) -> dict[str, Any]:
     return features(data, OFRECORD)
 
 
-# ---------------------------------------------------------------- what fffs returns, in the same words
+# ---------------------------------------------------------------- results of fffs, in the same form
 
 CODES = {"float32": "<f", "float64": "<d", "int32": "<i", "int64": "<q"}
 
 
 def plain(value: Any) -> Any:
-    """A decoded list, or a dictionary of them, as above."""
+    """Return a decoded list, or a dictionary of them, in the form above."""
     if value is None:
         return None
     if isinstance(value, dict):
@@ -153,6 +153,6 @@ def plain(value: Any) -> Any:
 
 
 def plain_sequence(value: dict[str, Any]) -> dict[str, Any]:
-    """A decoded SequenceExample as above: there lists of lists may be empty."""
+    """Return a decoded SequenceExample in the form above: lists of lists may be empty in it."""
     lists = {name: [plain(item) for item in items] for name, items in value["feature_lists"].items()}
     return {"context": plain(value["context"]), "feature_lists": lists}

@@ -1,4 +1,4 @@
-"""Packed folders laid out by the letter of FORMATS.md, without fffs: what seeds and bad files are made from."""
+"""Packed folders, encoded as FORMATS.md defines them, without fffs; for seeds and bad files."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Link:
 
 @dataclass(frozen=True)
 class Same:
-    """A further name of the file at a path."""
+    """A hard link to the file at a path."""
 
     path: bytes
 
 
-# Names to contents (bytes, or a record's number in a tree without contents), folders and links.
+# Names -> contents (bytes, or a record number in a tree without contents), folders and links.
 Folder = dict[bytes, Any]
 
 
 def follow(folder: Folder, path: bytes) -> Any:
-    """What a path leads to inside a folder, links followed; None where there is nothing."""
+    """Return the target of a path inside a folder, following links; None if it does not exist."""
     trail: list[Any] = [folder]
     parts = [(part, False) for part in reversed(path.split(b"/"))]
     links = steps = 0
@@ -68,9 +68,9 @@ def follow(folder: Folder, path: bytes) -> Any:
 
 
 def flat(folder: Folder, root: Folder | None = None) -> Iterator[tuple[bytes, Any]]:
-    """(path, value) of everything in a folder, depth first, names by their bytes.
+    """Yield (path, value) of everything in a folder, depth first, names sorted by bytes.
 
-    root: leave out what ffrecord does not see, and give links to files as what they lead to inside root.
+    root: omit entries that ffrecord does not see, and replace links to files by their targets inside root.
     """
     stack = [(b"", iter(sorted(folder.items())))]
     while stack:
@@ -88,7 +88,7 @@ def flat(folder: Folder, root: Folder | None = None) -> Iterator[tuple[bytes, An
             stack.pop()
 
 
-# ---------------------------------------------------------------- the tree as ffrecord has it
+# ---------------------------------------------------------------- the tree for ffrecord
 
 
 def _text(name: bytes) -> bytes:
@@ -103,7 +103,7 @@ def _number(value: int) -> bytes:
 
 
 def pickled(folder: Folder) -> bytes:
-    """The pickle of a tree of record numbers as fffs writes it: protocol 2, no memo but for the constructor."""
+    """Return the pickle of a tree of record numbers as fffs writes it: protocol 2, memo only for the constructor."""
     out = b"\x80\x02ccollections\nOrderedDict\nq\x00)R("
     depth = 1
     for path, value in flat(folder, folder):
@@ -119,7 +119,7 @@ def pickled(folder: Folder) -> bytes:
 
 
 def unpickled(pickle: bytes) -> dict[bytes, int | None]:
-    """Path -> record number, and None for a folder: what Python makes of a pickle."""
+    """Return path -> record number, and None for a folder, as Python unpickles it."""
     found: dict[bytes, int | None] = {}
     stack = [(b"", unpickle(pickle))]
     while stack:
@@ -132,7 +132,7 @@ def unpickled(pickle: bytes) -> dict[bytes, int | None]:
     return found
 
 
-# ---------------------------------------------------------------- the tree as fffs has it
+# ---------------------------------------------------------------- the tree for fffs
 
 
 @dataclass
@@ -146,7 +146,7 @@ class _Node:
 
 @dataclass
 class _Layout:
-    """The arrays of a trailer while they grow: nodes breadth first."""
+    """Collects the arrays of a trailer, nodes breadth first."""
 
     nodes: list[_Node] = field(default_factory=lambda: [_Node(stat.S_IFDIR | 0o755, nlink=2)])
     entries: list[tuple[bytes, int]] = field(default_factory=list)
@@ -158,7 +158,7 @@ class _Layout:
         return len(self.nodes) - 1
 
     def add(self, parent: int, value: Any) -> int:
-        """The node of a value in a folder."""
+        """Add a value in a folder. Returns its node."""
         if isinstance(value, dict):
             self.nodes[parent].nlink += 1
             return self._add(_Node(stat.S_IFDIR | 0o755, parent=parent, nlink=2))
@@ -174,7 +174,7 @@ class _Layout:
 
 
 def trailer(folder: Folder, records: list[bytes]) -> Trailer:
-    """The trailer for a tree of record numbers."""
+    """Return the trailer of a tree of record numbers."""
     layout = _Layout()
     queue = [(0, folder)]
     for node, items in queue:
@@ -203,7 +203,7 @@ def trailer(folder: Folder, records: list[bytes]) -> Trailer:
 
 
 def numbered(folder: Folder) -> tuple[Folder, list[bytes]]:
-    """The tree of a folder with contents, with record numbers instead, and the records."""
+    """Replace the contents in a tree by record numbers. Returns the tree and the records."""
     records: list[bytes] = []
     numbers: dict[bytes, int] = {}
     for path, value in flat(folder):
@@ -227,7 +227,7 @@ def numbered(folder: Folder) -> tuple[Folder, list[bytes]]:
 
 
 def pack(folder: Folder, lossless: bool = True) -> Pack:
-    """A folder as fffs packs it; or with only the pickle, as ffrecord does."""
+    """Pack a folder as fffs does; or, not lossless, only with the pickle, as ffrecord does."""
     tree, records = numbered(folder)
     return Pack(records, pickled(tree), trailer(tree, records) if lossless else None)
 
@@ -236,7 +236,7 @@ def pack(folder: Folder, lossless: bool = True) -> Pack:
 
 
 def with_checksums(data: bytes, trailer_too: bool = False) -> bytes:
-    """A file with all checksums computed again, as far as its tables can be used; trailer_too: also in a trailer."""
+    """Return a file with right checksums, as far as its tables are usable; trailer_too: also in a trailer."""
     out = bytearray(data)
     if trailer_too and len(out) >= FOOTER.size:
         size = min(struct.unpack_from("<Q", out, len(out) - FOOTER.size + 16)[0], len(out) - FOOTER.size)
@@ -256,11 +256,11 @@ def with_checksums(data: bytes, trailer_too: bool = False) -> bytes:
     return bytes(out)
 
 
-# ---------------------------------------------------------------- folders to begin with
+# ---------------------------------------------------------------- folders for seeds
 
 
 def small() -> Folder:
-    """A bit of everything: nested and empty folders, links of all kinds, several names of a file, odd names."""
+    """Return a folder with a little of everything: nested and empty folders, all kinds of links, unusual names."""
     return {
         b"a": b"content of a",
         b"b.txt": b"bb" * 40,
@@ -281,12 +281,12 @@ def small() -> Folder:
 
 
 def flat_files(count: int) -> Folder:
-    """So many small files."""
+    """Return a folder of this many small files."""
     return {b"%04d" % k: b"file %d" % k for k in range(count)}
 
 
 def chain(depth: int, name: bytes = b"d", file: bytes = b"file") -> Folder:
-    """A file at the end of so many nested folders."""
+    """Return a file in this many nested folders."""
     folder: Folder = {file: b"at the bottom"}
     for _ in range(depth):
         folder = {name: folder}
@@ -294,5 +294,5 @@ def chain(depth: int, name: bytes = b"d", file: bytes = b"file") -> Folder:
 
 
 def long_path(length: int) -> Folder:
-    """A file whose path has 4095 or a few bytes more."""
+    """Return a file whose path has ``length`` bytes, about 4095."""
     return chain(31, b"d" * 131, b"f" * (length - 31 * 132))

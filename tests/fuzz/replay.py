@@ -1,6 +1,6 @@
-"""Opens bad files one after the other, in little memory, and says how each ended: python -m fuzz.replay FILE...
+"""Opens bad files one after the other in little memory, and reports each outcome: python -m fuzz.replay FILE...
 
-For each file a line of JSON when it begins and one when it ends: what ends the process is told by the last line.
+It prints a line of JSON before and after each file, so that the last line names a file that kills the process.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from inside import load_source, verify
 from fffs.errors import FffsError, FormatError
 from fuzz import surface
 
-SECONDS = 4  # of processor time, after which a file is given up
+SECONDS = 4  # processor time per file
 MEMORY = 256 << 20
-SURFACE_MAX = 100_000  # larger ones are not held against the model, which is slow
+SURFACE_MAX = 100_000  # larger files are not compared with the model, which is slow
 
 
 class TooSlowError(BaseException):
-    """A file took all the time it was given."""
+    """A file exceeded its processor time."""
 
 
 def status(field: str) -> int:
-    """A field of /proc/self/status, in bytes."""
+    """Return a field of /proc/self/status in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) << 10
@@ -37,7 +37,7 @@ def status(field: str) -> int:
 
 
 def opened(path: str) -> tuple[str, str]:
-    """("refused" or "reported", why) for a bad file."""
+    """Return ("refused" or "reported", why) for a bad file."""
     try:
         with load_source([path]) as source:
             bad = verify(source)
@@ -47,8 +47,8 @@ def opened(path: str) -> tuple[str, str]:
 
 
 def replay(path: str) -> dict[str, object]:
-    """How a file ended, its processor time in seconds, and the most memory that the process had."""
-    Path("/proc/self/clear_refs").write_text("5")  # forget the highest memory so far
+    """Return the outcome of a file, its processor time in seconds, and the peak memory of the process."""
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak of resident memory
     begin = time.process_time()
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
@@ -60,7 +60,7 @@ def replay(path: str) -> dict[str, object]:
 
 
 def compared(path: str) -> str:
-    """What is wrong with the answers that the file gives, checked and unchecked; nothing for a good reader."""
+    """Return what is wrong with the results for a file, with and without checksums; "" if all is right."""
     size = Path(path).stat().st_size
     for checked in (True, False):
         try:

@@ -8,11 +8,11 @@ import time
 
 import atheris
 
-SECONDS = 3  # of processor time, for an input of a few thousand bytes, sanitizers and models included
+SECONDS = 3  # processor time for an input of a few thousand bytes, including sanitizers and models
 
 
 class TooSlowError(Exception):
-    """An input took time out of proportion to it."""
+    """An input took a disproportionate time."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes what fuzzing begins with, made from the golden files: python -m fuzz.seeds TARGET FOLDER."""
+"""Writes the seeds of a fuzz target, made from the golden files: python -m fuzz.seeds TARGET FOLDER."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from golden_files import GOLDEN
 
 from fuzz import fuzz_archive, fuzz_bag, fuzz_granular, fuzz_rows, fuzz_trailer, make_bad, packs, seeds_frames
 
-LARGEST = 20_000  # golden files above this would only be slow
+LARGEST = 20_000  # larger golden files would only be slow
 
 Seeds = Iterator[tuple[str, bytes]]
 
 
 def golden_files() -> Seeds:
-    """The golden files that are small."""
+    """Yield the small golden files."""
     for name in GOLDEN.of_kind("records", "packed"):
         data = GOLDEN.bytes(name)
         if len(data) <= LARGEST:
@@ -28,7 +28,7 @@ def golden_files() -> Seeds:
 
 
 def golden_packs() -> Iterator[tuple[str, Pack]]:
-    """The golden packed folders, and others laid out like them."""
+    """Yield the golden packed folders and similar ones."""
     for name in GOLDEN.of_kind("packed"):
         yield name.replace("/", "-"), Pack.parse(GOLDEN.bytes(name))
     yield "small", packs.pack(packs.small())
@@ -37,7 +37,7 @@ def golden_packs() -> Iterator[tuple[str, Pack]]:
 
 
 def folder_of(pickle: bytes) -> packs.Folder:
-    """The tree of record numbers that a pickle holds."""
+    """Return the tree of record numbers in a pickle."""
     root: packs.Folder = {}
     for path, record in sorted(packs.unpickled(pickle).items()):
         *above, name = path.split(b"/")
@@ -49,7 +49,7 @@ def folder_of(pickle: bytes) -> packs.Folder:
 
 
 def trailer_of(pack: Pack) -> Trailer:
-    """A pack's trailer, or the one it would have."""
+    """Return the trailer of a pack, or the one that fits its pickle."""
     return pack.trailer or packs.trailer(folder_of(pack.pickle), pack.records)
 
 
@@ -85,7 +85,7 @@ def pickle() -> Seeds:
         b"\x8c\x0bcollections\x94\x8c\x0bOrderedDict\x94\x93\x94)R\x94(\x8c\x01a\x94K\x01\x8c\x01b\x94h\x02)R\x94"
     )
     yield "protocol-4", PROTO + memoised + b"(h\x04M\x00\x01h\x05\x8a\x01\x7fuu."
-    # What must be refused, and lies next to what must not.
+    # Invalid values that resemble valid ones.
     for name, value in make_bad.hostile_values():
         yield f"value-{name}", make_bad.one(value)
     for name, data in make_bad.hostile_names():
@@ -120,7 +120,7 @@ def tree() -> Seeds:
 
 
 def tree_arrays(trailer: Trailer, records: int) -> bytes:
-    """The arrays as tests/fuzz/c/tree.c takes them."""
+    """Encode the arrays as tests/fuzz/c/tree.c expects them."""
     counts = trailer.true_counts()
     sizes = (counts["nodes"], counts["entries"], counts["names"], counts["targets"], records)
     columns = list(DTYPES)[: list(DTYPES).index("targets") + 1]
@@ -128,7 +128,7 @@ def tree_arrays(trailer: Trailer, records: int) -> bytes:
 
 
 def tree_entries(trailer: Trailer, width: int) -> bytes:
-    """The entries as tests/fuzz/c/tree.c takes them, last ones first."""
+    """Encode the entries as tests/fuzz/c/tree.c expects them, last ones first."""
     arrays = {name: array.tolist() for name, array in trailer.arrays.items()}
     kinds = {0o040000: 0, 0o100000: 1, 0o120000: 2}
     out = len(arrays["mode"]).to_bytes(width, "little") + len(arrays["entry_nodes"]).to_bytes(width, "little")
@@ -149,18 +149,18 @@ def tree_entries(trailer: Trailer, width: int) -> bytes:
 
 
 def store() -> Seeds:
-    """Files and steps as tests/fuzz/c/store.c takes them."""
+    """Yield files and steps as tests/fuzz/c/store.c expects them."""
     none = b"\x00"  # a file without records
     three = b"\x03" + b"\x00\x7f" + b"\x00\x85" + b"\x08\x85\x00"  # 127 bytes, over a block, the same with a table
-    other = b"\x42" + b"\x00\x7f" + b"\x00\x85" + b"\x00\x85"  # the same with CRC-32C, and so without a table
-    inside = (5, 0x2000, 0x102000)  # a byte of each
+    other = b"\x42" + b"\x00\x7f" + b"\x00\x85" + b"\x00\x85"  # the same with CRC-32C, therefore without a table
+    inside = (5, 0x2000, 0x102000)  # a byte of each record
     read, damage, cut, mend, ask, time = 4, 0, 1, 2, 3, 7
     everything = bytes([196, 0, 0]) + bytes([240, 0, 0, 48]) + b"\x00"
     later = bytes([time | 16 << 3])  # 64 seconds
     for k, flags in itertools.product(range(3), range(4)):
         name, file = f"{k}-{flags}", (other if flags == 0 and k < 2 else three) + none + none
         reads = bytes([read | k << 3, 3, 240, 0, 48, 0, flags, read | k << 3, 0, 240, 1, 0, 16, flags])
-        # Damaged so that times show it, or not; twice is mended.
+        # Damage that changes the times, or not; applied twice, it is undone.
         seen, unseen = (bytes([damage, *inside[k].to_bytes(3, "little"), 1 | how]) for how in (0, 128))
         asked = bytes([ask | k << 3])
         yield f"reads-{name}", file + reads * 2 + asked
@@ -180,7 +180,7 @@ def store() -> Seeds:
 
 
 def fastpath() -> Seeds:
-    """Messages as tests/fuzz/c/fastpath.c takes them: its opcodes by their place in its table."""
+    """Yield messages as tests/fuzz/c/fastpath.c expects them; opcodes are positions in its table."""
     places = {"lookup": 0, "getattr": 1, "read": 2, "readdir": 3, "readdirplus": 4, "readlink": 5, "forget": 6}
     places |= {"interrupt": 8, "open": 9, "opendir": 10, "flush": 11, "getxattr": 12, "init": 13, "statfs": 14}
 

@@ -1,4 +1,4 @@
-"""What fuzzing TFRecord and OFRecord files begins with, made from the golden files."""
+"""Seeds for fuzzing TFRecord and OFRecord files, made from the golden files."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fuzz import fuzz_ofrecord as of
 from fuzz import fuzz_tfrecord as tf
 
 Seeds = Iterator[tuple[str, bytes]]
-LARGEST = 6000  # golden files above this would only be slow
+LARGEST = 6000  # larger golden files would only be slow
 
 
 def files(golden: FrameGolden) -> Seeds:
-    """The golden files that are small, and the damaged ones."""
+    """Yield the small golden files and the damaged ones."""
     for path in golden.single():
         if len(golden.bytes(path)) <= LARGEST:
             yield path.replace("/", "-"), golden.bytes(path)
@@ -25,7 +25,7 @@ def files(golden: FrameGolden) -> Seeds:
 
 
 def damaged_messages(message: bytes, chance: random.Random, count: int) -> Iterator[bytes]:
-    """Messages near a good one."""
+    """Yield messages that differ little from a good one."""
     for _ in range(count):
         data = bytearray(message)
         for _ in range(chance.randrange(1, 4)):
@@ -34,7 +34,7 @@ def damaged_messages(message: bytes, chance: random.Random, count: int) -> Itera
 
 
 def messages(golden: FrameGolden, content: dict[str, int]) -> Seeds:
-    """The golden messages, whole and damaged; content says which are what."""
+    """Yield the golden messages, intact and damaged. content: the first byte for each kind."""
     chance = random.Random(20240613)
     for path in golden.single():
         entry = golden.files[path]

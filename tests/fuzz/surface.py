@@ -1,6 +1,6 @@
-"""What must hold of any file, whatever it holds: an error of fffs.errors, or answers that agree with the bytes.
+"""Checks any file, whatever its content: it gives an error of fffs.errors, or results that agree with its bytes.
 
-The fuzz targets and the replay of bad files call this. What is right comes from the bytes, by struct, zlib and pickle.
+The fuzz targets and the replay of bad files use it. Expected values come from the bytes, by struct, zlib and pickle.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fffs import FileReader, LegacyFileWarning, PackedFolder
 from fffs.errors import ChecksumError, EntryNotFoundError, FffsError, FormatError, RecordError, TruncatedError
 from fuzz import packs
 
-SAMPLE = 24  # records and names that are looked at one by one
+SAMPLE = 24  # number of records and names that are checked one by one
 
 
 @contextlib.contextmanager
 def file_of(data: bytes) -> Iterator[str]:
-    """The path of a file in memory."""
+    """Yield the path of a file in memory."""
     fd = os.memfd_create("fuzz")
     try:
         os.write(fd, data)
@@ -39,7 +39,7 @@ def file_of(data: bytes) -> Iterator[str]:
 
 
 def sample(items: Sequence[Any]) -> list[Any]:
-    """All of a short list, the beginning and end of a long one."""
+    """Return all of a short list, or the beginning and the end of a long one."""
     return list(items) if len(items) <= SAMPLE else [*items[: SAMPLE // 2], *items[-SAMPLE // 2 :]]
 
 
@@ -47,11 +47,11 @@ def sample(items: Sequence[Any]) -> list[Any]:
 
 
 class NoRecordFileError(Exception):
-    """The definition of the format says that this is no record file."""
+    """The format's definition does not accept this record file."""
 
 
 def tables(data: bytes, checked: bool) -> tuple[list[int], list[int], list[int]]:
-    """(starts, ends, checksums) of the records, by the letter of the format."""
+    """Return (starts, ends, checksums) of the records, as the format defines them."""
     if len(data) < 12:
         raise NoRecordFileError("too short")
     crc, n = struct.unpack_from("<Iq", data)
@@ -69,7 +69,7 @@ def tables(data: bytes, checked: bool) -> tuple[list[int], list[int], list[int]]
 
 
 def check_index(data: bytes, checked: bool = True) -> None:
-    """load_index accepts what the format's definition does, with the same numbers, and refuses all else."""
+    """Check that load_index accepts what the definition of the format accepts, with the same numbers, and no more."""
     expected: tuple[list[int], list[int], list[int]] | None = None
     with contextlib.suppress(NoRecordFileError):
         expected = tables(data, checked)
@@ -100,14 +100,14 @@ Checksum = Callable[[bytes], int]
 
 
 def state(data: bytes, start: int, end: int, crc: int, checksum: Checksum = zlib.crc32) -> str:
-    """What is to be said of a record."""
+    """Return the expected state of a record."""
     if end > len(data) or start > len(data):
         return CUT
     return GOOD if checksum(data[start:end]) == crc else WRONG
 
 
 def outcome(call: Any) -> Any:
-    """Bytes that a read gave, or the kind of its error."""
+    """Return the bytes of a read, or the kind of its error."""
     try:
         return call().tobytes()
     except ChecksumError:
@@ -122,7 +122,7 @@ def check_records(
     expected: tuple[list[int], list[int], list[int]],
     checksum: Checksum = zlib.crc32,
 ) -> None:
-    """Every way of reading a record gives its bytes when they are good, and otherwise the error for what they are."""
+    """Check that each way of reading a record returns its bytes, or the error that its state requires."""
     rows = list(zip(*expected, strict=True))
     assert store.n == len(rows)
     states = [state(data, *row, checksum) for row in rows]
@@ -150,7 +150,7 @@ def check_records(
 
 
 def check_ranges(store: RecordStore, record: int, whole: bytes | str, length: int) -> None:
-    """Ranges of a record that is checked as a whole."""
+    """Check ranges of a record that is verified as a whole."""
     middle = min(length // 3, 2**40)
     for start, stop in ((middle, min(2 * middle + 1, middle + 2**20)), (0, 1), (length, length + 5)):
         got = outcome(lambda start=start, stop=stop: store.read_range(record, start, stop))
@@ -164,7 +164,7 @@ def check_ranges(store: RecordStore, record: int, whole: bytes | str, length: in
 
 
 def folder_of(tree: Tree) -> packs.Folder:
-    """A tree as nested dictionaries, each file as its record's number."""
+    """Return a tree as nested dictionaries, each file as the number of its record."""
     root: packs.Folder = {}
     stack = [(0, root)]
     while stack:
@@ -182,7 +182,7 @@ def folder_of(tree: Tree) -> packs.Folder:
 
 
 def check_names(folder: PackedFolder, root: packs.Folder) -> None:
-    """The names of a packed folder, listed and looked up, are those of its tree with links followed."""
+    """Check that the names of a packed folder, listed and looked up, are those of its tree, with links followed."""
     seen: dict[str, bool] = {}
     for path, value in packs.flat(root):
         target = packs.follow(root, path) if isinstance(value, packs.Link) else value
@@ -201,7 +201,7 @@ def check_names(folder: PackedFolder, root: packs.Folder) -> None:
 
 
 def check_files(folder: PackedFolder, root: packs.Folder, data: bytes, rows: list[tuple[int, int, int]]) -> None:
-    """A file's bytes are its record's."""
+    """Check that the bytes of a file are those of its record."""
     for path in sample(folder.list(recursive=True, list_dir=False)):
         record = packs.follow(root, os.fsencode(path))
         start, end, crc = rows[record]
@@ -214,7 +214,7 @@ def check_files(folder: PackedFolder, root: packs.Folder, data: bytes, rows: lis
 
 
 def view_of_ffrecord(root: packs.Folder) -> dict[bytes, int | None]:
-    """Path -> record, None for a folder: what ffrecord sees of a tree."""
+    """Return path -> record, None for a folder: what ffrecord sees of a tree."""
     return {path: None if isinstance(value, dict) else value for path, value in packs.flat(root, root)}
 
 
@@ -222,7 +222,7 @@ def view_of_ffrecord(root: packs.Folder) -> dict[bytes, int | None]:
 
 
 def check_verified(source: TreeView, data: bytes, rows: list[tuple[int, int, int]], root: packs.Folder | None) -> None:
-    """Verify reports the records that are bad, and a tree that ffrecord sees differently."""
+    """Check that verify reports the bad records, and a tree that ffrecord sees differently."""
     bad = verify(source)
     reported = {entry.number for entry in bad}
     wrong = {k for k, row in enumerate(rows) if state(data, *row) != GOOD}
@@ -237,7 +237,7 @@ def check_verified(source: TreeView, data: bytes, rows: list[tuple[int, int, int
 
 
 def check_pickle(source: TreeView, data: bytes, rows: list[tuple[int, int, int]], root: packs.Folder) -> None:
-    """A tree that comes from the pickle is what Python makes of it."""
+    """Check that a tree from the pickle equals what Python unpickles."""
     if source.store.files[0].index.blocks is None:
         try:
             expected = packs.unpickled(data[rows[-1][0] + len(MAGIC) :])
@@ -247,7 +247,7 @@ def check_pickle(source: TreeView, data: bytes, rows: list[tuple[int, int, int]]
 
 
 def check_file(data: bytes, checked: bool = True) -> str:
-    """Everything above, for a whole file. Gives the error's name, or the layout it opened as."""
+    """Run all checks above on a file. Returns the name of the error, or the layout as which it was opened."""
     with file_of(data) as path, warnings.catch_warnings():
         warnings.simplefilter("ignore", LegacyFileWarning)
         try:

@@ -1,4 +1,4 @@
-/* Fuzzes the fast path: any messages from a kernel, answered directly and over a socket pair alike, in bounds, none lost.
+/* Fuzzes the fast path: any messages get valid replies, the same directly and over a socket pair, and none is lost.
  *
  * Input: messages one after the other, each a header that is mostly true and any body; then what the library answers. The tree
  * and the records are always the same. */

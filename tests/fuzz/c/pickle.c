@@ -1,4 +1,4 @@
-/* Fuzzes the pickle of a packed folder: decoded twice alike, in bounded memory, into names that form a tree or are refused.
+/* Fuzzes the pickle of a packed folder: decoding is repeatable, its memory bounded, and names form a tree or are refused.
  *
  * Input: the pickle, without the magic bytes. */
 #include "entries.h"

@@ -1,4 +1,4 @@
-/* Fuzzes verified range reads: any index over a file that is damaged, cut and mended meanwhile; the answers are a model's.
+/* Fuzzes verified range reads of a file that is damaged, truncated and repaired meanwhile, with any index, against a model.
  *
  * Input: what the index is, then what is done. The file is the same 3 MiB each time, in memory. Whenever it is changed its
  * time is too, as a file system does; but while the store knows that somebody is at work, bytes also change through a

@@ -1,4 +1,4 @@
-/* Fuzzes the tree of names: what fffs_tree_validate passes can be walked, looked up and followed; what is a tree, it passes.
+/* Fuzzes the tree of names: fffs_tree_validate accepts exactly the valid trees, and these can be used in all ways.
  *
  * Input: one byte that says what follows; then either the arrays of a tree as a trailer has them, without padding, and a path in
  * it, or entries in any order for fffs_tree_order. */
