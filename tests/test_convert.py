@@ -759,8 +759,14 @@ def test_a_folder_is_packed(tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_the_output_is_compared_with_what_it_was(tmp_path: Path) -> None:
     make(tmp_path / "folder", {"a": b"a", "sub": {"b": b"b"}})
+    first = True
     for output in ("folder/out.ffr", "folder/sub/out.ffr", "folder/out.ffr"):
         fffs.convert(tmp_path / "folder", tmp_path / output, verify=True, force=True)
+        with fffs.PackedFolder(tmp_path / output) as packed:
+            others = {"folder/sub/out.ffr": {"out.ffr"}, "folder/out.ffr": {"sub/out.ffr"}}
+            found = set(packed.list(recursive=True, list_dir=False))
+            assert found - {"a", "sub/b"} == (set() if first else others[output])
+        first = False
 
 
 def test_archives_of_several_streams_and_padding_are_read_to_their_end(tmp_path: Path) -> None:

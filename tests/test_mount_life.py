@@ -935,8 +935,10 @@ def test_an_answer_can_be_lost_without_complaint(source: Path, mounts: Mounts) -
     path = mounts(source)
     for _ in range(20):
         process = subprocess.Popen(
-            ["sh", "-c", f"while :; do ls -l {path}; cat {path}/file; done"], stdout=subprocess.DEVNULL
+            ["sh", "-c", f"while :; do ls -l {path}; cat {path}/file; done"], stdout=subprocess.PIPE
         )
+        assert process.stdout and process.stdout.read(1), "it has begun"
         process.kill()
+        process.stdout.close()
         process.wait()
     assert (path / "file").read_text() == "content"

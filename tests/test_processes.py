@@ -18,6 +18,7 @@ import textwrap
 import threading
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -214,14 +215,13 @@ def test_both_sides_of_a_fork_go_on_while_threads_read(backend: str, path: Path)
             failures.append(error)
 
     def child(reader: fffs.FileReader, deeper: bool) -> None:
-        threads = [threading.Thread(target=check_all, args=(reader,)) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        if deeper:
-            wait_for(in_child(lambda: child(reader, False)))
-        check_all(reader)
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as pool:
+            checks = [pool.submit(check_all, reader) for _ in range(2)]
+            if deeper:
+                wait_for(in_child(lambda: child(reader, False)))
+            check_all(reader)
+            for check in checks:
+                check.result()
         with fffs.FileReader(path) as own:
             check_all(own)
 

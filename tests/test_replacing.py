@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -331,7 +332,7 @@ def test_a_file_that_is_not_replaced_keeps_its_checksums(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    "command", [["mount", "x.ffr", "m"], ["umount", "m"], ["pack", ".", "-o", "x.ffr"], ["stat", "m"]]
+    "command", [["mount", "x.ffr", "m"], ["umount", "m"], ["pack", ".", "x.ffr"], ["stat", "m"]], ids=lambda c: c[0]
 )
 def test_a_working_folder_that_was_removed_is_named(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "gone").mkdir()
@@ -340,9 +341,8 @@ def test_a_working_folder_that_was_removed_is_named(tmp_path: Path, command: lis
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path / "gone", *command], capture_output=True, text=True, check=False
     )
-    assert "unexpected" not in done.stderr
-    assert done.returncode in (2, 3)
-    assert len(done.stderr.splitlines()) >= 1
+    assert done.returncode in (2, 3, 6, 7)
+    assert re.fullmatch(r"fffs: [^\n]*(working folder|No such file)[^\n]*\n", done.stderr)
 
 
 def test_checksums_of_the_old_file_that_come_at_the_last_moment_are_removed(
@@ -443,16 +443,18 @@ def test_a_child_that_was_forked_meanwhile_keeps_no_lock(tmp_path: Path, monkeyp
     monkeypatch.setattr(pair, "PATIENCE", 0.0)
     children: list[int] = []
     before(monkeypatch, AtomicFile, "commit", lambda: children.append(sleeping_child()), at=2)
-    path = bag_of(tmp_path / "x.bag", OLD)
-    assert len(children) == 1
-    assert records_of(bag_of(path, NEW)) == NEW
-    writer = granular.BagWriter(path, layout="v3")
-    children.append(sleeping_child())
-    writer.append(b"appended")
-    writer.close()
-    granular.BagWriter(path, layout="v3").close()
-    for child in children:
-        end(child)
+    try:
+        path = bag_of(tmp_path / "x.bag", OLD)
+        assert len(children) == 1
+        assert records_of(bag_of(path, NEW)) == NEW
+        writer = granular.BagWriter(path, layout="v3")
+        children.append(sleeping_child())
+        writer.append(b"appended")
+        writer.close()
+        granular.BagWriter(path, layout="v3").close()
+    finally:
+        for child in children:
+            end(child)
     assert records_of(path) == [*NEW, b"appended"]
 
 

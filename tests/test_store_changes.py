@@ -27,6 +27,7 @@ from inside import (
     bag_reader,
     file_system_of,
     file_systems,
+    formats_sources,
     lib,
     load_records,
     load_source,

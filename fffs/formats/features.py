@@ -23,7 +23,7 @@ Features = dict[str, Value]
 
 
 @dataclass(frozen=True)
-class Kind:
+class ListKind:
     """A kind of list: its name and its field number in Feature, and the dtype of its numbers (None: bytes)."""
 
     name: str
@@ -35,15 +35,15 @@ BYTES_LIST: Final = "bytes_list"
 FLOAT32, FLOAT64 = np.dtype("<f4"), np.dtype("<f8")
 INT32, INT64 = np.dtype("<i4"), np.dtype("<i8")
 
-EXAMPLE: Final = (Kind(BYTES_LIST, 1), Kind("float_list", 2, FLOAT32), Kind("int64_list", 3, INT64))
+EXAMPLE: Final = (ListKind(BYTES_LIST, 1), ListKind("float_list", 2, FLOAT32), ListKind("int64_list", 3, INT64))
 """The kinds of tf.train.Feature, by number."""
 
 OFRECORD: Final = (
-    Kind(BYTES_LIST, 1),
-    Kind("float_list", 2, FLOAT32),
-    Kind("double_list", 3, FLOAT64),
-    Kind("int32_list", 4, INT32),
-    Kind("int64_list", 5, INT64),
+    ListKind(BYTES_LIST, 1),
+    ListKind("float_list", 2, FLOAT32),
+    ListKind("double_list", 3, FLOAT64),
+    ListKind("int32_list", 4, INT32),
+    ListKind("int64_list", 5, INT64),
 )
 """The kinds of OneFlow's Feature, by number."""
 
@@ -53,7 +53,7 @@ class Schema:
     """The type of the messages in the records of a format, ``FFFS_SCHEMA_*``, and the kinds of their features."""
 
     message: int
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ListKind, ...]
 
 
 EXAMPLE_SCHEMA: Final = Schema(lib.FFFS_SCHEMA_EXAMPLE, EXAMPLE)
@@ -67,7 +67,7 @@ STEP: Final = 1 << 12  # entries that are converted to Python numbers at a time:
 class Decoded:
     """The map of a message, decoded by C into a table: the positions of names and items, and the numbers."""
 
-    def __init__(self, data: bytes, schema: int, kinds: tuple[Kind, ...]) -> None:
+    def __init__(self, data: bytes, schema: int, kinds: tuple[ListKind, ...]) -> None:
         """schema: ``FFFS_SCHEMA_*``. Raises MessageError."""
         out, why, where = ffi.new("fffs_features *"), ffi.new("char **"), ffi.new("uint64_t *")
         if lib.fffs_features_decode(data, len(data), schema, ffi.NULL, out, why, where) != 0:
@@ -109,7 +109,7 @@ class Decoded:
         return np.frombuffer(self._tables, dtype, count, self._values + first).copy()
 
 
-def decode_features(data: bytes, schema: int, kinds: tuple[Kind, ...]) -> tuple[Features, bool]:
+def decode_features(data: bytes, schema: int, kinds: tuple[ListKind, ...]) -> tuple[Features, bool]:
     """Return the map of a message, with the last entry of a repeated name, and whether the message has feature lists.
 
     Raises MessageError.
@@ -122,7 +122,7 @@ def decode_features(data: bytes, schema: int, kinds: tuple[Kind, ...]) -> tuple[
 
 
 def encode_features(
-    features: Mapping[str, Any], kinds: tuple[Kind, ...], chosen: Mapping[str, str], *, ordered: bool
+    features: Mapping[str, Any], kinds: tuple[ListKind, ...], chosen: Mapping[str, str], *, ordered: bool
 ) -> bytes:
     """Return a message whose field 1 is the map. Raises UsageError if a name or a value cannot be encoded.
 
@@ -156,7 +156,7 @@ def encode_name(name: str) -> bytes:
         raise UsageError(f"the name {name!r} of a feature cannot be encoded in UTF-8") from None
 
 
-def encode_feature(value: Any, kinds: tuple[Kind, ...], name: str, chosen: str | None = None) -> bytes:
+def encode_feature(value: Any, kinds: tuple[ListKind, ...], name: str, chosen: str | None = None) -> bytes:
     """Return one Feature. ``chosen`` is its kind; without it, the type of the value determines the kind."""
     where = f"feature {name!r}"
     if value is None:
@@ -218,7 +218,7 @@ def _as_array(value: Any, where: str) -> npt.NDArray[Any]:
     return array.reshape(-1)
 
 
-def _kind_of(array: npt.NDArray[Any], kinds: tuple[Kind, ...], where: str) -> Kind:
+def _kind_of(array: npt.NDArray[Any], kinds: tuple[ListKind, ...], where: str) -> ListKind:
     """Return the narrowest kind that holds all numbers of the array's dtype, or else the widest of its family."""
     family = "f" if array.dtype.kind == "f" else "i"
     fitting = [kind for kind in kinds if kind.dtype is not None and kind.dtype.kind == family]

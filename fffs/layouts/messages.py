@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fffs.errors import RecordError, UsageError
-from fffs.formats.features import Decoded, Kind, Schema
+from fffs.formats.features import Decoded, ListKind, Schema
 from fffs.formats.protobuf import MessageError
 from fffs.formats.table import FORMATS, format_of
 from fffs.layouts import npy
@@ -86,7 +86,7 @@ def _entries(data: bytes, record: int, schema: Schema) -> Entries:
 class _Message(Decoded):
     """A message's map as files. Bytes values are not copied: their files are ranges of the record."""
 
-    def __init__(self, data: bytes, schema: int, kinds: tuple[Kind, ...], record: int) -> None:
+    def __init__(self, data: bytes, schema: int, kinds: tuple[ListKind, ...], record: int) -> None:
         super().__init__(data, schema, kinds)
         self._record = record
         items = (self._values // 8 - self._items) // 2
