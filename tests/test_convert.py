@@ -17,7 +17,7 @@ import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,31 @@ def write_ffr(path: Path, records: list[bytes]) -> Path:
 def records_of(path: Path | str, **options: Any) -> list[bytes]:
     with fffs.open(path, **options) as reader:
         return [bytes(record) for record in reader.read(range(len(reader)))]
+
+
+@pytest.fixture(autouse=True)
+def _threads_end_with_the_conversion(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A generator that the garbage collector closes may wait for ever for its threads."""
+    pools: list[Any] = []
+
+    class Noted(record_sources.ThreadPoolExecutor):  # type: ignore[misc]
+        def __init__(self, threads: int) -> None:
+            super().__init__(threads)
+            pools.append(self)
+
+    monkeypatch.setattr(record_sources, "ThreadPoolExecutor", Noted)
+    real = fffs.convert
+
+    def convert(*arguments: Any, **options: Any) -> Any:
+        try:
+            return real(*arguments, **options)
+        except BaseException:
+            assert all(pool._shutdown for pool in pools)
+            raise
+
+    monkeypatch.setattr(fffs, "convert", convert)
+    yield
+    assert all(pool._shutdown for pool in pools)
 
 
 def left_in(folder: Path) -> list[str]:

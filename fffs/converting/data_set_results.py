@@ -85,20 +85,20 @@ def _to_data_set(plan: Plan, data: BlobRows, progress: Progress | None) -> Done:
     data.refuse_layout(request.layout, target)
     work = Jobs(data.total_bytes * (1 + request.verify), progress)
     edges = [0, *plan.cut(data.sizes), len(data)]
-    rows = data.rows()
-    if not request.split and request.layout == "v1":  # the writer of this layout makes its own temporary folder
-        with DatasetWriter(target, data.spec, AsIs(), "v1") as writer:
-            _append(writer, rows, len(data), work)
-            here = writer.complete()
-            with shown_as(here, target):
+    with contextlib.closing(data.rows()) as rows:
+        if not request.split and request.layout == "v1":  # the writer of this layout makes its own temporary folder
+            with DatasetWriter(target, data.spec, AsIs(), "v1") as writer:
+                _append(writer, rows, len(data), work)
+                here = writer.complete()
+                with shown_as(here, target):
+                    _check(plan, data, here, work)
+        else:
+            with new_folder(target) as here:
+                for k in range(len(edges) - 1):
+                    folder = os.path.join(here, shard_name(k)) if request.split else here
+                    with DatasetWriter(folder, data.spec, AsIs(), request.layout) as writer:
+                        _append(writer, rows, edges[k + 1] - edges[k], work)
                 _check(plan, data, here, work)
-    else:
-        with new_folder(target) as here:
-            for k in range(len(edges) - 1):
-                folder = os.path.join(here, shard_name(k)) if request.split else here
-                with DatasetWriter(folder, data.spec, AsIs(), request.layout) as writer:
-                    _append(writer, rows, edges[k + 1] - edges[k], work)
-            _check(plan, data, here, work)
     return len(data), data.total_bytes, len(edges) - 1
 
 
@@ -140,12 +140,13 @@ def _pack_rows(data: BlobRows, file: AtomicFile, work: Jobs) -> None:
     tree = build_tree(_lay_out(data), len(lengths) + 1, data.shown)
     pack = PackFile(file, np.append(lengths, len(spec)))
     k = 0
-    for batch in data.blobs.batches(()):
-        for record in batch:
-            pack.put(k, 0, record)
-            k += 1
-        work.count(len(batch.data))
-        del batch, record
+    with contextlib.closing(data.blobs.batches(())) as batches:
+        for batch in batches:
+            for record in batch:
+                pack.put(k, 0, record)
+                k += 1
+            work.count(len(batch.data))
+            del batch, record
     pack.put(k, 0, spec)
     pack.finish(tree)
 

@@ -5,9 +5,10 @@ Blobs are never decoded, so conversion does not depend on the meaning of types.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from array import array
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,17 +78,19 @@ class BlobRows:
                     "sequence; convert to a packed folder, or give the key another type"
                 )
 
-    def rows(self) -> Iterator[Blobs]:
-        """Yield the blobs of each row. Memory is bounded, except for the size of one row."""
-        blobs = self._each()
-        for counts in self.counts:
-            yield [next(blobs) if count == SCALAR else [next(blobs) for _ in range(count)] for count in counts.tolist()]
+    def rows(self) -> Generator[Blobs, None, None]:
+        """Yield the blobs of each row. Memory is bounded, except for the size of one row. The caller closes this."""
+        with contextlib.closing(self._each()) as blobs:
+            for row in self.counts:
+                counts = row.tolist()
+                yield [next(blobs) if count == SCALAR else [next(blobs) for _ in range(count)] for count in counts]
 
-    def _each(self) -> Iterator[memoryview]:
-        for batch in self.blobs.batches(()):
-            for record in batch:
-                yield memoryview(record) if len(record) else memoryview(b"")
-            del batch, record
+    def _each(self) -> Generator[memoryview, None, None]:
+        with contextlib.closing(self.blobs.batches(())) as batches:
+            for batch in batches:
+                for record in batch:
+                    yield memoryview(record) if len(record) else memoryview(b"")
+                del batch, record
 
     def close(self) -> None:
         """Close the files."""

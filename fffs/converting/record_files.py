@@ -94,10 +94,11 @@ def compare_records(source: RecordSource, result: RecordSource, target: str, wor
         unlike = np.flatnonzero(source.lengths[:same] != result.lengths[:same])
         raise differs(target, int(unlike[0]) if len(unlike) else same)
     first = 0
-    for ours, theirs in zip(source.batches(()), result.batches(()), strict=True):
-        if not np.array_equal(ours.data, theirs.data):
-            at = int(np.argmax(ours.data != theirs.data))
-            raise differs(target, first + int(np.searchsorted(ours.offsets, at, side="right")) - 1)
-        first += len(ours.offsets) - 1
-        work.count(len(ours.data))
-        del ours, theirs  # frees two batches before the next two are read
+    with contextlib.closing(source.batches(())) as given, contextlib.closing(result.batches(())) as written:
+        for ours, theirs in zip(given, written, strict=True):
+            if not np.array_equal(ours.data, theirs.data):
+                at = int(np.argmax(ours.data != theirs.data))
+                raise differs(target, first + int(np.searchsorted(ours.offsets, at, side="right")) - 1)
+            first += len(ours.offsets) - 1
+            work.count(len(ours.data))
+            del ours, theirs  # frees two batches before the next two are read

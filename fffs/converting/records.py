@@ -54,7 +54,8 @@ class RecordSource(Protocol):
         ``bounds``, the first records of parts.
 
         Up to ``threads`` batches are read while the caller uses one, if the source can be read in any order. The caller
-        drops each batch before it asks for the next, and closes the generator.
+        drops each batch before it asks for the next, and closes the generator. The garbage collector must not: it may
+        run while a lock of ``threading`` is held, which ending the threads takes.
         """
 
     def close(self) -> None:
