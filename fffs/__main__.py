@@ -1,6 +1,6 @@
 """``python -m fffs`` runs the ``fffs`` program."""
 
-from fffs.cli.parser import main
+from fffs.cli.program import main
 
 if __name__ == "__main__":
     main()

@@ -39,6 +39,7 @@ fffs.granular.optional
 fffs.layouts.packed
 fffs.tree.packed_pickle
 fffs.cli.parser
+fffs.cli.program
 fffs.layouts.plain
 fffs.converting.records=record_sources
 fffs.granular.refs
@@ -59,7 +60,7 @@ fffs.converting.verifying
 NAMES = """
 fffs.base.failures: reading writing
 fffs.base.numbers: divide
-fffs.cli.parser: run=run_parser
+fffs.cli.program: run=run_program
 fffs.converting.kinds: kind_of_source
 fffs.converting.parts: cut=cut_parts
 fffs.converting.source_files: Sources

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import pytest
 from builders import MAGIC, MIB, as_nobody, contents, record_file, small_disk, snapshot, split_records, stretched
 from golden_files import GOLDEN
-from inside import parser
+from inside import parser, program
 
 import fffs
 from fffs import errors
@@ -55,7 +55,7 @@ def main(args: tuple[str | bytes | Path, ...], stdio: list[int], cwd: Path | Non
     sys.argv = ["fffs", *map(os.fsdecode, args)]
     code: Any = 99
     try:
-        parser.main()
+        program.main()
     except SystemExit as end:
         code = end.code
     for stream in filter(None, streams):
@@ -268,8 +268,11 @@ def test_each_error_ends_a_command_with_its_code_and_one_line(
         raise make_error(kind)
 
     monkeypatch.setattr("fffs.cli.commands.info.run", fail)
-    assert parser.run(["info", "x"]) == kind.exit_code
+    assert program.run(["info", "x"]) == kind.exit_code
     assert re.fullmatch("fffs: some file: [^\n]+\n", capsys.readouterr().err)
+
+
+ALLOW = "allow this user or container more of them (ulimit -u)"
 
 
 @pytest.mark.parametrize(
@@ -280,6 +283,7 @@ def test_each_error_ends_a_command_with_its_code_and_one_line(
         (MemoryError("x.ffr: not enough memory to read the tree"), 1, "x.ffr: not enough memory to read the tree"),
         (OSError(errno.EMFILE, "Too many"), 6, "Too many; allow this process more of them (ulimit -n)"),
         (OSError(errno.ENFILE, "Too many"), 6, "Too many"),
+        (RuntimeError("can't start new thread"), 6, f"the system refuses to start a thread; {ALLOW}"),
         (ZeroDivisionError("a\nb"), 1, r"unexpected ZeroDivisionError: a\nb (a bug: please report it)"),
     ],
     ids=repr,
@@ -291,7 +295,7 @@ def test_what_is_no_error_of_ours_is_one_line_too(
         raise error
 
     monkeypatch.setattr("fffs.cli.commands.info.run", fail)
-    assert parser.run(["info", "x"]) == code
+    assert program.run(["info", "x"]) == code
     assert capsys.readouterr().err == f"fffs: {line}\n"
 
 
@@ -482,7 +486,7 @@ def test_ctrl_c_leaves_nothing_and_says_so_in_one_line(tmp_path: Path, command: 
     fffs.pack_folder(tmp_path / "in", tmp_path / "in.ffr")
     code = """
         import os, shutil, signal
-        from fffs.cli import parser
+        from fffs.cli import program
         from fffs.cli.progress import ProgressBar
 
         def interrupting(function):
@@ -493,7 +497,7 @@ def test_ctrl_c_leaves_nothing_and_says_so_in_one_line(tmp_path: Path, command: 
 
         ProgressBar.__call__ = interrupting(lambda *_: None)
         os.unlink, shutil.rmtree = interrupting(os.unlink), interrupting(shutil.rmtree)
-        parser.main()
+        program.main()
     """
     args = [
         command,
@@ -551,11 +555,11 @@ def test_nohup_keeps_working(tmp_path: Path) -> None:
     (tmp_path / "in" / "file").write_bytes(b"x")
     code = """
         import os, signal
-        from fffs.cli import parser
+        from fffs.cli import program
         from fffs.cli.progress import ProgressBar
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         ProgressBar.__call__ = lambda *_: os.kill(os.getpid(), signal.SIGHUP)
-        parser.main()
+        program.main()
     """
     subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), "pack", "-q", "in", "out.ffr"], cwd=tmp_path, check=True
@@ -858,7 +862,7 @@ def test_an_stderr_that_cannot_be_written_changes_no_exit_code(tmp_path: Path) -
 
 def in_terminal(*args: str | Path, cwd: Path | None = None, slow: str = "") -> tuple[int, str]:
     """Run ``fffs`` in a terminal. Returns its exit code and output. ``slow``: Python code that runs first."""
-    code = f"from fffs.cli import parser, progress\n{slow}\nparser.main()"
+    code = f"from fffs.cli import program, progress\n{slow}\nprogram.main()"
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", code, *args], cwd=cwd, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
@@ -897,7 +901,7 @@ def test_short_work_shows_no_progress(folder: Path, tmp_path: Path) -> None:
 
 
 def test_no_progress_goes_into_a_pipe(folder: Path, tmp_path: Path) -> None:
-    code = f"from fffs.cli import parser, progress\n{EVERY_TIME}\nparser.main()"
+    code = f"from fffs.cli import program, progress\n{EVERY_TIME}\nprogram.main()"
     command = [sys.executable, "-c", code, "pack", "-q", "photos", "p.ffr"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -205,10 +205,10 @@ def test_empty_ofrecords_are_warned_of_and_very_many_refused(tmp_path: Path) -> 
 # Runs the command, then prints its peak memory: VmHWM does not include that of the parent.
 MEASURED = """
 import re, sys
-from fffs.cli import parser
+from fffs.cli import program
 from fffs.converting import names, verifying
 names.FREE, names.available_memory = 64 << 20, lambda: 0  # as if there were so little
-code = parser.run(sys.argv[1:])
+code = program.run(sys.argv[1:])
 print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1], "KiB")
 sys.exit(code)
 """

@@ -19,7 +19,7 @@ from frame_files import of_frame, path_of, tf_frame
 from fuzz import frames as models
 from inside import OFRECORD, TFRECORD, LocalFile, file_systems, frames, index_cache
 from inside import ofrecord_files as ofrecord
-from inside import run_parser as run
+from inside import run_program as run
 from inside import tfrecord_files as tfrecord
 
 from fffs.errors import FormatError

@@ -27,7 +27,7 @@ from fffs.formats.table import FORMATS
 from lines_format import LINES
 FORMATS.append(LINES)
 """
-COMMAND = PROGRAM + "from fffs.cli.parser import main; main()"
+COMMAND = PROGRAM + "from fffs.cli.program import main; main()"
 MOUNT = (
     PROGRAM
     + """

@@ -336,7 +336,7 @@ def test_a_file_that_is_not_replaced_keeps_its_checksums(tmp_path: Path, monkeyp
 )
 def test_a_working_folder_that_was_removed_is_named(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "gone").mkdir()
-    code = "import os, sys; os.chdir(sys.argv[1]); os.rmdir(sys.argv[1]); from fffs.cli.parser import run; "
+    code = "import os, sys; os.chdir(sys.argv[1]); os.rmdir(sys.argv[1]); from fffs.cli.program import run; "
     code += "sys.exit(run(sys.argv[2:]))"
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path / "gone", *command], capture_output=True, text=True, check=False

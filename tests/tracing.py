@@ -29,7 +29,7 @@ CALLS = (
 
 SERVER = """
 import ctypes, json, os, resource, sys, tempfile
-import fffs.cli.parser, fffs.cli.output
+import fffs.cli.program, fffs.cli.output
 
 def write(path):
     try:
@@ -44,11 +44,11 @@ def write(path):
 def prepare(room):
     # What is imported or opened only once is imported and opened here.
     write(f"{room}/a.ffr")
-    fffs.cli.parser.run(["unpack", "-q", f"{room}/a.ffr", f"{room}/b"])
-    fffs.cli.parser.run(["pack", "-q", f"{room}/b", f"{room}/c.ffr"])
+    fffs.cli.program.run(["unpack", "-q", f"{room}/a.ffr", f"{room}/b"])
+    fffs.cli.program.run(["pack", "-q", f"{room}/b", f"{room}/c.ffr"])
     for target in ("d.tfrecord", "e.ffr"):
-        fffs.cli.parser.run(["convert", "-q", "--verify", "--force", f"{room}/a.ffr", f"{room}/{target}"])
-    fffs.cli.parser.run(["convert", "-q", "-j", "1", "--verify", "--force", f"{room}/d.tfrecord", f"{room}/e.ffr"])
+        fffs.cli.program.run(["convert", "-q", "--verify", "--force", f"{room}/a.ffr", f"{room}/{target}"])
+    fffs.cli.program.run(["convert", "-q", "-j", "1", "--verify", "--force", f"{room}/d.tfrecord", f"{room}/e.ffr"])
 
 with tempfile.TemporaryDirectory() as room:
     prepare(room)
@@ -69,7 +69,7 @@ for line in sys.stdin:
         os.read(wait, 1)
         try:
             arguments = job["arguments"]
-            code = write(arguments[1]) if arguments[0] == "write" else fffs.cli.parser.run(arguments)
+            code = write(arguments[1]) if arguments[0] == "write" else fffs.cli.program.run(arguments)
         finally:
             os._exit(code)
     os.read(ready, 1)

@@ -8,7 +8,7 @@ import time
 
 from fffs.base.text import human, plural
 from fffs.cli.output import Warnings, printable, say
-from fffs.cli.parser import interrupt_once
+from fffs.cli.program import interrupt_once
 from fffs.cli.progress import ProgressBar
 from fffs.errors import Exit, UsageError
 from fffs.packing.pack import pack_folder

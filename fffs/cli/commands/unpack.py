@@ -6,7 +6,7 @@ import argparse
 
 from fffs.base.text import plural
 from fffs.cli.output import Warnings, complain, printable, say
-from fffs.cli.parser import interrupt_once
+from fffs.cli.program import interrupt_once
 from fffs.cli.progress import ProgressBar
 from fffs.errors import Exit, ReadError, RecordError
 from fffs.layouts import load_source

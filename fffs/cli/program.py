@@ -1,0 +1,107 @@
+"""The programs ``fffs`` and ``mount.fffs``: run a command, report errors in one line, and handle signals."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import NoReturn
+
+from fffs.base import environment
+from fffs.base.descriptors import describe_shortage, open_standard_streams
+from fffs.cli.arguments import PLAIN
+from fffs.cli.output import complain, put
+from fffs.cli.parser import make_parser
+from fffs.errors import Exit, FffsError, ReadError, UsageError
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run a command line (without the program's name) and return its exit code. Prints errors as one line each."""
+    args, unknown = make_parser().parse_known_args(argv)
+    if unknown:
+        # argparse returns an unknown option together with all arguments after it.
+        odd = [argument for argument in unknown if argument.startswith("-")] or unknown
+        odd = [argument.removeprefix(PLAIN) for argument in odd]
+        complain(f"unrecognized arguments: {' '.join(odd)} (see fffs {args.command} --help)")
+        return UsageError.exit_code
+    try:
+        command = importlib.import_module(f"fffs.cli.commands.{args.command}")
+        environment.check()
+        code = int(command.run(args))
+        put(b"", flush=True)
+        return code
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return Exit.INTERRUPTED
+    except Exception as error:
+        return _report(error)
+
+
+def _report(error: Exception) -> int:
+    """Print an error as one line, and return its exit code."""
+    if isinstance(error, FffsError):
+        complain(str(error))
+        return error.exit_code
+    if isinstance(error, MemoryError):
+        complain(str(error) or "not enough memory")
+        return Exit.UNEXPECTED
+    if isinstance(error, OSError) and (shortage := describe_shortage(error)):
+        complain(shortage)
+        return ReadError.exit_code
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":  # Python's only sign of EAGAIN
+        complain("the system refuses to start a thread; allow this user or container more of them (ulimit -u)")
+        return ReadError.exit_code
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # getcwd(2)
+        complain("the working folder of this process was removed; change to another folder")
+        return Exit.NO_SOURCE
+    logging.getLogger("fffs").debug("unexpected", exc_info=error)
+    complain(f"unexpected {type(error).__name__}: {error} (a bug: please report it)")
+    return Exit.UNEXPECTED
+
+
+def interrupt_once() -> None:
+    """Let the first SIGINT, SIGTERM or SIGHUP end the work, and ignore further ones during the cleanup."""
+    # Signals that are ignored already stay ignored, as SIGHUP under nohup.
+    ends = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+
+    def interrupt(number: int, _frame: object) -> NoReturn:
+        for end in ends:
+            signal.signal(end, signal.SIG_IGN)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        sys.exit(128 + number)
+
+    for end in ends:
+        signal.signal(end, interrupt)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    complain(f"warning: {message}")
+
+
+def main() -> None:
+    """Run the ``fffs`` program."""
+    open_standard_streams()
+    # Like other tools, die silently when writing to a closed pipe (fffs ls | head).
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    warnings.showwarning = _show_warning
+    logging.basicConfig(level=logging.WARNING, format="fffs: %(message)s")
+    sys.exit(run())
+
+
+def main_mount_helper() -> None:
+    """Run the ``mount.fffs`` program, which mount(8) calls for file systems of type fffs."""
+    open_standard_streams()
+    warnings.showwarning = _show_warning
+    try:
+        from fffs.cli.commands.mount import helper
+
+        environment.check()
+        sys.exit(helper(sys.argv[1:]))
+    except FffsError as error:
+        complain(str(error))
+        # mount(8) knows other exit codes: 1 for wrong usage, 32 for a failed mount. It cannot interpret ours.
+        sys.exit(1 if isinstance(error, UsageError) else 32)
