@@ -81,15 +81,19 @@ def soak(work: Path, given: Path | None, minutes: float) -> bool:
     source = make_source(work / "source", given)
     summary = fffs.pack_folder(source, work / "pack.ffr")
     print(f"soak: {source if given else 'the standard library'}, packed: {summary}", flush=True)
-    watched = [Watched(mode, work, option) for mode, option in MODES.items()]
-    load = Load(work, source, watched)
+    watched: list[Watched] = []
+    load: Load | None = None
     try:
+        for mode, option in MODES.items():
+            watched.append(Watched(mode, work, option))
+        load = Load(work, source, watched)
         load.start()
         finish(watched, load, minutes)
     finally:
-        problems = load.stop()
+        problems = load.stop() if load else []
         for daemon in watched:
             problems += daemon.end()
+    assert load
     for name, latency in load.latencies().items():
         print(f"soak: {name}: {latency}")
     for problem in problems:
