@@ -149,7 +149,7 @@ def test_a_folder_that_has_something_in_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"not empty \(it has PART_00007\.ffr\)"):
         dump(ITEMS, tmp_path, 2)
     assert os.listdir(tmp_path) == ["PART_00007.ffr"]
-    with pytest.raises(ValueError, match="no folder"):
+    with pytest.raises(ValueError, match="not a folder"):
         dump(ITEMS, tmp_path / "PART_00007.ffr", 2)
 
 

@@ -62,7 +62,7 @@ def test_what_fstab_passes_is_accepted() -> None:
         ("threads=4294967294", "from 0 to 1024"),
         ("readahead=4294967294", "from 0 to 1048576"),
         ("log=", "must be a file"),
-        ("format=zip", "no format 'zip'; there are ffrecord, bag, ofrecord, tfrecord"),
+        ("format=zip", "no format 'zip'; choose one of ffrecord, bag, ofrecord, tfrecord"),
     ],
 )
 def test_wrong_options_are_named(option: str, message: str) -> None:
