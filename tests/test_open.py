@@ -217,7 +217,7 @@ def test_formats_can_be_mixed_in_one_reader(tmp_path: Path) -> None:
     data[data.find(RECORDS[2])] ^= 1
     (tmp_path / "tfrecord").write_bytes(data)
     with fffs.open([tmp_path / form for form in WRITERS]) as reader:
-        with pytest.raises(ChecksumError, match="tfrecord: record 2: (Sample 42: )?checksum mism"):
+        with pytest.raises(ChecksumError, match=r"tfrecord: record 2: (Sample 42: )?checksum mism"):
             reader.read([0, 42, 119])
         assert as_bytes(reader.read([0, 41, 119])) == [RECORDS[0], RECORDS[1], RECORDS[39]]
 
