@@ -99,16 +99,7 @@ class AtomicFile:
         refuse_child(self._owner, self.path)
         checksums = Aside(self._folder, self.name + CHECKSUMS.encode(), self.name)
         try:
-            self._give_rights()
-            os.fsync(self.fd)
-            checksums.move()  # before the rename: after a crash, old checksums must not be beside the new file
-            self._take_name()
-            self.in_place = True
-            with contextlib.suppress(OSError):  # those that were written for the old file since it was looked for them
-                forget_checksums(self.name, self._folder)
-            # Keeps the file from being taken for a leftover; an exclusive lock would say that it is appended to.
-            with contextlib.suppress(OSError):
-                lock(self.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            self._put_in_place(checksums)
         except OSError as error:
             checksums.bring_back()
             self.discard()
@@ -129,6 +120,18 @@ class AtomicFile:
                 sync_place(self._folder)
         finally:
             self._close()
+
+    def _put_in_place(self, checksums: Aside) -> None:
+        self._give_rights()
+        os.fsync(self.fd)
+        checksums.move()  # before the rename: after a crash, old checksums must not be beside the new file
+        self._take_name()
+        self.in_place = True
+        with contextlib.suppress(OSError):  # new ones of the old file, written meanwhile
+            forget_checksums(self.name, self._folder)
+        # Keeps the file from being taken for a leftover; an exclusive lock would say that it is appended to.
+        with contextlib.suppress(OSError):
+            lock(self.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def _take_name(self) -> None:
         folder = self._folder
