@@ -11,7 +11,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from fffs import utils
+import fffs.utils as utils
 from fffs.base.as_ffrecord import STANDIN
 from fffs.base.paths import PathLike
 from fffs.packed_folder import PackedFolder

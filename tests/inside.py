@@ -28,6 +28,7 @@ fffs.layouts.granular=granular_layout
 fffs.records.identity
 fffs.records.index_cache
 fffs.files.local
+fffs.base.importing
 fffs.base.memory
 fffs.granular.bounded_msgpack
 fffs.mount.system.mounts

@@ -38,7 +38,7 @@ from engine_model import (
     wait_for,
     wait_until,
 )
-from inside import engine, lib
+from inside import engine, importing, lib
 
 import fffs
 from fffs import granular
@@ -610,6 +610,34 @@ def test_a_child_of_fork_cannot_write_into_or_publish_what_its_parent_writes(tmp
     """
     out = run_script(tmp_path, tmp_path / "written", code)
     assert out.splitlines() == ["True", "True", "False", "[b'first', b'second']"]
+
+
+def test_imports_do_not_wait_for_each_other_and_a_child_forgets_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importing, "PATIENCE", 0.1)
+    entered, leave = threading.Event(), threading.Event()
+
+    def imports() -> None:
+        with importing.importing:
+            entered.set()
+            leave.wait(60)
+
+    other = threading.Thread(target=imports)
+    other.start()
+    assert entered.wait(60)
+
+    def child() -> None:
+        with importing.importing, importing.importing:
+            pass
+        wait_for(in_child(lambda: None))
+
+    with importing.importing:
+        wait_for(in_child(child))
+    leave.set()
+    other.join()
+    monkeypatch.setattr(importing, "PATIENCE", 1e6)
+    wait_for(in_child(child))  # which fails after a minute
 
 
 @pytest.mark.parametrize("name", ["x.ffr", "x.bag", "data"])

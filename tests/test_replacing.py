@@ -162,6 +162,48 @@ def test_a_file_in_place_does_not_look_as_if_it_were_appended_to(
     assert looked == [path.read_bytes()]
 
 
+def test_looking_for_leftovers_leaves_the_lock_of_a_living_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is used again: removing it by name could remove that of the next writer."""
+    monkeypatch.setattr(pair, "PATIENCE", 0.0)
+    path, name = tmp_path / "x.bag", tmp_path / ".x.bag.000000000000.fffs-tmp"
+    with pair.only_writer(str(path)):
+        AtomicFile(path).discard()
+        assert name.exists()
+        waiting = os.open(name, os.O_RDWR)
+    assert not name.exists()
+    fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert os.fstat(waiting).st_size == 1, "it shows that this is the lock of nobody any more"
+    with pair.only_writer(str(path)):
+        pass
+    os.close(waiting)
+    name.touch()
+    AtomicFile(path).discard()
+    assert name.exists(), "another writer may be about to lock it"
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_an_interrupt_while_a_name_is_locked_leaves_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    monkeypatch.setattr(pair, "PATIENCE", 0.0)
+    path, real = str(tmp_path / "x.bag"), pair.lock
+
+    def interrupted(fd: int, how: int) -> bool:
+        if at == "after":
+            real(fd, how)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pair, "lock", interrupted)
+        with pytest.raises(KeyboardInterrupt), pair.only_writer(path):
+            pass
+    with pair.only_writer(path):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_lock_that_a_killed_writer_left_is_taken_and_removed(tmp_path: Path) -> None:
     path = bag_of(tmp_path / "x.bag", OLD)
     (tmp_path / ".x.bag.000000000000.fffs-tmp").touch()
@@ -293,12 +335,19 @@ def test_a_fifo_is_not_replaced(tmp_path: Path, through: str) -> None:
 # ---------------------------------------------------------------- checksums
 
 
+def replaced(path: Path) -> None:
+    """Replace a file by a copy, as a program does that takes no locks."""
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    copy.rename(path)
+
+
 def test_checksums_of_a_file_that_is_replaced_meanwhile_are_not_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = bag_of(tmp_path / "x.bag", OLD, "v1")
     for at in (1, 2):  # before the sidecar is in place, and after
-        before(monkeypatch, LocalFile, "is_named", lambda: bag_of(path, OLD, "v1"), at=at + 2)
+        before(monkeypatch, LocalFile, "is_named", lambda: replaced(path), at=at + 2)
         with pytest.raises(SourceChangedError, match="while its checksums were computed"):
             keep_checksums(path)
         monkeypatch.undo()
@@ -348,11 +397,51 @@ def test_a_working_folder_that_was_removed_is_named(tmp_path: Path, command: lis
 def test_checksums_of_the_old_file_that_come_at_the_last_moment_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = bag_of(tmp_path / "x.bag", OLD, "v1")
-    before(monkeypatch, AtomicFile, "_take_name", lambda: keep_checksums(path), at=2)
-    bag_of(path, [record.upper() for record in OLD], "v1")
-    assert records_of(path) == [record.upper() for record in OLD]
+    path, source = tmp_path / "part-0", bag_of_ffr(tmp_path)
+    fffs.convert(source, path, to="ofrecord")
+    before(monkeypatch, AtomicFile, "_take_name", lambda: keep_checksums(path))
+    fffs.convert(source, path, to="ofrecord", force=True)
+    assert not (tmp_path / "part-0.fffs-crc").exists()
+
+
+def test_checksums_of_a_bag_wait_for_its_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = bag_of(tmp_path / "x.bag", OLD)
+
+    def keep() -> None:
+        with pytest.raises(SourceChangedError):
+            keep_checksums(path)
+
+    keeper = threading.Thread(target=keep)
+
+    def begin() -> None:
+        keeper.start()
+        keeper.join(0.3)
+        assert keeper.is_alive(), "it must wait"
+
+    before(monkeypatch, pair, "_replace", begin)
+    bag_of(path, [record.upper() for record in OLD])
+    keeper.join()
     assert not (tmp_path / "x.bag.fffs-crc").exists()
+    assert records_of(path) == [record.upper() for record in OLD]
+
+
+@pytest.mark.parametrize("length", [240, 247, 255])
+def test_long_names_have_no_checksums_beside_them(tmp_path: Path, length: int) -> None:
+    for ending, layout in ((".ffr", None), (".bag", "v1"), (".bag", "v3")):
+        path = tmp_path / (f"{layout}".ljust(length - len(ending), "x") + ending)
+        if ending == ".ffr":
+            with fffs.FileWriter(path, 1) as writer:
+                writer.write_one(b"record")
+        else:
+            bag_of_long(tmp_path, path, layout)
+        assert records_of(path) == [b"record"]
+
+
+def bag_of_long(folder: Path, path: Path, layout: str | None) -> None:
+    with fffs.FileWriter(folder / "short.ffr", 1) as writer:
+        writer.write_one(b"record")
+    for force in (False, True):
+        fffs.convert(folder / "short.ffr", path, layout=layout, force=force)
 
 
 @pytest.mark.parametrize("at", ["before", "after"])

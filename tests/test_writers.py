@@ -52,6 +52,23 @@ def test_a_closed_writer_writes_to_no_other_file(tmp_path: Path, name: str) -> N
         os.close(fd)
 
 
+@pytest.mark.parametrize("layout", ["v1", "v3"])
+def test_a_completed_data_set_takes_no_more_rows(tmp_path: Path, layout: str) -> None:
+    writer = fffs.granular.DatasetWriter(tmp_path / "data", {"a": "bytes"}, layout=layout)
+    writer.append({"a": b"in time"})
+    writer.complete()
+    opened = [os.open(tmp_path / f"other{k}", os.O_RDWR | os.O_CREAT) for k in range(8)]
+    for late in (lambda: writer.append({"a": bytes(2 << 20)}), lambda: writer.append_blobs([b"x"]), writer.flush):
+        with pytest.raises(WriterError, match="has been completed"):
+            late()
+    writer.close()
+    assert [os.fstat(fd).st_size for fd in opened] == [0] * 8
+    for fd in opened:
+        os.close(fd)
+    with fffs.open(tmp_path / "data") as reader:
+        assert [bytes(row["a"]) for row in reader.read(range(reader.n))] == [b"in time"]
+
+
 def test_an_empty_record_in_a_batch_is_named_by_its_number(tmp_path: Path) -> None:
     with fffs.ofrecord.OFRecordWriter(tmp_path / "part-0") as writer:
         writer.write_one(b"0")

@@ -2,7 +2,8 @@
 
 A child of fork cannot import a module that another thread of its parent was importing: it waits for the lock of that
 import for ever. So forking waits for such imports, at most PATIENCE seconds: the import may itself wait for a module
-that the forking thread is importing.
+that the forking thread is importing. Imports do not wait for each other, which could be a deadlock with the locks of
+modules.
 """
 
 from __future__ import annotations
@@ -12,21 +13,55 @@ import concurrent.futures.thread  # noqa: F401
 import logging  # noqa: F401
 import os
 import threading
+from collections import Counter
 from typing import Final
 
 PATIENCE: Final = 60.0
 
-importing: Final = threading.RLock()
-_forking = threading.local()
+
+class _Importing:
+    """Counts the threads inside the block. May be entered again by a thread that is inside."""
+
+    def __init__(self) -> None:
+        self._inside: Counter[int] = Counter()  # thread -> how many blocks it is in
+        self._changed = threading.Condition()
+        self._forking = 0  # the thread that holds the condition's lock for a fork
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._inside[threading.get_ident()] += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._inside[threading.get_ident()] -= 1
+            self._inside += Counter()  # drops zeros
+            self._changed.notify_all()
+
+    def before_fork(self) -> None:
+        """Wait until no other thread is inside, and let none in until the fork is done."""
+        me = threading.get_ident()
+        self._changed.acquire()
+        self._forking = me
+        self._changed.wait_for(lambda: not self._inside.keys() - {me}, PATIENCE)
+
+    def after_fork_in_parent(self) -> None:
+        """Let threads in again."""
+        if self._forking == threading.get_ident():
+            self._forking = 0
+            self._changed.release()
+
+    def after_fork_in_child(self) -> None:
+        """Forget the other threads, which exist only in the parent."""
+        me = threading.get_ident()
+        self._inside = Counter({me: self._inside[me]}) if self._inside[me] else Counter()
+        self._changed = threading.Condition()
+        self._forking = 0
 
 
-def _before() -> None:
-    _forking.holds = importing.acquire(timeout=PATIENCE)
+importing: Final = _Importing()
 
-
-def _after() -> None:
-    if _forking.holds:
-        importing.release()
-
-
-os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)
+os.register_at_fork(
+    before=importing.before_fork,
+    after_in_parent=importing.after_fork_in_parent,
+    after_in_child=importing.after_fork_in_child,
+)

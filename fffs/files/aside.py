@@ -69,7 +69,7 @@ class Aside:
         return self._name[:240] + b".%b.old" % secrets.token_hex(3).encode()
 
     def remove(self) -> None:
-        """Remove the file if it was moved, when the new one is in place. The next writer removes what cannot be."""
+        """Remove the file if it was moved, when the new one is in place. If that fails, it keeps its other name."""
         if self._moved:
             try:
                 os.unlink(self._temporary, dir_fd=self._folder)

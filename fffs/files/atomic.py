@@ -23,7 +23,15 @@ from fffs.files.aside import Aside
 from fffs.files.dirfd import FOLDER, close
 from fffs.files.local import LocalFile
 from fffs.files.rights import new_mode, rights_at, rights_of, set_mode
-from fffs.files.temporary import close_locked, create_locked_file, is_named, lock, remove_leftover_files, rename_new
+from fffs.files.temporary import (
+    ABSENT,
+    close_locked,
+    create_locked_file,
+    is_named,
+    lock,
+    remove_leftover_files,
+    rename_new,
+)
 from fffs.files.write_back import WriteBack
 
 # The suffix of the file that holds the checksums of another: see fffs.records.sidecar.
@@ -199,8 +207,11 @@ def forget_checksums(name: bytes, folder: int | None = None) -> None:
 
     name: of FILE, in the open folder, or a path if there is none. Raises OSError.
     """
-    with contextlib.suppress(FileNotFoundError):
+    try:
         os.unlink(name + CHECKSUMS.encode(), dir_fd=folder)
+    except OSError as error:
+        if error.errno not in ABSENT:
+            raise
 
 
 def sync_folder(path: str) -> None:

@@ -29,9 +29,10 @@ PAUSE = 0.01
 def only_writer(path: str) -> Iterator[None]:
     """Hold the lock of a name: every writer of a pair takes that of its last file to put files in place.
 
-    The lock is that of a file of its own, with the name of a temporary file of the target: if this process is killed,
-    the next writer removes it. A lock of the folder would make all writers of a large data set wait for each other.
-    Nothing is locked if the file system has no locks, or another user's file has that name.
+    The lock is that of a file of its own, because a lock of the folder would make all writers of a large data set wait
+    for each other. Its owner removes the file, and before that marks it by a size, for others that have opened it and
+    wait for its lock. A killed process leaves the file, empty, to the next owner. Nothing is locked if the file system
+    has no locks, or another user's file has that name.
 
     Raises:
         WriteError: another process holds the lock for PATIENCE seconds.
@@ -40,44 +41,65 @@ def only_writer(path: str) -> Iterator[None]:
     parent, target = os.path.split(os.fsencode(path))
     with writing(path):
         folder = above_standard(os.open(parent or b".", PLACE))
+    lock_file = _LockFile(folder, lock_name(target))
     try:
-        name, end, owner = lock_name(target), time.monotonic() + PATIENCE, os.getpid()
-        while (fd := _try_lock(folder, name)) is None:
+        end = time.monotonic() + PATIENCE
+        while not lock_file.take():
             if time.monotonic() > end:
                 raise WriteError(errno.EAGAIN, path, "another process is putting a file in place there")
             time.sleep(PAUSE)
-        try:
-            yield
-        finally:
-            if fd >= 0:
-                with contextlib.suppress(OSError):
-                    os.unlink(name, dir_fd=folder)
-                close_locked(fd, owner)
+        yield
     finally:
+        lock_file.release()
         close(folder)
 
 
-def _try_lock(folder: int, name: bytes) -> int | None:
-    """Create and lock a lock file. Returns its descriptor, None if another process has it, or -1 without locks."""
-    try:
-        fd = above_standard(os.open(name, _LOCK_FILE, 0o666, dir_fd=folder))
-    except OSError:  # planted by another user, or no room for it
-        return -1
-    try:
-        if not lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            os.unlink(name, dir_fd=folder)
-        elif has_inode_numbers(fd) and not is_named(folder, name, fd):
-            close(fd)  # its last owner removed it before it was locked here
-            return None
-        else:
-            return fd
-    except BlockingIOError:
-        close(fd)
-        return None
-    except OSError:
-        pass
-    close(fd)
-    return -1
+class _LockFile:
+    """A file that exists while its lock is held. Its members tell what an interrupt left to be released."""
+
+    def __init__(self, folder: int, name: bytes) -> None:
+        self._folder, self._name = folder, name
+        self._owner = os.getpid()
+        self._fd = -1
+        self._ours = False
+
+    def take(self) -> bool:
+        """Create and lock the file. Returns False if another process has it; True also if it cannot be locked."""
+        try:
+            self._fd = above_standard(os.open(self._name, _LOCK_FILE, 0o666, dir_fd=self._folder))
+            lock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._ours = os.fstat(self._fd).st_size == 0
+        except BlockingIOError:
+            self._close()
+            return False
+        except OSError:  # planted by another user, or no room for it
+            self._close()
+            return True
+        if self._ours:
+            return True
+        # Its last owner has removed it; if that failed, it is removed here.
+        if is_named(self._folder, self._name, self._fd):
+            self._remove()
+        self._close()
+        return False
+
+    def release(self) -> None:
+        """Remove the file and release its lock. May be called at any time."""
+        if self._ours and os.getpid() == self._owner:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, 1)
+                self._remove()
+        self._ours = False
+        self._close()
+
+    def _remove(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._name, dir_fd=self._folder)
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            close_locked(fd, self._owner)
 
 
 def commit_pair(first: AtomicFile, last: AtomicFile) -> None:

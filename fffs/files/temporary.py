@@ -25,6 +25,9 @@ SUFFIX = ".fffs-tmp"
 # Errors of flock without lock support: some FUSE, 9p, Lustre without the option flock, NFS without a lock service.
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
+# Errors of names that do not exist; one that is too long, as with a suffix, cannot.
+ABSENT = (errno.ENOENT, errno.ENAMETOOLONG)
+
 LARGE = 4096  # names in a folder from which it is not listed for each new file
 SHARE = 0.01  # of the elapsed time may be spent on listing such a folder again
 FOLDERS_KEPT = 256
@@ -44,7 +47,7 @@ def temporary_name(name: bytes) -> bytes:
 
 
 def lock_name(name: bytes) -> bytes:
-    """Return the name of a target's lock file: that of a temporary file, which writers remove if it is not locked."""
+    """Return the name of a target's lock file, which is used again and again: only its owner removes it."""
     return b".%b.%b%b" % (name[:200], b"0" * 12, SUFFIX.encode())
 
 
@@ -65,9 +68,14 @@ def close_locked(fd: int, owner: int) -> None:
     That process unlocks the file first. Closing it would not do so while a child of fork has inherited the descriptor.
     """
     if os.getpid() == owner:
-        with contextlib.suppress(OSError):
+        try:
             fcntl.flock(fd, fcntl.LOCK_UN)
-    close(fd)
+        except OSError:
+            pass
+        finally:
+            close(fd)
+    else:
+        close(fd)
 
 
 def create_locked_file(folder: int, name: bytes) -> tuple[int, bytes]:
@@ -137,7 +145,9 @@ def is_there(folder: int, name: bytes) -> bool:
     """
     try:
         os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in ABSENT:
+            raise
         return False
     return True
 
@@ -178,7 +188,7 @@ def _find_leftovers(place: int, name: bytes) -> list[bytes]:
     """Return the names of temporary files and folders of a target."""
     ours = temporary_names(name)
     try:
-        return [entry for entry in _leftovers_in(place) if ours.fullmatch(entry)]
+        return [entry for entry in _leftovers_in(place) if ours.fullmatch(entry) and entry != lock_name(name)]
     except OSError:
         return []  # a folder may be writable but not readable
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fffs.base.buffers import readable_bytes
 from fffs.base.paths import PathLike
-from fffs.errors import UsageError
+from fffs.errors import UsageError, WriterError
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
 from fffs.granular.codecs import encoders as supplied
@@ -85,6 +85,7 @@ class DatasetWriter(OutputWriter):
 
     def _open(self, path: str, encoder: Encoder, layout: str) -> None:
         self.path = path
+        self._completed = False
         self._encoder = encoder
         spec = encoder.spec
         self._output: NewColumns | GrownColumns = NewColumns(path, spec) if layout == "v1" else GrownColumns(path, spec)
@@ -111,7 +112,7 @@ class DatasetWriter(OutputWriter):
             WriteError: the operating system could not write. The writer is closed; the class says which rows stay.
 
         """
-        self._need_open()
+        self._need_incomplete()
         self.append_blobs(self._encoder(datapoint))
         if flush:
             self.flush()
@@ -128,14 +129,26 @@ class DatasetWriter(OutputWriter):
 
         """
         self._need_open()
+        self._completed = True
         try:
             return self._output.complete()
         except BaseException:
             self.discard()
             raise
 
+    def flush(self) -> None:
+        """As in the base class. Raises WriterError after ``complete``."""
+        self._need_incomplete()
+        super().flush()
+
+    def _need_incomplete(self) -> None:
+        self._need_open()
+        if self._completed:
+            raise WriterError(f"{self.path}: the data set has been completed; it takes no more rows")
+
     def append_blobs(self, blobs: Any) -> None:
         """Add an encoded row."""
+        self._need_incomplete()
         try:
             self._output.append(blobs)
         except BaseException:

@@ -15,6 +15,7 @@ from fffs.base.paths import PathLike
 from fffs.errors import MetadataError, ReadError, SourceChangedError, TruncatedError, UsageError
 from fffs.files.atomic import CHECKSUMS, AtomicFile, forget_checksums
 from fffs.files.local import LocalFile
+from fffs.files.pair import only_writer
 from fffs.formats import bag
 from fffs.formats.sources import expand_sources
 from fffs.formats.table import recogniser
@@ -96,9 +97,11 @@ def _write(source: SourceFile) -> str:
         with writing(target.path), open(target.fd, "wb", closefd=False) as file:
             file.write(body)
             file.write(CRC.pack(engine.crc32(body)))
-        if source.changed() or not source.file.is_named():
-            raise SourceChangedError(f"{index.path}: changed while its checksums were computed; try again later")
-        target.commit()
+        target.sync()
+        with only_writer(index.path):  # which writers of a Bag hold to replace it
+            if source.changed() or not source.file.is_named():
+                raise SourceChangedError(f"{index.path}: changed while its checksums were computed; try again later")
+            target.commit()
     if not source.file.is_named():  # a writer that replaced the file meanwhile may have found no sidecar to remove
         with writing(index.path + CHECKSUMS):
             forget_checksums(os.fsencode(index.path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +21,13 @@ class SourceFile(Closing):
     index: RecordIndex
     check: bool = True
 
-    @functools.cached_property
+    @property
     def stamp(self) -> Any:
         """The stamp of the file, which must not change if it has no checksums."""
-        return self.file.stamp(self.index.least)
+        # Not functools.cached_property: before Python 3.12 it has a lock, which a child of fork may find locked.
+        if (stamp := self.__dict__.get("_stamp")) is None:
+            stamp = self.__dict__.setdefault("_stamp", self.file.stamp(self.index.least))
+        return stamp
 
     def changed(self) -> int:
         """Return 0 if size and modification time are those of opening, else -errno."""

@@ -7,7 +7,6 @@ Records of several files are numbered consecutively. Whole records are read in b
 from __future__ import annotations
 
 import errno
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -92,12 +91,16 @@ class RecordStore(Shared):
         self._reads = [(file.file.descriptor, file.index.check) for file in self.files]
         self._unchecked = {k for k, file in enumerate(self.files) if file.index.check == CHECK_NONE}
         self._closes_files = closes_files
+        self._identity: list[Identity] | None = None
         Shared.__init__(self, self.files[0].index.path if self.files else "no files")
 
-    @functools.cached_property
+    @property
     def identity(self) -> list[Identity]:
         """Return the identity of each file as of opening; also after ``close``."""
-        return [identify(file.index, file.file) for file in self.files]
+        # Not functools.cached_property: before Python 3.12 it has a lock, which a child of fork may find locked.
+        if self._identity is None:
+            self._identity = [identify(file.index, file.file) for file in self.files]
+        return self._identity
 
     # ------------------------------------------------------------ life
 
