@@ -183,8 +183,10 @@ def test_an_interrupted_dump_leaves_no_process_and_no_parts(tmp_path: Path, numb
     if len(os.sched_getaffinity(0)) > 1:
         writers.add(int(process.stdout.readline()))
     process.send_signal(number)
-    assert process.wait(timeout=60) != 0
-    process.stdout.close()
+    try:
+        assert process.wait(timeout=60) != 0
+    finally:
+        process.stdout.close()
     deadline = time.monotonic() + 60
     while any(Path(f"/proc/{pid}").exists() for pid in writers) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -14,7 +14,7 @@ import logging  # noqa: F401
 import os
 import threading
 from collections import Counter
-from typing import Final
+from typing import Any, Final
 
 PATIENCE: Final = 60.0
 
@@ -24,8 +24,10 @@ class _Importing:
 
     def __init__(self) -> None:
         self._inside: Counter[int] = Counter()  # thread -> how many blocks it is in
-        self._changed = threading.Condition()
-        self._forking = 0  # the thread that holds the condition's lock for a fork
+        self._lock: Any = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        # Written in C: an interrupt that arrives in a hook in Python is lost, and it may follow a fork.
+        self.after_fork_in_parent = self._lock.release
 
     def __enter__(self) -> None:
         with self._changed:
@@ -39,23 +41,17 @@ class _Importing:
 
     def before_fork(self) -> None:
         """Wait until no other thread is inside, and let none in until the fork is done."""
-        me = threading.get_ident()
-        self._changed.acquire()
-        self._forking = me
-        self._changed.wait_for(lambda: not self._inside.keys() - {me}, PATIENCE)
-
-    def after_fork_in_parent(self) -> None:
-        """Let threads in again."""
-        if self._forking == threading.get_ident():
-            self._forking = 0
-            self._changed.release()
+        self._lock.acquire()
+        if self._inside:
+            me = threading.get_ident()
+            self._changed.wait_for(lambda: not self._inside.keys() - {me}, PATIENCE)
 
     def after_fork_in_child(self) -> None:
         """Forget the other threads, which exist only in the parent."""
         me = threading.get_ident()
         self._inside = Counter({me: self._inside[me]}) if self._inside[me] else Counter()
-        self._changed = threading.Condition()
-        self._forking = 0
+        self._lock._at_fork_reinit()
+        self._changed = threading.Condition(self._lock)
 
 
 importing: Final = _Importing()
