@@ -175,21 +175,27 @@ def test_mounts_that_change_all_the_time_are_not_looked_at_each_time(monkeypatch
     monkeypatch.setattr(readonly, "_wait", wait)
     monkeypatch.setattr(readonly, "is_writable", lambda *_: events.append("look"))
     with pytest.raises(TimeoutError):
-        readonly.trio.run(readonly._watch, "/m", -1, "0:52", False)
+        readonly.trio.run(readonly._watch, "/m", -1, "0:52", "x.ffr", False)
     assert events == ["look", "pause"] * 3
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "expected"), [("fuse.fffs", "rw", True), ("fuse.fffs", "ro", False), ("tmpfs", "rw", False)]
+    ("kind", "options", "expected"),
+    [
+        ("fuse.fffs x.ffr", "rw", True),
+        ("fuse.fffs x.ffr", "ro", False),
+        ("fuse.fffs y.ffr", "rw", False),
+        ("tmpfs x.ffr", "rw", False),
+    ],
 )
 def test_only_our_own_file_system_is_seen_to_be_writable(
     tmp_path: Path, kind: str, options: str, expected: bool
 ) -> None:
     """After an unmount, the number of its device may soon belong to any other file system."""
     readonly = pytest.importorskip("fffs.mount.daemon.readonly", exc_type=MountError)
-    (tmp_path / "table").write_text(f"36 35 0:52 / /m rw,noatime - {kind} x {options}\n")
+    (tmp_path / "table").write_text(f"36 35 0:52 / /m rw,noatime - {kind} {options}\n")
     with (tmp_path / "table").open("rb") as table:
-        assert readonly.is_writable(table.fileno(), "0:52") is expected
+        assert readonly.is_writable(table.fileno(), "0:52", "x.ffr") is expected
 
 
 def test_the_root_is_mounted() -> None:

@@ -867,7 +867,7 @@ def test_a_large_folder_is_not_listed_for_each_file_that_is_written_there(
 ) -> None:
     monkeypatch.setattr(temporary, "LARGE", 3)
     monkeypatch.setattr(temporary, "SHARE", 1e-9)  # a list stays valid for a very long time
-    left = tmp_path / f".3.ffr.{'0' * 12}{temporary.SUFFIX}"
+    left = tmp_path / f".3.ffr.{'1' * 12}{temporary.SUFFIX}"
     for name in ("a", "b", left.name):
         (tmp_path / name).touch()
     listed: list[object] = []
@@ -895,7 +895,7 @@ def test_a_large_folder_is_listed_again_for_a_hundredth_of_the_time(
     monkeypatch.setattr(temporary, "_large_folders", {})
     monkeypatch.setattr(temporary.time, "monotonic", lambda: now)
     monkeypatch.setattr(os, "listdir", slow)
-    left = tmp_path / f".x.ffr.{'0' * 12}{temporary.SUFFIX}"
+    left = tmp_path / f".x.ffr.{'1' * 12}{temporary.SUFFIX}"
     fffs.FileWriter(tmp_path / "x.ffr", 0).close()
     left.touch()
     for _ in range(100):

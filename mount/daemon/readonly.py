@@ -31,18 +31,19 @@ async def keep_read_only(path: str, table: int, device: str, noexec: bool) -> No
     All users contribute to that table, and the mount works without being watched: no error in here ends the daemon.
     """
     try:
-        await _watch(path, table, device, noexec)
+        source = next((mount.source for mount in read_table(table, device)), "")
+        await _watch(path, table, device, source, noexec)
     except (OSError, MountError) as error:  # a sandbox, too many open files, or no memory for the table
         _log.info("%s: cannot watch whether it is remounted as writable: %s", path, error)
     except Exception:
         _log.exception("%s: cannot watch whether it is remounted as writable", path)
 
 
-async def _watch(path: str, table: int, device: str, noexec: bool) -> None:
+async def _watch(path: str, table: int, device: str, source: str, noexec: bool) -> None:
     ended = os.eventfd(0, os.EFD_CLOEXEC)
     try:
         while True:
-            while is_writable(table, device):
+            while is_writable(table, device, source):
                 if not await _undo(path, table, device, noexec):
                     return
             await trio.sleep(PAUSE_SECONDS)
@@ -60,12 +61,13 @@ def _wait(table: int, ended: int) -> None:
     poll.poll()
 
 
-def is_writable(table: int, device: str) -> bool:
+def is_writable(table: int, device: str, source: str) -> bool:
     """Whether the file system is writable, according to an open table of mounts.
 
-    Others do not count: after an unmount, the kernel may give the number of the device to any new file system.
+    Mounts of other sources do not count: after an unmount, the kernel may give the number of the device to any new file
+    system.
     """
-    return any(mount.ours and mount.writable for mount in read_table(table, device))
+    return any(mount.ours and mount.writable and mount.source == source for mount in read_table(table, device))
 
 
 async def _undo(path: str, table: int, device: str, noexec: bool) -> bool:
