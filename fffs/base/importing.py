@@ -20,7 +20,7 @@ PATIENCE: Final = 60.0
 
 
 class _Importing:
-    """Counts the threads inside the block. May be entered again by a thread that is inside."""
+    """Counts the threads that are inside the block. A thread may enter it again."""
 
     def __init__(self) -> None:
         self._inside: Counter[int] = Counter()  # thread -> how many blocks it is in

@@ -27,15 +27,17 @@ class Aside:
         self._moved = False
 
     def move(self) -> bool:
-        """Give the file its temporary name. Returns False if there is no file. Raises OSError."""
+        """Give the file its other name. Returns False if there is no file. Raises OSError."""
         if not is_there(self._folder, self._name):
             return False
-        with contextlib.suppress(OSError):  # a symbolic link cannot be locked, and is never removed as a leftover
-            if self._target is not None:
+        if self._target is None:
+            self._temporary = self._old_name()
+        else:
+            self._temporary = temporary_name(self._target)
+            with contextlib.suppress(OSError):  # a symbolic link cannot be locked, and is never removed as a leftover
                 flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                 self._fd = os.open(self._name, flags, dir_fd=self._folder)
                 lock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        self._temporary = self._old_name() if self._target is None else temporary_name(self._target)
         self._moved = True  # before the rename: an interrupt may be raised when it is done
         try:
             os.rename(self._name, self._temporary, src_dir_fd=self._folder, dst_dir_fd=self._folder)
@@ -53,16 +55,15 @@ class Aside:
         if not self._moved:
             return ""
         self._moved = False
-        for name in (self._name, self._old_name()):
+        names = [self._name] if self._target is None else [self._name, self._old_name()]
+        for name in names:
             try:
                 rename_new(self._folder, self._temporary, name)
             except FileNotFoundError:  # interrupted before it was moved
                 return ""
             except OSError:  # such as: another program has made a file of that name meanwhile
-                if self._target is None:
-                    break
-            else:
-                return "" if name == self._name else os.fsdecode(name)
+                continue
+            return "" if name == self._name else os.fsdecode(name)
         return os.fsdecode(self._temporary)
 
     def _old_name(self) -> bytes:

@@ -55,7 +55,7 @@ def only_writer(path: str) -> Iterator[None]:
 
 
 class _LockFile:
-    """A file that exists while its lock is held. Its members tell what an interrupt left to be released."""
+    """A file that exists while its lock is held. ``release`` may be called after an interrupt at any point."""
 
     def __init__(self, folder: int, name: bytes) -> None:
         self._folder, self._name = folder, name

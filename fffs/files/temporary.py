@@ -25,7 +25,7 @@ SUFFIX = ".fffs-tmp"
 # Errors of flock without lock support: some FUSE, 9p, Lustre without the option flock, NFS without a lock service.
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
-# Errors of names that do not exist; one that is too long, as with a suffix, cannot.
+# Errors for a name that does not exist. A name that a suffix makes too long cannot exist.
 ABSENT = (errno.ENOENT, errno.ENAMETOOLONG)
 
 LARGE = 4096  # names in a folder from which it is not listed for each new file

@@ -226,7 +226,9 @@ def _seek(fd: int, position: int, what: int, end: int) -> int:
         return min(os.lseek(fd, position, what), end) if position < end else end
     except OSError as error:
         # ENXIO: only a hole follows, or the file became shorter. Otherwise, the file system cannot find holes.
-        return end if error.errno == errno.ENXIO else position if what == os.SEEK_DATA else end
+        if what == os.SEEK_HOLE or error.errno == errno.ENXIO:
+            return end
+        return position
 
 
 def _refuse_holes(table: File, begin: int, size: int) -> None:
