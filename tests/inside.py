@@ -102,8 +102,9 @@ fffs.mount.options: parse=parse_options
 fffs.mount.system.mountpoint: MARK=MOUNT_POINT_MARK MountPoint refuse_mounted remove_left
 fffs.mount.system.mounts: mount_at
 fffs.native: ffi lib
-fffs.native.crc32c: crc32c crc32c_combine mask=mask_crc32c unmask=unmask_crc32c
-fffs.native.engine: BLOCK CHECK_CRC32 CHECK_CRC32C CHECK_NONE REQUEST crc32 crc32_combine
+fffs.native.checksums: CHECK_CRC32 CHECK_CRC32C CHECK_NONE CHECKSUMS checksum crc32 crc32_combine crc32c
+    mask=mask_crc32c unmask=unmask_crc32c
+fffs.native.engine: BLOCK REQUEST
 fffs.packing.dump: dump plan_parts
 fffs.packing.sidecars: keep_checksums
 fffs.packing.unpack: unpack

@@ -33,7 +33,7 @@ from engine_model import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import BLOCK, CHECK_CRC32, CHECK_CRC32C, REQUEST, engine, ffi, lib
+from inside import BLOCK, CHECK_CRC32, CHECK_CRC32C, REQUEST, crc32, crc32_combine, engine, ffi, lib
 
 from fffs.errors import EngineError, UsageError
 
@@ -49,26 +49,26 @@ def test_self_test() -> None:
 
 @given(st.binary(max_size=5000), st.integers(0, 2**32 - 1))
 def test_crc32_is_zlibs(data: bytes, start: int) -> None:
-    assert engine.crc32(data, start) == zlib.crc32(data, start)
-    assert engine.crc32(memoryview(bytearray(data)), start) == zlib.crc32(data, start)
+    assert crc32(data, start) == zlib.crc32(data, start)
+    assert crc32(memoryview(bytearray(data)), start) == zlib.crc32(data, start)
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_combine(a: bytes, b: bytes) -> None:
-    assert engine.crc32_combine(zlib.crc32(a), zlib.crc32(b), len(b)) == zlib.crc32(a + b)
+    assert crc32_combine(zlib.crc32(a), zlib.crc32(b), len(b)) == zlib.crc32(a + b)
 
 
 @pytest.mark.parametrize("length", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
 def test_combine_long(length: int) -> None:
     b = random.Random(length).randbytes(length)
-    assert engine.crc32_combine(0x12345678, zlib.crc32(b), length) == zlib.crc32(b, 0x12345678)
+    assert crc32_combine(0x12345678, zlib.crc32(b), length) == zlib.crc32(b, 0x12345678)
 
 
 def test_combine_beyond_memory() -> None:
     """Lengths that use every bit of the exponent: combining (A, B) with C equals combining A with (B, C)."""
     b, c = 2**63 + 12345, 2**62 + 2**40 + 1
-    left = engine.crc32_combine(engine.crc32_combine(1, 2, b), 3, c)
-    right = engine.crc32_combine(1, engine.crc32_combine(2, 3, c), b + c)
+    left = crc32_combine(crc32_combine(1, 2, b), 3, c)
+    right = crc32_combine(1, crc32_combine(2, 3, c), b + c)
     assert left == right != 0
 
 
@@ -422,14 +422,15 @@ def test_the_first_use_chooses(use: str, folder: Path) -> None:
     """Nothing is chosen before: importing needs no ring, and does not fail because of the environment."""
     (folder / "ten").write_bytes(b"0123456789")
     code = f"""
-from fffs.native import engine, ffi, lib
+from fffs.native import ffi, lib
+from fffs.native.checksums import CHECK_NONE
 from fffs.files.local import LocalFile
 from fffs.records.index import RecordIndex
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 import numpy as np, os
 path = {os.fspath(folder / "ten")!r}
-index = RecordIndex(path, np.array([0]), np.array([10]), None, engine.CHECK_NONE, 10)
+index = RecordIndex(path, np.array([0]), np.array([10]), None, CHECK_NONE, 10)
 store = RecordStore([SourceFile(LocalFile.open(path), index)])
 counts = ffi.new("int32_t[2]")
 lib.fffs_engine_usage(counts, counts + 1)

@@ -11,7 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import LocalFile, NewFile, RecordStore, SourceFile, engine, find_format, load_file, packed
+from inside import (
+    CHECK_CRC32,
+    CHECK_CRC32C,
+    CHECK_NONE,
+    LocalFile,
+    NewFile,
+    RecordStore,
+    SourceFile,
+    engine,
+    find_format,
+    load_file,
+    packed,
+)
 from memory_file import MemoryFile
 
 import fffs
@@ -190,11 +202,11 @@ def test_requests_that_keep_nothing_are_answered_as_by_the_engine(tmp_path: Path
     (tmp_path / "x").write_bytes(data)
     crc = zlib.crc32(data[7:-1])
     asked = [
-        (7, len(data) - 8, engine.CHECK_CRC32, crc),
-        (7, len(data) - 8, engine.CHECK_CRC32, crc ^ 1),
-        (0, len(data) + 1, engine.CHECK_NONE, 0),
-        (0, 0, engine.CHECK_CRC32, 0),
-        (0, 100, engine.CHECK_CRC32C, 5),
+        (7, len(data) - 8, CHECK_CRC32, crc),
+        (7, len(data) - 8, CHECK_CRC32, crc ^ 1),
+        (0, len(data) + 1, CHECK_NONE, 0),
+        (0, 0, CHECK_CRC32, 0),
+        (0, 100, CHECK_CRC32C, 5),
     ]
     with LocalFile.open(tmp_path / "x") as local:
         requests = np.zeros(len(asked), engine.REQUEST)

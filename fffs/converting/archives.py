@@ -20,7 +20,7 @@ from fffs.files.file import File
 from fffs.files.local import LocalFile
 from fffs.formats import other_formats
 from fffs.formats.streams import Stream, compression
-from fffs.native import engine
+from fffs.native.checksums import crc32
 from fffs.native.engine import BLOCK
 from fffs.packing.scan import KINDS
 
@@ -196,7 +196,7 @@ class Zip(Archive):
         crc, size = 0, file.size
         while size:
             piece = stream.read(min(size, BLOCK))
-            crc = engine.crc32(piece, crc)
+            crc = crc32(piece, crc)
             size -= len(piece)
             if not piece:
                 break
@@ -222,7 +222,7 @@ def _zip_name(info: zipfile.ZipInfo) -> bytes:
     stored = name.encode("cp437")
     if (data := _extra(info, UNICODE_PATH)) and data[0] == 1 and len(data) > 5:
         crc, unicode = int.from_bytes(data[1:5], "little"), data[5:]
-        if crc == engine.crc32(stored):
+        if crc == crc32(stored):
             return unicode
     return stored if info.create_system in (UNIX, 19) else name.encode("utf-8")
 

@@ -18,7 +18,7 @@ from fffs.base.withblock import Closing
 from fffs.errors import ReadError
 from fffs.files.pwrite import Writable, write_at
 from fffs.native import engine, ffi
-from fffs.native.engine import CHECK_NONE
+from fffs.native.checksums import CHECK_CRC32, CHECK_NONE, checksum, checksum_combine
 
 UInt8Array = npt.NDArray[np.uint8]
 
@@ -76,7 +76,7 @@ class File(Closing, ABC):
         request["offset"], request["length"], request["fd"] = offset, dest.nbytes, self.descriptor
         request["dest"] = dest.ctypes.data
         if crc is not None:
-            request["check"], request["expected"] = engine.CHECK_CRC32, crc
+            request["check"], request["expected"] = CHECK_CRC32, crc
         self.read_batch(request)
         return -int(request["status"][0]), int(request["actual"][0])
 
@@ -104,7 +104,7 @@ class File(Closing, ABC):
             if got < size:
                 return -errno.ENODATA, 0
             if kind != CHECK_NONE:
-                crc = engine.checksum_combine(kind, crc, engine.checksum(kind, part), size)
+                crc = checksum_combine(kind, crc, checksum(kind, part), size)
             done += size
         return (0 if kind == CHECK_NONE or crc == int(request["expected"]) else -errno.EBADMSG), crc
 
@@ -125,7 +125,7 @@ class File(Closing, ABC):
         except ReadError as error:
             return -(error.errno or errno.EIO), 0
         write_at(target, [data.data], at)
-        return 0, engine.checksum(check, data)
+        return 0, checksum(check, data)
 
     def stream(self) -> io.RawIOBase:
         """Return a binary file object at the start of the file; closing it leaves this file open."""

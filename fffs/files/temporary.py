@@ -25,6 +25,9 @@ SUFFIX = ".fffs-tmp"
 # Errors of flock without lock support: some FUSE, 9p, Lustre without the option flock, NFS without a lock service.
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
+# Errors of link(2) where rename(2) may succeed: it gives up the old name.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMLINK)
+
 # Errors for a name that does not exist. A name that a suffix makes too long cannot exist.
 ABSENT = (errno.ENOENT, errno.ENAMETOOLONG)
 
@@ -157,9 +160,9 @@ def rename_new(folder: int, name: bytes, new: bytes) -> None:
     try:
         os.link(name, new, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except OSError as error:
-        if error.errno not in NO_LINKS:
+        if error.errno not in (*NO_LINKS, *_NO_ROOM):
             raise
-        # Without hard links, and for folders, a check before the rename is all that is possible.
+        # For folders, and without hard links or room for one, a check before the rename is all that is possible.
         if is_there(folder, new):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
         os.rename(name, new, src_dir_fd=folder, dst_dir_fd=folder)

@@ -24,7 +24,7 @@ from fffs.errors import (
     UsageError,
 )
 from fffs.files.file import File
-from fffs.native.engine import CHECK_NONE
+from fffs.native.checksums import CHECK_NONE
 from fffs.records.index import STEP, Int64Array, RecordIndex
 from fffs.records.store import room
 

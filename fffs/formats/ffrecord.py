@@ -17,8 +17,7 @@ from fffs.base import as_ffrecord
 from fffs.errors import FormatError, MetadataError, ReadError, UnfinishedFileError, UsageError
 from fffs.files.file import File
 from fffs.formats import other_formats
-from fffs.native import engine
-from fffs.native.engine import CHECK_CRC32
+from fffs.native.checksums import CHECK_CRC32, crc32
 from fffs.records.index import RecordIndex
 from fffs.records.store import room
 
@@ -42,7 +41,7 @@ def encode_header(checksums: np.ndarray, offsets: np.ndarray) -> bytes:
     """Return the header of a file with these uint32[n] CRC-32 of the records and int64[n] absolute offsets."""
     n = len(checksums)
     body = struct.pack("<q", n) + checksums.astype("<u4").tobytes() + offsets.astype("<i8").tobytes()
-    return struct.pack("<I", engine.crc32(body)) + body
+    return struct.pack("<I", crc32(body)) + body
 
 
 def recognise(head: bytes, size: int, path: str) -> bool:
@@ -57,7 +56,7 @@ def recognise(head: bytes, size: int, path: str) -> bool:
         return False
     stored_crc, n = HEADER.unpack_from(head)
     if n == 0:
-        return size == HEADER.size and stored_crc == engine.crc32(head[4:12])
+        return size == HEADER.size and stored_crc == crc32(head[4:12])
     if not 0 < n <= (size - HEADER.size) // 12:
         return False
     at = HEADER.size + 4 * n

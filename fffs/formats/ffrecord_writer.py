@@ -14,7 +14,7 @@ from fffs.errors import UsageError, WriterError
 from fffs.files.file import File, UInt8Array
 from fffs.formats.ffrecord import encode_header, header_size, load_index, refuse_target
 from fffs.formats.record_writer import RecordWriter
-from fffs.native import engine
+from fffs.native.checksums import crc32
 from fffs.records.index import Int64Array, RecordIndex
 
 
@@ -61,7 +61,7 @@ class FileWriter(RecordWriter):
         if self.count >= self.n:
             raise WriterError(f"{self.fname}: all {self.n} records have been written; use a writer with a larger n")
         data = readable_bytes(buffer)
-        self._checksums[self.count] = engine.crc32(data)
+        self._checksums[self.count] = crc32(data)
         self._offsets[self.count + 1] = self._offsets[self.count] + data.nbytes
         self._append((data,), data.nbytes)
 
@@ -71,7 +71,7 @@ class FileWriter(RecordWriter):
             raise WriterError(f"{self.fname}: {first + count} records are too many for n = {self.n}; use a larger n")
         edges = bounds.tolist()
         for k in range(count):
-            self._checksums[first + k] = engine.crc32(data[edges[k] : edges[k + 1]])
+            self._checksums[first + k] = crc32(data[edges[k] : edges[k + 1]])
         self._offsets[first + 1 : first + count + 1] = self._offsets[first] + bounds[1:] - bounds[0]
         return [data]
 

@@ -13,7 +13,7 @@ from fffs.base.failures import reading
 from fffs.errors import MetadataError, ReadError, SourceChangedError
 from fffs.files.file import File
 from fffs.native import engine, ffi, lib
-from fffs.native.engine import CHECK_CRC32C, CHECK_NONE
+from fffs.native.checksums import CHECK_CRC32C, CHECK_NONE
 from fffs.records import index_cache
 from fffs.records.index import RecordIndex
 

@@ -17,7 +17,7 @@ from fffs.files.local import LocalFile
 from fffs.formats.frame_writer import FrameWriter
 from fffs.formats.frames import TFRECORD, FrameError, scan
 from fffs.formats.frames import load_index as load_frames
-from fffs.native.crc32c import crc32c, mask
+from fffs.native.checksums import crc32c, mask
 from fffs.records.index import RecordIndex
 
 HEAD: Final = struct.Struct("<QI")

@@ -13,7 +13,7 @@ from fffs.files.local import LocalFile
 from fffs.formats.frames import FrameError, frame_error
 from fffs.formats.streams import SIP, Stream
 from fffs.formats.tfrecord import GZIP, HEAD, TAIL, ZLIB, compression, is_head
-from fffs.native.crc32c import crc32c, unmask
+from fffs.native.checksums import crc32c, unmask
 
 LARGEST: Final = 1 << 30
 RATIO: Final = 1032  # maximum number of bytes that DEFLATE expands a byte to

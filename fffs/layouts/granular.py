@@ -25,7 +25,7 @@ from fffs.layouts import refs_table
 from fffs.layouts.escape import file_name
 from fffs.layouts.plain import digits_for, numbered
 from fffs.layouts.refs_table import RefsTable
-from fffs.native.engine import CHECK_NONE
+from fffs.native.checksums import CHECK_NONE
 from fffs.records.index import RecordIndex
 from fffs.records.source_file import SourceFile
 from fffs.tree.builder import DIRECTORY, FILE, build_tree

@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +27,6 @@ from fffs.native import ffi, lib
 _log = logging.getLogger("fffs.engine")
 
 NAMES: Final = environment.BACKENDS
-
-CHECK_NONE: Final[int] = lib.FFFS_CHECK_NONE
-CHECK_CRC32: Final[int] = lib.FFFS_CHECK_CRC32
-CHECK_CRC32C: Final[int] = lib.FFFS_CHECK_CRC32C
 
 BLOCK: Final[int] = lib.FFFS_BLOCK
 """Bytes of a block: the unit of parallel reads of large records, and of a packed folder's block checksums."""
@@ -106,33 +102,6 @@ def name() -> str:
     """Return the name of the backend in use: one of ``NAMES``. Raises the same as ``ready``."""
     ready()
     return str(ffi.string(lib.fffs_engine_name()).decode())
-
-
-def crc32(data: Any, crc: int = 0) -> int:
-    """Return the CRC-32 (zlib's) of any contiguous buffer's bytes, continuing crc. Runs without the GIL."""
-    view = _from_buffer(_BYTES, data)
-    return int(lib.fffs_crc32(crc, view, len(view)))
-
-
-def crc32_combine(crc_a: int, crc_b: int, length_b: int) -> int:
-    """Return the CRC-32 of A followed by B, from the CRC-32 of each and the length of B in bytes."""
-    return int(lib.fffs_crc32_combine(crc_a, crc_b, length_b))
-
-
-def checksum(check: int, data: Any) -> int:
-    """Return the checksum of a kind, ``CHECK_*``, of any contiguous buffer's bytes; 0 for ``CHECK_NONE``."""
-    if check == CHECK_NONE:
-        return 0
-    view = _from_buffer(_BYTES, data)
-    compute = lib.fffs_crc32c if check == CHECK_CRC32C else lib.fffs_crc32
-    return int(compute(0, view, len(view)))
-
-
-def checksum_combine(check: int, crc_a: int, crc_b: int, length_b: int) -> int:
-    """Return the checksum of a kind, ``CHECK_*``, of A followed by B; 0 for ``CHECK_NONE``."""
-    if check == CHECK_CRC32C:
-        return int(lib.fffs_crc32c_combine(crc_a, crc_b, length_b))
-    return crc32_combine(crc_a, crc_b, length_b) if check == CHECK_CRC32 else 0
 
 
 def take(size: int) -> npt.NDArray[np.uint8]:

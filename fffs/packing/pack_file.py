@@ -12,8 +12,9 @@ from fffs.errors import WriteError
 from fffs.files.atomic import AtomicFile
 from fffs.files.pwrite import write_at
 from fffs.formats.ffrecord import encode_header, header_size
-from fffs.native import engine, ffi, lib
-from fffs.native.engine import BLOCK, CHECK_CRC32
+from fffs.native import ffi, lib
+from fffs.native.checksums import CHECK_CRC32, crc32, crc32_combine
+from fffs.native.engine import BLOCK
 from fffs.records.index import BlockChecksums, Int64Array
 from fffs.tree import packed_pickle, trailer
 from fffs.tree.tree import Tree
@@ -74,11 +75,11 @@ class PackFile:
         self._write(view, int(self.offsets[k]) + at)
         first = self._first_block(k, at)
         if first is None:
-            self._count(k, at, engine.crc32(view), len(view))
+            self._count(k, at, crc32(view), len(view))
             return
         for begin in range(0, len(view), BLOCK):
             block = view[begin : begin + BLOCK]
-            crc = self._block_checksums[first + begin // BLOCK] = engine.crc32(block)
+            crc = self._block_checksums[first + begin // BLOCK] = crc32(block)
             self._count(k, at + begin, int(crc), len(block))
 
     def _first_block(self, k: int, at: int) -> int | None:
@@ -88,13 +89,13 @@ class PackFile:
         return int(self._first_blocks[np.searchsorted(self._big, k)]) + at // BLOCK
 
     def _count(self, k: int, at: int, crc: int, length: int) -> None:
-        self._checksums[k] = engine.crc32_combine(int(self._checksums[k]), crc, length) if at else crc
+        self._checksums[k] = crc32_combine(int(self._checksums[k]), crc, length) if at else crc
 
     def finish(self, tree: Tree) -> None:
         """Append the tree and write the header. Raises WriteError."""
         blocks = BlockChecksums(self._big.astype(np.uint32), self._first_blocks, self._block_checksums)
         record = packed_pickle.encode(tree) + trailer.encode(tree, blocks)
-        self._checksums[-1] = engine.crc32(record)
+        self._checksums[-1] = crc32(record)
         self._write(record, int(self.offsets[-1]))
         self._write(encode_header(self._checksums, self.offsets), 0)
 

@@ -21,7 +21,7 @@ from fffs.formats.sources import expand_sources
 from fffs.formats.table import recogniser
 from fffs.granular import shards, spec
 from fffs.native import engine
-from fffs.native.engine import CHECK_CRC32, CHECK_NONE
+from fffs.native.checksums import CHECK_CRC32, CHECK_NONE, crc32
 from fffs.records import index_cache
 from fffs.records.sidecar import CRC, encode_head, with_checksums
 from fffs.records.source_file import SourceFile
@@ -96,7 +96,7 @@ def _write(source: SourceFile) -> str:
     with AtomicFile(index.path + CHECKSUMS, source.file.descriptor) as target:
         with writing(target.path), open(target.fd, "wb", closefd=False) as file:
             file.write(body)
-            file.write(CRC.pack(engine.crc32(body)))
+            file.write(CRC.pack(crc32(body)))
         target.sync()
         with only_writer(index.path):  # which writers of a Bag hold to replace it
             if source.changed() or not source.file.is_named():

@@ -14,7 +14,8 @@ from fffs.base.numbers import divide
 from fffs.errors import ChecksumError, ReadError, TruncatedError
 from fffs.layouts.packed import load as load_packed
 from fffs.layouts.view import TreeView
-from fffs.native.engine import BLOCK, CHECK_NONE, crc32_combine
+from fffs.native.checksums import CHECK_NONE, crc32_combine
+from fffs.native.engine import BLOCK
 from fffs.records.source_file import SourceFile
 from fffs.tree import packed_pickle
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fffs.base.numbers import Int64Array, distinct
 from fffs.native import engine
-from fffs.native.engine import CHECK_NONE
+from fffs.native.checksums import CHECK_NONE
 from fffs.records.joined_index import JoinedIndex
 from fffs.records.policy import ReadPolicy
 

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fffs.files.file import File
-from fffs.native import engine
-from fffs.native.engine import CHECK_NONE
+from fffs.native.checksums import CHECK_NONE, crc32
 from fffs.records.index import RecordIndex
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -43,8 +42,8 @@ class Identity(NamedTuple):
 def identify(index: RecordIndex, file: File) -> Identity:
     """Return the identity of a file with this index, as of opening."""
     # In each format, the distance from a record's end to the next one's begin is the same for all records.
-    framing = engine.crc32(np.ascontiguousarray(index.ends[-1:]), engine.crc32(np.ascontiguousarray(index.starts)))
-    checksums = 0 if index.checksums is None else engine.crc32(np.ascontiguousarray(index.checksums))
+    framing = crc32(np.ascontiguousarray(index.ends[-1:]), crc32(np.ascontiguousarray(index.starts)))
+    checksums = 0 if index.checksums is None else crc32(np.ascontiguousarray(index.checksums))
     place = (_boot_id(), file.device) if file.device else ("", 0)
     return Identity(index.file_size, framing, index.check, checksums, place, file.mtime_ns)
 

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.errors import MetadataError
-from fffs.native.engine import BLOCK, CHECK_CRC32, CHECK_NONE
+from fffs.native.checksums import CHECK_CRC32, CHECK_NONE
+from fffs.native.engine import BLOCK
 
 Int64Array = npt.NDArray[np.int64]
 UInt32Array = npt.NDArray[np.uint32]

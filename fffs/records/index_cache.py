@@ -35,8 +35,8 @@ from fffs.base.descriptors import above_standard
 from fffs.files.dirfd import close
 from fffs.files.file import File
 from fffs.files.file_systems import keeps_times
-from fffs.native import engine, lib
-from fffs.native.engine import CHECK_NONE
+from fffs.native import lib
+from fffs.native.checksums import CHECK_NONE, crc32
 
 _log = logging.getLogger("fffs.cache")
 
@@ -178,7 +178,7 @@ def _encode(kind: int, key: Key, entry: Entry) -> list[Any]:
         parts.append(np.ascontiguousarray(entry.checksums))
     crc = 0
     for part in parts:
-        crc = engine.crc32(part, crc)
+        crc = crc32(part, crc)
     return [*parts, struct.pack("<I", crc)]
 
 
@@ -236,7 +236,7 @@ def read_entry(fd: int, kind: int, expected: Key) -> Entry | None:
     body = np.empty(width * n + 4, np.uint8)
     if os.preadv(fd, [body.data], HEADER.size) != body.nbytes:
         return None
-    if engine.crc32(body[:-4], engine.crc32(head)) != int(body[-4:].view(np.uint32)[0]):
+    if crc32(body[:-4], crc32(head)) != int(body[-4:].view(np.uint32)[0]):
         return None
     checksums = None if check == CHECK_NONE else body[8 * n : 12 * n].view(np.uint32)
     return Entry(body[: 8 * n].view(np.int64), checksums, check)

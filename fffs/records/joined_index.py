@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fffs.base import as_ffrecord
 from fffs.base.numbers import Indices, Int64Array, resolve
 from fffs.errors import ChecksumError, ReadError, RecordIndexError, SourceChangedError, TruncatedError
-from fffs.native.engine import CHECK_NONE
+from fffs.native.checksums import CHECK_NONE
 from fffs.records.source_file import SourceFile
 
 

@@ -16,8 +16,7 @@ import numpy.typing as npt
 from fffs.errors import MetadataError, SourceChangedError
 from fffs.files.atomic import CHECKSUMS
 from fffs.files.file import File
-from fffs.native import engine
-from fffs.native.engine import CHECK_CRC32, CHECK_NONE
+from fffs.native.checksums import CHECK_CRC32, CHECK_NONE, crc32
 from fffs.records.index import RecordIndex
 
 MAGIC: Final = b"fffsCRC1"
@@ -27,8 +26,8 @@ CRC: Final = struct.Struct("<I")
 
 def _fingerprint(index: RecordIndex) -> int:
     """Return the CRC-32 of the table of records, which ties a sidecar to its file."""
-    crc = engine.crc32(index.starts.astype("<i8"))
-    return engine.crc32(index.ends.astype("<i8"), crc)
+    crc = crc32(index.starts.astype("<i8"))
+    return crc32(index.ends.astype("<i8"), crc)
 
 
 def encode_head(index: RecordIndex) -> bytes:
@@ -79,7 +78,7 @@ def _load(sidecar: File, index: RecordIndex) -> npt.NDArray[np.uint32]:
     if sidecar.size != size:
         raise MetadataError(stale)
     data = sidecar.read_bytes(0, size)
-    if len(data) != size or CRC.unpack(data[-CRC.size :])[0] != engine.crc32(data[: -CRC.size]):
+    if len(data) != size or CRC.unpack(data[-CRC.size :])[0] != crc32(data[: -CRC.size]):
         raise MetadataError(f"{path}: damaged; make it again (fffs verify --keep), or remove it")
     if not data.startswith(encode_head(index)):
         raise MetadataError(stale)

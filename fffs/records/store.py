@@ -19,7 +19,7 @@ from fffs.errors import RecordIndexError, UsageError
 from fffs.files.file import UInt8Array
 from fffs.files.pwrite import Writable
 from fffs.native import engine, ffi, lib
-from fffs.native.engine import CHECK_NONE
+from fffs.native.checksums import CHECK_NONE, checksum_combine
 from fffs.records.batch_reader import BatchReader
 from fffs.records.identity import Identity, identify
 from fffs.records.joined_index import JoinedIndex
@@ -327,7 +327,7 @@ class RecordStore(Shared):
                     raise MemoryError("not enough memory to copy a record")
                 if status != 0:
                     raise self._index.failure(record, status)
-                whole = engine.checksum_combine(check, whole, crc, size) if done else crc
+                whole = checksum_combine(check, whole, crc, size) if done else crc
                 done += size
                 if count:
                     count(size)

@@ -15,7 +15,7 @@ import numpy as np
 import torch.utils.data
 
 from fffs.base.withblock import Closing
-from fffs.native.engine import CHECK_NONE
+from fffs.native.checksums import CHECK_NONE
 from fffs.records.identity import Identity
 from fffs.records.store import RecordStore
 from fffs.torch.files import Files

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from fffs.errors import MetadataError, ReadError, UnsupportedError
 from fffs.files.file import File
 from fffs.native import engine
+from fffs.native.checksums import crc32
 from fffs.records.index import BlockChecksums, RecordIndex
 from fffs.tree.tree import COLUMNS, Tree
 
@@ -89,8 +90,8 @@ def encode(tree: Tree, blocks: BlockChecksums) -> bytes:
         data = np.ascontiguousarray(arrays[section.name], np.dtype(section.dtype).newbyteorder("<")).tobytes()
         assert len(data) == length * np.dtype(section.dtype).itemsize
         body[at : at + len(data)] = data
-    footer = FOOTER.pack(MAGIC, VERSION, 0, size, *counts.values(), engine.crc32(body), 0)[:-4]
-    return bytes(body) + footer + struct.pack("<I", engine.crc32(footer))
+    footer = FOOTER.pack(MAGIC, VERSION, 0, size, *counts.values(), crc32(body), 0)[:-4]
+    return bytes(body) + footer + struct.pack("<I", crc32(footer))
 
 
 def load(file: File, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
@@ -110,7 +111,7 @@ def load(file: File, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
         return None
     footer = _read(file, index.file_size - FOOTER.size, FOOTER.size).tobytes()
     magic, version, flags, size, *counts, body_crc, footer_crc = FOOTER.unpack(footer)
-    if magic != MAGIC or engine.crc32(footer[:-4]) != footer_crc:
+    if magic != MAGIC or crc32(footer[:-4]) != footer_crc:
         return None
     if version != VERSION or flags != 0:
         raise UnsupportedError(f"{path}: packed by a newer version of fffs (trailer version {version}); update fffs")

@@ -11,16 +11,15 @@ import pyfuse3
 from fffs.layouts.view import BLOCK_SIZE, ROOT_INODE, Attributes, View
 from fffs.mount.options import MountOptions
 from fffs.mount.system import daemon_attributes
-from fffs.native.engine import CHECK_CRC32C, CHECK_NONE
+from fffs.native.checksums import CHECKSUMS
 from fffs.tree.tree import NAME_MAX
 
 # The tree never changes, so the kernel may cache replies as long as it has memory.
 FOREVER = 365 * 86400.0
 
 PREFIX = daemon_attributes.PREFIX.encode()
-CRC32, CRC32C, RECORD, SOURCE, VERIFIED = (
-    PREFIX + name for name in (b"crc32", b"crc32c", b"record", b"source", b"verified")
-)
+RECORD, SOURCE, VERIFIED = (PREFIX + name for name in (b"record", b"source", b"verified"))
+CHECKSUM_NAMES = {check: PREFIX + kind.name.encode() for check, kind in CHECKSUMS.items()}
 LARGEST = 1 << 16  # bytes of a value: XATTR_SIZE_MAX in <linux/limits.h>
 DAEMON = daemon_attributes.DAEMON.encode()
 ACLS = (b"system.posix_acl_access", b"system.posix_acl_default")
@@ -79,9 +78,7 @@ class Presenter:
 
     def _checksums(self, record: int) -> list[bytes]:
         index = self._store.locate(record)[0].index
-        if index.check == CHECK_NONE or index.checksums is None:
-            return []
-        return [CRC32C if index.check == CHECK_CRC32C else CRC32]
+        return [] if index.checksums is None else [CHECKSUM_NAMES[index.check]]
 
     def value(self, inode: int, record: int | None, name: bytes) -> bytes:
         """Return the value of an extended attribute."""
@@ -98,7 +95,7 @@ class Presenter:
         if name == SOURCE:
             return _absolute(file.index.path)
         checksum = self._store.checksum(record)
-        if name in (CRC32, CRC32C):
+        if name in CHECKSUM_NAMES.values():
             return b"%08x" % (checksum or 0)
         if checksum is None:
             return b"no checksum"

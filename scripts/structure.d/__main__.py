@@ -180,6 +180,9 @@ def findings(modules: dict[str, Module]) -> dict[str, list[str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
+    if not set(arguments) <= {"--where", "--check"}:
+        print(__doc__, file=sys.stderr)
+        return 2
     modules = load_modules()
     found = findings(modules)
     broken = [what for what, bound in BOUNDS.items() if len(found[what]) > bound]

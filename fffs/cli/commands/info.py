@@ -14,17 +14,13 @@ from fffs.layouts import load_source
 from fffs.layouts.packed import load as load_packed
 from fffs.layouts.view import TreeView
 from fffs.native import engine
+from fffs.native.checksums import CHECKSUMS
 
 LAYOUTS = {
     "packed": "packed folder",
     "union": "union of packed folders",
     "plain": "record file",
     "granular": "granular data set",
-}
-CHECKSUMS = {
-    engine.CHECK_CRC32: "CRC-32 per record",
-    engine.CHECK_CRC32C: "CRC-32C per record",
-    engine.CHECK_NONE: "none (not verifiable)",
 }
 
 
@@ -49,6 +45,10 @@ def _readable(key: str, value: Any) -> str:
     return f"{value} ({human(value)})" if key.endswith("bytes") else str(value)
 
 
+def _checksums(check: int) -> str:
+    return f"{CHECKSUMS[check].title} per record" if check in CHECKSUMS else "none (not verifiable)"
+
+
 def describe(source: TreeView) -> dict[str, Any]:
     """Return facts about a source, by name."""
     tree, files = source.tree, source.store.files
@@ -59,7 +59,7 @@ def describe(source: TreeView) -> dict[str, Any]:
         "layout": LAYOUTS[source.layout],
         "records": source.store.n,
         "size_bytes": sum(file.index.file_size for file in files),
-        "checksums": ", ".join(dict.fromkeys(CHECKSUMS[file.index.check] for file in files)),
+        "checksums": ", ".join(dict.fromkeys(_checksums(file.index.check) for file in files)),
         "engine": engine.name(),
     }
     if source.layout != "plain":

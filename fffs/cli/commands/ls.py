@@ -15,7 +15,7 @@ from fffs.cli.output import printable, put, warn
 from fffs.errors import Exit
 from fffs.layouts import load_source
 from fffs.layouts.view import TreeView
-from fffs.native.engine import CHECK_CRC32C
+from fffs.native.checksums import CHECK_CRC32, CHECKSUMS
 from fffs.packed_folder import not_found
 
 TYPES = {stat.S_IFDIR: "dir", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
@@ -106,8 +106,8 @@ def _describe(source: TreeView, path: bytes, node: int) -> dict[str, Any]:
     if tree.is_file(node):
         file, row = store.locate(tree.record(node))
         crc = store.checksum(tree.record(node))
-        name = "crc32c" if file.index.check == CHECK_CRC32C else "crc32"
-        described |= {"record": row, "source": file.index.path, name: None if crc is None else f"{crc:08x}"}
+        kind = CHECKSUMS.get(file.index.check, CHECKSUMS[CHECK_CRC32])
+        described |= {"record": row, "source": file.index.path, kind.name: None if crc is None else f"{crc:08x}"}
     if tree.is_symlink(node):
         described["target"] = os.fsdecode(tree.target(node))
     return described
