@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fffs.errors import UsageError
-from fffs.formats.table import format_named
 
 # The largest value of each number. 2**32 - 1 means "no user" to the kernel.
 LIMITS = {"threads": 1024, "readahead": 1 << 20, "uid": 2**32 - 2, "gid": 2**32 - 2, "umask": 0o777}
@@ -154,6 +153,9 @@ def _text(_name: str, value: str) -> str:
 
 
 def _format(_name: str, value: str) -> str:
+    # Not at the top: mounting and unmounting start a process, which needs neither numpy nor any format.
+    from fffs.formats.table import format_named
+
     return format_named(value).name
 
 

@@ -102,8 +102,8 @@ fffs.mount.options: parse=parse_options
 fffs.mount.system.mountpoint: MARK=MOUNT_POINT_MARK MountPoint refuse_mounted remove_left
 fffs.mount.system.mounts: mount_at
 fffs.native: ffi lib
-fffs.native.checksums: CHECK_CRC32 CHECK_CRC32C CHECK_NONE CHECKSUMS checksum crc32 crc32_combine crc32c
-    mask=mask_crc32c unmask=unmask_crc32c
+fffs.native.checksums: CHECKSUMS CHECK_CRC32 CHECK_CRC32C CHECK_NONE crc32 crc32_combine crc32c
+fffs.native.checksums: mask=mask_crc32c unmask=unmask_crc32c
 fffs.native.engine: BLOCK REQUEST
 fffs.packing.dump: dump plan_parts
 fffs.packing.sidecars: keep_checksums

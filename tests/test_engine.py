@@ -196,7 +196,7 @@ def test_dropping_needs_little_memory(backend: str, source: Source) -> None:
 import os
 import numpy as np
 from fffs.native import engine
-from fffs.native import ffi, lib
+from fffs.native import engine, ffi, lib
 fd = os.open({os.readlink(f"/proc/self/fd/{source.fd}")!r}, os.O_RDONLY)
 requests = np.zeros(150, engine.REQUEST)
 requests["fd"], requests["length"], requests["offset"] = fd, engine.BLOCK, np.arange(150) * 20_000
@@ -422,7 +422,7 @@ def test_the_first_use_chooses(use: str, folder: Path) -> None:
     """Nothing is chosen before: importing needs no ring, and does not fail because of the environment."""
     (folder / "ten").write_bytes(b"0123456789")
     code = f"""
-from fffs.native import ffi, lib
+from fffs.native import engine, ffi, lib
 from fffs.native.checksums import CHECK_NONE
 from fffs.files.local import LocalFile
 from fffs.records.index import RecordIndex

@@ -225,6 +225,22 @@ def test_the_package_is_imported_without_pyfuse3() -> None:
     assert "pip install 'fffs[mount]'" in subprocess.check_output([sys.executable, "-c", code], text=True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--help"], ""),
+        (["mount", "-o", "threads=1", "/nowhere.ffr", "/nowhere"], "fffs: /nowhere.ffr: no such file\n"),
+        (["umount", "/nowhere"], "fffs: /nowhere: no such folder\n"),
+        (["mount", "-o", "verify=maybe", "/a", "/b"], "fffs: -o verify=maybe: must be on or off\n"),
+    ],
+)
+def test_mounting_and_unmounting_start_without_numpy(arguments: list[str], error: str) -> None:
+    """The daemon imports it; the process that starts the daemon has no use for it."""
+    code = "import sys; sys.modules['numpy'] = None\nfrom fffs.cli.program import main\nmain()"
+    result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert result.stderr == error
+
+
 @pytest.mark.parametrize(("source", "mountpoint", "what"), [("", "m", "a source"), ("x.ffr", "", "the mount point")])
 def test_an_empty_name_is_not_the_current_folder(source: str, mountpoint: str, what: str) -> None:
     with pytest.raises(UsageError, match=f"^the name of {what} is empty$"):
