@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fffs.base.importing import importing
 from fffs.base.paths import PathLike
+from fffs.mount.daemon.background import start
 from fffs.mount.daemon.job import make_job
 from fffs.mount.helper import helper
 from fffs.mount.options import MountOptions
@@ -42,15 +44,14 @@ def mount(
     """
     job = make_job(sources, mountpoint, options, debug)
     if foreground:
-        from fffs.base.descriptors import open_standard_streams
-        from fffs.mount.daemon.log import DaemonLog
-        from fffs.mount.daemon.session import serve
+        with importing:
+            from fffs.base.descriptors import open_standard_streams
+            from fffs.mount.daemon.log import DaemonLog
+            from fffs.mount.daemon.session import serve
 
         open_standard_streams()
         log = DaemonLog(job.options.log, debug)
         serve(job)
         log.exit_code = 0
     else:
-        from fffs.mount.daemon.background import start
-
         start(job)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fffs.base.importing import importing
 from fffs.errors import UsageError
 
 # The largest value of each number. 2**32 - 1 means "no user" to the kernel.
@@ -154,8 +155,8 @@ def _text(_name: str, value: str) -> str:
 
 def _format(_name: str, value: str) -> str:
     # Not at the top: mounting and unmounting start a process, which needs neither numpy nor any format.
-    from fffs.formats.table import format_named
-
+    with importing:
+        from fffs.formats.table import format_named
     return format_named(value).name
 
 

@@ -287,6 +287,19 @@ def test_a_value_comes_back_as_it_was(tmp_path: Path, kind: str, value: Any) -> 
             assert reader[0] == {"x": value}
 
 
+def test_a_batch_of_rows_that_share_blobs_is_refused(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path / "x", {"k": "bytes[]"}) as writer:
+        for k in range(3):
+            writer.append({"k": [b"%d" % k]})
+    table = (tmp_path / "x" / "refs.bag").read_bytes()
+    (tmp_path / "x" / "refs.bag").write_bytes(table.replace(b"\x92\x01\x01", b"\x92\x00\x03"))
+    with DatasetReader(tmp_path / "x") as reader:
+        assert [row["k"] for row in reader.read([1, 1])] == [[b"0", b"1", b"2"]] * 2
+        assert [row["k"] for row in reader.read([0, 1, 2], {"k": slice(0, 1)})] == [[b"0"], [b"0"], [b"2"]]
+        with pytest.raises(MetadataError, match="the rows share blobs of 'k'"):
+            reader.read([0, 1, 2])
+
+
 ARRAYS = [np.arange(6, dtype=">i2").reshape(2, 3), np.array(5.5), np.zeros((0, 3), "f4"), np.arange(12).reshape(3, 4).T]
 ARRAYS += [np.array(["ab", "c"]), np.array(["2024-01-01"], "M8[s]"), np.array([True, False]), np.array([1 + 2j])]
 ARRAYS += [np.array([1, 2], "m8[25s]"), np.array(["2024-01-01"], "M8[10ns]")]

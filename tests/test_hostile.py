@@ -25,9 +25,12 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import (
+    DTYPES,
+    FOOTER,
     MAGIC,
     MIB,
     NEW,
+    NODES,
     ORDERED_DICT,
     PROTO,
     STOP,
@@ -603,10 +606,20 @@ def test_a_large_file_full_of_holes_is_opened_without_reading_it(path: Path) -> 
     assert time.process_time() - begin < 1
 
 
+def footer_of_holes(nodes: int) -> bytes:
+    """Return the footer of a tree with that many files and an empty name for each."""
+    items = dict.fromkeys(NODES, nodes) | {"name_offsets": nodes, "entry_nodes": nodes - 1, "big_first_blocks": 1}
+    size = sum((np.dtype(DTYPES[name]).itemsize * count + 7) // 8 * 8 for name, count in items.items())
+    footer = FOOTER.pack(b"fffsTREE", 1, 0, size, nodes - 1, nodes, 0, 0, 0, 0, 0, 0)[:-4]
+    return footer + struct.pack("<I", zlib.crc32(footer))
+
+
 SPARSE: dict[str, tuple[bytes, str]] = {
     "records as many as fit": (struct.pack("<Iq", 1, (1 << 40) // 12 - 1), "do not ascend"),
     "records as many as fit, no checksum": (struct.pack("<Iq", 0, (1 << 40) // 12 - 1), "do not ascend"),
     "a tree of zeros": (header([0], [24]) + MAGIC, "does not begin like a pickle"),
+    "a pickle of zeros": (header([0], [24]) + MAGIC + b"\x80\x02", "most of its tree .* was never written"),
+    "a trailer of zeros": (header([0], [24]) + MAGIC + b"\x80\x02", "most of its tree .* was never written"),
 }
 
 
@@ -619,6 +632,9 @@ def test_what_a_file_of_holes_promises_is_refused_before_it_is_believed(path: Pa
             file.truncate(1 << 40)
         except OSError:
             pytest.skip("no file of a terabyte can be made here")
+        if "trailer" in kind:
+            file.seek(0, os.SEEK_END)
+            file.write(footer_of_holes(50_000_000))
     begin = time.process_time()
     with pytest.raises(MetadataError, match=SPARSE[kind][1]):
         load_source([path])

@@ -390,6 +390,20 @@ def test_what_others_own_is_not_believed(tmp_path: Path, cache: Path, counted: C
     assert [counted.load(path)[1] for _ in range(2)] == [1, 1]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("made", ["home", "home/cache"])
+def test_nothing_is_made_in_the_home_of_another_user(
+    tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    (tmp_path / made).mkdir(parents=True)
+    for folder in (tmp_path / "home", tmp_path / made):
+        os.chown(folder, 65534, 65534)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home" / "cache"))
+    path = path_of(tmp_path, "file", RECORDS)
+    assert [counted.load(path)[1] for _ in range(2)] == [1, 1]
+    assert os.listdir(tmp_path / made) == []
+
+
 @pytest.mark.parametrize("blocked", ["file", "fifo", "folder"])
 def test_something_else_in_the_place_of_an_entry_is_no_error(
     tmp_path: Path, cache: Path, counted: Counted, blocked: str

@@ -6,15 +6,19 @@ import gc
 import multiprocessing
 import os
 import resource
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from engine_model import descriptors, wait_until
-from inside import arena
+from inside import arena, importing
+from torch.nn.utils.rnn import pack_sequence
+from torch.utils.data import DataLoader as StockLoader
 from torch_samples import WARNINGS, Tagged, content, write
 
 import fffs.torch
@@ -48,7 +52,7 @@ def send(own: arena.Arena, *values: int) -> Any:
         return None
     for place, sent in [parcel.new(torch.int32, (len(values),))]:
         place.copy_(torch.tensor(values))
-        function, (argument, *rest) = sent.__reduce__()
+        function, (argument, *rest) = sent.__reduce_ex__(4)
     rebuild, arguments = argument.__reduce__()
     return function(rebuild(*arguments), *rest)
 
@@ -127,6 +131,51 @@ def test_what_a_child_of_fork_holds_is_not_overwritten(own: arena.Arena) -> None
         os.close(fd)
 
 
+def test_a_batch_that_arrives_while_forks_wait_belongs_to_their_children(own: arena.Arena) -> None:
+    """Two threads fork while a third imports something, and the first child ends at once."""
+    first, ready, done = send(own, 11), os.pipe(), os.pipe()
+    batches: list[Any] = []
+    ended: list[int] = []
+
+    def fork(waits: bool) -> None:
+        if (child := os.fork()) == 0:
+            if waits:
+                os.write(ready[1], b"x")
+                os.read(done[0], 1)
+            os._exit([batch.tolist() for batch in batches] != [[12]])
+        ended.append(os.waitpid(child, 0)[1])
+
+    forks = [threading.Thread(target=fork, args=[waits]) for waits in (False, True)]
+    imports, imported = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: _import(imports, imported))
+        imports.wait()
+        for thread in forks:
+            thread.start()
+        wait_until(lambda: len(arena._forking) == 2)
+        batches.append(send(own, 12))
+        del first
+        imported.set()
+    os.read(ready[0], 1)
+    forks[0].join()
+    batches.clear()
+    arena.settle()
+    assert send(own, 13) is None  # the second child has both regions
+    os.write(done[1], b"x")
+    forks[1].join()
+    assert ended == [0, 0]
+    arena.settle()
+    assert [send(own, k).tolist() for k in (14, 15)] == [[14], [15]]
+    for fd in (*ready, *done):
+        os.close(fd)
+
+
+def _import(begun: threading.Event, end: threading.Event) -> None:
+    with importing.importing:
+        begun.set()
+        end.wait()
+
+
 def test_a_child_that_ends_gives_nothing_back(own: arena.Arena) -> None:
     tensor, other = send(own, 1), send(own, 2)
     if (child := os.fork()) == 0:
@@ -192,6 +241,53 @@ class Kinds(Tagged):
             }
             for k in indices
         ]
+
+
+class Checked(NamedTuple("_Checked", [("numbers", torch.Tensor)])):
+    """A named tuple whose constructor looks at its item."""
+
+    def __new__(cls, numbers: torch.Tensor) -> Checked:
+        assert numbers.device.type == "cpu"
+        return super().__new__(cls, numbers)
+
+
+class CheckedDict(dict[str, torch.Tensor]):
+    """A mapping that looks at its values."""
+
+    def update(self, other: Any) -> None:  # type: ignore[override]
+        assert all(isinstance(value, torch.Tensor) for value in other.values())
+        super().update(other)
+
+
+def packed(batch: list[Any]) -> Any:
+    return pack_sequence([torch.arange(1.0 + int(k)) for k, _ in batch], enforce_sorted=False)
+
+
+def nested(batch: list[Any]) -> Any:
+    return torch.nested.nested_tensor([torch.arange(1.0 + int(k)) for k, _ in batch], layout=torch.strided)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("collate", [packed, nested])
+def test_what_torchs_loader_passes_from_a_worker_ours_passes(path: Path, collate: Any) -> None:
+    ours, torchs = (
+        list(kind(Tagged(path), 4, num_workers=1, collate_fn=collate)) for kind in (DataLoader, StockLoader)
+    )
+    assert [type(batch) for batch in ours] == [type(batch) for batch in torchs]
+    for batch, other in zip(ours, torchs, strict=True):
+        parts, others = (value.unbind() if isinstance(value, torch.Tensor) else value[:2] for value in (batch, other))
+        assert all(torch.equal(part, its) for part, its in zip(parts, others, strict=True))
+
+
+def test_containers_that_look_at_their_items_see_tensors(path: Path) -> None:
+    class Samples(Tagged):
+        def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+            return [(Checked(torch.tensor([k])), CheckedDict(n=torch.tensor([k]))) for k in indices]
+
+    for k, (checked, mapping) in enumerate(DataLoader(Samples(path), 4, num_workers=1)):
+        assert type(checked) is Checked and type(mapping) is CheckedDict
+        assert checked.numbers.tolist() == mapping["n"].tolist() == [[k] for k in range(4 * k, 4 * k + 4)]
+        assert type(checked.numbers) is type(mapping["n"]) is torch.Tensor
 
 
 def test_a_limit_on_file_sizes_only_makes_it_slower(path: Path) -> None:

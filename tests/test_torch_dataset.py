@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from torch_samples import BatchCounter, Numbers, Own, Tagged, content, plain, wr
 
 import fffs
 import fffs.torch
+from fffs.errors import UsageError
 from fffs.torch import ConcatDataset, Dataset, Subset
 
 
@@ -75,10 +77,33 @@ def test_what_is_no_index_is_a_type_error(path: Path, indices: object) -> None:
             dataset[indices]
 
 
-@pytest.mark.parametrize("indices", [["1"], [1.5], [None], [[1]], [True]])
+@pytest.mark.parametrize("indices", [["1"], [1.5], [None], [[1]]])
 def test_lists_of_what_is_no_index_are_refused(path: Path, indices: list[object]) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        Dataset(path)[indices]
+    for dataset in (Dataset(path), Subset(Dataset(path), [1, 2]), Dataset(path) + Dataset(path)):
+        with pytest.raises((TypeError, ValueError)):
+            dataset[indices]
+
+
+@pytest.mark.parametrize("make", [list, np.array, torch.tensor, lambda mask: [torch.tensor(item) for item in mask]])
+def test_masks_are_not_taken_for_the_numbers_0_and_1(path: Path, make: Any) -> None:
+    data = Dataset(path)
+    for dataset in (data, Subset(data, [1, 2]), data + data):
+        for wrong in (make([True, False]), make([True, False])[0]):
+            with pytest.raises(UsageError, match="must be integers, not"):
+                dataset[wrong]
+    with pytest.raises(UsageError, match="must be integers, not"):
+        data.reader.read(make([True, False]))
+    with pytest.raises(UsageError, match="must be integers, not"):
+        data.reader.read_one(make([True])[0])
+    for wrong in (make([True, False]), [1.5, 2.5]):
+        with pytest.raises(UsageError, match="must be integers, not"):
+            Subset(data, wrong)[[0, 1]]
+
+
+def test_a_tensor_of_numbers_is_read_as_an_array(path: Path) -> None:
+    numbers = torch.tensor([[3, -1], [0, 3]], dtype=torch.int32)
+    with fffs.FileReader(path) as reader:
+        assert [bytes(record) for record in reader.read(numbers)] == [content(k, None) for k in (3, 19, 0, 3)]
 
 
 @pytest.mark.parametrize("index", [20, -21, 2**70])
@@ -201,6 +226,23 @@ def test_records_of_every_format_are_a_data_set(other: Path, workers: int) -> No
     loader = fffs.torch.DataLoader(dataset, batch_size=6, num_workers=workers, collate_fn=list)
     found = [bytes(sample) for batch in loader for sample in batch]
     assert found == [before + content(k, None) for k in range(20)]
+
+
+def test_changing_a_batch_changes_nothing_else(tmp_path: Path) -> None:
+    """CPython shares bytes objects of length 1, and torch's tensors of read-only arrays are writable."""
+    with fffs.granular.DatasetWriter(tmp_path / "d", {"a": "array", "t": "tree", "i": "png"}) as writer:
+        for k in range(9):
+            value = np.array(k, np.uint8)
+            writer.append({"a": value, "t": [value], "i": np.array([[k]], np.uint8)})
+    frame = bytes.fromhex("28b52ffd200109000061")  # b"a", compressed
+    (tmp_path / "x.bagz").write_bytes(frame + len(frame).to_bytes(8, "little"))
+    for path in (tmp_path / "d", tmp_path / "x.bagz"):
+        for row in fffs.torch.DataLoader(Dataset(path), batch_size=None):
+            for tensor in (row,) if isinstance(row, torch.Tensor) else (row["a"], row["t"][0], row["i"]):
+                tensor += 100
+    with fffs.open(tmp_path / "d") as reader:
+        assert [int(row["a"]) for row in reader] == [int(row["t"][0]) for row in reader] == list(range(9))
+    assert [bytes([k])[0] for k in range(256)] == list(range(256))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

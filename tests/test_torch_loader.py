@@ -19,7 +19,7 @@ import pytest
 import torch
 import torch.utils.data
 from torch.utils.data import BatchSampler, SequentialSampler
-from torch_samples import WARNINGS, BatchCounter, Failing, Noisy, Numbers, Own, Tagged, content, plain, write
+from torch_samples import WARNINGS, BatchCounter, Failing, Noisy, Numbers, Own, Tagged, content, mixed, plain, write
 
 import fffs
 import fffs.torch
@@ -224,6 +224,26 @@ def test_augmentations_do_not_depend_on_the_number_of_workers(path: Path) -> Non
     assert len({tuple(pair) for pair in noise}) == 2 * N
 
 
+def test_random_numbers_of_a_collate_fn_do_not_depend_on_the_number_of_workers(path: Path) -> None:
+    def epochs(workers: int) -> list[Any]:
+        torch.manual_seed(5)
+        loader = DataLoader(Noisy(path), 8, shuffle=True, num_workers=workers, collate_fn=mixed)
+        return [plain(loader) for _ in range(2)]
+
+    assert epochs(0) == epochs(2)
+
+
+def test_a_loader_in_a_loader_leaves_the_others_random_numbers_alone(path: Path) -> None:
+    class Nested(Noisy):
+        def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+            next(iter(inner))
+            return super().process(indices, data)
+
+    inner = DataLoader(Noisy(path), 8, generator=seeded())
+    alone, nested = (plain(DataLoader(kind(path), 8, generator=seeded())) for kind in (Noisy, Nested))
+    assert alone == nested
+
+
 def test_persistent_workers_draw_new_augmentations_each_epoch(path: Path) -> None:
     loader = DataLoader(Noisy(path), 25, num_workers=1, persistent_workers=True, generator=seeded())
     assert plain(loader) != plain(loader)
@@ -232,7 +252,7 @@ def test_persistent_workers_draw_new_augmentations_each_epoch(path: Path) -> Non
 def test_loading_in_this_process_leaves_its_generators_alone(path: Path) -> None:
     torch.manual_seed(1)
     expected = torch.rand(1)
-    loader = DataLoader(Noisy(path), 8, generator=seeded())
+    loader = DataLoader(Noisy(path), 8, collate_fn=mixed, generator=seeded())
     torch.manual_seed(1)
     for _ in loader:
         pass

@@ -18,7 +18,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
-from torch_samples import WARNINGS, Failing, Noisy, Own, Tagged, begun, plain, write
+from torch_samples import WARNINGS, Failing, Noisy, Own, Tagged, begun, mixed, plain, write
 
 import fffs.torch
 from fffs.torch import DataLoader, Dataset
@@ -71,6 +71,14 @@ def test_batches_after_a_resume_are_those_of_the_other_run(
     def make(**arguments: Any) -> DataLoader:
         generator = torch.Generator().manual_seed(torch.initial_seed()) if seeded else None
         return DataLoader(Noisy(path), 4, shuffle=True, generator=generator, **arguments)
+
+    check(make, workers, other_workers)
+
+
+@pytest.mark.parametrize(("workers", "other_workers"), [(0, 0), (0, 1), (1, 0)])
+def test_random_numbers_of_a_collate_fn_are_resumed(path: Path, workers: int, other_workers: int) -> None:
+    def make(**arguments: Any) -> DataLoader:
+        return DataLoader(Noisy(path), 4, shuffle=True, collate_fn=mixed, **arguments)
 
     check(make, workers, other_workers)
 

@@ -58,6 +58,11 @@ class Noisy(Tagged):
         return [(k, torch.rand(2), np.random.rand(2), random.random()) for k in indices]
 
 
+def mixed(batch: list[Any]) -> Any:
+    """Collate with random numbers, as MixUp and CutMix do."""
+    return [torch.utils.data.default_collate(batch), torch.rand(1), np.random.rand(1), random.random()]
+
+
 class Numbers(torch.utils.data.Dataset[int]):
     """A data set without fffs."""
 

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from fffs.base.importing import importing
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -19,6 +21,6 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     if trio is not None and trio.lowlevel.in_trio_run():
         result: T = await trio.to_thread.run_sync(lambda: function(*args, **kwargs), abandon_on_cancel=True)
         return result
-    import asyncio  # imported late: it takes a tenth of a command's start, and commands have no tasks
-
+    with importing:
+        import asyncio  # imported late: it takes a tenth of a command's start, and commands have no tasks
     return await asyncio.to_thread(function, *args, **kwargs)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fffs.errors import RecordIndexError, UsageError
 
-_BOOLS: Final = frozenset((bool, np.bool_))
+_MASK: Final = "record numbers must be integers, not bool; numpy.flatnonzero gives those of a mask"
 Int64Array = npt.NDArray[np.int64]
 Indices = Iterable[int] | npt.NDArray[np.integer[Any]]
 
@@ -46,7 +46,7 @@ def resolve(indices: Indices, count: int) -> Int64Array:
 def as_number(value: Any, what: str = "record numbers") -> int:
     """Return an integer of any type as int. Raises UsageError for anything else, also for bool."""
     try:
-        if not isinstance(value, (bool, np.bool_)):
+        if not _is_bool(value):
             return operator.index(value)
     except TypeError:
         pass
@@ -55,21 +55,29 @@ def as_number(value: Any, what: str = "record numbers") -> int:
 
 def refuse_bools(items: Iterable[Any]) -> None:
     """Raise UsageError if an item is a bool: Python takes it for 0 or 1, but the caller means a mask."""
-    if not _BOOLS.isdisjoint(map(type, items)):
-        raise UsageError("record numbers must be integers, not bool; numpy.flatnonzero gives those of a mask")
+    kinds = {kind for kind in set(map(type, items)) if kind is not int and not issubclass(kind, np.integer)}
+    if kinds and any(_is_bool(item) for item in items if type(item) in kinds):
+        raise UsageError(_MASK)
+
+
+def _is_bool(value: Any) -> bool:
+    """Whether a value is a bool of Python, numpy or torch (which is not imported here)."""
+    return isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
 
 
 def _as_integers(indices: Indices) -> tuple[Int64Array, npt.NDArray[Any]]:
     """Return the indices as int64[k], and as an array of their own type, for messages."""
     if isinstance(indices, (str, bytes, bytearray)):
         raise UsageError(f"record numbers must be integers, not {type(indices).__name__}")
+    if not isinstance(indices, np.ndarray) and hasattr(indices, "dtype") and hasattr(indices, "tolist"):
+        indices = np.array(indices.tolist())  # a tensor, on any device
     if isinstance(indices, np.ndarray):
         asked = indices.reshape(-1)
     else:
         items = indices if isinstance(indices, (list, tuple, range)) else list(indices)
         try:
             # Takes half the time of np.array, which examines each item twice.
-            if items and not isinstance(items[0], (bool, np.bool_)):
+            if items and not _is_bool(items[0]):
                 refuse_bools(items)
                 numbers = np.frombuffer(array("q", items), np.int64)
                 return numbers, numbers
@@ -83,6 +91,8 @@ def _as_integers(indices: Indices) -> tuple[Int64Array, npt.NDArray[Any]]:
                     raise RecordIndexError(f"there is no record {item}: there are fewer")
     if asked.size == 0:
         return np.empty(0, np.int64), asked
+    if asked.dtype.kind == "b":
+        raise UsageError(_MASK)
     if asked.dtype.kind not in "iu" or asked.ndim != 1:
         raise UsageError(f"record numbers must be integers, not {asked.dtype}")
     return asked.astype(np.int64), asked

@@ -11,6 +11,7 @@ from fffs.files.atomic import CHECKSUMS
 from fffs.files.file import File
 from fffs.files.local import LocalFile
 from fffs.formats.table import FORMATS, find_format, named_format
+from fffs.granular.shards import data_set_folders
 
 GRANULAR: Final = "granular"
 FOLDER: Final = "folder"
@@ -64,8 +65,6 @@ def _kind_of_folder(path: str) -> str:
     endings = (CHECKSUMS, *(ending for form in FORMATS for ending in form.sidecar_endings))
     with reading(path):
         names = [name for name in os.listdir(path) if not name.startswith(".") and not name.endswith(endings)]
-    from fffs.granular.shards import data_set_folders  # slow to import, so only for folders
-
     if data_set_folders(path):
         return GRANULAR
     return next((form.name for form in FORMATS if names and all(map(form.is_part, names))), FOLDER)

@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 
 from fffs.converting import kinds
+from fffs.converting.datasets import is_column
 from fffs.converting.parts import cut
 from fffs.converting.source_files import Sources
 from fffs.errors import FormatError, RecordError, UsageError
@@ -16,6 +17,7 @@ from fffs.files.atomic_folder import refuse_content
 from fffs.formats.new_bag import no_appenders
 from fffs.formats.sources import open_files
 from fffs.formats.table import FORMATS, Format, format_named, format_of_target
+from fffs.granular.spec import NAME
 from fffs.layouts import load_source, packed
 from fffs.records.index import Int64Array
 from fffs.records.store import RecordStore
@@ -152,8 +154,6 @@ def _content(request: Request, kind: str, to: str | None, is_packed: bool, sever
     if kind == kinds.FOLDER:
         return Content.FOLDER
     if kind == kinds.GRANULAR:
-        from fffs.converting.datasets import is_column  # slow to import, so only for data sets
-
         return Content.COLUMN if is_column(request.source) else Content.ROWS
     if is_packed and (request.split or several):
         _refuse_torn(request, to, several=several)
@@ -199,8 +199,6 @@ def _default(request: Request, content: Content) -> str:
 
 def _has_spec(source: str) -> bool:
     """Return whether a packed folder has a spec.json in its root, as a packed data set does."""
-    from fffs.granular.spec import NAME  # slow to import, so only for data sets
-
     with load_source(source) as loaded:
         return loaded.tree.lookup(ROOT, NAME.encode()) is not None
 

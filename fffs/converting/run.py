@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from fffs.base.jobs import Progress, default_jobs
-from fffs.converting import packs
+from fffs.converting import data_set_results, packs
 from fffs.converting.archives import open_archive
 from fffs.converting.plan import Content, Plan, Result
 from fffs.converting.record_files import Done, Warn, write_files
@@ -15,6 +15,7 @@ from fffs.files.atomic import AtomicFile
 from fffs.formats.new_bag import no_appenders
 from fffs.formats.sources import open_files
 from fffs.formats.table import format_named
+from fffs.granular.bag_reader import BagReader
 from fffs.packing.pack import packed_folder
 from fffs.records.store import RecordStore
 
@@ -48,8 +49,6 @@ def _run(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
     if plan.content is Content.RECORDS and plan.result is Result.FILES:
         with contextlib.closing(_open_records(plan)) as records:
             return write_files(plan, records, progress, warn)
-    from fffs.converting import data_set_results  # slow to import, so only for data sets
-
     if plan.content is not Content.RECORDS:
         return data_set_results.from_data_set(plan, progress, warn)
     with contextlib.closing(_open_records(plan)) as records:
@@ -62,8 +61,6 @@ def _open_records(plan: Plan) -> RecordSource:
         return StoredRecords(RecordStore(open_files(plan.sources.records, True, form.name)), source)
     if read := form.read_stream:
         return StreamedRecords(lambda: read(source), source)
-    from fffs.granular.bag_reader import BagReader  # slow to import, so only for compressed Bags
-
     bag = BagReader(source)
     return StreamedRecords(lambda: contextlib.nullcontext(iter(bag)), source, bag.close)
 

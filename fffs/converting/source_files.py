@@ -16,6 +16,8 @@ from fffs.files.stamps import is_unchanged, make_stamp
 from fffs.formats.bag import SUFFIX
 from fffs.formats.sources import expand_sources
 from fffs.formats.table import FORMATS, format_named
+from fffs.granular import spec as specs
+from fffs.granular.shards import data_set_folders, find_shards
 
 
 class Sources:
@@ -83,9 +85,6 @@ def _is_same(path: str, other: str) -> bool:
 
 def _data_set(path: str) -> tuple[list[str], list[str]]:
     """Return the folders of a data set, and the files in them that are read."""
-    from fffs.granular import spec as specs  # slow to import, so only for data sets
-    from fffs.granular.shards import data_set_folders, find_shards
-
     folders = data_set_folders(path) or find_shards(path)
     names = [specs.NAME, *(key + SUFFIX for key in (specs.REFS, *specs.load_common(folders)))]
     return [path, *folders], [os.path.join(folder, name) for folder in folders for name in names]

@@ -24,6 +24,7 @@ from fffs.errors import (
     UsageError,
 )
 from fffs.files.file import File
+from fffs.files.holes import validate_written
 from fffs.native.checksums import CHECK_NONE
 from fffs.records.index import STEP, Int64Array, RecordIndex
 from fffs.records.store import room
@@ -34,7 +35,6 @@ LAYOUTS = ("v1", "v2", "v3")
 """v1: n + 1 offsets after the records, the first is 0. v2: n ends after the records. v3: n ends in another file."""
 
 OFFSET = struct.Struct("<Q")
-HOLES = 64 << 20  # maximum number of bytes of a table in holes of a sparse file
 
 
 def recognise(head: bytes, size: int, path: str) -> bool:
@@ -196,7 +196,7 @@ def _read_bounds(path: str, table: File, begin: int, entries: int, lead: bool) -
 
     table: the file with the entries, from byte ``begin`` on.
     """
-    _refuse_holes(table, begin, 8 * entries)
+    validate_written(table, begin, 8 * entries, "its table")
     first = 8 if lead else 0
     buffer = room(first + 8 * entries)
     buffer[:first] = 0
@@ -218,31 +218,3 @@ def _read_bounds(path: str, table: File, begin: int, entries: int, lead: bool) -
                 f"(table entry at byte {begin + 8 * (bad + 1) - first} of {table.name}); the table is damaged"
             )
     return bounds
-
-
-def _seek(fd: int, position: int, what: int, end: int) -> int:
-    """Return the offset of the next data or hole before ``end``, or ``end``."""
-    try:
-        return min(os.lseek(fd, position, what), end) if position < end else end
-    except OSError as error:
-        # ENXIO: only a hole follows, or the file became shorter. Otherwise, the file system cannot find holes.
-        if what == os.SEEK_HOLE or error.errno == errno.ENXIO:
-            return end
-        return position
-
-
-def _refuse_holes(table: File, begin: int, size: int) -> None:
-    """Raise MetadataError if much of a table was never written. Call this before memory is allocated for it.
-
-    A sparse file can have any size, and its zeros are valid entries, of empty records.
-    """
-    fd = table.descriptor
-    if size <= HOLES or fd < 0:
-        return
-    position, end, holes = begin, begin + size, 0
-    while position < end and holes <= HOLES:
-        data = _seek(fd, position, os.SEEK_DATA, end)
-        holes += data - position
-        position = _seek(fd, data, os.SEEK_HOLE, end)
-    if holes > HOLES:
-        raise MetadataError(f"{table.name}: most of its table of {size} bytes was never written; the file is damaged")

@@ -112,7 +112,7 @@ class BagReader(Closing):
     def read(self, indices: Indices) -> list[UInt8Array]:
         """Read records in one batch. Returns a 1-D uint8 array per index, in the order of the indices.
 
-        The arrays share one buffer; those of a ``.bagz`` do not, and are read-only. See ``fffs.FileReader.read``.
+        The arrays share one buffer; those of a ``.bagz`` do not. See ``fffs.FileReader.read``.
 
         Raises:
             RecordIndexError, RecordError, ReadError, ClosedError: as ``fffs.FileReader.read``.
@@ -120,7 +120,7 @@ class BagReader(Closing):
         """
         if self._decompress is None:
             return self.store.read(indices)
-        return [np.frombuffer(data, np.uint8) for data in self._contents(indices)]
+        return [np.frombuffer(bytearray(data), np.uint8) for data in self._contents(indices)]
 
     def read_one(self, index: int) -> UInt8Array:
         """Read one record; as ``read``."""

@@ -137,7 +137,7 @@ encode_u64, decode_u64 = _fixed("u64", "<Q")
 
 
 def as_array(name: Any, shape: Any, data: Any) -> np.ndarray:
-    """Return bytes as a read-only array. Raises ValueError unless dtype and shape are valid and fit the bytes."""
+    """Return bytes as a new array. Raises ValueError unless dtype and shape are valid and fit the bytes."""
     if not isinstance(name, str) or not isinstance(data, bytes) or not isinstance(shape, (list, tuple)):
         raise ValueError("not an array: it needs a dtype, a shape and bytes")
     if not all(type(length) is int and length >= 0 for length in shape) or len(shape) > 32:
@@ -149,7 +149,8 @@ def as_array(name: Any, shape: Any, data: Any) -> np.ndarray:
         return np.empty(shape, dtype)
     if dtype.kind == "U" and np.frombuffer(data, np.dtype("u4").newbyteorder(dtype.byteorder)).max() > _LAST_CHARACTER:
         raise ValueError(f"an array of text with a character above U+{_LAST_CHARACTER:X}")
-    return np.frombuffer(data, dtype).reshape(shape)
+    # A copy: torch makes writable tensors also of read-only arrays, and CPython shares bytes objects of length 1.
+    return np.frombuffer(data, dtype).reshape(shape).copy()
 
 
 def _dtype(name: str) -> np.dtype[Any]:
@@ -189,7 +190,7 @@ def encode_array(value: Any, *arguments: str) -> bytes:
 
 
 def decode_array(blob: bytes, *arguments: str) -> np.ndarray:
-    """``array(dtype,dims...)``: raw bytes. ``array``: with its dtype and shape (needs msgpack). Both are read-only."""
+    """``array(dtype,dims...)``: raw bytes. ``array``: with its dtype and shape (needs msgpack)."""
     if arguments:
         return as_array(arguments[0], [int(length) for length in arguments[1:]], blob)
     parts = unpack(blob)
@@ -255,7 +256,7 @@ def encode_tree(value: Any) -> bytes:
 
 
 def decode_tree(blob: bytes) -> Any:
-    """``tree``: as ``msgpack``, but may hold arrays, which are read-only."""
+    """``tree``: as ``msgpack``, but may hold arrays."""
     return unpack(blob, _extract)
 
 
@@ -280,7 +281,7 @@ def _image(kind: str) -> tuple[Codec, Codec]:
             depth = len(image.getbands()) * (4 if image.mode[0] in "IF" else 1)
             if math.prod(image.size) * depth > LARGEST_IMAGE:
                 raise ValueError(f"an image of {image.size[0]} by {image.size[1]} pixels is too large")
-            return np.asarray(image)
+            return np.array(image)  # numpy.asarray would share the bytes object of an image of one pixel
         except MemoryError:
             raise
         except Exception as error:  # Pillow's parsers raise nearly any exception

@@ -5,7 +5,10 @@ A row is an array with one entry per key: the number of a blob, or for a sequenc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+
+from fffs.errors import MetadataError
 
 _WIDTHS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
 _CODES = {width: code for code, width in _WIDTHS.items()}
@@ -94,3 +97,26 @@ def _encode_number(number: int) -> bytes:
         return bytes([number])
     width = next(width for width in (1, 2, 4, 8) if number < 1 << 8 * width)
     return bytes([_CODES[width]]) + number.to_bytes(width, "big")
+
+
+class BlobNumbers:
+    """The numbers of the blobs of a batch of rows, in their order."""
+
+    def __init__(self, path: str) -> None:
+        self.numbers: list[int] = []
+        self._path = path
+        self._rows: set[tuple[int, int]] = set()
+        self._counts: Counter[int] = Counter()
+
+    def add(self, key: str, column: tuple[int, int], row: int, wanted: range) -> None:
+        """Add blobs of a sequence. Raises MetadataError if the rows share blobs: a small file could fill the memory.
+
+        column: the number of the key's first blob in a shard, and how many there are. row: in the shard.
+        """
+        first, count = column
+        if (first, row) not in self._rows:
+            self._rows.add((first, row))
+            self._counts[first] += len(wanted)
+            if self._counts[first] > count:
+                raise MetadataError(f"{self._path}: the rows share blobs of {key!r}; the data set is damaged")
+        self.numbers.extend(wanted)

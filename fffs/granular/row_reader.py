@@ -97,6 +97,7 @@ class RowReader(Closing):
         Raises:
             RecordIndexError: a row does not exist.
             RecordError: a blob is damaged; the error names its file, record and offset.
+            MetadataError: the rows have more blobs than there are.
             UsageError: the mask has an unknown key, or a type has no decoder.
             ReadError, ClosedError: a blob cannot be read, or the reader is closed.
 
@@ -109,16 +110,16 @@ class RowReader(Closing):
             return [{} for _ in numbers]
         places = [self._place(number) for number in numbers]
         entries = self._entries(places)
-        blobs: list[int] = []
+        blobs = refs.BlobNumbers(self.path)
         plan = [
             self._plan(shard, row, entry, wanted, blobs) for (shard, row), entry in zip(places, entries, strict=True)
         ]
-        buffer, offsets = self._store.read_joined(blobs)
-        bounds, content, at = offsets.tolist(), buffer.data, iter(range(len(blobs)))
+        buffer, offsets = self._store.read_joined(blobs.numbers)
+        bounds, content, at = offsets.tolist(), buffer.data, iter(range(len(blobs.numbers)))
 
         def next_value(want: _Wanted) -> Any:
             k = next(at)
-            return self._decode(want, blobs[k], bytes(content[bounds[k] : bounds[k + 1]]))
+            return self._decode(want, blobs.numbers[k], bytes(content[bounds[k] : bounds[k + 1]]))
 
         return [
             {
@@ -171,7 +172,7 @@ class RowReader(Closing):
         return entries
 
     def _plan(
-        self, shard: Shard, row: int, entry: list[refs.Ref] | None, wanted: list[_Wanted], blobs: list[int]
+        self, shard: Shard, row: int, entry: list[refs.Ref] | None, wanted: list[_Wanted], blobs: refs.BlobNumbers
     ) -> list[int | None]:
         """Add the selected blobs of a row to ``blobs``. Returns their number for each key, None for a scalar."""
         counts: list[int | None] = []
@@ -186,11 +187,12 @@ class RowReader(Closing):
                     f"{want.key!r} has the blobs {begin} to {begin + length - 1}, but only {count} exist",
                 )
             if isinstance(ref, int):
-                blobs.append(first + begin)
+                blobs.numbers.append(first + begin)
                 counts.append(None)
                 continue
             part = range(length)[want.part] if isinstance(want.part, slice) else clip(want.part, length)
-            blobs.extend(first + begin + k for k in part)
+            begin += first
+            blobs.add(want.key, (first, count), row, range(begin + part.start, begin + part.stop, part.step))
             counts.append(len(part))
         return counts
 

@@ -218,7 +218,8 @@ def _open_data_set(names: list[str], suffix: str, check_data: bool, form: str | 
 
 
 def _load_data_set(data: DataSetFiles) -> TreeView:
-    from fffs.layouts import granular
+    with importing:
+        from fffs.layouts import granular
 
     with closed_on_error(data.files):
         tree = granular.build(data)

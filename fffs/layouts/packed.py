@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fffs.errors import ChecksumError, FormatError, MetadataError, UnsupportedError
+from fffs.files.holes import validate_written
 from fffs.formats.table import format_of
 from fffs.records.index import RecordIndex
 from fffs.records.source_file import SourceFile
@@ -54,9 +55,10 @@ def load(file: SourceFile) -> Packed:
     if found is not None:
         _refuse_foreign(index, found[0])
         return Packed(replace(file, index=found[1]), found[0], lossless=True)
-    # Check this before memory is allocated for the whole record: in a sparse file, a record can have any size.
+    # Before the whole record is read, which can have any size.
     if _read(file, len(packed_pickle.MAGIC), 1) != packed_pickle.PROTO:
         raise MetadataError(f"{index.path}: the tree of the packed folder is damaged: it does not begin like a pickle")
+    validate_written(file.file, int(index.starts[-1]), index.length(len(index) - 1), "its tree")
     store = RecordStore([file], closes_files=False)
     try:
         data = store.read_one(len(index) - 1)

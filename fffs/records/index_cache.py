@@ -256,6 +256,16 @@ def _folder(create: bool) -> Iterator[int | None]:
             close(fd)
 
 
+def _may_create(base: str) -> bool:
+    """Whether the folder, or the one above in which it would be made, is this user's or root's.
+
+    Root with the home of another user, as after ``sudo -E``, would make folders there that this user cannot write to.
+    """
+    while not os.path.lexists(base):
+        base = os.path.dirname(base)
+    return os.stat(base).st_uid in (os.geteuid(), 0)
+
+
 def _open_folder(create: bool) -> int | None:
     if os.environ.get("FFFS_CACHE", "").lower() == "off":
         return None
@@ -264,7 +274,7 @@ def _open_folder(create: bool) -> int | None:
         return None
     path = os.path.join(base, "fffs")
     try:
-        if create:
+        if create and _may_create(base):
             os.makedirs(base, 0o700, exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path, 0o700)

@@ -15,6 +15,7 @@ import contextlib
 import mmap
 import os
 import secrets
+import threading
 import weakref
 from multiprocessing.reduction import DupFd
 from typing import Any
@@ -101,12 +102,15 @@ class Parcel:
         self.size = start + size
         return self._arena.memory(self._region, max(self.size, 1))[start : self.size], start
 
-    def new(self, dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[torch.Tensor, Any]:
-        """Make a tensor in the region. Returns it, and an object to send in its place."""
+    def new(self, dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[torch.Tensor, Sent]:
+        """Make a tensor in the region. Returns it, and the same tensor to be sent."""
         count = int(np.prod(shape, dtype=np.int64))
         memory, start = self.room(count * dtype.itemsize)
         tensor = torch.from_numpy(memory).view(dtype) if count else torch.empty(0, dtype=dtype)
-        return tensor.view(shape), Sent(self, start, dtype, shape)
+        tensor = tensor.view(shape)
+        sent = tensor.as_subclass(Sent)
+        sent.arguments = (self, start, dtype, tuple(shape))
+        return tensor, sent
 
     def give_back(self) -> None:
         """Free the region without sending the batch."""
@@ -116,14 +120,18 @@ class Parcel:
         return _lease, (self._arena._key, self._region, self.size)
 
 
-class Sent:
-    """A tensor in a parcel. Pickled in a worker, it becomes that tensor in the parent."""
+class Sent(torch.Tensor):
+    """A tensor in a parcel. Pickled in a worker, it becomes that tensor in the parent.
 
-    def __init__(self, parcel: Parcel, start: int, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-        self._arguments = (parcel, start, dtype, tuple(shape))
+    It is a tensor because containers with a constructor of their own, such as ``PackedSequence``, look at their items.
+    What they compute from it are ordinary tensors.
+    """
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _tensor, self._arguments
+    arguments: tuple[Any, ...]
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+        return _tensor, self.arguments
 
 
 # ---------------------------------------------------------------- in the parent
@@ -159,12 +167,14 @@ class _Lease:
         """Called when no tensor in this process refers to the region any more."""
         if os.getpid() != self._owner:
             return  # only the process that made the lease frees the region
-        del _leases[id(self)]
         if not self.give_back():
-            _inherited.append(self)
+            _inherited.append(self)  # before it leaves the other list: a fork in another thread looks at both
+        del _leases[id(self)]
 
     def give_back(self) -> bool:
         """Free the region, unless children still use it. Returns whether the lease is over."""
+        if _forking:  # maybe with this batch
+            return False
         arena = self._arena()
         if arena is not None and not all(children.gone() for children in self.children):
             return False
@@ -195,7 +205,7 @@ class _Children:
 
 _leases: dict[int, _Lease] = {}  # leases that tensors of this process hold
 _inherited: list[_Lease] = []  # leases that ended in this process, but maybe not in its children
-_forking: list[_Children] = []  # not empty while this process forks
+_forking: dict[int, _Children] = {}  # thread -> the child that it is about to fork
 
 
 def settle() -> None:
@@ -205,16 +215,18 @@ def settle() -> None:
 
 
 def _before_fork() -> None:
-    if _leases:
-        children = _Children()
-        _forking.append(children)
-        for lease in list(_leases.values()):
-            lease.children.append(children)
+    # The fork may wait for other threads. Batches that they receive meanwhile belong to the child as well.
+    if _arenas:
+        _forking[threading.get_ident()] = _Children()
 
 
 def _after_fork_in_parent() -> None:
-    if _forking:
-        os.close(_forking.pop().write)
+    children = _forking.get(threading.get_ident())
+    if children is not None:
+        for lease in [*list(_leases.values()), *_inherited]:
+            lease.children.append(children)
+        del _forking[threading.get_ident()]
+        os.close(children.write)
 
 
 def _after_fork_in_child() -> None:

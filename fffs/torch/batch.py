@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from fffs.native import lib
 from fffs.reader import FileReader
 from fffs.torch.arena import Arena, Parcel
+from fffs.torch.disk import processes
 
 
 class Batch(list[int]):
@@ -148,7 +150,7 @@ def _can_move(tensor: Any) -> bool:
         type(tensor) is torch.Tensor
         and tensor.layout is torch.strided
         and tensor.device.type == "cpu"
-        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.is_nested)
     )
 
 
@@ -197,31 +199,47 @@ def _into(parcel: Parcel) -> dict[Any, Callable[..., Any]]:
     return {**ours, torch.Tensor: stack, np.ndarray: stack_arrays}
 
 
-# ---------------------------------------------------------------- in workers
+# ---------------------------------------------------------------- random numbers
+
+
+class _Level(threading.local):
+    """The innermost ``restored_generators`` block of a thread: the states to restore, or an empty list."""
+
+    saved: list[Any] | None = None
+
+
+_level = _Level()
 
 
 @contextlib.contextmanager
-def random_numbers(seed: int) -> Iterator[None]:
-    """Seed torch's, numpy's and Python's global generators. Outside of workers, restore them afterwards."""
-    if get_worker_info() is not None:
-        _seed(seed)
-        yield
-        return
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    _seed(seed)
+def restored_generators() -> Iterator[None]:
+    """Restore the global generators at the end of the block if ``seed_generators`` was called in it."""
+    saved: list[Any] = []
+    outer, _level.saved = _level.saved, saved
     try:
         yield
     finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        torch.set_rng_state(before[2])
+        _level.saved = outer
+        if saved:
+            random.setstate(saved[0])
+            np.random.set_state(saved[1])
+            torch.set_rng_state(saved[2])
 
 
-def _seed(seed: int) -> None:
+def seed_generators(seed: int) -> None:
+    """Seed torch's, numpy's and Python's global generators for a batch: its samples, and the function that collates.
+
+    Outside of workers, call this in a ``restored_generators`` block.
+    """
+    saved = _level.saved
+    if saved is not None and not saved:
+        saved += [random.getstate(), np.random.get_state(), torch.get_rng_state()]
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the accelerators, too
 
+
+# ---------------------------------------------------------------- in workers
 
 _settled = 0  # the process id of the worker whose number of threads is set
 
@@ -234,6 +252,6 @@ def share_threads() -> None:
         return
     _settled = os.getpid()
     if "FFFS_THREADS" not in os.environ:
-        readers = worker.num_workers * max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        readers = worker.num_workers * processes("LOCAL_WORLD_SIZE")
         share = max(1, len(os.sched_getaffinity(0)) // readers)
         lib.fffs_engine_set_threads(min(share, lib.fffs_engine_threads()))

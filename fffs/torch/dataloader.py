@@ -15,7 +15,7 @@ from torch.utils.data import default_convert
 from fffs.errors import UsageError
 from fffs.torch.ahead import Announced, has_fixed_order
 from fffs.torch.arena import Arena, settle
-from fffs.torch.batch import Batch, Collate
+from fffs.torch.batch import Batch, Collate, restored_generators
 from fffs.torch.dataset import Dataset
 from fffs.torch.epoch import Epoch
 from fffs.torch.fingerprint import fingerprint
@@ -40,9 +40,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     - ``state_dict()`` and ``load_state_dict()``, at any time between two batches: the resumed run gets the batches that
       the saved run would have got next, in this epoch and the following ones, with any number of workers, persistent or
       not. To make random augmentations resumable, too, the global generators of torch, numpy and Python are seeded for
-      each batch, from the order's generator and the batch's position; after a batch is loaded in this process, they are
-      restored. (For data sets other than ``fffs.torch.Dataset``, only the order is resumed.) A state that would give
-      other batches is refused: see ``load_state_dict``. ``set_step`` is not part of the state.
+      each batch, its samples and ``collate_fn``, from the order's generator and the batch's position; after a batch is
+      loaded in this process, they are restored. (For data sets other than ``fffs.torch.Dataset``, only the order is
+      resumed.) A state that would give other batches is refused: see ``load_state_dict``. ``set_step`` is not part of
+      the state.
 
     With ``batch_size=None`` a data set gives one sample for each index of the sampler, or a list of samples for a list.
     Not thread-safe. A child of fork must not continue its parent's iterator.
@@ -245,7 +246,8 @@ class _Batches:
         settle()
         epoch = self.draw()
         try:
-            batch = next(self._iterator)
+            with restored_generators():
+                batch = next(self._iterator)
         except StopIteration:
             epoch.done = True
             raise

@@ -12,10 +12,11 @@ import numpy as np
 import torch.utils.data
 
 import fffs
+from fffs.base.numbers import as_number, refuse_bools
 from fffs.base.paths import PathLike
 from fffs.errors import RecordIndexError, UsageError
 from fffs.reader import FileReader
-from fffs.torch.batch import Batch, Records, random_numbers, share_threads
+from fffs.torch.batch import Batch, Records, seed_generators, share_threads
 from fffs.torch.disk import suit_memory
 
 
@@ -24,6 +25,7 @@ def several(indices: Any, count: int) -> list[Any] | None:
 
     Raises:
         TypeError: ``indices`` is neither.
+        UsageError: it is a bool.
 
     """
     if isinstance(indices, slice):
@@ -33,6 +35,7 @@ def several(indices: Any, count: int) -> list[Any] | None:
         return listed
     if isinstance(indices, Iterable) and not isinstance(indices, (str, bytes, torch.Tensor, np.ndarray)):
         return list(indices)
+    refuse_bools([indices])
     try:
         operator.index(indices)
     except TypeError:
@@ -115,8 +118,8 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         if indices.joined and (records := self.raw(numbers)) is not None:
             share_threads()
             return records
-        with random_numbers(indices.seed):
-            return self[numbers]
+        seed_generators(indices.seed)
+        return self[numbers]
 
     def process(self, indices: list[int], data: list[Any]) -> Any:
         """Make samples from a batch of records. To be overridden; by default, samples are the records.
@@ -165,7 +168,7 @@ class Subset(Dataset):
 
     def _of_dataset(self, indices: Iterable[int]) -> list[int]:
         try:
-            return [int(self.indices[index]) for index in indices]
+            return [as_number(self.indices[as_number(index)]) for index in indices]
         except IndexError:
             raise RecordIndexError(f"an index is out of range: this subset has {len(self)} samples") from None
 
@@ -203,7 +206,7 @@ class ConcatDataset(Dataset):
 
     def _locate(self, index: int) -> tuple[int, int]:
         """Return (number of the data set, index in it)."""
-        number = operator.index(index)
+        number = as_number(index)
         if number < 0:
             number += len(self)
         if not 0 <= number < len(self):

@@ -32,4 +32,10 @@ def suit_memory(reader: FileReader) -> None:
 
 def _shared_with_other_machines() -> bool:
     """Return whether torchrun runs on several machines. Each reads some records, so neighbours in blocks are wasted."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return processes("WORLD_SIZE") > processes("LOCAL_WORLD_SIZE")
+
+
+def processes(name: str) -> int:
+    """Return the number of processes in a variable of torchrun's environment; 1 if it has none."""
+    value = os.environ.get(name, "")
+    return max(1, int(value)) if value.isdecimal() else 1

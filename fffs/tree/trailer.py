@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from fffs.errors import MetadataError, ReadError, UnsupportedError
 from fffs.files.file import File
+from fffs.files.holes import validate_written
 from fffs.native import engine
 from fffs.native.checksums import crc32
 from fffs.records.index import BlockChecksums, RecordIndex
@@ -120,6 +121,7 @@ def load(file: File, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
     places, expected = _layout(sizes)
     if size != expected or size > room - FOOTER.size:
         raise MetadataError(f"{path}: the trailer contradicts itself; the file is damaged")
+    validate_written(file, index.file_size - FOOTER.size - size, size, "its tree")
     body = _read(file, index.file_size - FOOTER.size - size, size, body_crc)
     arrays = {
         section.name: body[at : at + length * np.dtype(section.dtype).itemsize].view(section.dtype)

@@ -22,6 +22,7 @@ BOUNDS: Final = {
     "formats compared by name outside formats/": 0,
     "rooms and single modules": 28,
     "imports between them": 125,
+    "imports in functions without `with importing`": 0,
     "names used twice": 0,
 }
 """--check fails if a number is larger."""
@@ -126,6 +127,31 @@ def compared_formats(modules: Sequence[Module]) -> list[str]:
     return found
 
 
+def unguarded_imports(modules: Sequence[Module]) -> list[str]:
+    """Return the imports in functions of the library that are not in a block of ``importing``, of any module.
+
+    A child of fork waits for ever for a module that another thread of its parent was importing. Programs may do that:
+    they do not fork while they import.
+    """
+    found = []
+    for module in modules:
+        if module.room == "cli" or module.path.stem in ("__main__", "glue"):
+            continue
+        for function in module.functions():
+            guarded = {
+                node
+                for block in ast.walk(function)
+                if isinstance(block, ast.With) and "importing" in ast.dump(block.items[0].context_expr)
+                for node in ast.walk(block)
+            }
+            found += [
+                module.place(node)
+                for node in ast.walk(function)
+                if isinstance(node, (ast.Import, ast.ImportFrom)) and node not in guarded
+            ]
+    return sorted(set(found))
+
+
 def names_used_twice(modules: Sequence[Module]) -> list[str]:
     """Return the names that several modules, or several public classes, share."""
     users: defaultdict[str, list[str]] = defaultdict(list)
@@ -165,6 +191,7 @@ def findings(modules: dict[str, Module]) -> dict[str, list[str]]:
             for name, node in imports(module, modules)
             if node.col_offset
         ],
+        "imports in functions without `with importing`": unguarded_imports(every),
         "files opened above files/ (fd with its path)": bare_descriptors(every),
         "formats compared by name outside formats/": compared_formats(every),
         "names used twice": names_used_twice(every),
