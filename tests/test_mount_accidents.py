@@ -492,7 +492,9 @@ def test_a_daemon_ends_although_its_disk_does_not_answer(
     with ThreadPoolExecutor(8) as pool:
         with stalled(mounts, 0):
             waiting = [pool.submit(read, path / f"{k:06}") for k in range(8)]
-            wait_until(lambda: sum(future.running() for future in waiting) == 8)
+            # The kernel may not have forgotten every page.
+            wait_until(lambda: all(future.running() or future.done() for future in waiting))
+            assert any(future.running() for future in waiting)
             daemon.kill(number)
             if number == signal.SIGTERM:
                 wait_until(lambda: not is_mounted(path))
