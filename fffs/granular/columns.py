@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from fffs.base.descriptors import above_standard
 from fffs.base.failures import writing
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError, WriteError
-from fffs.files.atomic import AtomicFile
+from fffs.files.atomic import PLACE, AtomicFile
 from fffs.files.atomic_folder import AtomicFolder, make_folder, refuse_content
+from fffs.files.dirfd import close
 from fffs.files.pwrite import NewFile, write_at
 from fffs.formats.bag import SUFFIX
 from fffs.granular import refs
@@ -131,9 +132,11 @@ class GrownColumns:
         self._bags: list[AppendedBag] = []
         self._unflushed, self._path = 0, path
         self._make(path, spec)
+        with writing(path):
+            self._folder = above_standard(os.open(path, PLACE))
         try:
             for key in spec:
-                self._bags.append(AppendedBag(os.path.join(path, key + SUFFIX)))
+                self._bags.append(AppendedBag(os.path.join(path, key + SUFFIX), self._folder))
             self._refuse_lost(path)
             rows = min(bag.found for bag in self._bags)
             for bag in self._bags:
@@ -217,3 +220,6 @@ class GrownColumns:
     def _close(self) -> None:
         for bag in self._bags:
             bag.close()
+        if self._folder >= 0:
+            close(self._folder)
+        self._folder = -1
