@@ -206,8 +206,8 @@ class AppendedBag:
                 f"flushed: truncate -s {end} {shlex.quote(self.path)}"
             )
 
-    def begin(self, count: int) -> None:
-        """Keep the first ``count`` of the existing records, and append after them.
+    def begin(self, count: int, *, asked: bool = False) -> None:
+        """Keep the first ``count`` of the existing records, and append after them. asked: cut off the rest silently.
 
         Warns:
             TornTailWarning: data follows them. It is cut off, unless the warning is made an error.
@@ -215,7 +215,7 @@ class AppendedBag:
         """
         self._kept, self._kept_end = count, int(self._ends[count - 1]) if count else 0
         self._ends = self._ends[:0]
-        if self._is_torn():
+        if self._is_torn() and not asked:
             warnings.warn(
                 f"{self.path}: cut off what a stopped writer left after the first {count} records",
                 TornTailWarning,
@@ -235,11 +235,12 @@ class AppendedBag:
         return (self._bag, self._kept_end), (self._index, 8 * self._kept)
 
     def _truncate(self) -> None:
-        """Cut off data after the kept records, and delete checksums of it."""
+        """Cut off data after the kept records, durably, and delete checksums of it."""
         if self._is_torn():
             with writing(self.path):
-                for fd, size in self._sizes():
+                for fd, size in self._sizes()[::-1]:  # the table first: every entry must have its record
                     os.ftruncate(fd, size)
+                    os.fsync(fd)
                 forget_checksums(self._name, self._folder)
 
     def __len__(self) -> int:
@@ -276,10 +277,16 @@ class AppendedBag:
         with writing(self.path):
             os.fdatasync(fd)
 
-    def rollback(self) -> None:
-        """Discard records appended since the last flush, if possible. Nothing can be appended afterwards."""
-        with contextlib.suppress(WriteError):
+    def rollback(self) -> int | None:
+        """Discard records appended since the last flush. Nothing can be appended afterwards.
+
+        Returns the number of records that are left, or None if the others could not be discarded.
+        """
+        try:
             self._truncate()
+        except WriteError:
+            return None
+        return self._kept
 
     def close(self) -> None:
         """Close the files without writing to them."""
