@@ -1075,6 +1075,24 @@ def test_a_marker_of_other_rows_does_not_let_columns_be_cut(folder: Path) -> Non
         assert not (path / "unfinished.fffs").exists()
 
 
+def test_a_column_that_is_restored_after_a_writer_was_killed_costs_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    if (child := os.fork()) == 0:
+        writer = DatasetWriter(path, SPEC_V3, layout="v3")
+        for k in range(9):
+            writer.append({"k": k, "s": ""})
+        writer.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.truncate(path / "k.idx", 0)
+    os.truncate(path / "k.bag", 0)
+    before = tree(path)
+    assert "unfinished.fffs" in before
+    with pytest.raises(MetadataError, match=r"k\.bag: it has 0 records, but s\.bag has 9"):
+        DatasetWriter(path, SPEC_V3, layout="v3")
+    assert tree(path) == before
+
+
 def test_a_column_that_is_missing_is_an_error_and_costs_no_row(tmp_path: Path) -> None:
     path = tmp_path / "x"
     with DatasetWriter(path, SPEC_V3, layout="v3") as writer:

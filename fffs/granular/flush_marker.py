@@ -27,8 +27,9 @@ class FlushMarker:
     """A file in the folder of a data set that exists while a writer appends. Not thread-safe.
 
     The tables of columns are written one after another, so a killed writer may leave different numbers of rows in them.
-    The file has the numbers before and after the latest flush: a number outside this range has another cause. The file
-    is overwritten in place, which is atomic because its content is in one sector; this needs no new space on the disk.
+    The file has the numbers before and after the flush in progress, which are the same if there is none: a number
+    outside this range has another cause. The file is overwritten in place, which is atomic because its content is in
+    one sector; this needs no new space on the disk.
     """
 
     def __init__(self, folder: int, path: str) -> None:
@@ -62,15 +63,24 @@ class FlushMarker:
                 os.unlink(NAME, dir_fd=self._folder)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
             self._fd = above_standard(os.open(NAME, flags, 0o666, dir_fd=self._folder))
-        self.write(rows, rows)
+        self.begin_flush(rows, rows)
         with writing(self._path):
             sync_place(self._folder)
 
-    def write(self, before: int, after: int) -> None:
-        """Before a flush, write durably how it changes the number of rows. Raises WriteError."""
-        write_at(NewFile(self._fd, self._path), [_CONTENT.pack(_MAGIC, before, after)], 0)
+    def begin_flush(self, before: int, after: int) -> None:
+        """Write durably how the flush changes the number of rows. Raises WriteError."""
+        self._write(before, after)
         with writing(self._path):
             os.fdatasync(self._fd)
+
+    def end_flush(self, rows: int) -> None:
+        """Write that all columns have this number of rows. A power failure may undo that, which does no harm while it
+        is true. Raises WriteError.
+        """
+        self._write(rows, rows)
+
+    def _write(self, before: int, after: int) -> None:
+        write_at(NewFile(self._fd, self._path), [_CONTENT.pack(_MAGIC, before, after)], 0)
 
     def remove(self) -> None:
         """Remove the file if ``create`` made it, when all columns have the same rows. If that fails, it stays."""

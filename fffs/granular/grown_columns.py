@@ -89,12 +89,13 @@ class GrownColumns:
         """Make all rows permanent and visible."""
         for bag in self._bags:
             bag.write_records()
-        self._marker.write(self._flushed, len(self))
+        self._marker.begin_flush(self._flushed, len(self))
         for bag in self._bags:
             bag.write_table()
         for bag in self._bags:
             bag.keep()
         self._flushed = len(self)
+        self._marker.end_flush(self._flushed)
 
     def complete(self) -> str:
         """Flush. Returns the path of the folder."""
