@@ -102,7 +102,7 @@ fffs.mount.options: parse=parse_options
 fffs.mount.system.mountpoint: MARK=MOUNT_POINT_MARK MountPoint refuse_mounted remove_left
 fffs.mount.system.mounts: mount_at
 fffs.native: ffi lib
-fffs.native.checksums: CHECKSUMS CHECK_CRC32 CHECK_CRC32C CHECK_NONE crc32 crc32_combine crc32c
+fffs.native.checksums: CHECKSUMS=KINDS_OF_CHECKSUMS CHECK_CRC32 CHECK_CRC32C CHECK_NONE crc32 crc32_combine crc32c
 fffs.native.checksums: mask=mask_crc32c unmask=unmask_crc32c
 fffs.native.engine: BLOCK REQUEST
 fffs.packing.dump: dump plan_parts
@@ -130,6 +130,8 @@ def _table() -> dict[str, tuple[str, str | None]]:
         module, _, listed = line.partition(": ")
         for item in listed.split():
             attribute, _, name = item.partition("=")
+            if (name or attribute) in table:
+                raise ValueError(f"{name or attribute} is listed twice: give one of them another name")
             table[name or attribute] = module, attribute
     return table
 

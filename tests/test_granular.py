@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import json
@@ -996,21 +997,145 @@ def test_a_data_set_of_granular_is_appended_to(tmp_path: Path, name: str) -> Non
     assert DatasetReader(tmp_path / "x")[:] == {"k": before["k"] + [0, 1, 2], "s": before["s"] + ["0", "1", "2"]}
 
 
-@pytest.mark.parametrize("extra", [1, 3])
-def test_rows_that_are_not_in_all_columns_are_cut_off_before_more_is_appended(folder: Path, extra: int) -> None:
+@pytest.mark.parametrize("calls", range(1, 7))
+@pytest.mark.parametrize("before", [0, 2])
+def test_rows_that_are_not_in_all_columns_are_cut_off_before_more_is_appended(
+    tmp_path: Path, before: int, calls: int
+) -> None:
+    """A writer is killed at each of the steps of a flush of 3,000 rows, also of its first one."""
+    program = """
+import os, sys
+sys.path.insert(0, sys.argv[4])
+from fffs.granular import DatasetWriter
+from inside import AppendedBag
+calls = int(sys.argv[3])
+def counted(step):
+    def call(bag):
+        global calls
+        calls -= bool(armed)
+        if armed and calls == 0:
+            os._exit(9)
+        step(bag)
+    return call
+armed = False
+for name in ("write_records", "write_table", "keep"):
+    setattr(AppendedBag, name, counted(getattr(AppendedBag, name)))
+writer = DatasetWriter(sys.argv[1], {"k": "i64", "s": "utf8"}, layout="v3")
+for k in range(int(sys.argv[2])):
+    writer.append({"k": k, "s": str(k)}, flush=True)
+armed = True
+for k in range(3000):
+    writer.append({"k": -1, "s": "torn"})
+writer.close()
+"""
+    path, tests = tmp_path / "x", Path(__file__).parent
+    arguments = [str(part) for part in (path, before, calls, tests)]
+    assert subprocess.run([sys.executable, "-c", program, *arguments], check=False).returncode == 9
+    kept = 3000 + before if calls > 4 else before
+    if calls == 4:  # one of two tables is written
+        with pytest.raises(MetadataError, match=r"or was killed \(open and close DatasetWriter with layout='v3'"):
+            DatasetReader(path)
+    with pytest.warns(TornTailWarning) if calls in (2, 3, 4) else contextlib.nullcontext():
+        again = DatasetWriter(path, SPEC_V3, layout="v3")
+    assert again.append({"k": 5, "s": "five"}) == kept
+    again.close()
+    with DatasetReader(path) as reader:
+        assert reader[[*range(before), kept]] == {
+            "k": [*range(before), 5],
+            "s": [*map(str, range(before)), "five"],
+        }
+    assert sorted(file.name for file in path.iterdir()) == ["k.bag", "k.idx", "s.bag", "s.idx", "spec.json"]
+
+
+@pytest.mark.parametrize("name", ["k.bag", "s.bag"])
+def test_columns_that_differ_for_another_reason_than_a_killed_writer_are_cut_only_on_request(
+    folder: Path, name: str
+) -> None:
     path = folder / "v3" / "000000"
-    with BagWriter(path / "k.bag", "v3") as writer:
-        for k in range(extra):
-            writer.append(struct.pack("<q", k))
+    with BagWriter(path / name, "v3") as column:
+        column.append(b"12345678")
     with open(path / "s.idx", "ab") as torn:
         torn.write(b"\1\2\3")
-    with pytest.raises(MetadataError):
+    before = tree(folder)
+    with pytest.raises(MetadataError, match=r"but k\.bag has .; a file is truncated or an old copy"):
         DatasetReader(path)
-    with pytest.warns(TornTailWarning):
-        again = DatasetWriter(path, SPEC_V3, layout="v3")
-    assert again.append({"k": 5, "s": "five"}) == 2
-    again.close()
-    assert DatasetReader(path)[:] == {"k": [0, 7, 5], "s": ["", "blue", "five"]}
+    with pytest.raises(MetadataError, match=r"it has 2 records, but .\.bag has 3, .* cut_to=2\)"):
+        DatasetWriter(path, SPEC_V3, layout="v3")
+    for rows in (3, -1):
+        with pytest.raises(UsageError, match=f"cannot be cut to {rows}"):
+            DatasetWriter(path, SPEC_V3, layout="v3", cut_to=rows)
+    with pytest.raises(UsageError, match="needs layout='v3'"):
+        DatasetWriter(folder / "new", SPEC_V3, cut_to=0)
+    assert tree(folder) == before
+    with DatasetWriter(path, SPEC_V3, layout="v3", cut_to=1) as writer:
+        writer.append({"k": 5, "s": "five"})
+    assert DatasetReader(path)[:] == {"k": [0, 5], "s": ["", "five"]}
+
+
+def test_a_marker_of_other_rows_does_not_let_columns_be_cut(folder: Path) -> None:
+    """A copy of a column is restored after a writer was killed, or another program appended."""
+    path = folder / "v3" / "000000"
+    for before, after, content in ((0, 1, b""), (3, 9, b""), (2, 2, b""), (0, 9, b"x")):
+        marker = struct.pack("<8s2Q", b"fffsROWS", before, after)
+        (path / "unfinished.fffs").write_bytes(content or marker)
+        with BagWriter(path / "k.bag", "v3") as column:
+            column.append(b"12345678")
+        unchanged = tree(folder)
+        with pytest.raises(MetadataError, match="and no killed writer of fffs left that"):
+            DatasetWriter(path, SPEC_V3, layout="v3")
+        assert tree(folder) == unchanged
+        DatasetWriter(path, SPEC_V3, layout="v3", cut_to=2).close()
+        assert not (path / "unfinished.fffs").exists()
+
+
+def test_a_column_that_is_restored_after_a_writer_was_killed_costs_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    if (child := os.fork()) == 0:
+        writer = DatasetWriter(path, SPEC_V3, layout="v3")
+        for k in range(9):
+            writer.append({"k": k, "s": ""})
+        writer.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.truncate(path / "k.idx", 0)
+    os.truncate(path / "k.bag", 0)
+    before = tree(path)
+    assert "unfinished.fffs" in before
+    with pytest.raises(MetadataError, match=r"k\.bag: it has 0 records, but s\.bag has 9"):
+        DatasetWriter(path, SPEC_V3, layout="v3")
+    assert tree(path) == before
+
+
+def test_a_column_that_is_missing_is_an_error_and_costs_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with DatasetWriter(path, SPEC_V3, layout="v3") as writer:
+        for k in range(1000):
+            writer.append({"k": k, "s": ""})
+    for name in ("s.bag", "s.idx"):
+        (path / name).unlink()
+    before = tree(path)
+    with pytest.raises(MetadataError, match=r"s\.bag: this column is missing, but k\.bag has records; copy it"):
+        DatasetWriter(path, SPEC_V3, layout="v3")
+    (path / "spec.json").unlink()
+    with pytest.raises(MetadataError, match=r"s\.bag: this column is missing"):
+        DatasetWriter(path, SPEC_V3, layout="v3")
+    assert {"spec.json": before["spec.json"], **tree(path)} == before
+    with DatasetWriter(path, {"k": "i64"}, layout="v3") as writer:
+        assert len(writer) == 1000
+
+
+def test_bytes_behind_the_rows_are_not_cut_off_without_a_killed_writer(tmp_path: Path) -> None:
+    """Tables of an older copy are not as long as the records."""
+    path = tmp_path / "x"
+    with DatasetWriter(path, SPEC_V3, layout="v3") as writer:
+        for k in range(9):
+            writer.append({"k": k, "s": str(k)}, flush=True)
+    for name in ("k.idx", "s.idx"):
+        os.truncate(path / name, 16)
+    before = tree(path)
+    with pytest.raises(MetadataError, match=r"k\.bag: 56 bytes follow the 2 records"):
+        DatasetWriter(path, SPEC_V3, layout="v3")
+    assert tree(path) == before
 
 
 def test_columns_that_were_lost_are_not_taken_for_torn_ones(tmp_path: Path) -> None:
@@ -1020,7 +1145,7 @@ def test_columns_that_were_lost_are_not_taken_for_torn_ones(tmp_path: Path) -> N
     os.truncate(tmp_path / "x" / "k.bag", 0)
     os.truncate(tmp_path / "x" / "k.idx", 0)
     before = tree(tmp_path)
-    with pytest.raises(MetadataError, match=r"k\.bag: 0 records, but other columns .* have 1100"):
+    with pytest.raises(MetadataError, match=r"k\.bag: it has 0 records, but s\.bag has 1100"):
         DatasetWriter(tmp_path / "x", SPEC_V3, layout="v3")
     (tmp_path / "x" / "k.idx").write_bytes(struct.pack("<2Q", 0, 8))
     with pytest.raises(MetadataError, match="it was truncated"):
@@ -1106,6 +1231,76 @@ def test_a_sharded_writer_goes_on_where_its_last_shard_ended(tmp_path: Path) -> 
                 writer.append(row)
     with ShardedDatasetReader(tmp_path) as reader:
         assert (list(reader), reader.shards) == (rows, 5)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_of_two_writers_that_begin_a_data_set_with_different_specs_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    path, step = tmp_path / "x", "link" if there else "rename"
+    if there:
+        path.mkdir()
+    original = getattr(os, step)
+
+    def late(*arguments: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        with DatasetWriter(path, SPEC_V3, layout="v3") as other:
+            other.append({"k": 1, "s": "one"})
+        original(*arguments, **options)
+
+    monkeypatch.setattr(os, step, late)
+    with pytest.raises(UsageError, match="a data set with another spec"):
+        DatasetWriter(path, {"k": "i64", "x": "utf8"}, layout="v3")
+    assert DatasetReader(path)[:] == {"k": [1], "s": ["one"]}
+    assert [file.name for file in tmp_path.iterdir()] == ["x"]
+    assert sorted(tree(path)) == ["k.bag", "k.idx", "s.bag", "s.idx", "spec.json"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_shard_that_cannot_be_made_leaves_the_others_readable(tmp_path: Path, killed: bool) -> None:
+    """Each creation of a file or folder, from one on, fails because the disk is full, or the writer is killed."""
+    ends = []
+    for allowed in (*range(7), 10, 12, 30):  # 14 creations are those of one shard
+        path = tmp_path / str(allowed)
+        if (child := os.fork()) == 0:
+            with pytest.MonkeyPatch.context() as patch:
+                os._exit(write_two_shards(path, patch, allowed, killed))
+        ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        with ShardedDatasetReader(path) as reader:
+            assert reader[:, ["k"]]["k"] == [0, 1, 2, 3][: len(reader)] and len(reader) in (2, 4)
+        with ShardedDatasetWriter(path, SPEC_V3, shard_length=2, layout="v3") as writer:
+            writer.append({"k": 9, "s": ""})
+        assert ShardedDatasetReader(path)[-1]["k"] == 9
+    assert ends[0] == 9 and ends[-1] == 0
+
+
+def write_two_shards(path: Path, patch: pytest.MonkeyPatch, allowed: int, killed: bool) -> int:
+    left, mkdir = 1000, os.mkdir
+
+    def limited(original: Any) -> Any:
+        def call(name: Any, flags: int, *arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            if creates := original is mkdir or flags & os.O_CREAT:
+                left -= 1
+            if creates and left < 0:
+                if killed:
+                    os._exit(9)
+                raise OSError(28, "No space left on device")
+            return original(name, flags, *arguments, **options)
+
+        return call
+
+    patch.setattr(os, "open", limited(os.open))
+    patch.setattr(os, "mkdir", limited(os.mkdir))
+    try:
+        with ShardedDatasetWriter(path, SPEC_V3, shard_length=2, layout="v3") as writer:
+            for k in range(4):
+                if k == 2:
+                    left = allowed
+                writer.append({"k": k, "s": ""})
+    except WriteError:
+        return 9
+    return 0
 
 
 def test_shards_that_were_closed_stay_when_the_writer_fails(tmp_path: Path) -> None:

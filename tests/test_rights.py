@@ -15,7 +15,7 @@ import pytest
 from inside import AtomicFile, dump, sidecars
 
 import fffs
-from fffs.granular import BagWriter
+from fffs.granular import BagWriter, DatasetWriter
 from fffs.tfrecord import TFRecordWriter
 
 ACL = "system.posix_acl_access"
@@ -268,3 +268,30 @@ def test_what_may_not_be_opened_has_its_group_bits_all_the_same(
     monkeypatch.setattr(os, "open", refused)
     write(tmp_path / "x.ffr")
     assert mode(tmp_path / "x.ffr") == 0o664
+
+
+def make_data_set(path: Path, layout: str) -> None:
+    with DatasetWriter(path, {"x": "bytes"}, layout=layout) as writer:
+        writer.append({"x": b"record"})
+
+
+def make_parts(path: Path, layout: str) -> None:
+    write_tfrecord(path.with_name("source.tfrecord"))
+    fffs.convert(path.with_name("source.tfrecord"), path, parts=1, to="granular", layout=layout)
+
+
+@pytest.mark.parametrize("make", [make_data_set, make_parts])
+@pytest.mark.parametrize("layout", ["v1", "v3"])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_new_folder_in_one_of_a_group_belongs_to_that_group(
+    tmp_path: Path, make: Callable[[Path, str], None], layout: str, there: bool
+) -> None:
+    if os.geteuid() == 0:
+        os.chown(tmp_path, -1, STRANGER)
+    tmp_path.chmod(0o2755)
+    if there:
+        (tmp_path / "x").mkdir()
+    make(tmp_path / "x", layout)
+    assert mode(tmp_path / "x") == 0o2755
+    made = [tmp_path / "x", *(tmp_path / "x").iterdir()]
+    assert len(made) > 1 and {file.stat().st_gid for file in made} == {tmp_path.stat().st_gid}

@@ -86,3 +86,68 @@ def test_an_empty_record_in_a_batch_is_named_by_its_number(tmp_path: Path) -> No
 def test_what_is_no_list_is_refused(encode: Callable[[], bytes]) -> None:
     with pytest.raises(UsageError, match=r"'a': a list is needed, not int"):
         encode()
+
+
+# ---------------------------------------------------------------- the working folder
+
+
+def write_bag(layout: str, folder: Path) -> None:
+    """Write a Bag under a relative name, and change to another folder, which has files of the same names, meanwhile."""
+    writer = fffs.granular.BagWriter("x.bag", layout=layout)
+    writer.append(b"0")
+    if layout == "v3":
+        writer.flush()
+    os.chdir(folder)
+    writer.append(b"1")
+    writer.close()
+
+
+def write_data_set(layout: str, folder: Path) -> None:
+    with fffs.granular.DatasetWriter("x", {"a": "bytes", "b": "bytes"}, layout=layout) as writer:
+        for k in range(4):
+            writer.append({"a": b"%d" % k, "b": b""}, flush=True)
+            os.chdir(folder)
+
+
+def write_shards(layout: str, folder: Path) -> None:
+    spec = {"a": "bytes"}
+    with fffs.granular.ShardedDatasetWriter("x", spec, shard_length=2, layout=layout) as writer:
+        for k in range(5):
+            writer.append({"a": b"%d" % k})
+            os.chdir(folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("layout", ["v1", "v3"])
+@pytest.mark.parametrize("write", [write_bag, write_data_set, write_shards])
+def test_a_writer_stays_in_its_folder_when_the_working_folder_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[str, Path], None], layout: str
+) -> None:
+    for name in ("still", "changing", "other"):
+        (tmp_path / name).mkdir()
+    for name in ("x.idx", "x.bag.fffs-crc"):
+        (tmp_path / "other" / name).write_bytes(b"unrelated")
+    before = contents(tmp_path / "other")
+    for name, to in (("still", "still"), ("changing", "other")):
+        monkeypatch.chdir(tmp_path / name)
+        write(layout, tmp_path / to)
+    assert contents(tmp_path / "changing") == contents(tmp_path / "still") != {}
+    assert contents(tmp_path / "other") == before
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_record_file_stays_in_its_folder_when_the_working_folder_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for folder in ("first", "other"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "first")
+    writer = WRITERS[name](Path(name))
+    writer.write_one(b"record")
+    monkeypatch.chdir(tmp_path / "other")
+    writer.close()
+    assert list(contents(tmp_path / "first")) == [name]
+    assert contents(tmp_path / "other") == {}

@@ -46,31 +46,31 @@ IN_PLACE = "it is complete and in place, but a power failure may undo that"
 class AtomicFile:
     """A new file at ``path``. ``commit`` puts it in place; ``discard``, or the end of the with-block, removes it.
 
-    ``name`` is its name in its folder. ``fd`` is open for reading and writing and belongs to this object; report writes
-    to ``write_back``. The new file gets the permissions of the file that it replaces, otherwise those of the umask. Not
-    thread-safe, but several threads may pwrite to ``fd``. After fork, only the process that made the object may commit
-    or discard.
+    ``name`` is its name in ``folder``. ``fd`` is open for reading and writing; report writes to ``write_back``. Both
+    descriptors belong to this object. The new file gets the permissions of the file that it replaces, otherwise those
+    of the umask. Not thread-safe, but several threads may pwrite to ``fd``. After fork, only the process that made the
+    object may commit or discard.
     """
 
     def __init__(self, path: PathLike, beside: int | None = None) -> None:
         """beside: an open file that this one belongs to; the new file gets its permissions."""
         self.path = os.fsdecode(path)
-        folder, self.name = os.path.split(os.fsencode(path))
+        self.name = os.path.basename(os.fsencode(path))
         if not self.name:
             raise UsageError(f"{self.path}: is the name of a folder; name a file")
         if os.path.isdir(self.path) and not os.path.islink(self.path):
             raise WriteError(errno.EISDIR, self.path)
         _refuse_special(self.path)
         with writing(self.path):
-            self._folder = above_standard(os.open(folder or b".", PLACE))
+            self.folder = open_place(path)
             try:
-                remove_leftover_files(self._folder, self.name)
+                remove_leftover_files(self.folder, self.name)
                 self._mode = new_mode(0o666)
-                self._replaced = rights_at(self._folder, self.name, stat.S_IFREG)
+                self._replaced = rights_at(self.folder, self.name, stat.S_IFREG)
                 self._beside = None if beside is None else rights_of(beside, 0o666)
-                self.fd, self._temporary = create_locked_file(self._folder, self.name)
+                self.fd, self._temporary = create_locked_file(self.folder, self.name)
             except BaseException:
-                close(self._folder)
+                close(self.folder)
                 raise
         self.write_back = WriteBack(self.fd)
         self._owner = os.getpid()
@@ -78,10 +78,6 @@ class AtomicFile:
         self.in_place = False
         self.replaces = True
         """Whether ``commit`` replaces a file of that name; otherwise it fails if there is one."""
-
-    def open_folder(self) -> int:
-        """Return a new descriptor of its folder. Raises OSError."""
-        return duplicate(self._folder)
 
     def reread(self) -> LocalFile:
         """Open what was written so far for reading, from the disk instead of the page cache. The caller closes it.
@@ -105,7 +101,7 @@ class AtomicFile:
 
         """
         refuse_child(self._owner, self.path)
-        checksums = Aside(self._folder, self.name + CHECKSUMS.encode(), self.name)
+        checksums = Aside(self.folder, self.name + CHECKSUMS.encode(), self.name)
         try:
             self._put_in_place(checksums)
         except OSError as error:
@@ -114,7 +110,7 @@ class AtomicFile:
             taken = isinstance(error, FileExistsError) and not self.replaces
             raise WriteError(error.errno, self.path, "another process made it meanwhile" if taken else "") from error
         except BaseException:  # an interrupt: the caller may think that there is nothing to discard any more
-            if is_named(self._folder, self.name, self.fd):
+            if is_named(self.folder, self.name, self.fd):
                 checksums.remove()
             else:
                 checksums.bring_back()
@@ -125,7 +121,7 @@ class AtomicFile:
             checksums.close()
         try:
             with writing(self.path, IN_PLACE):
-                sync_place(self._folder)
+                sync_place(self.folder)
         finally:
             self._close()
 
@@ -136,13 +132,13 @@ class AtomicFile:
         self._take_name()
         self.in_place = True
         with contextlib.suppress(OSError):  # new ones of the old file, written meanwhile
-            forget_checksums(self.name, self._folder)
+            forget_checksums(self.name, self.folder)
         # Keeps the file from being taken for a leftover; an exclusive lock would say that it is appended to.
         with contextlib.suppress(OSError):
             lock(self.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def _take_name(self) -> None:
-        folder = self._folder
+        folder = self.folder
         if self.replaces:
             os.rename(self._temporary, self.name, src_dir_fd=folder, dst_dir_fd=folder)
         else:
@@ -150,7 +146,7 @@ class AtomicFile:
 
     def _give_rights(self) -> None:
         """Give the new file the current permissions of the old one, or its last known ones if it was removed."""
-        if rights := self._beside or rights_at(self._folder, self.name, stat.S_IFREG) or self._replaced:
+        if rights := self._beside or rights_at(self.folder, self.name, stat.S_IFREG) or self._replaced:
             rights.give(self.fd, self._mode)
         else:
             set_mode(self.fd, self._mode)
@@ -173,13 +169,13 @@ class AtomicFile:
             return
         if os.getpid() == self._owner:
             with contextlib.suppress(OSError):  # the next writer removes leftovers
-                os.unlink(self._temporary, dir_fd=self._folder)
+                os.unlink(self._temporary, dir_fd=self.folder)
         self._close()
 
     def _close(self) -> None:
         self._open = False
         close_locked(self.fd, self._owner)
-        close(self._folder)
+        close(self.folder)
 
     def __enter__(self) -> AtomicFile:
         return self
@@ -214,13 +210,9 @@ def forget_checksums(name: bytes, folder: int | None = None) -> None:
             raise
 
 
-def sync_folder(path: str) -> None:
-    """Make new names in a folder durable. Raises OSError."""
-    place = os.open(path or ".", PLACE)
-    try:
-        sync_place(place)
-    finally:
-        close(place)
+def open_place(path: PathLike) -> int:
+    """Open the folder that has the last name of a path. Raises OSError."""
+    return above_standard(os.open(os.path.dirname(os.fsencode(path)) or b".", PLACE))
 
 
 def sync_place(place: int) -> None:

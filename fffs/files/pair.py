@@ -9,11 +9,11 @@ import os
 import time
 from collections.abc import Iterator
 
-from fffs.base.descriptors import above_standard
+from fffs.base.descriptors import above_standard, duplicate
 from fffs.base.failures import writing
 from fffs.errors import WriteError
 from fffs.files.aside import Aside
-from fffs.files.atomic import IN_PLACE, PLACE, AtomicFile, sync_place
+from fffs.files.atomic import IN_PLACE, AtomicFile, open_place, sync_place
 from fffs.files.dirfd import close
 from fffs.files.file_systems import has_inode_numbers
 from fffs.files.temporary import close_locked, is_named, lock, lock_name
@@ -26,8 +26,10 @@ PAUSE = 0.01
 
 
 @contextlib.contextmanager
-def only_writer(path: str) -> Iterator[None]:
+def only_writer(path: str, place: int | None = None) -> Iterator[None]:
     """Hold the lock of a name: every writer of a pair takes that of its last file to put files in place.
+
+    place: its folder, if that is open already; the path may lead to another one when the working folder has changed.
 
     The lock is that of a file of its own, because a lock of the folder would make all writers of a large data set wait
     for each other. Its owner removes the file, and before that marks it by a size, for others that have opened it and
@@ -38,10 +40,9 @@ def only_writer(path: str) -> Iterator[None]:
         WriteError: another process holds the lock for PATIENCE seconds.
 
     """
-    parent, target = os.path.split(os.fsencode(path))
     with writing(path):
-        folder = above_standard(os.open(parent or b".", PLACE))
-    lock_file = _LockFile(folder, lock_name(target))
+        folder = open_place(path) if place is None else duplicate(place)
+    lock_file = _LockFile(folder, lock_name(os.path.basename(os.fsencode(path))))
     try:
         end = time.monotonic() + PATIENCE
         while not lock_file.take():
@@ -117,7 +118,7 @@ def commit_pair(first: AtomicFile, last: AtomicFile) -> None:
 
     """
     try:
-        folder = last.open_folder()
+        folder = duplicate(last.folder)
         try:
             with _Exchange(first, folder) as one, _Exchange(last, folder) as other:
                 _replace(one, other)

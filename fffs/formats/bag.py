@@ -57,12 +57,16 @@ def sidecars(path: str) -> tuple[str, ...]:
     return (path.removesuffix(SUFFIX) + ".idx", limits) if name.endswith(SUFFIX) else (limits,)
 
 
-def refuse_target(path: str, layout: str) -> None:
-    """Raise UsageError if a new Bag cannot have this name. In layout v1, no old table may lie beside it."""
+def refuse_target(path: str, layout: str, place: int | None = None) -> None:
+    """Raise UsageError if a new Bag cannot have this name. In layout v1, no old table may lie beside it.
+
+    place: its folder, if that is open already.
+    """
     if not path.endswith(SUFFIX):
         raise UsageError(f"{path}: the name of a Bag must end in {SUFFIX}")
     for table in sidecars(path) if layout == "v1" else ():
-        if os.path.lexists(table):
+        with contextlib.suppress(OSError):
+            os.stat(table if place is None else os.path.basename(table), dir_fd=place, follow_symlinks=False)
             raise UsageError(f"{path}: remove {table} first: readers would take it for the table of the new Bag")
 
 

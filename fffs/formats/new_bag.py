@@ -92,13 +92,14 @@ class NewBag(RecordWriter):
             for file in filter(None, (self._file, self._table)):
                 file.sync()
             # While a pair of files is put in place, no other writer may do so, in any layout.
-            with only_writer(self.fname):
-                refuse_target(self.fname, "v1" if self._table is None else "v3")
+            place = self._file.folder
+            with only_writer(self.fname, place):
+                refuse_target(self.fname, "v1" if self._table is None else "v3", place)
                 if self._table is None:
                     super()._commit()
                     return
                 self._table.belongs_to(self._file)
-                with no_appenders([self.fname]):  # also to a Bag that was made since this writer began
+                with no_appenders([self.fname], place):  # also to a Bag that was made since this writer began
                     commit_pair(self._table, self._file)
         except BaseException:
             self._forget()
@@ -113,9 +114,9 @@ class NewBag(RecordWriter):
 
 
 @contextlib.contextmanager
-def no_appenders(paths: Iterable[str]) -> Iterator[None]:
+def no_appenders(paths: Iterable[str], place: int | None = None) -> Iterator[None]:
     """Hold the locks of Bags that are to be replaced, so that no writer appends to them meanwhile. On file systems
-    without locks, such a writer detects the replacement when it flushes.
+    without locks, such a writer detects the replacement when it flushes. place: their folder, if that is open already.
 
     Raises:
         WriterError: a writer is appending to one of them; what it appends would be lost.
@@ -126,7 +127,8 @@ def no_appenders(paths: Iterable[str]) -> Iterator[None]:
             if not path.endswith(SUFFIX):
                 continue
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                name = path if place is None else os.path.basename(path)
+                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place)
                 locks.callback(close_locked, fd, os.getpid())
                 lock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

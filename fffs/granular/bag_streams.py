@@ -15,13 +15,13 @@ import numpy as np
 from fffs.base.descriptors import above_standard, duplicate
 from fffs.base.failures import writing
 from fffs.errors import MetadataError, UsageError, WriteError, WriterError
-from fffs.files.atomic import forget_checksums, sync_folder
+from fffs.files.atomic import forget_checksums, open_place, sync_place
 from fffs.files.file_systems import has_inode_numbers
 from fffs.files.local import LocalFile
 from fffs.files.pair import only_writer
 from fffs.files.pwrite import NewFile, write_at
 from fffs.files.rights import rights_of
-from fffs.files.temporary import close_locked, lock
+from fffs.files.temporary import close_locked, is_there, lock
 from fffs.files.write_back import WriteBack
 from fffs.formats.bag import SUFFIX, encode_table, load_index, sidecars
 from fffs.records.index import Int64Array
@@ -36,6 +36,10 @@ class TornTailWarning(UserWarning):
 
 class UnlockedWarning(UserWarning):
     """A Bag that is appended to cannot be locked. Two writers at once would destroy it."""
+
+
+def _name_of(path: str) -> bytes:
+    return os.path.basename(os.fsencode(path))
 
 
 class RecordStream:
@@ -86,9 +90,14 @@ class RecordStream:
 class _GrowingStream(RecordStream):
     """Writes to an existing Bag, for which other programs may write checksums at any time."""
 
+    def __init__(self, file: NewFile, end: int, folder: int) -> None:
+        """folder: that of the Bag, which the caller closes."""
+        super().__init__(file, end)
+        self._folder = folder
+
     def _write(self, data: memoryview | bytearray) -> None:
         with writing(self.file.path):
-            forget_checksums(os.fsencode(self.file.path))  # also those written since the last call
+            forget_checksums(_name_of(self.file.path), self._folder)  # also those written since the last call
         super()._write(data)
 
 
@@ -99,8 +108,12 @@ class AppendedBag:
     permanent and visible. ``rollback`` discards records that were not kept. A killed writer leaves what it had flushed.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, place: int | None = None) -> None:
+        """place: its folder, if that is open already. Later changes of the working folder do not redirect a step."""
         self.path, self.table = path, sidecars(path)[0]
+        self._name, self._table_name = map(_name_of, (path, self.table))
+        with writing(path):
+            self._folder = open_place(path) if place is None else duplicate(place)
         self._bag = self._index = -1
         self._owner = os.getpid()
         try:
@@ -116,31 +129,34 @@ class AppendedBag:
         if not self.path.endswith(SUFFIX):
             raise UsageError(f"{self.path}: the name of a Bag must end in {SUFFIX}")
         # While a Bag is replaced, neither of its files exists: this would make new ones, which would then be replaced.
-        with only_writer(self.path):
+        with only_writer(self.path, self._folder):
             self._open_files()
 
     def _open_files(self) -> None:
-        has_table, has_records = os.path.lexists(self.table), os.path.lexists(self.path)
-        if has_table and not has_records:
-            raise MetadataError(f"{self.table}: this table exists, but {self.path} with the records is missing")
-        if has_records and not has_table and os.path.getsize(self.path):
-            raise UsageError(f"{self.path}: cannot append: a Bag in another layout, or {self.table} is missing")
         try:
-            self._bag = above_standard(os.open(self.path, _OPEN, 0o666))
+            has_table, has_records = is_there(self._folder, self._table_name), is_there(self._folder, self._name)
+            if has_table and not has_records:
+                raise MetadataError(f"{self.table}: this table exists, but {self.path} with the records is missing")
+            if has_records and not has_table and self._look_at(self._name).st_size:
+                raise UsageError(f"{self.path}: cannot append: a Bag in another layout, or {self.table} is missing")
+            self._bag = above_standard(os.open(self._name, _OPEN, 0o666, dir_fd=self._folder))
             self._lock()
             self._refuse_replaced((self._bag, self.path))
-            self._index = above_standard(os.open(self.table, _OPEN, 0o600))
+            self._index = above_standard(os.open(self._table_name, _OPEN, 0o600, dir_fd=self._folder))
             if not os.fstat(self._index).st_size:
                 with contextlib.suppress(PermissionError):  # an existing file of another user
                     rights_of(self._bag, 0o666).give(self._index, 0o600)
             if not all(stat.S_ISREG(os.fstat(fd).st_mode) for fd in (self._bag, self._index)):
                 raise UsageError(f"{self.path}: not a regular file")
             if not has_table:
-                sync_folder(os.path.dirname(self.path))
+                sync_place(self._folder)
         except BlockingIOError:
             raise WriterError(f"{self.path}: another writer is appending to it") from None
         except OSError as error:
             raise WriteError(error.errno, self.path) from error
+
+    def _look_at(self, name: bytes) -> os.stat_result:
+        return os.stat(name, dir_fd=self._folder, follow_symlinks=False)
 
     def _lock(self) -> None:
         if not lock(self._bag, fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -157,7 +173,7 @@ class AppendedBag:
         for fd, path in files:
             ours, there = os.fstat(fd), None
             with contextlib.suppress(FileNotFoundError):
-                there = os.lstat(path)
+                there = self._look_at(_name_of(path))
             if there is None or (has_inode_numbers(fd) and not os.path.samestat(ours, there)):
                 raise WriterError(
                     f"{path}: it was replaced or removed while a writer was appending to it; the records of this "
@@ -190,8 +206,8 @@ class AppendedBag:
                 f"flushed: truncate -s {end} {shlex.quote(self.path)}"
             )
 
-    def begin(self, count: int) -> None:
-        """Keep the first ``count`` of the existing records, and append after them.
+    def begin(self, count: int, *, asked: bool = False) -> None:
+        """Keep the first ``count`` of the existing records, and append after them. asked: cut off the rest silently.
 
         Warns:
             TornTailWarning: data follows them. It is cut off, unless the warning is made an error.
@@ -199,14 +215,14 @@ class AppendedBag:
         """
         self._kept, self._kept_end = count, int(self._ends[count - 1]) if count else 0
         self._ends = self._ends[:0]
-        if self._is_torn():
+        if self._is_torn() and not asked:
             warnings.warn(
                 f"{self.path}: cut off what a stopped writer left after the first {count} records",
                 TornTailWarning,
                 stacklevel=4,
             )
-        forget_checksums(os.fsencode(self.path))
-        self._stream = _GrowingStream(NewFile(self._bag, self.path), self._kept_end)
+        forget_checksums(self._name, self._folder)
+        self._stream = _GrowingStream(NewFile(self._bag, self.path), self._kept_end, self._folder)
         self._truncate()
 
     def _is_torn(self) -> bool:
@@ -219,12 +235,13 @@ class AppendedBag:
         return (self._bag, self._kept_end), (self._index, 8 * self._kept)
 
     def _truncate(self) -> None:
-        """Cut off data after the kept records, and delete checksums of it."""
+        """Cut off data after the kept records, durably, and delete checksums of it."""
         if self._is_torn():
             with writing(self.path):
-                for fd, size in self._sizes():
+                for fd, size in self._sizes()[::-1]:  # the table first: every entry must have its record
                     os.ftruncate(fd, size)
-                forget_checksums(os.fsencode(self.path))
+                    os.fsync(fd)
+                forget_checksums(self._name, self._folder)
 
     def __len__(self) -> int:
         return self._kept + len(self._stream.ends)
@@ -247,7 +264,7 @@ class AppendedBag:
         """Write the new table entries, the second half of a flush. Raises WriterError: the files were replaced."""
         self._refuse_replaced((self._bag, self.path), (self._index, self.table))
         with writing(self.path):
-            forget_checksums(os.fsencode(self.path))
+            forget_checksums(self._name, self._folder)
         write_at(NewFile(self._index, self.table), [np.array(self._stream.ends, "<u8").tobytes()], 8 * self._kept)
         self._sync(self._index)
 
@@ -260,14 +277,20 @@ class AppendedBag:
         with writing(self.path):
             os.fdatasync(fd)
 
-    def rollback(self) -> None:
-        """Discard records appended since the last flush, if possible. Nothing can be appended afterwards."""
-        with contextlib.suppress(WriteError):
+    def rollback(self) -> int | None:
+        """Discard records appended since the last flush. Nothing can be appended afterwards.
+
+        Returns the number of records that are left, or None if the others could not be discarded.
+        """
+        try:
             self._truncate()
+        except WriteError:
+            return None
+        return self._kept
 
     def close(self) -> None:
         """Close the files without writing to them."""
-        for fd in (self._bag, self._index):
+        for fd in (self._bag, self._index, self._folder):
             if fd >= 0:
                 close_locked(fd, self._owner)
-        self._bag = self._index = -1
+        self._bag = self._index = self._folder = -1

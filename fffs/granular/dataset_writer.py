@@ -12,7 +12,8 @@ from fffs.errors import UsageError, WriterError
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
 from fffs.granular.codecs import encoders as supplied
-from fffs.granular.columns import GrownColumns, NewColumns
+from fffs.granular.columns import NewColumns
+from fffs.granular.grown_columns import GrownColumns
 from fffs.granular.output_writer import OutputWriter
 from fffs.granular.spec import Type
 
@@ -66,8 +67,8 @@ class DatasetWriter(OutputWriter):
 
     layout="v1" (granular 0.6.0 to 0.19.0, byte for byte what 0.6.0 writes): the folder must be new or empty, and
     appears, complete, when the writer is closed. layout="v3" (granular from 0.22): rows are appended to existing ones;
-    flushed rows are permanent. Incomplete rows of a stopped writer are cut off first; in a data set with one key, the
-    rules of ``BagWriter`` apply.
+    flushed rows are permanent. Incomplete rows of a killed writer are cut off first, with a TornTailWarning. Columns
+    that are missing or differ for another reason are an error, which says what to do.
 
     An exception in the with-block discards everything (v3: what was not flushed). Not thread-safe; must not be used in
     a child of fork.
@@ -79,16 +80,25 @@ class DatasetWriter(OutputWriter):
         spec: Mapping[str, str],
         encoders: Mapping[str, Codec] | None = None,
         layout: str = "v1",
+        *,
+        cut_to: int | None = None,
     ) -> None:
-        """encoders: type -> function that returns bytes; default: ``fffs.granular.encoders``."""
-        self._open(os.fsdecode(directory), Encoder(os.fsdecode(directory), spec, encoders, layout), layout)
+        """encoders: type -> function that returns bytes; default: ``fffs.granular.encoders``. cut_to (v3): a number of
+        rows; all after them are deleted first, for columns of different lengths that are not to be copied again.
+        """
+        path = os.fsdecode(directory)
+        if cut_to is not None and layout != "v3":
+            raise UsageError(f"{path}: cut_to= needs layout='v3'; a data set in layout v1 is new")
+        self._open(path, Encoder(path, spec, encoders, layout), layout, cut_to)
 
-    def _open(self, path: str, encoder: Encoder, layout: str) -> None:
+    def _open(self, path: str, encoder: Encoder, layout: str, cut_to: int | None = None) -> None:
         self.path = path
         self._completed = False
         self._encoder = encoder
         spec = encoder.spec
-        self._output: NewColumns | GrownColumns = NewColumns(path, spec) if layout == "v1" else GrownColumns(path, spec)
+        self._output: NewColumns | GrownColumns = (
+            NewColumns(path, spec) if layout == "v1" else GrownColumns(path, spec, cut_to)
+        )
         self._begin(path)
 
     @classmethod

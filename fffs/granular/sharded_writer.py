@@ -65,14 +65,15 @@ class ShardedDatasetWriter(Writing):
         if os.path.lexists(os.path.join(self.path, NAME)):
             raise UsageError(f"{self.path}: this folder has a data set without shards; name another folder")
         make_folder(self.path)
+        self._root = os.path.realpath(self.path)  # which a change of the working folder does not redirect
         self._begin(self.path)
 
     def _open(self) -> DatasetWriter:
         """Return the shard for the next row."""
         while self._shard is None:
-            folder = os.path.join(self.path, shard_name(self._next))
+            folder = os.path.join(self._root, shard_name(self._next))
             self._next += self._step
-            if self._layout == "v3" and os.path.isdir(os.path.join(self.path, shard_name(self._next))):
+            if self._layout == "v3" and os.path.isdir(os.path.join(self._root, shard_name(self._next))):
                 continue  # this shard was closed, since the next one was begun
             self._shard = DatasetWriter.of(folder, self._encoder, self._layout)
             if self._full(self._shard):

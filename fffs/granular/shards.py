@@ -11,6 +11,7 @@ from fffs.errors import MetadataError, ReadError, SourceNotFoundError
 from fffs.files.local import LocalFile
 from fffs.formats.bag import SUFFIX, tail_layout
 from fffs.granular.bag_reader import open_bag, size_of
+from fffs.granular.flush_marker import is_marked
 from fffs.granular.spec import NAME, REFS
 from fffs.records.source_file import SourceFile
 
@@ -85,14 +86,25 @@ def _open_shard(folder: str, spec: dict[str, str], sources: list[SourceFile], ch
         if refs is None:
             if rows not in (-1, count):
                 raise MetadataError(
-                    f"{path}: it has {count} records, but {next(iter(spec))}{SUFFIX} has {rows}; a writer "
-                    "is appending to it (open it again later), a stopped writer left them (open DatasetWriter with "
-                    "layout='v3' to repair it), or a file is truncated (copy it again)"
+                    f"{path}: it has {count} records, but {next(iter(spec))}{SUFFIX} has {rows}; {_cause(folder)}"
                 )
             rows = count
         elif rows == 0 and count:
             raise MetadataError(f"{path}: it has {count} records, but {refs_path} has no rows: copy that file again")
     return Shard(layout, rows, size, tuple(columns), refs)
+
+
+def _cause(folder: str) -> str:
+    """Return why columns may have different lengths in layout v3, and what to do."""
+    if is_marked(folder):
+        return (
+            "a writer is appending (open it again later), or was killed (open and close "
+            "DatasetWriter with layout='v3', which removes rows that are not in all columns)"
+        )
+    return (
+        "a file is truncated or an old copy (copy the data set again), or another program is appending to it (open it "
+        "again later)"
+    )
 
 
 def layout_of(folder: str, spec: dict[str, str]) -> str:
