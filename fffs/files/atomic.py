@@ -23,6 +23,7 @@ from fffs.files.aside import Aside
 from fffs.files.dirfd import FOLDER, close
 from fffs.files.local import LocalFile
 from fffs.files.rights import new_mode, rights_at, rights_of, set_mode
+from fffs.files.targets import refuse_file
 from fffs.files.temporary import (
     ABSENT,
     close_locked,
@@ -58,9 +59,7 @@ class AtomicFile:
         folder, self.name = os.path.split(os.fsencode(path))
         if not self.name:
             raise UsageError(f"{self.path}: is the name of a folder; name a file")
-        if os.path.isdir(self.path) and not os.path.islink(self.path):
-            raise WriteError(errno.EISDIR, self.path)
-        _refuse_special(self.path)
+        refuse_file(self.path)
         with writing(self.path):
             self._folder = above_standard(os.open(folder or b".", PLACE))
             try:
@@ -192,14 +191,6 @@ class AtomicFile:
     def __del__(self) -> None:
         if getattr(self, "_open", False):
             self.discard()
-
-
-def _refuse_special(path: str) -> None:
-    """Raise UsageError for a device, FIFO or socket, or a link to one: other programs would lose it."""
-    with contextlib.suppress(OSError):
-        kind = stat.S_IFMT(os.stat(path).st_mode)
-        if kind not in (stat.S_IFREG, stat.S_IFDIR):
-            raise UsageError(f"{path}: a device, FIFO or socket, which a new file would replace; choose another name")
 
 
 def forget_checksums(name: bytes, folder: int | None = None) -> None:

@@ -16,6 +16,7 @@ from fffs.base.failures import writing
 from fffs.base.paths import PathLike
 from fffs.errors import UsageError
 from fffs.files.atomic_folder import make_folder, new_folder, refuse_content
+from fffs.files.targets import refuse_folder
 from fffs.formats.part_names import ffrecord_part
 from fffs.writer import FileWriter
 
@@ -69,6 +70,7 @@ def dump(dataset: Items, fname: PathLike, nfiles: int | None = None, verbose: bo
     count = max(min(count, n), 1)
     bounds = [n * k // count for k in range(count + 1)]
     refuse_content(target)
+    refuse_folder(os.fsencode(target), target)
     make_folder(os.path.dirname(target))
     with new_folder(target) as here:
         parts = [(os.path.join(here, ffrecord_part("", k, count)), bounds[k], bounds[k + 1]) for k in range(count)]
