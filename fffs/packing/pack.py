@@ -14,6 +14,7 @@ import numpy as np
 from fffs.base.failures import writing
 from fffs.base.jobs import Jobs, Progress, default_jobs
 from fffs.base.paths import PathLike
+from fffs.base.text import tell
 from fffs.errors import FffsError, MetadataError, ReadError, SourceChangedError, UnsupportedError, UsageError
 from fffs.files.atomic import AtomicFile
 from fffs.files.dirfd import close
@@ -71,7 +72,7 @@ def pack_folder(
     with packed_folder(dirname, target, jobs, progress, warn or log.warning) as (file, summary):
         file.commit()
     if verbose:
-        print(f"{target}: {summary.files} files, {summary.total_bytes} bytes")
+        tell(f"{target}: {summary.files} files, {summary.total_bytes} bytes")
     return summary
 
 
