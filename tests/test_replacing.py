@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -618,6 +619,38 @@ def test_a_child_that_was_forked_meanwhile_keeps_no_lock(tmp_path: Path, monkeyp
         for child in children:
             end(child)
     assert records_of(path) == [*NEW, b"appended"]
+
+
+def test_a_child_keeps_no_lock_of_a_parent_that_is_killed(tmp_path: Path) -> None:
+    program = f"""
+        import os, signal, sys, time
+        import fffs
+        from fffs import granular
+        os.chdir({str(tmp_path)!r})
+        bag = granular.BagWriter("x.bag", layout="v3")
+        bag.append(b"first", flush=True)
+        file = fffs.FileWriter("x.ffr", 1)
+        folder = granular.DatasetWriter("set", {{"x": "bytes"}})
+        if (child := os.fork()) == 0:
+            os.write(1, b"%d\\n" % os.getpid())
+            time.sleep(600)
+        time.sleep(600)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    process.stdout.close()
+    process.kill()
+    process.wait()
+    try:
+        granular.BagWriter(tmp_path / "x.bag", layout="v3").close()
+        fffs.FileWriter(tmp_path / "x.ffr", 1).discard()
+        granular.DatasetWriter(tmp_path / "set", {"x": "bytes"}).discard()
+        assert sorted(os.listdir(tmp_path)) == ["x.bag", "x.idx"]
+        assert Path(f"/proc/{child}").exists()
+    finally:
+        os.kill(child, signal.SIGKILL)
+    assert records_of(tmp_path / "x.bag") == [b"first"]
 
 
 @pytest.mark.parametrize("kept", ["x.bag.fffs-crc", "x.idx", "x.bag"])
