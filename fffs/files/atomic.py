@@ -193,6 +193,14 @@ class AtomicFile:
             self.discard()
 
 
+def real_path(path: str) -> str:
+    """Return where a symbolic link leads to now, or the path if it is none.
+
+    Checksums are beside the file itself: beside a link they would be taken for those of the next file it leads to.
+    """
+    return os.path.realpath(path) if os.path.islink(path) else path
+
+
 def forget_checksums(name: bytes, folder: int | None = None) -> None:
     """Delete FILE.fffs-crc before FILE changes; stale checksums would make every record look corrupt.
 
