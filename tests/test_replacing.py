@@ -384,6 +384,18 @@ def test_a_folder_that_cannot_be_replaced_is_refused_before_any_work(
         check("here/.")
 
 
+def test_a_link_to_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.ffr").symlink_to("folder")
+    for write in (
+        lambda: fffs.FileWriter(tmp_path / "link.ffr", 1),
+        lambda: fffs.pack_folder(tmp_path / "folder", tmp_path / "link.ffr"),
+    ):
+        with pytest.raises(WriteError, match="Is a directory"):
+            write()
+    assert (tmp_path / "link.ffr").is_symlink()
+
+
 def test_a_dot_at_the_end_of_a_name_is_resolved(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     with granular.DatasetWriter(f"{tmp_path}/new/.", {"x": "bytes"}) as writer:

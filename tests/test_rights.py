@@ -15,7 +15,7 @@ import pytest
 from inside import AtomicFile, dump, sidecars
 
 import fffs
-from fffs.granular import BagWriter
+from fffs.granular import BagWriter, DatasetWriter
 from fffs.tfrecord import TFRecordWriter
 
 ACL = "system.posix_acl_access"
@@ -268,3 +268,19 @@ def test_what_may_not_be_opened_has_its_group_bits_all_the_same(
     monkeypatch.setattr(os, "open", refused)
     write(tmp_path / "x.ffr")
     assert mode(tmp_path / "x.ffr") == 0o664
+
+
+def test_a_new_folder_inherits_the_group_of_a_shared_folder(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    if os.geteuid() == 0:
+        os.chown(shared, -1, 1234)
+    shared.chmod(0o2775)
+    (shared / "plain").mkdir()
+    (shared / "empty").mkdir()
+    for name in ("new", "empty"):
+        with DatasetWriter(shared / name, {"x": "bytes"}) as writer:
+            writer.append({"x": b"content"})
+        made, plain = (shared / name).stat(), (shared / "plain").stat()
+        assert (made.st_mode, made.st_gid) == (plain.st_mode, plain.st_gid)
+        assert {path.stat().st_gid for path in (shared / name).iterdir()} == {plain.st_gid}

@@ -28,7 +28,7 @@ def refuse_file(path: str) -> None:
         UsageError: other programs would lose what is there, or it cannot be replaced.
 
     """
-    if os.path.isdir(path) and not os.path.islink(path):
+    if os.path.isdir(path):  # or a link to one, which its users would miss
         raise WriteError(errno.EISDIR, path)
     with contextlib.suppress(OSError):
         if stat.S_IFMT(os.stat(path).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):

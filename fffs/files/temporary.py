@@ -155,7 +155,7 @@ def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
             raise
         try:
             lock(fd, fcntl.LOCK_EX)
-            set_mode(fd, 0o700)
+            set_mode(fd, 0o700 | os.fstat(fd).st_mode & stat.S_ISGID)  # inherited, so that new files inherit the group
             if is_there(parent, temporary):
                 return fd, temporary
         except BaseException:
