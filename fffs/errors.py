@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import os
 from enum import IntEnum
-from errno import EIO
+from errno import EIO, EMFILE
 
 
 class Exit(IntEnum):
@@ -148,7 +148,8 @@ class _SystemError(FffsError, OSError):
 
     def __str__(self) -> str:
         what = f" ({self.detail})" if self.detail else ""
-        return f"{self.filename}: cannot {self.verb}{what}: {self.strerror}"
+        hint = "; allow this process more of them (ulimit -n)" if self.errno == EMFILE and not self.detail else ""
+        return f"{self.filename}: cannot {self.verb}{what}: {self.strerror}{hint}"
 
 
 class ReadError(_SystemError):

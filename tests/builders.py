@@ -276,6 +276,18 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@contextlib.contextmanager
+def bound(source: Path, target: Path) -> Iterator[None]:
+    """Bind a file or folder to another one."""
+    command = ["mount", "--bind", str(source), str(target)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("nothing can be bound here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(target)], check=True)
+
+
 def stretched(size: int, seed: int = 1) -> bytes:
     """Return bytes that do not repeat within a block, quickly."""
     return np.random.Generator(np.random.PCG64(seed)).bytes(size)

@@ -66,7 +66,7 @@ fffs.converting.kinds: kind_of_source
 fffs.converting.parts: cut=cut_parts
 fffs.converting.source_files: Sources
 fffs.converting.plan: Content Request Result make_plan
-fffs.files.atomic: AtomicFile CHECKSUMS IN_PLACE
+fffs.files.atomic: AtomicFile CHECKSUMS=SIDECAR IN_PLACE
 fffs.files.dirfd: open_folder remove_content
 fffs.files.file: File UInt8Array
 fffs.files.local: LocalFile

@@ -924,6 +924,33 @@ def test_a_message_does_not_stand_behind_a_bar(folder: Path, tmp_path: Path) -> 
     assert "\r\x1b[Kfffs: warning: 1 file unpacked without" in shown
 
 
+def test_work_goes_on_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    with (tmp_path / "in" / "holes").open("wb") as file:
+        file.truncate(1 << 29)
+    code = (
+        "import signal\n"
+        "from fffs.cli import program, progress\n"
+        "real, closed = progress.ProgressBar._draw, open('closed', 'rb')\n"
+        "def draw(*args): real(*args), closed.read()\n"  # goes on when the terminal is closed
+        "progress.ProgressBar._draw, progress.INTERVAL = draw, 0\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "program.main()"
+    )
+    os.mkfifo(tmp_path / "closed")
+    process, master = pty.fork()
+    if process == 0:
+        os.chdir(tmp_path)
+        os.execv(sys.executable, [sys.executable, "-c", code, "pack", "-q", "in", "out.ffr"])
+    with (tmp_path / "closed").open("wb"):
+        assert select.select([master], [], [], 60)[0]
+        while b"packing in [" not in os.read(master, 65536):
+            pass
+        os.close(master)
+    _, status = os.waitpid(process, 0)
+    assert (os.waitstatus_to_exitcode(status), sorted(os.listdir(tmp_path))) == (0, ["closed", "in", "out.ffr"])
+
+
 def test_ls_in_a_terminal_shows_names_that_cannot_command_it(pack: Path) -> None:
     code, shown = in_terminal("ls", pack)
     assert (code, shown) == (0, "2024\na.jpg\ncaf\\xe9\\n\\x1b[31m\nlatest\nyear\n")

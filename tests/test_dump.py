@@ -123,9 +123,24 @@ class Unpicklable(Failing):
         raise error
 
 
+class SampleError(Exception):
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+
+
+class Unloadable(Failing):
+    def fail(self) -> None:
+        raise SampleError("img40.jpg", "cannot be decoded")
+
+
 @pytest.mark.parametrize(
     ("kind", "expected", "message"),
-    [(Failing, KeyError, "item 40"), (Killed, RuntimeError, "signal 9"), (Unpicklable, RuntimeError, "cannot be sent")],
+    [
+        (Failing, KeyError, "item 40"),
+        (Killed, RuntimeError, "signal 9"),
+        (Unpicklable, RuntimeError, "cannot be sent"),
+        (Unloadable, RuntimeError, "SampleError: img40.jpg: cannot be decoded"),
+    ],
 )
 def test_a_failure_in_a_process_is_an_error_and_leaves_nothing(
     tmp_path: Path, kind: Any, expected: type[Exception], message: str
@@ -135,6 +150,41 @@ def test_a_failure_in_a_process_is_an_error_and_leaves_nothing(
     assert os.listdir(tmp_path) == []
     dump(ITEMS, tmp_path / "set", 5)
     assert len(parts(tmp_path / "set")) == 5
+
+
+class Endless(Failing):
+    """Item 40 fails as soon as another process is in item 0, which never returns."""
+
+    def __init__(self, items: list[bytes], ready: Path) -> None:
+        super().__init__(items)
+        self.ready = ready
+
+    def __getitem__(self, index: Any) -> Any:
+        if index == 0:
+            self.ready.touch()
+            while True:
+                time.sleep(0.01)
+        return super().__getitem__(index)
+
+    def fail(self) -> None:
+        while not self.ready.exists():
+            time.sleep(0.01)
+        raise KeyError("item 40 is missing")
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="parts are written in one process")
+def test_a_failed_dump_does_not_wait_for_processes_because_the_program_handles_sigterm(tmp_path: Path) -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    begin = time.monotonic()
+    try:
+        with pytest.raises(KeyError, match="item 40"):
+            dump(Endless(ITEMS, tmp_path / "ready"), tmp_path / "set", 2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert time.monotonic() - begin < 30
+    assert os.listdir(tmp_path) == ["ready"]
+    assert seen == []
 
 
 def test_items_that_are_no_bytes_are_an_error_and_leave_nothing(tmp_path: Path) -> None:

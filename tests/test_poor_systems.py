@@ -297,6 +297,28 @@ def test_sixteen_descriptors_are_enough_and_proc_is_not_needed(
         assert made.stat().st_mode & 0o777 == (0o777 if made.is_dir() else 0o666) & ~umask()
 
 
+def test_many_parts_need_a_high_limit_of_descriptors_before_anything_is_written(tmp_path: Path) -> None:
+    with fffs.FileWriter(tmp_path / "x.ffr", 100) as writer:
+        for k in range(100):
+            writer.write_one(b"%d" % k)
+
+    def run(limit: str, *args: str) -> tuple[int, str]:
+        command = ["sh", "-c", f'ulimit {limit} 64 && exec "$@"', "sh", sys.executable, "-m", "fffs", *args]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, text=True)
+        return done.returncode, done.stderr
+
+    parts = ["convert", "-q", "x.ffr", "out", "--to", "tfrecord", "--parts", "100"]
+    code, line = run("-n", *parts, "--verify")
+    assert (code, line.count("\n"), os.listdir(tmp_path)) == (2, 1, ["x.ffr"])
+    assert "out: 100 parts cannot be compared" in line
+    assert "(ulimit -n)" in line
+    assert run("-n", *parts) == (0, "")
+    code, line = run("-n", "verify", "-q", "out")
+    assert (code, line.endswith("Too many open files; allow this process more of them (ulimit -n)\n")) == (6, True)
+    assert run("-Sn", "verify", "-q", "out") == (0, "")  # a command raises the soft limit itself
+    assert run("-Sn", *parts[:3], "again", *parts[4:], "--verify") == (0, "")
+
+
 def umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)

@@ -10,13 +10,15 @@ import signal
 import stat
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import AtomicFile, LocalFile, Sources, atomic, formats_sources, keep_checksums, pair
+from builders import bound
+from inside import AtomicFile, LocalFile, Sources, atomic, dump, formats_sources, keep_checksums, pair
 
 import fffs
 from fffs import granular
@@ -312,7 +314,7 @@ def test_neither_a_pack_nor_an_archive_replaces_what_appears(tmp_path: Path, mon
         target.unlink()
 
 
-# ---------------------------------------------------------------- devices
+# ---------------------------------------------------------------- what cannot be replaced
 
 
 @pytest.mark.parametrize("through", ["itself", "link"])
@@ -330,6 +332,90 @@ def test_a_fifo_is_not_replaced(tmp_path: Path, through: str) -> None:
             write()
     assert stat.S_ISFIFO(fifo.stat().st_mode)
     assert link.is_symlink()
+
+
+def test_a_link_into_proc_is_not_replaced(tmp_path: Path) -> None:
+    source, link, chain = bag_of_ffr(tmp_path), tmp_path / "link.ffr", tmp_path / "chain.ffr"
+    with (tmp_path / "output").open("wb") as output:
+        link.symlink_to(f"/proc/self/fd/{output.fileno()}")  # as /dev/stdout, with the output in a regular file
+        chain.symlink_to("link.ffr")
+        for target in (link, chain, Path("/dev/fffs-test.ffr")):
+            for force in (False, True):
+                with pytest.raises(UsageError, match="in /dev, or a link into /proc"):
+                    fffs.convert(source, target, force=force)
+            with pytest.raises(UsageError, match="in /dev, or a link into /proc"):
+                fffs.FileWriter(target, 1)
+    assert link.is_symlink()
+    assert chain.is_symlink()
+    assert not os.path.lexists("/dev/fffs-test.ffr")
+
+
+def test_a_folder_that_cannot_be_replaced_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, here, seen = bag_of_ffr(tmp_path), tmp_path / "here", []
+    here.mkdir()
+
+    class Items(list[bytes]):
+        def __getitem__(self, k: Any) -> Any:
+            seen.append(k)
+            return super().__getitem__(k)
+
+    def check(target: str | Path) -> None:
+        before = sorted(os.listdir(tmp_path))
+        for write in (
+            lambda: granular.DatasetWriter(target, {"x": "bytes"}),
+            lambda: fffs.convert(source, target, to="granular"),
+            lambda: fffs.convert(source, target, to="tfrecord", parts=2),
+            lambda: dump(Items([b"a", b"b"]), target, 2),
+            lambda: fffs.unpack(source, target),
+        ):
+            with pytest.raises(UsageError, match="cannot replace a mount point or the current folder"):
+                write()
+        assert (seen, sorted(os.listdir(tmp_path))) == ([], before)
+
+    monkeypatch.chdir(here)
+    for name in (".", "./", "../here"):
+        check(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with bound(tmp_path / "empty", here):
+        check(here)
+        check("here/.")
+
+
+def test_a_link_to_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.ffr").symlink_to("folder")
+    for write in (
+        lambda: fffs.FileWriter(tmp_path / "link.ffr", 1),
+        lambda: fffs.pack_folder(tmp_path / "folder", tmp_path / "link.ffr"),
+    ):
+        with pytest.raises(WriteError, match="Is a directory"):
+            write()
+    assert (tmp_path / "link.ffr").is_symlink()
+
+
+def test_a_dot_at_the_end_of_a_name_is_resolved(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    with granular.DatasetWriter(f"{tmp_path}/new/.", {"x": "bytes"}) as writer:
+        writer.append({"x": b"content"})
+    assert "x.bag" in os.listdir(tmp_path / "new")
+
+
+def test_a_file_that_is_a_mount_point_is_refused_before_any_work(tmp_path: Path) -> None:
+    source, target = bag_of_ffr(tmp_path), tmp_path / "target.ffr"
+    for path in (target, tmp_path / "other"):
+        path.write_bytes(b"old")
+    with bound(tmp_path / "other", target):
+        for write in (
+            lambda: fffs.FileWriter(target, 1),
+            lambda: fffs.pack_folder(tmp_path, target),
+            lambda: fffs.convert(source, target, force=True),
+        ):
+            with pytest.raises(UsageError, match="a mount point"):
+                write()
+    assert target.read_bytes() == b"old"
 
 
 # ---------------------------------------------------------------- checksums
@@ -545,6 +631,38 @@ def test_a_child_that_was_forked_meanwhile_keeps_no_lock(tmp_path: Path, monkeyp
         for child in children:
             end(child)
     assert records_of(path) == [*NEW, b"appended"]
+
+
+def test_a_child_keeps_no_lock_of_a_parent_that_is_killed(tmp_path: Path) -> None:
+    program = f"""
+        import os, signal, sys, time
+        import fffs
+        from fffs import granular
+        os.chdir({str(tmp_path)!r})
+        bag = granular.BagWriter("x.bag", layout="v3")
+        bag.append(b"first", flush=True)
+        file = fffs.FileWriter("x.ffr", 1)
+        folder = granular.DatasetWriter("set", {{"x": "bytes"}})
+        if (child := os.fork()) == 0:
+            os.write(1, b"%d\\n" % os.getpid())
+            time.sleep(600)
+        time.sleep(600)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    process.stdout.close()
+    process.kill()
+    process.wait()
+    try:
+        granular.BagWriter(tmp_path / "x.bag", layout="v3").close()
+        fffs.FileWriter(tmp_path / "x.ffr", 1).discard()
+        granular.DatasetWriter(tmp_path / "set", {"x": "bytes"}).discard()
+        assert sorted(os.listdir(tmp_path)) == ["x.bag", "x.idx"]
+        assert Path(f"/proc/{child}").exists()
+    finally:
+        os.kill(child, signal.SIGKILL)
+    assert records_of(tmp_path / "x.bag") == [b"first"]
 
 
 @pytest.mark.parametrize("kept", ["x.bag.fffs-crc", "x.idx", "x.bag"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inside import CHECK_CRC32, CHECK_NONE, CHECKSUMS, LocalFile, OFRecordWriter, SourceFile, sidecars
+from inside import CHECK_CRC32, CHECK_NONE, SIDECAR, LocalFile, OFRecordWriter, SourceFile, sidecars
 from test_bag import FRAMES, LIMITS
 from test_cli import run
 
@@ -58,6 +58,35 @@ def test_a_sidecar_makes_a_format_verifiable(path: Path) -> None:
     assert run("verify", path).code == RecordError.exit_code
 
 
+def test_checksums_belong_to_the_file_that_a_link_leads_to(tmp_path: Path) -> None:
+    for version in (1, 2):
+        with granular.BagWriter(tmp_path / f"v{version}.bag") as bag:
+            for _ in range(5):
+                bag.append(bytes([version]) * 100)
+    link = tmp_path / "current.bag"
+    link.symlink_to("v1.bag")
+    assert sidecars.keep_checksums(link) == [f"{tmp_path}/v1.bag.fffs-crc"]
+    for path in (link, tmp_path / "v1.bag"):
+        assert run("verify", path).out.startswith(b"ok: 5 records")
+    link.unlink()
+    link.symlink_to("v2.bag")
+    done = run("verify", link)
+    assert (done.code, done.out.startswith(b"not verifiable: 5 records")) == (0, True)
+    assert sidecars.keep_checksums(link) == [f"{tmp_path}/v2.bag.fffs-crc"]
+
+
+def test_a_sidecar_from_which_all_records_differ_is_named(tmp_path: Path) -> None:
+    for name, byte in (("x", b"a"), ("other", b"b")):
+        with granular.BagWriter(tmp_path / f"{name}.bag") as bag:
+            for _ in range(5):
+                bag.append(byte * 100)
+    sidecars.keep_checksums(tmp_path / "x.bag")
+    os.replace(tmp_path / "other.bag", tmp_path / "x.bag")
+    done = run("verify", tmp_path / "x.bag")
+    assert done.code == RecordError.exit_code
+    assert "x.bag.fffs-crc: all records differ from it" in done.err
+
+
 def test_what_is_known_to_be_wrong_is_not_blessed(path: Path) -> None:
     assert run("verify", "--keep", path).code == 0
     flip(path, 3)
@@ -101,9 +130,9 @@ def test_a_sidecar_of_another_version_is_refused_and_replaced(path: Path) -> Non
     sidecars.keep_checksums(path)
     other = path.with_name("other" + path.suffix if path.suffix else "part-1")
     path.rename(other)
-    kept = path.with_name(path.name + CHECKSUMS).read_bytes()
+    kept = path.with_name(path.name + SIDECAR).read_bytes()
     write_reversed(path)
-    path.with_name(path.name + CHECKSUMS).write_bytes(kept)  # as other programs leave it
+    path.with_name(path.name + SIDECAR).write_bytes(kept)  # as other programs leave it
     with pytest.raises(MetadataError, match=r"does not match the current "):
         fffs.open(path)
     result = run("cat", path, "00")
@@ -121,7 +150,7 @@ def write_reversed(path: Path) -> None:
 
 def test_a_file_that_is_written_anew_loses_the_checksums_of_the_old_one(path: Path, tmp_path: Path) -> None:
     def is_kept() -> bool:
-        return path.with_name(path.name + CHECKSUMS).exists()
+        return path.with_name(path.name + SIDECAR).exists()
 
     assert sidecars.keep_checksums(path)
     write_reversed(path)

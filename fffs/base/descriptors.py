@@ -18,6 +18,7 @@ LOWEST = 3
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
 FEW = 256
+MANY = 1 << 20  # more may slow down programs that close every possible descriptor
 
 
 def open_standard_streams() -> None:
@@ -100,3 +101,24 @@ def are_few() -> bool:
     """Whether the limit of this process allows only few open descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 0 <= soft < FEW
+
+
+def allow_many() -> None:
+    """Raise the limit of open descriptors as far as permitted, for a program: a library leaves it to its program.
+
+    The usual limit of 1024 protects callers of select(2), which cannot use larger numbers; fffs does not call it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, MANY) if hard >= 0 else MANY
+    if 0 <= soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def are_free(count: int) -> bool:
+    """Whether so many more descriptors may be opened. True without /proc, where the open ones are unknown."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        return soft < 0 or len(os.listdir("/proc/self/fd")) + count <= soft
+    except OSError:
+        return True

@@ -1,6 +1,8 @@
-"""human, plural: numbers as text for messages."""
+"""human, plural: numbers as text for messages; tell: prints a line about progress."""
 
 from __future__ import annotations
+
+import contextlib
 
 
 def human(size: float) -> str:
@@ -15,3 +17,9 @@ def human(size: float) -> str:
 def plural(count: int, what: str) -> str:
     """Return a count as text: ``1 file``, ``2 files``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def tell(line: str) -> None:
+    """Print a line about progress. A standard output that cannot be written does not end the work."""
+    with contextlib.suppress(OSError):
+        print(line, flush=True)

@@ -24,7 +24,8 @@ def put(data: bytes | memoryview, flush: bool = False) -> None:
     if sys.stdout is None:  # standard output was closed when the interpreter started
         return
     try:
-        sys.stdout.buffer.write(data)
+        if data:  # a file object without a buffer would pass an empty write on, which fails on a closed terminal
+            sys.stdout.buffer.write(data)
         if flush:
             sys.stdout.flush()
     except OSError as error:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from fffs.base import environment
-from fffs.base.descriptors import describe_shortage, open_standard_streams
+from fffs.base.descriptors import allow_many, describe_shortage, open_standard_streams
 from fffs.cli.arguments import PLAIN
 from fffs.cli.output import complain, put
 from fffs.cli.parser import make_parser
@@ -85,6 +85,7 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 def main() -> None:
     """Run the ``fffs`` program."""
     open_standard_streams()
+    allow_many()
     # Like other tools, die silently when writing to a closed pipe (fffs ls | head).
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     warnings.showwarning = _show_warning

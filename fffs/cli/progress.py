@@ -16,7 +16,8 @@ LABEL_MAX = 32  # characters; the bar gets the rest of the line
 class ProgressBar:
     """Draws ``label [####    ] 45 % 1.2 GB 350 MB/s 4 s left``, and erases it at the end of the with-block.
 
-    May be called from any thread. Writes nothing if stderr is not a terminal.
+    May be called from any thread. Writes nothing if stderr is not a terminal, and nothing more if it cannot be written,
+    as when the terminal of a process that ignores SIGHUP was closed.
     """
 
     def __init__(self, label: str) -> None:
@@ -45,17 +46,22 @@ class ProgressBar:
         text = f"{part:4.0%} {human(done)} {human(rate)}/s {left}"
         width = max(shutil.get_terminal_size().columns - len(self._label) - len(text) - 6, 0)
         bar = f"[{'#' * int(width * part):{width}}] " if width >= 10 else ""
-        sys.stderr.write(f"\r\x1b[K{self._label} {bar}{text}")
-        sys.stderr.flush()
         self._drawn = True
+        self._write(f"\r\x1b[K{self._label} {bar}{text}")
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except OSError:
+            self._shown = self._drawn = False
 
     def close(self) -> None:
         """Erase the bar."""
         with self._lock:
             self._shown = False
             if self._drawn:
-                sys.stderr.write("\r\x1b[K")
-                sys.stderr.flush()
+                self._write("\r\x1b[K")
 
     def __enter__(self) -> ProgressBar:
         return self

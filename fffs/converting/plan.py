@@ -14,6 +14,7 @@ from fffs.converting.source_files import Sources
 from fffs.errors import FormatError, RecordError, UsageError
 from fffs.files.atomic import CHECKSUMS
 from fffs.files.atomic_folder import refuse_content
+from fffs.files.targets import refuse_file, refuse_folder, without_dots
 from fffs.formats.new_bag import no_appenders
 from fffs.formats.sources import open_files
 from fffs.formats.table import FORMATS, Format, format_named, format_of_target
@@ -225,13 +226,18 @@ def _refuse_target(request: Request, result: Result, form: Format | None, source
     sources.refuse_inside(target)
     if request.split or result is Result.DATA_SET:
         refuse_content(target)  # even with --force: an option must not delete a folder of files
+        refuse_folder(without_dots(os.fsencode(target)), target)
         return ()
     assert form is not None
     names = [target, *form.beside(target, request.layout)]
+    for name in names:
+        if os.path.isdir(name):
+            raise UsageError(f"{name}: already exists")
+        refuse_file(name)
     replaced = tuple(name for name in names if os.path.lexists(name))
     for name in replaced:
-        if os.path.isdir(name) or not request.force:
-            raise UsageError(f"{name}: already exists{'' if os.path.isdir(name) else '; --force replaces it'}")
+        if not request.force:
+            raise UsageError(f"{name}: already exists; --force replaces it")
         sources.refuse(name)
     sources.refuse(target + CHECKSUMS)  # it is removed when its file is replaced
     with no_appenders(replaced):  # checked first: refuse_target would ask to remove the table of a Bag that grows

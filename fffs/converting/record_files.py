@@ -8,16 +8,19 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fffs.base.descriptors import are_free
 from fffs.base.jobs import Jobs, Progress
 from fffs.converting.plan import Plan
 from fffs.converting.records import Batches, RecordSource, StoredRecords
 from fffs.converting.verifying import differs, rereading
+from fffs.errors import UsageError
 from fffs.files.atomic_folder import new_folder
 from fffs.formats.record_writer import RecordWriter
 from fffs.formats.sources import open_files
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 
+SPARE = 4  # descriptors that are used while all parts are open
 DEFAULT_JOBS = 2  # one thread reads and verifies while another writes: file systems serialise writes to a file
 
 Done = tuple[int, int, int]
@@ -35,6 +38,11 @@ def write_files(plan: Plan, records: RecordSource, progress: Progress | None, wa
     total = int(lengths.sum())
     work = Jobs(total * (1 + plan.request.verify), progress)
     bounds = plan.cut(lengths)
+    if plan.request.verify and plan.request.split and not are_free(len(bounds) + 1 + SPARE):
+        raise UsageError(
+            f"{plan.request.target}: {len(bounds) + 1} parts cannot be compared, because this process may not open so "
+            "many files; allow it more of them (ulimit -n), write fewer parts, or omit --verify"
+        )
     with contextlib.closing(records.batches(bounds, plan.request.jobs or DEFAULT_JOBS)) as batches:
         if plan.request.split:
             _write_parts(plan, records, bounds, batches, work)

@@ -10,7 +10,7 @@ from typing import Any
 from fffs.base.failures import reading
 from fffs.converting import kinds
 from fffs.errors import SourceChangedError, UsageError
-from fffs.files.atomic import CHECKSUMS
+from fffs.files.atomic import CHECKSUMS, real_path
 from fffs.files.dirfd import close
 from fffs.files.stamps import is_unchanged, make_stamp
 from fffs.formats.bag import SUFFIX
@@ -93,6 +93,6 @@ def _data_set(path: str) -> tuple[list[str], list[str]]:
 def _with_sidecars(files: Iterable[str]) -> Iterator[str]:
     for name in files:
         yield name
-        yield name + CHECKSUMS
+        yield real_path(name) + CHECKSUMS
         for form in FORMATS:
             yield from form.sidecars(name)

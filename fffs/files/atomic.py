@@ -23,6 +23,7 @@ from fffs.files.aside import Aside
 from fffs.files.dirfd import FOLDER, close
 from fffs.files.local import LocalFile
 from fffs.files.rights import new_mode, rights_at, rights_of, set_mode
+from fffs.files.targets import refuse_file
 from fffs.files.temporary import (
     ABSENT,
     close_locked,
@@ -58,9 +59,7 @@ class AtomicFile:
         self.name = os.path.basename(os.fsencode(path))
         if not self.name:
             raise UsageError(f"{self.path}: is the name of a folder; name a file")
-        if os.path.isdir(self.path) and not os.path.islink(self.path):
-            raise WriteError(errno.EISDIR, self.path)
-        _refuse_special(self.path)
+        refuse_file(self.path)
         with writing(self.path):
             self.folder = open_place(path)
             try:
@@ -190,12 +189,12 @@ class AtomicFile:
             self.discard()
 
 
-def _refuse_special(path: str) -> None:
-    """Raise UsageError for a device, FIFO or socket, or a link to one: other programs would lose it."""
-    with contextlib.suppress(OSError):
-        kind = stat.S_IFMT(os.stat(path).st_mode)
-        if kind not in (stat.S_IFREG, stat.S_IFDIR):
-            raise UsageError(f"{path}: a device, FIFO or socket, which a new file would replace; choose another name")
+def real_path(path: str) -> str:
+    """Return where a symbolic link leads to now, or the path if it is none.
+
+    Checksums are beside the file itself: beside a link they would be taken for those of the next file it leads to.
+    """
+    return os.path.realpath(path) if os.path.islink(path) else path
 
 
 def forget_checksums(name: bytes, folder: int | None = None) -> None:

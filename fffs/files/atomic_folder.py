@@ -16,6 +16,7 @@ from fffs.errors import FffsError, UsageError
 from fffs.files.atomic import IN_PLACE, PLACE, sync_open_folder, sync_place
 from fffs.files.dirfd import close
 from fffs.files.rights import PERMISSIONS, new_mode, rights_at, set_mode, set_time
+from fffs.files.targets import refuse_folder, without_dots
 from fffs.files.temporary import close_locked, create_locked_folder, remove_folder, remove_leftover_folders
 from fffs.native import lib
 
@@ -29,9 +30,17 @@ class AtomicFolder:
     """
 
     def __init__(self, path: str | bytes, shown: str) -> None:
-        """shown: the target's name in messages."""
+        """shown: the target's name in messages.
+
+        Raises:
+            UsageError: it is a mount point or the current folder.
+            WriteError: nothing can be made beside it.
+
+        """
         self.shown = shown
-        parent, self._name = os.path.split(os.fsencode(path).rstrip(b"/"))
+        path = without_dots(os.fsencode(path))
+        refuse_folder(path, shown)
+        parent, self._name = os.path.split(path)
         with writing(shown):
             self._parent = above_standard(os.open(parent or b".", PLACE))
             try:

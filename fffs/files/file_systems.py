@@ -26,6 +26,7 @@ _MAKE_INODES_UP: Final = {
     0x4D44,  # FAT
     0x2011BAB0,  # exFAT
 }
+_PROC: Final = 0x9FA0
 
 
 def keeps_times(fd: int) -> bool:
@@ -40,3 +41,8 @@ def has_inode_numbers(fd: int) -> bool:
     """Whether the file system of ``fd`` has one inode number for each file, and different ones for different files."""
     kind = lib.fffs_file_system(fd)
     return kind >= 0 and kind not in _MAKE_INODES_UP
+
+
+def is_proc(fd: int) -> bool:
+    """Whether the file system of ``fd`` is procfs."""
+    return bool(lib.fffs_file_system(fd) == _PROC)

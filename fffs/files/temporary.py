@@ -34,6 +34,7 @@ ABSENT = (errno.ENOENT, errno.ENAMETOOLONG)
 LARGE = 4096  # names in a folder from which it is not listed for each new file
 SHARE = 0.01  # of the elapsed time may be spent on listing such a folder again
 FOLDERS_KEPT = 256
+_locked: set[int] = set()  # descriptors of files that this process has locked
 _large_folders: dict[tuple[int, int], tuple[float, list[bytes]]] = {}  # valid until, leftovers
 
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -55,7 +56,11 @@ def lock_name(name: bytes) -> bytes:
 
 
 def lock(fd: int, how: int) -> bool:
-    """Lock an open file or folder like flock(2). Returns False if its file system has no locks. Raises OSError."""
+    """Lock an open file or folder like flock(2). Returns False if its file system has no locks. Raises OSError.
+
+    Whatever the result, ``close_locked`` must close the file.
+    """
+    _locked.add(fd)
     try:
         fcntl.flock(fd, how)
     except OSError as error:
@@ -68,8 +73,9 @@ def lock(fd: int, how: int) -> bool:
 def close_locked(fd: int, owner: int) -> None:
     """Close a locked file. owner: the id of the process that locked it.
 
-    That process unlocks the file first. Closing it would not do so while a child of fork has inherited the descriptor.
+    That process unlocks the file first: a process that was forked without ``os.fork`` may have the descriptor, too.
     """
+    _locked.discard(fd)
     if os.getpid() == owner:
         try:
             fcntl.flock(fd, fcntl.LOCK_UN)
@@ -79,6 +85,24 @@ def close_locked(fd: int, owner: int) -> None:
             close(fd)
     else:
         close(fd)
+
+
+def _release_in_child() -> None:
+    """In a child of fork: give up the parent's locks, which would otherwise last until the child ends.
+
+    The numbers stay in use, for ``/`` without the right to read it: objects of the child will close them.
+    """
+    for fd in _locked:
+        with contextlib.suppress(OSError):
+            os.close(fd)  # first: there may be no other free number
+            root = os.open(b"/", os.O_PATH | os.O_CLOEXEC)
+            if root != fd:
+                os.dup2(root, fd, inheritable=False)
+                os.close(root)
+    _locked.clear()
+
+
+os.register_at_fork(after_in_child=_release_in_child)
 
 
 def create_locked_file(folder: int, name: bytes) -> tuple[int, bytes]:
@@ -102,9 +126,9 @@ def create_locked_file(folder: int, name: bytes) -> tuple[int, bytes]:
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
-            close(fd)
+            close_locked(fd, os.getpid())
             raise
-        close(fd)
+        close_locked(fd, os.getpid())
 
 
 def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
@@ -136,9 +160,9 @@ def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
                 return fd, temporary
         except BaseException:
             remove_folder(parent, temporary, fd)
-            close(fd)
+            close_locked(fd, os.getpid())
             raise
-        close(fd)
+        close_locked(fd, os.getpid())
 
 
 def is_there(folder: int, name: bytes) -> bool:
@@ -230,7 +254,7 @@ def remove_leftover_files(folder: int, name: bytes) -> None:
                 if lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB):
                     os.unlink(entry, dir_fd=folder)
             finally:
-                close(fd)
+                close_locked(fd, os.getpid())
 
 
 def _open_leftover(folder: int, entry: bytes) -> int:
@@ -255,7 +279,7 @@ def remove_leftover_folders(parent: int, name: bytes) -> None:
                 if not _remove_unlocked(parent, entry, temporary_name(name), fd) and forced:
                     os.fchmod(fd, mode)  # its owner may have completed it and be about to rename it
             finally:
-                close(fd)
+                close_locked(fd, os.getpid())
 
 
 def _remove_unlocked(parent: int, entry: bytes, ours: bytes, fd: int) -> bool:

@@ -6,6 +6,7 @@ import multiprocessing
 import multiprocessing.connection
 import operator
 import os
+import pickle
 import signal
 import sys
 import traceback
@@ -14,8 +15,10 @@ from typing import Any, Protocol
 from fffs.base.buffers import readable_bytes
 from fffs.base.failures import writing
 from fffs.base.paths import PathLike
+from fffs.base.text import tell
 from fffs.errors import UsageError
 from fffs.files.atomic_folder import make_folder, new_folder, refuse_content
+from fffs.files.targets import refuse_folder
 from fffs.formats.part_names import ffrecord_part
 from fffs.writer import FileWriter
 
@@ -23,6 +26,7 @@ PART_BYTES = 256 << 20  # minimum size of a part that the format's authors recom
 PARTS_MAX = 200
 PROCESSES_MAX = 16
 SAMPLES = 256  # items read to estimate the total size
+PATIENCE = 1.0  # seconds that a process has to end by SIGTERM
 LOOK = 256  # items between two checks that the parent process is alive
 
 
@@ -69,6 +73,7 @@ def dump(dataset: Items, fname: PathLike, nfiles: int | None = None, verbose: bo
     count = max(min(count, n), 1)
     bounds = [n * k // count for k in range(count + 1)]
     refuse_content(target)
+    refuse_folder(os.fsencode(target), target)
     make_folder(os.path.dirname(target))
     with new_folder(target) as here:
         parts = [(os.path.join(here, ffrecord_part("", k, count)), bounds[k], bounds[k + 1]) for k in range(count)]
@@ -90,7 +95,7 @@ def _write_part(dataset: Items, path: str, start: int, stop: int, verbose: bool)
                 sys.exit("the parent process is gone")  # only the parent can rename the folder
             writer.write_one(dataset[i])
     if verbose:
-        print(f"{os.path.basename(path)}: {stop - start} records", flush=True)
+        tell(f"{os.path.basename(path)}: {stop - start} records")
 
 
 # ---------------------------------------------------------------- processes
@@ -115,7 +120,15 @@ def _write_in_processes(dataset: Items, parts: list[Part], verbose: bool) -> Non
         for process in waiting.values():
             process.terminate()
         for process in waiting.values():
-            process.join()
+            _end(process)
+
+
+def _end(process: Any) -> None:
+    """Join a process that was told to end. It may have had no time to restore the default of SIGTERM."""
+    process.join(PATIENCE)
+    if process.is_alive():
+        process.kill()
+        process.join()
 
 
 def _start(context: Any, dataset: Items, parts: list[Part], verbose: bool) -> tuple[Any, Any]:
@@ -136,31 +149,43 @@ def _start(context: Any, dataset: Items, parts: list[Part], verbose: bool) -> tu
 def _finish(pipe: Any, process: Any) -> None:
     """Join a process. Raises the exception that it sent, or RuntimeError if it ended without sending anything."""
     try:
-        error, text = pipe.recv()
+        what, text, pickled = pipe.recv()
     except EOFError:
         process.join()
         why = f"killed by signal {-process.exitcode}" if process.exitcode < 0 else f"exit code {process.exitcode}"
         raise RuntimeError(f"a process that was writing parts of the data set ended early: {why}") from None
     process.join()
-    if error is not None:
+    if what:
+        error = _load_error(pickled) or RuntimeError(what)
         raise error from RuntimeError(f"in a process that was writing parts of the data set:\n{text}")
 
 
+def _load_error(pickled: bytes) -> BaseException | None:
+    """Return the exception of a process; None if it cannot be pickled or, as with arguments of its own, loaded."""
+    try:
+        error = pickle.loads(pickled)
+    except Exception:
+        return None
+    return error if isinstance(error, BaseException) else None
+
+
 def _work(dataset: Items, parts: list[Part], verbose: bool, pipe: Any) -> None:
-    """Write parts in a child process, then send (None, ""), or the exception and its traceback."""
+    """Write parts in a child process, then send three empty values, or what failed, its traceback and the exception."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also receives SIGINT, and terminates this process
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the parent's handler, which may do something else than end it
+    signal.set_wakeup_fd(-1)
     try:
         for part in parts:
             _write_part(dataset, *part, verbose)
     except BaseException as error:
-        _send_error(pipe, error)
+        what = "".join(traceback.format_exception_only(error)).strip()
+        pipe.send((what, traceback.format_exc(), _pickle_error(error)))
     else:
-        pipe.send((None, ""))
+        pipe.send(("", "", b""))
 
 
-def _send_error(pipe: Any, error: BaseException) -> None:
-    text = traceback.format_exc()
+def _pickle_error(error: BaseException) -> bytes:
     try:
-        pipe.send((error, text))
-    except Exception:  # the exception cannot be pickled
-        pipe.send((RuntimeError(f"{type(error).__name__}: {error}"), text))
+        return pickle.dumps(error)
+    except Exception:
+        return b""

@@ -14,9 +14,11 @@ import numpy as np
 from fffs.base.failures import writing
 from fffs.base.jobs import Jobs, Progress, default_jobs
 from fffs.base.paths import PathLike
+from fffs.base.text import tell
 from fffs.errors import FffsError, MetadataError, ReadError, SourceChangedError, UnsupportedError, UsageError
 from fffs.files.atomic import AtomicFile
 from fffs.files.dirfd import close
+from fffs.files.targets import refuse_file
 from fffs.formats.ffrecord import SUFFIX
 from fffs.packing.pack_file import PIECE, PackFile
 from fffs.packing.scan import ExcludedOutput, FileToPack, Scan, SourceFolder, open_source, scan_folder
@@ -70,7 +72,7 @@ def pack_folder(
     with packed_folder(dirname, target, jobs, progress, warn or log.warning) as (file, summary):
         file.commit()
     if verbose:
-        print(f"{target}: {summary.files} files, {summary.total_bytes} bytes")
+        tell(f"{target}: {summary.files} files, {summary.total_bytes} bytes")
     return summary
 
 
@@ -81,6 +83,7 @@ def packed_folder(
     """Yield the complete packed file, which replaces ``target`` when the block commits it. As ``pack_folder``."""
     if not target.endswith(SUFFIX):
         raise UsageError(f"{target}: the name of a packed folder must end in {SUFFIX}")
+    refuse_file(target)
     with writing(target):
         output = ExcludedOutput(os.fsencode(target))
     with contextlib.ExitStack() as stack:

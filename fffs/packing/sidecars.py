@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from fffs.base.failures import writing
 from fffs.base.numbers import divide
 from fffs.base.paths import PathLike
 from fffs.errors import MetadataError, ReadError, SourceChangedError, TruncatedError, UsageError
-from fffs.files.atomic import CHECKSUMS, AtomicFile, forget_checksums
+from fffs.files.atomic import CHECKSUMS, AtomicFile, forget_checksums, real_path
 from fffs.files.local import LocalFile
 from fffs.files.pair import only_writer
 from fffs.formats import bag
@@ -62,6 +63,16 @@ def keep_checksums(path: PathLike, format: str | None = None) -> list[str]:
     return written
 
 
+def suspects(files: Iterable[SourceFile], bad: Iterable[str]) -> list[str]:
+    """Return the sidecars from which all records differ, as when another program replaced the file.
+
+    bad: the path of the file of each bad record.
+    """
+    counts = Counter(bad)
+    paths = [file.index.path for file in files if 0 < len(file.index) <= counts[file.index.path]]
+    return [name for name in (real_path(path) + CHECKSUMS for path in paths) if os.path.exists(name)]
+
+
 def _files(path: str, *, may_be_data_set: bool) -> Iterator[tuple[str, str | None]]:
     """Yield (path, None) of each record file, or (path, layout) of each Bag of a data set and its shards."""
     folders = shards.data_set_folders(path) if may_be_data_set else []
@@ -90,23 +101,23 @@ def _write(source: SourceFile) -> str:
         UsageError: the file has 2**32 records or more.
 
     """
-    index = source.index
+    index, path = source.index, real_path(source.index.path)
     checksums = np.concatenate([np.empty(0, np.uint32), *_compute(source)])
     body = encode_head(index) + checksums.astype("<u4").tobytes()
-    with AtomicFile(index.path + CHECKSUMS, source.file.descriptor) as target:
+    with AtomicFile(path + CHECKSUMS, source.file.descriptor) as target:
         with writing(target.path), open(target.fd, "wb", closefd=False) as file:
             file.write(body)
             file.write(CRC.pack(crc32(body)))
         target.sync()
-        with only_writer(index.path):  # which writers of a Bag hold to replace it
+        with only_writer(path):  # which writers of a Bag hold to replace it
             if source.changed() or not source.file.is_named():
                 raise SourceChangedError(f"{index.path}: changed while its checksums were computed; try again later")
             target.commit()
     if not source.file.is_named():  # a writer that replaced the file meanwhile may have found no sidecar to remove
-        with writing(index.path + CHECKSUMS):
-            forget_checksums(os.fsencode(index.path))
+        with writing(path + CHECKSUMS):
+            forget_checksums(os.fsencode(path))
         raise SourceChangedError(f"{index.path}: was replaced while its checksums were computed; try again later")
-    return index.path + CHECKSUMS
+    return path + CHECKSUMS
 
 
 def _compute(source: SourceFile) -> Any:

@@ -20,7 +20,7 @@ from fffs.base.failures import writing
 from fffs.base.jobs import Jobs, Progress, default_jobs
 from fffs.base.paths import PathLike, named
 from fffs.base.text import human, plural
-from fffs.errors import ReadError, RecordError, UnsupportedError, UsageError
+from fffs.errors import ReadError, RecordError, UnsupportedError
 from fffs.files.atomic_folder import AtomicFolder, refuse_content
 from fffs.files.dirfd import Ways
 from fffs.files.pwrite import NewFile
@@ -65,7 +65,7 @@ def unpack(
 
     Raises:
         SourceNotFoundError, FormatError, ReadError: the source is a path that cannot be opened.
-        UsageError: the target exists and is not an empty folder.
+        UsageError: the target exists and is not an empty folder, or is a mount point or the current folder.
         UnsupportedError: files share records and would take more bytes than the source has; or the file system cannot
             make all hard links, and the copies in their place would take more than that.
         ChecksumError, TruncatedError, ReadError: a record is bad, and leave_out is None. The target is unchanged.
@@ -73,7 +73,8 @@ def unpack(
 
     """
     name = named(target, "the folder to unpack into")
-    path = _check_target(name)
+    refuse_content(name, follow=True)
+    path = os.path.realpath(name) if os.path.islink(name.rstrip("/")) else name
     with contextlib.ExitStack() as opened:
         if not isinstance(source, TreeView):
             source = opened.enter_context(load_source(source))
@@ -82,19 +83,6 @@ def unpack(
         _refuse_multiplied(source)
         folder = opened.enter_context(AtomicFolder(path, name))
         _Unpacker(source, folder, special_bits, progress, warn or log.warning, leave_out).run(jobs or default_jobs())
-
-
-def _check_target(name: str) -> bytes:
-    """Return the path to rename the unpacked folder to. Raises UsageError if the target cannot be replaced."""
-    refuse_content(name, follow=True)
-    path = os.fsencode(name).rstrip(b"/") or b"/"
-    if os.path.islink(path) or os.path.basename(path) in (b".", b".."):
-        path = os.path.realpath(path)
-    # The target is replaced by a rename. A mount point belongs to another file system, and replacing the current
-    # folder would leave this process, and the user's shell, in a deleted one.
-    if os.path.ismount(path) or (os.path.isdir(path) and os.path.samefile(path, b".")):
-        raise UsageError(f"{name}: cannot replace a mount point or the current folder; unpack into a new folder in it")
-    return path
 
 
 def _refuse_multiplied(source: TreeView) -> None:

@@ -1,4 +1,4 @@
-"""Checksum sidecars: ``FILE.fffs-crc`` beside a file whose format has no checksums.
+"""Checksum sidecars: ``FILE.fffs-crc`` beside a file whose format has no checksums, not beside a link to it.
 
 Little-endian: magic, u64 number of records, u64 size of the file, u32 CRC-32 of the begins and ends of its records (two
 int64 each); a u32 CRC-32 of each record; u32 CRC-32 of everything before it. See FORMATS.md.
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.errors import MetadataError, SourceChangedError
-from fffs.files.atomic import CHECKSUMS
+from fffs.files.atomic import CHECKSUMS, real_path
 from fffs.files.file import File
 from fffs.native.checksums import CHECK_CRC32, CHECK_NONE, crc32
 from fffs.records.index import RecordIndex
@@ -62,7 +62,7 @@ def _refuse_replaced(file: File) -> None:
 
 
 def _find(file: File, index: RecordIndex) -> RecordIndex:
-    sidecar = file.open_beside(index.path + CHECKSUMS)
+    sidecar = file.open_beside(real_path(index.path) + CHECKSUMS)
     if sidecar is None:
         return index
     with sidecar:

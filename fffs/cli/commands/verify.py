@@ -13,7 +13,7 @@ from fffs.cli.progress import ProgressBar
 from fffs.errors import Exit, FormatError, RecordError
 from fffs.layouts import load_records, load_source
 from fffs.layouts.view import TreeView
-from fffs.packing.sidecars import keep_checksums
+from fffs.packing.sidecars import keep_checksums, suspects
 from fffs.packing.verify import BadRecord, unverifiable, verify
 from fffs.records import index_cache
 
@@ -32,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
             bad = verify(source, bar)
         records, size = source.store.n, sum(file.index.file_size for file in source.store.files)
         without = unverifiable(source)
+        stale = suspects(source.store.files, (entry.source for entry in bad))
     if refusal and not bad:
         raise refusal
     if refusal:  # the tree is damaged: load_records named the records by their numbers, which is no help here
@@ -53,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
                 say(f"not verifiable: {plural(without, 'record')} without checksums could be read, {how}")
     if not bad:
         return Exit.OK
+    for name in stale:
+        complain(f"{name}: all records differ from it; if another program replaced the file, remove it (see --keep)")
     count = len({entry.number for entry in bad})
     are = "is" if count == 1 else "are"
     complain(f"{count} of {plural(records, 'record')} {are} bad; copy the file again, or restore it from a backup")

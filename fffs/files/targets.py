@@ -1,0 +1,102 @@
+"""Targets that a rename cannot or must not replace, refused before any work: special files, mount points, `.`.
+
+A mount point is recognised by the number of its mount: a bind mount of the same file system has the same device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+from fffs.errors import UsageError, WriteError
+from fffs.files.dirfd import close
+from fffs.files.file_systems import is_proc
+
+LINKS_MAX = 40  # as in the kernel
+
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def refuse_file(path: str) -> None:
+    """Raise unless a new file may take the name ``path``.
+
+    Raises:
+        WriteError: it is a folder.
+        UsageError: other programs would lose what is there, or it cannot be replaced.
+
+    """
+    if os.path.isdir(path):  # or a link to one, which its users would miss
+        raise WriteError(errno.EISDIR, path)
+    with contextlib.suppress(OSError):
+        if stat.S_IFMT(os.stat(path).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+            raise UsageError(f"{path}: a device, FIFO or socket, which a new file would replace; choose another name")
+    # A link in /proc, such as that of /dev/stdout, may lead to a regular file now and to a device in another process.
+    if any(map(_belongs_to_the_system, _folders_of_links(os.fsencode(path)))):
+        raise UsageError(f"{path}: in /dev, or a link into /proc, which a new file would replace; choose another name")
+    if _is_mount_point(os.fsencode(path)):
+        raise UsageError(f"{path}: a mount point, which cannot be replaced; choose another name")
+
+
+def refuse_folder(path: bytes, shown: str) -> None:
+    """Raise UsageError if a new folder cannot take the place of ``path``.
+
+    A mount point belongs to another file system. Replacing the current folder would leave this process, and the user's
+    shell, in a deleted one.
+    """
+    if _is_mount_point(path) or (os.path.isdir(path) and os.path.samefile(path, b".")):
+        raise UsageError(f"{shown}: cannot replace a mount point or the current folder; name a new folder in it")
+
+
+def without_dots(path: bytes) -> bytes:
+    """Return the path without slashes at its end, and resolved if its last name is ``.`` or ``..``: these cannot be
+    renamed.
+    """
+    path = path.rstrip(b"/") or b"/"
+    return os.path.realpath(path) if os.path.basename(path) in (b".", b"..") else path
+
+
+def _folders_of_links(path: bytes) -> Iterator[bytes]:
+    """Yield the folder of the path, and those of all paths that its last name leads to by symbolic links."""
+    for _ in range(LINKS_MAX):
+        folder = os.path.dirname(path) or b"."
+        yield folder
+        try:
+            path = os.path.join(folder, os.readlink(path))
+        except OSError:  # not a link
+            return
+
+
+def _belongs_to_the_system(folder: bytes) -> bool:
+    try:
+        fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return is_proc(fd) or os.path.samestat(os.fstat(fd), os.stat(b"/dev"))
+    except OSError:
+        return False
+    finally:
+        close(fd)
+
+
+def _is_mount_point(path: bytes) -> bool:
+    parent, name = os.path.split(path)
+    try:
+        return not name or _mount_of(path) != _mount_of(parent or b".")
+    except OSError:
+        return False
+
+
+def _mount_of(path: bytes) -> int:
+    """Return the number of the mount that the path is in; without /proc, that of its device. Raises OSError."""
+    fd = os.open(path, _LOOK)
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", "rb") as lines:
+            return next(int(line.split()[1]) for line in lines if line.startswith(b"mnt_id:"))
+    except (FileNotFoundError, StopIteration):
+        return os.fstat(fd).st_dev
+    finally:
+        close(fd)
