@@ -1,6 +1,7 @@
 """Known properties of file systems, by the type number of statfs(2).
 
-For a file system in neither list, the safe assumptions hold: its times are unreliable, its inode numbers are reliable.
+For a file system in none of the lists, these assumptions hold: its times are unreliable, its inode numbers are
+reliable, and other machines use it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ _KEEP_TIMES: Final = {
     0x9123683E,  # Btrfs
     0xF2F52010,  # F2FS
     0xCA451A4E,  # bcachefs
+}
+_OF_THIS_MACHINE: Final = _KEEP_TIMES | {
+    0x2FC12FC1,  # ZFS
+    0x01021994,  # tmpfs
+    0x858458F6,  # ramfs
+    0x794C7630,  # overlay: the layer that is written to is never on a network file system
 }
 _MAKE_INODES_UP: Final = {
     0x65735546,  # FUSE
@@ -40,3 +47,8 @@ def has_inode_numbers(fd: int) -> bool:
     """Whether the file system of ``fd`` has one inode number for each file, and different ones for different files."""
     kind = lib.fffs_file_system(fd)
     return kind >= 0 and kind not in _MAKE_INODES_UP
+
+
+def is_of_this_machine(fd: int) -> bool:
+    """Whether only this machine uses the file system of ``fd``: then all its users see each other's locks."""
+    return lib.fffs_file_system(fd) in _OF_THIS_MACHINE

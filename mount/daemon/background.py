@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO, Any, BinaryIO
 
-from fffs.base.descriptors import describe_shortage, memory_file, pipe, process_file
+from fffs.base.descriptors import describe, memory_file, pipe, process_file
 from fffs.errors import FffsError, MountError
 from fffs.mount.daemon.job import Job
 
@@ -57,9 +57,7 @@ def spawn(job: Job, *arguments: str, lifeline: bool = False) -> subprocess.Popen
     except OSError as error:
         if isinstance(error, FffsError):
             raise
-        raise MountError(
-            f"{job.mountpoint}: cannot start a daemon: {describe_shortage(error) or error.strerror}"
-        ) from error
+        raise MountError(f"{job.mountpoint}: cannot start a daemon: {describe(error)}") from error
 
 
 def _spawn(job: Job, arguments: Sequence[str], lifeline: bool) -> subprocess.Popen[bytes]:

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
-from fffs.base.descriptors import describe_shortage
+from fffs.base.descriptors import describe, describe_shortage
 from fffs.errors import FffsError, MountError
 from fffs.layouts import load_shown
 from fffs.layouts.view import View
@@ -17,7 +17,7 @@ from fffs.mount.daemon.job import Job
 from fffs.mount.daemon.log import write_out
 from fffs.mount.system import kernel
 from fffs.mount.system.mountpoint import MountPoint
-from fffs.mount.system.mounts import mount_at, open_table
+from fffs.mount.system.mounts import open_table
 from fffs.mount.system.place import Place
 
 try:
@@ -84,12 +84,11 @@ def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> Non
             _log.warning("and %d more of these", len(view.warnings) - WARNINGS_SHOWN)
         view.store.watch()
         table, signals = open_table(), SignalPipe()  # never closed: threads may still use them
-        point = MountPoint(job.mountpoint, options.nonempty)
+        point = MountPoint(job.mountpoint, options.nonempty, table)
         try:
             _Session(job, view, point, ready, lifelines, signals, table).run()
         finally:
-            if mount_at(job.mountpoint, table) is None:  # a mount that is left after a crash may never answer
-                point.remove()
+            point.remove()
             ignore_signals()
 
 
@@ -202,7 +201,7 @@ class _Session:
             self._ready()
             self._announced = True
         except OSError as error:  # for example, the process that waited for it has ended
-            self._error = MountError(f"{self._job.mountpoint}: {error.strerror}")
+            self._error = MountError(f"{self._job.mountpoint}: {describe(error)}")
             await self._stop()
 
     async def _watch_signals(self, nursery: trio.Nursery) -> None:

@@ -15,7 +15,7 @@ import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 
-from fffs.base.descriptors import above_standard
+from fffs.base.descriptors import above_standard, describe
 from fffs.errors import MountError
 from fffs.mount.system.mounts import TYPE
 
@@ -55,7 +55,7 @@ def attach(request: MountRequest) -> int:
         except PermissionError:
             pass  # root of a container: fusermount3 may have more rights; if not, it gives the reason
         except OSError as error:
-            raise MountError(f"{request.mountpoint}: cannot mount: {error.strerror}") from None
+            raise MountError(f"{request.mountpoint}: cannot mount: {describe(error)}") from None
     return _attach_as_user(request)
 
 
@@ -107,7 +107,7 @@ def _attach_as_user(request: MountRequest) -> int:
     try:
         ours, its = socket.socketpair()
     except OSError as error:
-        raise MountError(f"{request.mountpoint}: cannot mount: {error.strerror}") from None
+        raise MountError(f"{request.mountpoint}: cannot mount: {describe(error)}") from None
     with ours, its:
         command = ["fusermount3", "-o", ",".join(options), "--", request.mountpoint]
         result = _fusermount(command, {"_FUSE_COMMFD": str(its.fileno())}, (its.fileno(),))
