@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 from contextlib import suppress
 
@@ -59,6 +60,7 @@ class _Daemon:
 def main() -> int:
     """Run the daemon."""
     open_standard_streams()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent that ignores it would hide the exit codes of fusermount3
     parser = argparse.ArgumentParser(prog="python -m fffs.mount")
     parser.add_argument("mountpoint", help="shown in the list of processes")
     parser.add_argument("--job", type=int, required=True)

@@ -660,14 +660,16 @@ def test_too_few_descriptors_are_said_in_a_line_and_leave_nothing(
 # ---------------------------------------------------------------- ordinary users
 
 USER = """
-import os, sys
+import os, signal, sys
 from fffs.mount import MountOptions
 from fffs.mount.daemon.job import make_job
 from fffs.mount.daemon.log import DaemonLog
 from fffs.mount.daemon.session import serve
 from fffs.mount import umount
 
-what, source, mountpoint, allow_other = sys.argv[1:]
+what, source, mountpoint, allow_other, chld = sys.argv[1:]
+if chld == "ignored":
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
@@ -701,12 +703,12 @@ def as_nobody(*command: object) -> subprocess.CompletedProcess[str]:
 class UserDaemon:
     """``serve`` in a process of user nobody. Root starts it, because nobody may have no access to the interpreter."""
 
-    def __init__(self, source: Path, path: Path, allow_other: str = "no") -> None:
-        self.source, self.path = source, path
+    def __init__(self, source: Path, path: Path, allow_other: str = "no", chld: str = "") -> None:
+        self.source, self.path, self.chld = source, path, chld
         self.process = self._start("mount", allow_other)
 
     def _start(self, what: str, allow_other: str = "no") -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", USER, what, str(self.source), str(self.path), allow_other]
+        command = [sys.executable, "-c", USER, what, str(self.source), str(self.path), allow_other, self.chld]
         return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
     def __enter__(self) -> UserDaemon:
@@ -745,6 +747,29 @@ def test_an_ordinary_user_mounts_and_unmounts(source: Path) -> None:
             assert daemon.umount() == ""
             assert daemon.process.wait(20) == 0
             assert not daemon.path.exists()
+
+    in_namespace(work)
+
+
+@as_root
+def test_exit_codes_that_are_lost_hide_no_failure(source: Path) -> None:
+    """In a process that ignores SIGCHLD, every program seems to succeed."""
+
+    def work(folder: Path) -> None:
+        with UserDaemon(copy_of(source, folder, "p.ffr"), folder / "m", chld="ignored") as daemon:
+            wait_until(daemon.mounted)
+            command = ["sh", "-c", f"exec 3<{daemon.path}/file; echo; exec sleep 100"]
+            holder = subprocess.Popen(command, user=NOBODY, group=NOBODY, extra_groups=[], stdout=subprocess.PIPE)
+            try:
+                assert holder.stdout is not None
+                holder.stdout.readline()
+                assert "in use" in daemon.umount() and is_mounted(daemon.path)
+                daemon.process.terminate()
+                assert daemon.process.wait(20) == 0
+                assert not is_mounted(daemon.path), "lazily, because it is in use"
+            finally:
+                holder.kill()
+                holder.communicate()
 
     in_namespace(work)
 
@@ -854,6 +879,40 @@ def test_mounted_when_the_daemon_is_killed_meanwhile(source: Path, tmp_path: Pat
     with pytest.raises(MountError, match="the daemon of this mount failed"), mounted(source, tmp_path / "m") as path:
         os.kill(int(os.getxattr(path, "user.fffs.daemon").split()[0]), signal.SIGKILL)
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["lives", "killed"])
+def test_mounted_where_exit_codes_are_lost(killed: bool, source: Path, tmp_path: Path) -> None:
+    previous = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with pytest.raises(MountError, match="the daemon of this mount failed;") if killed else nullcontext():
+            with mounted(source, tmp_path / "m") as path:
+                if killed:
+                    os.kill(int(os.getxattr(path, "user.fffs.daemon").split()[0]), signal.SIGKILL)
+    finally:
+        signal.signal(signal.SIGCHLD, previous)
+    assert not is_mounted(tmp_path / "m") and not (tmp_path / "m").exists()
+
+
+def test_a_daemon_hears_of_its_children_although_its_parent_ignores_them(source: Path, mounts: Mounts) -> None:
+    previous = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        mounts(source)
+    finally:
+        signal.signal(signal.SIGCHLD, previous)
+    status = Path(f"/proc/{mounts.daemon.pid}/status").read_text()
+    ignored = re.search(r"^SigIgn:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    assert ignored and not int(ignored[1], 16) & 1 << signal.SIGCHLD - 1
+
+
+@pytest.mark.parametrize("main", ["main", "main_mount_helper"])
+def test_the_programs_hear_of_their_children_although_their_parent_ignores_them(main: str) -> None:
+    code = (
+        "import signal, sys; from fffs.cli.program import *\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        f"try: {main}()\nexcept SystemExit: sys.exit(signal.getsignal(signal.SIGCHLD) != signal.SIG_DFL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_mounted_leaves_nothing_in_this_process(source: Path) -> None:

@@ -72,7 +72,7 @@ def _spawn(job: Job, arguments: Sequence[str], lifeline: bool) -> subprocess.Pop
         except EOFError:
             _end(process)
             how = _how(process.returncode)
-            raise MountError(f"{job.mountpoint}: not mounted: the daemon ended {how} before it was ready") from None
+            raise MountError(f"{job.mountpoint}: not mounted: the daemon ended{how} before it was ready") from None
         except BaseException:
             process.terminate()
             _end(process)
@@ -173,7 +173,9 @@ def _environment() -> dict[str, str]:
 
 
 def _how(code: int) -> str:
-    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    if code == 0:  # also if the code is unknown, in a process that ignores SIGCHLD
+        return ""
+    return f" by {signal.Signals(-code).name}" if code < 0 else f" with exit code {code}"
 
 
 def report(fd: int, error: BaseException | None) -> None:

@@ -205,13 +205,28 @@ def _identity(status: os.stat_result) -> bytes:
     return b"%d:%d" % (status.st_dev, status.st_ino)
 
 
+def is_dead(path: str) -> bool:
+    """Whether an fffs mount is at this path whose daemon has ended."""
+    mount = mount_at(path)
+    return mount is not None and mount.ours and _is_end(_ask(path))
+
+
+def _ask(path: str) -> os.statvfs_result | OSError | None:
+    """Return the answer of a mount to statvfs(2), which its daemon gives; that to stat(2) may come from a cache."""
+    return within(ANSWER_SECONDS, lambda: os.statvfs(path))
+
+
+def _is_end(answer: object) -> bool:
+    return isinstance(answer, OSError) and answer.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+
+
 def refuse_mounted(path: str, table: int | None = None) -> None:
     """Raise if an fffs mount is at this path, or another mount that does not answer. table: see ``mounts``."""
     mount = mount_at(path, table)
     if mount is None:
         return
-    answer = within(ANSWER_SECONDS, lambda: os.statvfs(path))  # the daemon answers this; stat may come from a cache
-    if isinstance(answer, OSError) and answer.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+    answer = _ask(path)
+    if _is_end(answer):
         raise DeadMountError(
             f"{path}: the daemon of this mount is gone ({os.strerror(errno.ENOTCONN)}); "
             f"clean up with: fffs umount {path}"

@@ -62,7 +62,7 @@ class Place:
                 f"{mount.path}: it is still mounted there, below {top.source} ({top.type}); "
                 f"unmount that, and then: fffs umount {mount.path}"
             )
-        kernel.detach(mount.path, lazy=lazy)
+        kernel.detach(mount.path, lazy=lazy, table=self._table)
 
     def _find(self) -> list[Mount]:
         """Return all mounts of the file system. Its device number is unique while its connection exists.
