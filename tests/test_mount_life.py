@@ -599,6 +599,48 @@ def test_a_mount_that_is_covered_at_its_end_is_said_to_be_left(source: Path, mou
     in_namespace(work)
 
 
+COVERED = """
+import signal, sys
+from dataclasses import replace
+from pathlib import Path
+from fffs.mount import MountOptions
+from fffs.mount.daemon import session
+from fffs.mount.daemon.job import make_job
+from fffs.mount.system import kernel
+
+def attach(request, original=kernel.attach):
+    fd = original(request)
+    print(Path(f"/proc/self/fdinfo/{fd}").read_text().split(), flush=True)
+    global other
+    other = original(replace(request, source="the other"))
+    return fd
+
+kernel.attach = attach
+session.serve(make_job(sys.argv[1], sys.argv[2], MountOptions()), lambda: signal.raise_signal(signal.SIGTERM))
+print("ended", flush=True)
+sys.stdin.read()
+"""
+
+
+@as_root
+def test_a_mount_that_is_covered_at_once_is_not_taken_for_the_other(source: Path, tmp_path: Path) -> None:
+    """As if two processes had mounted at the same time."""
+    path = tmp_path / "m"
+    command = [sys.executable, "-c", COVERED, source, path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            shown = process.stdout.readline()
+            assert process.stdout.readline() == "ended\n"
+            if "fuse_connection" not in shown:
+                pytest.skip("this kernel does not show the connection of a descriptor")
+            top = mount_at(str(path))
+            assert top is not None and top.source == "the other"
+            assert mounts_below(tmp_path) == [str(path)] * 2, "its own is left, dead, below the other"
+        finally:
+            detach_all(tmp_path)
+
+
 # ---------------------------------------------------------------- limited systems
 
 

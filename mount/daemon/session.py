@@ -117,14 +117,7 @@ class _Session:
 
     def run(self) -> None:
         job = self._job
-        fd = kernel.attach(kernel.MountRequest(job.mountpoint, job.name, job.options.allow_other, job.options.noexec))
-        try:
-            self._place = Place(job.mountpoint, fd, self._table)
-            self._connection = fastpath.connect(fd, self._view, job.options, job.debug)
-        except BaseException:
-            os.close(fd)
-            kernel.detach(job.mountpoint, lazy=True)
-            raise
+        self._attach()
         native = self._connection.stats if isinstance(self._connection, fastpath.FastPath) else dict
         self._operations = Operations(self._view, job.options, Statistics(self._view.store, native))
         try:
@@ -150,6 +143,22 @@ class _Session:
             raise self._error
         if not self._announced and not self._stopping:
             raise MountError(f"{job.mountpoint}: unmounted before it was ready")
+
+    def _attach(self) -> None:
+        """Mount, and connect to the kernel."""
+        job = self._job
+        fd = kernel.attach(kernel.MountRequest(job.mountpoint, job.name, job.options.allow_other, job.options.noexec))
+        try:
+            self._place = Place(job.mountpoint, fd, self._table)
+            try:
+                self._connection = fastpath.connect(fd, self._view, job.options, job.debug)
+            except BaseException:
+                with closing(self._place):
+                    self._place.detach(lazy=True)
+                raise
+        except BaseException:
+            os.close(fd)
+            raise
 
     def _finish(self) -> None:
         summary = self._operations.failures.summary(*self._native_failures)
