@@ -321,6 +321,47 @@ def test_a_signal_unmounts_in_the_foreground_with_files_open(number: int, source
         process.wait()
 
 
+def ignores(pid: int, number: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    ignored = re.search(r"^SigIgn:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    assert ignored is not None
+    return bool(int(ignored[1], 16) & 1 << number - 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_is_ignored_in_the_foreground_stays_ignored(number: int, source: Path, tmp_path: Path) -> None:
+    """As by nohup(1), and by a shell that starts a program with ``&``."""
+    path = tmp_path / "m"
+    program = (
+        f"import os, signal, sys; signal.signal({int(number)}, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", program, sys.executable, "-m", "fffs", "mount", "-f", source, path]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline() == f"fffs: {path}: mounted {source}\n"
+            assert ignores(process.pid, number)
+            process.send_signal(number)
+            process.send_signal(signal.SIGTERM)
+            assert process.communicate(timeout=60)[1] == f"fffs: {path}: SIGTERM\nfffs: {path}: unmounted\n"
+            assert process.returncode == 0
+        finally:
+            detach_all(tmp_path)
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_is_ignored_ends_a_daemon_in_the_background(number: int, source: Path, mounts: Mounts) -> None:
+    previous = signal.signal(number, signal.SIG_IGN)
+    try:
+        path = mounts(source)
+    finally:
+        signal.signal(number, previous)
+    mounts.daemon.kill(number)
+    assert mounts.daemon.wait()
+    assert not is_mounted(path)
+
+
 def test_signals_in_quick_succession_are_as_good_as_one(source: Path, tmp_path: Path) -> None:
     path = tmp_path / "m"
     process = subprocess.Popen([sys.executable, "-m", "fffs", "mount", "-f", source, path], stderr=subprocess.DEVNULL)
@@ -942,9 +983,7 @@ def test_a_daemon_hears_of_its_children_although_its_parent_ignores_them(source:
         mounts(source)
     finally:
         signal.signal(signal.SIGCHLD, previous)
-    status = Path(f"/proc/{mounts.daemon.pid}/status").read_text()
-    ignored = re.search(r"^SigIgn:\s*([0-9a-f]+)$", status, re.MULTILINE)
-    assert ignored and not int(ignored[1], 16) & 1 << signal.SIGCHLD - 1
+    assert not ignores(mounts.daemon.pid, signal.SIGCHLD)
 
 
 @pytest.mark.parametrize("main", ["main", "main_mount_helper"])
