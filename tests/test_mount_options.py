@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -364,6 +365,31 @@ def test_a_copy_of_a_mount_point_that_was_left_is_not_removed(tmp_path: Path) ->
         MountPoint(str(path)).remove()
         remove_left(str(path))
     assert os.listdir(tmp_path) == ["copy"]
+
+
+def test_a_folder_that_replaced_one_that_was_made_stays(tmp_path: Path) -> None:
+    """It often gets the inode number of the folder that was removed."""
+    path = tmp_path / "above" / "point"
+    point = MountPoint(str(path))
+    point.remove()
+    path.parent.mkdir()
+    point.remove()
+    assert path.parent.is_dir()
+
+
+def test_a_mount_point_that_cannot_be_marked_is_removed_by_the_process_that_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    path = tmp_path / "above" / "point"
+    monkeypatch.setattr(os, "setxattr", fail)
+    point = MountPoint(str(path))
+    remove_left(str(path))
+    assert path.is_dir()
+    point.remove()
+    assert not path.parent.exists()
 
 
 def test_a_folder_that_somebody_has_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

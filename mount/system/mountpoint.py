@@ -48,7 +48,7 @@ class MountPoint:
         """path: as ``mounts.canonical`` returns it. nonempty: allow its content to be hidden. table: see ``mounts``."""
         self.path = path
         self._table = table
-        self._made: set[bytes] = set()
+        self._made: set[bytes] = set()  # identities of created folders without a mark
         self._lock, self._owner = -1, os.getpid()
         self._spare = os.open(os.sep, HANDLE)  # lets remove() open two descriptors, whatever the process lacks
         try:
@@ -85,7 +85,7 @@ class MountPoint:
         for path in reversed(missing):
             try:
                 os.mkdir(path)
-                self._made.add(_mark(path))
+                self._made |= _mark(path)
             except FileNotFoundError:
                 return False
             except FileExistsError:
@@ -126,7 +126,8 @@ class MountPoint:
         Then remove those above them that were created for other mounts, if these have ended. May be called again.
         """
         self.close()
-        remove_left(self.path, self._made, self._table)
+        made, self._made = self._made, set()  # later, other folders may get their inode numbers
+        remove_left(self.path, made, self._table)
 
     def close(self) -> None:
         """Release the lock. May be called again."""
@@ -142,7 +143,7 @@ def remove_left(path: str, made: AbstractSet[bytes] = frozenset(), table: int | 
 
     Args:
         path: the mount point.
-        made: identities of folders that this process created, which may have no mark.
+        made: identities of folders that this process created and could not mark.
         table: see ``mounts``. Nothing is removed if there is a mount at the path: examining it may never return.
 
     """
@@ -193,12 +194,14 @@ def _is_marked(fd: int) -> bool:
         return False
 
 
-def _mark(path: str) -> bytes:
-    """Mark a new folder, if its file system permits it. Returns its identity. Raises OSError if it is gone."""
+def _mark(path: str) -> set[bytes]:
+    """Mark a new folder. Returns its identity if its file system has no marks. Raises OSError if it is gone."""
     identity = _identity(os.lstat(path))
-    with suppress(OSError):
+    try:
         os.setxattr(path, MARK, identity, follow_symlinks=False)
-    return identity
+    except OSError:
+        return {identity}
+    return set()
 
 
 def _identity(status: os.stat_result) -> bytes:
