@@ -32,7 +32,7 @@ def mount(
 
     Args:
         sources: a packed folder or record file, a folder of parts, or several of these.
-        mountpoint: the folder to mount on. A missing folder is created, and removed after unmounting.
+        mountpoint: the folder to mount on. A missing folder is created, and removed when the daemon ends.
         options: see ``MountOptions``.
         foreground: serve in this process, and return when it is unmounted. Possible in the main thread only, and once
             per process. Otherwise a daemon serves, and this returns when the mount answers.

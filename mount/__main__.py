@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 from contextlib import suppress
 
@@ -56,9 +57,17 @@ class _Daemon:
             report(self._fd, error)
 
 
+def _stop_ignoring_signals() -> None:
+    """Undo what a parent ignores: SIGCHLD, without which exit codes are lost, and signals that end a daemon."""
+    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def main() -> int:
     """Run the daemon."""
     open_standard_streams()
+    _stop_ignoring_signals()
     parser = argparse.ArgumentParser(prog="python -m fffs.mount")
     parser.add_argument("mountpoint", help="shown in the list of processes")
     parser.add_argument("--job", type=int, required=True)

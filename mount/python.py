@@ -17,7 +17,7 @@ from fffs.mount.daemon.background import KILL_SECONDS, spawn
 from fffs.mount.daemon.job import Job, make_job
 from fffs.mount.options import MountOptions
 from fffs.mount.system import kernel
-from fffs.mount.system.mountpoint import remove_left
+from fffs.mount.system.mountpoint import is_dead, remove_left
 from fffs.mount.system.mounts import mount_at
 
 STOP_SECONDS = 30.0
@@ -96,9 +96,11 @@ def _end(process: subprocess.Popen[bytes], path: str, owner: int) -> None:
             code = process.wait(KILL_SECONDS)
         except subprocess.TimeoutExpired:  # in an uninterruptible call: the process ends when it returns
             code = -signal.SIGKILL
-    mount = mount_at(path)
-    if mount and mount.ours and code != 0:
-        kernel.detach(path, lazy=True)
-    if code != 0:
+    # The code is 0, whatever happened, in a process that ignores SIGCHLD.
+    if code != 0 or is_dead(path):
+        mount = mount_at(path)
+        if mount and mount.ours:
+            kernel.detach(path, lazy=True)
         remove_left(path)
-        raise MountError(f"{path}: the daemon of this mount failed (exit code {code}); its log has the reason")
+        how = f" (exit code {code})" if code else ""
+        raise MountError(f"{path}: the daemon of this mount failed{how}; its log has the reason")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -250,6 +252,12 @@ def test_an_empty_name_is_not_the_current_folder(source: str, mountpoint: str, w
 # ---------------------------------------------------------------- the mount point
 
 
+def mark(path: Path) -> None:
+    """Mark a folder as fffs marks those that it creates for mounts."""
+    status = path.stat()
+    os.setxattr(path, MARK, b"%d:%d" % (status.st_dev, status.st_ino))
+
+
 class Others:
     """Other processes that make or remove folders at the moment when fffs makes one."""
 
@@ -265,7 +273,7 @@ class Others:
     def make(self, path: Path) -> None:
         """Make a folder as for a mount of another process."""
         self._mkdir(path)
-        os.setxattr(path, MARK, b"")
+        mark(path)
 
 
 def test_somebody_else_makes_the_folders_above_at_the_same_moment(
@@ -321,6 +329,81 @@ def test_a_mount_point_that_somebody_else_makes_at_the_same_moment_is_looked_at(
     with pytest.raises(MountError, match="not empty"):
         MountPoint(str(path))
     assert os.listdir(path) == ["content"]
+
+
+def test_a_mount_point_that_another_process_uses_stays(tmp_path: Path) -> None:
+    path = tmp_path / "above" / "point"
+    first, second = MountPoint(str(path)), MountPoint(str(path))
+    remove_left(str(path))
+    first.remove()
+    assert path.is_dir()
+    second.remove()
+    assert not path.parent.exists()
+    MountPoint(str(path)).remove()
+
+
+def test_nothing_is_removed_from_a_file_system_that_other_machines_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They do not see the locks."""
+    path = tmp_path / "above" / "point"
+    point = MountPoint(str(path))
+    monkeypatch.setattr("fffs.mount.system.mountpoint.is_of_this_machine", lambda _: False)
+    point.remove()
+    MountPoint(str(path)).remove()
+    remove_left(str(path))
+    assert path.is_dir()
+
+
+def test_a_copy_of_a_mount_point_that_was_left_is_not_removed(tmp_path: Path) -> None:
+    left, copy = tmp_path / "left", tmp_path / "copy"
+    left.mkdir()
+    mark(left)
+    copy.mkdir()
+    os.setxattr(copy, MARK, os.getxattr(left, MARK))  # as cp -a does
+    for path in (left, copy):
+        MountPoint(str(path)).remove()
+        remove_left(str(path))
+    assert os.listdir(tmp_path) == ["copy"]
+
+
+def test_a_folder_that_replaced_one_that_was_made_stays(tmp_path: Path) -> None:
+    """It often gets the inode number of the folder that was removed."""
+    path = tmp_path / "above" / "point"
+    point = MountPoint(str(path))
+    point.remove()
+    path.parent.mkdir()
+    point.remove()
+    assert path.parent.is_dir()
+
+
+def test_a_mount_point_that_cannot_be_marked_is_removed_by_the_process_that_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    path = tmp_path / "above" / "point"
+    monkeypatch.setattr(os, "setxattr", fail)
+    point = MountPoint(str(path))
+    remove_left(str(path))
+    assert path.is_dir()
+    point.remove()
+    assert not path.parent.exists()
+
+
+def test_a_folder_that_somebody_has_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every user may lock a folder. Only one that fffs created may be locked because it is being removed."""
+    monkeypatch.setattr("fffs.mount.system.mountpoint.PAUSE_SECONDS", 0.0)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        MountPoint(str(tmp_path)).close()
+        mark(tmp_path)
+        with pytest.raises(MountError, match="try again"):
+            MountPoint(str(tmp_path))
+    finally:
+        os.close(fd)
 
 
 def test_making_a_mount_point_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,11 @@ def describe_shortage(error: OSError) -> str:
     return str(error.strerror) if error.errno == errno.ENFILE else ""
 
 
+def describe(error: OSError) -> str:
+    """Return what went wrong, in the system's words; if descriptors are lacking, also what to do."""
+    return describe_shortage(error) or str(error.strerror)
+
+
 def above_standard(fd: int) -> int:
     """Return a descriptor of the same open file above 2; takes over ``fd``. Raises OSError."""
     if fd >= LOWEST:

@@ -82,12 +82,18 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     complain(f"warning: {message}")
 
 
+def _notice_exit_codes() -> None:
+    """Stop ignoring SIGCHLD, as servers leave it for their children: the exit codes of ours would be lost."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
 def main() -> None:
     """Run the ``fffs`` program."""
     open_standard_streams()
     allow_many()
     # Like other tools, die silently when writing to a closed pipe (fffs ls | head).
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    _notice_exit_codes()
     warnings.showwarning = _show_warning
     logging.basicConfig(level=logging.WARNING, format="fffs: %(message)s")
     sys.exit(run())
@@ -96,6 +102,7 @@ def main() -> None:
 def main_mount_helper() -> None:
     """Run the ``mount.fffs`` program, which mount(8) calls for file systems of type fffs."""
     open_standard_streams()
+    _notice_exit_codes()
     warnings.showwarning = _show_warning
     try:
         from fffs.cli.commands.mount import helper

@@ -1,6 +1,7 @@
 """Known properties of file systems, by the type number of statfs(2).
 
-For a file system in neither list, the safe assumptions hold: its times are unreliable, its inode numbers are reliable.
+For a file system in none of the lists, these assumptions hold: its times are unreliable, its inode numbers are
+reliable, and other machines use it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ _KEEP_TIMES: Final = {
     0x9123683E,  # Btrfs
     0xF2F52010,  # F2FS
     0xCA451A4E,  # bcachefs
+}
+_OF_THIS_MACHINE: Final = _KEEP_TIMES | {
+    0x2FC12FC1,  # ZFS
+    0x01021994,  # tmpfs
+    0x858458F6,  # ramfs
+    0x794C7630,  # overlay: the layer that is written to is never on a network file system
 }
 _MAKE_INODES_UP: Final = {
     0x65735546,  # FUSE
@@ -46,3 +53,8 @@ def has_inode_numbers(fd: int) -> bool:
 def is_proc(fd: int) -> bool:
     """Whether the file system of ``fd`` is procfs."""
     return bool(lib.fffs_file_system(fd) == _PROC)
+
+
+def is_of_this_machine(fd: int) -> bool:
+    """Whether only this machine uses the file system of ``fd``: then all its users see each other's locks."""
+    return lib.fffs_file_system(fd) in _OF_THIS_MACHINE

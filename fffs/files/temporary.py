@@ -195,8 +195,8 @@ def rename_new(folder: int, name: bytes, new: bytes) -> None:
             os.unlink(name, dir_fd=folder)
 
 
-def is_named(folder: int, name: bytes, fd: int) -> bool:
-    """Whether the name leads to the open file ``fd``."""
+def is_named(folder: int | None, name: bytes, fd: int) -> bool:
+    """Whether the name leads to the open file ``fd``. folder: open; None: the name is an absolute path."""
     try:
         return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(fd))
     except OSError:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO, Any, BinaryIO
 
-from fffs.base.descriptors import describe_shortage, memory_file, pipe, process_file
+from fffs.base.descriptors import describe, memory_file, pipe, process_file
 from fffs.errors import FffsError, MountError
 from fffs.mount.daemon.job import Job
 
@@ -57,9 +57,7 @@ def spawn(job: Job, *arguments: str, lifeline: bool = False) -> subprocess.Popen
     except OSError as error:
         if isinstance(error, FffsError):
             raise
-        raise MountError(
-            f"{job.mountpoint}: cannot start a daemon: {describe_shortage(error) or error.strerror}"
-        ) from error
+        raise MountError(f"{job.mountpoint}: cannot start a daemon: {describe(error)}") from error
 
 
 def _spawn(job: Job, arguments: Sequence[str], lifeline: bool) -> subprocess.Popen[bytes]:
@@ -74,7 +72,7 @@ def _spawn(job: Job, arguments: Sequence[str], lifeline: bool) -> subprocess.Pop
         except EOFError:
             _end(process)
             how = _how(process.returncode)
-            raise MountError(f"{job.mountpoint}: not mounted: the daemon ended {how} before it was ready") from None
+            raise MountError(f"{job.mountpoint}: not mounted: the daemon ended{how} before it was ready") from None
         except BaseException:
             process.terminate()
             _end(process)
@@ -175,7 +173,9 @@ def _environment() -> dict[str, str]:
 
 
 def _how(code: int) -> str:
-    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    if code == 0:  # also if the code is unknown, in a process that ignores SIGCHLD
+        return ""
+    return f" by {signal.Signals(-code).name}" if code < 0 else f" with exit code {code}"
 
 
 def report(fd: int, error: BaseException | None) -> None:

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
-from fffs.base.descriptors import describe_shortage
+from fffs.base.descriptors import describe, describe_shortage
 from fffs.errors import FffsError, MountError
 from fffs.layouts import load_shown
 from fffs.layouts.view import View
@@ -17,7 +17,7 @@ from fffs.mount.daemon.job import Job
 from fffs.mount.daemon.log import write_out
 from fffs.mount.system import kernel
 from fffs.mount.system.mountpoint import MountPoint
-from fffs.mount.system.mounts import mount_at, open_table
+from fffs.mount.system.mounts import open_table
 from fffs.mount.system.place import Place
 
 try:
@@ -84,12 +84,11 @@ def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> Non
             _log.warning("and %d more of these", len(view.warnings) - WARNINGS_SHOWN)
         view.store.watch()
         table, signals = open_table(), SignalPipe()  # never closed: threads may still use them
-        point = MountPoint(job.mountpoint, options.nonempty)
+        point = MountPoint(job.mountpoint, options.nonempty, table)
         try:
             _Session(job, view, point, ready, lifelines, signals, table).run()
         finally:
-            if mount_at(job.mountpoint, table) is None:  # a mount that is left after a crash may never answer
-                point.remove()
+            point.remove()
             ignore_signals()
 
 
@@ -118,14 +117,7 @@ class _Session:
 
     def run(self) -> None:
         job = self._job
-        fd = kernel.attach(kernel.MountRequest(job.mountpoint, job.name, job.options.allow_other, job.options.noexec))
-        try:
-            self._place = Place(job.mountpoint, fd, self._table)
-            self._connection = fastpath.connect(fd, self._view, job.options, job.debug)
-        except BaseException:
-            os.close(fd)
-            kernel.detach(job.mountpoint, lazy=True)
-            raise
+        self._attach()
         native = self._connection.stats if isinstance(self._connection, fastpath.FastPath) else dict
         self._operations = Operations(self._view, job.options, Statistics(self._view.store, native))
         try:
@@ -151,6 +143,22 @@ class _Session:
             raise self._error
         if not self._announced and not self._stopping:
             raise MountError(f"{job.mountpoint}: unmounted before it was ready")
+
+    def _attach(self) -> None:
+        """Mount, and connect to the kernel."""
+        job = self._job
+        fd = kernel.attach(kernel.MountRequest(job.mountpoint, job.name, job.options.allow_other, job.options.noexec))
+        try:
+            self._place = Place(job.mountpoint, fd, self._table)
+            try:
+                self._connection = fastpath.connect(fd, self._view, job.options, job.debug)
+            except BaseException:
+                with closing(self._place):
+                    self._place.detach(lazy=True)
+                raise
+        except BaseException:
+            os.close(fd)
+            raise
 
     def _finish(self) -> None:
         summary = self._operations.failures.summary(*self._native_failures)
@@ -202,7 +210,7 @@ class _Session:
             self._ready()
             self._announced = True
         except OSError as error:  # for example, the process that waited for it has ended
-            self._error = MountError(f"{self._job.mountpoint}: {error.strerror}")
+            self._error = MountError(f"{self._job.mountpoint}: {describe(error)}")
             await self._stop()
 
     async def _watch_signals(self, nursery: trio.Nursery) -> None:

@@ -12,7 +12,7 @@ import trio
 
 from fffs.native import lib
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _CAPACITY = 65536  # bytes of a pipe
 
 
@@ -22,7 +22,7 @@ def leave_when_signalled() -> None:
     Also unblocks them: a parent that uses sigwait(3) or signalfd(2) blocks signals, and its children inherit that.
     """
     _handle(_leave)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ends())
 
 
 def ignore_signals() -> None:
@@ -56,13 +56,21 @@ class SignalPipe:
 
     def _take(self) -> None:
         """Install the C handler. Called twice, because trio.run sets the handler of SIGINT to find its thread."""
-        if lib.fffs_signals_to(self._its, SIGNALS, len(SIGNALS)) != 0:
+        ends = _ends()
+        if lib.fffs_signals_to(self._its, ends, len(ends)) != 0:
             raise AssertionError("signals that every system has")
 
 
 def _handle(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-    for number in SIGNALS:
+    for number in _ends():
         signal.signal(number, handler)
+
+
+def _ends() -> list[signal.Signals]:
+    """Return the signals that end the daemon. SIGHUP and SIGINT are left alone if they are ignored, as under nohup(1)
+    and in the background of a shell without job control.
+    """
+    return [n for n in _SIGNALS if n == signal.SIGTERM or signal.getsignal(n) != signal.SIG_IGN]
 
 
 def _leave(number: int, _: FrameType | None) -> NoReturn:

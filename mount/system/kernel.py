@@ -15,9 +15,9 @@ import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 
-from fffs.base.descriptors import above_standard
+from fffs.base.descriptors import above_standard, describe
 from fffs.errors import MountError
-from fffs.mount.system.mounts import TYPE
+from fffs.mount.system.mounts import TYPE, mount_at
 
 DEVICE = "/dev/fuse"
 
@@ -55,7 +55,7 @@ def attach(request: MountRequest) -> int:
         except PermissionError:
             pass  # root of a container: fusermount3 may have more rights; if not, it gives the reason
         except OSError as error:
-            raise MountError(f"{request.mountpoint}: cannot mount: {error.strerror}") from None
+            raise MountError(f"{request.mountpoint}: cannot mount: {describe(error)}") from None
     return _attach_as_user(request)
 
 
@@ -107,14 +107,14 @@ def _attach_as_user(request: MountRequest) -> int:
     try:
         ours, its = socket.socketpair()
     except OSError as error:
-        raise MountError(f"{request.mountpoint}: cannot mount: {error.strerror}") from None
+        raise MountError(f"{request.mountpoint}: cannot mount: {describe(error)}") from None
     with ours, its:
         command = ["fusermount3", "-o", ",".join(options), "--", request.mountpoint]
-        result = _fusermount(command, {"_FUSE_COMMFD": str(its.fileno())}, (its.fileno(),))
+        problem = _fusermount(command, {"_FUSE_COMMFD": str(its.fileno())}, (its.fileno(),))
         its.close()
         _, fds, _, _ = socket.recv_fds(ours, 1, 1)
-    if result or not fds:
-        raise MountError(f"{request.mountpoint}: cannot mount: {result or 'fusermount3 sent no descriptor'}")
+    if not fds:
+        raise MountError(f"{request.mountpoint}: cannot mount: {problem}")
     os.set_inheritable(fds[0], False)
     return above_standard(fds[0])
 
@@ -128,8 +128,10 @@ def read_ahead(device: str, kibibytes: int) -> None:
         setting.write(str(kibibytes))
 
 
-def detach(mountpoint: str, *, lazy: bool = False) -> None:
+def detach(mountpoint: str, *, lazy: bool = False, table: int | None = None) -> None:
     """Unmount the topmost mount at an absolute path. Lazily: detach it at once; it ends when the last file is closed.
+
+    table: see ``mounts``.
 
     Raises:
         BusyError: files are open in it, or it has the working folder of a process.
@@ -145,15 +147,20 @@ def detach(mountpoint: str, *, lazy: bool = False) -> None:
             raise BusyError(f"{mountpoint}: busy")
         if code != errno.EPERM:
             raise MountError(f"{mountpoint}: cannot unmount: {os.strerror(code)}")
+    before = mount_at(mountpoint, table)
     problem = _fusermount(["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint], {}, ())
+    if before and mount_at(mountpoint, table) != before:
+        return
     if "busy" in problem:
         raise BusyError(f"{mountpoint}: busy")
-    if problem:
-        raise MountError(f"{mountpoint}: cannot unmount: {problem}")
+    raise MountError(f"{mountpoint}: cannot unmount: {problem}")
 
 
 def _fusermount(command: list[str], environment: dict[str, str], fds: tuple[int, ...]) -> str:
-    """Run fusermount3. Returns an empty string, or what went wrong."""
+    """Run fusermount3. Returns what went wrong, if its effect shows that it failed.
+
+    Its exit code does not show that: the code is lost in a process that ignores SIGCHLD.
+    """
     # In the C locale its messages have the system's words for a failed call, which the callers compare.
     environment = {**os.environ, "LC_ALL": "C", **environment}
     try:
@@ -171,4 +178,4 @@ def _fusermount(command: list[str], environment: dict[str, str], fds: tuple[int,
     except OSError as error:
         return f"fusermount3: {error.strerror}"
     last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    return "" if done.returncode == 0 else last or f"fusermount3 failed ({done.returncode})"
+    return last or f"fusermount3 failed ({done.returncode})"

@@ -1,26 +1,42 @@
-"""The folder to mount on: checks it first, creates it if it is missing, and then removes it afterwards."""
+"""The folder to mount on: checks it first, creates it if it is missing, and then removes it afterwards.
+
+rmdir(2) refuses a mount point only if the mount is in the mount namespace of the caller. In all others it detaches the
+mounts on the folder, as does a removal by another machine. A daemon therefore holds a shared lock of the folder below
+its mount, locks being visible in all namespaces, and a folder is removed only with an exclusive lock. Nothing is
+removed from file systems that other machines may use: these do not see the locks.
+"""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import time
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
+from fffs.base.descriptors import above_standard, describe
 from fffs.errors import DeadMountError, MountError
+from fffs.files.dirfd import FOLDER, HANDLE
+from fffs.files.file_systems import is_of_this_machine
+from fffs.files.temporary import close_locked, is_named, lock
 from fffs.mount.system.daemon_attributes import within
 from fffs.mount.system.mounts import mount_at
 
-# Marks folders that were created for a mount. A killed daemon cannot remove them, and the command that cleans up must
-# not remove any others. On a file system without extended attributes the empty folder stays.
+# Marks folders that were created for a mount, so that another process can remove what a killed daemon left. The value
+# names the folder by device and inode: programs that copy folders copy the mark, too. Without extended attributes the
+# empty folder stays.
 MARK = "user.fffs.mountpoint"
-# How often creating it is tried again while other processes create and remove folders above it.
+# How often creating it is tried again while other processes create, remove or lock the same folders.
 ATTEMPTS = 100
+# Seconds until a folder that another process has locked is tried again.
+PAUSE_SECONDS = 0.01
 # Seconds that a mount at this place has to answer. If its daemon has ended, the kernel answers immediately.
 ANSWER_SECONDS = 2.0
 
 
 class MountPoint:
-    """A folder to mount on, and the folders that were created for it. Not thread-safe.
+    """A folder to mount on, locked until ``close``, and the folders that were created for it. Not thread-safe.
 
     Raises:
         DeadMountError: a mount is there whose daemon has ended.
@@ -28,23 +44,25 @@ class MountPoint:
 
     """
 
-    def __init__(self, path: str, nonempty: bool = False) -> None:
-        """path: as ``mounts.canonical`` returns it. nonempty: allow its content to be hidden."""
+    def __init__(self, path: str, nonempty: bool = False, table: int | None = None) -> None:
+        """path: as ``mounts.canonical`` returns it. nonempty: allow its content to be hidden. table: see ``mounts``."""
         self.path = path
-        self._made: list[str] = []
-        self._mark = True
-        for _ in range(ATTEMPTS):
-            refuse_mounted(path)
-            try:
-                if self._is_there(nonempty) or self._make():
+        self._table = table
+        self._made: set[bytes] = set()  # identities of created folders without a mark
+        self._lock, self._owner = -1, os.getpid()
+        self._spare = os.open(os.sep, HANDLE)  # lets remove() open two descriptors, whatever the process lacks
+        try:
+            for attempt in range(ATTEMPTS):
+                refuse_mounted(path, table)
+                if (self._is_there(nonempty) or self._make()) and self._hold(last=attempt == ATTEMPTS - 1):
                     return
-            except MountError:
-                self.remove()
-                raise
-        self.remove()
-        raise MountError(
-            f"{path}: cannot create the mount point: other processes create and remove the same folders; try again"
-        )
+            raise MountError(
+                f"{path}: cannot create the mount point: other processes create, remove or lock the same folders; "
+                "try again"
+            )
+        except MountError:
+            self.remove()
+            raise
 
     def _is_there(self, nonempty: bool) -> bool:
         try:
@@ -54,11 +72,9 @@ class MountPoint:
         except NotADirectoryError:
             raise MountError(f"{self.path}: cannot mount on it: not a folder") from None
         except OSError as error:
-            raise MountError(f"{self.path}: cannot mount on it: {error.strerror}") from None
+            raise MountError(f"{self.path}: cannot mount on it: {describe(error)}") from None
         if names and not nonempty:
             raise MountError(f"{self.path}: not empty; mount on an empty folder, or hide its content with -o nonempty")
-        if not names:
-            self._made = _marked(self.path)  # left by a killed daemon
         return True
 
     def _make(self) -> bool:
@@ -69,6 +85,7 @@ class MountPoint:
         for path in reversed(missing):
             try:
                 os.mkdir(path)
+                self._made |= _mark(path)
             except FileNotFoundError:
                 return False
             except FileExistsError:
@@ -77,59 +94,142 @@ class MountPoint:
                 continue  # created for another mount, which removes it unless ours is the last one below it
             except OSError as error:
                 raise MountError(f"{path}: cannot create the mount point: {error.strerror}") from None
-            self._made.append(path)
-            try:
-                os.setxattr(path, MARK, b"")
-            except OSError:
-                self._mark = False
         return True
 
+    def _hold(self, last: bool) -> bool:
+        """Lock the folder, so that no process removes it. Returns False if one may be doing that: then try again."""
+        try:
+            fd = above_standard(os.open(self.path, FOLDER))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise MountError(f"{self.path}: cannot mount on it: {describe(error)}") from None
+        held = False
+        try:
+            if is_of_this_machine(fd):
+                lock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                held = is_named(None, os.fsencode(self.path), fd)
+                return held
+            return True  # nobody removes it, and an open descriptor would make its file system busy
+        except BlockingIOError:
+            time.sleep(PAUSE_SECONDS)
+            return last and not _is_marked(fd)  # any user may lock it; fffs removes only what it created
+        finally:
+            if held:
+                self._lock = fd
+            else:
+                close_locked(fd, self._owner)
+
     def remove(self) -> None:
-        """Remove the folders that were created here, unless they are not empty or were replaced.
+        """Remove the folders that were created here, unless a mount is there or another process uses them.
 
-        Then remove those above them that were created for other mounts, if these have ended.
+        Then remove those above them that were created for other mounts, if these have ended. May be called again.
         """
-        with suppress(OSError):
-            while self._made and (not self._mark or is_marked(self._made[-1])):
-                outermost = self._made.pop()
-                os.rmdir(outermost)
-                if not self._made:
-                    remove_left(os.path.dirname(outermost))
-        self._made = []
+        self.close()
+        made, self._made = self._made, set()  # later, other folders may get their inode numbers
+        remove_left(self.path, made, self._table)
+
+    def close(self) -> None:
+        """Release the lock. May be called again."""
+        if self._lock >= 0:
+            close_locked(self._lock, self._owner)
+        if self._spare >= 0:
+            os.close(self._spare)
+        self._lock = self._spare = -1
 
 
-def remove_left(path: str) -> None:
-    """Remove a mount point, and the folders above it, that a daemon created and that carry no mount now."""
-    with suppress(OSError):
-        for folder in reversed(_marked(path)):
-            os.rmdir(folder)
+def remove_left(path: str, made: AbstractSet[bytes] = frozenset(), table: int | None = None) -> None:
+    """Remove a mount point, and the folders above it, that fffs created, that are empty and that no daemon uses.
+
+    Args:
+        path: the mount point.
+        made: identities of folders that this process created and could not mark.
+        table: see ``mounts``. Nothing is removed if there is a mount at the path: examining it may never return.
+
+    """
+    with suppress(OSError, MountError):
+        if mount_at(path, table) is None:
+            while path != os.sep and _remove(path, made):
+                path = os.path.dirname(path)
 
 
-def is_marked(path: str) -> bool:
-    """Whether the folder was created for a mount."""
+def _remove(path: str, made: AbstractSet[bytes]) -> bool:
+    """Remove one folder. Returns whether it is gone. Raises OSError.
+
+    The parent is opened first: a link that replaces it meanwhile does not redirect the removal.
+    """
+    above, name = os.path.split(path)
     try:
-        os.getxattr(path, MARK, follow_symlinks=False)
-    except OSError:
-        return False
+        parent = os.open(above, HANDLE)
+    except FileNotFoundError:
+        return True
+    try:
+        fd = os.open(name, FOLDER, dir_fd=parent)
+        try:
+            if not _is_removable(fd, made) or not is_named(parent, os.fsencode(name), fd):
+                return False
+            os.rmdir(name, dir_fd=parent)
+        finally:
+            close_locked(fd, os.getpid())
+    except FileNotFoundError:
+        return True
+    finally:
+        os.close(parent)
     return True
 
 
-def _marked(path: str) -> list[str]:
-    """Return the path and the folders above it that have the mark, outermost first."""
-    found: list[str] = []
-    while path != os.sep and is_marked(path):
-        found.insert(0, path)
-        path = os.path.dirname(path)
-    return found
+def _is_removable(fd: int, made: AbstractSet[bytes]) -> bool:
+    """Whether fffs created the folder and no process uses it. Then it is locked. Raises OSError."""
+    return (
+        is_of_this_machine(fd)
+        and (_identity(os.fstat(fd)) in made or _is_marked(fd))
+        and lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    )
 
 
-def refuse_mounted(path: str) -> None:
-    """Raise if an fffs mount is at this path, or another mount that does not answer."""
+def _is_marked(fd: int) -> bool:
+    try:
+        return os.getxattr(fd, MARK) == _identity(os.fstat(fd))
+    except OSError:
+        return False
+
+
+def _mark(path: str) -> set[bytes]:
+    """Mark a new folder. Returns its identity if its file system has no marks. Raises OSError if it is gone."""
+    identity = _identity(os.lstat(path))
+    try:
+        os.setxattr(path, MARK, identity, follow_symlinks=False)
+    except OSError:
+        return {identity}
+    return set()
+
+
+def _identity(status: os.stat_result) -> bytes:
+    return b"%d:%d" % (status.st_dev, status.st_ino)
+
+
+def is_dead(path: str) -> bool:
+    """Whether an fffs mount is at this path whose daemon has ended."""
     mount = mount_at(path)
+    return mount is not None and mount.ours and _is_end(_ask(path))
+
+
+def _ask(path: str) -> os.statvfs_result | OSError | None:
+    """Return the answer of a mount to statvfs(2), which its daemon gives; that to stat(2) may come from a cache."""
+    return within(ANSWER_SECONDS, lambda: os.statvfs(path))
+
+
+def _is_end(answer: object) -> bool:
+    return isinstance(answer, OSError) and answer.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+
+
+def refuse_mounted(path: str, table: int | None = None) -> None:
+    """Raise if an fffs mount is at this path, or another mount that does not answer. table: see ``mounts``."""
+    mount = mount_at(path, table)
     if mount is None:
         return
-    answer = within(ANSWER_SECONDS, lambda: os.statvfs(path))  # the daemon answers this; stat may come from a cache
-    if isinstance(answer, OSError) and answer.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+    answer = _ask(path)
+    if _is_end(answer):
         raise DeadMountError(
             f"{path}: the daemon of this mount is gone ({os.strerror(errno.ENOTCONN)}); "
             f"clean up with: fffs umount {path}"

@@ -7,7 +7,7 @@ import re
 import threading
 from dataclasses import dataclass
 
-from fffs.base.descriptors import describe_shortage
+from fffs.base.descriptors import describe
 from fffs.base.paths import PathLike, named
 from fffs.errors import MountError
 
@@ -81,7 +81,7 @@ def open_table() -> int:
     except FileNotFoundError:
         raise MountError(f"{TABLE}: not there; mount /proc first: mount -t proc proc /proc") from None
     except OSError as error:
-        raise MountError(f"{TABLE}: cannot read: {describe_shortage(error) or error.strerror}") from None
+        raise MountError(f"{TABLE}: cannot read: {describe(error)}") from None
 
 
 def read_table(table: int, device: str | None = None) -> list[Mount]:

@@ -21,11 +21,15 @@ class Place:
     """
 
     def __init__(self, path: str, fuse: int, table: int) -> None:
-        """fuse: the connection to the kernel, which is kept open. Raises OSError."""
+        """fuse: the connection to the kernel, which is kept open. Raises OSError, and then nothing is mounted."""
         self._path, self._table = path, table
-        mount = mount_at(path, table)
-        self.device = mount.device if mount else ""
-        self._fuse = duplicate(fuse)
+        self.device = _device(fuse) or _device_at(path, table)
+        self._fuse = fuse
+        try:
+            self._fuse = duplicate(fuse)
+        except OSError:
+            self.detach(lazy=True)
+            raise
 
     def close(self) -> None:
         """Close the connection. May be called again."""
@@ -62,7 +66,7 @@ class Place:
                 f"{mount.path}: it is still mounted there, below {top.source} ({top.type}); "
                 f"unmount that, and then: fffs umount {mount.path}"
             )
-        kernel.detach(mount.path, lazy=lazy)
+        kernel.detach(mount.path, lazy=lazy, table=self._table)
 
     def _find(self) -> list[Mount]:
         """Return all mounts of the file system. Its device number is unique while its connection exists.
@@ -80,3 +84,21 @@ class Place:
         poll = select.poll()
         poll.register(self._fuse, 0)
         return not poll.poll(0)
+
+
+def _device(fuse: int) -> str:
+    """Return the device of the file system that a connection serves, or an empty string if the kernel does not tell.
+
+    The mount itself may be covered already, if two processes mount at the same time.
+    """
+    try:
+        with open(f"/proc/thread-self/fdinfo/{fuse}", "rb") as lines:
+            numbers = [line.split()[1].decode() for line in lines if line.startswith(b"fuse_connection:")]
+    except OSError:
+        return ""
+    return f"0:{numbers[0]}" if numbers else ""
+
+
+def _device_at(path: str, table: int) -> str:
+    mount = mount_at(path, table)
+    return mount.device if mount else ""

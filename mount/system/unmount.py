@@ -23,8 +23,8 @@ EXIT_SECONDS = 10.0
 
 
 def umount(mountpoint: PathLike, lazy: bool = False) -> None:
-    """Unmount, and wait until the daemon has ended: then its files are closed, and a mount point that it created is
-    removed.
+    """Unmount, and wait until the daemon has ended: then its files are closed, and it has removed a mount point that it
+    created.
 
     If the same file system is also mounted elsewhere (``mount --bind``), the daemon continues and a warning says so.
 
@@ -53,7 +53,6 @@ def umount(mountpoint: PathLike, lazy: bool = False) -> None:
     others = [other.path for other in mounts(device=mount.device) if other.number != mount.number]
     try:
         in_use = _detach(path, lazy, answers=answer is not None)
-        remove_left(path)  # before the daemon does, which may serve open files for long: an empty folder looks valid
         if others:
             _log.warning("%s: unmounted, but it is also mounted at %s: fffs umount %s", path, others[-1], others[-1])
         elif not in_use and daemon is not None and not _wait(daemon):
