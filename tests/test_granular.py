@@ -23,6 +23,7 @@ import granular_golden as golden
 import msgpack
 import numpy as np
 import pytest
+from builders import as_nobody
 from crowd import find_problems
 from fuzz import fuzz_granular
 from fuzz.edits import random_edits
@@ -288,22 +289,43 @@ def test_a_value_comes_back_as_it_was(tmp_path: Path, kind: str, value: Any) -> 
             assert reader[0] == {"x": value}
 
 
+def share(path: Path, row: list[Any]) -> None:
+    """Make all nine rows of a data set the same one."""
+    table = refs.encode(row) * 9
+    ends = range(0, len(table) + 1, len(table) // 9)
+    (path / "refs.bag").write_bytes(table + struct.pack("<10Q", *ends))
+
+
 def test_a_batch_of_rows_that_share_blobs_is_refused(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "x", {"k": "bytes[]"}) as writer:
-        for k in range(3):
+        for k in range(9):
             writer.append({"k": [b"%d" % k]})
-    table = (tmp_path / "x" / "refs.bag").read_bytes()
-    (tmp_path / "x" / "refs.bag").write_bytes(table.replace(b"\x92\x01\x01", b"\x92\x00\x03"))
+    share(tmp_path / "x", [(0, 9)])
     with DatasetReader(tmp_path / "x") as reader:
-        assert [row["k"] for row in reader.read([1, 1])] == [[b"0", b"1", b"2"]] * 2
-        assert [row["k"] for row in reader.read([0, 1, 2], {"k": slice(0, 1)})] == [[b"0"], [b"0"], [b"2"]]
-        with pytest.raises(MetadataError, match="the rows share blobs of 'k'"):
-            reader.read([0, 1, 2])
+        assert [row["k"][8] for row in reader.read([1] * 20)] == [b"8"] * 20
+        assert [row["k"] for row in reader.read(range(9), {"k": slice(1, 2)})] == [[b"1"]] * 9
+        with pytest.raises(MetadataError, match="its rows share blobs"):
+            reader.read(range(9))
+
+
+@pytest.mark.parametrize("spec", [{"k": "bytes"}, {"a": "bytes[]", "k": "bytes[]"}])
+def test_rows_that_share_one_large_blob_are_refused(tmp_path: Path, spec: dict[str, str]) -> None:
+    """Also of a scalar, and after a column without blobs."""
+    with DatasetWriter(tmp_path / "x", spec) as writer:
+        for k in range(9):
+            blob = bytes(1000 if k == 0 else 1)
+            writer.append({"k": blob} if "a" not in spec else {"a": [], "k": [blob]})
+    row: list[Any] = [0] if "a" not in spec else [(0, 0), (0, 1)]
+    share(tmp_path / "x", row)
+    with DatasetReader(tmp_path / "x") as reader:
+        assert len(reader.read([1] * 20)) == 20
+        with pytest.raises(MetadataError, match="its rows share blobs"):
+            reader.read(range(9))
 
 
 ARRAYS = [np.arange(6, dtype=">i2").reshape(2, 3), np.array(5.5), np.zeros((0, 3), "f4"), np.arange(12).reshape(3, 4).T]
 ARRAYS += [np.array(["ab", "c"]), np.array(["2024-01-01"], "M8[s]"), np.array([True, False]), np.array([1 + 2j])]
-ARRAYS += [np.array([1, 2], "m8[25s]"), np.array(["2024-01-01"], "M8[10ns]")]
+ARRAYS += [np.array([1, 2], "m8[25s]"), np.array(["2024-01-01"], "M8[10ns]"), np.array([b"abcd", b"efg"], "V4")]
 
 
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda array: array.dtype.str)
@@ -1070,6 +1092,45 @@ def test_columns_that_differ_for_another_reason_than_a_killed_writer_are_cut_onl
     with DatasetWriter(path, SPEC_V3, layout="v3", cut_to=1) as writer:
         writer.append({"k": 5, "s": "five"})
     assert DatasetReader(path)[:] == {"k": [0, 5], "s": ["", "five"]}
+
+
+def test_rows_are_flushed_before_they_are_too_many_to_lose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fffs.granular.grown_columns.UNFLUSHED", 100)
+    with pytest.raises(ZeroDivisionError), DatasetWriter(tmp_path / "x", {"k": "u64"}, layout="v3") as writer:
+        for k in range(250):
+            writer.append({"k": k})
+        raise ZeroDivisionError
+    with DatasetReader(tmp_path / "x") as reader:
+        assert [row["k"] for row in reader] == list(range(200))
+
+
+def test_where_no_marker_can_be_made_or_removed_rows_are_appended(tmp_path: Path) -> None:
+    with as_nobody(tmp_path):
+        with DatasetWriter("x", {"k": "u64"}, layout="v3") as writer:
+            writer.append({"k": 0})
+        os.chmod("x", 0o555)
+        with DatasetWriter("x", {"k": "u64"}, layout="v3") as writer:
+            writer.append({"k": 1})
+        os.chmod("x", 0o755)
+        Path("x/unfinished.fffs").write_bytes(b"")
+        os.chmod("x/unfinished.fffs", 0)
+        with DatasetWriter("x", {"k": "u64"}, layout="v3") as writer:
+            writer.append({"k": 2})
+        assert not os.path.exists("x/unfinished.fffs")
+        with DatasetReader("x") as reader:
+            assert [row["k"] for row in reader] == [0, 1, 2]
+
+
+def test_a_marker_can_be_used_by_all_who_may_append(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path / "x", {"k": "u64"}, layout="v3"):
+        pass
+    (tmp_path / "x" / "k.bag").chmod(0o664)
+    umask = os.umask(0o077)
+    try:
+        with DatasetWriter(tmp_path / "x", {"k": "u64"}, layout="v3"):
+            assert (tmp_path / "x" / "unfinished.fffs").stat().st_mode & 0o777 == 0o664
+    finally:
+        os.umask(umask)
 
 
 def test_a_marker_of_other_rows_does_not_let_columns_be_cut(folder: Path) -> None:

@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from collections.abc import Callable
@@ -416,6 +417,19 @@ def test_a_file_that_is_a_mount_point_is_refused_before_any_work(tmp_path: Path)
             with pytest.raises(UsageError, match="a mount point"):
                 write()
     assert target.read_bytes() == b"old"
+
+
+def test_a_target_below_a_link_to_another_file_system_is_replaced(tmp_path: Path) -> None:
+    source = bag_of_ffr(tmp_path)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        (tmp_path / "out").symlink_to(folder)
+        for _ in range(2):
+            fffs.convert(source, tmp_path / "out" / "x.ffr", force=True)
+        with granular.DatasetWriter(tmp_path / "out" / "set", {"k": "bytes"}) as writer:
+            writer.append({"k": b"record"})
+        (tmp_path / "out" / "empty").mkdir()
+        with granular.DatasetWriter(tmp_path / "out" / "empty", {"k": "bytes"}) as writer:
+            writer.append({"k": b"record"})
 
 
 # ---------------------------------------------------------------- checksums

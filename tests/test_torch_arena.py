@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import multiprocessing
 import os
@@ -19,6 +20,7 @@ from engine_model import descriptors, wait_until
 from inside import arena, importing
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader as StockLoader
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from torch_samples import WARNINGS, Tagged, content, write
 
 import fffs.torch
@@ -288,6 +290,44 @@ def test_containers_that_look_at_their_items_see_tensors(path: Path) -> None:
         assert type(checked) is Checked and type(mapping) is CheckedDict
         assert checked.numbers.tolist() == mapping["n"].tolist() == [[k] for k in range(4 * k, 4 * k + 4)]
         assert type(checked.numbers) is type(mapping["n"]) is torch.Tensor
+
+
+class Changed:
+    """Samples that are collated by a function which changes the result of another one."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+CHANGES: dict[str, Any] = {
+    "unsqueeze_": lambda tensor: tensor.unsqueeze_(1),
+    "t_": lambda tensor: tensor.t_(),
+    "resize_": lambda tensor: tensor.resize_(2),
+    "requires_grad_": lambda tensor: tensor.requires_grad_(),
+    "deepcopy": lambda tensor: copy.deepcopy(tensor),
+    "add_": lambda tensor: tensor.add_(1),
+    "data": lambda tensor: setattr(tensor, "data", torch.zeros(5)) or tensor,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_batch_that_a_collate_function_changed_arrives_changed(
+    path: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Samples(Tagged):
+        def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+            return [Changed(k) for k in indices]
+
+    def changed(batch: list[Changed], *, collate_fn_map: Any = None) -> Any:
+        numbers = [torch.arange(3.0) + sample.number for sample in batch]
+        return CHANGES[change](collate(numbers, collate_fn_map=collate_fn_map))
+
+    monkeypatch.setitem(default_collate_fn_map, Changed, changed)
+    direct, sent = (list(DataLoader(Samples(path), 4, num_workers=workers)) for workers in (0, 1))
+    for batch, other in zip(direct, sent, strict=True):
+        assert type(other) is torch.Tensor
+        assert torch.equal(batch, other)
+        assert batch.requires_grad == other.requires_grad
 
 
 def test_a_limit_on_file_sizes_only_makes_it_slower(path: Path) -> None:

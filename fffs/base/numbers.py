@@ -46,7 +46,7 @@ def resolve(indices: Indices, count: int) -> Int64Array:
 def as_number(value: Any, what: str = "record numbers") -> int:
     """Return an integer of any type as int. Raises UsageError for anything else, also for bool."""
     try:
-        if not _is_bool(value):
+        if isinstance(value, np.integer) or not _is_bool(value):
             return operator.index(value)
     except TypeError:
         pass
@@ -62,7 +62,7 @@ def refuse_bools(items: Iterable[Any]) -> None:
 
 def _is_bool(value: Any) -> bool:
     """Whether a value is a bool of Python, numpy or torch (which is not imported here)."""
-    return isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
+    return isinstance(value, (bool, np.bool_)) or str(getattr(value, "dtype", "")).endswith("bool")
 
 
 def _as_integers(indices: Indices) -> tuple[Int64Array, npt.NDArray[Any]]:

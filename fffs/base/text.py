@@ -21,5 +21,5 @@ def plural(count: int, what: str) -> str:
 
 def tell(line: str) -> None:
     """Print a line about progress. A standard output that cannot be written does not end the work."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):  # ValueError: it is closed
         print(line, flush=True)

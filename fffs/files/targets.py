@@ -85,18 +85,22 @@ def _belongs_to_the_system(folder: bytes) -> bool:
 def _is_mount_point(path: bytes) -> bool:
     parent, name = os.path.split(path)
     try:
-        return not name or _mount_of(path) != _mount_of(parent or b".")
+        mounts = _mount_of(path, _LOOK), _mount_of(parent or b".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return not name or (None not in mounts and mounts[0] != mounts[1])
     except OSError:
         return False
 
 
-def _mount_of(path: bytes) -> int:
-    """Return the number of the mount that the path is in; without /proc, that of its device. Raises OSError."""
-    fd = os.open(path, _LOOK)
+def _mount_of(path: bytes, flags: int) -> int | None:
+    """Return the number of the mount that the path is in. Without /proc, return that of a folder's device; the files of
+    an overlay have others than its folders. Raises OSError.
+    """
+    fd = os.open(path, flags)
     try:
         with open(f"/proc/self/fdinfo/{fd}", "rb") as lines:
             return next(int(line.split()[1]) for line in lines if line.startswith(b"mnt_id:"))
     except (FileNotFoundError, StopIteration):
-        return os.fstat(fd).st_dev
+        status = os.fstat(fd)
+        return status.st_dev if stat.S_ISDIR(status.st_mode) else None
     finally:
         close(fd)

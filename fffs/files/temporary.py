@@ -90,15 +90,15 @@ def close_locked(fd: int, owner: int) -> None:
 def _release_in_child() -> None:
     """In a child of fork: give up the parent's locks, which would otherwise last until the child ends.
 
-    The numbers stay in use, for ``/`` without the right to read it: objects of the child will close them.
+    The numbers stay in use, for an empty file: objects of the child will close them.
     """
     for fd in _locked:
         with contextlib.suppress(OSError):
             os.close(fd)  # first: there may be no other free number
-            root = os.open(b"/", os.O_PATH | os.O_CLOEXEC)
-            if root != fd:
-                os.dup2(root, fd, inheritable=False)
-                os.close(root)
+            empty = os.memfd_create("fffs-lock", os.MFD_CLOEXEC)
+            if empty != fd:
+                os.dup2(empty, fd, inheritable=False)
+                os.close(empty)
     _locked.clear()
 
 

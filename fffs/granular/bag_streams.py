@@ -20,7 +20,7 @@ from fffs.files.file_systems import has_inode_numbers
 from fffs.files.local import LocalFile
 from fffs.files.pair import only_writer
 from fffs.files.pwrite import NewFile, write_at
-from fffs.files.rights import rights_of
+from fffs.files.rights import Rights, rights_of
 from fffs.files.temporary import close_locked, is_there, lock
 from fffs.files.write_back import WriteBack
 from fffs.formats.bag import SUFFIX, encode_table, load_index, sidecars
@@ -145,7 +145,7 @@ class AppendedBag:
             self._index = above_standard(os.open(self._table_name, _OPEN, 0o600, dir_fd=self._folder))
             if not os.fstat(self._index).st_size:
                 with contextlib.suppress(PermissionError):  # an existing file of another user
-                    rights_of(self._bag, 0o666).give(self._index, 0o600)
+                    self.rights().give(self._index, 0o600)
             if not all(stat.S_ISREG(os.fstat(fd).st_mode) for fd in (self._bag, self._index)):
                 raise UsageError(f"{self.path}: not a regular file")
             if not has_table:
@@ -276,6 +276,10 @@ class AppendedBag:
     def _sync(self, fd: int) -> None:
         with writing(self.path):
             os.fdatasync(fd)
+
+    def rights(self) -> Rights:
+        """Return the rights of a file that belongs to the Bag. Raises OSError."""
+        return rights_of(self._bag, 0o666)
 
     def rollback(self) -> int | None:
         """Discard records appended since the last flush. Nothing can be appended afterwards.

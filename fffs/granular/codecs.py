@@ -168,7 +168,7 @@ def _parts(array: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
     """Return the arguments for ``as_array`` that give the same array. Raises ValueError if that is impossible."""
     if array.dtype.hasobject:
         raise ValueError("an array of objects holds addresses, not contents")
-    if array.dtype.kind == "V":
+    if array.dtype.names is not None:
         raise ValueError(f"an array of {array.dtype}: its field names would be lost; write each field as an array")
     parts = array.dtype.str, array.shape, array.tobytes()
     if as_array(*parts).dtype != array.dtype:

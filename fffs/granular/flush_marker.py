@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 
 from fffs.base.descriptors import above_standard
 from fffs.base.failures import reading, writing
+from fffs.errors import WriteError
 from fffs.files.atomic import sync_place
 from fffs.files.dirfd import close
 from fffs.files.pwrite import NewFile, write_at
+from fffs.files.rights import Rights
 
 NAME = "unfinished.fffs"
 _MAGIC = b"fffsROWS"
@@ -29,7 +32,7 @@ class FlushMarker:
     The tables of columns are written one after another, so a killed writer may leave different numbers of rows in them.
     The file has the numbers before and after the flush in progress, which are the same if there is none: a number
     outside this range has another cause. The file is overwritten in place, which is atomic because its content is in
-    one sector; this needs no new space on the disk.
+    one sector.
     """
 
     def __init__(self, folder: int, path: str) -> None:
@@ -40,12 +43,12 @@ class FlushMarker:
     def read(self) -> range:
         """Return the numbers of rows that a killed writer may have left in a column; none if there is no marker.
 
-        Raises ReadError.
+        One that may not be read says nothing. Raises ReadError.
         """
         with reading(self._path):
             try:
                 fd = above_standard(os.open(NAME, os.O_RDONLY | _FLAGS, dir_fd=self._folder))
-            except FileNotFoundError:
+            except (FileNotFoundError, PermissionError):
                 return range(0)
             try:
                 content = os.read(fd, _CONTENT.size)
@@ -56,28 +59,47 @@ class FlushMarker:
         _, before, after = _CONTENT.unpack(content)
         return range(before, after + 1)
 
-    def create(self, rows: int) -> None:
-        """Make the file, durably, for columns that all have this number of rows. Raises WriteError."""
-        with writing(self._path):
-            with contextlib.suppress(FileNotFoundError):  # that of a killed writer, who may be another user
-                os.unlink(NAME, dir_fd=self._folder)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
-            self._fd = above_standard(os.open(NAME, flags, 0o666, dir_fd=self._folder))
+    def create(self, rows: int, rights: Rights) -> None:
+        """Make the file, durably, for columns that all have this number of rows. In a folder in which it may not be
+        made, there is none; if the writer is killed in a flush, the next one then needs ``cut_to=``. Raises WriteError.
+
+        rights: those of the file.
+        """
+        try:
+            with writing(self._path):
+                self._fd = above_standard(self._open())
+                rights.give(self._fd, 0o600)
+        except WriteError as error:
+            if error.errno in (errno.EACCES, errno.EPERM):
+                return
+            raise
         self.begin_flush(rows, rows)
         with writing(self._path):
             sync_place(self._folder)
 
+    def _open(self) -> int:
+        """Create the file, or open that of a killed writer, if it is another user's in a sticky folder."""
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(NAME, dir_fd=self._folder)
+        except PermissionError:
+            return os.open(NAME, os.O_WRONLY | _FLAGS, dir_fd=self._folder)
+        return os.open(NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600, dir_fd=self._folder)
+
     def begin_flush(self, before: int, after: int) -> None:
         """Write durably how the flush changes the number of rows. Raises WriteError."""
-        self._write(before, after)
-        with writing(self._path):
-            os.fdatasync(self._fd)
+        if self._fd >= 0:
+            self._write(before, after)
+            with writing(self._path):
+                os.fdatasync(self._fd)
 
     def end_flush(self, rows: int) -> None:
-        """Write that all columns have this number of rows. A power failure may undo that, which does no harm while it
-        is true. Raises WriteError.
+        """Write that all columns have this number of rows. If that fails, or a power failure undoes it, the range that
+        is there has this number as well.
         """
-        self._write(rows, rows)
+        if self._fd >= 0:
+            with contextlib.suppress(WriteError):
+                self._write(rows, rows)
 
     def _write(self, before: int, after: int) -> None:
         write_at(NewFile(self._fd, self._path), [_CONTENT.pack(_MAGIC, before, after)], 0)

@@ -18,6 +18,9 @@ from fffs.granular.bag_streams import AppendedBag
 from fffs.granular.columns import Blobs, create_file, refuse_misfit
 from fffs.granular.flush_marker import FlushMarker
 
+# Rows after which they are flushed, so that a writer which is killed loses no more, and needs bounded memory.
+UNFLUSHED = 1 << 16
+
 
 class GrownColumns:
     """A data set in layout v3, to which rows are appended. Not thread-safe.
@@ -40,7 +43,7 @@ class GrownColumns:
             self._flushed = self._unfinished() if cut_to is None else self._chosen(cut_to)
             for bag in self._bags:
                 bag.begin(self._flushed, asked=cut_to is not None)
-            self._marker.create(self._flushed)
+            self._marker.create(self._flushed, self._bags[0].rights())
         except BaseException:
             self._marker.remove()
             self._close()
@@ -84,6 +87,8 @@ class GrownColumns:
         for bag, blob in zip(self._bags, blobs, strict=True):
             refuse_misfit(bag.path, os.path.basename(bag.path).removesuffix(SUFFIX), blob, sequence=False)
             bag.append(blob)  # type: ignore[arg-type]  # not a list
+        if len(self) - self._flushed == UNFLUSHED:
+            self.flush()
 
     def flush(self) -> None:
         """Make all rows permanent and visible."""

@@ -5,7 +5,6 @@ A row is an array with one entry per key: the number of a blob, or for a sequenc
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from fffs.errors import MetadataError
@@ -100,23 +99,31 @@ def _encode_number(number: int) -> bytes:
 
 
 class BlobNumbers:
-    """The numbers of the blobs of a batch of rows, in their order."""
+    """The numbers of the blobs of a batch of rows, in their order.
 
-    def __init__(self, path: str) -> None:
+    Rows may not share blobs: a small file could make its readers fill any amount of memory. ``once`` has the blobs
+    without those of rows that the caller asked for again.
+    """
+
+    def __init__(self, path: str, most: int) -> None:
+        """most: how many blobs there are."""
         self.numbers: list[int] = []
-        self._path = path
-        self._rows: set[tuple[int, int]] = set()
-        self._counts: Counter[int] = Counter()
+        self.once: list[int] = []
+        self._path, self._most = path, most
+        self._rows: set[object] = set()
 
-    def add(self, key: str, column: tuple[int, int], row: int, wanted: range) -> None:
-        """Add blobs of a sequence. Raises MetadataError if the rows share blobs: a small file could fill the memory.
+    def add(self, row: object, wanted: range) -> None:
+        """Add blobs of a key of a row. Raises MetadataError if the rows have more than there are.
 
-        column: the number of the key's first blob in a shard, and how many there are. row: in the shard.
+        row: tells the rows and keys of all shards apart.
         """
-        first, count = column
-        if (first, row) not in self._rows:
-            self._rows.add((first, row))
-            self._counts[first] += len(wanted)
-            if self._counts[first] > count:
-                raise MetadataError(f"{self._path}: the rows share blobs of {key!r}; the data set is damaged")
+        if row not in self._rows:
+            self._rows.add(row)
+            if len(self.once) + len(wanted) > self._most:
+                raise self.shared()
+            self.once.extend(wanted)
         self.numbers.extend(wanted)
+
+    def shared(self) -> MetadataError:
+        """Return the error for rows that share blobs."""
+        return MetadataError(f"{self._path}: its rows share blobs; the data set is damaged")

@@ -110,10 +110,12 @@ class RowReader(Closing):
             return [{} for _ in numbers]
         places = [self._place(number) for number in numbers]
         entries = self._entries(places)
-        blobs = refs.BlobNumbers(self.path)
+        blobs = refs.BlobNumbers(self.path, self._store.n)
         plan = [
             self._plan(shard, row, entry, wanted, blobs) for (shard, row), entry in zip(places, entries, strict=True)
         ]
+        if blobs.once and int(self._store.lengths(blobs.once).sum()) > self.size:
+            raise blobs.shared()
         buffer, offsets = self._store.read_joined(blobs.numbers)
         bounds, content, at = offsets.tolist(), buffer.data, iter(range(len(blobs.numbers)))
 
@@ -186,14 +188,17 @@ class RowReader(Closing):
                     shard.refs + row,
                     f"{want.key!r} has the blobs {begin} to {begin + length - 1}, but only {count} exist",
                 )
-            if isinstance(ref, int):
-                blobs.numbers.append(first + begin)
+            begin += first
+            if entry is None:
+                blobs.numbers.append(begin)
                 counts.append(None)
                 continue
-            part = range(length)[want.part] if isinstance(want.part, slice) else clip(want.part, length)
-            begin += first
-            blobs.add(want.key, (first, count), row, range(begin + part.start, begin + part.stop, part.step))
-            counts.append(len(part))
+            part = range(length)
+            if not isinstance(ref, int):
+                part = part[want.part] if isinstance(want.part, slice) else clip(want.part, length)
+            wanted_blobs = range(begin + part.start, begin + part.stop, part.step)
+            blobs.add((id(shard), want.position, row), wanted_blobs)
+            counts.append(None if isinstance(ref, int) else len(part))
         return counts
 
     # ------------------------------------------------------------ masks

@@ -110,6 +110,7 @@ class Parcel:
         tensor = tensor.view(shape)
         sent = tensor.as_subclass(Sent)
         sent.arguments = (self, start, dtype, tuple(shape))
+        sent.address = tensor.data_ptr()
         return tensor, sent
 
     def give_back(self) -> None:
@@ -128,10 +129,28 @@ class Sent(torch.Tensor):
     """
 
     arguments: tuple[Any, ...]
+    address: int
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
-        return _tensor, self.arguments
+        if self._is_as_made():
+            return _tensor, self.arguments
+        plain = self.as_subclass(torch.Tensor).detach().clone()
+        return _itself, (plain.requires_grad_(self.requires_grad),)
+
+    def __deepcopy__(self, _memo: Any) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor).clone()
+
+    def _is_as_made(self) -> bool:
+        """Whether no collate function has given this tensor another shape, place or dtype."""
+        _, _, dtype, shape = self.arguments
+        return (
+            self.shape == shape
+            and self.dtype == dtype
+            and self.is_contiguous()
+            and self.data_ptr() == self.address
+            and not self.requires_grad
+        )
 
 
 # ---------------------------------------------------------------- in the parent
@@ -143,6 +162,10 @@ def _tensor(lease: npt.NDArray[np.uint8], start: int, dtype: torch.dtype, shape:
         return torch.empty(shape, dtype=dtype)
     # The tensor, and everything that shares its storage, keeps the lease alive.
     return torch.frombuffer(lease, dtype=dtype, count=count, offset=start).view(shape)
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _lease(key: str, region: int, size: int) -> npt.NDArray[np.uint8]:
@@ -215,6 +238,7 @@ def settle() -> None:
 
 
 def _before_fork() -> None:
+    _end_fork()  # an interrupt may have prevented that after the last one
     # The fork may wait for other threads. Batches that they receive meanwhile belong to the child as well.
     if _arenas:
         _forking[threading.get_ident()] = _Children()
@@ -225,7 +249,12 @@ def _after_fork_in_parent() -> None:
     if children is not None:
         for lease in [*list(_leases.values()), *_inherited]:
             lease.children.append(children)
-        del _forking[threading.get_ident()]
+    _end_fork()
+
+
+def _end_fork() -> None:
+    children = _forking.pop(threading.get_ident(), None)
+    if children is not None:
         os.close(children.write)
 
 

@@ -106,14 +106,14 @@ class MountPoint:
             raise MountError(f"{self.path}: cannot mount on it: {describe(error)}") from None
         held = False
         try:
-            if is_of_this_machine(fd):
+            if _is_created(fd, self._made):
                 lock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 held = is_named(None, os.fsencode(self.path), fd)
                 return held
             return True  # nobody removes it, and an open descriptor would make its file system busy
         except BlockingIOError:
             time.sleep(PAUSE_SECONDS)
-            return last and not _is_marked(fd)  # any user may lock it; fffs removes only what it created
+            return last  # any user may lock it; a removal does not take that long
         finally:
             if held:
                 self._lock = fd
@@ -180,11 +180,12 @@ def _remove(path: str, made: AbstractSet[bytes]) -> bool:
 
 def _is_removable(fd: int, made: AbstractSet[bytes]) -> bool:
     """Whether fffs created the folder and no process uses it. Then it is locked. Raises OSError."""
-    return (
-        is_of_this_machine(fd)
-        and (_identity(os.fstat(fd)) in made or _is_marked(fd))
-        and lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    )
+    return _is_created(fd, made) and lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _is_created(fd: int, made: AbstractSet[bytes]) -> bool:
+    """Whether fffs created the folder and may remove it. made: identities of folders without a mark."""
+    return is_of_this_machine(fd) and (_identity(os.fstat(fd)) in made or _is_marked(fd))
 
 
 def _is_marked(fd: int) -> bool:

@@ -23,7 +23,11 @@ class Place:
     def __init__(self, path: str, fuse: int, table: int) -> None:
         """fuse: the connection to the kernel, which is kept open. Raises OSError, and then nothing is mounted."""
         self._path, self._table = path, table
-        self.device = _device(fuse) or _device_at(path, table)
+        try:
+            self.device = _device(fuse) or _device_at(path, table)
+        except MountError:
+            kernel.detach(path, lazy=True, table=table)
+            raise
         self._fuse = fuse
         try:
             self._fuse = duplicate(fuse)

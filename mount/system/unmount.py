@@ -62,6 +62,7 @@ def umount(mountpoint: PathLike, lazy: bool = False) -> None:
                 "answer",
                 path,
             )
+        remove_left(path)  # that of a daemon which was killed meanwhile
     finally:
         if daemon is not None:
             os.close(daemon)
