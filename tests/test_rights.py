@@ -218,6 +218,34 @@ def test_the_list_of_the_folder_opens_no_file_that_had_none(tmp_path: Path) -> N
     assert mode(path) == 0o660
 
 
+@pytest.mark.parametrize("others", [0, 4])
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_the_list_of_a_folder_is_inherited_as_open_and_mkdir_do(tmp_path: Path, others: int, umask: int) -> None:
+    """The umask does not count there: the group keeps its right to write, and others get none that the list denies."""
+    anybody = 0xFFFFFFFF
+    entries = [(1, 7, anybody), (2, 6, STRANGER), (4, 5, anybody), (16, 7, anybody), (32, others, anybody)]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    os.setxattr(tmp_path, "system.posix_acl_default", acl)
+    os.umask(umask)
+    (tmp_path / "file").touch(0o666)
+    (tmp_path / "folder").mkdir(0o777)
+    write(tmp_path / "x.ffr")
+    dump([b"record"] * 2, tmp_path / "parts", 2)
+    for usual, ours in (("file", "x.ffr"), ("folder", "parts"), ("file", "parts/PART_00000.ffr")):
+        assert mode(tmp_path / ours) == mode(tmp_path / usual), ours
+        assert os.getxattr(tmp_path / ours, ACL) == os.getxattr(tmp_path / usual, ACL), ours
+
+
+def test_a_short_list_of_a_folder_is_inherited_as_modes(tmp_path: Path) -> None:
+    anybody = 0xFFFFFFFF
+    entries = [(1, 6, anybody), (4, 6, anybody), (32, 0, anybody)]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    os.setxattr(tmp_path, "system.posix_acl_default", acl)
+    write(tmp_path / "x.ffr")
+    assert mode(tmp_path / "x.ffr") == 0o660
+    assert ACL not in os.listxattr(tmp_path / "x.ffr")
+
+
 def test_a_link_that_is_replaced_gives_no_rights(tmp_path: Path) -> None:
     (tmp_path / "private").touch(0o600)
     (tmp_path / "x.ffr").symlink_to("private")
@@ -243,13 +271,15 @@ def test_an_empty_folder_that_is_filled_stays_as_private_as_it_was(tmp_path: Pat
 def test_the_name_of_a_process_forges_no_umask() -> None:
     """The name is in the first line of /proc/self/status, in which only a newline ends a line."""
     code = (
+        "import os\n"
         "from fffs.files.rights import new_mode\n"
         "with open('/proc/self/comm', 'wb') as comm:\n"
         "    comm.write(b'a\\rUmask: 0')\n"
-        "print(b'a\\rUmask: 0\\n' in open('/proc/self/status', 'rb').read(), oct(new_mode(0o666)))"
+        "print(b'a\\rUmask: 0\\n' in open('/proc/self/status', 'rb').read())\n"
+        "print(oct(new_mode(0o666, os.open('/', os.O_RDONLY))))"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, umask=0o027).stdout
-    assert said == "True 0o640\n"
+    assert said == "True\n0o640\n"
 
 
 def test_what_may_not_be_opened_has_its_group_bits_all_the_same(

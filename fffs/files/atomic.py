@@ -64,7 +64,7 @@ class AtomicFile:
             self.folder = open_place(path)
             try:
                 remove_leftover_files(self.folder, self.name)
-                self._mode = new_mode(0o666)
+                self._mode = new_mode(0o666, self.folder)
                 self._replaced = rights_at(self.folder, self.name, stat.S_IFREG)
                 self._beside = None if beside is None else rights_of(beside, 0o666)
                 self.fd, self._temporary = create_locked_file(self.folder, self.name)

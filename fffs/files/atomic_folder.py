@@ -85,7 +85,7 @@ class AtomicFolder:
 
     def _give_rights(self, mode: int | None) -> None:
         inherited = os.fstat(self.fd).st_mode & stat.S_ISGID
-        usual = new_mode(0o777) | inherited if mode is None else mode
+        usual = new_mode(0o777, self._parent) | inherited if mode is None else mode
         rights = rights_at(self._parent, self._name, stat.S_IFDIR)
         if rights is None:
             set_mode(self.fd, usual)

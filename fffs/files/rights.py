@@ -6,31 +6,61 @@ import contextlib
 import errno
 import os
 import stat
+import struct
 from dataclasses import dataclass
 
 from fffs.files.dirfd import close
 
 _ACL = "system.posix_acl_access"
+_DEFAULT_ACL = "system.posix_acl_default"
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 PERMISSIONS = 0o777  # never set-user-ID, set-group-ID or sticky bits: the content is new
 # Errors of file systems without modes or times, or on which new files belong to another user: FAT, some FUSE, shares.
 _UNSETTABLE = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-def new_mode(wanted: int) -> int:
-    """Return a mode without the bits of the umask. Raises OSError.
+# linux/posix_acl_xattr.h: a version of 4 bytes, then entries of a tag, permissions and a user or group.
+_ENTRY = struct.Struct("<HHI")
+_OWNER, _GROUP, _MASK, _OTHERS = 0x01, 0x04, 0x10, 0x20
 
-    The umask is read in /proc. Without /proc, it must be set to be read; a file that another thread creates meanwhile
-    is private to its user.
+
+def new_mode(wanted: int, folder: int) -> int:
+    """Return the mode that open(2) or mkdir(2) would give a new file in an open folder. Raises OSError.
+
+    If the folder has a default access control list, that limits it, otherwise the umask. With a mask in the list, the
+    bits of the group are those of the mask.
+    """
+    limits = _default_permissions(folder)
+    if not limits:
+        return wanted & ~_read_umask()
+    group = limits.get(_MASK, limits.get(_GROUP, 0))
+    return wanted & (limits.get(_OWNER, 0) << 6 | group << 3 | limits.get(_OTHERS, 0))
+
+
+def _default_permissions(folder: int) -> dict[int, int]:
+    """Return the permissions of each tag in a folder's default list; empty if it has none or, without /proc, it cannot
+    be read.
+    """
+    try:
+        acl = os.getxattr(b"/proc/self/fd/%d" % folder, _DEFAULT_ACL)  # the folder may be open with O_PATH only
+    except OSError:
+        return {}
+    entries = len(acl) // _ENTRY.size
+    return {tag: bits & 0o7 for tag, bits, _ in _ENTRY.iter_unpack(acl[4 : 4 + entries * _ENTRY.size])}
+
+
+def _read_umask() -> int:
+    """Return the umask, as /proc tells it. Without /proc, it must be set to be read; a file that another thread creates
+    meanwhile is private to its user. Raises OSError.
     """
     try:
         # Bytes split only at \n: the name of a process, which is in there, may contain \r.
         with open("/proc/self/status", "rb") as status:
-            return wanted & ~next(int(line.split()[1], 8) for line in status if line.startswith(b"Umask:"))
+            return next(int(line.split()[1], 8) for line in status if line.startswith(b"Umask:"))
     except (FileNotFoundError, StopIteration):
         mask = os.umask(0o077)
         os.umask(mask)
-        return wanted & ~mask
+        return mask
 
 
 def set_mode(fd: int, mode: int) -> bool:
