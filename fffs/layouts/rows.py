@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, Union
+from typing import NamedTuple, Protocol, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,7 @@ MOST_FILES = 1 << 18
 NODE_BYTES = 400  # approximate memory of a name
 
 
-@dataclass(frozen=True)
-class FileContent:
+class FileContent(NamedTuple):
     """A file of a row: some bytes in memory, followed by a range of a record of the store.
 
     ``problem``: the reason if it cannot be read, else empty.

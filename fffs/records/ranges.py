@@ -37,7 +37,7 @@ class RangeReader:
     def read_into(self, record: int, start: int, dest: UInt8Array, *, check: bool, wait: bool) -> int:
         """Fill ``dest`` with a range, and return its size in bytes or -errno. See ``fffs_store_read``."""
         flags = (0 if check else lib.FFFS_READ_UNVERIFIED) | (0 if wait else lib.FFFS_READ_NOWAIT)
-        into = ffi.cast("uint8_t *", dest.ctypes.data)
+        into = ffi.from_buffer("uint8_t[]", dest, require_writable=True)
         got = int(lib.fffs_store_read(self.native, record, start, dest.size, into, flags))
         if got == -errno.ENOMEM:
             raise MemoryError("not enough memory to read a record")

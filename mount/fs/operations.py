@@ -29,7 +29,6 @@ from fffs.tree.tree import NAME_MAX
 
 _log = logging.getLogger("fffs.mount")
 
-_T = TypeVar("_T")
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
 STAT = daemon_attributes.STAT.encode()
@@ -37,7 +36,10 @@ BAD = (RecordError, ReadError, SourceChangedError, MemoryError)
 
 
 def answered(method: _Method) -> _Method:
-    """Count a request, and always reply to it: any exception except FUSEError would end pyfuse3's main loop."""
+    """Count a request, and always reply to it: any exception except FUSEError would end pyfuse3's main loop.
+
+    If the view must decode an item first, the method is called again: before it raises NotDecoded, it has no effect.
+    """
     name = method.__name__
     counted = name in COUNTED
 
@@ -46,7 +48,11 @@ def answered(method: _Method) -> _Method:
         if counted:
             self.statistics.requests[name] += 1
         try:
-            return await method(self, *args)
+            while True:
+                try:
+                    return await method(self, *args)
+                except NotDecoded as missing:
+                    await self._decode(missing)
         except pyfuse3.FUSEError:
             raise
         except NodeError as error:
@@ -67,31 +73,23 @@ class Operations(pyfuse3.Operations):
         self.failures = Failures(view.path)
         self.statistics = statistics or Statistics(view.store)
 
-    async def _ask(self, question: Callable[[int], _T], inode: int) -> _T:
-        """Return what the view says of an inode. EIO if the records for it cannot be read."""
-        while True:
-            try:
-                return question(inode)
-            except NotDecoded as missing:
-                try:
-                    await self._reading.decode(missing)
-                except BAD as error:
-                    self._fail(missing.inode, missing.record, error)
+    async def _decode(self, missing: NotDecoded) -> None:
+        """Decode an item. EIO if its record cannot be read."""
+        try:
+            await self._reading.decode(missing)
+        except BAD as error:
+            self._fail(missing.inode, missing.record, error)
 
     def _fail(self, inode: int, record: int, error: Exception) -> NoReturn:
         self.failures.add(inode, record, error)
         raise pyfuse3.FUSEError(errno.EIO) from None
 
-    async def _entry(self, inode: int) -> pyfuse3.EntryAttributes:
-        try:  # without another coroutine: a listing calls this for each of its entries
-            attributes = self._view.attributes(inode)
-        except NotDecoded:
-            attributes = await self._ask(self._view.attributes, inode)
-        return self._presenter.entry(inode, attributes)
+    def _entry(self, inode: int) -> pyfuse3.EntryAttributes:
+        return self._presenter.entry(inode, self._view.attributes(inode))
 
-    async def _file(self, inode: int) -> FileContent:
+    def _file(self, inode: int) -> FileContent:
         """Return where the bytes of a file are. EIO if it cannot be decoded."""
-        file = await self._ask(self._view.file, inode)
+        file = self._view.file(inode)
         if file.problem:
             self._fail(inode, file.record, RecordError(file.problem))
         return file
@@ -103,8 +101,8 @@ class Operations(pyfuse3.Operations):
         """Return the attributes of a name in a folder."""
         if len(name) > NAME_MAX:
             raise pyfuse3.FUSEError(errno.ENAMETOOLONG)
-        inode = await self._ask(lambda parent: self._view.lookup(parent, name), parent_inode)
-        return self._presenter.absent if inode is None else await self._entry(inode)
+        inode = self._view.lookup(parent_inode, name)
+        return self._presenter.absent if inode is None else self._entry(inode)
 
     @answered
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
@@ -119,9 +117,15 @@ class Operations(pyfuse3.Operations):
     @answered
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         """List a folder. Entry k is always at offset k, and is returned with the offset of the next one."""
-        entries = await self._ask(lambda inode: self._view.entries(inode, start_id), fh)
-        for position, (name, inode) in enumerate(entries, start_id + 1):
-            if not pyfuse3.readdir_reply(token, name, await self._entry(inode), position):
+        attributes, present, reply = self._view.attributes, self._presenter.entry, pyfuse3.readdir_reply
+        for position, (name, inode) in enumerate(self._view.entries(fh, start_id), start_id + 1):
+            try:
+                entry = present(inode, attributes(inode))
+            except NotDecoded:
+                if position > start_id + 1:
+                    return  # the kernel then lists from this entry on
+                raise
+            if not reply(token, name, entry, position):
                 return
 
     # ------------------------------------------------------------ attributes
@@ -129,7 +133,7 @@ class Operations(pyfuse3.Operations):
     @answered
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """Return what stat(2) shows."""
-        return await self._entry(inode)
+        return self._entry(inode)
 
     @answered
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
@@ -138,12 +142,12 @@ class Operations(pyfuse3.Operations):
             if ctx.uid not in (0, os.getuid()):
                 raise pyfuse3.FUSEError(errno.EACCES)
             return json.dumps(await self.statistics.collect(self.failures)).encode()
-        return self._presenter.value(inode, await self._ask(self._view.record, inode), name)
+        return self._presenter.value(inode, self._view.record(inode), name)
 
     @answered
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
         """Return the names of the extended attributes."""
-        return self._presenter.names(inode, await self._ask(self._view.record, inode))
+        return self._presenter.names(inode, self._view.record(inode))
 
     @answered
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
@@ -164,21 +168,20 @@ class Operations(pyfuse3.Operations):
         """Refuse files that cannot be decoded: if the size is 0, the kernel sends no read. Cached pages stay valid."""
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise pyfuse3.FUSEError(errno.EROFS)
-        await self._file(inode)
+        self._file(inode)
         return pyfuse3.FileInfo(fh=inode, keep_cache=True)
 
     @answered
     async def read(self, fh: int, off: int, size: int) -> bytes:
         """Return verified bytes."""
+        file = self._file(fh)
         began, count = time.perf_counter_ns(), 0
         try:
-            file = await self._file(fh)
-            try:
-                data = await self._reading.read(file, off, size)
-            except BAD as error:
-                self._fail(fh, file.record, error)
+            data = await self._reading.read(file, off, size)
             count = len(data)
             return data  # type: ignore[no-any-return] # pyfuse3 takes any buffer
+        except BAD as error:
+            self._fail(fh, file.record, error)
         finally:
             self.statistics.count_read(began, count)
 

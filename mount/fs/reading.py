@@ -61,21 +61,18 @@ class Reading:
 
     async def read(self, file: FileContent, start: int, size: int) -> Any:
         """Return bytes of a file: fewer than size only at its end. The buffer is valid until the next read."""
-        head = file.prefix[start : start + size]
-        begin = max(start - len(file.prefix), 0)
-        count = min(size - len(head), file.length - begin)
+        prefix, record, first, length, _ = file
+        head = prefix[start : start + size]
+        begin = max(start - len(prefix), 0)
+        count = min(size - len(head), length - begin)
         if count <= 0:
             return head
-        tail = await self._read_record(file.record, file.start + begin, count)
-        return head + tail.tobytes() if head else tail
-
-    async def _read_record(self, record: int, start: int, size: int) -> Any:
-        read = functools.partial(self._store.read_range_into, record, start)
         # All reads that do not wait share one buffer: pyfuse3 writes it to the kernel before the loop runs other tasks.
-        dest = self._buffer[:size] if size <= LARGEST_READ else np.empty(size, np.uint8)
-        got = read(dest=dest, wait=False)
+        dest = self._buffer[:count] if count <= LARGEST_READ else np.empty(count, np.uint8)
+        got = self._store.read_range_into(record, first + begin, dest, wait=False)
         if got is None:
-            dest = np.empty(size, np.uint8)
-            whole = functools.partial(read, dest=dest, wait=True)
-            got = await in_thread(whole, limiter=self._limiter(record))
-        return dest[: got or 0]
+            dest = np.empty(count, np.uint8)
+            read = functools.partial(self._store.read_range_into, record, first + begin, dest)
+            got = await in_thread(read, limiter=self._limiter(record))
+        tail = dest[: got or 0]
+        return head + tail.tobytes() if head else tail
