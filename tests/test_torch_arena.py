@@ -6,10 +6,14 @@ import copy
 import gc
 import multiprocessing
 import os
+import pickle
 import resource
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.reduction import ForkingPickler
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,6 +101,44 @@ def test_a_region_is_used_again_when_its_tensors_are_gone(own: arena.Arena) -> N
     del view
     third = send(own, 5, 6, 7)
     assert (second.tolist(), third.tolist()) == ([3], [5, 6, 7])
+
+
+def test_tensors_without_numbers_do_not_free_the_region_of_a_later_batch(own: arena.Arena) -> None:
+    """The worker has freed the region of a batch of empty tensors before the parent receives it."""
+    parcel = own.take(0)
+    assert parcel is not None
+    _, sent = parcel.new(torch.float32, (0, 4))
+    data = ForkingPickler.dumps({"boxes": sent})
+    assert parcel.size == 0
+    parcel.give_back()
+    later = [send(own, 1), send(own, 2)]
+    assert pickle.loads(data)["boxes"].shape == (0, 4)
+    assert send(own, 3) is None
+    assert [tensor.tolist() for tensor in later] == [[1], [2]]
+
+
+def test_batches_of_empty_tensors_between_others_arrive_as_they_were(path: Path) -> None:
+    class Boxes(Dataset):
+        def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+            return [torch.full((k % 3, 4), float(k)) for k in indices]
+
+    loader = DataLoader(Boxes(path), 1, num_workers=1, collate_fn=itemgetter(0), prefetch_factor=4)
+    for k, boxes in enumerate(loader):
+        time.sleep(0.003)  # the worker takes regions meanwhile
+        assert torch.equal(boxes, torch.full((k % 3, 4), float(k))), k
+
+
+def test_a_kept_batch_costs_no_descriptor_for_each_child_that_ended(path: Path) -> None:
+    batches = iter(DataLoader(Dataset(path), 4, num_workers=1))
+    kept = next(batches)
+    counts = []
+    for _ in range(8):
+        if (child := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        counts.append(descriptors())
+    assert max(counts) <= counts[0], "the pipe of a child stays open while the batch is kept"
+    assert kept[0].tolist() == expected(0)
 
 
 def test_a_failed_batch_gives_its_region_back(path: Path) -> None:

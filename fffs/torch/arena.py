@@ -100,14 +100,17 @@ class Parcel:
         if start + size > SPAN:
             raise MemoryError("a batch of more than 64 GiB does not fit into shared memory")
         self.size = start + size
-        return self._arena.memory(self._region, max(self.size, 1))[start : self.size], start
+        return self._arena.memory(self._region, self.size)[start : self.size], start
 
-    def new(self, dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[torch.Tensor, Sent]:
+    def new(self, dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
         """Make a tensor in the region. Returns it, and the same tensor to be sent."""
         count = int(np.prod(shape, dtype=np.int64))
+        if count == 0:
+            # It does not refer to the region, which the worker frees if it has sent nothing else in it.
+            empty = torch.empty(shape, dtype=dtype)
+            return empty, empty
         memory, start = self.room(count * dtype.itemsize)
-        tensor = torch.from_numpy(memory).view(dtype) if count else torch.empty(0, dtype=dtype)
-        tensor = tensor.view(shape)
+        tensor = torch.from_numpy(memory).view(dtype).view(shape)
         sent = tensor.as_subclass(Sent)
         sent.arguments = (self, start, dtype, tuple(shape))
         sent.address = tensor.data_ptr()
@@ -158,8 +161,6 @@ class Sent(torch.Tensor):
 
 def _tensor(lease: npt.NDArray[np.uint8], start: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     count = int(np.prod(shape, dtype=np.int64))
-    if count == 0:
-        return torch.empty(shape, dtype=dtype)
     # The tensor, and everything that shares its storage, keeps the lease alive.
     return torch.frombuffer(lease, dtype=dtype, count=count, offset=start).view(shape)
 
@@ -171,7 +172,7 @@ def _itself(tensor: torch.Tensor) -> torch.Tensor:
 def _lease(key: str, region: int, size: int) -> npt.NDArray[np.uint8]:
     """Return the memory of a parcel as an array. When the array is deleted, the region is freed."""
     arena = _arenas[key]
-    memory = arena.memory(region, max(size, 1))
+    memory = arena.memory(region, size)
     lease = _Lease(arena, region)
     _leases[id(lease)] = lease
     weakref.finalize(memory, lease.end).atexit = False
@@ -194,12 +195,18 @@ class _Lease:
             _inherited.append(self)  # before it leaves the other list: a fork in another thread looks at both
         del _leases[id(self)]
 
+    def inherit(self, children: _Children) -> None:
+        """Note that the processes of a fork use the region, too. Those that are gone by now are forgotten."""
+        with _looking:
+            needed = self._arena() is not None
+            self.children[:] = [old for old in self.children if needed and not old.gone()] + [children] * needed
+
     def give_back(self) -> bool:
         """Free the region, unless children still use it. Returns whether the lease is over."""
         if _forking:  # maybe with this batch
             return False
         arena = self._arena()
-        if arena is not None and not all(children.gone() for children in self.children):
+        if arena is not None and not all(children.gone() for children in self.children.copy()):
             return False
         if arena is not None:
             arena.give_back(self._region)
@@ -213,13 +220,14 @@ class _Children:
         self._read, self.write = pipe()
 
     def gone(self) -> bool:
-        if self._read >= 0:
-            os.set_blocking(self._read, False)
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._read, 1)
-                os.close(self._read)
-                self._read = -1
-        return self._read < 0
+        with _looking:
+            if self._read >= 0:
+                os.set_blocking(self._read, False)
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._read, 1)
+                    os.close(self._read)
+                    self._read = -1
+            return self._read < 0
 
     def __del__(self) -> None:
         if self._read >= 0:
@@ -229,6 +237,7 @@ class _Children:
 _leases: dict[int, _Lease] = {}  # leases that tensors of this process hold
 _inherited: list[_Lease] = []  # leases that ended in this process, but maybe not in its children
 _forking: dict[int, _Children] = {}  # thread -> the child that it is about to fork
+_looking = threading.RLock()  # held to look at children: a lease may end in any thread, and at any allocation
 
 
 def settle() -> None:
@@ -248,7 +257,7 @@ def _after_fork_in_parent() -> None:
     children = _forking.get(threading.get_ident())
     if children is not None:
         for lease in [*list(_leases.values()), *_inherited]:
-            lease.children.append(children)
+            lease.inherit(children)
     _end_fork()
 
 
@@ -260,6 +269,8 @@ def _end_fork() -> None:
 
 def _after_fork_in_child() -> None:
     # Only the parent ends its leases. The child keeps the writing end of the pipe open as long as it lives.
+    global _looking
+    _looking = threading.RLock()  # the thread that held the old one exists only in the parent
     _leases.clear()
     _inherited.clear()
     _forking.clear()
