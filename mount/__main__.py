@@ -9,7 +9,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from fffs.base.descriptors import open_standard_streams
+from fffs.base.descriptors import allow_many, open_standard_streams
 from fffs.errors import FffsError, MountError
 from fffs.mount.daemon.background import report
 from fffs.mount.daemon.job import Job
@@ -67,6 +67,7 @@ def _stop_ignoring_signals() -> None:
 def main() -> int:
     """Run the daemon."""
     open_standard_streams()
+    allow_many()
     _stop_ignoring_signals()
     parser = argparse.ArgumentParser(prog="python -m fffs.mount")
     parser.add_argument("mountpoint", help="shown in the list of processes")

@@ -17,7 +17,7 @@ from fffs.mount.daemon.background import KILL_SECONDS, spawn
 from fffs.mount.daemon.job import Job, make_job
 from fffs.mount.options import MountOptions
 from fffs.mount.system import kernel
-from fffs.mount.system.mountpoint import is_dead, remove_left
+from fffs.mount.system.mountpoint import is_alive, is_dead, remove_left
 from fffs.mount.system.mounts import mount_at
 
 STOP_SECONDS = 30.0
@@ -99,7 +99,7 @@ def _end(process: subprocess.Popen[bytes], path: str, owner: int) -> None:
     # The code is 0, whatever happened, in a process that ignores SIGCHLD.
     if code != 0 or is_dead(path):
         mount = mount_at(path)
-        if mount and mount.ours:
+        if mount and mount.ours and not is_alive(path):  # another one may have been mounted there meanwhile
             kernel.detach(path, lazy=True)
         remove_left(path)
         how = f" (exit code {code})" if code else ""

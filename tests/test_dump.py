@@ -187,6 +187,25 @@ def test_a_failed_dump_does_not_wait_for_processes_because_the_program_handles_s
     assert seen == []
 
 
+class Exits(Failing):
+    def fail(self) -> None:
+        os._exit(3)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="parts are written in one process")
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_process_that_ends_early_is_noticed_also_by_a_program_that_ignores_its_children(
+    tmp_path: Path, ignored: bool
+) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        with pytest.raises(RuntimeError, match=f"ended early: exit code {None if ignored else 3}"):
+            dump(Exits(ITEMS), tmp_path / "set", 2)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert os.listdir(tmp_path) == []
+
+
 def test_items_that_are_no_bytes_are_an_error_and_leave_nothing(tmp_path: Path) -> None:
     for nfiles in (1, 3):
         with pytest.raises(TypeError, match="a record must be bytes"):

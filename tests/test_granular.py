@@ -1086,6 +1086,8 @@ def test_columns_that_differ_for_another_reason_than_a_killed_writer_are_cut_onl
     for rows in (3, -1):
         with pytest.raises(UsageError, match=f"cannot be cut to {rows}"):
             DatasetWriter(path, SPEC_V3, layout="v3", cut_to=rows)
+    with pytest.raises(UsageError, match="cut_to=, must be integers, not bool"):
+        DatasetWriter(path, SPEC_V3, layout="v3", cut_to=True)
     with pytest.raises(UsageError, match="needs layout='v3'"):
         DatasetWriter(folder / "new", SPEC_V3, cut_to=0)
     assert tree(folder) == before

@@ -6,6 +6,8 @@ import ctypes
 import errno
 import os
 import re
+import resource
+import select
 import signal
 import stat
 import subprocess
@@ -1123,3 +1125,42 @@ def test_an_answer_can_be_lost_without_complaint(source: Path, mounts: Mounts) -
         process.stdout.close()
         process.wait()
     assert (path / "file").read_text() == "content"
+
+
+def daemon_of(path: Path) -> int:
+    return int(os.getxattr(path, "user.fffs.daemon").split()[0])
+
+
+def test_the_end_of_a_block_leaves_a_mount_that_was_made_there_meanwhile(
+    source: Path, tmp_path: Path, mounts: Mounts
+) -> None:
+    path = tmp_path / "m"
+    path.mkdir()
+    with pytest.raises(MountError, match="exit code -9"), mounted(source, path):
+        daemon = os.pidfd_open(daemon_of(path))
+        signal.pidfd_send_signal(daemon, signal.SIGKILL)
+        select.select([daemon], [], [], 60)
+        os.close(daemon)
+        umount(path)
+        mounts(source, at=path)
+    assert (path / "file").read_text() == "content"
+
+
+def test_a_log_of_a_block_may_have_a_relative_path(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with mounted(source, log=Path("log")):
+        pass
+    assert (tmp_path / "log").exists()
+
+
+def test_a_daemon_may_open_many_files_whoever_starts_it(source: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+    try:
+        with mounted(source) as path:
+            limits = resource.prlimit(daemon_of(Path(path)), resource.RLIMIT_NOFILE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert limits[0] == min(hard, 1 << 20)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import fcntl
 import os
+import pickle
 import re
 import signal
 import stat
@@ -23,7 +25,7 @@ from inside import AtomicFile, LocalFile, Sources, atomic, dump, formats_sources
 
 import fffs
 from fffs import granular
-from fffs.errors import SourceChangedError, SourceNotFoundError, UsageError, WriteError
+from fffs.errors import SourceChangedError, SourceNotFoundError, UsageError, WriteError, WriterError
 
 OLD = [b"old%03d" % k for k in range(20)]
 NEW = [b"new and longer %03d" % k for k in range(30)]
@@ -701,3 +703,58 @@ def test_an_old_file_that_cannot_be_removed_does_not_come_back(
     assert left.endswith("-tmp") == (kept == "x.bag.fffs-crc"), "the next writer removes nothing but checksums"
     assert records_of(bag_of(path, OLD)) == OLD
     assert not [name for name in os.listdir(tmp_path) if name.endswith("-tmp")]
+
+
+@pytest.mark.parametrize("spare", [0, 10])
+def test_a_child_keeps_the_numbers_of_locks_in_use(tmp_path: Path, spare: int) -> None:
+    """The child's copies of the writers will close them. Some Pythons have no memfd_create."""
+    program = f"""
+        import os, resource, sys
+        del os.memfd_create
+        import fffs
+        from fffs import granular
+        from fffs.files import temporary
+        os.chdir({str(tmp_path)!r})
+        writers = [fffs.FileWriter("x.ffr", 1), granular.BagWriter("x.bag", layout="v3")]
+        writers.append(granular.DatasetWriter("set", {{"x": "bytes"}}))
+        locked = sorted(temporary._locked)
+        limit = max(locked) + 1 + {spare}
+        while os.open("/", os.O_RDONLY) < limit:  # numbers up to there are not free
+            pass
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        if (child := os.fork()) == 0:
+            links = [os.readlink(f"/proc/self/fd/{{fd}}") for fd in locked]
+            os._exit(0 if links == ["/"] * len(locked) and len(locked) >= 3 and not temporary._locked else 1)
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_writers_cannot_be_copied(tmp_path: Path, copied: Callable[[object], object]) -> None:
+    """A copy would discard what the writer has written, and close its files."""
+    writers = [
+        fffs.FileWriter(tmp_path / "x.ffr", 1),
+        granular.BagWriter(tmp_path / "x.bag", layout="v3"),
+        granular.DatasetWriter(tmp_path / "set", {"x": "bytes"}),
+        granular.ShardedDatasetWriter(tmp_path / "shards", {"x": "bytes"}),
+    ]
+    for writer in writers:
+        with pytest.raises(TypeError, match=f"cannot copy or pickle a {type(writer).__name__}"):
+            copied(writer)
+        writer.discard()
+
+
+def test_a_child_publishes_no_empty_shard(tmp_path: Path) -> None:
+    writer = granular.ShardedDatasetWriter(tmp_path / "shards", {"x": "bytes"})
+    if (child := os.fork()) == 0:
+        try:
+            writer.close()
+        except WriterError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    writer.append({"x": b"row"})
+    writer.close()
+    assert len(granular.ShardedDatasetReader(tmp_path / "shards")) == 1

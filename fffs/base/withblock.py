@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import NoReturn, Protocol, SupportsIndex, TypeVar
 
 from fffs.errors import WriterError
 
@@ -64,6 +64,10 @@ class Writing(Closing):
     def _begin(self, shown: str) -> None:
         """From now on, there is something to discard. shown: the name in errors."""
         self._shown, self._owner, self.closed = shown, os.getpid(), False
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Raise TypeError, as open files do: a copy would close and discard what belongs to this writer."""
+        raise TypeError(f"cannot copy or pickle a {type(self).__name__}, which has files open for writing")
 
     def _need_open(self) -> None:
         if self.closed:

@@ -102,6 +102,7 @@ def main() -> None:
 def main_mount_helper() -> None:
     """Run the ``mount.fffs`` program, which mount(8) calls for file systems of type fffs."""
     open_standard_streams()
+    allow_many()
     _notice_exit_codes()
     warnings.showwarning = _show_warning
     try:

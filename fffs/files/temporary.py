@@ -16,7 +16,7 @@ import stat
 import time
 
 from fffs.base.descriptors import above_standard
-from fffs.files.dirfd import FOLDER, NO_LINKS, close, open_folder, remove_content
+from fffs.files.dirfd import FOLDER, HANDLE, NO_LINKS, close, open_folder, remove_content
 from fffs.files.rights import set_mode
 
 # Leftovers of killed writers are recognised by this suffix, and by a lock that is free.
@@ -90,16 +90,19 @@ def close_locked(fd: int, owner: int) -> None:
 def _release_in_child() -> None:
     """In a child of fork: give up the parent's locks, which would otherwise last until the child ends.
 
-    The numbers stay in use, for an empty file: objects of the child will close them.
+    The numbers stay in use, for a folder that can neither be read nor written: objects of the child will close them.
     """
-    for fd in _locked:
-        with contextlib.suppress(OSError):
-            os.close(fd)  # first: there may be no other free number
-            empty = os.memfd_create("fffs-lock", os.MFD_CLOEXEC)
-            if empty != fd:
-                os.dup2(empty, fd, inheritable=False)
-                os.close(empty)
+    fds, stand_in = list(_locked), -1
     _locked.clear()
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            if stand_in < 0:
+                os.close(fd)  # first: there may be no other free number
+                stand_in = os.open(os.sep, HANDLE)
+            if stand_in != fd:
+                os.dup2(stand_in, fd, inheritable=False)
+    if stand_in >= 0 and stand_in not in fds:
+        os.close(stand_in)
 
 
 os.register_at_fork(after_in_child=_release_in_child)

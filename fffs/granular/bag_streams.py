@@ -221,7 +221,8 @@ class AppendedBag:
                 TornTailWarning,
                 stacklevel=4,
             )
-        forget_checksums(self._name, self._folder)
+        with writing(self.path):
+            forget_checksums(self._name, self._folder)
         self._stream = _GrowingStream(NewFile(self._bag, self.path), self._kept_end, self._folder)
         self._truncate()
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fffs.base.buffers import readable_bytes
+from fffs.base.numbers import as_number
 from fffs.base.paths import PathLike
 from fffs.errors import UsageError, WriterError
 from fffs.granular import spec as specs
@@ -89,6 +90,8 @@ class DatasetWriter(OutputWriter):
         path = os.fsdecode(directory)
         if cut_to is not None and layout != "v3":
             raise UsageError(f"{path}: cut_to= needs layout='v3'; a data set in layout v1 is new")
+        if cut_to is not None:
+            cut_to = as_number(cut_to, "numbers of rows, such as cut_to=,")
         self._open(path, Encoder(path, spec, encoders, layout), layout, cut_to)
 
     def _open(self, path: str, encoder: Encoder, layout: str, cut_to: int | None = None) -> None:

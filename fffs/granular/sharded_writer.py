@@ -122,6 +122,7 @@ class ShardedDatasetWriter(Writing):
         """
         if self.closed:
             return
+        self._need_open()
         if self._rows == 0 and self._first == 0 and self._shard is None:
             self._open()
         self.closed = True

@@ -407,7 +407,7 @@ typedef struct {
     uint32_t mode_mask;       /* permission bits to clear */
     uint32_t timeout;         /* seconds for which the kernel may cache names and attributes */
     uint32_t max_readahead;   /* bytes */
-    uint32_t max_read;        /* bytes of the largest READ: from 4096 to 1 MiB */
+    uint32_t max_read;        /* bytes of the largest READ: from a page to 1 MiB, in pages */
     int32_t verify;           /* 0: FFFS_READ_UNVERIFIED */
 } fffs_fastpath_config;
 

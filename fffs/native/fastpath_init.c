@@ -3,6 +3,7 @@
 
 #include <linux/fuse.h>
 #include <string.h>
+#include <unistd.h>
 
 void fffs_init_note(struct fffs_init *init, const uint8_t *message, size_t length)
 {
@@ -61,7 +62,7 @@ static void edit(const fffs_fastpath_config *config, uint64_t offered, uint8_t *
     /* Without OPEN, the kernel would assume that O_TRUNC succeeded: make it send SETATTR, which can be refused. */
     out.flags &= ~(uint32_t)FUSE_ATOMIC_O_TRUNC;
     out.max_readahead = config->max_readahead;
-    out.max_pages = (uint16_t)(config->max_read / 4096);
+    out.max_pages = (uint16_t)(config->max_read / (uint32_t)sysconf(_SC_PAGESIZE)); /* 64 KiB on some machines */
     set_limits(&out);
     /* The smallest value that the kernel accepts: a buffer for its messages must have room for a WRITE of this
      * size. */

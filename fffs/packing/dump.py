@@ -125,10 +125,10 @@ def _write_in_processes(dataset: Items, parts: list[Part], verbose: bool) -> Non
 
 def _end(process: Any) -> None:
     """Join a process that was told to end. It may have had no time to restore the default of SIGTERM."""
-    process.join(PATIENCE)
-    if process.is_alive():
+    # Not is_alive(): in a program that ignores SIGCHLD, it does not notice the end, and the number may be used again.
+    if not multiprocessing.connection.wait([process.sentinel], PATIENCE):
         process.kill()
-        process.join()
+    process.join()
 
 
 def _start(context: Any, dataset: Items, parts: list[Part], verbose: bool) -> tuple[Any, Any]:
@@ -152,7 +152,8 @@ def _finish(pipe: Any, process: Any) -> None:
         what, text, pickled = pipe.recv()
     except EOFError:
         process.join()
-        why = f"killed by signal {-process.exitcode}" if process.exitcode < 0 else f"exit code {process.exitcode}"
+        code = process.exitcode  # None in a program that ignores SIGCHLD
+        why = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         raise RuntimeError(f"a process that was writing parts of the data set ended early: {why}") from None
     process.join()
     if what:

@@ -62,7 +62,7 @@ class JoinedIndex:
 
     def length(self, record: int) -> int:
         """Return a record's length in bytes. ``record`` counts from 0 and is not checked."""
-        return self.ends.item(record) - self.starts.item(record)
+        return int(self.ends.item(record) - self.starts.item(record))
 
     def resolve(self, indices: Indices) -> tuple[Int64Array, Int64Array]:
         """Return record numbers from 0, and their lengths in bytes. Raises RecordIndexError, TruncatedError."""

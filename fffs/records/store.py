@@ -348,7 +348,8 @@ class RecordStore(Shared):
 
         This queries their file systems; a remote one may not respond any more when a range is read.
         """
-        assert not self._local or self.native, "made now"
+        if self._local:
+            _ = self.native  # which is made now
 
     def read_range_into(self, record: int, start: int, dest: UInt8Array, *, wait: bool = True) -> int | None:
         """Fill ``dest`` with a range of a record; only with verified bytes, unless the policy does not check.

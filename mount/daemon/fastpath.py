@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 from contextlib import suppress
+from mmap import PAGESIZE
 from typing import Any
 
 import pyfuse3
@@ -103,7 +104,7 @@ def make_room(its: socket.socket) -> int:
             its.setsockopt(socket.SOL_SOCKET, option, 2 * LARGEST_READ)
             break
     room = its.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - _PACKET - _REPLY_HEAD
-    return max(min(room // 4096 * 4096, LARGEST_READ), 4096)
+    return max(min(room // PAGESIZE * PAGESIZE, LARGEST_READ), PAGESIZE)
 
 
 class FastPath:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from fffs.base.paths import PathLike, named
 from fffs.mount.options import MountOptions
@@ -50,4 +50,6 @@ def make_job(
     """Make a job from what a user gives: one source or several, with absolute or relative paths."""
     paths = [sources] if isinstance(sources, (str, bytes, os.PathLike)) else list(sources)
     found = tuple(os.path.abspath(named(path, "a source")) for path in paths)
+    if options.log:
+        options = replace(options, log=os.path.abspath(named(options.log, "a log file")))
     return Job(found, canonical(mountpoint), options, debug)

@@ -215,6 +215,11 @@ def is_dead(path: str) -> bool:
     return mount is not None and mount.ours and _is_end(_ask(path))
 
 
+def is_alive(path: str) -> bool:
+    """Whether the mount at this path answers."""
+    return isinstance(_ask(path), os.statvfs_result)
+
+
 def _ask(path: str) -> os.statvfs_result | OSError | None:
     """Return the answer of a mount to statvfs(2), which its daemon gives; that to stat(2) may come from a cache."""
     return within(ANSWER_SECONDS, lambda: os.statvfs(path))
