@@ -80,3 +80,17 @@ def test_each_sample_is_seen_once_per_epoch_and_a_resume_holds_across_ranks(tmp_
     together = [key for rank, rest in zip(first, second, strict=True) for key in keys(rank[1]) + keys(rest)]
     assert sorted(together) == list(range(N))
     assert keys(first[0][0]) != keys(first[0][1] + first[0][2])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_ranks_that_are_seeded_alike_draw_different_random_numbers(tmp_path: Path, workers: int) -> None:
+    dataset = Noisy(write(tmp_path / "a.ffr", N))
+
+    def noise(rank: int) -> list[Any]:
+        torch.manual_seed(5)
+        sampler = DistributedSampler(dataset, num_replicas=RANKS, rank=rank)
+        return [batch[1:] for batch in plain(DataLoader(dataset, BATCH, sampler=sampler, num_workers=workers))]
+
+    first, second = noise(0), noise(1)
+    assert noise(1) == second
+    assert all(one != other for one, other in zip(first, second, strict=True))

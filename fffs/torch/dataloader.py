@@ -40,8 +40,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     - ``state_dict()`` and ``load_state_dict()``, at any time between two batches: the resumed run gets the batches that
       the saved run would have got next, in this epoch and the following ones, with any number of workers, persistent or
       not. To make random augmentations resumable, too, the global generators of torch, numpy and Python are seeded for
-      each batch, its samples and ``collate_fn``, from the order's generator and the batch's position; after a batch is
-      loaded in this process, they are restored. (For data sets other than ``fffs.torch.Dataset``, only the order is
+      each batch, its samples and ``collate_fn``, from the order's generator, the batch's position and the rank (of the
+      sampler or of torch.distributed), so that what ``worker_init_fn`` seeds has no effect; after a batch is loaded in
+      this process, they are restored. (For data sets other than ``fffs.torch.Dataset``, only the order is
       resumed.) A state that would give other batches is refused: see ``load_state_dict``. ``set_step`` is not part of
       the state.
 

@@ -132,8 +132,11 @@ class Order:
         return self._latest() if self._latest else None
 
     def seed(self, epoch: Epoch, position: int) -> int:
-        """Return the seed for the batch at a position. It does not depend on the worker that loads the batch."""
-        digest = hashlib.blake2b(f"{self._seed} {epoch.number} {position}".encode(), digest_size=8).digest()
+        """Return the seed for the batch at a position. It depends on the rank, but not on the worker that loads the
+        batch: the ranks of a run are usually seeded alike, and would draw the same numbers for different samples.
+        """
+        told = f"{self._seed} {epoch.number} {position} {self._samplers.rank}"
+        digest = hashlib.blake2b(told.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1
 
     # ------------------------------------------------------------ states

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import distributed
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,
@@ -62,6 +63,15 @@ class Samplers:
     def batches(self) -> int | None:
         """The number of batches of an epoch, or None if the sampler has no len()."""
         return length(self.sampler)
+
+    @property
+    def rank(self) -> int:
+        """The rank that a sampler has, otherwise that of this process in torch.distributed; 0 outside of it."""
+        ranks = (getattr(one, "rank", None) for one in self._all)
+        for rank in ranks:
+            if type(rank) is int:
+                return rank
+        return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
 
     @property
     def sources(self) -> list[Source]:
