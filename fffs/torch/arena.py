@@ -198,8 +198,11 @@ class _Lease:
     def inherit(self, children: _Children) -> None:
         """Note that the processes of a fork use the region, too. Those that are gone by now are forgotten."""
         with _looking:
-            needed = self._arena() is not None
-            self.children[:] = [old for old in self.children if needed and not old.gone()] + [children] * needed
+            if self._arena() is None:
+                self.children.clear()  # the workers are gone, so nothing will overwrite the region
+                return
+            self.children[:] = [old for old in self.children if not old.gone()]
+            self.children.append(children)
 
     def give_back(self) -> bool:
         """Free the region, unless children still use it. Returns whether the lease is over."""
