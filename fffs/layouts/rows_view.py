@@ -34,7 +34,7 @@ class RowsView(View):
         super().__init__(store, 1 + rows.n + len(self._names), warnings)
         self.rows = rows
         self._digits = digits_for(rows.n)
-        self._row_folder = Attributes(DIRECTORY, UNCOUNTED, BLOCK_SIZE, rows.mtime)  # the same for each row
+        self._row_folder: Attributes = (DIRECTORY, UNCOUNTED, BLOCK_SIZE, rows.mtime, True)  # the same for each row
         self._end = (rows.n + 1) * ROW
 
     def _number(self, inode: int) -> int:
@@ -59,11 +59,11 @@ class RowsView(View):
         if inode % ROW == 0 and ROW <= inode < self._end:
             return self._row_folder
         if inode == ROOT_INODE:
-            return Attributes(DIRECTORY, 2 + self.rows.n, BLOCK_SIZE, self.rows.mtime)
+            return DIRECTORY, 2 + self.rows.n, BLOCK_SIZE, self.rows.mtime, True
         node = self.file(inode) if self._is_beside(inode) else self._node(inode)[1]
         if isinstance(node, FileContent):
-            return Attributes(FILE, 1, node.size, self.rows.mtime)
-        return Attributes(DIRECTORY, 2 + node.folders, BLOCK_SIZE, self.rows.mtime)
+            return FILE, 1, node.size, self.rows.mtime, True
+        return DIRECTORY, 2 + node.folders, BLOCK_SIZE, self.rows.mtime, True
 
     def lookup(self, inode: int, name: bytes) -> int | None:
         """As in ``View``."""

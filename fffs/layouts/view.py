@@ -12,7 +12,7 @@ import os
 import stat
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,14 +28,9 @@ CAPACITY = 64 << 20
 """The most bytes of decoded items that a view keeps. A larger item is kept alone."""
 
 
-class Attributes(NamedTuple):
-    """The fields of stat(2). mode: with the type. size: in bytes. mtime: in ns. lasts: False if they may change."""
-
-    mode: int
-    nlink: int
-    size: int
-    mtime: int
-    lasts: bool = True
+# (mode with the type, nlink, size in bytes, mtime in ns, lasts). lasts: False if they may change. A plain tuple, because
+# one is made for each entry of a listing.
+Attributes: TypeAlias = tuple[int, int, int, int, bool]
 
 
 class NodeError(OSError):
@@ -161,7 +156,7 @@ class TreeView(View):
             size = self.store.length(self._ref[node])
         elif stat.S_ISLNK(mode):
             size = self._count[node]
-        return Attributes(mode, self._nlink[node], size, self._mtime[node])
+        return mode, self._nlink[node], size, self._mtime[node], True
 
     def lookup(self, inode: int, name: bytes) -> int | None:
         """As in ``View``."""
@@ -246,7 +241,7 @@ class DecodedTreeView(TreeView):
             return found
         file = self.file(inode)
         size = max(file.size, 1) if file.problem else file.size
-        return found._replace(size=size, lasts=not file.problem)  # an unreadable source may become readable
+        return *found[:2], size, found[3], not file.problem  # an unreadable source may become readable
 
     def file(self, inode: int) -> FileContent:
         """As in ``View``."""
