@@ -28,8 +28,8 @@ CAPACITY = 64 << 20
 """The most bytes of decoded items that a view keeps. A larger item is kept alone."""
 
 
-# (mode with the type, nlink, size in bytes, mtime in ns, lasts). lasts: False if they may change. A plain tuple, because
-# one is made for each entry of a listing.
+# (mode and type, nlink, size in bytes, mtime in ns, lasts). lasts: False if they may change. A plain tuple, because
+# listings make one for each entry.
 Attributes: TypeAlias = tuple[int, int, int, int, bool]
 
 

@@ -51,7 +51,7 @@ class BatchReader:
         requests["fd"] = self._descriptors[rows]
         if policy.direct:
             requests["align"], requests["direct_fd"] = self._aligns[rows], self._direct[rows]
-        else:
+        elif policy.around:
             requests["around"] = policy.around
         if policy.check and self._any_check:
             requests["check"] = self._checks[rows]

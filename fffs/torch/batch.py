@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import threading
@@ -203,7 +202,7 @@ def _into(parcel: Parcel) -> dict[Any, Callable[..., Any]]:
 
 
 class _Level(threading.local):
-    """The innermost ``restored_generators`` block of a thread: the states to restore, or an empty list."""
+    """The innermost ``RestoredGenerators`` block of a thread: the states to restore, or an empty list."""
 
     saved: list[Any] | None = None
 
@@ -211,25 +210,25 @@ class _Level(threading.local):
 _level = _Level()
 
 
-@contextlib.contextmanager
-def restored_generators() -> Iterator[None]:
-    """Restore the global generators at the end of the block if ``seed_generators`` was called in it."""
-    saved: list[Any] = []
-    outer, _level.saved = _level.saved, saved
-    try:
-        yield
-    finally:
-        _level.saved = outer
-        if saved:
-            random.setstate(saved[0])
-            np.random.set_state(saved[1])
-            torch.set_rng_state(saved[2])
+class RestoredGenerators:
+    """A block that restores the global generators at its end if ``seed_generators`` was called in it."""
+
+    def __enter__(self) -> None:
+        self._saved: list[Any] = []
+        self._outer, _level.saved = _level.saved, self._saved
+
+    def __exit__(self, *_: object) -> None:
+        _level.saved = self._outer
+        if self._saved:
+            random.setstate(self._saved[0])
+            np.random.set_state(self._saved[1])
+            torch.set_rng_state(self._saved[2])
 
 
 def seed_generators(seed: int) -> None:
     """Seed torch's, numpy's and Python's global generators for a batch: its samples, and the function that collates.
 
-    Outside of workers, call this in a ``restored_generators`` block.
+    Outside of workers, call this in a ``RestoredGenerators`` block.
     """
     saved = _level.saved
     if saved is not None and not saved:

@@ -15,7 +15,7 @@ from torch.utils.data import default_convert
 from fffs.errors import UsageError
 from fffs.torch.ahead import Announced, has_fixed_order
 from fffs.torch.arena import Arena, settle
-from fffs.torch.batch import Batch, Collate, restored_generators
+from fffs.torch.batch import Batch, Collate, RestoredGenerators
 from fffs.torch.dataset import Dataset
 from fffs.torch.epoch import Epoch
 from fffs.torch.fingerprint import fingerprint
@@ -247,7 +247,7 @@ class _Batches:
         settle()
         epoch = self.draw()
         try:
-            with restored_generators():
+            with RestoredGenerators():
                 batch = next(self._iterator)
         except StopIteration:
             epoch.done = True

@@ -95,7 +95,8 @@ class Order:
         if draws or not torch_draws:
             return self._of_loader
         other = torch.Generator(torch.empty(()).device)  # the device of torch's draw
-        other.manual_seed(self.seed(self._resumed.epoch if self._resumed else Epoch(self.epoch.number + 1), -1))
+        epoch = self._resumed.epoch if self._resumed else Epoch(self.epoch.number + 1)
+        other.manual_seed(self.seed(epoch, -1, self.rank))
         return other
 
     def begin(self) -> tuple[Epoch, Iterator[Any]]:
@@ -131,11 +132,16 @@ class Order:
         """The ``Draws`` of the last iterator, or None if that was deleted."""
         return self._latest() if self._latest else None
 
-    def seed(self, epoch: Epoch, position: int) -> int:
-        """Return the seed for the batch at a position. It depends on the rank, but not on the worker that loads the
-        batch: the ranks of a run are usually seeded alike, and would draw the same numbers for different samples.
+    @property
+    def rank(self) -> int:
+        """The rank that seeds depend on: the ranks of a run are usually seeded alike, and would otherwise draw the same
+        numbers for different samples.
         """
-        told = f"{self._seed} {epoch.number} {position} {self._samplers.rank}"
+        return self._samplers.rank
+
+    def seed(self, epoch: Epoch, position: int, rank: int) -> int:
+        """Return the seed for the batch at a position. It does not depend on the worker that loads the batch."""
+        told = f"{self._seed} {epoch.number} {position} {rank}"
         digest = hashlib.blake2b(told.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1
 
@@ -219,7 +225,7 @@ class Draws:
         self._order = order
         self._epoch: Epoch | None = None
         self._rest: Iterator[Any] = iter(())
-        self._position = 0
+        self._position = self._rank = 0
 
     @property
     def position(self) -> int:
@@ -230,7 +236,7 @@ class Draws:
         """Draw the order, if that was not done yet."""
         if self._epoch is None:
             self._epoch, self._rest = self._order.begin()
-            self._position = self._epoch.position
+            self._position, self._rank = self._epoch.position, self._order.rank
             if self._order.look_ahead:
                 self._rest = self._order.look_ahead(self._rest, len(self._order.sampler) - self._position)
         return self._epoch
@@ -241,7 +247,7 @@ class Draws:
     def __next__(self) -> Any:
         epoch = self.draw()
         indices = next(self._rest)
-        seed = self._order.seed(epoch, self._position)
+        seed = self._order.seed(epoch, self._position, self._rank)
         self._position += 1
         if self._order.kind is Kind.PLAIN:
             return own(indices)

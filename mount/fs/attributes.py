@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import stat
 
@@ -121,13 +122,11 @@ def daemon_identity() -> bytes:
 
 def in_lines(paths: list[bytes]) -> bytes:
     """Join paths with newlines, as many as fit into an extended attribute."""
-    room = LARGEST - sum(len(path) + 1 for path in paths)
-    if room >= -1:
-        return b"\n".join(paths)
-    kept, room = 0, LARGEST - len(b"and %d more" % len(paths))
-    while len(paths[kept]) < room:
-        room -= len(paths[kept]) + 1
-        kept += 1
+    joined = b"\n".join(paths)
+    if len(joined) <= LARGEST:
+        return joined
+    room = LARGEST - len(b"and %d more" % len(paths))
+    kept = sum(end <= room for end in itertools.accumulate(len(path) + 1 for path in paths))
     return b"\n".join([*paths[:kept], b"and %d more" % (len(paths) - kept)])
 
 

@@ -94,8 +94,6 @@ class Operations(pyfuse3.Operations):
             self._fail(inode, file.record, RecordError(file.problem))
         return file
 
-    # ------------------------------------------------------------ names
-
     @answered
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """Return the attributes of a name in a folder."""
@@ -128,8 +126,6 @@ class Operations(pyfuse3.Operations):
             if not reply(token, name, entry, position):
                 return
 
-    # ------------------------------------------------------------ attributes
-
     @answered
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """Return what stat(2) shows."""
@@ -153,15 +149,6 @@ class Operations(pyfuse3.Operations):
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         """Return what statfs(2) shows."""
         return self._presenter.file_system()
-
-    @answered
-    async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
-        """Not called: with ``default_permissions`` the kernel decides by the modes."""
-        if mode & os.W_OK:
-            raise pyfuse3.FUSEError(errno.EROFS)
-        return True
-
-    # ------------------------------------------------------------ reading
 
     @answered
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
