@@ -34,8 +34,10 @@ def mount(
         sources: a packed folder or record file, a folder of parts, or several of these.
         mountpoint: the folder to mount on. A missing folder is created, and removed when the daemon ends.
         options: see ``MountOptions``.
-        foreground: serve in this process, and return when it is unmounted. Possible in the main thread only, and once
-            per process. Otherwise a daemon serves, and this returns when the mount answers.
+        foreground: make this process the daemon, and return when it is unmounted. It gets a daemon's log, signal
+            handlers and hooks for exceptions and warnings, and keeps them, so this is for programs that only mount;
+            others use ``mounted``. Possible in the main thread only, and once per process. Otherwise a daemon is
+            started, and this returns when the mount answers.
         debug: log every request.
 
     Raises:
