@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import copy
+import errno
 import gc
 import multiprocessing
 import os
@@ -232,6 +234,65 @@ def test_a_child_that_ends_gives_nothing_back(own: arena.Arena) -> None:
     assert (tensor.tolist(), other.tolist()) == ([1], [2])
 
 
+def test_a_child_that_cannot_be_watched_keeps_its_batches(own: arena.Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No descriptor is left when a process is forked."""
+
+    def refuse() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    tensor = send(own, 11)
+    with monkeypatch.context() as patched:
+        patched.setattr(arena, "pipe", refuse)
+        if (child := os.fork()) == 0:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    del tensor
+    arena.settle()
+    assert send(own, 12, 13).tolist() == [12, 13]  # in the second region, which is free again
+    assert [send(own, k).tolist() for k in (14, 15)] == [[14], [15]]
+    arena.settle()
+    assert own._busy[:2] == b"\1\0"
+
+
+class Separate(collections.UserDict[str, torch.Tensor]):
+    """A mapping that pickles each of its values on its own."""
+
+    def __reduce__(self) -> Any:
+        return _together, ([(key, bytes(ForkingPickler.dumps(value))) for key, value in self.data.items()],)
+
+
+def _together(items: list[tuple[str, bytes]]) -> Separate:
+    return Separate({key: pickle.loads(value) for key, value in items})
+
+
+def test_parts_of_a_batch_that_are_pickled_separately_do_not_change(own: arena.Arena) -> None:
+    parcel = own.take(0)
+    assert parcel is not None
+    parts = {}
+    for k, name in enumerate("abc"):
+        place, parts[name] = parcel.new(torch.int32, (2,))
+        place.fill_(k)
+    batch = pickle.loads(ForkingPickler.dumps(Separate(parts)))
+    del batch["a"]
+    assert [send(own, k, k) for k in (7, 8)] == [None, None]  # further batches do not use the arena
+    assert [batch[name].tolist() for name in "bc"] == [[1, 1], [2, 2]]
+    assert own._busy[:2] == b"\0\0"
+
+
+def test_mappings_that_pickle_their_values_separately_arrive_as_they_were(path: Path) -> None:
+    class Mappings(Dataset):
+        def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+            return [Separate({name: torch.full((64,), k) for name in "xy"}) for k in indices]
+
+    kept = []
+    for batch in DataLoader(Mappings(path), 2, num_workers=1):
+        assert type(batch) is Separate
+        del batch["x"]
+        time.sleep(0.003)  # the worker writes further batches meanwhile
+        kept.append(batch["y"])
+    assert [tensor[:, 0].tolist() for tensor in kept] == [[k, k + 1] for k in range(0, N, 2)]
+
+
 def test_nothing_is_left_open_or_in_dev_shm(path: Path) -> None:
     ours = {os.getpid()}
 
@@ -332,6 +393,46 @@ def test_containers_that_look_at_their_items_see_tensors(path: Path) -> None:
         assert type(checked) is Checked and type(mapping) is CheckedDict
         assert checked.numbers.tolist() == mapping["n"].tolist() == [[k] for k in range(4 * k, 4 * k + 4)]
         assert type(checked.numbers) is type(mapping["n"]) is torch.Tensor
+
+
+class Named(collections.namedtuple("_Named", "numbers text")):
+    """A named tuple with attributes."""
+
+
+def attributes(batch: list[Any]) -> Any:
+    named = Named(torch.ones(2), "text")
+    named.path = "a.jpg"  # type: ignore[attr-defined]
+    return named
+
+
+def cycle(batch: list[Any]) -> Any:
+    values: list[Any] = [torch.arange(3.0)]
+    values.append(values)
+    return values
+
+
+def expanded(batch: list[Any]) -> Any:
+    return {"keys": torch.tensor([k for k, _ in batch]), "mask": torch.ones(1, 64, 64).expand(1 << 24, 64, 64)}
+
+
+def test_named_tuples_keep_their_attributes(path: Path) -> None:
+    for named in DataLoader(Tagged(path), 20, num_workers=1, collate_fn=attributes):
+        assert (type(named), named.path, named.numbers.tolist()) == (Named, "a.jpg", [1, 1])
+
+
+def test_lists_within_themselves_arrive(path: Path) -> None:
+    batches = iter(DataLoader(Tagged(path), 4, num_workers=1, collate_fn=cycle))
+    for values in batches:
+        assert values[1] is values
+        assert values[0].tolist() == [0, 1, 2]
+    assert b"\1" not in batches._iterator.arena._busy[:]
+
+
+def test_an_expanded_tensor_takes_no_more_memory_than_it_has(path: Path) -> None:
+    (first, *_) = DataLoader(Tagged(path), 20, num_workers=1, collate_fn=expanded)
+    assert first["mask"].untyped_storage().nbytes() == 64 * 64 * 4
+    assert first["mask"].shape == (1 << 24, 64, 64)
+    assert first["keys"].tolist() == list(range(20))
 
 
 class Changed:

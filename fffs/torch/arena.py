@@ -46,6 +46,7 @@ class Arena:
         self._key = secrets.token_hex(8)
         self._fd = memory_file("fffs-arena")
         self._maps: dict[int, mmap.mmap] = {}
+        self._usable = True
         os.ftruncate(self._fd, header + workers * regions * SPAN)
         self._busy = mmap.mmap(self._fd, header)  # a byte per region: 0 if it is free
         _arenas[self._key] = self
@@ -60,7 +61,7 @@ class Arena:
     def take(self, worker: int) -> Parcel | None:
         """In a worker, return a parcel in a free region, or None if all regions are in use."""
         first = worker * self._regions
-        region = self._busy.find(b"\0", first, first + self._regions)
+        region = self._busy.find(b"\0", first, first + self._regions) if self._usable else -1
         if region < 0:
             return None
         self._busy[region] = 1
@@ -69,6 +70,10 @@ class Arena:
     def give_back(self, region: int) -> None:
         """Mark a region as free."""
         self._busy[region] = 0
+
+    def give_up(self) -> None:
+        """In a worker, take no region any more."""
+        self._usable = False
 
     def memory(self, region: int, size: int) -> npt.NDArray[np.uint8]:
         """Return a new array with at least the first ``size`` bytes of a region."""
@@ -83,7 +88,7 @@ def _attach(fd: Any, key: str, regions: int, header: int) -> Arena:
     """Open the parent's arena in a worker that was not forked."""
     arena = Arena.__new__(Arena)
     arena._fd, arena._key, arena._regions, arena._header = fd.detach(), key, regions, header
-    arena._maps, arena._busy = {}, mmap.mmap(arena._fd, header)
+    arena._maps, arena._busy, arena._usable = {}, mmap.mmap(arena._fd, header), True
     return arena
 
 
@@ -93,6 +98,7 @@ class Parcel:
     def __init__(self, arena: Arena, region: int) -> None:
         self._arena, self._region = arena, region
         self.size = 0
+        self._pickled = False
 
     def room(self, size: int) -> tuple[npt.NDArray[np.uint8], int]:
         """Allocate uint8[size] for a tensor. Returns it and its offset. Raises MemoryError beyond 64 GiB per batch."""
@@ -121,6 +127,12 @@ class Parcel:
         self._arena.give_back(self._region)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._pickled:
+            # An object of the batch pickles its parts separately, and one lease would end before another. Whether the
+            # first pickle arrives is unknown, so its region may stay in use. Further batches are sent in torch's way.
+            self._arena.give_up()
+            return _itself, (self._arena.memory(self._region, self.size)[: self.size].copy(),)
+        self._pickled = True
         return _lease, (self._arena._key, self._region, self.size)
 
 
@@ -165,8 +177,8 @@ def _tensor(lease: npt.NDArray[np.uint8], start: int, dtype: torch.dtype, shape:
     return torch.frombuffer(lease, dtype=dtype, count=count, offset=start).view(shape)
 
 
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _lease(key: str, region: int, size: int) -> npt.NDArray[np.uint8]:
@@ -217,12 +229,24 @@ class _Lease:
 
 
 class _Children:
-    """The processes of one fork and their descendants. They are gone when the writing end of the pipe is closed."""
+    """The processes of one fork and their descendants. They are gone when the writing end of the pipe is closed. If no
+    pipe can be made, they count as never gone.
+    """
 
     def __init__(self) -> None:
-        self._read, self.write = pipe()
+        self._read, self._write = -1, -1
+        with contextlib.suppress(OSError):
+            self._read, self._write = pipe()
+        self._unknown = self._read < 0
+
+    def forked(self) -> None:
+        """Close the writing end in the parent."""
+        if self._write >= 0:
+            os.close(self._write)
 
     def gone(self) -> bool:
+        if self._unknown:
+            return False
         with _looking:
             if self._read >= 0:
                 os.set_blocking(self._read, False)
@@ -267,7 +291,7 @@ def _after_fork_in_parent() -> None:
 def _end_fork() -> None:
     children = _forking.pop(threading.get_ident(), None)
     if children is not None:
-        os.close(children.write)
+        children.forked()
 
 
 def _after_fork_in_child() -> None:

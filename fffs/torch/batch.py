@@ -113,7 +113,7 @@ class Collate:
             return _join(batch, parcel)
         if self.users is not None:
             result = self.users(batch)
-            return result if parcel is None else _move(result, parcel)
+            return result if parcel is None else _move_all(result, parcel)
         if parcel is None:
             return default_collate(batch)
         return collate_with(batch, collate_fn_map=_into(parcel))
@@ -154,21 +154,29 @@ def _can_move(tensor: Any) -> bool:
 
 
 def _copy(tensor: Any, parcel: Parcel) -> Any:
-    if not _can_move(tensor):
+    if not _can_move(tensor) or tensor.nbytes > tensor.untyped_storage().nbytes():  # an expanded tensor
         return tensor
     place, sent = parcel.new(tensor.dtype, tuple(tensor.shape))
     place.copy_(tensor)
     return sent
 
 
-def _move(value: Any, parcel: Parcel) -> Any:
+def _move_all(value: Any, parcel: Parcel) -> Any:
     """Move the tensors in plain containers to a parcel. torch sends all others in its own way."""
+    try:
+        return _move(value, parcel)
+    except RecursionError:  # a list within itself
+        parcel.size = 0  # what was moved is not sent
+        return value
+
+
+def _move(value: Any, parcel: Parcel) -> Any:
     kind = type(value)
     if kind is dict:
         return {key: _move(item, parcel) for key, item in value.items()}
     if kind in (list, tuple):
         return kind(_move(item, parcel) for item in value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
+    if isinstance(value, tuple) and hasattr(value, "_fields") and not getattr(value, "__dict__", None):
         return kind(*(_move(item, parcel) for item in value))
     return _copy(value, parcel)
 
