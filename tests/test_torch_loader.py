@@ -113,6 +113,67 @@ def test_without_batches_samples_come_one_by_one(path: Path, style: Callable[[Pa
     assert [[k for k, _ in batch] for batch in found] == list(lists)
 
 
+def _mark(_worker: int) -> None:
+    info = torch.utils.data.get_worker_info()
+    assert info is not None
+    info.dataset.mark = "marked"  # type: ignore[attr-defined]
+
+
+class Marked(Tagged):
+    mark = ""
+
+    def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+        return [(k, self.mark) for k in indices]
+
+
+def test_without_batches_the_data_set_of_a_loader_and_its_workers_is_the_users(path: Path) -> None:
+    """Frameworks index it and make other loaders of it."""
+    dataset = Marked(path)
+    loader = DataLoader(dataset, batch_size=None, num_workers=1, worker_init_fn=_mark)
+    assert loader.dataset is dataset
+    assert plain(loader) == [[k, "marked"] for k in range(N)]
+    stock = StockLoader(dataset, batch_size=None)
+    assert (len(loader), loader.batch_size, loader.batch_sampler) == (len(stock), None, None)
+    assert type(loader.sampler) is type(stock.sampler)
+    other = DataLoader(loader.dataset, batch_size=None, sampler=[7, 5], collate_fn=loader.collate_fn)
+    assert plain(other) == [[7, ""], [5, ""]]
+
+
+class Items(Tagged):
+    """It gives another form of samples in batches."""
+
+    def __getitems__(self, indices: Any) -> Any:
+        return [list(sample) for sample in super().__getitems__(indices)]
+
+
+def test_without_batches_getitems_of_a_user_is_not_called(path: Path) -> None:
+    ours, stock = (kind(Items(path), batch_size=None, sampler=[3, 1]) for kind in (DataLoader, StockLoader))
+    assert plain(ours) == plain(stock) == plain(DataLoader(Tagged(path), batch_size=None, sampler=[3, 1]))
+
+
+class Keys:
+    """A collate function without attributes, and one that is a method."""
+
+    __slots__ = ()
+
+    def __call__(self, batch: list[Any]) -> Any:
+        return torch.tensor([len(record) for record in batch])
+
+    def method(self, batch: list[Any]) -> Any:
+        return self(batch)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("collate", [Keys(), Keys().method, lambda batch: Keys()(batch)])
+def test_a_collate_fn_may_be_set_later(path: Path, workers: int, collate: Any) -> None:
+    loader = DataLoader(Dataset(path), 25, num_workers=workers)
+    before, expected = iter(loader), plain(loader)
+    first = plain([next(before)])
+    loader.collate_fn = collate
+    assert plain(loader) == [[64] * 25] * 2
+    assert first + plain(before) == expected  # the iterator that was there has the old one
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_other_data_sets_are_loaded_as_torch_does(workers: int) -> None:
     for arguments in ({"batch_size": 4}, {"batch_size": None}, {"batch_size": 5, "collate_fn": sorted}):
@@ -132,8 +193,6 @@ def test_streams_are_loaded_as_torch_does(workers: int) -> None:
     assert plain(loader) == plain(StockLoader(Stream(), 4, num_workers=workers))
     with pytest.raises(ValueError, match="iterable"):
         loader.set_step(1)
-    with pytest.raises(ValueError, match="iterable"):
-        loader.state_dict()
 
 
 @pytest.mark.parametrize("kind", [DataLoader, StockLoader])

@@ -105,6 +105,65 @@ def test_a_batch_that_failed_is_not_given_twice(path: Path, workers: int) -> Non
     assert plain(resumed) == plain(batches) != []
 
 
+class TwoArgumentsError(Exception):
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(one, other)
+
+
+class MessageError(Exception):
+    message = "what failed"
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+    def __str__(self) -> str:
+        return "failed"
+
+
+ERRORS = {"key": KeyError(3), "two": TwoArgumentsError("a", "b"), "message": MessageError("a"), "os": OSError(5, "no")}
+
+
+class Faulty(Tagged):
+    """The second batch fails with one of the errors."""
+
+    def __init__(self, path: Path, error: str) -> None:
+        super().__init__(path)
+        self.error = error
+
+    def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+        if 5 in indices:
+            raise ERRORS[self.error]
+        return super().process(indices, data)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_batch_that_failed_in_a_worker_is_over_whatever_the_error(path: Path, error: str) -> None:
+    loader = DataLoader(Faulty(path, error), 4, num_workers=1)
+    batches, _ = begun(loader, 1)
+    with pytest.raises(Exception, match=r"failed|Caught"):
+        next(batches)
+    assert loader.state_dict()["position"] == 2
+    assert plain(batches)[0][0] == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError(104, "reset"), RuntimeError("DataLoader worker (pid 3) is killed"), EOFError()]
+)
+def test_a_batch_that_did_not_arrive_is_not_over(path: Path, error: Exception) -> None:
+    """Torch's iterator may fail in any way when a worker is killed."""
+
+    class Broken:
+        def __next__(self) -> Any:
+            raise error
+
+    loader = DataLoader(Tagged(path), 4, num_workers=1)
+    batches, before = begun(loader, 2)
+    batches._iterator = Broken()
+    with pytest.raises(type(error)):
+        next(batches)
+    assert loader.state_dict()["position"] == before["position"] == 2
+
+
 def test_persistent_workers_resume_and_are_resumed(path: Path) -> None:
     def make(**arguments: Any) -> DataLoader:
         return DataLoader(Noisy(path), 4, shuffle=True, persistent_workers=True, **arguments)

@@ -11,6 +11,7 @@ import torch
 from inside import STATE_PARTS as PARTS
 from inside import STATE_VERSION as VERSION
 from torch.utils.data import (
+    IterableDataset,
     RandomSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
@@ -49,7 +50,6 @@ SETTINGS: list[tuple[str, Any, Any]] = [
     ("indices", *({"sampler": lambda r=r: WeightedRandomSampler([1.0, 2.0, r], 20)} for r in (1.0, 3.0))),
     ("data_source", *({"sampler": lambda n=n: RandomSampler(range(n), num_samples=40)} for n in (N, N - 1))),
     ("dataset", *({"sampler": lambda n=n: DistributedSampler(range(n), 2, 0)} for n in (N, N + 1))),  # 27 indices
-    ("rank", {"sampler": distributed()}, {"sampler": distributed(rank=1)}),
     ("num_replicas", {"sampler": distributed()}, {"sampler": distributed(num_replicas=3)}),
     ("seed", {"sampler": distributed()}, {"sampler": distributed(seed=1)}),
     ("shuffle", {"sampler": distributed()}, {"sampler": distributed(shuffle=False)}),
@@ -159,7 +159,26 @@ def test_a_state_of_another_loader_is_refused(path: Path) -> None:
         DataLoader(Tagged(path), 4).load_state_dict({**state, "version": 1})
 
 
-def test_batches_in_any_order_cannot_be_resumed(path: Path) -> None:
-    loader = DataLoader(Tagged(path), 4, num_workers=1, in_order=False)
-    with pytest.raises(ValueError, match="in_order"):
-        loader.state_dict()
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(10))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_loader_that_cannot_be_resumed_says_so_when_its_state_is_loaded(path: Path, stream: bool) -> None:
+    """Programs save the state of every loader that has one."""
+    why = "iterable" if stream else "in_order"
+    others: Any = {} if stream else {"num_workers": 1, "in_order": False}
+    loader = DataLoader(Stream() if stream else Tagged(path), 4, **others)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    del batches
+    with pytest.warns(UserWarning, match=f"begins anew.*{why}") as caught:
+        loader.load_state_dict(state)
+    assert caught[0].filename == __file__
+    assert plain(loader)[0] == ([0, 1, 2, 3] if stream else plain(DataLoader(Tagged(path), 4))[0])
+    with pytest.raises(UsageError, match=why):
+        loader.load_state_dict(DataLoader(Tagged(path), 4).state_dict())
+    with pytest.raises(UsageError, match=why):
+        loader.set_step(1)

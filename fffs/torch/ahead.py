@@ -8,29 +8,23 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import (
-    BatchSampler,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
-from torch.utils.data.distributed import DistributedSampler
+from torch.utils.data import BatchSampler, RandomSampler
 
 from fffs.torch.dataset import Dataset
-
-# Samplers whose order does not depend on when they are asked for a batch. Others may share a generator with code that
-# runs in between, or choose indices by the results of the previous batch.
-KNOWN = (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
+from fffs.torch.samplers import KNOWN, LISTS
 
 
 def has_fixed_order(sampler: Any) -> bool:
-    """Return whether a sampler, of batches or indices, is known to give the same if it is asked for a batch early."""
+    """Return whether a sampler, of batches or indices, is known to give the same if it is asked for a batch early.
+
+    Others may share a generator with code that runs in between, choose indices by the results of the previous batch, or
+    be lists that are changed.
+    """
     while type(sampler) is BatchSampler:
         sampler = sampler.sampler
     if type(sampler) is RandomSampler:
         return not sampler.replacement and sampler.num_samples == len(sampler.data_source)
-    return type(sampler) in KNOWN
+    return type(sampler) in KNOWN and type(sampler) not in LISTS
 
 
 class Announced:

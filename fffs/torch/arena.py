@@ -46,7 +46,7 @@ class Arena:
         self._key = secrets.token_hex(8)
         self._fd = memory_file("fffs-arena")
         self._maps: dict[int, mmap.mmap] = {}
-        self._usable = True
+        self.usable = True  # whether a worker may take more regions
         os.ftruncate(self._fd, header + workers * regions * SPAN)
         self._busy = mmap.mmap(self._fd, header)  # a byte per region: 0 if it is free
         _arenas[self._key] = self
@@ -61,7 +61,7 @@ class Arena:
     def take(self, worker: int) -> Parcel | None:
         """In a worker, return a parcel in a free region, or None if all regions are in use."""
         first = worker * self._regions
-        region = self._busy.find(b"\0", first, first + self._regions) if self._usable else -1
+        region = self._busy.find(b"\0", first, first + self._regions) if self.usable else -1
         if region < 0:
             return None
         self._busy[region] = 1
@@ -70,10 +70,6 @@ class Arena:
     def give_back(self, region: int) -> None:
         """Mark a region as free."""
         self._busy[region] = 0
-
-    def give_up(self) -> None:
-        """In a worker, take no region any more."""
-        self._usable = False
 
     def memory(self, region: int, size: int) -> npt.NDArray[np.uint8]:
         """Return a new array with at least the first ``size`` bytes of a region."""
@@ -88,7 +84,7 @@ def _attach(fd: Any, key: str, regions: int, header: int) -> Arena:
     """Open the parent's arena in a worker that was not forked."""
     arena = Arena.__new__(Arena)
     arena._fd, arena._key, arena._regions, arena._header = fd.detach(), key, regions, header
-    arena._maps, arena._busy, arena._usable = {}, mmap.mmap(arena._fd, header), True
+    arena._maps, arena._busy, arena.usable = {}, mmap.mmap(arena._fd, header), True
     return arena
 
 
@@ -130,7 +126,7 @@ class Parcel:
         if self._pickled:
             # An object of the batch pickles its parts separately, and one lease would end before another. Whether the
             # first pickle arrives is unknown, so its region may stay in use. Further batches are sent in torch's way.
-            self._arena.give_up()
+            self._arena.usable = False
             return _itself, (self._arena.memory(self._region, self.size)[: self.size].copy(),)
         self._pickled = True
         return _lease, (self._arena._key, self._region, self.size)
@@ -234,10 +230,9 @@ class _Children:
     """
 
     def __init__(self) -> None:
-        self._read, self._write = -1, -1
+        self._read = self._write = -1
         with contextlib.suppress(OSError):
             self._read, self._write = pipe()
-        self._unknown = self._read < 0
 
     def forked(self) -> None:
         """Close the writing end in the parent."""
@@ -245,7 +240,7 @@ class _Children:
             os.close(self._write)
 
     def gone(self) -> bool:
-        if self._unknown:
+        if self._write < 0:
             return False
         with _looking:
             if self._read >= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -15,13 +16,16 @@ from torch.utils.data import default_convert
 from fffs.errors import UsageError
 from fffs.torch.ahead import Announced, has_fixed_order
 from fffs.torch.arena import Arena, settle
-from fffs.torch.batch import Batch, Collate, RestoredGenerators
+from fffs.torch.batch import Collate, RestoredGenerators
 from fffs.torch.dataset import Dataset
 from fffs.torch.epoch import Epoch
 from fffs.torch.fingerprint import fingerprint
 from fffs.torch.order import Kind, Order
 from fffs.torch.samplers import length
+from fffs.torch.state import begins_anew, why_no_state
 
+# The text of an error from a sample or a batch that could not be pinned, as torch's ExceptionWrapper makes it.
+FAILED = re.compile(r"Caught \w+ in (DataLoader worker process \d|pin memory thread)")
 SPARE = 6  # batches of a worker that the training loop may hold at once, in addition to prefetched ones
 
 
@@ -40,11 +44,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     - ``state_dict()`` and ``load_state_dict()``, at any time between two batches: the resumed run gets the batches that
       the saved run would have got next, in this epoch and the following ones, with any number of workers, persistent or
       not. To make random augmentations resumable, too, the global generators of torch, numpy and Python are seeded for
-      each batch, its samples and ``collate_fn``, from the order's generator, the batch's position and the rank (of the
-      sampler or of torch.distributed), so that what ``worker_init_fn`` seeds has no effect; after a batch is loaded in
-      this process, they are restored. (For data sets other than ``fffs.torch.Dataset``, only the order is
-      resumed.) A state that would give other batches is refused: see ``load_state_dict``. ``set_step`` is not part of
-      the state.
+      each batch, its samples and ``collate_fn``, from the order's generator, the batch's position and its indices, so
+      that what ``worker_init_fn`` seeds has no effect; after a batch is loaded in this process, they are restored. (For
+      data sets other than ``fffs.torch.Dataset``, only the order is resumed.) A state that would give other batches is
+      refused: see ``load_state_dict``. ``set_step`` is not part of the state.
 
     With ``batch_size=None`` a data set gives one sample for each index of the sampler, or a list of samples for a list.
     Not thread-safe. A child of fork must not continue its parent's iterator.
@@ -74,10 +77,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Arguments are those of torch; ``others`` those of newer releases. skippable=False: forbid ``set_step``."""
         self._order: Order | None = None
         self.skippable = skippable
-        ours = isinstance(dataset, Dataset)
-        users_dataset = dataset
-        if batch_size is None and batch_sampler is None:
-            dataset, collate_fn = _OneByOne(dataset) if ours else dataset, collate_fn or default_convert
+        self._ours = False
+        one_by_one = batch_size is None and batch_sampler is None
+        if one_by_one:
+            collate_fn = collate_fn or default_convert
         if not isinstance(collate_fn, Collate):
             collate_fn = Collate(collate_fn)
         super().__init__(
@@ -99,17 +102,34 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             **others,
         )
         if not isinstance(dataset, torch.utils.data.IterableDataset):
-            kind = Kind.PLAIN if not ours else Kind.SEEDED if collate_fn.users else Kind.JOINED
-            order = super()._index_sampler
-            announces = ours and num_workers == 0 and has_fixed_order(order)
-            look_ahead = partial(Announced, dataset=users_dataset) if announces else None
-            fits = _Fits(users_dataset, batch_size, drop_last)
-            self._order = Order(order, self.generator, kind, fits, look_ahead, persistent_workers)
+            # Without batches, torch does not call __getitems__, so that of a user need not accept a single sample.
+            own = isinstance(dataset, Dataset) and type(dataset).__getitems__ is not Dataset.__getitems__
+            self._ours = isinstance(dataset, Dataset) and not (one_by_one and own)
+            order = self.sampler if self.batch_sampler is None else self.batch_sampler
+            announces = self._ours and num_workers == 0 and has_fixed_order(order)
+            look_ahead = partial(Announced, dataset=dataset) if announces else None
+            fits = _Fits(dataset, batch_size, drop_last)
+            self._order = Order(order, self.generator, fits, look_ahead, persistent_workers)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "collate_fn" and not isinstance(value, Collate):
+            value = Collate(value)
+        super().__setattr__(name, value)
 
     @property
     def _index_sampler(self) -> Any:
         # torch's iterators take indices from this.
         return super()._index_sampler if self._order is None else self._order
+
+    @property
+    def _auto_collation(self) -> bool:
+        # torch's iterators then call the data set's __getitems__, also for a single sample.
+        return super()._auto_collation or self._ours
+
+    @property
+    def _kind(self) -> Kind:
+        collate: Any = self.collate_fn
+        return Kind.PLAIN if not self._ours else Kind.SEEDED if collate.users else Kind.JOINED
 
     def __iter__(self) -> Any:
         order = self._order
@@ -136,6 +156,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _make_iterator(self) -> Any:
         """Make torch's iterator, with an arena if it starts workers."""
+        if self._order is not None and not self._has_workers:
+            self._order.kind = self._kind
         if self.num_workers == 0 or self._has_workers:
             return super().__iter__()
         collate: Any = self.collate_fn
@@ -150,11 +172,18 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     # ------------------------------------------------------------ where to begin
 
-    def _skippable(self) -> Order:
+    @property
+    def _why_not_skippable(self) -> str | None:
         if self._order is None:
-            raise UsageError("an iterable data set has no order: its batches cannot be skipped or resumed")
+            return "an iterable data set has no order: its batches cannot be skipped or resumed"
         if getattr(self, "in_order", True) is not True:
-            raise UsageError("with in_order=False, the order of batches is not known; omit in_order")
+            return "with in_order=False, the order of batches is not known; omit in_order"
+        return None
+
+    def _skippable(self) -> Order:
+        if why := self._why_not_skippable:
+            raise UsageError(why)
+        assert self._order is not None
         return self._order
 
     def set_step(self, step: int) -> None:
@@ -170,12 +199,16 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         order.step = step
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for ``load_state_dict``, to be saved with the model. Each rank has its own state.
+        """Return the state for ``load_state_dict``, to be saved with the model. Each rank has its own state; with
+        torch's DistributedSampler, that of any rank serves all of them.
 
         Besides the position, it has the state of the generator that the order came from. If this is torch's global
         generator (``shuffle=True`` without ``generator``), loading restores that generator to its current state.
+
+        The state of an iterable data set, or with ``in_order=False``, says only why it cannot be resumed.
         """
-        return self._skippable().state_dict()
+        why = self._why_not_skippable
+        return why_no_state(why) if why else self._skippable().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue, with the next iterator, where another loader of the same data set and batch size was.
@@ -194,10 +227,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             order than in the saved run. If this raises, nothing has changed.
 
         Warns:
-            UserWarning: between two epochs, the order of the next one may depend on something that is not in the state.
+            UserWarning: between two epochs, the order of the next one may depend on something that is not in the state;
+            or the state says only why its loader cannot be resumed, and has no effect.
 
         """
-        self._skippable().load_state_dict(state)
+        if not begins_anew(state):
+            self._skippable().load_state_dict(state)
 
 
 class _Fits:
@@ -209,20 +244,6 @@ class _Fits:
     def __call__(self) -> dict[str, Any]:
         samples = length(self._dataset)  # None for a data set without len(); its sampler may have one
         return {"samples": samples, **self._settings, **fingerprint(self._dataset)}
-
-
-class _OneByOne(torch.utils.data.Dataset[Any]):
-    """A data set for a loader with ``batch_size=None``, which asks for single indices or for lists."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, batch: Batch) -> Any:
-        samples = self.dataset.__getitems__(batch)
-        return samples[0] if batch.single else samples
 
 
 class _Batches:
@@ -270,5 +291,5 @@ class _Batches:
         if not self._workers:
             # This includes a batch that an interrupt lost: torch's iterator does not return it again.
             epoch.position = self._draws.position
-        elif not str(error or "").startswith(("DataLoader timed out", "DataLoader worker")):  # those come later
-            epoch.position += 1
+        elif error is None or FAILED.search(f"{error} {getattr(error, 'message', '')}"):
+            epoch.position += 1  # after any other error, such as that of a worker that was killed, the batch may come

@@ -119,7 +119,8 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
             share_threads()
             return records
         seed_generators(indices.seed)
-        return self[numbers]
+        samples = self[numbers]
+        return samples[0] if indices.single else samples
 
     def process(self, indices: list[int], data: list[Any]) -> Any:
         """Make samples from a batch of records. To be overridden; by default, samples are the records.

@@ -8,6 +8,7 @@ those batches without reading them.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import enum
 import hashlib
 import itertools
@@ -22,7 +23,7 @@ from fffs.torch.batch import Batch
 from fffs.torch.epoch import Epoch, noted
 from fffs.torch.generators import Source, draw_seed, first_number, get_state
 from fffs.torch.replay import Replay
-from fffs.torch.samplers import Samplers, own, plain
+from fffs.torch.samplers import RANK, Samplers, digest, own, plain
 from fffs.torch.state import CHANGED, VERSION, on_cpu, refuse_what_does_not_fit, refuse_what_is_no_state
 
 
@@ -44,16 +45,16 @@ class Order:
         self,
         sampler: Any,
         generator: torch.Generator | None,
-        kind: Kind,
         fits: Callable[[], dict[str, Any]],
         look_ahead: Callable[[Iterator[Any], int], Iterator[Any]] | None = None,
         persistent: bool = False,
     ) -> None:
-        """sampler: of batches, or of indices. generator: the loader's. kind: the form in which batches are yielded.
-        fits: describes the loader; one that resumes its state must have an equal description. look_ahead: wraps an
-        iterator of this many batches, and may inspect them in advance. persistent: all epochs use the same workers.
+        """sampler: of batches, or of indices. generator: the loader's. fits: describes the loader; one that resumes its
+        state must have an equal description. look_ahead: wraps an iterator of this many batches, and may inspect them
+        in advance. persistent: all epochs use the same workers.
         """
-        self.sampler, self.kind, self.look_ahead, self._fits = sampler, kind, look_ahead, fits
+        self.sampler, self.look_ahead, self._fits = sampler, look_ahead, fits
+        self.kind = Kind.PLAIN  # the form in which the next iterator yields batches; the loader sets it
         self.step = 0
         self.epoch = Epoch(0)
         # When torch makes an iterator, it draws a seed for its workers from the generator that the order comes from:
@@ -96,7 +97,7 @@ class Order:
             return self._of_loader
         other = torch.Generator(torch.empty(()).device)  # the device of torch's draw
         epoch = self._resumed.epoch if self._resumed else Epoch(self.epoch.number + 1)
-        other.manual_seed(self.seed(epoch, -1, self.rank))
+        other.manual_seed(self.seed(epoch, -1, []))
         return other
 
     def begin(self) -> tuple[Epoch, Iterator[Any]]:
@@ -132,18 +133,13 @@ class Order:
         """The ``Draws`` of the last iterator, or None if that was deleted."""
         return self._latest() if self._latest else None
 
-    @property
-    def rank(self) -> int:
-        """The rank that seeds depend on: the ranks of a run are usually seeded alike, and would otherwise draw the same
-        numbers for different samples.
+    def seed(self, epoch: Epoch, position: int, batch: Any) -> int:
+        """Return the seed for the batch at a position. It does not depend on the worker that loads the batch. The ranks
+        of a run are usually seeded alike: they draw different numbers for different samples, and equal ones for equal
+        samples.
         """
-        return self._samplers.rank
-
-    def seed(self, epoch: Epoch, position: int, rank: int) -> int:
-        """Return the seed for the batch at a position. It does not depend on the worker that loads the batch."""
-        told = f"{self._seed} {epoch.number} {position} {rank}"
-        digest = hashlib.blake2b(told.encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "little") >> 1
+        told = f"{self._seed} {epoch.number} {position} {digest(batch, 0)}"
+        return int.from_bytes(hashlib.blake2b(told.encode(), digest_size=8).digest(), "little") >> 1
 
     # ------------------------------------------------------------ states
 
@@ -195,9 +191,12 @@ class Order:
         """Continue, with the next iterator, where another loader was. Raises UsageError if the state does not fit."""
         state = on_cpu(state)
         refuse_what_is_no_state(state)
+        described, its_rank = self._described(), state["fits"].get(RANK)
+        if self._samplers.follows_from_arguments and RANK in described:
+            state = state | {"fits": {**state["fits"], RANK: described[RANK]}}
         lengths = {"samplers": len(self._samplers), "sampler_epochs": len(self._samplers)}
         lengths |= {"drawn_from": len(self._samplers.sources), "generators": len(self._own)}
-        refuse_what_does_not_fit(state, self._described(), lengths)
+        refuse_what_does_not_fit(state, described, lengths)
         self._seed, self._seeded, self._seeds_each_epoch = state["seed"], state["seeded"], state["seeds_each_epoch"]
         self._latest = self._resumed = None
         if state["position"] is None:
@@ -215,17 +214,26 @@ class Order:
             torch.set_rng_state(state["global"])
         self._samplers.set_epochs(state["sampler_epochs"])
         if state["position"] is not None:
-            self._resumed = Replay(_epoch_of(state), state["generators"], self._samplers, self._own)
+            epoch = _epoch_of(state)
+            if its_rank != state["fits"].get(RANK):
+                epoch = self._of_this_rank(epoch)
+            self._resumed = Replay(epoch, state["generators"], self._samplers, self._own)
+
+    def _of_this_rank(self, epoch: Epoch) -> Epoch:
+        """Return the epoch of another rank with the order of this one. It is drawn without using any generator."""
+        fresh = dataclasses.replace(epoch, drawn=0, ended=False, digest=0, recent=collections.deque())
+        collections.deque(itertools.islice(noted(iter(self.sampler), fresh), fresh.position), maxlen=0)
+        return fresh
 
 
 class Draws:
     """The iterator from which torch's iterator takes indices. torch makes one or two per epoch, and uses the last."""
 
     def __init__(self, order: Order) -> None:
-        self._order = order
+        self._order, self._kind = order, order.kind
         self._epoch: Epoch | None = None
         self._rest: Iterator[Any] = iter(())
-        self._position = self._rank = 0
+        self._position = 0
 
     @property
     def position(self) -> int:
@@ -236,7 +244,7 @@ class Draws:
         """Draw the order, if that was not done yet."""
         if self._epoch is None:
             self._epoch, self._rest = self._order.begin()
-            self._position, self._rank = self._epoch.position, self._order.rank
+            self._position = self._epoch.position
             if self._order.look_ahead:
                 self._rest = self._order.look_ahead(self._rest, len(self._order.sampler) - self._position)
         return self._epoch
@@ -247,13 +255,13 @@ class Draws:
     def __next__(self) -> Any:
         epoch = self.draw()
         indices = next(self._rest)
-        seed = self._order.seed(epoch, self._position, self._rank)
-        self._position += 1
-        if self._order.kind is Kind.PLAIN:
+        position, self._position = self._position, self._position + 1
+        if self._kind is Kind.PLAIN:
             return own(indices)
-        if isinstance(indices, Iterable) and getattr(indices, "ndim", None) != 0:  # a 0-d tensor is an index
-            return Batch(plain(indices), seed, joined=self._order.kind is Kind.JOINED)
-        return Batch([plain(indices)], seed, single=True)
+        single = not isinstance(indices, Iterable) or getattr(indices, "ndim", None) == 0  # a 0-d tensor is an index
+        numbers = [plain(indices)] if single else plain(indices)
+        seed = self._order.seed(epoch, position, numbers)
+        return Batch(numbers, seed, joined=self._kind is Kind.JOINED, single=single)
 
 
 def _asked(batches: Iterator[Any]) -> Iterator[Any]:

@@ -40,6 +40,7 @@ SETTINGS = (
     "num_samples",
     "total_size",
 )
+RANK = "DistributedSampler.rank"  # the name of the rank in ``settings``
 
 
 class Samplers:
@@ -58,6 +59,7 @@ class Samplers:
         self.known = type(leaf) in KNOWN and all(type(wrapper) is BatchSampler for wrapper in wrappers)
         found = [getattr(one, "generator", None) for one in reversed(self._all)]
         self.generators = [generator for generator in found if isinstance(generator, torch.Generator)]
+        self._ranks = {"rank": 0, "world size": 1}
 
     @property
     def batches(self) -> int | None:
@@ -65,13 +67,9 @@ class Samplers:
         return length(self.sampler)
 
     @property
-    def rank(self) -> int:
-        """The rank that a sampler has, otherwise that of this process in torch.distributed; 0 outside of it."""
-        ranks = (getattr(one, "rank", None) for one in self._all)
-        for rank in ranks:
-            if type(rank) is int:
-                return rank
-        return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+    def follows_from_arguments(self) -> bool:
+        """Whether the order depends only on arguments of the samplers, which ``settings`` has, and on ``set_epoch``."""
+        return self.known and not self.sources
 
     @property
     def sources(self) -> list[Source]:
@@ -108,6 +106,8 @@ class Samplers:
         """Return the values that must be equal for an equal order: classes, and arguments of torch's samplers."""
         found: dict[str, Any] = {"sampler": " of ".join(type(one).__qualname__ for one in self._all)}
         found["generator"] = "of its own" if self.generators else "that is torch's"
+        if not self.follows_from_arguments:  # the ranks of a run may have different generators
+            found |= self._ranks_now()
         for one in self._all:
             values = ((name, getattr(one, name, None)) for name in SETTINGS)
             found |= {f"{type(one).__qualname__}.{name}": value for name, value in values if type(value) in (int, bool)}
@@ -117,6 +117,12 @@ class Samplers:
         leaf = self._all[-1]
         chosen = leaf if isinstance(leaf, LISTS) else getattr(leaf, "weights", getattr(leaf, "indices", None))
         return found | {"indices or weights": _checksum(chosen)}
+
+    def _ranks_now(self) -> dict[str, int]:
+        """Return the rank, and the number of ranks, in torch.distributed. After that has ended, they are the last."""
+        if distributed.is_available() and distributed.is_initialized():
+            self._ranks = {"rank": distributed.get_rank(), "world size": distributed.get_world_size()}
+        return self._ranks
 
     @property
     def done_with(self) -> tuple[str, ...]:

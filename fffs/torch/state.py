@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,9 +11,14 @@ import torch
 from fffs.errors import UsageError
 from fffs.torch.files import are_files, why_others
 
-VERSION = 4
+VERSION = 5
 CHANGED = "that changed in the epoch"  # replaces a value that changed, so that no loader has an equal one
 CHECKSUMS = ("indices", "indices or weights")
+HINT = "resume with the data and settings that the run began with"
+HINTS = {  # for some values, another hint
+    "rank": "each rank has a state of its own, unless its order comes from a DistributedSampler",
+    "world size": "resume with as many ranks as the run began with",
+}
 
 
 def _is_count(value: Any) -> bool:
@@ -84,6 +90,19 @@ def _moved(value: Any) -> Any:
         return None
 
 
+def why_no_state(why: str) -> dict[str, Any]:
+    """Return what a loader that cannot be resumed has for a state."""
+    return {"version": VERSION, "why": why}
+
+
+def begins_anew(state: Any) -> bool:
+    """Return whether a state is of a loader that cannot be resumed, after a warning that says so."""
+    if not isinstance(state, Mapping) or set(state) != {"version", "why"}:
+        return False
+    warnings.warn(f"the data begins anew, because the state says only: {state['why']}", stacklevel=3)
+    return True
+
+
 def refuse_what_is_no_state(state: Any) -> None:
     """Raise UsageError unless this is a state of the current version, and each part has a valid type."""
     foreign = "this is not what state_dict of an fffs.torch.DataLoader returns"
@@ -134,4 +153,4 @@ def _why_not(name: str, before: Any, now: Any) -> str | None:
         what = f"{name} that differ from those of this one"
     else:
         what = f"{name} {before}, but this one has {name} {now}"
-    return f"the state is of a loader with {what}; resume with the data and settings that the run began with"
+    return f"the state is of a loader with {what}; {HINTS.get(name, HINT)}"
