@@ -16,10 +16,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from mounting import Mounts, is_mounted, read_all, run_fffs, umount_quietly, wait_until
 
 import fffs
+import fffs.granular
 from fffs.mount import umount
 
 pytestmark = pytest.mark.fuse
@@ -138,6 +140,13 @@ def kept_open() -> Iterator[list[int]]:
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
+def bag_of(path: Path, records: list[bytes]) -> Path:
+    """Write a Bag of two files in place, as cp(1) does."""
+    path.write_bytes(b"".join(records))
+    path.with_suffix(".idx").write_bytes(np.cumsum([len(record) for record in records]).astype("<u8").tobytes())
+    return path
+
+
 # ---------------------------------------------------------------- the source
 
 
@@ -232,6 +241,25 @@ def test_whatever_happens_to_the_source_only_original_bytes_are_given_out(
         with open(source, "r+b", buffering=0) as file:
             file.write(good)
         assert [read(path / f"{k:06}") for k in range(100)] == records
+
+
+def test_a_bag_that_grows_or_is_overwritten_gives_no_more_bytes(tmp_path: Path, mounts: Mounts) -> None:
+    source = tmp_path / "x.bag"
+    for k in range(3):
+        path = mounts(bag_of(source, [b"old %d" % k for k in range(20)]), at=tmp_path / f"{k}")
+        mounts.daemon.expect(r"0000\d\d: .*x.bag: its modification time or size changed")
+        mounts.daemon.expect("reads failed, of")
+        assert read(path / "000007") == b"old 7"
+        if k == 0:
+            with fffs.granular.BagWriter(source, layout="v3") as bag:
+                bag.append(b"more")
+        else:
+            bag_of(source, [b"new %d" % k for k in range(20 * k)])
+        assert read(path / "000008") == errno.EIO
+        umount(path)
+        path = mounts(source, at=tmp_path / f"{k} again")
+        assert read(path / "000008") == (b"new 8" if k else b"old 8")
+        umount(path)
 
 
 @pytest.mark.parametrize("bit", range(3))

@@ -176,6 +176,25 @@ def test_a_bag_that_grows_loses_the_checksums_that_it_had(tmp_path: Path) -> Non
         assert sidecars.keep_checksums(path)
 
 
+def test_a_reader_with_checksums_goes_on_while_its_bag_grows(tmp_path: Path) -> None:
+    path = tmp_path / "x.bag"
+    with granular.BagWriter(path, layout="v3") as bag:
+        for record in RECORDS:
+            bag.append(record)
+    assert sidecars.keep_checksums(path)
+    with fffs.open(path) as reader:
+        with granular.BagWriter(path, layout="v3") as bag:
+            bag.append(b"more", flush=True)
+            assert [bytes(record) for record in reader.read(range(reader.n))] == RECORDS
+        assert [bytes(reader.read_range(k, 0, 10**7)) for k in range(reader.n)] == RECORDS
+        damaged = bytearray(path.read_bytes())
+        damaged[0] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(ChecksumError):
+            reader.read_one(0)
+        assert bytes(reader.read_one(1)) == RECORDS[1]
+
+
 def test_checksums_that_are_made_while_a_bag_grows_are_gone_when_it_has_grown(tmp_path: Path) -> None:
     path = tmp_path / "x.bag"
     with granular.BagWriter(path, layout="v3") as bag:

@@ -320,17 +320,41 @@ def test_a_file_that_changed_is_an_error_for_its_records_alone(tmp_path: Path) -
             reader.read([4, 3])
 
 
-def test_a_bag_may_grow_and_lose_what_was_not_finished_while_it_is_read(tmp_path: Path) -> None:
-    """A writer appends records before their table entries, and the next writer truncates records without entries."""
+@pytest.mark.parametrize("how", READS)
+def test_a_bag_that_was_appended_to_must_be_opened_again(how: str, tmp_path: Path) -> None:
     with fffs.granular.BagWriter(tmp_path / "x.bag", layout="v3") as writer:
-        writer.append(b"first")
-    size = (tmp_path / "x.bag").stat().st_size
-    for after in (size + 100, size + 50, size):
-        with fffs.FileReader(tmp_path / "x.bag") as reader:
-            os.truncate(tmp_path / "x.bag", after)
-            os.utime(tmp_path / "x.bag", ns=(after, after))
-            assert bytes(reader.read_one(0)) == b"first"
-            assert bytes(reader.read_range(0, 0, 5)) == b"first"
+        for _ in range(4):
+            writer.append(b"A" * 1000)
+    os.utime(tmp_path / "x.bag", ns=(1, 1))
+    with fffs.FileReader(tmp_path / "x.bag") as reader:
+        READS[how](reader)
+        with fffs.granular.BagWriter(tmp_path / "x.bag", layout="v3") as writer:
+            writer.append(b"B" * 1000, flush=True)
+            for _ in range(2):
+                with pytest.raises(SourceChangedError, match=r"x\.bag: its modification time or size .* open it again"):
+                    READS[how](reader)
+            with fffs.FileReader(tmp_path / "x.bag") as again:
+                READS[how](again)
+                assert bytes(again.read_one(4)) == b"B" * 1000
+
+
+@pytest.mark.parametrize("more", [0, 10])
+def test_a_data_set_that_is_overwritten_in_place_is_an_error(more: int, tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        with fffs.granular.DatasetWriter(tmp_path / name, {"text": "utf8"}, layout="v3") as writer:
+            for k in range(20 + (more if name == "new" else 0)):
+                writer.append({"text": f"{name} {k}"})
+    for path in (tmp_path / "old").iterdir():
+        os.utime(path, ns=(1, 1))
+    with fffs.granular.DatasetReader(tmp_path / "old") as reader:
+        assert reader[7] == {"text": "old 7"}
+        for path in (tmp_path / "new").iterdir():
+            (tmp_path / "old" / path.name).write_bytes(path.read_bytes())  # in place, as cp(1) does
+        for k in (7, 8, range(20)):
+            with pytest.raises(SourceChangedError, match=r"text\.bag: .* open it again"):
+                reader[k]
+    with fffs.granular.DatasetReader(tmp_path / "old") as reader:
+        assert reader[7] == {"text": "new 7"}
 
 
 def test_a_record_that_is_good_again_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

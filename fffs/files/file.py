@@ -166,7 +166,7 @@ class File(Closing, ABC):
         """Return the current size, which exceeds ``size`` if the file grows. Raises ReadError."""
         return self.size
 
-    def stamp(self, least: int = -1) -> Any:
+    def stamp(self) -> Any:
         """Return the stamp for ``changed``; see ``fffs.files.stamps``. Default: None, for bytes that never change."""
         return None
 

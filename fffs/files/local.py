@@ -137,9 +137,9 @@ class LocalFile(File):
         with reading(self.name):
             return os.fstat(self.descriptor).st_size
 
-    def stamp(self, least: int = -1) -> Any:
+    def stamp(self) -> Any:
         """Return size and modification time as of opening."""
-        return make_stamp(self.status, least)
+        return make_stamp(self.status)
 
     def changed(self, stamp: Any) -> int:
         """Return 0 if size and modification time equal the stamp, else -errno."""

@@ -11,10 +11,10 @@ from typing import Any
 from fffs.native import ffi, lib
 
 
-def make_stamp(status: os.stat_result, least: int = -1) -> Any:
-    """Return the C stamp of a file. least: the least size of a file that may grow; -1: its size must not change."""
+def make_stamp(status: os.stat_result) -> Any:
+    """Return the C stamp of a file."""
     seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)
-    return ffi.new("fffs_stamp *", (status.st_size, seconds, nanoseconds, least))
+    return ffi.new("fffs_stamp *", (status.st_size, seconds, nanoseconds))
 
 
 def is_unchanged(fd: int, stamp: Any) -> bool:

@@ -169,8 +169,7 @@ def load_with_table(file: File, table: File) -> RecordIndex:
     bounds = _read_bounds(file.name, table, 0, table.current_size() // 8, lead=True)
     # Read the size after the table: a writer appends the records first.
     size = file.current_size()
-    index = RecordIndex(file.name, bounds[:-1], bounds[1:], None, CHECK_NONE, size, format="Bag", grows=True)
-    return index.validate()
+    return RecordIndex(file.name, bounds[:-1], bounds[1:], None, CHECK_NONE, size, format="Bag").validate()
 
 
 def _table_begin(file: File, size: int) -> int:

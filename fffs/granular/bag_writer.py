@@ -70,6 +70,7 @@ class BagWriter(OutputWriter):
     an existing file is unchanged. layout="v3" (granular from 0.22): ``X.bag`` with ``X.idx``. If they exist, records
     are appended; flushed records are permanent. A killed writer may leave further bytes after them. If these are no
     more than a record may have, they are cut off with a TornTailWarning; otherwise an error says how to cut them.
+    Readers that were opened before, without checksums, raise SourceChangedError.
 
     A second writer that appends to the same Bag raises WriterError. On file systems without locks it does not; an
     UnlockedWarning says so. If another program replaces or removes the files, the next flush raises WriterError.

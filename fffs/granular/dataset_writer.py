@@ -69,7 +69,8 @@ class DatasetWriter(OutputWriter):
     layout="v1" (granular 0.6.0 to 0.19.0, byte for byte what 0.6.0 writes): the folder must be new or empty, and
     appears, complete, when the writer is closed. layout="v3" (granular from 0.22): rows are appended to existing ones;
     flushed rows are permanent. Incomplete rows of a killed writer are cut off first, with a TornTailWarning. Columns
-    that are missing or differ for another reason are an error, which says what to do.
+    that are missing or differ for another reason are an error, which says what to do. Readers that were opened before,
+    without checksums, raise SourceChangedError.
 
     An exception in the with-block discards everything (v3: what was not flushed). Not thread-safe; must not be used in
     a child of fork.

@@ -11,12 +11,14 @@ from fffs.base.importing import importing
 from fffs.errors import UsageError
 
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+# What decoding and encoding images imports as well. PIL.Image.preinit imports the plugins of the usual formats.
+_IMAGES = ("PIL.MpoImagePlugin", "PIL.TiffImagePlugin")
 PACKAGES = {"msgpack": "msgpack", "PIL.Image": "pillow", "backports.zstd": "backports.zstd"}
 
 
 @functools.cache
 def library(name: str, what: str) -> Any:
-    """Import a module. what: what needs it, for the message.
+    """Import a module, and what it would import at its first use. what: what needs it, for the message.
 
     Raises:
         UsageError: the module is not installed.
@@ -24,7 +26,12 @@ def library(name: str, what: str) -> Any:
     """
     try:
         with importing:
-            return importlib.import_module(name)
+            module = importlib.import_module(name)
+            if name == "PIL.Image":
+                module.preinit()
+                for plugin in _IMAGES:
+                    importlib.import_module(plugin)
+            return module
     except ImportError:
         package = PACKAGES.get(name, name)
         raise UsageError(

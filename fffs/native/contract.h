@@ -236,12 +236,10 @@ typedef struct {
     int64_t size;
     int64_t mtime; /* seconds, and nanoseconds beyond them */
     int64_t mtime_nanoseconds;
-    int64_t least; /* bytes that stay while others append, or truncate unfinished appends; -1: nothing may change */
 } fffs_stamp;
 
 /* Checks that a file without checksums, open as fd, can be assumed to have the same bytes as before: its size and
- * modification time are the same, or it still has stamp->least bytes. ctime is not compared, because a new name or
- * mode changes it as well. Returns 0; -ESTALE if it changed; or -errno. */
+ * modification time are the same. ctime is not compared, because a new name or mode changes it as well. Returns 0; -ESTALE if it changed; or -errno. */
 int fffs_unchanged(int fd, const fffs_stamp *stamp);
 
 /* ---------------------------------------------------------------- verified range reads (store.c) */

@@ -80,8 +80,6 @@ int fffs_unchanged(int fd, const fffs_stamp *stamp)
 
     if (fstat(fd, &now))
         return -errno;
-    if (stamp->least >= 0 && now.st_size >= stamp->least)
-        return 0;
     return now.st_size == stamp->size && now.st_mtim.tv_sec == stamp->mtime &&
                    now.st_mtim.tv_nsec == stamp->mtime_nanoseconds
                ? 0

@@ -41,7 +41,7 @@ class RecordIndex:
 
     ``starts`` and ``ends`` are int64[n], file offsets in bytes. ``checksums`` is uint32[n] or None, and ``check`` the
     algorithm (``fffs.native.engine.CHECK_*``). ``file_size`` is the file's size when the index was loaded, ``format``
-    the name of the file's format in messages. ``grows``: records may be appended while the file is open.
+    the name of the file's format in messages.
     """
 
     path: str
@@ -52,15 +52,7 @@ class RecordIndex:
     file_size: int
     blocks: BlockChecksums | None = None
     format: str = "FFRecord"
-    grows: bool = False
     truncated: bool = field(init=False, default=False)
-
-    @property
-    def least(self) -> int:
-        """The least size of a file that may grow; otherwise -1."""
-        if not self.grows:
-            return -1
-        return int(self.ends[-1]) if len(self) else 0
 
     def __len__(self) -> int:
         return len(self.starts)

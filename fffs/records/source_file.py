@@ -26,7 +26,7 @@ class SourceFile(Closing):
         """The stamp of the file, which must not change if it has no checksums."""
         # Not functools.cached_property: before Python 3.12 it has a lock, which a child of fork may find locked.
         if (stamp := self.__dict__.get("_stamp")) is None:
-            stamp = self.__dict__.setdefault("_stamp", self.file.stamp(self.index.least))
+            stamp = self.__dict__.setdefault("_stamp", self.file.stamp())
         return stamp
 
     def changed(self) -> int:

@@ -250,6 +250,10 @@ class RecordStore(Shared):
     def _failure_of(self, number: int, request: Any) -> Exception:
         return self._index.failure(number, *(int(request[name]) for name in ("status", "expected", "actual")))
 
+    def changed(self, record: int) -> Exception:
+        """Return the exception for a record whose file changed."""
+        return self._index.failure(record, -errno.ESTALE)
+
     def _refuse_changed(self, numbers: Int64Array) -> None:
         """After a read: raise SourceChangedError if a file without checksums changed; the records may be wrong."""
         files = [0] if len(self.files) == 1 else distinct(self._index.files_of(numbers))

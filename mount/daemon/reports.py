@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from contextlib import suppress
 
@@ -11,6 +12,7 @@ import trio
 from fffs.errors import ReadError
 from fffs.layouts.view import TreeView
 from fffs.mount.fs.failed_reads import Failures
+from fffs.records.store import RecordStore
 
 # Limits of records that are explained at a time, and of their bytes: each is read again completely.
 BATCH = 256
@@ -64,6 +66,13 @@ class Reports:
         paths = self._view.paths(inodes)
         errors = dict(store.verify(np.array([record for record, _ in bad])))
         return [
-            (inode, path, record, errors.get(record) or ReadError(-status, store.locate(record)[0].index.path))
+            (inode, path, record, errors.get(record) or _error_of(store, record, status))
             for inode, path, (record, status) in zip(inodes, paths, bad, strict=True)
         ]
+
+
+def _error_of(store: RecordStore, record: int, status: int) -> Exception:
+    """Return the error of a record that can be read completely now."""
+    if status == -errno.ESTALE:
+        return store.changed(record)
+    return ReadError(-status, store.locate(record)[0].index.path)
