@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from types import TracebackType
@@ -19,6 +20,10 @@ from fffs.files.rights import PERMISSIONS, new_mode, rights_at, set_mode, set_ti
 from fffs.files.targets import refuse_folder, without_dots
 from fffs.files.temporary import close_locked, create_locked_folder, remove_folder, remove_leftover_folders
 from fffs.native import lib
+
+
+class LeftoverWarning(UserWarning):
+    """Temporary folders are not removed, because other users can have given another folder such a name."""
 
 
 class AtomicFolder:
@@ -44,7 +49,7 @@ class AtomicFolder:
         with writing(shown):
             self._parent = above_standard(os.open(parent or b".", PLACE))
             try:
-                remove_leftover_folders(self._parent, self._name)
+                _warn_of_leftovers(shown, remove_leftover_folders(self._parent, self._name))
                 self.fd, self._temporary = create_locked_folder(self._parent, self._name)
             except BaseException:
                 close(self._parent)
@@ -114,6 +119,17 @@ class AtomicFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.discard()
+
+
+def _warn_of_leftovers(shown: str, left: list[bytes]) -> None:
+    if left:
+        names = ", ".join(os.fsdecode(name) for name in left)
+        warnings.warn(
+            f"{shown}: these folders beside it may be left of killed writers, or other users may have named others' "
+            f"folders so; look at them, then remove or rename them: {names}",
+            LeftoverWarning,
+            stacklevel=3,
+        )
 
 
 @contextlib.contextmanager

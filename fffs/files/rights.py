@@ -166,7 +166,7 @@ def rights_at(place: int, name: bytes, kind: int) -> Rights | None:
     if stat.S_IFMT(status.st_mode) != kind:
         return None
     mode = status.st_mode & PERMISSIONS & ~closed
-    return Rights(mode, status.st_uid, status.st_gid, acl, _is_trusted(os.stat(".", dir_fd=place)))
+    return Rights(mode, status.st_uid, status.st_gid, acl, is_trusted(place))
 
 
 def _read_acl_at(place: int, name: bytes) -> tuple[bytes | None, bool]:
@@ -177,12 +177,13 @@ def _read_acl_at(place: int, name: bytes) -> tuple[bytes | None, bool]:
         return None, error.errno in (errno.ENODATA, errno.EOPNOTSUPP)
 
 
-def _is_trusted(folder: os.stat_result) -> bool:
-    """Whether no other user can have put files into the folder.
+def is_trusted(folder: int) -> bool:
+    """Whether no other user can have put files into an open folder. Raises OSError.
 
     The owner of a file does not tell: users who may write to a folder can rename our files, and make links to them.
     """
-    return folder.st_uid in (0, os.geteuid()) and not folder.st_mode & 0o022
+    status = os.fstat(folder)
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022
 
 
 def _read_acl(fd: int) -> bytes | None:

@@ -17,7 +17,7 @@ import time
 
 from fffs.base.descriptors import above_standard
 from fffs.files.dirfd import FOLDER, HANDLE, NO_LINKS, close, open_folder, remove_content
-from fffs.files.rights import set_mode
+from fffs.files.rights import is_trusted, set_mode
 
 # Leftovers of killed writers are recognised by this suffix, and by a lock that is free.
 SUFFIX = ".fffs-tmp"
@@ -158,11 +158,13 @@ def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
             raise
         try:
             lock(fd, fcntl.LOCK_EX)
-            set_mode(fd, 0o700 | os.fstat(fd).st_mode & stat.S_ISGID)  # inherited: new files get the folder's group
-            if is_there(parent, temporary):
+            # Other users who may write to the parent may have put a folder of ours in its place.
+            if is_there(parent, temporary) and not os.listdir(fd):
+                set_mode(fd, 0o700 | os.fstat(fd).st_mode & stat.S_ISGID)  # inherited: new files get the folder's group
                 return fd, temporary
         except BaseException:
-            remove_folder(parent, temporary, fd)
+            with contextlib.suppress(OSError):
+                os.rmdir(temporary, dir_fd=parent)
             close_locked(fd, os.getpid())
             raise
         close_locked(fd, os.getpid())
@@ -269,9 +271,34 @@ def _open_leftover(folder: int, entry: bytes) -> int:
         return os.open(entry, os.O_RDONLY | flags, dir_fd=folder)
 
 
-def remove_leftover_folders(parent: int, name: bytes) -> None:
-    """Remove the temporary folders of killed writers of a target, whose locks are free."""
-    for entry in _find_leftovers(parent, name):
+def remove_leftover_folders(parent: int, name: bytes) -> list[bytes]:
+    """Remove the temporary folders of killed writers of a target, whose locks are free.
+
+    In a folder that other users own or may write to, they can give any folder such a name. There, none is removed, and
+    the names are returned.
+    """
+    found = _find_leftovers(parent, name)
+    if found and not is_trusted(parent):
+        return [entry for entry in found if _is_unlocked_folder(parent, entry)]
+    _remove_leftover_folders(parent, name, found)
+    return []
+
+
+def _is_unlocked_folder(parent: int, entry: bytes) -> bool:
+    try:
+        fd = open_folder(entry, parent)
+    except OSError:
+        return False
+    try:
+        return lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        close_locked(fd, os.getpid())
+
+
+def _remove_leftover_folders(parent: int, name: bytes, found: list[bytes]) -> None:
+    for entry in found:
         with contextlib.suppress(OSError):
             mode = stat.S_IMODE(os.stat(entry, dir_fd=parent, follow_symlinks=False).st_mode)
             try:
