@@ -27,6 +27,7 @@ fffs.files.atomic
 fffs.layouts.granular=granular_layout
 fffs.records.identity
 fffs.records.index_cache
+fffs.files.leftovers
 fffs.files.local
 fffs.base.importing
 fffs.base.memory

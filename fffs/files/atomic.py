@@ -21,6 +21,7 @@ from fffs.base.withblock import refuse_child
 from fffs.errors import UsageError, WriteError
 from fffs.files.aside import Aside
 from fffs.files.dirfd import FOLDER, close
+from fffs.files.leftovers import remove_leftover_files
 from fffs.files.local import LocalFile
 from fffs.files.rights import new_mode, rights_at, rights_of, set_mode
 from fffs.files.targets import refuse_file
@@ -30,7 +31,6 @@ from fffs.files.temporary import (
     create_locked_file,
     is_named,
     lock,
-    remove_leftover_files,
     rename_new,
 )
 from fffs.files.write_back import WriteBack

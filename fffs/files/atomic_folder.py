@@ -16,9 +16,10 @@ from fffs.base.failures import writing
 from fffs.errors import FffsError, UsageError
 from fffs.files.atomic import IN_PLACE, PLACE, sync_open_folder, sync_place
 from fffs.files.dirfd import close
+from fffs.files.leftovers import remove_leftover_folders
 from fffs.files.rights import PERMISSIONS, new_mode, rights_at, set_mode, set_time
 from fffs.files.targets import refuse_folder, without_dots
-from fffs.files.temporary import close_locked, create_locked_folder, remove_folder, remove_leftover_folders
+from fffs.files.temporary import close_locked, create_locked_folder, remove_folder
 from fffs.native import lib
 
 
@@ -125,8 +126,8 @@ def _warn_of_leftovers(shown: str, left: list[bytes]) -> None:
     if left:
         names = ", ".join(os.fsdecode(name) for name in left)
         warnings.warn(
-            f"{shown}: these folders beside it may be left of killed writers, or other users may have named others' "
-            f"folders so; look at them, then remove or rename them: {names}",
+            f"{shown}: killed writers may have left folders beside it, but other users can have renamed folders, too; "
+            f"examine and remove them: {names}",
             LeftoverWarning,
             stacklevel=3,
         )
