@@ -27,6 +27,7 @@ fffs.files.atomic
 fffs.layouts.granular=granular_layout
 fffs.records.identity
 fffs.records.index_cache
+fffs.files.leftovers
 fffs.files.local
 fffs.base.importing
 fffs.base.memory
@@ -67,6 +68,7 @@ fffs.converting.parts: cut=cut_parts
 fffs.converting.source_files: Sources
 fffs.converting.plan: Content Request Result make_plan
 fffs.files.atomic: AtomicFile CHECKSUMS=SIDECAR IN_PLACE
+fffs.files.atomic_folder: LeftoverWarning
 fffs.files.dirfd: open_folder remove_content
 fffs.files.file: File UInt8Array
 fffs.files.local: LocalFile

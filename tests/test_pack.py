@@ -38,7 +38,7 @@ from builders import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inside import TreeView, load_source, remove_content, temporary
+from inside import TreeView, leftovers, load_source, remove_content, temporary
 
 import fffs
 from fffs.errors import (
@@ -865,8 +865,8 @@ def test_the_leftovers_of_a_killed_writer_are_removed_by_the_next(room: Path) ->
 def test_a_large_folder_is_not_listed_for_each_file_that_is_written_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(temporary, "LARGE", 3)
-    monkeypatch.setattr(temporary, "SHARE", 1e-9)  # a list stays valid for a very long time
+    monkeypatch.setattr(leftovers, "LARGE", 3)
+    monkeypatch.setattr(leftovers, "SHARE", 1e-9)  # a list stays valid for a very long time
     left = tmp_path / f".3.ffr.{'1' * 12}{temporary.SUFFIX}"
     for name in ("a", "b", left.name):
         (tmp_path / name).touch()
@@ -891,9 +891,9 @@ def test_a_large_folder_is_listed_again_for_a_hundredth_of_the_time(
         now, listed = now + 2, listed + 1
         return listdir(place)
 
-    monkeypatch.setattr(temporary, "LARGE", 1)
-    monkeypatch.setattr(temporary, "_large_folders", {})
-    monkeypatch.setattr(temporary.time, "monotonic", lambda: now)
+    monkeypatch.setattr(leftovers, "LARGE", 1)
+    monkeypatch.setattr(leftovers, "_large_folders", {})
+    monkeypatch.setattr(leftovers.time, "monotonic", lambda: now)
     monkeypatch.setattr(os, "listdir", slow)
     left = tmp_path / f".x.ffr.{'1' * 12}{temporary.SUFFIX}"
     fffs.FileWriter(tmp_path / "x.ffr", 0).close()

@@ -9,6 +9,7 @@ import secrets
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -17,13 +18,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import MIB, Pack, as_nobody, contents, once, snapshot
-from inside import load_source, open_folder
+from builders import MIB, Pack, as_nobody, contents, once, small_disk, snapshot
+from inside import LeftoverWarning, load_source, open_folder, remove_content
 from inside import parse_options as parse
 from mounting import Mounts, detach_all
 
 import fffs
 from fffs.errors import MetadataError, UnsupportedError, UsageError, WriteError
+from fffs.granular import DatasetWriter
 from fffs.mount import MountOptions
 
 NOBODY = 65534
@@ -272,6 +274,77 @@ def test_a_leftover_full_of_links_is_removed_and_nothing_else(pack: Path, tmp_pa
     unpack(pack, pack.parent / "target")
     assert not leftover.exists()
     assert {path: entry[:3] for path, entry in snapshot(victim).items()} == before
+
+
+def make_data_set(_: Path, target: Path) -> None:
+    with DatasetWriter(target, {"x": "bytes"}) as writer:
+        writer.append({"x": b"record"})
+
+
+@pytest.mark.parametrize("write", [unpack, make_data_set])
+@pytest.mark.parametrize("shared", [0o777, 0o2775, 0o1777])
+def test_a_folder_that_others_can_have_renamed_is_not_removed_as_a_leftover(
+    pack: Path, write: Callable[[Path, Path], None], shared: int
+) -> None:
+    pack.parent.chmod(shared)
+    renamed, used = (pack.parent / f".target.{digit * 12}.fffs-tmp" for digit in "01")
+    for path in (renamed, used):
+        (path / "sub").mkdir(parents=True)
+        (path / "sub" / "file").write_bytes(b"precious")
+    renamed.rename(renamed.with_name(".target.0123456789ab.fffs-tmp"))
+    lock = os.open(used, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.warns(LeftoverWarning, match=r"target: .*: \.target\.0123456789ab\.fffs-tmp$"):
+            write(pack, pack.parent / "target")
+    finally:
+        os.close(lock)
+    assert [path.read_bytes() for path in sorted(pack.parent.glob(".target*/sub/file"))] == [b"precious"] * 2
+    assert os.listdir(pack.parent / "target")
+
+
+def test_folders_that_look_like_leftovers_are_one_line_of_a_command(pack: Path) -> None:
+    pack.parent.chmod(0o777)
+    for digit in "12":
+        (pack.parent / f".target.{digit * 12}.fffs-tmp").mkdir()
+    program = [sys.executable, "-m", "fffs", "unpack", "-q", str(pack), "target"]
+    done = subprocess.run(program, cwd=pack.parent, capture_output=True, text=True, check=True, timeout=60)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("fffs: warning: target: ") and line.count("-tmp") == 2
+
+
+def test_another_file_system_in_a_leftover_is_not_emptied(tmp_path: Path) -> None:
+    (tmp_path / "left" / "sub").mkdir(parents=True)
+    for name in ("file", "sub/file", "sub/z"):
+        (tmp_path / "left" / name).touch()
+    with small_disk(tmp_path / "left" / "sub" / "disk", 1 << 20) as disk:
+        (disk / "folder").mkdir()
+        (disk / "folder" / "file").write_bytes(b"precious")
+        fd = os.open(tmp_path / "left", os.O_RDONLY)
+        remove_content(fd)
+        os.close(fd)
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == [disk / "folder" / "file"]
+
+
+def test_a_full_folder_in_the_place_of_the_temporary_one_is_left_alone(
+    pack: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = pack.parent / "results"
+    results.mkdir(mode=0o750)
+    (results / "file").write_bytes(b"precious")
+    mkdir = os.mkdir
+
+    def make_and_exchange(name: bytes, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        mkdir(name, mode, dir_fd=dir_fd)
+        if results.exists():
+            os.rmdir(name, dir_fd=dir_fd)
+            results.rename(pack.parent / os.fsdecode(name))
+
+    monkeypatch.setattr(os, "mkdir", make_and_exchange)
+    unpack(pack, pack.parent / "target")
+    (exchanged,) = pack.parent.glob(".target.*")
+    assert (exchanged / "file").read_bytes() == b"precious"
+    assert stat.S_IMODE(exchanged.stat().st_mode) == 0o750
 
 
 def test_a_folder_that_was_completed_while_it_looked_like_a_leftover_keeps_its_content(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import struct
@@ -10,11 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from inside import AtomicFile, dump, sidecars
 
 import fffs
+from fffs.errors import UsageError
 from fffs.granular import BagWriter, DatasetWriter
 from fffs.tfrecord import TFRecordWriter
 
@@ -171,16 +174,118 @@ def test_in_a_shared_folder_another_group_gets_only_what_all_had(before: int, af
     assert mode(tmp_path / "x.ffr") == after
 
 
-@as_root
-def test_unpacking_into_a_folder_of_somebody_opens_it_to_nobody_else(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder").chmod(0o1755)
-    fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr")
-    (tmp_path / "theirs").mkdir(mode=0o700)
-    os.chown(tmp_path / "theirs", STRANGER, STRANGER)
-    fffs.unpack(tmp_path / "p.ffr", tmp_path / "theirs")
-    status = (tmp_path / "theirs").stat()
-    assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (0o1700, STRANGER, STRANGER)
+def unpack(path: Path) -> None:
+    folder = path.with_name("folder")
+    folder.mkdir()
+    folder.chmod(0o1755)
+    fffs.pack_folder(folder, path.with_name("p.ffr"))
+    fffs.unpack(path.with_name("p.ffr"), path)
+
+
+def write_data_set(path: Path) -> None:
+    with DatasetWriter(path, {"x": "bytes"}) as writer:
+        writer.append({"x": b"record"})
+
+
+def convert_to_parts(path: Path) -> None:
+    write_tfrecord(path.with_name("source.tfrecord"))
+    fffs.convert(path.with_name("source.tfrecord"), path, parts=1, to="ffrecord")
+
+
+def dump_parts(path: Path) -> None:
+    dump([b"record"] * 2, path, 2)
+
+
+FILLING = [unpack, write_data_set, convert_to_parts, dump_parts]
+
+
+@pytest.mark.parametrize("fill", FILLING)
+def test_an_empty_folder_that_is_filled_is_opened_to_nobody_else(fill: Callable[[Path], None], tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir(mode=0o700)
+    fill(tmp_path / "x")
+    assert mode(tmp_path / "x") == (0o1700 if fill is unpack else 0o700)
+
+
+def set_list(name: str) -> Callable[[Path], None]:
+    return lambda path: os.setxattr(path, f"system.posix_acl_{name}", access_list(7, 7))
+
+
+PREPARED: dict[str, Callable[[Path], None]] = {
+    "owner or group": lambda path: os.chown(path, STRANGER, -1),
+    "owner or group ": lambda path: os.chown(path, -1, STRANGER),
+    "set-group-ID": lambda path: path.chmod(0o2770),
+    "sticky": lambda path: path.chmod(0o1777),
+    "access control lists": set_list("default"),
+    "access control lists ": set_list("access"),
+    "extended attributes": lambda path: os.setxattr(path, "user.note", b"of a user"),
+}
+
+
+@pytest.mark.parametrize("fill", FILLING)
+@pytest.mark.parametrize("prepared", PREPARED)
+def test_an_empty_folder_that_would_lose_what_it_was_given_is_not_replaced(
+    prepared: str, fill: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "x"
+    path.mkdir()
+    try:
+        PREPARED[prepared](path)
+    except OSError:
+        pytest.skip("not permitted here, or not with this file system")
+    before = path.stat()
+    with pytest.raises(UsageError, match=rf"x: .*{prepared.strip()}.*; remove it, or name a new folder in it$"):
+        fill(path)
+    assert path.stat() == before and not list(path.iterdir())
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_folder_that_is_not_replaced_is_refused_before_the_work(tmp_path: Path) -> None:
+    class Items(list[bytes]):
+        def __getitem__(self, index: Any) -> Any:
+            pytest.fail("the work has begun")
+
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x").chmod(0o1777)
+    with pytest.raises(UsageError, match="sticky"):
+        dump(Items([b"record"] * 2), tmp_path / "x", 2)
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_an_empty_folder_that_is_locked_is_not_replaced(tmp_path: Path, when: str) -> None:
+    """As daemons lock mount points that they created, which may have mounts in other mount namespaces."""
+    (tmp_path / "x").mkdir()
+    locked = os.open(tmp_path / "x", os.O_RDONLY)
+    try:
+        if when == "before":
+            fcntl.flock(locked, fcntl.LOCK_SH)
+            with pytest.raises(UsageError, match="x: this empty folder is locked"):
+                DatasetWriter(tmp_path / "x", {"x": "bytes"})
+        else:
+            writer = DatasetWriter(tmp_path / "x", {"x": "bytes"})
+            fcntl.flock(locked, fcntl.LOCK_SH)
+            with pytest.raises(UsageError, match="x: this empty folder is locked"):
+                writer.close()
+    finally:
+        os.close(locked)
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("fill", FILLING)
+def test_an_empty_folder_with_what_it_inherited_is_replaced(fill: Callable[[Path], None], tmp_path: Path) -> None:
+    set_list("default")(tmp_path)
+    if os.geteuid() == 0:
+        os.chown(tmp_path, -1, STRANGER)
+    tmp_path.chmod(0o2755)
+    (tmp_path / "x").mkdir()
+    before = (tmp_path / "x").stat()
+    lists = {name: os.getxattr(tmp_path / "x", name) for name in os.listxattr(tmp_path / "x")}
+    assert len(lists) == 2
+    fill(tmp_path / "x")
+    after = (tmp_path / "x").stat()
+    assert (tmp_path / "x").exists() and after.st_ino != before.st_ino
+    assert (after.st_uid, after.st_gid) == (before.st_uid, before.st_gid)
+    assert mode(tmp_path / "x") & ~0o1000 == stat.S_IMODE(before.st_mode) & (~0o020 if fill is unpack else -1)
+    assert set(os.listxattr(tmp_path / "x")) == set(lists)
 
 
 def access_list(group: int, mask: int) -> bytes:

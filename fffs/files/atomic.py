@@ -11,7 +11,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import stat
 from types import TracebackType
 
 from fffs.base.descriptors import above_standard, duplicate
@@ -21,6 +20,7 @@ from fffs.base.withblock import refuse_child
 from fffs.errors import UsageError, WriteError
 from fffs.files.aside import Aside
 from fffs.files.dirfd import FOLDER, close
+from fffs.files.leftovers import remove_leftover_files
 from fffs.files.local import LocalFile
 from fffs.files.rights import new_mode, rights_at, rights_of, set_mode
 from fffs.files.targets import refuse_file
@@ -30,7 +30,6 @@ from fffs.files.temporary import (
     create_locked_file,
     is_named,
     lock,
-    remove_leftover_files,
     rename_new,
 )
 from fffs.files.write_back import WriteBack
@@ -65,7 +64,7 @@ class AtomicFile:
             try:
                 remove_leftover_files(self.folder, self.name)
                 self._mode = new_mode(0o666, self.folder)
-                self._replaced = rights_at(self.folder, self.name, stat.S_IFREG)
+                self._replaced = rights_at(self.folder, self.name)
                 self._beside = None if beside is None else rights_of(beside, 0o666)
                 self.fd, self._temporary = create_locked_file(self.folder, self.name)
             except BaseException:
@@ -145,7 +144,7 @@ class AtomicFile:
 
     def _give_rights(self) -> None:
         """Give the new file the current permissions of the old one, or its last known ones if it was removed."""
-        if rights := self._beside or rights_at(self.folder, self.name, stat.S_IFREG) or self._replaced:
+        if rights := self._beside or rights_at(self.folder, self.name) or self._replaced:
             rights.give(self.fd, self._mode)
         else:
             set_mode(self.fd, self._mode)

@@ -6,8 +6,8 @@ import contextlib
 import os
 import stat
 import time
+import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from types import TracebackType
 
 from fffs.base.descriptors import above_standard
@@ -15,10 +15,15 @@ from fffs.base.failures import writing
 from fffs.errors import FffsError, UsageError
 from fffs.files.atomic import IN_PLACE, PLACE, sync_open_folder, sync_place
 from fffs.files.dirfd import close
-from fffs.files.rights import PERMISSIONS, new_mode, rights_at, set_mode, set_time
-from fffs.files.targets import refuse_folder, without_dots
-from fffs.files.temporary import close_locked, create_locked_folder, remove_folder, remove_leftover_folders
+from fffs.files.leftovers import remove_leftover_folders
+from fffs.files.rights import PERMISSIONS, new_mode, set_mode, set_time
+from fffs.files.targets import refuse_folder, replaced_folder, without_dots
+from fffs.files.temporary import close_locked, create_locked_folder, remove_folder
 from fffs.native import lib
+
+
+class LeftoverWarning(UserWarning):
+    """Temporary folders are not removed, because other users can have given another folder such a name."""
 
 
 class AtomicFolder:
@@ -33,7 +38,8 @@ class AtomicFolder:
         """shown: the target's name in messages.
 
         Raises:
-            UsageError: it is a mount point or the current folder.
+            UsageError: it is a mount point, the current folder, or an empty folder that would lose more than modes
+                or is locked.
             WriteError: nothing can be made beside it.
 
         """
@@ -44,13 +50,22 @@ class AtomicFolder:
         with writing(shown):
             self._parent = above_standard(os.open(parent or b".", PLACE))
             try:
-                remove_leftover_folders(self._parent, self._name)
+                _warn_of_leftovers(shown, remove_leftover_folders(self._parent, self._name))
                 self.fd, self._temporary = create_locked_folder(self._parent, self._name)
             except BaseException:
                 close(self._parent)
                 raise
         self._owner = os.getpid()
         self._open = True
+        try:
+            with writing(shown), self._replaced():
+                pass
+        except BaseException:
+            self.discard()
+            raise
+
+    def _replaced(self) -> contextlib.AbstractContextManager[int | None]:
+        return replaced_folder(self._parent, self._name, self.fd, self.shown)
 
     def find(self) -> str:
         """Return its path before ``commit``; without /proc, the path where it was made. Raises OSError."""
@@ -63,38 +78,33 @@ class AtomicFolder:
     def commit(self, mode: int | None = None, mtime: int | None = None) -> None:
         """Put the folder in place, durably.
 
-        It gets the mode and time given, otherwise those of mkdir(2). If it replaces an empty folder, it gets that one's
-        owner, and no permission that the old one did not have.
+        It gets the mode and time given, otherwise those of mkdir(2). If it replaces an empty folder, it gets no
+        permission that the old one did not have.
 
         Raises:
+            UsageError: as the constructor.
             WriteError: the target is as it was; or the folder is in place but its parent could not be synced, as the
                 message then says.
 
         """
         with writing(self.shown):
             sync_files(self.fd)
-            self._give_rights(mode)
-            set_time(self.fd, time.time_ns() if mtime is None else mtime)
-            sync_open_folder(self.fd)
-            os.rename(self._temporary, self._name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
+            with self._replaced() as old:
+                set_mode(self.fd, self._choose_mode(mode, old))
+                set_time(self.fd, time.time_ns() if mtime is None else mtime)
+                sync_open_folder(self.fd)
+                os.rename(self._temporary, self._name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
         try:
             with writing(self.shown, IN_PLACE):
                 sync_place(self._parent)
         finally:
             self._close()
 
-    def _give_rights(self, mode: int | None) -> None:
-        inherited = os.fstat(self.fd).st_mode & stat.S_ISGID
-        usual = new_mode(0o777, self._parent) | inherited if mode is None else mode
-        rights = rights_at(self._parent, self._name, stat.S_IFDIR)
-        if rights is None:
-            set_mode(self.fd, usual)
-            return
-        if mode is not None:
-            rights = replace(rights, mode=rights.mode & mode)
-        rights.give(self.fd, usual)
-        if usual & ~PERMISSIONS:
-            set_mode(self.fd, stat.S_IMODE(os.fstat(self.fd).st_mode) | usual & ~PERMISSIONS)
+    def _choose_mode(self, mode: int | None, old: int | None) -> int:
+        """old: the mode of the folder that is replaced."""
+        if mode is None:
+            mode = new_mode(0o777, self._parent) | os.fstat(self.fd).st_mode & stat.S_ISGID  # inherited
+        return mode if old is None else mode & (old | ~PERMISSIONS) | old & ~PERMISSIONS
 
     def discard(self) -> None:
         """Remove the folder. May be called again, and after ``commit``."""
@@ -114,6 +124,17 @@ class AtomicFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.discard()
+
+
+def _warn_of_leftovers(shown: str, left: list[bytes]) -> None:
+    if left:
+        names = ", ".join(os.fsdecode(name) for name in left)
+        warnings.warn(
+            f"{shown}: killed writers may have left folders beside it, but other users can have renamed folders, too; "
+            f"examine and remove them: {names}",
+            LeftoverWarning,
+            stacklevel=3,
+        )
 
 
 @contextlib.contextmanager

@@ -144,14 +144,19 @@ class Ways:
 
 
 def remove_content(folder: int) -> None:
-    """Remove the content of a folder as far as possible, also in folders whose modes forbid it."""
+    """Remove the content of a folder as far as possible, also in folders whose modes forbid it.
+
+    Another file system in it stays, and the folders that lead there.
+    """
+    device = os.fstat(folder).st_dev
     pending, names = [_remove_files(folder)], [b""]
     with contextlib.suppress(OSError), Way(folder, force=True) as way:
         while pending:
             if pending[-1]:
                 name = pending[-1].pop()
                 with contextlib.suppress(OSError):
-                    pending.append(_remove_files(way.enter(name)))
+                    fd = way.enter(name)
+                    pending.append(_remove_files(fd) if os.fstat(fd).st_dev == device else [])
                     names.append(name)
                 continue
             pending.pop()

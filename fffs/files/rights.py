@@ -7,12 +7,14 @@ import errno
 import os
 import stat
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fffs.files.dirfd import close
 
 _ACL = "system.posix_acl_access"
 _DEFAULT_ACL = "system.posix_acl_default"
+_LISTS = (_ACL, _DEFAULT_ACL)
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 PERMISSIONS = 0o777  # never set-user-ID, set-group-ID or sticky bits: the content is new
 # Errors of file systems without modes or times, or on which new files belong to another user: FAT, some FUSE, shares.
@@ -87,7 +89,7 @@ def set_time(target: int | bytes, mtime: int, place: int | None = None) -> bool:
 
 @dataclass(frozen=True)
 class Rights:
-    """Permission bits, owner, group and access control list (as bytes, if there is one) of a file or folder.
+    """Permission bits, owner, group and access control list (as bytes, if there is one) of a file.
 
     ``trusted``: no other user can have put the file there. In a folder that others may write to, they could plant one
     to be able to read or own the file that replaces it.
@@ -143,11 +145,8 @@ def rights_of(fd: int, bits: int = PERMISSIONS) -> Rights:
     return Rights(status.st_mode & bits, status.st_uid, status.st_gid, _read_acl(fd), True)
 
 
-def rights_at(place: int, name: bytes, kind: int) -> Rights | None:
-    """Return the rights of a name in the open folder ``place``; None if it is not of ``kind`` (S_IFREG, S_IFDIR).
-
-    Raises OSError.
-    """
+def rights_at(place: int, name: bytes) -> Rights | None:
+    """Return the rights of a name in the open folder ``place``; None if it is no regular file. Raises OSError."""
     try:
         status = os.stat(name, dir_fd=place, follow_symlinks=False)
     except FileNotFoundError:
@@ -163,10 +162,10 @@ def rights_at(place: int, name: bytes, kind: int) -> Rights | None:
             status, acl = os.fstat(fd), _read_acl(fd)  # both of the same file, even if the name changes
         finally:
             close(fd)
-    if stat.S_IFMT(status.st_mode) != kind:
+    if not stat.S_ISREG(status.st_mode):
         return None
     mode = status.st_mode & PERMISSIONS & ~closed
-    return Rights(mode, status.st_uid, status.st_gid, acl, _is_trusted(os.stat(".", dir_fd=place)))
+    return Rights(mode, status.st_uid, status.st_gid, acl, is_trusted(place))
 
 
 def _read_acl_at(place: int, name: bytes) -> tuple[bytes | None, bool]:
@@ -177,12 +176,13 @@ def _read_acl_at(place: int, name: bytes) -> tuple[bytes | None, bool]:
         return None, error.errno in (errno.ENODATA, errno.EOPNOTSUPP)
 
 
-def _is_trusted(folder: os.stat_result) -> bool:
-    """Whether no other user can have put files into the folder.
+def is_trusted(folder: int) -> bool:
+    """Whether no other user can have put files into an open folder. Raises OSError.
 
     The owner of a file does not tell: users who may write to a folder can rename our files, and make links to them.
     """
-    return folder.st_uid in (0, os.geteuid()) and not folder.st_mode & 0o022
+    status = os.fstat(folder)
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022
 
 
 def _read_acl(fd: int) -> bytes | None:
@@ -190,3 +190,24 @@ def _read_acl(fd: int) -> bytes | None:
         return os.getxattr(fd, _ACL)
     except OSError:  # there is none, or the file system has no lists
         return None
+
+
+def attributes_of(fd: int) -> Mapping[str, object]:
+    """Return the access control lists and the ``user.*`` attributes of an open file, without the bits of its mode.
+
+    The others are those of the file system, and two new folders may differ in them: ``security.*``, ``trusted.*`` of
+    Lustre, ``system.nfs4_acl`` with the mode in it. Raises OSError.
+    """
+    try:
+        names = os.listxattr(fd)
+    except OSError:  # the file system has none
+        return {}
+    found = {name: os.getxattr(fd, name) for name in names if name.startswith("user.") or name in _LISTS}
+    return found | {_ACL: _without_mode(found[_ACL])} if _ACL in found else found
+
+
+def _without_mode(acl: bytes) -> list[tuple[int, ...]]:
+    """Return the entries of an access control list, without the permissions that are bits of the mode."""
+    entries = list(_ENTRY.iter_unpack(acl[4:]))
+    group = _MASK if any(tag == _MASK for tag, _, _ in entries) else _GROUP
+    return [(tag, 0 if tag in (_OWNER, group, _OTHERS) else bits, whose) for tag, bits, whose in entries]

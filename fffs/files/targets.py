@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Iterator
 
 from fffs.errors import UsageError, WriteError
-from fffs.files.dirfd import close
+from fffs.files.dirfd import close, open_folder
 from fffs.files.file_systems import is_proc
+from fffs.files.rights import PERMISSIONS, attributes_of
+from fffs.files.temporary import close_locked, lock
 
 LINKS_MAX = 40  # as in the kernel
 
@@ -48,6 +51,50 @@ def refuse_folder(path: bytes, shown: str) -> None:
     """
     if _is_mount_point(path) or (os.path.isdir(path) and os.path.samefile(path, b".")):
         raise UsageError(f"{shown}: cannot replace a mount point or the current folder; name a new folder in it")
+
+
+@contextlib.contextmanager
+def replaced_folder(place: int, name: bytes, new: int, shown: str) -> Iterator[int | None]:
+    """Lock the empty folder that an open new one is to replace, and yield its mode; None if there is none.
+
+    place: the open folder of the name. What a rename refuses is left to it: a file, a folder that is not empty.
+
+    Raises:
+        UsageError: more than permission bits would be lost, or another program has locked the folder.
+        OSError: it cannot be opened.
+
+    """
+    try:
+        fd = open_folder(name, place)
+    except (FileNotFoundError, NotADirectoryError):
+        yield None
+        return
+    try:
+        if not os.listdir(fd):
+            _refuse_loss(fd, new, shown)
+        yield stat.S_IMODE(os.fstat(fd).st_mode)
+    finally:
+        close_locked(fd, os.getpid())
+
+
+def _refuse_loss(old: int, new: int, shown: str) -> None:
+    """Lock the old folder. Raise UsageError unless the new one, beside it, has all that it has."""
+    try:
+        # Daemons lock their mount points: replacing one detaches what is mounted on it in other mount namespaces.
+        lock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UsageError(
+            f"{shown}: this empty folder is locked, as by a mount in a container; unmount there, or name another folder"
+        ) from None
+    before, after, lost = os.fstat(old), os.fstat(new), ""
+    if (before.st_uid, before.st_gid) != (after.st_uid, after.st_gid):
+        lost = "owner or group"
+    elif stat.S_IMODE(before.st_mode) & ~after.st_mode & ~PERMISSIONS:
+        lost = "set-user-ID, set-group-ID or sticky bit"
+    elif attributes_of(old) != attributes_of(new):
+        lost = "extended attributes or access control lists"
+    if lost:
+        raise UsageError(f"{shown}: this empty folder would lose its {lost}; remove it, or name a new folder in it")
 
 
 def without_dots(path: bytes) -> bytes:

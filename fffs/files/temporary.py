@@ -1,7 +1,6 @@
-"""Locked temporary files and folders, and the removal of those that killed writers left.
+"""Locked temporary files and folders. A writer holds a lock of its temporary file.
 
-A writer holds a lock of its temporary file. On a file system without locks, writers rely on random names, and leftovers
-stay: nothing tells them from the file of a living writer; a waiting writer's file may be old, too.
+On a file system without locks, writers rely on random names.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ import os
 import re
 import secrets
 import stat
-import time
 
 from fffs.base.descriptors import above_standard
-from fffs.files.dirfd import FOLDER, HANDLE, NO_LINKS, close, open_folder, remove_content
+from fffs.files.dirfd import HANDLE, NO_LINKS, close, open_folder, remove_content
 from fffs.files.rights import set_mode
 
 # Leftovers of killed writers are recognised by this suffix, and by a lock that is free.
@@ -31,11 +29,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMLINK)
 # Errors for a name that does not exist. A name that a suffix makes too long cannot exist.
 ABSENT = (errno.ENOENT, errno.ENAMETOOLONG)
 
-LARGE = 4096  # names in a folder from which it is not listed for each new file
-SHARE = 0.01  # of the elapsed time may be spent on listing such a folder again
-FOLDERS_KEPT = 256
 _locked: set[int] = set()  # descriptors of files that this process has locked
-_large_folders: dict[tuple[int, int], tuple[float, list[bytes]]] = {}  # valid until, leftovers
 
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -158,11 +152,13 @@ def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
             raise
         try:
             lock(fd, fcntl.LOCK_EX)
-            set_mode(fd, 0o700 | os.fstat(fd).st_mode & stat.S_ISGID)  # inherited: new files get the folder's group
-            if is_there(parent, temporary):
+            # Other users who may write to the parent may have put a folder of ours in its place.
+            if is_there(parent, temporary) and not os.listdir(fd):
+                set_mode(fd, 0o700 | os.fstat(fd).st_mode & stat.S_ISGID)  # inherited: new files get the folder's group
                 return fd, temporary
         except BaseException:
-            remove_folder(parent, temporary, fd)
+            with contextlib.suppress(OSError):
+                os.rmdir(temporary, dir_fd=parent)
             close_locked(fd, os.getpid())
             raise
         close_locked(fd, os.getpid())
@@ -212,91 +208,3 @@ def remove_folder(parent: int, name: bytes, fd: int) -> None:
         if is_there(parent, name):
             remove_content(fd)
             os.rmdir(name, dir_fd=parent)
-
-
-def _find_leftovers(place: int, name: bytes) -> list[bytes]:
-    """Return the names of temporary files and folders of a target."""
-    ours = temporary_names(name)
-    try:
-        return [entry for entry in _leftovers_in(place) if ours.fullmatch(entry) and entry != lock_name(name)]
-    except OSError:
-        return []  # a folder may be writable but not readable
-
-
-def _leftovers_in(place: int) -> list[bytes]:
-    """Return the names of temporary files and folders of all targets. Raises OSError.
-
-    A large folder is not listed for each target: a writer of a million files would list it a million times.
-    """
-    status = os.fstat(place)
-    key = status.st_dev, status.st_ino
-    begin = time.monotonic()
-    until, found = _large_folders.get(key, (begin, []))
-    if begin < until:
-        return found
-    fd = os.open(b".", FOLDER, dir_fd=place)
-    try:
-        entries = os.listdir(fd)
-    finally:
-        close(fd)
-    found = [os.fsencode(entry) for entry in entries if entry.endswith(SUFFIX)]
-    if len(entries) >= LARGE:
-        if len(_large_folders) >= FOLDERS_KEPT:
-            _large_folders.clear()
-        end = time.monotonic()
-        _large_folders[key] = end + (end - begin) / SHARE, found
-    return found
-
-
-def remove_leftover_files(folder: int, name: bytes) -> None:
-    """Remove the temporary files of killed writers of a target, whose locks are free."""
-    for entry in _find_leftovers(folder, name):
-        with contextlib.suppress(OSError):  # it is being written, or gone, or not a file of ours
-            fd = _open_leftover(folder, entry)
-            try:
-                if lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                    os.unlink(entry, dir_fd=folder)
-            finally:
-                close_locked(fd, os.getpid())
-
-
-def _open_leftover(folder: int, entry: bytes) -> int:
-    """Open for writing if permitted: NFS requires that for an exclusive lock."""
-    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # do not block on a FIFO of that name
-    try:
-        return os.open(entry, os.O_RDWR | flags, dir_fd=folder)
-    except PermissionError:
-        return os.open(entry, os.O_RDONLY | flags, dir_fd=folder)
-
-
-def remove_leftover_folders(parent: int, name: bytes) -> None:
-    """Remove the temporary folders of killed writers of a target, whose locks are free."""
-    for entry in _find_leftovers(parent, name):
-        with contextlib.suppress(OSError):
-            mode = stat.S_IMODE(os.stat(entry, dir_fd=parent, follow_symlinks=False).st_mode)
-            try:
-                fd, forced = open_folder(entry, parent), False
-            except PermissionError:
-                fd, forced = open_folder(entry, parent, force=True), True
-            try:
-                if not _remove_unlocked(parent, entry, temporary_name(name), fd) and forced:
-                    os.fchmod(fd, mode)  # its owner may have completed it and be about to rename it
-            finally:
-                close_locked(fd, os.getpid())
-
-
-def _remove_unlocked(parent: int, entry: bytes, ours: bytes, fd: int) -> bool:
-    """Remove a leftover folder, open as ``fd``. Returns False if it has an owner, or that is unknown.
-
-    It is renamed first. If the owner's lock is invisible, as from another machine, the owner then finds nothing to
-    rename, and does not put a half-removed folder in place.
-    """
-    try:
-        if not lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB) or not is_named(parent, entry, fd):
-            return False
-        os.rename(entry, ours, src_dir_fd=parent, dst_dir_fd=parent)
-    except OSError:
-        return False
-    if is_named(parent, ours, fd):
-        remove_folder(parent, ours, fd)
-    return True

@@ -65,7 +65,8 @@ def unpack(
 
     Raises:
         SourceNotFoundError, FormatError, ReadError: the source is a path that cannot be opened.
-        UsageError: the target exists and is not an empty folder, or is a mount point or the current folder.
+        UsageError: the target exists and is not an empty folder, is a mount point or the current folder, or is an empty
+            folder that would lose its owner or other properties of its own, or is locked.
         UnsupportedError: files share records and would take more bytes than the source has; or the file system cannot
             make all hard links, and the copies in their place would take more than that.
         ChecksumError, TruncatedError, ReadError: a record is bad, and leave_out is None. The target is unchanged.
