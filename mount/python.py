@@ -100,7 +100,7 @@ def _end(process: subprocess.Popen[bytes], path: str, owner: int) -> None:
     if code != 0 or is_dead(path):
         mount = mount_at(path)
         if mount and mount.ours and not is_alive(path):  # another one may have been mounted there meanwhile
-            kernel.detach(path, lazy=True)
+            kernel.detach(mount, lazy=True)
         remove_left(path)
         how = f" (exit code {code})" if code else ""
         raise MountError(f"{path}: the daemon of this mount failed{how}; its log has the reason")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from fffs.base.descriptors import above_standard, describe
 from fffs.errors import MountError
-from fffs.mount.system.mounts import TYPE, mount_at
+from fffs.mount.system.mounts import TYPE, Mount, cover_of, mounts
 
 DEVICE = "/dev/fuse"
 
@@ -128,32 +128,53 @@ def read_ahead(device: str, kibibytes: int) -> None:
         setting.write(str(kibibytes))
 
 
-def detach(mountpoint: str, *, lazy: bool = False, table: int | None = None) -> None:
-    """Unmount the topmost mount at an absolute path. Lazily: detach it at once; it ends when the last file is closed.
+def detach(mount: Mount, *, lazy: bool = False, table: int | None = None) -> None:
+    """Unmount a mount, if it is still there. Lazily: detach it at once; it ends when the last file is closed.
+
+    umount2(2) takes a path, and no descriptor, which would make the mount busy. So another mount that is made between
+    the look at what is there and that call is unmounted instead.
 
     table: see ``mounts``.
 
     Raises:
         BusyError: files are open in it, or it has the working folder of a process.
-        MountError: with the reason.
+        MountError: with the reason; another mount hides it, for example.
 
     """
-    flags = (_MNT_DETACH if lazy else 0) | _UMOUNT_NOFOLLOW
-    if os.geteuid() == 0:
-        if _libc.umount2(os.fsencode(mountpoint), flags) == 0:
-            return
-        code = ctypes.get_errno()
-        if code == errno.EBUSY:
-            raise BusyError(f"{mountpoint}: busy")
-        if code != errno.EPERM:
-            raise MountError(f"{mountpoint}: cannot unmount: {os.strerror(code)}")
-    before = mount_at(mountpoint, table)
-    problem = _fusermount(["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint], {}, ())
-    if before and mount_at(mountpoint, table) != before:
+    if not _is_there(mount, table):
+        return
+    if cover := cover_of(mount, table):
+        raise MountError(describe_cover(mount, cover))
+    problem = detach_topmost(mount.path, lazy)
+    if not problem or not _is_there(mount, table):
         return
     if "busy" in problem:
-        raise BusyError(f"{mountpoint}: busy")
-    raise MountError(f"{mountpoint}: cannot unmount: {problem}")
+        raise BusyError(f"{mount.path}: busy")
+    raise MountError(f"{mount.path}: cannot unmount: {problem}")
+
+
+def _is_there(mount: Mount, table: int | None) -> bool:
+    return any(other.number == mount.number for other in mounts(table, mount.device))
+
+
+def describe_cover(mount: Mount, cover: Mount) -> str:
+    """Return an error message. cover: what hides the mount."""
+    where = "" if cover.path == mount.path else f" on {cover.path}"
+    return (
+        f"{mount.path}: it is still mounted there, below {cover.source} ({cover.type}){where}; "
+        f"unmount that, and then: fffs umount {mount.path}"
+    )
+
+
+def detach_topmost(mountpoint: str, lazy: bool) -> str:
+    """Unmount the topmost mount at an absolute path. Returns what went wrong, if its effect shows that it failed."""
+    if os.geteuid() == 0:
+        flags = (_MNT_DETACH if lazy else 0) | _UMOUNT_NOFOLLOW
+        if _libc.umount2(os.fsencode(mountpoint), flags) == 0:
+            return ""
+        if ctypes.get_errno() != errno.EPERM:
+            return os.strerror(ctypes.get_errno())
+    return _fusermount(["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint], {}, ())
 
 
 def _fusermount(command: list[str], environment: dict[str, str], fds: tuple[int, ...]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import sys
 import threading
 from dataclasses import dataclass
 
@@ -13,6 +15,12 @@ from fffs.errors import MountError
 
 TABLE = "/proc/thread-self/mountinfo"
 TYPE = "fuse.fffs"
+
+# <linux/fcntl.h>, <linux/stat.h>: AT_FDCWD; AT_SYMLINK_NOFOLLOW, AT_NO_AUTOMOUNT and AT_STATX_DONT_SYNC; the bit of
+# stx_mask that tells of stx_mnt_id; the offset of stx_mnt_id; the size of struct statx.
+_AT_FDCWD, _STATX_FLAGS, _STATX_MNT_ID, _MNT_ID_OFFSET, _STATX_SIZE = -100, 0x100 | 0x800 | 0x4000, 0x1000, 144, 256
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 # Guards tables that stay open. The kernel returns a page of the table at a time, and starts over if a read continues
 # elsewhere than the last one ended: with two readers, a change meanwhile would hide lines that did not change.
@@ -38,12 +46,52 @@ class Mount:
 
 
 def mount_at(path: str, table: int | None = None) -> Mount | None:
-    """Return the mount with exactly this absolute path as its mount point; the topmost, if there are several."""
-    found = None
-    for mount in mounts(table):
-        if mount.path == path:
-            found = mount  # a mount over another one comes after it
-    return found
+    """Return the mount with exactly this absolute path as its mount point that the path leads to: the topmost.
+
+    Its daemon may be dead or stuck. The order of the table does not tell which is the topmost: mounts can be moved, and
+    put beneath others.
+    """
+    found = [mount for mount in mounts(table) if mount.path == path]
+    if not any(mount.ours for mount in found):
+        return found[-1] if found else None  # which one is of no interest, and NFS may wait for its server
+    try:
+        number = _number_at(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None  # hidden by a mount over a folder above
+    except OSError:  # no permission, or a dead mount above: umount2(2) fails, too
+        number = ""
+    return next((mount for mount in found if mount.number == number), None) if number else found[-1]
+
+
+def cover_of(mount: Mount, table: int | None = None) -> Mount | None:
+    """Return the mount that hides a mount: it is over that, or over a folder above it. None: the path leads to it."""
+    top = mount_at(mount.path, table)
+    if top:
+        return None if top.number == mount.number else top
+    folder, number = mount.path, None
+    while number is None:
+        try:
+            number = _number_at(folder)
+        except OSError:
+            if folder == os.sep:
+                return None
+            folder = os.path.dirname(folder)
+    return next((other for other in mounts(table) if other.number == number), None)
+
+
+def _number_at(path: str) -> str:
+    """Return the number of the mount that a path leads to, or an empty string if the kernel does not tell (before Linux
+    5.8). Raises OSError.
+
+    Needs neither /proc nor a descriptor, which would make the mount busy. Asks for no attributes, so that a FUSE file
+    system gets no request and does not refuse other users.
+    """
+    status = ctypes.create_string_buffer(_STATX_SIZE)
+    if _libc.statx(_AT_FDCWD, os.fsencode(path), _STATX_FLAGS, 0, status) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    if not int.from_bytes(status.raw[:4], sys.byteorder) & _STATX_MNT_ID:
+        return ""
+    return str(int.from_bytes(status.raw[_MNT_ID_OFFSET : _MNT_ID_OFFSET + 8], sys.byteorder))
 
 
 def mount_of(fd: int, table: int | None = None) -> Mount | None:

@@ -9,7 +9,7 @@ import select
 from fffs.base.descriptors import duplicate
 from fffs.errors import MountError
 from fffs.mount.system import kernel
-from fffs.mount.system.mounts import Mount, mount_at, mounts
+from fffs.mount.system.mounts import Mount, cover_of, mount_at, mounts
 
 _log = logging.getLogger("fffs.mount")
 
@@ -26,7 +26,7 @@ class Place:
         try:
             self.device = _device(fuse) or _device_at(path, table)
         except MountError:
-            kernel.detach(path, lazy=True, table=table)
+            kernel.detach_topmost(path, lazy=True)  # the table cannot be read
             raise
         self._fuse = fuse
         try:
@@ -52,25 +52,21 @@ class Place:
             BusyError: it is in use, and ``lazy`` is False.
 
         """
-        complete = True
-        for mount in reversed(self._find()):  # a mount over another one comes after it
+        failed: set[str] = set()
+        while reachable := [m for m in self._find() if m.number not in failed and not cover_of(m, self._table)]:
+            mount = reachable[-1]  # unmounting it may unmount others, too: if their folder is bound elsewhere as shared
             try:
-                self._detach(mount, lazy)
+                kernel.detach(mount, lazy=lazy, table=self._table)
             except kernel.BusyError:
                 raise
             except MountError as error:
                 _log.error("%s", error)
-                complete = False
-        return complete
-
-    def _detach(self, mount: Mount, lazy: bool) -> None:
-        top = mount_at(mount.path, self._table)
-        if top and top.number != mount.number:
-            raise MountError(
-                f"{mount.path}: it is still mounted there, below {top.source} ({top.type}); "
-                f"unmount that, and then: fffs umount {mount.path}"
-            )
-        kernel.detach(mount.path, lazy=lazy, table=self._table)
+                failed.add(mount.number)
+        left = self._find()
+        for mount in left:
+            if cover := cover_of(mount, self._table):
+                _log.error("%s", kernel.describe_cover(mount, cover))
+        return not left
 
     def _find(self) -> list[Mount]:
         """Return all mounts of the file system. Its device number is unique while its connection exists.

@@ -13,7 +13,7 @@ from fffs.errors import MountError
 from fffs.mount.system import kernel
 from fffs.mount.system.daemon_attributes import DAEMON, ask
 from fffs.mount.system.mountpoint import remove_left
-from fffs.mount.system.mounts import canonical, mount_at, mounts
+from fffs.mount.system.mounts import Mount, canonical, cover_of, mount_at, mounts
 
 _log = logging.getLogger("fffs.mount")
 
@@ -39,22 +39,23 @@ def umount(mountpoint: PathLike, lazy: bool = False) -> None:
     path = canonical(mountpoint)
     mount = mount_at(path)
     if mount is None:
-        raise MountError(f"{path}: " + ("nothing is mounted there" if os.path.lexists(path) else "no such folder"))
+        raise MountError(_describe_absence(path))
     if not mount.ours:
         raise MountError(f"{path}: not a mount of fffs but of type {mount.type}; use umount(8)")
     answer = ask(path, DAEMON, ASK_SECONDS)
     try:
         daemon = _daemon(answer)
     except ConnectionError:
-        kernel.detach(path, lazy=True)  # dead: files that are still open cannot be used
+        kernel.detach(mount, lazy=True)  # dead: files that are still open cannot be used
         remove_left(path)
         return
     # Before unmounting, while no other file system can have its device number.
-    others = [other.path for other in mounts(device=mount.device) if other.number != mount.number]
+    others = {other for other in mounts(device=mount.device) if other.number != mount.number}
     try:
-        in_use = _detach(path, lazy, answers=answer is not None)
-        if others:
-            _log.warning("%s: unmounted, but it is also mounted at %s: fffs umount %s", path, others[-1], others[-1])
+        in_use = _detach(mount, lazy, answers=answer is not None)
+        # If their folder is bound elsewhere as shared, unmounting one unmounts the others.
+        if left := [other.path for other in mounts(device=mount.device) if other in others]:
+            _log.warning("%s: unmounted, but it is also mounted at %s: fffs umount %s", path, left[-1], left[-1])
         elif not in_use and daemon is not None and not _wait(daemon):
             # Another mount namespace (a container started meanwhile, `unshare --mount`) has a copy of the mount.
             _log.warning(
@@ -68,10 +69,19 @@ def umount(mountpoint: PathLike, lazy: bool = False) -> None:
             os.close(daemon)
 
 
-def _detach(path: str, lazy: bool, answers: bool) -> bool:
+def _describe_absence(path: str) -> str:
+    """Return an error message: why there is nothing to unmount."""
+    for mount in mounts():
+        if mount.path == path and mount.ours and (cover := cover_of(mount)):
+            return kernel.describe_cover(mount, cover)
+    return f"{path}: " + ("nothing is mounted there" if os.path.lexists(path) else "no such folder")
+
+
+def _detach(mount: Mount, lazy: bool, answers: bool) -> bool:
     """Unmount. Returns whether it was in use and therefore detached lazily. answers: whether its daemon answers."""
+    path = mount.path
     try:
-        kernel.detach(path)
+        kernel.detach(mount)
     except kernel.BusyError:
         if not lazy:
             lazily = f"fffs umount --lazy {path}"
@@ -80,7 +90,7 @@ def _detach(path: str, lazy: bool, answers: bool) -> bool:
             else:  # every request to such a mount makes it busy, ours and those of fuser
                 why = f"its daemon does not answer: it is stopped, or its disk is; detach it with: {lazily}"
             raise MountError(f"{path}: {why}") from None
-        kernel.detach(path, lazy=True)
+        kernel.detach(mount, lazy=True)
         return True
     return False
 
