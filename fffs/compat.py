@@ -34,6 +34,7 @@ def install_as_ffrecord() -> None:
     too. ``ffrecord.torch`` is ``fffs.torch``, imported on first use. Checksum errors have ffrecord's text from then on.
     """
     package = types.ModuleType("ffrecord", "fffs, under the name of the library that it replaces.")
+    package.__spec__ = importlib.machinery.ModuleSpec("ffrecord", None, is_package=True)  # for find_spec
     package.__path__ = []  # a package, so that its submodules can be imported
     modules = {
         "ffrecord": package,

@@ -27,7 +27,8 @@ STOP_SECONDS = 30.0
 def mounted(
     sources: PathLike | Sequence[PathLike], mountpoint: PathLike | None = None, **options: Any
 ) -> Iterator[str]:
-    """Mount, yield the path, and unmount at the end, lazily if files are open.
+    """Mount, yield the path, and unmount at the end, lazily if files are open: reads from these then fail with
+    ENOTCONN, and access to their mappings, as of ``numpy.load(mmap_mode="r")``, ends the program with SIGBUS.
 
     May be used from several threads at once. Each mount has its own daemon, which also unmounts when this process dies.
     Forked children may read the mount; they neither end it nor keep it alive.

@@ -895,6 +895,13 @@ def test_a_terminal_is_shown_progress_which_is_erased_in_the_end(folder: Path, t
     assert "unpacking p.ffr" in in_terminal("unpack", "p.ffr", "copy", cwd=tmp_path, slow=EVERY_TIME)[1]
 
 
+def test_progress_fits_into_a_narrow_terminal(folder: Path, tmp_path: Path) -> None:
+    narrow = f"{EVERY_TIME}\nimport os; os.environ['COLUMNS'] = '24'"
+    code, shown = in_terminal("pack", "photos", "p.ffr", cwd=tmp_path, slow=narrow)
+    lines = re.findall(r"\r\x1b\[K(packing [^\r]*)", shown)
+    assert code == 0 and lines and max(map(len, lines)) == 23
+
+
 def test_short_work_shows_no_progress(folder: Path, tmp_path: Path) -> None:
     code, shown = in_terminal("pack", "photos", "p.ffr", cwd=tmp_path, slow="progress.INTERVAL = 1000")
     assert (code, "packing" in shown) == (0, False)

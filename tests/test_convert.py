@@ -786,7 +786,7 @@ def test_a_folder_that_holds_the_output_is_compared_with_what_it_was(tmp_path: P
     make(tmp_path / "folder", {"a": b"a", "sub": {"b": b"b"}})
     first = True
     for output in ("folder/out.ffr", "folder/sub/out.ffr", "folder/out.ffr"):
-        fffs.convert(tmp_path / "folder", tmp_path / output, verify=True, force=True)
+        fffs.convert(tmp_path / "folder", tmp_path / output, verify=True, force=True, from_="folder")
         with fffs.PackedFolder(tmp_path / output) as packed:
             others = {"folder/sub/out.ffr": {"out.ffr"}, "folder/out.ffr": {"sub/out.ffr"}}
             found = set(packed.list(recursive=True, list_dir=False))
@@ -1374,7 +1374,9 @@ def test_a_folder_of_other_things_is_no_folder_of_parts(tmp_path: Path) -> None:
     write_ffr(tmp_path / "folder" / "PART_00000.ffr", RECORDS)
     assert fffs.convert(tmp_path / "folder", tmp_path / "parts.ffr").source == "ffrecord"
     (tmp_path / "folder" / "README").touch()
-    assert fffs.convert(tmp_path / "folder", tmp_path / "packed.ffr").source == "folder"
+    with pytest.raises(UsageError, match="--from"):
+        fffs.convert(tmp_path / "folder", tmp_path / "packed.ffr")
+    assert fffs.convert(tmp_path / "folder", tmp_path / "packed.ffr", from_="folder").source == "folder"
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:

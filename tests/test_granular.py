@@ -1429,3 +1429,26 @@ def test_a_png_of_io_is_read_as_pillow_reads_it() -> None:
     out = io.BytesIO()
     Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4)).convert("P").save(out, "png")
     assert decoders["png"](out.getvalue()).shape == (3, 4)
+
+
+@pytest.mark.parametrize("layout", ["v1", "v3"])
+def test_a_shard_has_at_least_one_row_however_small_its_size(layout: str, tmp_path: Path) -> None:
+    with ShardedDatasetWriter(tmp_path / "x", {"k": "i64"}, None, 1, layout=layout) as writer:
+        for k in range(3):
+            writer.append({"k": k})
+        assert writer.shards == 3
+    with ShardedDatasetReader(tmp_path / "x") as reader:
+        assert (len(reader), reader.shards, reader[:]) == (3, 3, {"k": [0, 1, 2]})
+
+
+@pytest.mark.parametrize("arguments", [(True,), (0, ("k",)), ("1",)])
+def test_a_number_of_a_shard_is_an_integer(arguments: tuple[Any, ...], tmp_path: Path) -> None:
+    with ShardedDatasetWriter(tmp_path / "x", {"k": "i64"}) as writer:
+        writer.append({"k": 1})
+    with pytest.raises(UsageError, match="must be integers, not"):
+        ShardedDatasetReader(tmp_path / "x", None, *arguments)
+
+
+@pytest.mark.parametrize("kind", sorted(codecs.decoders))
+def test_every_decoder_can_be_pickled(kind: str) -> None:
+    assert pickle.loads(pickle.dumps(codecs.decoders[kind])) is not None

@@ -195,7 +195,8 @@ def test_a_data_set_is_a_spec_with_bags_beside_it_for_everybody(tmp_path: Path) 
     (parts / "spec.json").write_text('{"k": "bytes"}')
     write_ffrecord(parts / "PART_00000.ffr")
     assert data_set_folders(os.fspath(parts)) == []
-    assert kind_of_source(os.fspath(parts)) == "folder"
+    with pytest.raises(UsageError, match=r"parts of a FFRecord set .* and others \(spec.json\); --from ffrecord "):
+        kind_of_source(os.fspath(parts))
     assert keep_checksums(parts) == []
     with fffs.open(parts) as reader, fffs.load_source(parts) as source:
         assert isinstance(reader, fffs.FileReader) and reader.n == source.store.n == len(RECORDS)
@@ -364,3 +365,18 @@ def test_opening_a_packed_folder_imports_nothing_of_other_formats(tmp_path: Path
     fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr")
     program = "import fffs, sys; fffs.PackedFolder('p.ffr'); sys.exit('fffs.granular' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=False).returncode == 0
+
+
+def test_parts_among_other_files_are_not_taken_for_files_to_pack(tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    write_ffrecord(parts / "PART_00000.ffr")
+    (parts / "_SUCCESS").touch()
+    with pytest.raises(UsageError, match="--from folder packs all files"):
+        fffs.convert(parts, tmp_path / "x.ffr")
+    fffs.convert(parts, tmp_path / "records.ffr", from_="ffrecord")
+    with fffs.FileReader(tmp_path / "records.ffr") as reader:
+        assert as_bytes(reader.read(range(reader.n))) == RECORDS
+    fffs.convert(parts, tmp_path / "files.ffr", from_="folder")
+    with fffs.PackedFolder(tmp_path / "files.ffr") as packed:
+        assert sorted(packed.list("")) == ["PART_00000.ffr", "_SUCCESS"]

@@ -899,8 +899,10 @@ def test_anything_else_is_refused_and_not_counted(tmp_path: Path, kind: str) -> 
 
 def test_code_written_for_ffrecord_finds_everything_it_imports() -> None:
     code = """
+        import importlib.util
         import fffs
         fffs.install_as_ffrecord()
+        assert importlib.util.find_spec("ffrecord").name == "ffrecord"
         import ffrecord, ffrecord.fileio, ffrecord.package
         from ffrecord import FileReader, FileWriter, PackedFolder, checkFsAlign, pack_folder, __version__
         assert ffrecord.fileio.FileReader is FileReader is fffs.FileReader

@@ -44,10 +44,12 @@ class ProgressBar:
         part = min(done / total, 1.0) if total else 1.0
         left = f"{(total - done) / rate:.0f} s left" if rate else ""
         text = f"{part:4.0%} {human(done)} {human(rate)}/s {left}"
-        width = max(shutil.get_terminal_size().columns - len(self._label) - len(text) - 6, 0)
+        columns = shutil.get_terminal_size().columns
+        width = max(columns - len(self._label) - len(text) - 6, 0)
         bar = f"[{'#' * int(width * part):{width}}] " if width >= 10 else ""
+        line = f"{self._label} {bar}{text}"[: columns - 1]  # a longer one would fill the terminal with its beginnings
         self._drawn = True
-        self._write(f"\r\x1b[K{self._label} {bar}{text}")
+        self._write(f"\r\x1b[K{line}")
 
     def _write(self, text: str) -> None:
         try:

@@ -7,6 +7,7 @@ from typing import Final
 
 from fffs.base.failures import reading
 from fffs.converting.archives import is_tar, is_zip
+from fffs.errors import UsageError
 from fffs.files.atomic import CHECKSUMS
 from fffs.files.file import File
 from fffs.files.local import LocalFile
@@ -35,10 +36,14 @@ def destinations() -> list[str]:
     return [*(form.name for form in FORMATS), GRANULAR]
 
 
-def kind_of_source(path: str) -> str:
-    """Return the kind of a source, one of ``sources()``. Raises SourceNotFoundError, UsageError, ReadError."""
+def kind_of_source(path: str, result: str = "") -> str:
+    """Return the kind of a source, one of ``sources()``. result: a file that is ignored if it is in the folder.
+
+    Raises SourceNotFoundError, UsageError, ReadError.
+    """
     if os.path.isdir(path):
-        return _kind_of_folder(path)
+        inside = bool(result) and os.path.realpath(os.path.dirname(result)) == os.path.realpath(path)
+        return _kind_of_folder(path, os.path.basename(result) if inside else "")
     if not os.path.lexists(path):
         for form in FORMATS:
             if form.is_set(path):
@@ -60,11 +65,25 @@ def _kind_of_file(file: File) -> str:
     return next((form.name for form in FORMATS if form.is_certain(file)), archive)
 
 
-def _kind_of_folder(path: str) -> str:
-    """Return the kind of a folder: data set, parts of one format if it holds nothing else, or plain folder."""
+def _kind_of_folder(path: str, ignored: str) -> str:
+    """Return the kind of a folder: data set, parts of one format if it holds nothing else, or plain folder.
+
+    Raises UsageError: it holds parts and other files, so that it may be meant as either.
+    """
     endings = (CHECKSUMS, *(ending for form in FORMATS for ending in form.sidecar_endings))
     with reading(path):
         names = [name for name in os.listdir(path) if not name.startswith(".") and not name.endswith(endings)]
+    names = [name for name in names if name != ignored]
     if data_set_folders(path):
         return GRANULAR
-    return next((form.name for form in FORMATS if names and all(map(form.is_part, names))), FOLDER)
+    for form in FORMATS:
+        parts = list(filter(form.is_part, names))
+        if parts and len(parts) == len(names):
+            return form.name
+        if parts:
+            other = min(set(names).difference(parts))
+            raise UsageError(
+                f"{path}: has parts of a {form.title} set ({min(parts)}) and others ({other}); "
+                f"--from {form.name} converts the records of the parts, --from {FOLDER} packs all files"
+            )
+    return FOLDER

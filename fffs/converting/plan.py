@@ -114,7 +114,7 @@ def make_plan(request: Request) -> Plan:
 
     """
     _refuse_options(request)
-    kind = request.from_ or kinds.kind_of_source(request.source)
+    kind = request.from_ or kinds.kind_of_source(request.source, request.target)
     named = format_of_target(request.target) if request.to is None else None
     to = named.name if named else request.to
     sources = Sources(kind, request.source)

@@ -122,12 +122,14 @@ def _fixed(kind: str, form: str) -> tuple[Codec, Codec]:
         except struct.error as error:
             raise ValueError(f"{value!r:.60}: {error}") from None
 
-    def decode(blob: bytes) -> int:
-        if len(blob) != packer.size:
-            raise ValueError(f"an integer of {len(blob)} bytes, instead of {packer.size}")
-        return int(packer.unpack(blob)[0])
+    # Not a closure, which cannot be passed to workers that are not forked.
+    return encode, functools.partial(_decode_fixed, form)
 
-    return encode, decode
+
+def _decode_fixed(form: str, blob: bytes) -> int:
+    if len(blob) != struct.calcsize(form):
+        raise ValueError(f"an integer of {len(blob)} bytes, instead of {struct.calcsize(form)}")
+    return int(struct.unpack(form, blob)[0])
 
 
 encode_i64, decode_i64 = _fixed("i64", "<q")
@@ -272,22 +274,23 @@ def _image(kind: str) -> tuple[Codec, Codec]:
         library("PIL.Image", f"the type {kind.lower()}").fromarray(exact_array(value)).save(out, format=kind)
         return out.getvalue()
 
-    def decode(blob: bytes) -> np.ndarray:
-        pillow = library("PIL.Image", f"the type {kind.lower()}")
-        try:
-            # This compares the checksums of a PNG. A JPEG has none, so it does nothing.
-            pillow.open(io.BytesIO(blob), formats=(kind,)).verify()
-            image = pillow.open(io.BytesIO(blob), formats=(kind,))
-            depth = len(image.getbands()) * (4 if image.mode[0] in "IF" else 1)
-            if math.prod(image.size) * depth > LARGEST_IMAGE:
-                raise ValueError(f"an image of {image.size[0]} by {image.size[1]} pixels is too large")
-            return np.array(image)  # numpy.asarray would share the bytes object of an image of one pixel
-        except MemoryError:
-            raise
-        except Exception as error:  # Pillow's parsers raise nearly any exception
-            raise ValueError(f"not a valid {kind}: {str(error)[:200]}") from None
+    return encode, functools.partial(_decode_image, kind)
 
-    return encode, decode
+
+def _decode_image(kind: str, blob: bytes) -> np.ndarray:
+    pillow = library("PIL.Image", f"the type {kind.lower()}")
+    try:
+        # This compares the checksums of a PNG. A JPEG has none, so it does nothing.
+        pillow.open(io.BytesIO(blob), formats=(kind,)).verify()
+        image = pillow.open(io.BytesIO(blob), formats=(kind,))
+        depth = len(image.getbands()) * (4 if image.mode[0] in "IF" else 1)
+        if math.prod(image.size) * depth > LARGEST_IMAGE:
+            raise ValueError(f"an image of {image.size[0]} by {image.size[1]} pixels is too large")
+        return np.array(image)  # numpy.asarray would share the bytes object of an image of one pixel
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow's parsers raise nearly any exception
+        raise ValueError(f"not a valid {kind}: {str(error)[:200]}") from None
 
 
 encode_jpeg, decode_jpeg = _image("JPEG")

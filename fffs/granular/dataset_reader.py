@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from fffs.base.numbers import as_number
 from fffs.base.paths import PathLike
 from fffs.errors import SourceNotFoundError, UsageError
 from fffs.granular import spec as specs
@@ -86,7 +87,9 @@ class ShardedDatasetReader(RowReader):
         super().__init__(path, decoders, check_data)
         names = {"shard_start": shard_start, "shard_stop": shard_stop, "shard_step": shard_step}
         names |= newer_names(newer, "shard_start", "shard_stop", "shard_step")
-        start, stop, step = names["shard_start"] or 0, names["shard_stop"], names["shard_step"] or 1
+        # Newer versions of granular take cache_index here, and True would mean 1.
+        numbers = {name: None if value is None else as_number(value, name) for name, value in names.items()}
+        start, stop, step = numbers["shard_start"] or 0, numbers["shard_stop"], numbers["shard_step"] or 1
         if start < 0 or step < 1 or (stop is not None and stop < 0):
             raise UsageError(f"{path}: shard_start and shard_stop must be at least 0, and shard_step at least 1")
         self._given = None if spec is None else dict(spec)

@@ -76,12 +76,15 @@ class ShardedDatasetWriter(Writing):
             if self._layout == "v3" and os.path.isdir(os.path.join(self._root, shard_name(self._next))):
                 continue  # this shard was closed, since the next one was begun
             self._shard = DatasetWriter.of(folder, self._encoder, self._layout)
-            if self._full(self._shard):
+            if self._full(self._shard):  # a shard of another writer, which is continued
                 self._finish()
         return self._shard
 
     def _full(self, shard: DatasetWriter) -> bool:
+        """Whether a shard takes no more rows. An empty one takes a row of any size: its tables alone have bytes."""
         length, size = self._length, self._size
+        if not len(shard):
+            return False
         return (length is not None and len(shard) >= length) or (size is not None and shard.size >= size)
 
     def _finish(self) -> None:
