@@ -82,7 +82,6 @@ fffs.formats.ofrecord: OFRecordWriter
 fffs.formats.protobuf: encode_bytes encode_varint
 fffs.formats.sources: expand_sources load_file
 fffs.formats.table: FORMATS Format find_format format_named
-fffs.granular.bounded_msgpack: SMALL=SMALL_MESSAGE
 fffs.granular.optional: ZSTD library=optional_library
 fffs.granular.shards: Shard data_set_folders
 fffs.granular.bag_streams: AppendedBag TornTailWarning UnlockedWarning

@@ -520,6 +520,8 @@ BAD_BLOBS: list[tuple[str, bytes]] = [
     ("msgpack", nested(200, 5000) + b"\0" * 5000),
     ("msgpack", b"\xc6\xff\xff\xff\xff"),
     ("msgpack", b"\xdf\xff\xff\xff\xff" * 2000),
+    ("msgpack", nested(1, 4 << 20) + b"\x90" * (4 << 20)),
+    ("msgpack", b"\x91" * 1100 + b"\x90"),
     ("msgpack", b"\xc7\xff"),
     ("tree", nested(1000, 7000) + b"\0" * 2000),
     ("png", b""),
@@ -586,22 +588,106 @@ def test_an_image_that_would_be_too_large_is_refused_before_it_is_decoded(monkey
         decoders["png"](PNG)
 
 
-def test_structures_that_are_large_and_good_are_unpacked() -> None:
-    for value in (
-        [{"a": [k, -k, 1.5, None, True, "x" * (k % 300), b"y" * (k % 70_000)]} for k in range(0, 80_000, 399)],
-        list(range(-40_000, 100_000, 7)),
-        {str(k): k for k in range(70_000)},
-        [[[[]]]] * 9000,
-        "x" * 70_000,
-        [2**63, -(2**63), 2**32, -(2**31), 2**16, -(2**15)] * 5000,
-        [[k] * (k % 20) for k in range(4000)],
-    ):
-        blob = msgpack.packb(value)
-        assert len(blob) > bounded_msgpack.SMALL
-        assert bounded_msgpack.unpack(blob) == value
+STRUCTURES = (
+    [{"a": [k, -k, 1.5, None, True, "x" * (k % 300), b"y" * (k % 70_000)]} for k in range(0, 80_000, 399)],
+    list(range(-40_000, 100_000, 7)),
+    {str(k): k for k in range(70_000)},
+    [[[[]]]] * 9000,
+    "x" * 70_000,
+    [2**63, -(2**63), 2**32, -(2**31), 2**16, -(2**15)] * 5000,
+    [[k] * (k % 20) for k in range(4000)],
+    [],
+    {},
+    0,
+)
+
+
+def test_structures_that_are_good_are_unpacked() -> None:
+    for value in STRUCTURES:
+        assert bounded_msgpack.unpack(msgpack.packb(value)) == value
     extended = msgpack.packb([msgpack.ExtType(5, b"x" * k) for k in (1, 2, 3, 4, 8, 16, 300, 70_000)])
     unpacked = bounded_msgpack.unpack(extended)
     assert [item.data for item in unpacked] == [b"x" * k for k in (1, 2, 3, 4, 8, 16, 300, 70_000)]
+
+
+def random_structure(rng: random.Random, depth: int = 0) -> Any:
+    kind = rng.randrange(9 if depth < 5 else 6)
+    size = rng.choice([0, 1, 2, 3, 17, 40])
+    if kind < 6:
+        whole = rng.choice([1, -1]) * rng.getrandbits(rng.randrange(64)) >> 1
+        return [None, rng.random() < 0.5, whole, rng.random(), "\xe4" * rng.choice([size, 300]), rng.randbytes(size)][
+            kind
+        ]
+    if kind < 8:
+        return [random_structure(rng, depth + 1) for _ in range(size)]
+    return {rng.choice([str, str.encode])(f"{k}"): random_structure(rng, depth + 1) for k in range(size)}
+
+
+def test_random_structures_are_unpacked_and_no_part_of_them_is() -> None:
+    rng = random.Random(1)
+    for _ in range(300):
+        value = random_structure(rng)
+        blob = msgpack.packb(value)
+        assert bounded_msgpack.unpack(blob) == value
+        bounded_msgpack.check(blob + b"behind it")
+        for end in {*range(min(len(blob), 100)), *(rng.randrange(len(blob)) for _ in range(100))}:
+            with pytest.raises(ValueError, match=r"it is truncated|it claims more values"):
+                bounded_msgpack.check(blob[:end])
+
+
+def test_the_check_of_msgpack_finds_what_msgpack_finds() -> None:
+    """For each first byte, and for random bytes of which many are heads of containers."""
+    rng = random.Random(2)
+    heads = bytes([*range(0x80, 0x84), *range(0x90, 0x94), *range(0xA0, 0xA3), *range(0xC0, 0xE0)])
+    blobs = [bytes([code]) + bytes(rest) for code in range(256) for rest in range(40)]
+    blobs += [
+        bytes(rng.choice(heads) if rng.random() < 0.4 else rng.randrange(3) for _ in range(20)) for _ in range(9000)
+    ]
+    results = set()
+    for blob in blobs:
+        unpacker = msgpack.Unpacker()
+        unpacker.feed(blob)
+        try:
+            unpacker.skip()
+            expected = None
+        except msgpack.FormatError:
+            expected = "no value has"
+        except msgpack.OutOfData:
+            expected = "truncated"
+        try:
+            bounded_msgpack.check(blob)
+            found = None
+        except ValueError as error:
+            found = str(error)
+        # An impossible number of values is found before what is wrong with these.
+        assert (found is None) == (expected is None), blob
+        assert found is None or "claims" in found or str(expected) in found, blob
+        results.add(expected)
+    assert len(results) == 3
+
+
+@pytest.mark.parametrize("unit", ["90", "80", "9100", "8100c0", "81a0c0", "d40500", "91" * 200 + "90"])
+def test_many_small_containers_are_refused(unit: str) -> None:
+    one = bytes.fromhex(unit)
+    count = (16 << 20) // len(one)
+    blob = b"\xdd" + struct.pack(">I", count) + one * count
+    begin = time.process_time()
+    with pytest.raises(ValueError, match="would take too much memory"):
+        bounded_msgpack.unpack(blob)
+    assert time.process_time() - begin < 1
+
+
+@pytest.mark.parametrize(
+    "value", [3, 300, 1.5, "ab", b"abc", [1, 2], {"x": 1, "y": 2}, {"id": 5, "ts": 7}, [[1, 2], [3, 4]]]
+)
+def test_ordinary_values_are_never_too_many(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_msgpack, "MEMORY", 0)
+    bounded_msgpack.check(msgpack.packb([value] * 10_000))
+
+
+def test_structures_of_few_items_are_limited_only_in_millions() -> None:
+    for value in ([], [1], {"x": 1}):
+        assert bounded_msgpack.unpack(msgpack.packb([value] * 300_000))[-1] == value
 
 
 # ---------------------------------------------------------------- damaged folders

@@ -370,6 +370,17 @@ int fffs_features_decode(const uint8_t *data, size_t size, int schema, uint64_t 
 /* Encodes count numbers as protobuf's varints into data, which has room for ten bytes each. Returns their size. */
 size_t fffs_varints_encode(const int64_t *values, size_t count, uint8_t *data);
 
+/* ---------------------------------------------------------------- msgpack (msgpack.c) */
+
+/* Why msgpack is refused: it ends too early; a container claims more values than there are bytes; no value has this
+ * code; its objects would take more memory than permitted. */
+enum { FFFS_MSGPACK_TRUNCATED = 1, FFFS_MSGPACK_CLAIM = 2, FFFS_MSGPACK_CODE = 3, FFFS_MSGPACK_MEMORY = 4 };
+
+/* Checks the first value in data, with all values in it, before a library makes objects of it, which must not take more
+ * than memory bytes by an estimate. Bytes after it are not looked at, and texts need not be UTF-8. Allocates nothing.
+ * The caller owns data. Returns 0 or FFFS_MSGPACK_*. */
+int fffs_msgpack_check(const uint8_t *data, size_t size, uint64_t memory);
+
 /* ---------------------------------------------------------------- copying with checksums (copy.c) */
 
 /* Copies length bytes from in_fd at in_offset to out_fd at out_offset through a bounded buffer. Computes *crc, their

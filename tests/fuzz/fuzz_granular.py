@@ -15,7 +15,6 @@ from typing import Any
 
 import msgpack
 import numpy as np
-from inside import SMALL_MESSAGE as SMALL
 from inside import codecs, refs
 
 from fffs.errors import FffsError, RecordError, UsageError
@@ -244,5 +243,5 @@ def seeds() -> dict[str, bytes]:
         found[f"{name}-behind"] = bytes([CODECS.index(name) + len(CODECS)]) + blob + b"x"
     for name in ("msgpack", "tree"):
         found[f"{name}-claims"] = bytes([CODECS.index(name) + len(CODECS)]) + b"\xdd\xff\xff\xff\xff" * 40
-        found[f"{name}-nests"] = bytes([CODECS.index(name) + len(CODECS)]) + b"\x91" * (SMALL + 100)
+        found[f"{name}-nests"] = bytes([CODECS.index(name) + len(CODECS)]) + b"\x91" * 8300
     return found
