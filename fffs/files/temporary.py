@@ -67,10 +67,7 @@ def lock(fd: int, how: int) -> bool:
 
 
 def _keep_stand_in() -> None:
-    """Open the stand-in, unless it is open. A program may have closed all descriptors, and its number may be used again.
-
-    Raises OSError.
-    """
+    """Open the stand-in, unless it is open: a program may have closed all descriptors. Raises OSError."""
     global _stand_in
     with contextlib.suppress(OSError):
         if _stand_in >= 0 and fcntl.fcntl(_stand_in, fcntl.F_GETFL) & os.O_PATH:
