@@ -950,6 +950,20 @@ def test_a_missing_or_extra_shard_is_said(folder: Path, old: str, new: str, miss
         ShardedDatasetReader(folder / "v3", shard_start=0, shard_stop=1)
 
 
+@pytest.mark.parametrize("layout", ["v1", "v3"])
+def test_gaps_that_writers_with_unequal_work_left_are_closed_by_renaming(tmp_path: Path, layout: str) -> None:
+    for first, rows in ((0, 2), (1, 3)):
+        parallel = {"shard_length": 1, "shard_start": first, "shard_step": 2}
+        with ShardedDatasetWriter(tmp_path / "set", {"k": "u64"}, layout=layout, **parallel) as writer:
+            for row in range(rows):
+                writer.append({"k": row})
+    with pytest.raises(MetadataError, match=r"shard 000004 is missing, but 000005 exists; .*rename the folders"):
+        ShardedDatasetReader(tmp_path / "set")
+    (tmp_path / "set/000005").rename(tmp_path / "set/000004")
+    with ShardedDatasetReader(tmp_path / "set") as reader:
+        assert [row["k"] for row in reader] == [0, 0, 1, 1, 2]
+
+
 def test_shards_that_do_not_belong_together_are_refused(folder: Path) -> None:
     shutil.rmtree(folder / "v3" / "000003")
     shutil.copytree(folder / "v1" / "000000", folder / "v3" / "000003")

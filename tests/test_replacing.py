@@ -722,10 +722,40 @@ def test_a_child_keeps_the_numbers_of_locks_in_use(tmp_path: Path, spare: int) -
         while os.open("/", os.O_RDONLY) < limit:  # numbers up to there are not free
             pass
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        def refused(*_, **__):
+            raise OSError(23, "Too many open files in system")
+        os.open = refused
         if (child := os.fork()) == 0:
             links = [os.readlink(f"/proc/self/fd/{{fd}}") for fd in locked]
             os._exit(0 if links == ["/"] * len(locked) and len(locked) >= 3 and not temporary._locked else 1)
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("closing", ["", "os.closerange(3, 1000)"])
+def test_a_child_of_a_child_keeps_the_numbers_of_locks_in_use(tmp_path: Path, closing: str) -> None:
+    """The first child may have closed all descriptors, as a daemon does."""
+    program = f"""
+        import os, sys
+        import fffs
+        from fffs.files import temporary
+        os.chdir({str(tmp_path)!r})
+        first = fffs.FileWriter("x.ffr", 1)
+        def fork(run):
+            if (child := os.fork()) == 0:
+                os._exit(run())
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        def links():
+            return [os.readlink(f"/proc/self/fd/{{fd}}") for fd in locked] != ["/"]
+        def work():
+            {closing}
+            global locked
+            second = fffs.FileWriter("y.ffr", 1)
+            locked = list(temporary._locked)
+            return fork(links)
+        sys.exit(fork(work))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -12,7 +12,7 @@ from fffs.base.jobs import Jobs, Progress
 from fffs.converting import packs
 from fffs.converting.datasets import SCALAR, BlobRows, load_folder, load_packed
 from fffs.converting.plan import Content, Plan, Result
-from fffs.converting.record_files import Done, Warn, compare_records, write_files
+from fffs.converting.record_files import Done, Warn, compare_records, refuse_too_many, write_files
 from fffs.converting.records import RecordSource
 from fffs.converting.verifying import differs, rereading
 from fffs.files.atomic import AtomicFile
@@ -85,6 +85,7 @@ def _to_data_set(plan: Plan, data: BlobRows, progress: Progress | None) -> Done:
     data.refuse_layout(request.layout, target)
     work = Jobs(data.total_bytes * (1 + request.verify), progress)
     edges = [0, *plan.cut(data.sizes), len(data)]
+    refuse_too_many(plan, len(edges) - 1, len(data.spec) + (request.layout != "v3"))
     with contextlib.closing(data.rows()) as rows:
         if not request.split and request.layout == "v1":  # the writer of this layout makes its own temporary folder
             with DatasetWriter(target, data.spec, AsIs(), "v1") as writer:

@@ -38,17 +38,22 @@ def write_files(plan: Plan, records: RecordSource, progress: Progress | None, wa
     total = int(lengths.sum())
     work = Jobs(total * (1 + plan.request.verify), progress)
     bounds = plan.cut(lengths)
-    if plan.request.verify and plan.request.split and not are_free(len(bounds) + 1 + SPARE):
-        raise UsageError(
-            f"{plan.request.target}: {len(bounds) + 1} parts cannot be compared, because this process may not open so "
-            "many files; allow it more of them (ulimit -n), write fewer parts, or omit --verify"
-        )
+    refuse_too_many(plan, len(bounds) + 1)
     with contextlib.closing(records.batches(bounds, plan.request.jobs or DEFAULT_JOBS)) as batches:
         if plan.request.split:
             _write_parts(plan, records, bounds, batches, work)
         else:
             _write_one(plan, records, batches, work)
     return len(lengths), total, len(bounds) + 1
+
+
+def refuse_too_many(plan: Plan, parts: int, files: int = 1) -> None:
+    """Raise UsageError if this process may not have all parts open, to compare them. files: the number in each part."""
+    if plan.request.verify and plan.request.split and not are_free(parts * files + SPARE):
+        raise UsageError(
+            f"{plan.request.target}: {parts} parts cannot be compared, because this process may not open so many "
+            "files; allow it more of them (ulimit -n), write fewer parts, or omit --verify"
+        )
 
 
 def _write_one(plan: Plan, records: RecordSource, batches: Batches, work: Jobs) -> None:

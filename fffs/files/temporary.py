@@ -30,6 +30,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMLINK)
 ABSENT = (errno.ENOENT, errno.ENAMETOOLONG)
 
 _locked: set[int] = set()  # descriptors of files that this process has locked
+_stand_in = -1  # a descriptor of a folder that can neither be read nor written, for children; made with the first lock
 
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -54,6 +55,7 @@ def lock(fd: int, how: int) -> bool:
 
     Whatever the result, ``close_locked`` must close the file.
     """
+    _keep_stand_in()
     _locked.add(fd)
     try:
         fcntl.flock(fd, how)
@@ -62,6 +64,15 @@ def lock(fd: int, how: int) -> bool:
             raise
         return False
     return True
+
+
+def _keep_stand_in() -> None:
+    """Open the stand-in, unless it is open: a program may have closed all descriptors. Raises OSError."""
+    global _stand_in
+    with contextlib.suppress(OSError):
+        if _stand_in >= 0 and fcntl.fcntl(_stand_in, fcntl.F_GETFL) & os.O_PATH:
+            return
+    _stand_in = above_standard(os.open(os.sep, HANDLE))
 
 
 def close_locked(fd: int, owner: int) -> None:
@@ -86,17 +97,10 @@ def _release_in_child() -> None:
 
     The numbers stay in use, for a folder that can neither be read nor written: objects of the child will close them.
     """
-    fds, stand_in = list(_locked), -1
-    _locked.clear()
-    for fd in fds:
+    for fd in _locked:
         with contextlib.suppress(OSError):
-            if stand_in < 0:
-                os.close(fd)  # first: there may be no other free number
-                stand_in = os.open(os.sep, HANDLE)
-            if stand_in != fd:
-                os.dup2(stand_in, fd, inheritable=False)
-    if stand_in >= 0 and stand_in not in fds:
-        os.close(stand_in)
+            os.dup2(_stand_in, fd, inheritable=False)
+    _locked.clear()
 
 
 os.register_at_fork(after_in_child=_release_in_child)

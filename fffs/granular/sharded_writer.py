@@ -26,6 +26,9 @@ class ShardedDatasetWriter(Writing):
     may write shards of one data set at once, each with its own start, and with the number of writers as step. With
     layout="v3" a writer continues the last of its shards. Otherwise as ``DatasetWriter``.
 
+    Readers need all numbers from 000000 on. If writers begin different numbers of shards, numbers are missing in the
+    end: rename the folders then, so that none is.
+
     ``shardsize``, ``shardlen``, ``shardstart`` and ``shardstep`` are accepted as well.
     """
 

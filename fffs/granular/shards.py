@@ -163,7 +163,10 @@ def find_shards(root: str) -> list[str]:
     found = sorted((name for name in names if name.isdigit() and name.isascii()), key=lambda name: (len(name), name))
     for number, name in enumerate(found):
         if name != shard_name(number):
-            raise MetadataError(f"{root}: shard {shard_name(number)} is missing, but {name[:60]} exists")
+            raise MetadataError(
+                f"{root}: shard {shard_name(number)} is missing, but {name[:60]} exists; copy the missing one, or, if "
+                "none was written, rename the folders so that no number is missing"
+            )
     if not found:
         raise MetadataError(f"{root}: no shards (folders 000000, 000001, …) in this folder")
     return [os.path.join(root, name) for name in found]
