@@ -70,6 +70,16 @@ def lock(fd: int, how: int) -> bool:
     return True
 
 
+def share_lock(fd: int) -> None:
+    """Note a duplicate of a locked descriptor, which has the lock, too. Call ``forget_lock`` before closing it."""
+    _locked.add(fd)
+
+
+def forget_lock(fd: int) -> None:
+    """See ``share_lock``."""
+    _locked.discard(fd)
+
+
 def close_locked(fd: int, owner: int) -> None:
     """Close a locked file. owner: the id of the process that locked it.
 
