@@ -61,7 +61,7 @@ fffs.converting.verifying
 # A module and its names; name=NAME if several modules have one of that name.
 NAMES = """
 fffs.base.failures: reading writing
-fffs.base.numbers: divide
+fffs.base.numbers: divide resolve
 fffs.cli.program: run=run_program
 fffs.converting.kinds: kind_of_source
 fffs.converting.parts: cut=cut_parts

@@ -88,6 +88,15 @@ def test_the_second_time_nothing_is_scanned(
     assert stat.S_IMODE(entry_of(cache).stat().st_mode) == 0o600
 
 
+def test_an_entry_is_read_in_parts_if_the_system_reads_no_more_at_a_time(
+    tmp_path: Path, cache: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, preadv = path_of(tmp_path, "file", RECORDS), os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: preadv(fd, [buffers[0][:7]], offset))
+    assert counted.load(path, tfrecord) == (EXPECTED, 1)
+    assert counted.load(path, tfrecord) == (EXPECTED, 0)
+
+
 def test_the_file_may_have_another_name_but_not_another_format(tmp_path: Path, cache: Path, counted: Counted) -> None:
     path = path_of(tmp_path, "file", PARTS)
     counted.load(path, ofrecord)

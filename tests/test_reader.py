@@ -316,6 +316,20 @@ def test_a_second_close_closes_no_other_file() -> None:
         os.close(fd)  # fails if it is not open
 
 
+def test_the_end_of_a_reader_closes_its_files_although_a_use_was_never_uncounted() -> None:
+    """An interrupt may arrive right after a use was counted."""
+    for is_closed in (True, False):
+        reader = fffs.FileReader(MIXED)
+        files = [source.file for source in reader.store.files]
+        reader.store.begin_use()
+        if is_closed:
+            reader.close()
+        assert all(file.descriptor >= 0 for file in files)
+        del reader
+        gc.collect()
+        assert all(file.descriptor < 0 for file in files)
+
+
 def test_a_with_block_closes_also_on_an_exception() -> None:
     with pytest.raises(KeyError):
         with fffs.FileReader(MIXED) as reader:

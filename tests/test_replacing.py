@@ -658,6 +658,8 @@ def test_a_child_keeps_no_lock_of_a_parent_that_is_killed(tmp_path: Path) -> Non
         bag = granular.BagWriter("x.bag", layout="v3")
         bag.append(b"first", flush=True)
         file = fffs.FileWriter("x.ffr", 1)
+        file.write_one(b"first")
+        again = file.reread()
         folder = granular.DatasetWriter("set", {{"x": "bytes"}})
         if (child := os.fork()) == 0:
             os.write(1, b"%d\\n" % os.getpid())

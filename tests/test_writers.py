@@ -35,6 +35,15 @@ def test_a_finished_writer_takes_no_more_records(tmp_path: Path, name: str) -> N
         assert [bytes(record) for record in reader.read(range(reader.n))] == [b"in time"]
 
 
+@pytest.mark.parametrize("kind", [fffs.tfrecord.TFRecordWriter, fffs.ofrecord.OFRecordWriter])
+def test_a_writer_takes_no_number_of_records_that_it_would_misunderstand(
+    tmp_path: Path, kind: Callable[..., Any]
+) -> None:
+    with pytest.raises(TypeError):
+        kind(tmp_path / "x", 5)
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_closed_writer_writes_to_no_other_file(tmp_path: Path, name: str) -> None:
     """A file that is opened later gets the descriptor number of the writer."""

@@ -39,8 +39,14 @@ def resolve(indices: Indices, count: int) -> Int64Array:
     wrong = (numbers < 0) | (numbers >= count)
     if wrong.any():
         first = int(asked[int(np.argmax(wrong))])
-        raise RecordIndexError(f"there is no record {first}: there are {count}, the numbers go from 0 to {count - 1}")
+        raise RecordIndexError(no_record(first, count))
     return numbers
+
+
+def no_record(number: int, count: int) -> str:
+    """Return the message for a number beyond the records."""
+    numbers = f"there are {count}, the numbers go from 0 to {count - 1}" if count else "there are none"
+    return f"there is no record {number}: {numbers}"
 
 
 def as_number(value: Any, what: str = "record numbers") -> int:
@@ -71,6 +77,8 @@ def _as_integers(indices: Indices) -> tuple[Int64Array, npt.NDArray[Any]]:
         raise UsageError(f"record numbers must be integers, not {type(indices).__name__}")
     if not isinstance(indices, np.ndarray) and hasattr(indices, "dtype") and hasattr(indices, "tolist"):
         indices = np.array(indices.tolist())  # a tensor, on any device
+    if hasattr(indices, "filled"):  # of numpy.ma, which is not imported here
+        raise UsageError("record numbers must not be a masked array; its compressed() has those that are not masked")
     if isinstance(indices, np.ndarray):
         asked = indices.reshape(-1)
     else:

@@ -39,6 +39,7 @@ class Shared:
         self._lock = threading.Lock()
         self._users = 0
         self._closing = False
+        self._ended = False
         _all.add(self)
 
     def _end(self) -> None:
@@ -63,7 +64,7 @@ class Shared:
                 self._users -= 1
             last = self._closing and self._users == 0
         if last:
-            self._end()
+            self._end_once()
 
     def close(self) -> None:
         """Close the files as soon as no thread reads from them. May be called again."""
@@ -73,18 +74,24 @@ class Shared:
             self._closing = True
             idle = self._users == 0
         if idle:
-            self._end()
+            self._end_once()
 
     def forget_other_threads(self) -> None:
         """In a child of fork: reset lock and count. Threads that held them exist only in the parent."""
         self._lock = threading.Lock()
         waited_for, self._users = self._users, 0
         if self._closing and waited_for:
-            self._end()
+            self._end_once()
+
+    def _end_once(self) -> None:
+        self._ended = True
+        self._end()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closing", True):
-            self.close()
+        # Nothing uses the files any more, whatever the count: an interrupt may keep a use from being uncounted.
+        if not getattr(self, "_ended", True):
+            self._closing = True
+            self._end_once()
 
     @property
     def closed(self) -> bool:

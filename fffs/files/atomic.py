@@ -28,9 +28,11 @@ from fffs.files.temporary import (
     ABSENT,
     close_locked,
     create_locked_file,
+    forget_lock,
     is_named,
     lock,
     rename_new,
+    share_lock,
 )
 from fffs.files.write_back import WriteBack
 
@@ -41,6 +43,19 @@ CHECKSUMS = ".fffs-crc"
 PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 # The detail of an error if only the folder could not be synced.
 IN_PLACE = "it is complete and in place, but a power failure may undo that"
+
+
+class _Reread(LocalFile):
+    """A file that shares the lock of an AtomicFile, which a child of fork must not keep."""
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        share_lock(descriptor)
+        super().__init__(descriptor, name)
+
+    def close(self) -> None:
+        """Close the file."""
+        forget_lock(self.descriptor)
+        super().close()
 
 
 class AtomicFile:
@@ -88,7 +103,7 @@ class AtomicFile:
         self.sync()
         with reading(self.path):
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            return LocalFile(duplicate(self.fd), self.path)
+            return _Reread(duplicate(self.fd), self.path)
 
     def commit(self) -> None:
         """Put the file in place, durably.

@@ -75,6 +75,16 @@ def _keep_stand_in() -> None:
     _stand_in = above_standard(os.open(os.sep, HANDLE))
 
 
+def share_lock(fd: int) -> None:
+    """Note a duplicate of a locked descriptor, which has the lock, too. Call ``forget_lock`` before closing it."""
+    _locked.add(fd)
+
+
+def forget_lock(fd: int) -> None:
+    """See ``share_lock``."""
+    _locked.discard(fd)
+
+
 def close_locked(fd: int, owner: int) -> None:
     """Close a locked file. owner: the id of the process that locked it.
 

@@ -45,7 +45,8 @@ class FileWriter(RecordWriter):
         except (ValueError, MemoryError):
             raise UsageError(f"{path}: not enough memory for the index of {self.n} records") from None
         self._offsets[0] = header_size(self.n)
-        super().__init__(path, header_size(self.n))
+        super().__init__(path)
+        self._guarded(lambda: self._stream.seek(header_size(self.n)))  # ``_finish`` writes the bytes before it
 
     def write_one(self, buffer: Any) -> None:
         """Append one record: the bytes of any C-contiguous buffer (bytes, bytearray, memoryview, ndarray of any dtype

@@ -20,16 +20,14 @@ from fffs.records.source_file import SourceFile
 class RecordWriter(Writing):
     """Base class of the writers of all formats. Not thread-safe. A forked child must not use it."""
 
-    def __init__(self, fname: PathLike, begin: int = 0) -> None:
-        """fname: path of the new file. begin: offset of the first record; ``_finish`` writes the bytes before it."""
+    def __init__(self, fname: PathLike) -> None:
+        """fname: path of the new file."""
         self.fname = os.fsdecode(fname)
         self.count = 0
         self._finished = False
         self._file = AtomicFile(self.fname)
         self._stream = io.BufferedWriter(io.FileIO(self._file.fd, "wb", closefd=False), buffer_size=1 << 20)
         self._begin(self.fname)
-        if begin:
-            self._guarded(lambda: self._stream.seek(begin))
 
     def _append(self, pieces: Iterable[bytes | memoryview], size: int) -> None:
         """Write the pieces of a record, about size bytes, and count it. Does not use ``_guarded``, for speed."""

@@ -234,8 +234,12 @@ def read_entry(fd: int, kind: int, expected: Key) -> Entry | None:
     if n > expected.size // 8 or own.st_size != HEADER.size + width * n + 4:
         return None
     body = np.empty(width * n + 4, np.uint8)
-    if os.preadv(fd, [body.data], HEADER.size) != body.nbytes:
-        return None
+    done = 0
+    while done < body.nbytes:  # Linux reads at most 0x7ffff000 bytes at a time
+        got = os.preadv(fd, [body.data[done:]], HEADER.size + done)
+        if not got:
+            return None
+        done += got
     if crc32(body[:-4], crc32(head)) != int(body[-4:].view(np.uint32)[0]):
         return None
     checksums = None if check == CHECK_NONE else body[8 * n : 12 * n].view(np.uint32)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.base import as_ffrecord
-from fffs.base.numbers import Indices, Int64Array, resolve
+from fffs.base.numbers import Indices, Int64Array, no_record, resolve
 from fffs.errors import ChecksumError, ReadError, RecordIndexError, SourceChangedError, TruncatedError
 from fffs.native.checksums import CHECK_NONE
 from fffs.records.source_file import SourceFile
@@ -48,7 +48,7 @@ class JoinedIndex:
     def locate(self, record: int) -> tuple[SourceFile, int]:
         """Return a record's file and its number there. Raises RecordIndexError."""
         if not 0 <= record < self.n:
-            raise RecordIndexError(f"there is no record {record}: the numbers go from 0 to {self.n - 1}")
+            raise RecordIndexError(no_record(record, self.n))
         k = self.file_of(record)
         return self.files[k], record - self._firsts[k]
 

@@ -211,7 +211,8 @@ class ConcatDataset(Dataset):
         if number < 0:
             number += len(self)
         if not 0 <= number < len(self):
-            raise RecordIndexError(f"there is no sample {index}: indices are 0 to {len(self) - 1}")
+            known = f"indices are 0 to {len(self) - 1}" if len(self) else "there are none"
+            raise RecordIndexError(f"there is no sample {index}: {known}")
         k = bisect.bisect_right(self.cumulative_sizes, number)
         return k, number - (self.cumulative_sizes[k - 1] if k else 0)
 
