@@ -68,7 +68,7 @@ fffs.converting.parts: cut=cut_parts
 fffs.converting.source_files: Sources
 fffs.converting.plan: Content Request Result make_plan
 fffs.files.atomic: AtomicFile CHECKSUMS=SIDECAR IN_PLACE
-fffs.files.atomic_folder: LeftoverWarning
+fffs.files.atomic_folder: AtomicFolder LeftoverWarning
 fffs.files.dirfd: open_folder remove_content
 fffs.files.file: File UInt8Array
 fffs.files.local: LocalFile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import io
 import os
 import re
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from builders import differences, small_disk, snapshot
+from inside import AtomicFile, AtomicFolder, atomic
 from tracing import Call, Prepared, prepared
 
 import fffs
@@ -418,6 +420,29 @@ def test_a_file_that_is_interrupted_while_it_is_put_in_place_leaves_nothing(
     monkeypatch.setattr(os, "fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
         writer.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_that_is_interrupted_while_it_is_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_fd: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(atomic, "WriteBack", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        AtomicFile(tmp_path / "x")
+    gc.collect()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_nobody_discarded_is_removed_but_not_by_a_child(tmp_path: Path) -> None:
+    folder = AtomicFolder(str(tmp_path / "x"), "x")
+    if (child := os.fork()) == 0:
+        del folder
+        os._exit(not os.listdir(tmp_path))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    del folder
     assert os.listdir(tmp_path) == []
 
 

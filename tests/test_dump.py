@@ -152,6 +152,29 @@ def test_a_failure_in_a_process_is_an_error_and_leaves_nothing(
     assert len(parts(tmp_path / "set")) == 5
 
 
+def test_processes_end_when_the_parent_is_killed(tmp_path: Path) -> None:
+    program = f"""
+        import os, time
+        from fffs.utils import dump
+        class Items(list):
+            def __getitem__(self, index):
+                open({str(tmp_path / "pids")!r}, "a").write(f"{{os.getpid()}}\\n")
+                time.sleep(0.2)
+                return b"record"
+        dump(Items([0] * 2000), {str(tmp_path / "set")!r}, 2)
+    """
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdin=subprocess.DEVNULL)
+    pids = tmp_path / "pids"
+    while not pids.exists() or not pids.read_text().count("\n"):
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    time.sleep(1)
+    before = pids.read_text()
+    time.sleep(1)
+    assert pids.read_text() == before
+
+
 class Endless(Failing):
     """Item 40 fails as soon as another process is in item 0, which never returns."""
 

@@ -1196,6 +1196,23 @@ def test_columns_that_differ_for_another_reason_than_a_killed_writer_are_cut_onl
     assert DatasetReader(path)[:] == {"k": [0, 5], "s": ["", "five"]}
 
 
+def test_truncated_columns_are_cut_on_request(tmp_path: Path) -> None:
+    path = tmp_path / "set"
+    with DatasetWriter(path, {"k": "u64", "s": "bytes"}, layout="v3") as writer:
+        for k in range(5):
+            writer.append({"k": k, "s": b"x"})
+    os.truncate(path / "k.bag", 20)
+    before = tree(path)
+    with pytest.raises(MetadataError, match="cannot append: it ends at byte 20"):
+        DatasetWriter(path, {"k": "u64", "s": "bytes"}, layout="v3")
+    with pytest.raises(UsageError, match=r"k\.bag: it has 2 records and cannot be cut to 3"):
+        DatasetWriter(path, {"k": "u64", "s": "bytes"}, layout="v3", cut_to=3)
+    assert tree(path) == before
+    with DatasetWriter(path, {"k": "u64", "s": "bytes"}, layout="v3", cut_to=2) as writer:
+        writer.append({"k": 7, "s": b"y"})
+    assert DatasetReader(path)[:] == {"k": [0, 1, 7], "s": [b"x", b"x", b"y"]}
+
+
 def test_rows_are_flushed_before_they_are_too_many_to_lose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fffs.granular.grown_columns.UNFLUSHED", 100)
     with pytest.raises(ZeroDivisionError), DatasetWriter(tmp_path / "x", {"k": "u64"}, layout="v3") as writer:

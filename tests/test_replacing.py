@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import bound
+from builders import as_nobody, bound
 from inside import AtomicFile, LocalFile, Sources, atomic, dump, formats_sources, keep_checksums, pair
 
 import fffs
@@ -790,3 +790,28 @@ def test_a_child_publishes_no_empty_shard(tmp_path: Path) -> None:
     writer.append({"x": b"row"})
     writer.close()
     assert len(granular.ShardedDatasetReader(tmp_path / "shards")) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of two users")
+def test_what_the_sticky_bit_protects_is_refused_before_any_work(tmp_path: Path) -> None:
+    sticky = tmp_path / "ours" / "sticky"
+    (sticky / "set").mkdir(parents=True)
+    (sticky / "x.ffr").touch()
+    (sticky / "link.ffr").symlink_to("x.ffr")
+    for path in (sticky, sticky / "set", sticky / "x.ffr"):
+        path.chmod(0o1777)
+
+    def write(name: str) -> None:
+        with fffs.FileWriter(f"sticky/{name}.ffr", 1) as writer:
+            writer.write_one(b"record")
+
+    with as_nobody(tmp_path / "ours"):
+        for name in ("x", "link"):
+            with pytest.raises(WriteError, match="another user's, in a folder with the sticky bit"):
+                fffs.FileWriter(f"sticky/{name}.ffr", 1)
+        with pytest.raises(WriteError, match="another user's, in a folder with the sticky bit"):
+            granular.DatasetWriter("sticky/set", {"x": "bytes"})
+        write("own")
+        write("own")
+        Path("sticky/empty").mkdir()
+        granular.DatasetWriter("sticky/empty", {"x": "bytes"}).close()

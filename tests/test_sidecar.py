@@ -279,6 +279,19 @@ def test_data_sets_are_verified_too(tmp_path: Path) -> None:
     assert checked > 5
 
 
+def test_tables_of_a_data_set_that_look_like_bags_get_no_checksums(tmp_path: Path) -> None:
+    with granular.DatasetWriter(tmp_path / "set", {"a": "bytes", "b": "bytes"}, layout="v3") as writer:
+        for k in range(10):
+            writer.append({"a": bytes(k), "b": b"y"})
+    for key in "ab":
+        (tmp_path / f"set/{key}.idx").rename(tmp_path / f"set/limits.{key}.bag")
+    before = set(os.listdir(tmp_path / "set"))
+    assert run("verify", "--keep", tmp_path / "set").code == 0
+    assert set(os.listdir(tmp_path / "set")) - before == {"a.bag.fffs-crc", "b.bag.fffs-crc"}
+    with granular.DatasetReader(tmp_path / "set") as reader:
+        assert reader[3] == {"a": bytes(3), "b": b"y"}
+
+
 def test_verify_keeps_checksums_of_a_folder_of_parts(path: Path) -> None:
     if path.suffix:
         return

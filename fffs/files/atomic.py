@@ -81,13 +81,13 @@ class AtomicFile:
                 self._mode = new_mode(0o666, self.folder)
                 self._replaced = rights_at(self.folder, self.name)
                 self._beside = None if beside is None else rights_of(beside, 0o666)
+                self._owner = os.getpid()
                 self.fd, self._temporary = create_locked_file(self.folder, self.name)
+                self._open = True  # at once: an interrupt may come at any call
             except BaseException:
                 close(self.folder)
                 raise
         self.write_back = WriteBack(self.fd)
-        self._owner = os.getpid()
-        self._open = True
         self.in_place = False
         self.replaces = True
         """Whether ``commit`` replaces a file of that name; otherwise it fails if there is one."""

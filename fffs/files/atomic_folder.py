@@ -30,8 +30,8 @@ class AtomicFolder:
     """A new folder at ``path``, which must be missing or an empty folder. ``commit`` puts it in place; ``discard``, or
     the end of the with-block, removes it.
 
-    ``fd`` is open and belongs to this object; until ``commit`` only the folder's owner may enter. Not thread-safe. A
-    child of fork must not discard it.
+    ``fd`` is open and belongs to this object; until ``commit`` only the folder's owner may enter. Not thread-safe. In a
+    child of fork, it removes nothing.
     """
 
     def __init__(self, path: str | bytes, shown: str) -> None:
@@ -51,12 +51,12 @@ class AtomicFolder:
             self._parent = above_standard(os.open(parent or b".", PLACE))
             try:
                 _warn_of_leftovers(shown, remove_leftover_folders(self._parent, self._name))
+                self._owner = os.getpid()
                 self.fd, self._temporary = create_locked_folder(self._parent, self._name)
+                self._open = True  # at once: an interrupt may come at any call
             except BaseException:
                 close(self._parent)
                 raise
-        self._owner = os.getpid()
-        self._open = True
         try:
             with writing(shown), self._replaced():
                 pass
@@ -108,9 +108,11 @@ class AtomicFolder:
 
     def discard(self) -> None:
         """Remove the folder. May be called again, and after ``commit``."""
-        if self._open:
+        if not self._open:
+            return
+        if os.getpid() == self._owner:
             remove_folder(self._parent, self._temporary, self.fd)
-            self._close()
+        self._close()
 
     def _close(self) -> None:
         self._open = False
@@ -124,6 +126,10 @@ class AtomicFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.discard()
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):
+            self.discard()
 
 
 def _warn_of_leftovers(shown: str, left: list[bytes]) -> None:

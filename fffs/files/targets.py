@@ -27,7 +27,7 @@ def refuse_file(path: str) -> None:
     """Raise unless a new file may take the name ``path``.
 
     Raises:
-        WriteError: it is a folder.
+        WriteError: it is a folder, or another user's in a folder with the sticky bit.
         UsageError: other programs would lose what is there, or it cannot be replaced.
 
     """
@@ -41,16 +41,28 @@ def refuse_file(path: str) -> None:
         raise UsageError(f"{path}: in /dev, or a link into /proc, which a new file would replace; choose another name")
     if _is_mount_point(os.fsencode(path)):
         raise UsageError(f"{path}: a mount point, which cannot be replaced; choose another name")
+    _refuse_sticky(os.fsencode(path), path)
 
 
 def refuse_folder(path: bytes, shown: str) -> None:
-    """Raise UsageError if a new folder cannot take the place of ``path``.
+    """Raise UsageError or, as ``refuse_file``, WriteError if a new folder cannot take the place of ``path``.
 
     A mount point belongs to another file system. Replacing the current folder would leave this process, and the user's
     shell, in a deleted one.
     """
     if _is_mount_point(path) or (os.path.isdir(path) and os.path.samefile(path, b".")):
         raise UsageError(f"{shown}: cannot replace a mount point or the current folder; name a new folder in it")
+    _refuse_sticky(path, shown)
+
+
+def _refuse_sticky(path: bytes, shown: str) -> None:
+    """Raise WriteError for what only its owner, the owner of its folder, and root may replace."""
+    try:
+        there, folder = os.lstat(path), os.stat(os.path.dirname(path) or b".")
+    except OSError:
+        return
+    if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, there.st_uid, folder.st_uid):
+        raise WriteError(errno.EPERM, shown, "another user's, in a folder with the sticky bit")
 
 
 @contextlib.contextmanager

@@ -108,8 +108,11 @@ class AppendedBag:
     permanent and visible. ``rollback`` discards records that were not kept. A killed writer leaves what it had flushed.
     """
 
-    def __init__(self, path: str, place: int | None = None) -> None:
-        """place: its folder, if that is open already. Later changes of the working folder do not redirect a step."""
+    def __init__(self, path: str, place: int | None = None, *, cut: bool = False) -> None:
+        """place: its folder, if that is open already. Later changes of the working folder do not redirect a step.
+
+        cut: of a truncated Bag, load the records that are left; otherwise it is an error.
+        """
         self.path, self.table = path, sidecars(path)[0]
         self._name, self._table_name = map(_name_of, (path, self.table))
         with writing(path):
@@ -118,7 +121,7 @@ class AppendedBag:
         self._owner = os.getpid()
         try:
             self._open()
-            self._ends = self._load()
+            self._ends = self._load(cut)
         except BaseException:
             self.close()
             raise
@@ -180,16 +183,16 @@ class AppendedBag:
                     "writer are lost, write them again"
                 )
 
-    def _load(self) -> Int64Array:
+    def _load(self, cut: bool) -> Int64Array:
         """Return the ends of the existing records."""
         with LocalFile(duplicate(self._bag), self.path) as bag:
             index = load_index(bag, layout="v3")
-        if index.truncated:
+        if index.truncated and not cut:
             raise MetadataError(
                 f"{self.path}: cannot append: it ends at byte {index.file_size}, before the last record in its table; "
                 "it was truncated, copy it again"
             )
-        return index.ends
+        return index.ends[: np.searchsorted(index.ends, index.file_size, side="right")]
 
     def refuse_lost(self) -> None:
         """Raise MetadataError if more bytes follow the records than one unfinished record may have. They may be records

@@ -39,7 +39,7 @@ class GrownColumns:
         self._marker = FlushMarker(self._folder, path)
         try:
             for key in spec:
-                self._bags.append(AppendedBag(os.path.join(path, key + SUFFIX), self._folder))
+                self._bags.append(AppendedBag(os.path.join(path, key + SUFFIX), self._folder, cut=cut_to is not None))
             self._flushed = self._unfinished() if cut_to is None else self._chosen(cut_to)
             for bag in self._bags:
                 bag.begin(self._flushed, asked=cut_to is not None)

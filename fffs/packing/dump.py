@@ -9,6 +9,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 import traceback
 from typing import Any, Protocol
 
@@ -27,7 +28,7 @@ PARTS_MAX = 200
 PROCESSES_MAX = 16
 SAMPLES = 256  # items read to estimate the total size
 PATIENCE = 1.0  # seconds that a process has to end by SIGTERM
-LOOK = 256  # items between two checks that the parent process is alive
+LOOK = 0.1  # seconds between two checks that the parent process is alive, if items do not take longer
 
 
 class Items(Protocol):
@@ -88,11 +89,13 @@ def _guess_size(dataset: Items) -> int:
 
 
 def _write_part(dataset: Items, path: str, start: int, stop: int, verbose: bool) -> None:
-    parent = multiprocessing.parent_process()
+    parent, look = multiprocessing.parent_process(), 0.0
     with FileWriter(path, stop - start) as writer:
         for i in range(start, stop):
-            if i % LOOK == 0 and parent is not None and not parent.is_alive():
-                sys.exit("the parent process is gone")  # only the parent can rename the folder
+            if parent is not None and time.monotonic() >= look:
+                if not parent.is_alive():
+                    sys.exit("the parent process is gone")  # only the parent can rename the folder
+                look = time.monotonic() + LOOK
             writer.write_one(dataset[i])
     if verbose:
         tell(f"{os.path.basename(path)}: {stop - start} records")

@@ -77,10 +77,11 @@ def _files(path: str, *, may_be_data_set: bool) -> Iterator[tuple[str, str | Non
     """Yield (path, None) of each record file, or (path, layout) of each Bag of a data set and its shards."""
     folders = shards.data_set_folders(path) if may_be_data_set else []
     for folder in folders:
-        layout = shards.layout_of(folder, spec.load(folder))
-        for name in sorted(os.listdir(folder)):
-            if name.endswith(bag.SUFFIX):
-                yield os.path.join(folder, name), layout
+        keys = spec.load(folder)
+        layout = shards.layout_of(folder, keys)
+        # Not all files of that suffix: a table may be called limits.KEY.bag.
+        for key in keys if layout == "v3" else [*keys, spec.REFS]:
+            yield os.path.join(folder, key + bag.SUFFIX), layout
     if not folders:
         yield from ((name, None) for name in expand_sources(path))
 
