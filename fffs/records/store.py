@@ -247,6 +247,10 @@ class RecordStore(Shared):
             if policy.check and self._unchecked:
                 self._refuse_changed(numbers)
 
+    def failure(self, number: int, status: int) -> Exception:
+        """Return the exception for a record's status, -errno, from the engine."""
+        return self._index.failure(number, status)
+
     def _failure_of(self, number: int, request: Any) -> Exception:
         return self._index.failure(number, *(int(request[name]) for name in ("status", "expected", "actual")))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from contextlib import suppress
 
@@ -64,6 +65,12 @@ class Reports:
         paths = self._view.paths(inodes)
         errors = dict(store.verify(np.array([record for record, _ in bad])))
         return [
-            (inode, path, record, errors.get(record) or ReadError(-status, store.locate(record)[0].index.path))
+            (inode, path, record, errors.get(record) or self._error(record, status))
             for inode, path, (record, status) in zip(inodes, paths, bad, strict=True)
         ]
+
+    def _error(self, record: int, status: int) -> Exception:
+        """Return the exception for a record that can be read now."""
+        if status == -errno.ESTALE:  # its source changed: no check of its bytes shows that
+            return self._view.store.failure(record, status)
+        return ReadError(-status, self._view.store.locate(record)[0].index.path)
