@@ -35,7 +35,12 @@ def helper(argv: Sequence[str]) -> int:
     parser.add_argument("-v", action="store_true", help="ignored")
     parser.add_argument("-t", metavar="type", help="ignored")
     parser.add_argument("-o", dest="options", action="append", default=[])
+    parser.add_argument("-N", dest="namespace", metavar="ns", help="refused")
     args = parser.parse_args(list(argv))
+    if args.namespace is not None:  # mount(8) starts its helpers in its own one
+        raise UsageError(
+            "mount.fffs: -N: it cannot mount in another namespace; run mount in that: nsenter --mount=NS mount -t fffs"
+        )
     wanted = [option for argument in args.options for option in argument.split(",") if option != "rw"]
     options = parse([option for option in wanted if _known(option)] if args.sloppy else wanted)
     job = make_job(args.source, args.mountpoint, options)

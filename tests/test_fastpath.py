@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import platform
+import shutil
 import signal
 import socket
 import struct
@@ -504,6 +505,34 @@ def test_a_disk_that_does_not_answer_keeps_only_its_own_readers_waiting(stalled:
             mounts.daemons[0].kill(signal.SIGCONT)
         assert [future.result(60) for future in waiting] == [bytes([k % 256]) * 9000 for k in range(250)]
     assert mounts.daemon.threads() < 150, "there is no thread for each who waits"
+
+
+@pytest.mark.fuse
+def test_files_on_one_disk_that_does_not_answer_share_its_threads(many: Path, tmp_path: Path, mounts: Mounts) -> None:
+    """So that a union of many packs on it leaves threads for other disks."""
+    (tmp_path / "disk").mkdir()
+    for k in range(3):
+        shutil.copy(many, tmp_path / "disk" / f"{k}.ffr")
+    fffs.pack_folder(tmp_path / "disk", tmp_path / "disk.ffr")
+    with fffs.FileWriter(tmp_path / "good.ffr", 1) as writer:
+        writer.write_one(b"from another disk")
+    slow = sorted(mounts(tmp_path / "disk.ffr", fastpath=False).iterdir())
+    path = mounts(*slow, tmp_path / "good.ffr")
+    before = mounts.daemon.threads()
+    for file in slow:
+        forget_pages(file)
+    mounts.daemons[0].kill(signal.SIGSTOP)
+    with ThreadPoolExecutor(100) as pool:
+        waiting = [pool.submit(read_or_error, path / f"{k:06}") for k in range(0, 900, 9)]
+        try:
+            wait_until(lambda: mounts.daemon.threads() >= before + lib.FFFS_FAST_LANE)
+            if mounts.fastpath:
+                wait_until(lambda: counters(path)["reads_waiting"] == len(waiting) - lib.FFFS_FAST_LANE)
+            assert (path / "000900").read_bytes() == b"from another disk"
+            assert mounts.daemon.threads() < before + 2 * lib.FFFS_FAST_LANE
+        finally:
+            mounts.daemons[0].kill(signal.SIGCONT)
+        assert {len(future.result(60)) for future in waiting} == {9000}
 
 
 @pytest.mark.fuse

@@ -214,6 +214,8 @@ def test_the_helper_refuses_what_it_does_not_understand() -> None:
     for argv in (["only-a-source"], ["a", "b", "--what"], ["a", "b", "-o", "nonsense"]):
         with pytest.raises(UsageError):
             fffs.mount.helper(argv)
+    with pytest.raises(UsageError, match="another namespace; run mount in that"):
+        fffs.mount.helper(["a", "b", "-N", "/proc/1/ns/mnt"])
     assert fffs.mount.helper(["a", "b", "-f", "-s", "-n", "-v", "-o", "rw,nonsense"]) == 0
 
 

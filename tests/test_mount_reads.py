@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 from golden_files import Golden
-from mounting import Daemon, Mounts, is_mounted, wait_until
+from mounting import Daemon, Mounts, is_mounted, run_fffs, wait_until
 
 import fffs
+import fffs.ofrecord
 
 pytestmark = pytest.mark.fuse
 
@@ -103,6 +104,19 @@ def test_a_damaged_record_is_an_error_of_its_file_alone(tmp_path: Path, mounts: 
     assert os.getxattr(mounted / "000007", "user.fffs.verified") == b"no"
     assert os.getxattr(mounted / "000006", "user.fffs.verified") == b"yes"
     assert os.stat(mounted / "000007").st_size == 5007
+
+
+def test_a_source_that_changed_is_one_line_however_many_records_it_has(tmp_path: Path, mounts: Mounts) -> None:
+    with fffs.ofrecord.OFRecordWriter(tmp_path / "x.ofrecord") as writer:
+        for k in range(20):
+            writer.write_one(b"%d" % k)
+    mounted = mounts(tmp_path / "x.ofrecord", format="ofrecord")
+    os.utime(tmp_path / "x.ofrecord", (1, 1))
+    mounts.daemon.expect("0000[01][0-9]: .*x.ofrecord: its modification time or size changed while it was open")
+    mounts.daemon.expect(r"\d+ reads failed, of 20 records, 20 of them in sources that changed; `fffs verify`")
+    assert [read_or_eio(mounted / f"{k:06}") for k in range(20)] == [None] * 20
+    run_fffs("umount", mounted)
+    assert len(mounts.daemon.trouble()) == 2
 
 
 def test_the_log_names_the_path_of_a_bad_file(tmp_path: Path, mounts: Mounts) -> None:

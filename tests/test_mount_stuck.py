@@ -139,6 +139,17 @@ sys.exit(3)
     assert (done.returncode, done.stdout) == (1, "begun\nwaiting"), "1: its log accepts no lines at the end"
 
 
+def test_a_daemon_without_a_log_says_so_before_it_leaves_the_terminal(tmp_path: Path) -> None:
+    code = "import sys; from fffs.mount.daemon import log; log.SYSTEM_LOG = sys.argv[1]; "
+    command = [sys.executable, "-c", code + "log.DaemonLog(sys.argv[2]).leave_terminal()", tmp_path / "none"]
+    for file, shown in (
+        ("", f"fffs: no errors will be logged: there is no system log ({tmp_path}/none); use -o log=FILE\n"),
+        (f"{tmp_path}/log", ""),
+    ):
+        done = subprocess.run([*command, file], capture_output=True, text=True, timeout=60, check=True)
+        assert done.stderr == shown
+
+
 def test_a_daemon_hears_signals_that_its_parent_blocks(damaged: Path, tmp_path: Path) -> None:
     code = (
         "import signal, sys, fffs.mount\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import stat
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -394,3 +395,13 @@ def test_a_union_shows_what_looking_into_one_after_the_other_shows(roots: list[N
     assert found == {path: None if isinstance(value, dict) else value for path, value in preorder(expected)}
     for path, k in hidden:
         assert path in dict(preorder(roots[k]))
+
+
+def test_a_union_takes_little_memory_per_file() -> None:
+    trees = [build({b"d": {b"f%08d" % k: 0 for k in range(first, 100_000, 2)}}) for first in (0, 1)]
+    tracemalloc.start()
+    try:
+        union.merge(trees, [100, 100])
+        assert tracemalloc.get_traced_memory()[1] < 320 * 100_000
+    finally:
+        tracemalloc.stop()

@@ -407,10 +407,12 @@ typedef struct fffs_fastpath fffs_fastpath;
 
 /* The settings of a mount. */
 typedef struct {
-    int32_t fuse_fd;          /* the connection to the kernel */
-    int32_t library_fd;       /* one end of a SOCK_SEQPACKET pair; the FUSE library serves the other */
-    int32_t threads;          /* hot threads, which answer from memory; at least 1 */
-    int32_t cold_threads;     /* limit of cold threads, which wait for disks; at least 1 */
+    int32_t fuse_fd;       /* the connection to the kernel */
+    int32_t library_fd;    /* one end of a SOCK_SEQPACKET pair; the FUSE library serves the other */
+    int32_t threads;       /* hot threads, which answer from memory; at least 1 */
+    int32_t cold_threads;  /* limit of cold threads, which wait for disks; at least 1 */
+    const uint32_t *lanes; /* [files of the store] the lane of each, below their number; or NULL: all have one lane.
+                                 Must live as long as store */
     const uint8_t *forwarded; /* [nodes] not 0: only the library can decode it; or NULL. Must live as long as tree */
     uint32_t uid, gid;        /* the owner of everything */
     uint32_t mode_mask;       /* permission bits to clear */
@@ -420,7 +422,8 @@ typedef struct {
     int32_t verify;           /* 0: FFFS_READ_UNVERIFIED */
 } fffs_fastpath_config;
 
-/* The most reads of a file that wait for its disk at a time: a disk that does not answer leaves threads for others. */
+/* The most reads of a lane, which are those of the files on one disk, that wait at a time: a disk that does not answer
+ * leaves threads for others. */
 enum { FFFS_FAST_LANE = 32 };
 
 /* The largest READ that the kernel may send: 256 pages, unless an administrator raised fs.fuse.max_pages_limit. */

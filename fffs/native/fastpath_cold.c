@@ -1,4 +1,4 @@
-/* Reads that must wait for a disk: a queue of those that are ready, and a backlog of each file at its limit. */
+/* Reads that must wait for a disk: a queue of those that are ready, and a backlog of each lane at its limit. */
 #include "fastpath_cold.h"
 #include "fault.h"
 
@@ -33,24 +33,24 @@ static void free_all(struct fffs_cold_queue *queue)
         free(read);
 }
 
-int fffs_cold_open(struct fffs_cold *cold, size_t files, int limit, bool (*start)(void *owner, int number),
+int fffs_cold_open(struct fffs_cold *cold, size_t count, int limit, bool (*start)(void *owner, int number),
                    void *owner)
 {
-    *cold = (struct fffs_cold){.files = files, .limit = limit, .start = start, .owner = owner};
+    *cold = (struct fffs_cold){.count = count, .limit = limit, .start = start, .owner = owner};
     cold->ready.last = &cold->ready.first;
     pthread_mutex_init(&cold->mutex, NULL);
     pthread_cond_init(&cold->more, NULL);
-    cold->lanes = calloc(files, sizeof *cold->lanes);
+    cold->lanes = calloc(count, sizeof *cold->lanes);
     if (!cold->lanes)
         return -ENOMEM;
-    for (size_t i = 0; i < files; i++)
+    for (size_t i = 0; i < count; i++)
         cold->lanes[i].backlog.last = &cold->lanes[i].backlog.first;
     return 0;
 }
 
 void fffs_cold_close(struct fffs_cold *cold)
 {
-    for (size_t i = 0; cold->lanes && i < cold->files; i++)
+    for (size_t i = 0; cold->lanes && i < cold->count; i++)
         free_all(&cold->lanes[i].backlog);
     free_all(&cold->ready);
     pthread_cond_destroy(&cold->more);
@@ -58,9 +58,9 @@ void fffs_cold_close(struct fffs_cold *cold)
     free(cold->lanes);
 }
 
-int fffs_cold_put(struct fffs_cold *cold, size_t file, const uint8_t *message, size_t length, int64_t began)
+int fffs_cold_put(struct fffs_cold *cold, size_t number, const uint8_t *message, size_t length, int64_t began)
 {
-    struct fffs_cold_lane *lane = &cold->lanes[file];
+    struct fffs_cold_lane *lane = &cold->lanes[number];
     struct fffs_cold_read *read = fffs_allocate(sizeof *read);
 
     if (!read || length > sizeof read->message) {

@@ -1,5 +1,5 @@
-/* Reads that must wait for a disk (fastpath_cold.c): queued, with a limit for each file, so that a disk that does not
- * answer leaves threads for other files. */
+/* Reads that must wait for a disk (fastpath_cold.c): queued, with a limit for each disk, so that one that does not
+ * answer leaves threads for others. */
 #ifndef FFFS_FASTPATH_COLD_H
 #define FFFS_FASTPATH_COLD_H
 
@@ -20,15 +20,15 @@ struct fffs_cold_queue {
     struct fffs_cold_read *first, **last;
 };
 
-/* The reads of one source file. */
+/* The reads of the files on one disk. */
 struct fffs_cold_lane {
     int busy;                       /* reads that are ready or in progress: at most FFFS_FAST_LANE */
     struct fffs_cold_queue backlog; /* further reads */
 };
 
 struct fffs_cold {
-    size_t files;
-    struct fffs_cold_lane *lanes; /* owned; one per file */
+    size_t count;
+    struct fffs_cold_lane *lanes; /* [count], owned */
     int limit;                    /* the most threads */
     /* Starts a thread; the first number is 0. Returns whether it runs. Called with the mutex held. */
     bool (*start)(void *owner, int number);
@@ -41,22 +41,22 @@ struct fffs_cold {
     bool ending;
 };
 
-/* For reads of this many files by at most limit threads. Returns 0 or -ENOMEM; call fffs_cold_close in either case. */
-int fffs_cold_open(struct fffs_cold *cold, size_t files, int limit, bool (*start)(void *owner, int number),
+/* For reads in this many lanes by at most limit threads. Returns 0 or -ENOMEM; call fffs_cold_close in either case. */
+int fffs_cold_open(struct fffs_cold *cold, size_t count, int limit, bool (*start)(void *owner, int number),
                    void *owner);
 
 /* Frees everything, including reads that were not done. No thread may be running. */
 void fffs_cold_close(struct fffs_cold *cold);
 
-/* Queues a read of a file, and starts another thread if there are more reads than idle threads. Copies the message.
+/* Queues a read in the lane of this number, and starts another thread if there are more reads than idle threads. Copies the message.
  * Returns 0; -ENOMEM: it is not queued; -EAGAIN: it is queued, but there is no thread. Thread-safe. */
-int fffs_cold_put(struct fffs_cold *cold, size_t file, const uint8_t *message, size_t length, int64_t began);
+int fffs_cold_put(struct fffs_cold *cold, size_t number, const uint8_t *message, size_t length, int64_t began);
 
 /* Returns the next read, which the caller owns until fffs_cold_done; or NULL if none is ready. With wait, waits for
  * one until fffs_cold_end. Thread-safe. */
 struct fffs_cold_read *fffs_cold_next(struct fffs_cold *cold, bool wait);
 
-/* Frees a read that was done; the next one of its file becomes ready. Thread-safe. */
+/* Frees a read that was done; the next one of its lane becomes ready. Thread-safe. */
 void fffs_cold_done(struct fffs_cold *cold, struct fffs_cold_read *read);
 
 /* Ends all waiting for reads, now and later. Thread-safe. */

@@ -91,7 +91,8 @@ static void handle(struct fffs_worker *worker, uint8_t *message, size_t length, 
         return;
     }
     size_t file = (size_t)fffs_store_file_of(path->view.store, answer.record); /* the record exists */
-    int status = fffs_cold_put(&path->cold, file, message, length, began);
+    size_t lane = path->view.config.lanes ? path->view.config.lanes[file] : 0;
+    int status = fffs_cold_put(&path->cold, lane, message, length, began);
     struct fffs_cold_read *read;
     if (status == -ENOMEM) {
         answer = fffs_fast_answer_request(&path->view, message, length, reply, true);

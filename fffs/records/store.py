@@ -247,12 +247,12 @@ class RecordStore(Shared):
             if policy.check and self._unchecked:
                 self._refuse_changed(numbers)
 
+    def failure(self, number: int, status: int) -> Exception:
+        """Return the exception for a record's status, -errno, from the engine."""
+        return self._index.failure(number, status)
+
     def _failure_of(self, number: int, request: Any) -> Exception:
         return self._index.failure(number, *(int(request[name]) for name in ("status", "expected", "actual")))
-
-    def changed(self, record: int) -> Exception:
-        """Return the exception for a record whose file changed."""
-        return self._index.failure(record, -errno.ESTALE)
 
     def _refuse_changed(self, numbers: Int64Array) -> None:
         """After a read: raise SourceChangedError if a file without checksums changed; the records may be wrong."""

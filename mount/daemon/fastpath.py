@@ -23,7 +23,7 @@ from fffs.mount.daemon.handshake import Device
 from fffs.mount.daemon.reports import Reports
 from fffs.mount.fs.attributes import FOREVER
 from fffs.mount.fs.failed_reads import Failures
-from fffs.mount.fs.reading import LARGEST_READ
+from fffs.mount.fs.reading import LARGEST_READ, lanes_of
 from fffs.mount.options import MountOptions
 from fffs.mount.system.mounts import mounts
 from fffs.native import ffi, lib
@@ -34,8 +34,6 @@ KINDS = ("lookup", "getattr", "read", "readdir", "readlink", "forget", "other", 
 # At least two, so that one request does not wait for another's checksum. More than sixteen only wait for each other:
 # the kernel hands out requests under one lock.
 FEWEST_THREADS, MOST_THREADS = 2, 16
-# Threads for reads that wait for disks; they are started when there are that many such reads at a time.
-COLD_THREADS = 512
 # <asm/socket.h>; what unix_dgram_sendmsg() keeps for itself; struct fuse_out_header.
 _SO_SNDBUFFORCE, _PACKET, _REPLY_HEAD = 32, 32, 16
 # How long the end waits for reads from a disk that does not answer.
@@ -135,10 +133,11 @@ class FastPath:
 
     def _configure(self, options: MountOptions) -> Any:
         config = ffi.new("fffs_fastpath_config *")
-        cores, files = len(os.sched_getaffinity(0)), len(self._view.store.files)
+        cores, lanes = len(os.sched_getaffinity(0)), lanes_of(self._view.store.files)
+        self._lanes = config.lanes = ffi.new("uint32_t[]", lanes)
         config.fuse_fd, config.library_fd = self._fuse, self._ours.fileno()
         config.threads = options.threads or min(max(cores, FEWEST_THREADS), MOST_THREADS)
-        config.cold_threads = min(lib.FFFS_FAST_LANE * files, COLD_THREADS)
+        config.cold_threads = lib.FFFS_FAST_LANE * (max(lanes, default=0) + 1)
         config.max_read = LARGEST_READ
         if self._view.forwarded is not None:
             config.forwarded = ffi.from_buffer("uint8_t[]", self._view.forwarded)

@@ -85,6 +85,8 @@ class DaemonLog:
 
     def leave_terminal(self) -> None:
         """Replace the standard streams: nothing is read from them, and what is written to them goes to the log file."""
+        if not self._file and not os.path.exists(SYSTEM_LOG):
+            _log.warning("no errors will be logged: there is no system log (%s); use -o log=FILE", SYSTEM_LOG)
         self._lines.write_out()
         self._lines.writer.handlers = tuple(h for h in self._lines.writer.handlers if h is not self._terminal)
         if not self._file and os.path.exists(SYSTEM_LOG):

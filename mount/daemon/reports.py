@@ -12,7 +12,6 @@ import trio
 from fffs.errors import ReadError
 from fffs.layouts.view import TreeView
 from fffs.mount.fs.failed_reads import Failures
-from fffs.records.store import RecordStore
 
 # Limits of records that are explained at a time, and of their bytes: each is read again completely.
 BATCH = 256
@@ -66,13 +65,12 @@ class Reports:
         paths = self._view.paths(inodes)
         errors = dict(store.verify(np.array([record for record, _ in bad])))
         return [
-            (inode, path, record, errors.get(record) or _error_of(store, record, status))
+            (inode, path, record, errors.get(record) or self._error(record, status))
             for inode, path, (record, status) in zip(inodes, paths, bad, strict=True)
         ]
 
-
-def _error_of(store: RecordStore, record: int, status: int) -> Exception:
-    """Return the error of a record that can be read completely now."""
-    if status == -errno.ESTALE:
-        return store.changed(record)
-    return ReadError(-status, store.locate(record)[0].index.path)
+    def _error(self, record: int, status: int) -> Exception:
+        """Return the exception for a record that can be read now."""
+        if status == -errno.ESTALE:  # its source changed: no check of its bytes shows that
+            return self._view.store.failure(record, status)
+        return ReadError(-status, self._view.store.locate(record)[0].index.path)

@@ -1,10 +1,12 @@
-"""Failed reads: counts all, and logs the first of each record."""
+"""Failed reads: counts all, and logs the first of each record, or of each source that changed."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Callable
+
+from fffs.errors import SourceChangedError
 
 _log = logging.getLogger("fffs.mount")
 
@@ -16,14 +18,24 @@ class Failures:
         """path_of: returns a path of an inode from the root."""
         self._path_of = path_of
         self.records: set[int] = set()
+        self._changed: set[str] = set()  # messages, one for each source that changed
+        self._of_changed = 0  # records of these
         self.reads = 0
 
     def add(self, inode: int, record: int, error: Exception, path: bytes | None = None) -> None:
         """Count a failed read, and log it if it is the first of the record. path: of the inode, if known."""
         self.reads += 1
-        if record not in self.records:
-            self.records.add(record)
-            _log.error("%s: %s", os.fsdecode(self._path_of(inode) if path is None else path), error)
+        if record in self.records:
+            return
+        self.records.add(record)
+        more = ""
+        if isinstance(error, SourceChangedError):
+            self._of_changed += 1
+            if str(error) in self._changed:
+                return  # it may have a million records
+            self._changed.add(str(error))
+            more = "; its further records that cannot be read are only counted"
+        _log.error("%s: %s%s", os.fsdecode(self._path_of(inode) if path is None else path), error, more)
 
     def summary(self, reads: int = 0, is_incomplete: bool = False) -> str:
         """Return a line for the end of the log, or an empty string.
@@ -35,4 +47,6 @@ class Failures:
         if not reads:
             return ""
         records = f"{'more than ' if is_incomplete else ''}{len(self.records)} records"
+        if self._of_changed:
+            records += f", {self._of_changed} of them in sources that changed"
         return f"{reads} reads failed, of {records}; `fffs verify` names all that are damaged"
