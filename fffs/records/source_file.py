@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,3 +37,12 @@ class SourceFile(Closing):
     def close(self) -> None:
         """Close the file."""
         self.file.close()
+
+
+def disks_of(files: Sequence[SourceFile]) -> list[int]:
+    """Return a number for each file, from 0, the same for files on one disk: a file system, by its device number.
+
+    A mount lets a limited number of threads wait for each disk: one that does not answer holds none that others need.
+    """
+    disks: dict[object, int] = {}
+    return [disks.setdefault(file.file.device or file.file, len(disks)) for file in files]

@@ -23,10 +23,11 @@ from fffs.mount.daemon.handshake import Device
 from fffs.mount.daemon.reports import Reports
 from fffs.mount.fs.attributes import FOREVER
 from fffs.mount.fs.failed_reads import Failures
-from fffs.mount.fs.reading import LARGEST_READ, lanes_of
+from fffs.mount.fs.reading import LARGEST_READ
 from fffs.mount.options import MountOptions
 from fffs.mount.system.mounts import mounts
 from fffs.native import ffi, lib
+from fffs.records.source_file import disks_of
 
 _log = logging.getLogger("fffs.mount")
 
@@ -133,7 +134,7 @@ class FastPath:
 
     def _configure(self, options: MountOptions) -> Any:
         config = ffi.new("fffs_fastpath_config *")
-        cores, lanes = len(os.sched_getaffinity(0)), lanes_of(self._view.store.files)
+        cores, lanes = len(os.sched_getaffinity(0)), disks_of(self._view.store.files)
         self._lanes = config.lanes = ffi.new("uint32_t[]", lanes)
         config.fuse_fd, config.library_fd = self._fuse, self._ours.fileno()
         config.threads = options.threads or min(max(cores, FEWEST_THREADS), MOST_THREADS)

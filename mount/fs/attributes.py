@@ -84,7 +84,7 @@ class Presenter:
     def value(self, inode: int, record: int | None, name: bytes) -> bytes:
         """Return the value of an extended attribute."""
         if inode == ROOT_INODE and name == DAEMON:
-            return daemon_identity()
+            return daemon_attributes.identity()
         # ls(1) asks every file for attributes of other namespaces, such as access control lists.
         if not name.startswith(PREFIX) or name not in self.names(inode, record):
             raise pyfuse3.FUSEError(absence(name))
@@ -109,15 +109,6 @@ def absence(name: bytes) -> int:
     if dot and space in (b"user", b"trusted", b"security", b"gnu"):
         return errno.ENODATA if rest else errno.EINVAL
     return errno.ENODATA if name in ACLS else errno.ENOTSUP
-
-
-def daemon_identity() -> bytes:
-    """Return the process id of this process and its namespace; 0, which is not an id, if /proc is missing."""
-    try:
-        namespace = os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        namespace = 0
-    return b"%d %d" % (os.getpid(), namespace)
 
 
 def in_lines(paths: list[bytes]) -> bytes:

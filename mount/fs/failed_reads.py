@@ -19,7 +19,6 @@ class Failures:
         self._path_of = path_of
         self.records: set[int] = set()
         self._changed: set[str] = set()  # messages, one for each source that changed
-        self._of_changed = 0  # records of these
         self.reads = 0
 
     def add(self, inode: int, record: int, error: Exception, path: bytes | None = None) -> None:
@@ -28,14 +27,11 @@ class Failures:
         if record in self.records:
             return
         self.records.add(record)
-        more = ""
         if isinstance(error, SourceChangedError):
-            self._of_changed += 1
             if str(error) in self._changed:
-                return  # it may have a million records
+                return  # it may have a million records, which are only counted
             self._changed.add(str(error))
-            more = "; its further records that cannot be read are only counted"
-        _log.error("%s: %s%s", os.fsdecode(self._path_of(inode) if path is None else path), error, more)
+        _log.error("%s: %s", os.fsdecode(self._path_of(inode) if path is None else path), error)
 
     def summary(self, reads: int = 0, is_incomplete: bool = False) -> str:
         """Return a line for the end of the log, or an empty string.
@@ -47,6 +43,4 @@ class Failures:
         if not reads:
             return ""
         records = f"{'more than ' if is_incomplete else ''}{len(self.records)} records"
-        if self._of_changed:
-            records += f", {self._of_changed} of them in sources that changed"
         return f"{reads} reads failed, of {records}; `fffs verify` names all that are damaged"

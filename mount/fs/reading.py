@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,21 +11,13 @@ import trio
 from fffs.layouts.rows import FileContent
 from fffs.layouts.view import CAPACITY, NotDecoded, View
 from fffs.native import lib
-from fffs.records.source_file import SourceFile
+from fffs.records.source_file import disks_of
 
 LARGEST_READ = int(lib.FFFS_READ_MAX)
 LARGE = CAPACITY // 4  # bytes of a record from which on it is decoded alone
 
 # When a mount ends, a disk that may never answer must not delay it.
 in_thread = functools.partial(trio.to_thread.run_sync, abandon_on_cancel=True)
-
-
-def lanes_of(files: Sequence[SourceFile]) -> list[int]:
-    """Return a number for each file, the same for files on one disk: a file system, by its device number. Of the reads
-    in a lane, FFFS_FAST_LANE wait at a time. A disk that does not answer thus holds no thread that others need.
-    """
-    lanes: dict[object, int] = {}
-    return [lanes.setdefault(file.file.device or file.file, len(lanes)) for file in files]
 
 
 class Reading:
@@ -39,9 +30,9 @@ class Reading:
 
     def __init__(self, view: View) -> None:
         self._view, self._store = view, view.store
-        lanes = lanes_of(view.store.files)
-        limiters = [trio.CapacityLimiter(lib.FFFS_FAST_LANE) for _ in range(max(lanes, default=-1) + 1)]
-        self._limiters = {file.file: limiters[lane] for file, lane in zip(view.store.files, lanes, strict=True)}
+        disks = disks_of(view.store.files)
+        limiters = [trio.CapacityLimiter(lib.FFFS_FAST_LANE) for _ in set(disks)]
+        self._limiters = {file.file: limiters[disk] for file, disk in zip(view.store.files, disks, strict=True)}
         self._buffer = np.empty(LARGEST_READ, np.uint8)
         self._decoding: dict[int, trio.Event] = {}
         self._large = trio.Lock()

@@ -1,4 +1,4 @@
-"""Asks the daemon of a mount about itself, through extended attributes of its root. It may be stopped or stuck."""
+"""What a daemon tells of itself through extended attributes of its root, and asking it; it may be stopped or stuck."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ DAEMON: Final = PREFIX + "daemon"
 
 STAT: Final = PREFIX + "stat"
 """The counters, as JSON. An attribute of the root, not listed."""
+
+
+def identity() -> bytes:
+    """Return the process id of this process and its namespace; 0, which is not an id, if /proc is missing."""
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        namespace = 0
+    return b"%d %d" % (os.getpid(), namespace)
 
 
 def ask(path: str, attribute: str, seconds: float) -> bytes | OSError | None:
