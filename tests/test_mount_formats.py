@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import granular_golden as granular
 import msgpack
@@ -1011,12 +1011,21 @@ class Slow:
         return Row({b"x": FileContent(bytes(self.cost))})
 
 
+class FileOnDisk(NamedTuple):
+    """Stands for a file; only its device is asked for."""
+
+    device: int
+
+
 async def look_at(slow: Slow, size: int, *numbers: int, at_once: bool = False) -> None:
     """Open the folders of rows. size: of their records, in bytes."""
     from inside import Operations
 
     store = SimpleNamespace(
-        files=[SimpleNamespace(file=0)], length=lambda _: size, locate=lambda _: (store.files[0], 0), verify=list
+        files=[SimpleNamespace(file=FileOnDisk(1))],
+        length=lambda _: size,
+        locate=lambda _: (store.files[0], 0),
+        verify=list,
     )
     operations = Operations(RowsView(slow, store), MountOptions())  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
@@ -1056,7 +1065,7 @@ def test_a_disk_that_does_not_answer_keeps_no_large_record_of_another_waiting() 
         if numbers[0] == 0:
             answers.wait(60)
 
-    files = [SimpleNamespace(file=0), SimpleNamespace(file=1)]
+    files = [SimpleNamespace(file=FileOnDisk(disk)) for disk in (1, 2)]
     store = SimpleNamespace(files=files, length=lambda _: LARGE, locate=lambda k: (files[k], 0), verify=verify)
     kept: list[int] = []
     view = SimpleNamespace(store=store, decode=lambda k: k, keep=lambda k, _: kept.append(k))

@@ -162,3 +162,19 @@ def test_a_mount_in_a_shared_folder_that_is_bound_elsewhere_is_unmounted_there_t
         assert not path.exists() and not is_mounted(folder / "bound" / "m")
 
     in_namespace(work)
+
+
+def test_what_others_mount_in_place_of_ours_stays(source: Path, mounts: Mounts) -> None:
+    """The kernel gives the new mount the numbers of the old one, while the daemon is stopped."""
+
+    def work(folder: Path) -> None:
+        path = mounts(source, at=folder / "m")
+        mounts.daemon.kill(signal.SIGSTOP)
+        subprocess.run(["umount", "--lazy", "-c", path], check=True)
+        mount_tmpfs(path)
+        mounts.daemon.kill(signal.SIGCONT)
+        assert mounts.daemon.wait()
+        assert (path / "kept").read_text() == "by others"
+        subprocess.run(["umount", path], check=True)
+
+    in_namespace(work)

@@ -380,3 +380,13 @@ def test_parts_among_other_files_are_not_taken_for_files_to_pack(tmp_path: Path)
     fffs.convert(parts, tmp_path / "files.ffr", from_="folder")
     with fffs.PackedFolder(tmp_path / "files.ffr") as packed:
         assert sorted(packed.list("")) == ["PART_00000.ffr", "_SUCCESS"]
+
+
+def test_the_only_part_of_a_folder_is_the_source_also_as_the_result(tmp_path: Path) -> None:
+    write_ffrecord(tmp_path / "d.ffr")
+    (tmp_path / "d").mkdir()
+    os.rename(tmp_path / "d.ffr", tmp_path / "d" / "p0.ffr")
+    before = (tmp_path / "d" / "p0.ffr").read_bytes()
+    with pytest.raises(UsageError, match="is the source itself"):
+        fffs.convert(tmp_path / "d", tmp_path / "d" / "p0.ffr", force=True)
+    assert (tmp_path / "d" / "p0.ffr").read_bytes() == before

@@ -303,6 +303,21 @@ def test_a_folder_that_others_can_have_renamed_is_not_removed_as_a_leftover(
     assert os.listdir(pack.parent / "target")
 
 
+def test_a_leftover_in_a_folder_of_others_is_removed_if_it_is_marked(pack: Path) -> None:
+    """Only temporary folders that are not complete have a mark. That of a copy counts as little as a name."""
+    pack.parent.chmod(0o1777)
+    code = "import os, sys; from fffs.files.atomic_folder import AtomicFolder\n"
+    code += "folder = AtomicFolder(sys.argv[1], 'target'); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code, pack.parent / "target"], check=False, timeout=60)
+    (left,) = pack.parent.glob(".target.*")
+    os.setxattr(pack.parent, "user.fffs.unfinished", os.getxattr(left, "user.fffs.unfinished"))
+    subprocess.run(["cp", "-a", left, left.with_name(".target.0123456789ab.fffs-tmp")], check=True)
+    with pytest.warns(LeftoverWarning, match=r": \.target\.0123456789ab\.fffs-tmp$"):
+        unpack(pack, pack.parent / "target")
+    assert [path.name for path in pack.parent.glob(".target.*")] == [".target.0123456789ab.fffs-tmp"]
+    assert "user.fffs.unfinished" not in os.listxattr(pack.parent / "target")
+
+
 def test_folders_that_look_like_leftovers_are_one_line_of_a_command(pack: Path) -> None:
     pack.parent.chmod(0o777)
     for digit in "12":

@@ -210,6 +210,19 @@ def set_list(name: str) -> Callable[[Path], None]:
     return lambda path: os.setxattr(path, f"system.posix_acl_{name}", access_list(7, 7))
 
 
+FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_NODUMP_FL = 0x80086601, 0x40086602, 0x40  # <linux/fs.h>
+
+
+def set_flag(path: Path, flag: int) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        flags = bytearray(8)
+        fcntl.ioctl(fd, FS_IOC_GETFLAGS, flags)
+        fcntl.ioctl(fd, FS_IOC_SETFLAGS, bytes([flags[0] | flag]) + bytes(flags[1:]))
+    finally:
+        os.close(fd)
+
+
 PREPARED: dict[str, Callable[[Path], None]] = {
     "owner or group": lambda path: os.chown(path, STRANGER, -1),
     "owner or group ": lambda path: os.chown(path, -1, STRANGER),
@@ -218,6 +231,7 @@ PREPARED: dict[str, Callable[[Path], None]] = {
     "access control lists": set_list("default"),
     "access control lists ": set_list("access"),
     "extended attributes": lambda path: os.setxattr(path, "user.note", b"of a user"),
+    "other flags of chattr": lambda path: set_flag(path, FS_NODUMP_FL),
 }
 
 

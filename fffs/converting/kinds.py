@@ -37,7 +37,8 @@ def destinations() -> list[str]:
 
 
 def kind_of_source(path: str, result: str = "") -> str:
-    """Return the kind of a source, one of ``sources()``. result: a file that is ignored if it is in the folder.
+    """Return the kind of a source, one of ``sources()``. result: a file that does
+    not count as a part among other files of the folder.
 
     Raises SourceNotFoundError, UsageError, ReadError.
     """
@@ -73,14 +74,13 @@ def _kind_of_folder(path: str, ignored: str) -> str:
     endings = (CHECKSUMS, *(ending for form in FORMATS for ending in form.sidecar_endings))
     with reading(path):
         names = [name for name in os.listdir(path) if not name.startswith(".") and not name.endswith(endings)]
-    names = [name for name in names if name != ignored]
     if data_set_folders(path):
         return GRANULAR
     for form in FORMATS:
         parts = list(filter(form.is_part, names))
         if parts and len(parts) == len(names):
             return form.name
-        if parts:
+        if any(part != ignored for part in parts):
             other = min(set(names).difference(parts))
             raise UsageError(
                 f"{path}: has parts of a {form.title} set ({min(parts)}) and others ({other}); "

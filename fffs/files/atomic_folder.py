@@ -18,7 +18,7 @@ from fffs.files.dirfd import close
 from fffs.files.leftovers import remove_leftover_folders
 from fffs.files.rights import PERMISSIONS, new_mode, set_mode, set_time
 from fffs.files.targets import refuse_folder, replaced_folder, without_dots
-from fffs.files.temporary import close_locked, create_locked_folder, remove_folder
+from fffs.files.temporary import close_locked, create_locked_folder, remove_folder, remove_mark
 from fffs.native import lib
 
 
@@ -90,6 +90,7 @@ class AtomicFolder:
         with writing(self.shown):
             sync_files(self.fd)
             with self._replaced() as old:
+                remove_mark(self.fd)
                 set_mode(self.fd, self._choose_mode(mode, old))
                 set_time(self.fd, time.time_ns() if mtime is None else mtime)
                 sync_open_folder(self.fd)

@@ -15,8 +15,10 @@ import time
 from fffs.files.dirfd import FOLDER, close, open_folder
 from fffs.files.rights import is_trusted
 from fffs.files.temporary import (
+    MARK,
     SUFFIX,
     close_locked,
+    is_marked,
     is_named,
     lock,
     lock_name,
@@ -89,31 +91,11 @@ def _open_leftover(folder: int, entry: bytes) -> int:
 def remove_leftover_folders(parent: int, name: bytes) -> list[bytes]:
     """Remove the temporary folders of killed writers of a target, whose locks are free.
 
-    In a folder that other users own or may write to, they can give any folder such a name. There, none is removed, and
-    the names are returned.
+    In a folder that other users own or may write to, they can give any folder such a name. There, only those with a
+    mark are removed, and the names of others are returned.
     """
-    found = _find_leftovers(parent, name)
-    if found and not is_trusted(parent):
-        return [entry for entry in found if _is_unlocked_folder(parent, entry)]
-    _remove_leftover_folders(parent, name, found)
-    return []
-
-
-def _is_unlocked_folder(parent: int, entry: bytes) -> bool:
-    try:
-        fd = open_folder(entry, parent)
-    except OSError:
-        return False
-    try:
-        return lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        close_locked(fd, os.getpid())
-
-
-def _remove_leftover_folders(parent: int, name: bytes, found: list[bytes]) -> None:
-    for entry in found:
+    left = []
+    for entry in _find_leftovers(parent, name):
         with contextlib.suppress(OSError):
             mode = stat.S_IMODE(os.stat(entry, dir_fd=parent, follow_symlinks=False).st_mode)
             try:
@@ -121,10 +103,17 @@ def _remove_leftover_folders(parent: int, name: bytes, found: list[bytes]) -> No
             except PermissionError:
                 fd, forced = open_folder(entry, parent, force=True), True
             try:
-                if not _remove_unlocked(parent, entry, temporary_name(name), fd) and forced:
+                if not (is_marked(fd, MARK) or is_trusted(parent)):
+                    removed = False
+                    if lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                        left.append(entry)
+                else:
+                    removed = _remove_unlocked(parent, entry, temporary_name(name), fd)
+                if not removed and forced:
                     os.fchmod(fd, mode)  # its owner may have completed it and be about to rename it
             finally:
                 close_locked(fd, os.getpid())
+    return left
 
 
 def _remove_unlocked(parent: int, entry: bytes, ours: bytes, fd: int) -> bool:

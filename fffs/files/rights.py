@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +17,7 @@ from fffs.files.dirfd import close
 _ACL = "system.posix_acl_access"
 _DEFAULT_ACL = "system.posix_acl_default"
 _LISTS = (_ACL, _DEFAULT_ACL)
+_OURS = "user.fffs."  # marks of temporary folders and of mount points
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 PERMISSIONS = 0o777  # never set-user-ID, set-group-ID or sticky bits: the content is new
 # Errors of file systems without modes or times, or on which new files belong to another user: FAT, some FUSE, shares.
@@ -193,7 +196,8 @@ def _read_acl(fd: int) -> bytes | None:
 
 
 def attributes_of(fd: int) -> Mapping[str, object]:
-    """Return the access control lists and the ``user.*`` attributes of an open file, without the bits of its mode.
+    """Return the access control lists and the ``user.*`` attributes of an open file, without the bits of its mode
+    and our marks.
 
     The others are those of the file system, and two new folders may differ in them: ``security.*``, ``trusted.*`` of
     Lustre, ``system.nfs4_acl`` with the mode in it. Raises OSError.
@@ -202,7 +206,8 @@ def attributes_of(fd: int) -> Mapping[str, object]:
         names = os.listxattr(fd)
     except OSError:  # the file system has none
         return {}
-    found = {name: os.getxattr(fd, name) for name in names if name.startswith("user.") or name in _LISTS}
+    kept = (name for name in names if name in _LISTS or (name.startswith("user.") and not name.startswith(_OURS)))
+    found = {name: os.getxattr(fd, name) for name in kept}
     return found | {_ACL: _without_mode(found[_ACL])} if _ACL in found else found
 
 
@@ -211,3 +216,18 @@ def _without_mode(acl: bytes) -> list[tuple[int, ...]]:
     entries = list(_ENTRY.iter_unpack(acl[4:]))
     group = _MASK if any(tag == _MASK for tag, _, _ in entries) else _GROUP
     return [(tag, 0 if tag in (_OWNER, group, _OTHERS) else bits, whose) for tag, bits, whose in entries]
+
+
+# <linux/fs.h>: FS_IOC_GETFLAGS; and of its flags those that users set: FS_FL_USER_MODIFIABLE and the bits of encrypted,
+# not copied on write, DAX, inherited projects, and names without case. Others tell how a folder is stored.
+_GETFLAGS, _FLAGS = 0x80086601, 0x000380FF | 0x800 | 0x800000 | 0x2000000 | 0x20000000 | 0x40000000
+
+
+def flags_of(fd: int) -> int:
+    """Return the flags of an open file that chattr(1) and encryption set; 0 on a file system without flags."""
+    value = bytearray(8)
+    try:
+        fcntl.ioctl(fd, _GETFLAGS, value)
+    except OSError:
+        return 0
+    return int.from_bytes(value[:4], sys.byteorder) & _FLAGS

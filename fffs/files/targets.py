@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from fffs.errors import UsageError, WriteError
 from fffs.files.dirfd import close, open_folder
 from fffs.files.file_systems import is_proc
-from fffs.files.rights import PERMISSIONS, attributes_of
+from fffs.files.rights import PERMISSIONS, attributes_of, flags_of
 from fffs.files.temporary import close_locked, lock
 
 LINKS_MAX = 40  # as in the kernel
@@ -105,6 +105,8 @@ def _refuse_loss(old: int, new: int, shown: str) -> None:
         lost = "set-user-ID, set-group-ID or sticky bit"
     elif attributes_of(old) != attributes_of(new):
         lost = "extended attributes or access control lists"
+    elif flags_of(old) & ~flags_of(new):
+        lost = "encryption or other flags of chattr(1)"
     if lost:
         raise UsageError(f"{shown}: this empty folder would lose its {lost}; remove it, or name a new folder in it")
 

@@ -20,6 +20,9 @@ from fffs.files.rights import set_mode
 # Leftovers of killed writers are recognised by this suffix, and by a lock that is free.
 SUFFIX = ".fffs-tmp"
 
+# Marks temporary folders that are not complete. Whoever may rename other folders cannot make them look like leftovers.
+MARK = "user.fffs.unfinished"
+
 # Errors of flock without lock support: some FUSE, 9p, Lustre without the option flock, NFS without a lock service.
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
@@ -107,7 +110,7 @@ def _release_in_child() -> None:
 
     The numbers stay in use, for a folder that can neither be read nor written: objects of the child will close them.
     """
-    for fd in _locked:
+    for fd in list(_locked):  # a collector may close another one
         with contextlib.suppress(OSError):
             os.dup2(_stand_in, fd, inheritable=False)
     _locked.clear()
@@ -168,7 +171,7 @@ def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
             lock(fd, fcntl.LOCK_EX)
             # Other users who may write to the parent may have put a folder of ours in its place.
             if is_there(parent, temporary) and not os.listdir(fd):
-                set_mode(fd, 0o700 | os.fstat(fd).st_mode & stat.S_ISGID)  # inherited: new files get the folder's group
+                _prepare(fd)
                 return fd, temporary
         except BaseException:
             with contextlib.suppress(OSError):
@@ -176,6 +179,35 @@ def create_locked_folder(parent: int, name: bytes) -> tuple[int, bytes]:
             close_locked(fd, os.getpid())
             raise
         close_locked(fd, os.getpid())
+
+
+def _prepare(fd: int) -> None:
+    """Mark a new temporary folder, and set its mode. Raises OSError."""
+    status = os.fstat(fd)
+    wanted = 0o700 | status.st_mode & stat.S_ISGID  # inherited: new files get the folder's group
+    if stat.S_IMODE(status.st_mode) != wanted:  # chmod(2) removes the bit if the group is none of ours
+        set_mode(fd, wanted)
+    with contextlib.suppress(OSError):  # a file system without such attributes
+        os.setxattr(fd, MARK, identity(status))
+
+
+def is_marked(fd: int, mark: str) -> bool:
+    """Whether an open folder has a mark that was made for it, not for one that it is a copy of."""
+    try:
+        return os.getxattr(fd, mark) == identity(os.fstat(fd))
+    except OSError:
+        return False
+
+
+def remove_mark(fd: int) -> None:
+    """Remove the mark of a temporary folder, which is complete. Raises OSError."""
+    if is_marked(fd, MARK):
+        os.removexattr(fd, MARK)
+
+
+def identity(status: os.stat_result) -> bytes:
+    """Return the value of a folder's mark: its device and inode."""
+    return b"%d:%d" % (status.st_dev, status.st_ino)
 
 
 def is_there(folder: int, name: bytes) -> bool:

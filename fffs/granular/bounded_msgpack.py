@@ -9,7 +9,7 @@ from fffs.granular.optional import library
 from fffs.native import ffi, lib
 
 # The objects of a blob may take this many bytes, or this many for each byte of the blob. Numbers, texts, and containers
-# of several items always fit; the number of containers with one item or none is limited, to 3.5 million or more.
+# of several items always fit; the number of containers with one item or none is limited, to a million or more.
 MEMORY = 256 << 20
 FACTOR = 38
 

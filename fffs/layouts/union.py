@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import stat
 from array import array
 from collections.abc import Sequence
@@ -81,7 +82,7 @@ class _Union:
             ]
 
     def _tree_of(self, node: int) -> int:
-        return int(np.searchsorted(self._firsts, node, "right")) - 1
+        return bisect.bisect_right(self._firsts, node) - 1
 
     def _is_folder(self, node: int) -> bool:
         return stat.S_ISDIR(int(self._kinds[node]))

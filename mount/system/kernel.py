@@ -20,6 +20,7 @@ from fffs.errors import MountError
 from fffs.mount.system.mounts import TYPE, Mount, cover_of, mounts
 
 DEVICE = "/dev/fuse"
+BUSY = "busy"  # what fusermount3, which sets no locale, says of EBUSY
 
 # <sys/mount.h>
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_NOATIME = 1, 2, 4, 8, 32, 1024
@@ -148,13 +149,13 @@ def detach(mount: Mount, *, lazy: bool = False, table: int | None = None) -> Non
     problem = detach_topmost(mount.path, lazy)
     if not problem or not _is_there(mount, table):
         return
-    if "busy" in problem:
+    if problem in (os.strerror(errno.EBUSY), BUSY):
         raise BusyError(f"{mount.path}: busy")
     raise MountError(f"{mount.path}: cannot unmount: {problem}")
 
 
 def _is_there(mount: Mount, table: int | None) -> bool:
-    return any(other.number == mount.number for other in mounts(table, mount.device))
+    return any(other.number == mount.number and other.path == mount.path for other in mounts(table, mount.device))
 
 
 def describe_cover(mount: Mount, cover: Mount) -> str:
@@ -174,7 +175,8 @@ def detach_topmost(mountpoint: str, lazy: bool) -> str:
             return ""
         if ctypes.get_errno() != errno.EPERM:
             return os.strerror(ctypes.get_errno())
-    return _fusermount(["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint], {}, ())
+    problem = _fusermount(["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint], {}, ())
+    return BUSY if BUSY in problem else problem
 
 
 def _fusermount(command: list[str], environment: dict[str, str], fds: tuple[int, ...]) -> str:

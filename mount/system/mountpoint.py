@@ -19,7 +19,7 @@ from fffs.base.descriptors import above_standard, describe
 from fffs.errors import DeadMountError, MountError
 from fffs.files.dirfd import FOLDER, HANDLE
 from fffs.files.file_systems import is_of_this_machine
-from fffs.files.temporary import close_locked, is_named, lock
+from fffs.files.temporary import close_locked, identity, is_marked, is_named, lock
 from fffs.mount.system.daemon_attributes import within
 from fffs.mount.system.mounts import mount_at
 
@@ -185,28 +185,17 @@ def _is_removable(fd: int, made: AbstractSet[bytes]) -> bool:
 
 def _is_created(fd: int, made: AbstractSet[bytes]) -> bool:
     """Whether fffs created the folder and may remove it. made: identities of folders without a mark."""
-    return is_of_this_machine(fd) and (_identity(os.fstat(fd)) in made or _is_marked(fd))
-
-
-def _is_marked(fd: int) -> bool:
-    try:
-        return os.getxattr(fd, MARK) == _identity(os.fstat(fd))
-    except OSError:
-        return False
+    return is_of_this_machine(fd) and (identity(os.fstat(fd)) in made or is_marked(fd, MARK))
 
 
 def _mark(path: str) -> set[bytes]:
     """Mark a new folder. Returns its identity if its file system has no marks. Raises OSError if it is gone."""
-    identity = _identity(os.lstat(path))
+    mark = identity(os.lstat(path))
     try:
-        os.setxattr(path, MARK, identity, follow_symlinks=False)
+        os.setxattr(path, MARK, mark, follow_symlinks=False)
     except OSError:
-        return {identity}
+        return {mark}
     return set()
-
-
-def _identity(status: os.stat_result) -> bytes:
-    return b"%d:%d" % (status.st_dev, status.st_ino)
 
 
 def is_dead(path: str) -> bool:

@@ -86,6 +86,8 @@ def _number_at(path: str) -> str:
     Needs neither /proc nor a descriptor, which would make the mount busy. Asks for no attributes, so that a FUSE file
     system gets no request and does not refuse other users.
     """
+    if not hasattr(_libc, "statx"):  # a C library before 2018
+        return ""
     status = ctypes.create_string_buffer(_STATX_SIZE)
     if _libc.statx(_AT_FDCWD, os.fsencode(path), _STATX_FLAGS, 0, status) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)

@@ -9,6 +9,7 @@ import select
 from fffs.base.descriptors import duplicate
 from fffs.errors import MountError
 from fffs.mount.system import kernel
+from fffs.mount.system.mountpoint import is_dead
 from fffs.mount.system.mounts import Mount, cover_of, mount_at, mounts
 
 _log = logging.getLogger("fffs.mount")
@@ -53,8 +54,8 @@ class Place:
 
         """
         failed: set[str] = set()
-        while reachable := [m for m in self._find() if m.number not in failed and not cover_of(m, self._table)]:
-            mount = reachable[-1]  # unmounting it may unmount others, too: if their folder is bound elsewhere as shared
+        # Unmounting one may unmount others, too: if their folder is bound elsewhere as shared.
+        while mount := self._find_reachable(failed):
             try:
                 kernel.detach(mount, lazy=lazy, table=self._table)
             except kernel.BusyError:
@@ -68,17 +69,22 @@ class Place:
                 _log.error("%s", kernel.describe_cover(mount, cover))
         return not left
 
+    def _find_reachable(self, failed: set[str]) -> Mount | None:
+        """Return a mount that no other one hides, and whose number is not in ``failed``."""
+        found = (mount for mount in reversed(self._find()) if mount.number not in failed)
+        return next((mount for mount in found if not cover_of(mount, self._table)), None)
+
     def _find(self) -> list[Mount]:
         """Return all mounts of the file system. Its device number is unique while its connection exists.
 
-        Later another file system may have the number. Then only the mount at our path counts, which may be ours and
-        dead.
+        Later another file system may have the number, and even the mount its number. Then only a mount at our path
+        counts, if it is dead.
         """
         found = mounts(self._table, self.device)
         if self._is_connected():
             return found
         top = mount_at(self._path, self._table)
-        return [top] if top and top.device == self.device else []
+        return [top] if top and top.device == self.device and is_dead(self._path) else []
 
     def _is_connected(self) -> bool:
         poll = select.poll()
