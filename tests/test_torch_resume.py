@@ -146,6 +146,30 @@ def test_a_batch_that_failed_in_a_worker_is_over_whatever_the_error(path: Path, 
     assert plain(batches)[0][0] == [8, 9, 10, 11]
 
 
+class UnprintableError(Exception):
+    """An error like those of libraries that keep a number and make its text when it is asked for."""
+
+    def __str__(self) -> str:
+        return f"error {self.args[0]:d}"  # torch makes the error again, with a text
+
+
+class UnprintableData(Dataset):
+    def process(self, indices: list[int], data: list[Any]) -> Any:
+        if 5 in indices:
+            raise UnprintableError(7)
+        return indices
+
+
+def test_an_error_is_counted_whatever_its_text(path: Path) -> None:
+    loader = DataLoader(UnprintableData(path), 4, num_workers=1)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(UnprintableError):
+        next(batches)
+    assert loader.state_dict()["position"] == 2
+    assert next(batches).tolist() == [8, 9, 10, 11]
+
+
 @pytest.mark.parametrize(
     "error", [ConnectionResetError(104, "reset"), RuntimeError("DataLoader worker (pid 3) is killed"), EOFError()]
 )
@@ -153,6 +177,8 @@ def test_a_batch_that_did_not_arrive_is_not_over(path: Path, error: Exception) -
     """Torch's iterator may fail in any way when a worker is killed."""
 
     class Broken:
+        _rcvd_idx = 2  # what torch's iterator has received
+
         def __next__(self) -> Any:
             raise error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -24,8 +23,6 @@ from fffs.torch.order import Kind, Order
 from fffs.torch.samplers import length
 from fffs.torch.state import begins_anew, why_no_state
 
-# The text of an error from a sample or a batch that could not be pinned, as torch's ExceptionWrapper makes it.
-FAILED = re.compile(r"Caught \w+ in (DataLoader worker process \d|pin memory thread)")
 SPARE = 6  # batches of a worker that the training loop may hold at once, in addition to prefetched ones
 
 
@@ -50,6 +47,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
       refused: see ``load_state_dict``. ``set_step`` is not part of the state.
 
     With ``batch_size=None`` a data set gives one sample for each index of the sampler, or a list of samples for a list.
+    If it has a ``__getitems__`` of its own, torch does not call that in this mode, and only the order is resumed.
     Not thread-safe. A child of fork must not continue its parent's iterator.
     """
 
@@ -252,6 +250,7 @@ class _Batches:
     def __init__(self, iterator: Any, order: Order, workers: int) -> None:
         self._iterator, self._workers = iterator, workers
         self._draws: Any = order.latest  # made by torch's iterator just now
+        self._received = self._count_received()
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -274,7 +273,7 @@ class _Batches:
             epoch.done = True
             raise
         except Exception as error:
-            self._count(error)
+            self._count()
             if not self._workers:
                 raise
             # A worker's traceback is in the message. The traceback of this process would keep torch's iterator and its
@@ -285,11 +284,17 @@ class _Batches:
         self._count()
         return batch
 
-    def _count(self, error: Exception | None = None) -> None:
+    def _count(self) -> None:
         """Count a batch that was returned or failed. A failed batch counts, too: the next one follows it."""
         epoch = self.draw()
         if not self._workers:
             # This includes a batch that an interrupt lost: torch's iterator does not return it again.
             epoch.position = self._draws.position
-        elif error is None or FAILED.search(f"{error} {getattr(error, 'message', '')}"):
-            epoch.position += 1  # after any other error, such as that of a worker that was killed, the batch may come
+            return
+        # After the error of a worker that was killed, or a timeout, the batch may still come.
+        received, self._received = self._received, self._count_received()
+        epoch.position += self._received - received
+
+    def _count_received(self) -> int:
+        """Return how many batches torch's iterator has received from workers, failed ones included."""
+        return self._iterator._rcvd_idx if self._workers else 0

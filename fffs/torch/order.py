@@ -135,8 +135,8 @@ class Order:
 
     def seed(self, epoch: Epoch, position: int, batch: Any) -> int:
         """Return the seed for the batch at a position. It does not depend on the worker that loads the batch. The ranks
-        of a run are usually seeded alike: they draw different numbers for different samples, and equal ones for equal
-        samples.
+        of a run are usually seeded alike: they draw different numbers for different indices, and equal ones for equal
+        indices.
         """
         told = f"{self._seed} {epoch.number} {position} {digest(batch, 0)}"
         return int.from_bytes(hashlib.blake2b(told.encode(), digest_size=8).digest(), "little") >> 1
