@@ -24,6 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import fffs
+
 Array = npt.NDArray[Any]
 
 MAGIC = b"piouhjgbr"
@@ -306,3 +308,11 @@ def once(action: Callable[[], object]) -> Progress:
             action()
 
     return progress
+
+
+def pack_small_folder(place: Path) -> Path:
+    """Pack a folder with one small file, both in ``place``. Returns the packed file."""
+    (place / "folder").mkdir()
+    (place / "folder" / "file").write_text("content")
+    fffs.pack_folder(place / "folder", place / "p.ffr")
+    return place / "p.ffr"

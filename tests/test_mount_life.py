@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+from builders import pack_small_folder
 from inside import background, mount_at, refuse_mounted
 from mounting import (
     Daemon,
@@ -48,10 +49,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A packed folder with one small file."""
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "file").write_text("content")
-    fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr")
-    return tmp_path / "p.ffr"
+    return pack_small_folder(tmp_path)
 
 
 # ---------------------------------------------------------------- mounting

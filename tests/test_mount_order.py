@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from builders import pack_small_folder
 from inside import mount_at
 from mounting import Mounts, in_namespace, is_mounted, libc, mounts_below, run_fffs
 
-import fffs
 from fffs.errors import MountError
 from fffs.mount import umount
 
@@ -33,10 +33,7 @@ End = Callable[[Path, int], None]
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A packed folder with one small file."""
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "file").write_text("content")
-    fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr")
-    return tmp_path / "p.ffr"
+    return pack_small_folder(tmp_path)
 
 
 def mount_tmpfs(path: Path) -> None:

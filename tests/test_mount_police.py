@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from builders import pack_small_folder
 from mounting import Daemon, Mounts, umount_quietly, wait_until
 
 import fffs
@@ -55,10 +56,7 @@ FAULTS = {
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "file").write_text("content")
-    fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr")
-    return tmp_path / "p.ffr"
+    return pack_small_folder(tmp_path)
 
 
 def sabotaged(source: Path, folder: Path, mounts: Mounts, monkeypatch: pytest.MonkeyPatch) -> Path:

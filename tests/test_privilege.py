@@ -303,6 +303,21 @@ def test_a_folder_that_others_can_have_renamed_is_not_removed_as_a_leftover(
     assert os.listdir(pack.parent / "target")
 
 
+def test_a_folder_that_its_writer_has_locked_keeps_its_mode(pack: Path) -> None:
+    pack.parent.chmod(0o777)
+    used = Path(".target.0123456789ab.fffs-tmp")
+    with as_nobody(pack.parent):
+        used.mkdir()
+        fd = os.open(used, os.O_RDONLY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            used.chmod(0)
+            unpack(Path(pack.name), Path("target"))
+        finally:
+            os.close(fd)
+        assert stat.S_IMODE(used.stat().st_mode) == 0
+
+
 def test_a_leftover_in_a_folder_of_others_is_removed_if_it_is_marked(pack: Path) -> None:
     """Only temporary folders that are not complete have a mark. That of a copy counts as little as a name."""
     pack.parent.chmod(0o1777)

@@ -37,8 +37,9 @@ def destinations() -> list[str]:
 
 
 def kind_of_source(path: str, result: str = "") -> str:
-    """Return the kind of a source, one of ``sources()``. result: a file that does
-    not count as a part among other files of the folder.
+    """Return the kind of a source, one of ``sources()``.
+
+    result: a file to be written. If it is in the folder, among other files, it does not count as a part.
 
     Raises SourceNotFoundError, UsageError, ReadError.
     """

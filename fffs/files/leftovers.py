@@ -1,6 +1,7 @@
 """Removal of the temporary files and folders that killed writers left.
 
-They are recognised by their names, and by a lock that is free. On a file system without locks they stay: nothing tells
+They are recognised by their names, and by a lock that is free; folders in places that others may write to also by a
+mark. On a file system without locks they stay: nothing tells
 them from the file of a living writer; a waiting writer's file may be old, too.
 """
 
@@ -73,7 +74,7 @@ def remove_leftover_files(folder: int, name: bytes) -> None:
         with contextlib.suppress(OSError):  # it is being written, or gone, or not a file of ours
             fd = _open_leftover(folder, entry)
             try:
-                if lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                if _is_unlocked(fd):
                     os.unlink(entry, dir_fd=folder)
             finally:
                 close_locked(fd, os.getpid())
@@ -103,17 +104,24 @@ def remove_leftover_folders(parent: int, name: bytes) -> list[bytes]:
             except PermissionError:
                 fd, forced = open_folder(entry, parent, force=True), True
             try:
-                if not (is_marked(fd, MARK) or is_trusted(parent)):
-                    removed = False
-                    if lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                        left.append(entry)
-                else:
+                removed = False
+                if is_marked(fd, MARK) or is_trusted(parent):
                     removed = _remove_unlocked(parent, entry, temporary_name(name), fd)
+                elif _is_unlocked(fd):
+                    left.append(entry)
                 if not removed and forced:
                     os.fchmod(fd, mode)  # its owner may have completed it and be about to rename it
             finally:
                 close_locked(fd, os.getpid())
     return left
+
+
+def _is_unlocked(fd: int) -> bool:
+    """Whether no writer holds the lock of an open file; then it is locked. False also if that is unknown."""
+    try:
+        return lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
 
 
 def _remove_unlocked(parent: int, entry: bytes, ours: bytes, fd: int) -> bool:
@@ -123,7 +131,7 @@ def _remove_unlocked(parent: int, entry: bytes, ours: bytes, fd: int) -> bool:
     rename, and does not put a half-removed folder in place.
     """
     try:
-        if not lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB) or not is_named(parent, entry, fd):
+        if not _is_unlocked(fd) or not is_named(parent, entry, fd):
             return False
         os.rename(entry, ours, src_dir_fd=parent, dst_dir_fd=parent)
     except OSError:

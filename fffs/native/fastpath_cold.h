@@ -48,8 +48,8 @@ int fffs_cold_open(struct fffs_cold *cold, size_t count, int limit, bool (*start
 /* Frees everything, including reads that were not done. No thread may be running. */
 void fffs_cold_close(struct fffs_cold *cold);
 
-/* Queues a read in the lane of this number, and starts another thread if there are more reads than idle threads. Copies the message.
- * Returns 0; -ENOMEM: it is not queued; -EAGAIN: it is queued, but there is no thread. Thread-safe. */
+/* Queues a read in the lane of this number, and starts another thread if there are more reads than idle threads. Copies
+ * the message. Returns 0; -ENOMEM: it is not queued; -EAGAIN: it is queued, but there is no thread. Thread-safe. */
 int fffs_cold_put(struct fffs_cold *cold, size_t number, const uint8_t *message, size_t length, int64_t began);
 
 /* Returns the next read, which the caller owns until fffs_cold_done; or NULL if none is ready. With wait, waits for
