@@ -358,7 +358,11 @@ LOSSES: list[tuple[str, Any]] = [
     ("array(a4,1)", np.array([b"abcd"])),
     ("array(i4,1)", MASKED.astype("i4")),
     ("png", np.ma.masked_array(np.zeros((2, 2), np.uint8), mask=True)),
-    ("png", np.zeros((2, 2), np.int64)),
+    *(("png", np.ones((2, 2), name)) for name in ("i1", "i2", "i4", "u4", "i8", "f2", "f4", "f8")),
+    *(("png", np.ones(shape, np.uint8)) for shape in ((), (5,), (0, 5), (2, 2, 1), (2, 2, 5), (2, 2, 3, 1))),
+    *(("png", np.ones((2, 2, 3), name)) for name in ("u2", "i1", "?")),
+    *(("jpeg", np.ones((2, 2), name)) for name in ("?", "u2", "i4")),
+    *(("jpeg", np.ones(shape, np.uint8)) for shape in ((5,), (0, 4, 3), (2, 2, 2), (2, 2, 4))),
     ("utf8", b"x"),
     ("utf8", "\ud800"),
     ("int", 1.5),
@@ -380,14 +384,49 @@ def test_a_value_that_would_not_come_back_as_it_was_is_refused(tmp_path: Path, k
 
 
 def test_images_come_back() -> None:
-    pixels = np.random.default_rng(1).integers(0, 255, (5, 7, 3), np.uint8)
-    for image in (pixels, pixels[..., 0]):
-        assert (decoders["png"](encoders["png"](image)) == image).all()
+    pixels = np.random.default_rng(1).integers(0, 255, (5, 7, 4), np.uint8)
+    wide = np.array([[300, 65535], [0, 1]], np.uint16)
+    for image in (pixels, pixels[..., :2], pixels[:, ::-1, :3], pixels[..., 0].T, wide, wide > 1, wide.astype(">u2")):
+        again = decoders["png"](encoders["png"](image))
+        assert again.dtype == image.dtype.newbyteorder("=") and again.shape == image.shape and (again == image).all()
+    for image in (pixels[..., :3], pixels[..., 0]):
         for name in ("jpg", "jpeg"):
             again = decoders[name](encoders[name](image))
             assert again.shape == image.shape and again.dtype == np.uint8
     with pytest.raises(ValueError, match="not a valid PNG"):
-        decoders["png"](encoders["jpg"](pixels))
+        decoders["png"](encoders["jpg"](pixels[..., :3]))
+
+
+def test_an_image_of_16_bits_is_uint16_where_pillow_reads_it_as_int32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow 10.0 does."""
+    pillow = pytest.importorskip("PIL.Image")
+    real = pillow.open
+    blob = encoders["png"](np.array([[65535]], np.uint16))
+    monkeypatch.setattr(pillow, "open", lambda *args, **more: real(*args, **more).convert("I"))
+    monkeypatch.setattr(pillow.Image, "verify", lambda self: None)
+    assert (decoders["png"](blob).dtype, decoders["png"](blob).tolist()) == (np.uint16, [[65535]])
+
+
+def test_what_an_image_cannot_hold_is_refused_before_pillow_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow before 13 clips larger integers."""
+    monkeypatch.delattr("PIL.Image.fromarray")
+    for name in ("png", "jpeg"):
+        with pytest.raises(UsageError, match=r"an array of int32 and shape \(1, 2\), instead of .*uint8 and \(height"):
+            encoders[name](np.array([[-1, 70000]], np.int32))
+
+
+@pytest.mark.parametrize("name", ["png", "jpeg"])
+def test_an_image_that_is_too_large_to_be_read_is_not_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = np.zeros((20, 10, 3), np.uint8)
+    monkeypatch.setattr("fffs.granular.codecs.LARGEST_IMAGE", 600)
+    assert decoders[name](encoders[name](pixels)).shape == pixels.shape
+    monkeypatch.setattr("fffs.granular.codecs.LARGEST_IMAGE", 599)
+    with pytest.raises(UsageError, match="could not be read back: an image of 10 by 20 pixels is too large"):
+        encoders[name](pixels)
+    monkeypatch.undo()
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 99)
+    with pytest.raises(UsageError, match=r"could not be read back: .*200 pixels"):
+        encoders[name](pixels)
 
 
 def test_integers_of_0_6_are_unsigned_and_as_short_as_can_be() -> None:

@@ -265,14 +265,43 @@ def decode_tree(blob: bytes) -> Any:
 # ---------------------------------------------------------------- images
 
 
+_FORMS: dict[str, set[tuple[str | int, ...]]] = {
+    "JPEG": {("uint8",), ("uint8", 3)},
+    "PNG": {("bool",), ("uint16",), ("uint8",), ("uint8", 2), ("uint8", 3), ("uint8", 4)},
+}
+"""The arrays that an image can hold, by its name in Pillow: type, and number of channels if there are three dimensions.
+
+Pillow, depending on its version, also writes other arrays: it clips integers to 16 bits, or makes a column of a row.
+"""
+
+
+def _refuse_others(kind: str, array: np.ndarray) -> None:
+    """Raise ValueError for an array that an image would be another one of."""
+    if array.ndim < 2 or (array.dtype.name, *array.shape[2:]) not in _FORMS[kind]:
+        forms = ", ".join(
+            f"{name} and (height, width{''.join(f', {count}' for count in channels)})"
+            for name, *channels in sorted(_FORMS[kind], key=repr)
+        )
+        raise ValueError(f"an array of {array.dtype} and shape {array.shape}, instead of {forms}")
+    if not array.size:
+        raise ValueError(f"an array of shape {array.shape} has no pixels")
+
+
 def _image(kind: str) -> tuple[Codec, Codec]:
     """Make the codec of an image format. kind: its name in Pillow."""
 
     @_refusing(kind.lower())
     def encode(value: Any) -> bytes:
-        out = io.BytesIO()
-        library("PIL.Image", f"the type {kind.lower()}").fromarray(exact_array(value)).save(out, format=kind)
-        return out.getvalue()
+        array, out = exact_array(value), io.BytesIO()
+        _refuse_others(kind, array)
+        pillow = library("PIL.Image", f"the type {kind.lower()}")
+        pillow.fromarray(array.astype(array.dtype.newbyteorder("="), copy=False)).save(out, format=kind)
+        blob = out.getvalue()
+        try:
+            _open_image(kind, blob)
+        except Exception as error:  # Pillow's error for too many pixels is no ValueError
+            raise ValueError(f"it could not be read back: {error}") from None
+        return blob
 
     return encode, functools.partial(_decode_image, kind)
 
@@ -282,15 +311,22 @@ def _decode_image(kind: str, blob: bytes) -> np.ndarray:
     try:
         # This compares the checksums of a PNG. A JPEG has none, so it does nothing.
         pillow.open(io.BytesIO(blob), formats=(kind,)).verify()
-        image = pillow.open(io.BytesIO(blob), formats=(kind,))
-        depth = len(image.getbands()) * (4 if image.mode[0] in "IF" else 1)
-        if math.prod(image.size) * depth > LARGEST_IMAGE:
-            raise ValueError(f"an image of {image.size[0]} by {image.size[1]} pixels is too large")
-        return np.array(image)  # numpy.asarray would share the bytes object of an image of one pixel
+        # numpy.asarray would share the bytes object of an image of one pixel.
+        pixels = np.array(_open_image(kind, blob))
+        return pixels.astype(np.uint16) if pixels.dtype == np.int32 else pixels  # 16 bits, in Pillow 10.0
     except MemoryError:
         raise
     except Exception as error:  # Pillow's parsers raise nearly any exception
         raise ValueError(f"not a valid {kind}: {str(error)[:200]}") from None
+
+
+def _open_image(kind: str, blob: bytes) -> Any:
+    """Return an image of which only the header is read. Raises ValueError if it is too large, or as Pillow does."""
+    image = library("PIL.Image", f"the type {kind.lower()}").open(io.BytesIO(blob), formats=(kind,))
+    depth = len(image.getbands()) * (4 if image.mode[0] in "IF" else 1)
+    if math.prod(image.size) * depth > LARGEST_IMAGE:
+        raise ValueError(f"an image of {image.size[0]} by {image.size[1]} pixels is too large")
+    return image
 
 
 encode_jpeg, decode_jpeg = _image("JPEG")
