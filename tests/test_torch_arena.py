@@ -348,6 +348,31 @@ class Kinds(Tagged):
         ]
 
 
+def strided(batch: list[Any]) -> list[torch.Tensor]:
+    keys = torch.tensor([k for k, _ in batch])
+    images = keys.view(-1, 1, 1, 1).repeat(1, 3, 4, 5)
+    return [
+        images.contiguous(memory_format=torch.channels_last),
+        images[:, 0, 0].t(),
+        images[:, :, 0].transpose(1, 2),
+        images[..., ::2],
+        keys.expand(3, -1),
+        keys[:1].expand(7),
+        images,
+    ]
+
+
+@pytest.mark.parametrize("kind", [DataLoader, StockLoader])
+def test_tensors_keep_their_strides(path: Path, kind: Any) -> None:
+    """A program may use ``view``, which depends on them."""
+    batches = list(kind(Tagged(path), 4, num_workers=1, collate_fn=strided))
+    direct = list(kind(Tagged(path), 4, collate_fn=strided))
+    assert len(batches) == len(direct)
+    for batch, other in zip(batches, direct, strict=True):
+        assert [tensor.stride() for tensor in batch] == [tensor.stride() for tensor in other]
+        assert all(map(torch.equal, batch, other))
+
+
 class Checked(NamedTuple("_Checked", [("numbers", torch.Tensor)])):
     """A named tuple whose constructor looks at its item."""
 

@@ -154,7 +154,7 @@ def _can_move(tensor: Any) -> bool:
 
 
 def _copy(tensor: Any, parcel: Parcel) -> Any:
-    if not _can_move(tensor) or tensor.nbytes > tensor.untyped_storage().nbytes():  # an expanded tensor
+    if not _can_move(tensor) or not tensor.is_contiguous():  # a copy would lose its strides, and be larger if expanded
         return tensor
     place, sent = parcel.new(tensor.dtype, tuple(tensor.shape))
     place.copy_(tensor)
