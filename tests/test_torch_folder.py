@@ -115,12 +115,20 @@ def test_samples_never_get_the_labels_of_another_pack(tmp_path: Path, pack: Path
         iter(DataLoader(dataset, 2, num_workers=1, multiprocessing_context="spawn"))
 
 
-def test_names_are_not_sent_to_workers(pack: Path) -> None:
+def test_names_and_lists_are_not_sent_to_workers(pack: Path) -> None:
     dataset = PackedFolder(pack)
-    assert dataset.samples
+    before = pickle.dumps(dataset)
+    assert dataset.samples and dataset.targets
     data = pickle.dumps(dataset)
-    assert b"x.jpg" not in data
-    assert pickle.loads(data).samples == dataset.samples
+    assert b"x.jpg" not in data and len(data) == len(before)
+    copy = pickle.loads(data)
+    assert (copy.samples, copy.targets) == (dataset.samples, dataset.targets)
+
+
+def test_a_loop_over_the_indices_of_a_list_makes_one_list(pack: Path) -> None:
+    dataset = PackedFolder(pack)
+    for name in ("targets", "samples", "imgs", "classes", "class_to_idx"):
+        assert getattr(dataset, name) is getattr(dataset, name), name
 
 
 def test_what_has_no_classes_or_samples_is_refused(tmp_path: Path, pack: Path) -> None:

@@ -37,7 +37,7 @@ class PackedFolder(Dataset):
         classes: the names of the subfolders, sorted.
         class_to_idx: class name -> class number.
         samples (imgs): (path in the folder, class number) of each sample; made at the first access.
-        targets: the class number of each sample.
+        targets: the class number of each sample; made at the first access.
 
     """
 
@@ -109,7 +109,9 @@ class PackedFolder(Dataset):
     @property
     def targets(self) -> list[int]:
         """The class number of each sample."""
-        return [int(target) for target in self._targets]
+        if "_target_list" not in self.__dict__:
+            self._target_list: list[int] = self._targets.tolist()
+        return self._target_list
 
     def __len__(self) -> int:
         return len(self._records)
@@ -137,5 +139,5 @@ class PackedFolder(Dataset):
         return list(zip(samples, targets, strict=True))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Leave out the names: workers do not need them.
-        return {key: value for key, value in self.__dict__.items() if key != "_samples"}
+        # Leave out what is made at the first access: workers do not need it.
+        return {key: value for key, value in self.__dict__.items() if key not in ("_samples", "_target_list")}
