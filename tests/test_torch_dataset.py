@@ -65,6 +65,16 @@ def test_process_gets_the_indices_asked_for(path: Path) -> None:
     assert [k for k, _ in Tagged(path)[[4, 2]]] == [4, 2]
 
 
+def test_a_process_function_that_is_set_on_the_object_makes_the_samples_of_every_loader(path: Path) -> None:
+    dataset = Dataset(path)
+    dataset.process = lambda indices, data: indices  # type: ignore[method-assign]
+    subset = Subset(dataset, range(4, 8))
+    assert dataset[[4, 5]] == subset[[0, 1]] == [4, 5]
+    for kind in (fffs.torch.DataLoader, torch.utils.data.DataLoader):
+        for workers in (0, 1):
+            assert [batch.tolist() for batch in kind(subset, 2, num_workers=workers)] == [[4, 5], [6, 7]]
+
+
 def test_an_empty_list_gives_an_empty_list(path: Path) -> None:
     dataset = Tagged(path)
     assert dataset[[]] == Subset(dataset, [1])[[]] == (dataset + dataset)[[]] == []

@@ -144,8 +144,8 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
 
     def raw(self, indices: list[int]) -> Records | None:
         """Return the unread records of a batch, for our DataLoader; None if samples are not the records themselves."""
-        kind = type(self)
-        if kind.process is not Dataset.process or kind.__getitem__ is not Dataset.__getitem__:
+        process = getattr(self.process, "__func__", None)  # a function may be set on the object itself
+        if process is not Dataset.process or type(self).__getitem__ is not Dataset.__getitem__:
             return None
         if not isinstance(self.reader, FileReader):  # other readers decode records
             return None
