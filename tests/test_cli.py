@@ -931,6 +931,33 @@ def test_a_message_does_not_stand_behind_a_bar(folder: Path, tmp_path: Path) -> 
     assert "\r\x1b[Kfffs: warning: 1 file unpacked without" in shown
 
 
+def test_ctrl_c_before_a_bar_is_drawn_does_not_stop_it_from_being_erased() -> None:
+    """It may come when the bar has locked itself, and has not begun to draw."""
+    program = """
+        from fffs.cli import progress
+
+        class Interrupted:
+            def acquire(self, blocking):
+                lock.acquire(blocking)
+                raise KeyboardInterrupt
+
+        progress.INTERVAL = 0
+        bar = progress.ProgressBar("x")
+        bar._shown, lock = True, bar._lock
+        bar._lock = Interrupted()
+        try:
+            bar(1, 2)
+        except KeyboardInterrupt:
+            bar._lock = lock
+            bar.close()
+            print("closed")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("closed\n", "")
+
+
 def test_work_goes_on_when_its_terminal_is_closed(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     with (tmp_path / "in" / "holes").open("wb") as file:

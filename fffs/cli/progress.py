@@ -25,7 +25,8 @@ class ProgressBar:
         self._shown = sys.stderr is not None and sys.stderr.isatty()
         self._begin = time.monotonic()
         self._next = self._begin + INTERVAL  # work that takes less time shows no bar
-        self._lock = threading.Lock()
+        # Ctrl-C between acquire and try leaves it locked by the main thread, which can then still close the bar.
+        self._lock = threading.RLock()
         self._drawn = False
 
     def __call__(self, done: int, total: int) -> None:
