@@ -1348,6 +1348,16 @@ def test_the_unicode_name_of_a_zip_member_counts_if_it_was_made_for_the_stored_o
         assert warned(tmp_path, data) == ([], {expected.encode(): b"x"})
 
 
+def test_backslashes_in_a_zip_from_windows_separate_folders_as_by_unzip(tmp_path: Path) -> None:
+    names_ = (b"a\\cat\\1", b"a\\dog\\2", b"e\\", b"x/y\\z")
+    unix = stored_zip(*((name, b"" if name == b"e\\" else b"x", 0, 0, b"") for name in names_))
+    dos = unix.replace(b"PK\1\2\x14\3", b"PK\1\2\x14\0")
+    nested = {b"a": None, b"a/cat": None, b"a/cat/1": b"x", b"a/dog": None, b"a/dog/2": b"x", b"e": None}
+    lines = ["names from Windows: '\\' separates folders, as in 'a\\\\cat\\\\1'"]
+    assert warned(tmp_path, dos) == (lines, {**nested, b"x": None, b"x/y\\z": b"x"})
+    assert warned(tmp_path, unix)[1].keys() == {b"x", *names_}
+
+
 def test_what_is_in_front_of_a_zip_is_left_out_with_a_warning(tmp_path: Path) -> None:
     make(tmp_path / "folder", {"a": b"a"})
     zip_folder(tmp_path / "folder", tmp_path / "x.zip")

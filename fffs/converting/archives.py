@@ -32,6 +32,7 @@ ZIP_METHODS: Final = {zipfile.ZIP_STORED: None, zipfile.ZIP_DEFLATED: "deflate",
 ZIP_RATIO: Final = 1 << 21  # no method decompresses one byte to more bytes than this
 ENCRYPTED: Final = 0x41  # bits of a zip member's flags: encrypted, strongly encrypted
 UTF8: Final = 0x800
+DOS: Final = 0
 UNIX: Final = 3  # the system that made a zip member: members of 3 and 19 (macOS) have modes
 LOCAL: Final = struct.Struct("<4s22xHH")
 EXTENDED_TIME: Final = 0x5455
@@ -134,6 +135,7 @@ class Zip(Archive):
     def scan(self, progress: Progress | None) -> None:
         """As in ``Archive``."""
         self._infos = read_directory(self.file, self.names)
+        self._backslashes = False
         self._refuse_overlaps()
         for k, info in enumerate(self._infos):
             self._add(k, info)
@@ -153,7 +155,7 @@ class Zip(Archive):
             raise MetadataError(f"{self.path}: members reach past the end of the file; it is truncated, copy it again")
 
     def _add(self, k: int, info: zipfile.ZipInfo) -> None:
-        name, mode, mtime = _zip_name(info), info.external_attr >> 16, _zip_time(info)
+        name, mode, mtime = self._name(info), info.external_attr >> 16, _zip_time(info)
         if info.create_system not in (UNIX, 19):
             mode = 0
         kind = stat.S_IFDIR if name.endswith(b"/") else stat.S_IFMT(mode) or stat.S_IFREG  # as unzip decides
@@ -177,6 +179,16 @@ class Zip(Archive):
                 self.names.add_symlink(name, self._target(k, info), mtime)
         else:
             self.names.leave_out(name, f"a {KINDS.get(kind, 'member of unknown type')}")
+
+    def _name(self, info: zipfile.ZipInfo) -> bytes:
+        """Return the name of a member. Some programs for Windows separate folders with backslashes."""
+        name = _zip_name(info)
+        if info.create_system != DOS or b"/" in name or b"\\" not in name:
+            return name
+        if not self._backslashes:
+            self._backslashes = True
+            self.names.warn(f"{self.path}: names from Windows: '\\' separates folders, as in {info.filename!a:.200}")
+        return name.replace(b"\\", b"/")
 
     def _target(self, k: int, info: zipfile.ZipInfo) -> bytes:
         size = min(info.file_size, 1 << 16)  # add_symlink refuses a target that is longer than a path
