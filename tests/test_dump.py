@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -94,6 +95,33 @@ def test_without_a_number_the_size_decides(tmp_path: Path, monkeypatch: pytest.M
     assert [len(part) for part in parts(tmp_path / "five")] == [100] * 5
     dump([bytes(10)] * 5, tmp_path / "one")
     assert [len(part) for part in parts(tmp_path / "one")] == [5]
+
+
+class Counted(list[bytes]):
+    """Counts the items that are read in this process."""
+
+    reads = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("count", [0, 5, 40, 500])
+def test_a_few_items_tell_the_size_of_a_data_set(tmp_path: Path, count: int) -> None:
+    items = Counted(bytes([k % 7]) for k in range(count))
+    dump(items, tmp_path / "set")
+    assert parts(tmp_path / "set") == [list(items)]
+    assert items.reads <= count + 32
+
+
+def test_a_dump_in_a_daemonic_process_needs_no_other(tmp_path: Path) -> None:
+    """Such as a process of a Pool."""
+    context = multiprocessing.get_context("fork")
+    with context.Pool(1) as pool:
+        pool.starmap(dump, [(ITEMS, tmp_path / "one"), (ITEMS, tmp_path / "three", 3)])
+    assert parts(tmp_path / "one") == [ITEMS]
+    assert [record for part in parts(tmp_path / "three") for record in part] == ITEMS
 
 
 # ---------------------------------------------------------------- failures

@@ -26,7 +26,7 @@ from fffs.writer import FileWriter
 PART_BYTES = 256 << 20  # minimum size of a part that the format's authors recommend
 PARTS_MAX = 200
 PROCESSES_MAX = 16
-SAMPLES = 256  # items read to estimate the total size
+SAMPLES = 32  # items read to estimate the total size
 PATIENCE = 1.0  # seconds that a process has to end by SIGTERM
 LOOK = 0.1  # seconds between two checks that the parent process is alive, if items do not take longer
 
@@ -48,8 +48,9 @@ def dump(dataset: Items, fname: PathLike, nfiles: int | None = None, verbose: bo
     """Write all items of a data set as records: to one file, or to ``PART_00000.ffr``, … in a folder.
 
     Parts are written by parallel processes, which get the data set by fork or pickle, depending on the start method of
-    ``multiprocessing``. The file, or the folder with all parts, appears when everything is written. If writing fails,
-    is interrupted or killed, nothing appears.
+    ``multiprocessing``. A single part, and all parts in a daemonic process, are written by this process. The file, or
+    the folder with all parts, appears when everything is written. If writing fails, is interrupted or killed, nothing
+    appears.
 
     Args:
         dataset: has ``len()`` and ``[i]``; items are bytes, arrays or other contiguous buffers.
@@ -78,18 +79,23 @@ def dump(dataset: Items, fname: PathLike, nfiles: int | None = None, verbose: bo
     make_folder(os.path.dirname(target))
     with new_folder(target) as here:
         parts = [(os.path.join(here, ffrecord_part("", k, count)), bounds[k], bounds[k + 1]) for k in range(count)]
-        _write_in_processes(dataset, parts, verbose)
+        if count == 1 or multiprocessing.current_process().daemon:  # a daemonic process may have no children
+            for part in parts:
+                _write_part(dataset, *part, verbose)
+        else:
+            _write_in_processes(dataset, parts, verbose)
 
 
 def _guess_size(dataset: Items) -> int:
     """Estimate the total size of all items from a sample."""
     n = len(dataset)
-    chosen = range(0, n, max(n // SAMPLES, 1))
-    return sum(readable_bytes(dataset[i]).nbytes for i in chosen) * n // max(len(chosen), 1)
+    count = min(n, SAMPLES)
+    return sum(readable_bytes(dataset[n * k // count]).nbytes for k in range(count)) * n // max(count, 1)
 
 
-def _write_part(dataset: Items, path: str, start: int, stop: int, verbose: bool) -> None:
-    parent, look = multiprocessing.parent_process(), 0.0
+def _write_part(dataset: Items, path: str, start: int, stop: int, verbose: bool, parent: Any = None) -> None:
+    """Write items to a file. parent: the process that this one must not outlive."""
+    look = 0.0
     with FileWriter(path, stop - start) as writer:
         for i in range(start, stop):
             if parent is not None and time.monotonic() >= look:
@@ -180,7 +186,7 @@ def _work(dataset: Items, parts: list[Part], verbose: bool, pipe: Any) -> None:
     signal.set_wakeup_fd(-1)
     try:
         for part in parts:
-            _write_part(dataset, *part, verbose)
+            _write_part(dataset, *part, verbose, multiprocessing.parent_process())
     except BaseException as error:
         what = "".join(traceback.format_exception_only(error)).strip()
         pipe.send((what, traceback.format_exc(), _pickle_error(error)))
