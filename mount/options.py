@@ -35,7 +35,8 @@ class MountOptions:
             any source. If the threads cannot be started, the mount works without them.
         threads: the number of native threads, at most 1024; 0: one per processor, from 2 to 16.
         readahead: how far the kernel may read ahead of a program, in KiB, at most 1048576. The kernel's default of 128
-            splits reads of large files into many small requests; one request is at most 1024 KiB.
+            splits reads of large files into many small requests; one request is at most 1024 KiB. Only root can set
+            more than this default.
         log: the file that the daemon's log is appended to; empty: the system log.
 
     """

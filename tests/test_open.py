@@ -185,6 +185,16 @@ def test_folders_of_parts_and_shards_are_one_reader(tmp_path: Path) -> None:
             assert as_bytes(reader.read([401])) == [RECORDS[1]]
 
 
+def test_a_folder_stands_for_all_its_sets_of_shards_in_the_order_of_their_names(tmp_path: Path) -> None:
+    names = [f"{name}.tfrecord-{k:05}-of-00002" for name in ("test", "train") for k in range(2)]
+    for name in reversed(names):
+        WRITERS["tfrecord"][0](tmp_path / name)
+    with fffs.open(tmp_path) as reader:
+        assert [os.path.basename(name) for name in reader.fnames] == names
+    with fffs.open(fffs.tfrecord.expand_shards(tmp_path / "train.tfrecord")) as reader:
+        assert [os.path.basename(name) for name in reader.fnames] == names[2:]
+
+
 def test_a_data_set_is_a_spec_with_bags_beside_it_for_everybody(tmp_path: Path) -> None:
     parts, shards = tmp_path / "parts", tmp_path / "shards"
     with granular.ShardedDatasetWriter(shards, {"k": "bytes"}, shard_length=1) as writer:

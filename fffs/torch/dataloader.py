@@ -33,7 +33,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     - Batches come from workers through reused shared memory, not through ``/dev/shm``. They are ordinary tensors, and
       the caller may keep them. While many are kept, further ones come in torch's way.
-    - Raw records of different lengths are collated into a ``RecordBatch``.
+    - Raw records of different lengths are collated into a ``RecordBatch``, if the data set is a ``Dataset`` or
+      ``Subset`` of ``fffs.torch``. Those of a ``ConcatDataset``, or of torch's ``Subset``, need a ``collate_fn``.
     - Without workers, the next batch is announced to the disk before the current one is read, so that it is loaded
       while the program computes. This needs a sampler of torch, and data that comes from disks. See
       ``Dataset.announce``.
