@@ -411,7 +411,7 @@ def test_what_an_image_cannot_hold_is_refused_before_pillow_is_asked(monkeypatch
     """Pillow before 13 clips larger integers."""
     monkeypatch.delattr("PIL.Image.fromarray")
     for name in ("png", "jpeg"):
-        with pytest.raises(UsageError, match=r"an array of int32 and shape \(1, 2\), instead of .*uint8 and \(height"):
+        with pytest.raises(UsageError, match=r"shape \(1, 2\) of int32, instead of \(height, width\) o"):
             encoders[name](np.array([[-1, 70000]], np.int32))
 
 

@@ -265,24 +265,25 @@ def decode_tree(blob: bytes) -> Any:
 # ---------------------------------------------------------------- images
 
 
-_FORMS: dict[str, set[tuple[str | int, ...]]] = {
-    "JPEG": {("uint8",), ("uint8", 3)},
-    "PNG": {("bool",), ("uint16",), ("uint8",), ("uint8", 2), ("uint8", 3), ("uint8", 4)},
+_FORMS: dict[str, tuple[set[tuple[str | int, ...]], str]] = {
+    "JPEG": ({("uint8",), ("uint8", 3)}, "(height, width) or (height, width, 3) of uint8"),
+    "PNG": (
+        {("bool",), ("uint16",), ("uint8",), ("uint8", 2), ("uint8", 3), ("uint8", 4)},
+        "(height, width) of uint8, uint16 or bool, or (height, width, 2 to 4) of uint8",
+    ),
 }
-"""The arrays that an image can hold, by its name in Pillow: type, and number of channels if there are three dimensions.
+"""The arrays that an image can hold, by its name in Pillow: types, with the number of channels if there are three
+dimensions, and the same in words.
 
 Pillow, depending on its version, also writes other arrays: it clips integers to 16 bits, or makes a column of a row.
 """
 
 
 def _refuse_others(kind: str, array: np.ndarray) -> None:
-    """Raise ValueError for an array that an image would be another one of."""
-    if array.ndim < 2 or (array.dtype.name, *array.shape[2:]) not in _FORMS[kind]:
-        forms = ", ".join(
-            f"{name} and (height, width{''.join(f', {count}' for count in channels)})"
-            for name, *channels in sorted(_FORMS[kind], key=repr)
-        )
-        raise ValueError(f"an array of {array.dtype} and shape {array.shape}, instead of {forms}")
+    """Raise ValueError for an array that would be read back as another one."""
+    forms, words = _FORMS[kind]
+    if array.ndim < 2 or (array.dtype.name, *array.shape[2:]) not in forms:
+        raise ValueError(f"an array of shape {array.shape} of {array.dtype}, instead of {words}")
     if not array.size:
         raise ValueError(f"an array of shape {array.shape} has no pixels")
 
