@@ -13,7 +13,8 @@ from fffs.base.descriptors import are_few
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
 
-SLICE = 64  # items that a thread takes at a time
+SLICE = 64  # the most items that a thread takes at a time
+SHARE = 8  # slices for each thread, at least, if there are so many items
 
 
 def default_jobs() -> int:
@@ -42,7 +43,8 @@ class Jobs:
 
     def run(self, work: Callable[[Item], None], items: Sequence[Item], jobs: int) -> None:
         """Call ``work`` with each item. Raises the first exception of ``work``, after all threads have stopped."""
-        slices = [items[k : k + SLICE] for k in range(0, len(items), SLICE)]
+        size = max(min(SLICE, len(items) // (SHARE * jobs)), 1)
+        slices = [items[k : k + size] for k in range(0, len(items), size)]
         try:
             if jobs == 1 or len(slices) <= 1:
                 for part in slices:

@@ -22,7 +22,7 @@ from fffs.formats import other_formats
 from fffs.formats.streams import Stream, compression
 from fffs.native.checksums import crc32
 from fffs.native.engine import BLOCK
-from fffs.packing.scan import KINDS
+from fffs.packing.arrange import KINDS
 
 Work = Callable[[ArchivedFile, Iterator[bytes]], None]
 """Called with a file and its bytes, in pieces of BLOCK bytes (the last one may be shorter)."""

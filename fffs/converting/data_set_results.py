@@ -24,7 +24,7 @@ from fffs.granular.dataset_writer import DatasetWriter
 from fffs.granular.shards import shard_name
 from fffs.layouts import load_source
 from fffs.layouts.plain import number_names
-from fffs.packing.pack import build_tree
+from fffs.packing.arrange import packable
 from fffs.packing.pack_file import PackFile
 from fffs.tree.builder import TreeBuilder
 from fffs.tree.tree import ROOT
@@ -138,7 +138,8 @@ def _to_pack(plan: Plan, data: BlobRows, progress: Progress | None) -> Done:
 
 def _pack_rows(data: BlobRows, file: AtomicFile, work: Jobs) -> None:
     lengths, spec = data.blobs.lengths, specs.encode(data.spec)
-    tree = build_tree(_lay_out(data), len(lengths) + 1, data.shown)
+    with packable(data.shown):
+        tree = _lay_out(data).build(len(lengths) + 1, data.shown)
     pack = PackFile(file, np.append(lengths, len(spec)))
     k = 0
     with contextlib.closing(data.blobs.batches(())) as batches:

@@ -16,7 +16,7 @@ from typing import Final
 from fffs.base.memory import available_memory
 from fffs.errors import UnsupportedError
 from fffs.files.dirfd import PATH_MAX
-from fffs.packing.scan import nearest_mtime
+from fffs.packing.mtimes import nearest_mtime
 from fffs.tree.builder import DIRECTORY, TreeBuilder
 from fffs.tree.tree import NAME_MAX
 

@@ -22,9 +22,10 @@ from fffs.formats import ffrecord
 from fffs.layouts import packed
 from fffs.layouts.view import TreeView
 from fffs.native.engine import BLOCK
-from fffs.packing.pack import build_tree
+from fffs.packing.arrange import packable
 from fffs.packing.pack_file import PackFile
-from fffs.packing.scan import ExcludedOutput, open_source, scan_folder
+from fffs.packing.scan import ExcludedOutput, scan_folder
+from fffs.packing.source_folder import open_source
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 from fffs.tree.tree import Tree
@@ -42,7 +43,9 @@ def scan_archive(archive: Archive, progress: Progress | None) -> Contents:
     """Read the names in an archive. This is the first of two passes over it."""
     archive.scan(progress)
     builder, files = archive.names.lay_out()
-    return Contents(build_tree(builder, len(files), archive.path), files, sum(file.size for file in files))
+    with packable(archive.path):
+        tree = builder.build(len(files), archive.path)
+    return Contents(tree, files, sum(file.size for file in files))
 
 
 def pack_archive(
@@ -93,7 +96,7 @@ def compare_folder(folder: str, output: AtomicFile, progress: Progress | None) -
     target = output.path
     with open_source(os.fsencode(folder)) as source, reread(output) as result:
         scan = scan_folder(source, ExcludedOutput(os.fsencode(target)), lambda _: None)
-        tree = build_tree(scan.builder, len(scan.files), folder)
+        tree = scan.tree
         if scan.holds_output is not None:
             node = result.tree.find(scan.holds_output)
             mtime = tree.mtime.copy()
@@ -102,13 +105,14 @@ def compare_folder(folder: str, output: AtomicFile, progress: Progress | None) -
         compare_tree(tree, result.tree, folder, target)
         work = Jobs(scan.total_bytes, progress)
         work.count(0)
-        for k, file in enumerate(scan.files):
-            way, name = os.path.split(file.path)
+        for k in range(len(scan.sizes)):
+            path = scan.path(k)
+            way, name = os.path.split(path)
             try:
                 with source.ways.at(way) as dir_fd:
                     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
             except OSError:
-                raise SourceChangedError(f"{source.shown(file.path)}: changed while it was compared") from None
+                raise SourceChangedError(f"{source.shown(path)}: changed while it was compared") from None
             with open(fd, "rb") as content:
                 _compare(result, target, k, iter(functools.partial(content.read, BLOCK), b""), work)
 

@@ -204,6 +204,10 @@ int fffs_tree_order(uint64_t entries, uint64_t nodes, const uint32_t *entry_pare
                     const uint32_t *in_name_offsets, const uint8_t *in_names, const uint8_t *is_directory,
                     uint32_t *rank, uint32_t *entry_nodes, uint32_t *name_offsets, uint8_t *names);
 
+/* Lists the nodes that are no directories, depth first, the names of each directory in their order, and each node once.
+ * leaves has room for all nodes. The tree must be valid. Returns 0 with *count, or -ENOMEM. */
+int fffs_tree_leaves(const fffs_tree *tree, uint32_t *leaves, uint64_t *count);
+
 /* ---------------------------------------------------------------- ffrecord's packed folders (packed_pickle.c) */
 
 /* The content of a packed folder's pickle. Decode first with NULL pointers, to get the sizes, and then with arrays of
@@ -381,7 +385,63 @@ enum { FFFS_MSGPACK_TRUNCATED = 1, FFFS_MSGPACK_CLAIM = 2, FFFS_MSGPACK_CODE = 3
  * The caller owns data. Returns 0 or FFFS_MSGPACK_*. */
 int fffs_msgpack_check(const uint8_t *data, size_t size, uint64_t memory);
 
+/* ---------------------------------------------------------------- listing folders (scan.c) */
+
+/* The status of a file or folder, from stat(2). */
+typedef struct {
+    int64_t mtime, ctime; /* seconds, and nanoseconds beyond them */
+    uint32_t mtime_ns, ctime_ns;
+    uint64_t device, inode;
+    int64_t size;
+    uint32_t mode; /* 0 if there was an error */
+    uint32_t links;
+    uint32_t target; /* length of a symbolic link's target */
+    int32_t error;   /* of stat or readlink, as -errno, or 0 */
+} fffs_status;
+
+/* The entries of all folders that were listed, those of a folder together and sorted by the bytes of their names. The
+ * caller may change the statuses. Owned by the scan; valid until its next call. */
+typedef struct {
+    uint32_t *parents;      /* [entries] the folder of each, by the number that it was listed under */
+    uint32_t *name_offsets; /* [entries + 1] */
+    uint8_t *names;         /* [name_offsets[entries]] */
+    fffs_status *statuses;  /* [entries] */
+    uint8_t *targets;       /* [targets_size] of symbolic links, in the order of the entries */
+    uint64_t entries;
+    uint64_t targets_size;
+} fffs_scan_columns;
+
+typedef struct fffs_scan fffs_scan;
+
+/* Begins a scan with no entries, which the caller frees with fffs_scan_free. A scan is used by one thread at a time.
+ * Returns 0 or -ENOMEM. */
+int fffs_scan_new(fffs_scan **scan);
+void fffs_scan_free(fffs_scan *scan);
+
+/* Lists the open folder fd as number node, and stores its own status. An entry whose status cannot be had is listed
+ * with the error. Returns 0; -ENOMEM; -EOVERFLOW if there are 2**32 - 1 entries or bytes of names; or -errno. */
+int fffs_scan_folder(fffs_scan *scan, int fd, uint32_t node, fffs_status *status);
+
+/* Returns the first entry at or after from, and below to, that is a folder; or to. */
+uint64_t fffs_scan_next_folder(const fffs_scan *scan, uint64_t from, uint64_t to);
+
+/* Returns the columns. */
+fffs_scan_columns *fffs_scan_get(fffs_scan *scan);
+
+/* Returns 1 if an open file has the status of a scan, or 0. A writer can set mtime back, but not ctime. An inode number
+ * of 0 is not compared, where numbers are not reliable: opening the file by its name, without following links, ensures
+ * that it is the file of that name. */
+int fffs_is_same(int fd, const fffs_status *then);
+
 /* ---------------------------------------------------------------- copying with checksums (copy.c) */
+
+/* Copies count files of the open folder folder_fd, one after the other, to out_offset of out_fd, and computes their
+ * CRC-32. entries[i] is the number of file i in the columns of a scan; none is larger than FFFS_BLOCK. Each must be
+ * the same before and after it is read (fffs_is_same). *failed is the number
+ * of files that were read completely; *failed_fd is out_fd if writing failed, or else folder_fd. Returns 0; -ESTALE if
+ * a file is another one now, or changed; or -errno. */
+int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint32_t *entries, uint64_t count,
+                    int out_fd, int64_t out_offset, uint32_t *checksums, uint64_t *failed, int *failed_fd);
 
 /* Copies length bytes from in_fd at in_offset to out_fd at out_offset through a bounded buffer. Computes *crc, their
  * checksum of a kind (FFFS_CHECK_*), and, unless block_crcs is NULL, those of their blocks ([ceil(length /
@@ -420,11 +480,15 @@ typedef struct {
     uint32_t max_readahead;   /* bytes */
     uint32_t max_read;        /* bytes of the largest READ: from a page to 1 MiB, in pages */
     int32_t verify;           /* 0: FFFS_READ_UNVERIFIED */
+    int32_t readdirplus_auto; /* let the kernel decide which listings have attributes; 0: all have */
 } fffs_fastpath_config;
 
 /* The most reads of a lane, which are those of the files on one disk, that wait at a time: a disk that does not answer
  * leaves threads for others. */
 enum { FFFS_FAST_LANE = 32 };
+
+/* The first inode number that no node has: from here on, the library answers. */
+#define FFFS_ANSWER_INODES 0x8000000000000000
 
 /* The largest READ that the kernel may send: 256 pages, unless an administrator raised fs.fuse.max_pages_limit. */
 enum { FFFS_READ_MAX = 1048576 };

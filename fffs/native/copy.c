@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static int write_fully(int fd, int64_t offset, const uint8_t *data, size_t length)
@@ -68,6 +70,76 @@ int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int6
         status = write_fully(out_fd, out_offset + done, buffer, size);
         if (!status)
             *failed_fd = in_fd;
+    }
+    fffs_buffer_give(buffer);
+    return status;
+}
+
+/* ---------------------------------------------------------------- many small files */
+
+int fffs_is_same(int fd, const fffs_status *then)
+{
+    struct stat now;
+
+    return fstat(fd, &now) == 0 && now.st_dev == then->device && (!then->inode || now.st_ino == then->inode) &&
+           now.st_size == then->size && now.st_mode == then->mode && now.st_mtim.tv_sec == then->mtime &&
+           now.st_mtim.tv_nsec == then->mtime_ns && now.st_ctim.tv_sec == then->ctime &&
+           now.st_ctim.tv_nsec == then->ctime_ns;
+}
+
+/* Reads a file of the size in its status into the buffer. */
+static int read_file(int folder_fd, const char *name, const fffs_status *status, uint8_t *buffer)
+{
+    /* It may have been replaced by a link (ELOOP), a FIFO, or a socket (ENXIO). */
+    int fd = openat(folder_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+
+    if (fd < 0)
+        return errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == ENXIO ? -ESTALE : -errno;
+    int failed = fffs_is_same(fd, status) ? read_fully(fd, 0, buffer, (size_t)status->size) : -ESTALE;
+    if (failed == -ENODATA || (!failed && !fffs_is_same(fd, status)))
+        failed = -ESTALE;
+    close(fd);
+    return failed;
+}
+
+int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint32_t *entries, uint64_t count,
+                    int out_fd, int64_t out_offset, uint32_t *checksums, uint64_t *failed, int *failed_fd)
+{
+    char name[FFFS_NAME_MAX + 1];
+    size_t used = 0;
+    uint8_t *buffer = fffs_buffer_take(FFFS_BLOCK);
+    int status = buffer ? 0 : -ENOMEM;
+
+    *failed_fd = folder_fd;
+    for (*failed = 0; !status && *failed < count; ++*failed) {
+        uint32_t entry = entries[*failed];
+        const fffs_status *then = &columns->statuses[entry];
+        size_t length = columns->name_offsets[entry + 1] - columns->name_offsets[entry];
+
+        if (length > FFFS_NAME_MAX) {
+            status = -ENAMETOOLONG;
+            break;
+        }
+        if (used + (size_t)then->size > FFFS_BLOCK) {
+            *failed_fd = out_fd;
+            status = write_fully(out_fd, out_offset, buffer, used);
+            if (status)
+                break;
+            *failed_fd = folder_fd;
+            out_offset += (int64_t)used;
+            used = 0;
+        }
+        memcpy(name, columns->names + columns->name_offsets[entry], length);
+        name[length] = 0;
+        status = read_file(folder_fd, name, then, buffer + used);
+        if (status)
+            break;
+        checksums[*failed] = fffs_crc32(0, buffer + used, (size_t)then->size);
+        used += (size_t)then->size;
+    }
+    if (!status) {
+        *failed_fd = out_fd;
+        status = write_fully(out_fd, out_offset, buffer, used);
     }
     fffs_buffer_give(buffer);
     return status;

@@ -1,8 +1,10 @@
-/* Arranges entries, given in any order, in the arrays of a tree. */
+/* Arranges entries, given in any order, in the arrays of a tree; lists the leaves of a tree. */
+#include "fault.h"
 #include "tree.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 struct naming {
     const uint32_t *offsets;
@@ -111,4 +113,36 @@ int fffs_tree_order(uint64_t entries, uint64_t nodes, const uint32_t *entry_pare
     free(children);
     free(by_rank);
     return status;
+}
+
+int fffs_tree_leaves(const fffs_tree *tree, uint32_t *leaves, uint64_t *count)
+{
+    /* The next and the last entry of each directory above. No valid tree is deeper. */
+    uint32_t next[FFFS_PATH_MAX / 2 + 2], end[FFFS_PATH_MAX / 2 + 2];
+    size_t depth = 0;
+    uint8_t *seen = fffs_allocate_zeroed(tree->nodes, 1);
+
+    *count = 0;
+    if (!seen)
+        return -ENOMEM;
+    next[0] = tree->ref[0];
+    end[0] = tree->ref[0] + tree->count[0];
+    for (;;) {
+        if (next[depth] == end[depth]) {
+            if (depth == 0)
+                break;
+            depth--;
+            continue;
+        }
+        uint32_t node = tree->entry_nodes[next[depth]++];
+        if (S_ISDIR(tree->mode[node])) {
+            next[++depth] = tree->ref[node];
+            end[depth] = tree->ref[node] + tree->count[node];
+        } else if (!seen[node]) {
+            seen[node] = 1;
+            leaves[(*count)++] = node;
+        }
+    }
+    free(seen);
+    return 0;
 }

@@ -10,22 +10,29 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from fffs.base.failures import writing
 from fffs.base.jobs import Jobs, Progress, default_jobs
 from fffs.base.paths import PathLike
 from fffs.base.text import tell
-from fffs.errors import FffsError, MetadataError, ReadError, SourceChangedError, UnsupportedError, UsageError
+from fffs.errors import FffsError, ReadError, SourceChangedError, UsageError
 from fffs.files.atomic import AtomicFile
 from fffs.files.dirfd import close
 from fffs.files.targets import refuse_file
 from fffs.formats.ffrecord import SUFFIX
+from fffs.native import lib
+from fffs.native.engine import BLOCK
+from fffs.packing.listing import UInt32Array
 from fffs.packing.pack_file import PIECE, PackFile
-from fffs.packing.scan import ExcludedOutput, FileToPack, Scan, SourceFolder, open_source, scan_folder
-from fffs.tree.builder import TreeBuilder
-from fffs.tree.tree import Tree
+from fffs.packing.scan import ExcludedOutput, Scan, scan_folder
+from fffs.packing.source_folder import SourceFolder, open_source
 
 log = logging.getLogger("fffs.pack")
+
+RUN = 256  # the most files that are copied in one call
+# Errors of opening and reading a file that was a regular one when the folder was scanned.
+CHANGED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODATA, errno.ESTALE)
 
 
 class PackSummary(NamedTuple):
@@ -89,70 +96,88 @@ def packed_folder(
     with contextlib.ExitStack() as stack:
         with open_source(os.fsencode(dirname)) as source:
             # Scan first: creating the output may change the modification time of a folder that is packed.
-            scan = scan_folder(source, output, warn)
+            packer = _Packer(scan_folder(source, output, warn), source)
             file = stack.enter_context(AtomicFile(target))
-            _Packer(scan, file, source, progress).run(jobs or default_jobs())
-        yield file, PackSummary(len(scan.files), scan.total_bytes)
+            summary = packer.run(file, jobs or default_jobs(), progress)
+        yield file, summary
 
 
 class _Packer:
     """Copies the files in parallel: the scan gives all sizes, so the offset of each file is known beforehand."""
 
-    def __init__(self, scan: Scan, file: AtomicFile, source: SourceFolder, progress: Progress | None) -> None:
+    def __init__(self, scan: Scan, source: SourceFolder) -> None:
         self.scan, self.source = scan, source
-        n = len(scan.files)
-        self.pack = PackFile(file, np.fromiter((f.size for f in scan.files), np.int64, n))
-        self.jobs = Jobs(scan.total_bytes, progress)
+        self.folders = scan.listing.parents[scan.entries]
+        self.runs = divide(self.folders, scan.sizes)
 
-    def run(self, jobs: int) -> None:
+    def run(self, file: AtomicFile, jobs: int, progress: Progress | None) -> PackSummary:
         """Copy the files, append the tree, write the header."""
-        tree = build_tree(self.scan.builder, len(self.scan.files), self.source.shown(b""))
-        self.jobs.run(self._copy, range(len(self.scan.files)), jobs)
-        self.pack.finish(tree)
+        scan, pack = self.scan, PackFile(file, self.scan.sizes)
+        self.pack, self.jobs = pack, Jobs(scan.total_bytes, progress)
+        self.jobs.run(self._copy, range(len(self.runs) - 1), jobs)
+        tree, summary = scan.tree, PackSummary(len(scan.sizes), scan.total_bytes)
+        del scan, self.scan, self.folders, self.runs  # before the tree is written, which takes memory, too
+        pack.finish(tree)
+        return summary
 
-    def _copy(self, k: int) -> None:
-        file = self.scan.files[k]
-        folder, name = os.path.split(file.path)
+    def _copy(self, run: int) -> None:
+        """Copy files of one folder whose records follow each other: several small ones, or a large one."""
+        first, last = int(self.runs[run]), int(self.runs[run + 1])
         try:
-            # O_NOFOLLOW, O_NONBLOCK: the file may have been replaced by a link or a FIFO (or a socket: ENXIO).
-            with self.source.ways.at(folder) as dir_fd:
-                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
+            with self.source.ways.at(self.scan.listing.path(int(self.folders[first]))) as dir_fd:
+                if self.scan.sizes[first] > BLOCK:
+                    self._copy_large(first, dir_fd)
+                    return
+                failed, number = self.pack.copy_files(first, self.scan.entries[first:last], self.scan.listing, dir_fd)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
-                raise self._changed(file) from None
-            raise ReadError(error.errno, self.source.shown(file.path)) from error
+            raise self._failure(first, error) from error
+        if number:
+            raise self._failure(first + failed, OSError(number, os.strerror(number)))
+        self.jobs.count(int(self.scan.sizes[first:last].sum()))
+
+    def _copy_large(self, k: int, dir_fd: int) -> None:
+        """Copy a file in pieces, so that an interrupt or the failure of another job takes effect between them."""
+        entry = int(self.scan.entries[k])
+        status = self.scan.listing.columns.statuses + entry
+        # O_NOFOLLOW, O_NONBLOCK: the file may have been replaced by a link or a FIFO (or a socket: ENXIO).
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(self.scan.listing.name(entry), flags, dir_fd=dir_fd)
         try:
-            if not file.is_same(os.fstat(fd)):
-                raise self._changed(file)
-            self._copy_bytes(k, file, fd)
-            if not file.is_same(os.fstat(fd)):
-                raise self._changed(file)
+            for start in range(0, int(self.scan.sizes[k]), PIECE):
+                if not lib.fffs_is_same(fd, status):
+                    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+                length = min(PIECE, int(self.scan.sizes[k]) - start)
+                self.pack.copy(k, start, fd, start, length)
+                self.jobs.count(length)
+            if not lib.fffs_is_same(fd, status):
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         finally:
             close(fd)
 
-    def _copy_bytes(self, k: int, file: FileToPack, fd: int) -> None:
-        """Copy a file in pieces, so that an interrupt or the failure of another job takes effect between them."""
-        for start in range(0, file.size, PIECE):
-            length = min(PIECE, file.size - start)
-            try:
-                self.pack.copy(k, start, fd, start, length)
-            except FffsError:
-                raise
-            except OSError as error:
-                if error.errno == errno.ENODATA:
-                    raise self._changed(file) from None
-                raise ReadError(error.errno, self.source.shown(file.path)) from error
-            self.jobs.count(length)
-
-    def _changed(self, file: FileToPack) -> SourceChangedError:
-        return SourceChangedError(
-            f"{self.source.shown(file.path)}: changed while the folder was packed; pack it when nothing writes to it"
-        )
+    def _failure(self, k: int, error: OSError) -> Exception:
+        """Return the exception for an error of the file that becomes record k."""
+        if isinstance(error, FffsError):
+            return error
+        shown = self.source.shown(self.scan.path(k))
+        if error.errno in CHANGED:
+            return SourceChangedError(
+                f"{shown}: changed while the folder was packed; pack it when nothing writes to it"
+            )
+        return ReadError(error.errno, shown)
 
 
-def build_tree(builder: TreeBuilder, files: int, shown: str) -> Tree:
-    """Build the tree of what is packed, which has ``files`` records. Raises UnsupportedError if the names form none."""
-    try:
-        return builder.build(files, shown)
-    except MetadataError as error:
-        raise UnsupportedError(f"{shown}: cannot be packed: {error}") from error
+def divide(folders: UInt32Array, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return where runs of records begin, and the end: of files in one folder, together about a block; a file that is
+    larger is alone.
+    """
+    n = len(sizes)
+    begins = np.zeros(n, bool)
+    begins[:1] = True
+    begins[1:] = folders[1:] != folders[:-1]
+    large = sizes > BLOCK
+    begins |= large
+    begins[1:] |= large[:-1]
+    blocks = np.cumsum(sizes) // BLOCK
+    begins[1:] |= blocks[1:] != blocks[:-1]
+    begins[::RUN] = True
+    return np.append(np.flatnonzero(begins), n)

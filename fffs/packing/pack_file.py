@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from typing import Any
 
@@ -15,6 +16,7 @@ from fffs.formats.ffrecord import encode_header, header_size
 from fffs.native import ffi, lib
 from fffs.native.checksums import CHECK_CRC32, crc32, crc32_combine
 from fffs.native.engine import BLOCK
+from fffs.packing.listing import Listing, UInt32Array
 from fffs.records.index import BlockChecksums, Int64Array
 from fffs.tree import packed_pickle, trailer
 from fffs.tree.tree import Tree
@@ -69,6 +71,35 @@ class PackFile:
         self.file.write_back.wrote(length)
         self._count(k, at, int(crc[0]), length)
 
+    def copy_files(self, k: int, entries: UInt32Array, listing: Listing, dir_fd: int) -> tuple[int, int]:
+        """Copy files of the open folder, none larger than ``BLOCK``, to record k and the following ones.
+
+        Returns:
+            How many were read completely, and then the error of the next, as errno; 0 if all were.
+
+        Raises:
+            WriteError: they could not be written. MemoryError: not enough memory.
+
+        """
+        read, failed = ffi.new("uint64_t *"), ffi.new("int *")
+        status = lib.fffs_copy_files(
+            listing.columns,
+            dir_fd,
+            ffi.cast("uint32_t *", entries.ctypes.data),
+            len(entries),
+            self.file.fd,
+            int(self.offsets[k]),
+            ffi.cast("uint32_t *", self._checksums.ctypes.data) + k,
+            read,
+            failed,
+        )
+        if status == -errno.ENOMEM:
+            raise MemoryError("not enough memory to copy files")
+        if status != 0 and failed[0] == self.file.fd:
+            raise WriteError(-status, self.file.path)
+        self.file.write_back.wrote(int(self.offsets[k + len(entries)] - self.offsets[k]))
+        return int(read[0]), -status
+
     def put(self, k: int, at: int, data: Any) -> None:
         """Write a piece from memory to byte ``at`` of record k. Raises WriteError."""
         view = memoryview(data)
@@ -94,9 +125,11 @@ class PackFile:
     def finish(self, tree: Tree) -> None:
         """Append the tree and write the header. Raises WriteError."""
         blocks = BlockChecksums(self._big.astype(np.uint32), self._first_blocks, self._block_checksums)
-        record = packed_pickle.encode(tree) + trailer.encode(tree, blocks)
-        self._checksums[-1] = crc32(record)
-        self._write(record, int(self.offsets[-1]))
+        at = int(self.offsets[-1])
+        for part in itertools.chain([packed_pickle.encode(tree)], trailer.encode(tree, blocks)):
+            self._checksums[-1] = crc32(part, int(self._checksums[-1]))
+            self._write(part, at)
+            at += len(part)
         self._write(encode_header(self._checksums, self.offsets), 0)
 
     def _write(self, data: bytes | memoryview, offset: int) -> None:

@@ -188,10 +188,10 @@ def _count_links(entry_nodes: Array, directories: Array, parents: Array) -> Arra
     """Return the link count of each node, as in stat(2): for a file its names, for a directory 2 + its subdirectories.
     parents: of each directory except the root.
     """
-    nlink = np.bincount(entry_nodes, minlength=len(directories))
+    nlink = np.bincount(entry_nodes, minlength=len(directories)).astype(np.uint32)
     nlink[directories] = 2
-    nlink += np.bincount(parents, minlength=len(directories))
-    return nlink.astype(np.uint32)
+    np.add.at(nlink, parents, 1)
+    return nlink
 
 
 def _scatter(values: Array, rank: npt.NDArray[np.uint32]) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,8 +64,8 @@ def _layout(counts: dict[str, int]) -> tuple[list[tuple[_Section, int, int]], in
     return places, at
 
 
-def encode(tree: Tree, blocks: BlockChecksums) -> bytes:
-    """Return the trailer, including the footer."""
+def encode(tree: Tree, blocks: BlockChecksums) -> Iterator[bytes | memoryview]:
+    """Yield the trailer in parts, including the footer. The arrays of a tree are not copied."""
     arrays: dict[str, npt.NDArray[np.generic]] = {name: getattr(tree, name) for name in COLUMNS}
     arrays |= {
         "big_records": blocks.records,
@@ -86,13 +87,16 @@ def encode(tree: Tree, blocks: BlockChecksums) -> bytes:
         )
     )
     places, size = _layout(counts)
-    body = bytearray(size)
+    crc = written = 0
     for section, at, length in places:
-        data = np.ascontiguousarray(arrays[section.name], np.dtype(section.dtype).newbyteorder("<")).tobytes()
-        assert len(data) == length * np.dtype(section.dtype).itemsize
-        body[at : at + len(data)] = data
-    footer = FOOTER.pack(MAGIC, VERSION, 0, size, *counts.values(), crc32(body), 0)[:-4]
-    return bytes(body) + footer + struct.pack("<I", crc32(footer))
+        data = np.ascontiguousarray(arrays[section.name], np.dtype(section.dtype).newbyteorder("<")).view(np.uint8)
+        assert written == at and len(data) == length * np.dtype(section.dtype).itemsize
+        for part in (memoryview(data), bytes(-len(data) % 8)):
+            crc = crc32(part, crc)
+            written += len(part)
+            yield part
+    footer = FOOTER.pack(MAGIC, VERSION, 0, size, *counts.values(), crc, 0)[:-4]
+    yield footer + struct.pack("<I", crc32(footer))
 
 
 def load(file: File, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:

@@ -1,0 +1,271 @@
+/* Lists folders with the status of everything in them, for packing: columns that grow by a folder at a time. */
+#include "fault.h"
+#include "tree.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Bytes of names that getdents64(2) returns at a time, at least. */
+enum { ROOM = 1 << 16 };
+
+/* Of the kernel, which documents it in getdents(2). */
+struct dirent64 {
+    uint64_t inode;
+    int64_t offset;
+    uint16_t length; /* of this structure with the name */
+    uint8_t type;
+    char name[];
+};
+
+/* A name in the buffer of a folder that is being listed. */
+struct item {
+    const char *name;
+    uint64_t inode;
+    uint32_t length;
+    uint32_t place; /* in the order of names */
+};
+
+struct fffs_scan {
+    fffs_scan_columns columns; /* owned */
+    size_t entries_room, names_room, targets_room;
+    char *raw; /* owned: the names of a folder as the kernel returns them */
+    size_t raw_room;
+    struct item *items; /* owned */
+    size_t items_room;
+};
+
+static int resize(void *array, size_t size)
+{
+    void **pointer = array;
+    int32_t unused;
+    void *grown = fffs_fault(FFFS_FAULT_MEMORY, &unused) ? NULL : realloc(*pointer, size);
+
+    if (!grown)
+        return -ENOMEM;
+    *pointer = grown;
+    return 0;
+}
+
+/* How large an array becomes that needs room for wanted items: it doubles at least. realloc(3) moves the pages of large
+ * arrays without copying, and pages that are not used yet take no memory. */
+static size_t next_room(size_t room, size_t wanted)
+{
+    return room * 2 > wanted ? room * 2 : wanted;
+}
+
+/* Makes room for wanted bytes or items of a size in an array. Returns 0 or -ENOMEM. */
+static int grow(void *array, size_t *room, size_t wanted, size_t size)
+{
+    if (wanted <= *room)
+        return 0;
+    size_t next = next_room(*room, wanted);
+    int status = resize(array, next * size);
+    if (!status)
+        *room = next;
+    return status;
+}
+
+/* Makes room for count more entries. Returns 0, -ENOMEM or -EOVERFLOW. */
+static int grow_entries(fffs_scan *scan, size_t count)
+{
+    fffs_scan_columns *columns = &scan->columns;
+    size_t wanted = columns->entries + count;
+
+    if (wanted >= FFFS_UNSET)
+        return -EOVERFLOW;
+    if (wanted <= scan->entries_room)
+        return 0;
+    size_t room = next_room(scan->entries_room, wanted);
+    if (resize(&columns->parents, room * sizeof *columns->parents) ||
+        resize(&columns->statuses, room * sizeof *columns->statuses) ||
+        resize(&columns->name_offsets, (room + 1) * sizeof *columns->name_offsets))
+        return -ENOMEM;
+    scan->entries_room = room;
+    return 0;
+}
+
+/* ---------------------------------------------------------------- the names of a folder */
+
+/* Reads all names of an open folder. Returns their number or -errno. */
+static int64_t read_names(fffs_scan *scan, int fd)
+{
+    size_t used = 0;
+
+    if (lseek(fd, 0, SEEK_SET) < 0)
+        return -errno;
+    for (;;) {
+        int status = grow(&scan->raw, &scan->raw_room, used + ROOM, 1);
+
+        if (status)
+            return status;
+        long got = syscall(SYS_getdents64, fd, scan->raw + used, scan->raw_room - used);
+        if (got < 0)
+            return -errno;
+        if (got == 0)
+            break;
+        used += (size_t)got;
+    }
+    size_t count = 0;
+    for (size_t at = 0; at < used;) {
+        const struct dirent64 *entry = (const void *)(scan->raw + at);
+        size_t length = strlen(entry->name);
+
+        at += entry->length;
+        if (length <= 2 && memcmp(entry->name, "..", length) == 0)
+            continue;
+        int status = grow(&scan->items, &scan->items_room, count + 1, sizeof *scan->items);
+        if (status)
+            return status;
+        scan->items[count++] = (struct item){.name = entry->name, .inode = entry->inode, .length = (uint32_t)length};
+    }
+    return (int64_t)count;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct item *x = a, *y = b;
+
+    return fffs_compare_names((const uint8_t *)x->name, x->length, (const uint8_t *)y->name, y->length);
+}
+
+/* Status is asked for in the order of inodes: they lie in this order on disks, names in that of their hashes. */
+static int by_inode(const void *a, const void *b)
+{
+    const struct item *x = a, *y = b;
+
+    return x->inode < y->inode ? -1 : x->inode > y->inode;
+}
+
+/* ---------------------------------------------------------------- status */
+
+static void fill_status(fffs_status *status, const struct stat *found)
+{
+    *status = (fffs_status){
+        .mtime = found->st_mtim.tv_sec,
+        .ctime = found->st_ctim.tv_sec,
+        .mtime_ns = (uint32_t)found->st_mtim.tv_nsec,
+        .ctime_ns = (uint32_t)found->st_ctim.tv_nsec,
+        .device = found->st_dev,
+        .inode = found->st_ino,
+        .size = found->st_size,
+        .mode = found->st_mode,
+        .links = found->st_nlink < UINT32_MAX ? (uint32_t)found->st_nlink : UINT32_MAX,
+    };
+}
+
+/* Appends the target of a symbolic link. Returns 0 or -ENOMEM; the status has any other error. */
+static int append_target(fffs_scan *scan, int fd, const char *name, fffs_status *status)
+{
+    fffs_scan_columns *columns = &scan->columns;
+    const size_t most = FFFS_TARGET_MAX + 1;
+
+    if (grow(&columns->targets, &scan->targets_room, columns->targets_size + most, 1))
+        return -ENOMEM;
+    ssize_t length = readlinkat(fd, name, (char *)columns->targets + columns->targets_size, most);
+    if (length < 0) {
+        status->error = -errno;
+        return 0;
+    }
+    status->target = (uint32_t)length;
+    columns->targets_size += status->target;
+    return 0;
+}
+
+/* Appends count listed names with their status. */
+static int append(fffs_scan *scan, int fd, uint32_t parent, size_t count)
+{
+    fffs_scan_columns *columns = &scan->columns;
+    uint64_t base = columns->entries;
+    struct stat found;
+    size_t used = columns->name_offsets[base];
+
+    qsort(scan->items, count, sizeof *scan->items, by_name);
+    for (size_t i = 0; i < count; i++) {
+        struct item *item = &scan->items[i];
+
+        if (grow(&columns->names, &scan->names_room, used + item->length, 1))
+            return -ENOMEM;
+        memcpy(columns->names + used, item->name, item->length);
+        used += item->length;
+        if (used > UINT32_MAX)
+            return -EOVERFLOW;
+        item->place = (uint32_t)i;
+        columns->parents[base + i] = parent;
+        columns->name_offsets[base + i + 1] = (uint32_t)used;
+    }
+    qsort(scan->items, count, sizeof *scan->items, by_inode);
+    for (size_t i = 0; i < count; i++) {
+        fffs_status *status = &columns->statuses[base + scan->items[i].place];
+
+        if (fstatat(fd, scan->items[i].name, &found, AT_SYMLINK_NOFOLLOW) == 0)
+            fill_status(status, &found);
+        else
+            *status = (fffs_status){.error = -errno};
+    }
+    qsort(scan->items, count, sizeof *scan->items, by_name);
+    for (size_t i = 0; i < count; i++)
+        if (S_ISLNK(columns->statuses[base + i].mode) &&
+            append_target(scan, fd, scan->items[i].name, &columns->statuses[base + i]))
+            return -ENOMEM;
+    columns->entries = base + count;
+    return 0;
+}
+
+/* ---------------------------------------------------------------- the interface */
+
+int fffs_scan_new(fffs_scan **scan)
+{
+    fffs_scan *made = fffs_allocate_zeroed(1, sizeof *made);
+
+    if (!made)
+        return -ENOMEM;
+    made->columns.name_offsets = fffs_allocate_zeroed(1, sizeof *made->columns.name_offsets);
+    if (!made->columns.name_offsets) {
+        free(made);
+        return -ENOMEM;
+    }
+    *scan = made;
+    return 0;
+}
+
+int fffs_scan_folder(fffs_scan *scan, int fd, uint32_t node, fffs_status *status)
+{
+    struct stat found;
+
+    if (fstat(fd, &found) != 0)
+        return -errno;
+    fill_status(status, &found);
+    int64_t count = read_names(scan, fd);
+    if (count < 0)
+        return (int)count;
+    int failed = grow_entries(scan, (size_t)count);
+    return failed ? failed : append(scan, fd, node, (size_t)count);
+}
+
+uint64_t fffs_scan_next_folder(const fffs_scan *scan, uint64_t from, uint64_t to)
+{
+    while (from < to && !S_ISDIR(scan->columns.statuses[from].mode))
+        from++;
+    return from;
+}
+
+fffs_scan_columns *fffs_scan_get(fffs_scan *scan)
+{
+    return &scan->columns;
+}
+
+void fffs_scan_free(fffs_scan *scan)
+{
+    free(scan->columns.parents);
+    free(scan->columns.name_offsets);
+    free(scan->columns.names);
+    free(scan->columns.statuses);
+    free(scan->columns.targets);
+    free(scan->raw);
+    free(scan->items);
+    free(scan);
+}

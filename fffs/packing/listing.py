@@ -1,0 +1,120 @@
+"""Listing: names and status of everything in some folders, in native columns that grow by a folder at a time."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fffs.errors import UnsupportedError
+from fffs.native import ffi, lib
+
+# The fields of fffs_status.
+STATUS = np.dtype(
+    [
+        ("mtime", np.int64),
+        ("ctime", np.int64),
+        ("mtime_ns", np.uint32),
+        ("ctime_ns", np.uint32),
+        ("device", np.uint64),
+        ("inode", np.uint64),
+        ("size", np.int64),
+        ("mode", np.uint32),
+        ("links", np.uint32),
+        ("target", np.uint32),
+        ("error", np.int32),
+    ]
+)
+assert STATUS.itemsize == ffi.sizeof("fffs_status")
+
+UInt32Array = npt.NDArray[np.uint32]
+
+
+class Listing:
+    """Entries of folders. The root is node 0, and entry e is node e + 1. Used by one thread until it is complete.
+
+    Raises:
+        MemoryError: from every method that adds entries.
+
+    """
+
+    def __init__(self) -> None:
+        scan = ffi.new("fffs_scan **")
+        if lib.fffs_scan_new(scan) != 0:
+            raise MemoryError("not enough memory to list a folder")
+        self._scan = ffi.gc(scan[0], lib.fffs_scan_free)
+        self.columns: Any = lib.fffs_scan_get(self._scan)
+        """The arrays for C. They move when a folder is added."""
+
+    def __len__(self) -> int:
+        return int(self.columns.entries)
+
+    def add(self, fd: int, node: int, shown: str) -> npt.NDArray[Any]:
+        """Add the entries of an open folder, sorted by their names, and return its status: STATUS[1].
+
+        Raises:
+            OSError: the folder cannot be read. UnsupportedError: a tree cannot hold so many names.
+
+        """
+        status = np.zeros(1, STATUS)
+        result = lib.fffs_scan_folder(self._scan, fd, node, ffi.cast("fffs_status *", status.ctypes.data))
+        if result == -errno.ENOMEM:
+            raise MemoryError("not enough memory to list a folder")
+        if result == -errno.EOVERFLOW:
+            raise UnsupportedError(
+                f"{shown}: more names than a tree can hold (4 GiB of names); split it into several packs"
+            )
+        if result != 0:
+            raise OSError(-result, os.strerror(-result))
+        if node:
+            self.statuses[node - 1] = status[0]
+        return status
+
+    def next_folder(self, start: int, end: int) -> int:
+        """Return the first entry from ``start`` on that is a folder, or ``end``."""
+        return int(lib.fffs_scan_next_folder(self._scan, start, end))
+
+    def _array(self, pointer: Any, count: int, dtype: Any) -> npt.NDArray[Any]:
+        size = count * np.dtype(dtype).itemsize
+        return np.frombuffer(ffi.buffer(pointer, size), dtype) if size else np.empty(0, dtype)
+
+    @property
+    def statuses(self) -> npt.NDArray[Any]:
+        """STATUS[entries], which may be changed. A mode of 0 means that the entry is left out. Valid until ``add``."""
+        return self._array(self.columns.statuses, len(self), STATUS)
+
+    @property
+    def parents(self) -> UInt32Array:
+        """The node of the folder of each entry. Valid until ``add``, as the other arrays."""
+        return self._array(self.columns.parents, len(self), np.uint32)
+
+    @property
+    def name_offsets(self) -> UInt32Array:
+        """Where each name begins in ``names``, and its end."""
+        return self._array(self.columns.name_offsets, len(self) + 1, np.uint32)
+
+    @property
+    def names(self) -> npt.NDArray[np.uint8]:
+        """All names, one after the other."""
+        return self._array(self.columns.names, int(self.columns.name_offsets[len(self)]), np.uint8)
+
+    @property
+    def targets(self) -> npt.NDArray[np.uint8]:
+        """The targets of the symbolic links, in the order of their entries."""
+        return self._array(self.columns.targets, int(self.columns.targets_size), np.uint8)
+
+    def name(self, entry: int) -> bytes:
+        """Return the name of an entry."""
+        begin, end = self.columns.name_offsets[entry], self.columns.name_offsets[entry + 1]
+        return bytes(ffi.buffer(self.columns.names + begin, end - begin))
+
+    def path(self, node: int) -> bytes:
+        """Return the path of a node from the root."""
+        parts: list[bytes] = []
+        while node:
+            parts.append(self.name(node - 1))
+            node = int(self.columns.parents[node - 1])
+        return b"/".join(reversed(parts))
