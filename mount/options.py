@@ -37,6 +37,11 @@ class MountOptions:
         readahead: how far the kernel may read ahead of a program, in KiB, at most 1048576. The kernel's default of 128
             splits reads of large files into many small requests; one request is at most 1024 KiB. Only root can set
             more than this default.
+        readdirplus: which listings give the kernel the attributes of all entries. "always": all of them; "auto": as the
+            kernel decides, which is faster for programs that only list names, and slower for those that then ask for
+            the attributes of each file. Without the fast path, it is always "always".
+        xattr: show where a file comes from as extended attributes ``user.fffs.*``. Slower for programs that ask every
+            file for attributes, such as ``ls -l``.
         log: the file that the daemon's log is appended to; empty: the system log.
 
     """
@@ -54,6 +59,8 @@ class MountOptions:
     fastpath: bool | None = None
     threads: int = 0
     readahead: int = 1024
+    readdirplus: str = "always"
+    xattr: bool = False
     log: str = ""
 
     def __post_init__(self) -> None:
@@ -64,6 +71,7 @@ class MountOptions:
                 continue
             if not isinstance(value, int) or not 0 <= value <= limit:
                 raise UsageError(_must_be(name, value))
+        _listing("readdirplus", self.readdirplus)
 
 
 # Options that fstab and mount(8) pass along, and options that always hold: ro, nosuid, nodev and all about atime.
@@ -111,6 +119,7 @@ def known() -> list[str]:
         "decode": "decode[=auto|on|off]",
         "fastpath": "fastpath=auto|on|off",
         "readahead": "readahead=KIB",
+        "readdirplus": "readdirplus=auto|always",
         "umask": "umask=OCTAL",
         "suffix": "suffix=TEXT",
         "format": "format=FORMAT",
@@ -129,6 +138,12 @@ def _choice(name: str, value: str) -> bool | None:
     if value not in ("auto", "on", "off"):
         raise UsageError(f"-o {name}={value}: must be auto, on or off")
     return None if value == "auto" else value == "on"
+
+
+def _listing(name: str, value: str) -> str:
+    if value not in ("auto", "always"):
+        raise UsageError(f"-o {name}={value}: must be auto or always")
+    return value
 
 
 def _number(name: str, value: str) -> int:
@@ -167,13 +182,14 @@ def _path(name: str, value: str) -> str:
     return os.path.abspath(value)
 
 
-FLAGS = ("allow_other", "noexec", "nonempty")
+FLAGS = ("allow_other", "noexec", "nonempty", "xattr")
 VALUES: dict[str, Callable[[str, str], Any]] = {
     "verify": _switch,
     "decode": _choice,
     "fastpath": _choice,
     "threads": _number,
     "readahead": _number,
+    "readdirplus": _listing,
     "uid": _number,
     "gid": _number,
     "umask": _bits,

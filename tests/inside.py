@@ -33,6 +33,7 @@ fffs.base.importing
 fffs.base.memory
 fffs.granular.bounded_msgpack
 fffs.mount.system.mounts
+fffs.mount.system.questions
 fffs.converting.names
 fffs.native
 fffs.layouts.npy
@@ -50,6 +51,7 @@ fffs.layouts.rows
 fffs.files.pair
 fffs.formats.sources=formats_sources
 fffs.packing.sidecars
+fffs.cli.commands.info=info_command
 fffs.cli.commands.stat=stat_command
 fffs.formats.streams
 fffs.files.temporary
@@ -96,12 +98,14 @@ fffs.layouts.view: CAPACITY DecodedTreeView NotDecoded TreeView
 fffs.mount.daemon.fastpath: file_system_of
 fffs.mount.daemon.job: Job make_job
 fffs.mount.fs.attributes: LARGEST=LARGEST_ATTRIBUTE in_lines
+fffs.mount.fs.answers: FIRST=FIRST_ANSWER KEPT=ANSWERS_KEPT
 fffs.mount.fs.latency: BUCKETS bucket percentile
 fffs.mount.fs.operations: Operations
 fffs.mount.fs.reading: Reading LARGE=LARGE_READ
 fffs.mount.options: parse=parse_options
 fffs.mount.system.mountpoint: MARK=MOUNT_POINT_MARK MountPoint refuse_mounted remove_left
 fffs.mount.system.mounts: mount_at
+fffs.mount.system.questions: DAEMON=DAEMON_QUESTION ENTRY=ENTRY_QUESTION STAT=STAT_QUESTION
 fffs.native: ffi lib
 fffs.native.checksums: CHECKSUMS=KINDS_OF_CHECKSUMS CHECK_CRC32 CHECK_CRC32C CHECK_NONE crc32 crc32_combine crc32c
 fffs.native.checksums: mask=mask_crc32c unmask=unmask_crc32c

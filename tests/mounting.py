@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import ctypes.util
 import dataclasses
+import json
 import os
 import re
 import select
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from inside import mount_at
+from inside import DAEMON_QUESTION, STAT_QUESTION, mount_at
 
 import fffs.mount
 from fffs.mount import MountOptions
@@ -77,12 +78,37 @@ def read_all(fd: int) -> bytes:
     return data
 
 
+def pack_files(folder: Path, **files: bytes) -> Path:
+    """Write a packed folder of these files."""
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    fffs.pack_folder(folder, folder.with_suffix(".ffr"))
+    return folder.with_suffix(".ffr")
+
+
+def answer_of(path: Path, question: bytes) -> bytes:
+    """Ask the daemon of a mount, without a limit of time."""
+    return Path(os.fsdecode(os.path.join(os.fsencode(path), question))).read_bytes()
+
+
+def daemon_of(path: Path) -> int:
+    """Return the process id of the daemon of a mount."""
+    return int(answer_of(path, DAEMON_QUESTION).split()[0])
+
+
+def counters_of(path: Path) -> dict[str, Any]:
+    """Return the counters of a mount."""
+    return json.loads(answer_of(path, STAT_QUESTION))  # type: ignore[no-any-return]
+
+
 class Daemon:
     """A daemon that serves a mount."""
 
     def __init__(self, path: Path, log: Path) -> None:
         self.path, self.log_file = path, log
-        self.pid = int(os.getxattr(path, "user.fffs.daemon").split()[0])
+        self.pid = daemon_of(path)
         self._pidfd = os.pidfd_open(self.pid)
         self._expected: list[tuple[str, bool]] = []
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import TreeView, lib, load_source
-from mounting import Daemon, Mounts, detach_all, is_mounted, read_all, run_fffs, wait_until
+from inside import FIRST_ANSWER, TreeView, lib, load_source
+from mounting import Daemon, Mounts, counters_of, detach_all, is_mounted, read_all, run_fffs, wait_until
 
 import fffs
 from fffs.errors import MountError
@@ -102,7 +102,6 @@ def test_hot_requests_are_answered_without_the_library(wire: Wire) -> None:
     assert wire.ask(LOOKUP, 1, b"file\0")[0] == 0
     assert wire.ask(READ, 2, read_in(3, 100)) == (0, b"tent")
     assert wire.ask(READDIR, 1, read_in(0, 4096))[1].count(b"file") == 1
-    assert wire.ask(GETXATTR, 2, bytes(8) + b"security.capability\0") == (errno.ENODATA, b"")
     wire.library.settimeout(0)
     with pytest.raises(BlockingIOError):
         wire.library.recv(1)
@@ -116,7 +115,7 @@ def test_opening_to_read_need_not_be_asked_for_again_and_to_write_is_refused(wir
         assert wire.ask(OPEN, 2, flags(allowed)) == (errno.ENOSYS, b"")
 
 
-@pytest.mark.parametrize("opcode", [LOOKUP, READ, READDIR, OPEN, GETXATTR])
+@pytest.mark.parametrize("opcode", [LOOKUP, READ, READDIR, OPEN])
 def test_a_message_shorter_than_its_kind_is_an_error_and_not_the_librarys(opcode: int, wire: Wire) -> None:
     assert wire.ask(opcode, 1) == (errno.EIO, b"")
     assert wire.ask(opcode, 1, b"no end") == (errno.EIO, b"")
@@ -136,9 +135,21 @@ def test_what_is_shorter_than_a_header_is_dropped(wire: Wire) -> None:
 
 
 def test_a_node_that_never_was_is_stale(wire: Wire) -> None:
-    for node in (0, 4, 2**32 + 1, 2**64 - 1):
+    for node in (0, 4, 2**32 + 1, FIRST_ANSWER - 1):
         for opcode in (LOOKUP, GETATTR, OPEN, READ):
             assert wire.ask(opcode, node, b"name\0" + bytes(40)) == (errno.ESTALE, b"")
+
+
+def test_questions_and_answers_are_the_librarys(wire: Wire) -> None:
+    """A name that no file can have is a question, and the answers have inode numbers that no node has."""
+    requests = [(LOOKUP, 1, b"n" * 256 + b"\0"), (GETATTR, FIRST_ANSWER, b""), (READ, 2**64 - 1, read_in(0, 10))]
+    for opcode, node, body in [*requests, (GETXATTR, 2, bytes(8) + b"user.x\0")]:
+        wire.send(opcode, node, body)
+        assert struct.unpack_from("<IIQQ", wire.library.recv(1000)) == (40 + len(body), opcode, 77, node)
+        wire.library.send(struct.pack("<IiQ", 20, 0, 77) + b"good")
+        assert wire.reply() == (0, b"good")
+    assert wire.ask(OPEN, FIRST_ANSWER, struct.pack("<II", os.O_RDONLY, 0)) == (errno.ENOSYS, b"")
+    assert wire.ask(LOOKUP, 1, b"n" * 255 + b"\0")[0] == 0
 
 
 @pytest.mark.parametrize("opcode", [STATFS, UNKNOWN])
@@ -274,10 +285,6 @@ def served(tmp_path: Path, source: Path, prelude: str, debug: bool = False, **op
         process.wait()
 
 
-def counters(path: Path) -> dict[str, Any]:
-    return json.loads(os.getxattr(path, "user.fffs.stat"))  # type: ignore[no-any-return]
-
-
 def without(daemon: Daemon) -> list[str]:
     """Return why the daemon does without the fast path, from its log."""
     return [line.partition("without the fast path: ")[2] for line in daemon.log().splitlines() if "without the" in line]
@@ -323,7 +330,7 @@ def test_a_mount_works_without_what_the_system_refuses(prelude: str, why: str, p
     with served(tmp_path, packed, prelude) as daemon:
         assert (daemon.path / "file").read_text() == "content"
         assert sorted(os.listdir(daemon.path)) == ["file", "sub"]
-        assert not counters(daemon.path)["fastpath"]
+        assert not counters_of(daemon.path)["fastpath"]
         assert without(daemon) == [why]
         assert "WARNING without" in daemon.log()
 
@@ -351,17 +358,17 @@ def test_a_source_on_another_machine_is_read_without_unless_asked_for(remote: Pa
     assert without(mounts.daemon) == [
         f"{remote} is on a file system of type fuse.fffs; -o fastpath=on uses it nevertheless"
     ]
-    assert (path / "file").read_text() == "content" and not counters(path)["fastpath"]
+    assert (path / "file").read_text() == "content" and not counters_of(path)["fastpath"]
     umount(path)
     path = mounts(remote, fastpath=True)
-    assert (path / "file").read_text() == "content" and counters(path)["fastpath"]
+    assert (path / "file").read_text() == "content" and counters_of(path)["fastpath"]
     umount(path)
 
 
 @pytest.mark.fuse
 def test_a_local_file_is_mounted_with_the_fast_path_by_default(packed: Path, tmp_path: Path) -> None:
     with served(tmp_path, packed, "") as daemon:
-        assert counters(daemon.path)["fastpath"] and without(daemon) == []
+        assert counters_of(daemon.path)["fastpath"] and without(daemon) == []
 
 
 def test_what_is_no_file_of_this_machine_does_without(source: TreeView, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -499,7 +506,7 @@ def test_a_disk_that_does_not_answer_keeps_only_its_own_readers_waiting(stalled:
                 forget_pages(stalled / "000300")
                 assert (stalled / "000300").read_bytes() == b"from another disk"
             assert len(os.listdir(stalled)) == 301
-            assert counters(stalled)["reads"] >= 20
+            assert counters_of(stalled)["reads"] >= 20
             assert not any(future.done() for future in waiting)
         finally:
             mounts.daemons[0].kill(signal.SIGCONT)
@@ -527,7 +534,7 @@ def test_files_on_one_disk_that_does_not_answer_share_its_threads(many: Path, tm
         try:
             wait_until(lambda: mounts.daemon.threads() >= before + lib.FFFS_FAST_LANE)
             if mounts.fastpath:
-                wait_until(lambda: counters(path)["reads_waiting"] == len(waiting) - lib.FFFS_FAST_LANE)
+                wait_until(lambda: counters_of(path)["reads_waiting"] == len(waiting) - lib.FFFS_FAST_LANE)
             assert (path / "000900").read_bytes() == b"from another disk"
             assert mounts.daemon.threads() < before + 2 * lib.FFFS_FAST_LANE
         finally:
@@ -541,7 +548,7 @@ def test_the_daemon_ends_although_a_disk_does_not_answer(stalled: Path, mounts: 
     mounts.daemon.expect("in use, unmounting lazily")
     with ThreadPoolExecutor(40) as pool:
         waiting = [pool.submit(read_or_error, stalled / f"{k:06}") for k in range(40)]
-        wait_until(lambda: counters(stalled)["reads_waiting"] == 40 - lib.FFFS_FAST_LANE)
+        wait_until(lambda: counters_of(stalled)["reads_waiting"] == 40 - lib.FFFS_FAST_LANE)
         mounts.daemon.kill(signal.SIGTERM)
         assert mounts.daemon.wait()
         assert {future.result(20) for future in waiting} <= {errno.ENOTCONN, errno.ECONNABORTED}

@@ -161,7 +161,7 @@ def records_of(golden: FrameGolden, parts: list[str]) -> list[bytes]:
 
 
 def test_extended_attributes_name_the_kind_of_checksum(mounts: Mounts) -> None:
-    mounted = mounts(TFRECORD.path("raw.tfrecord"))
+    mounted = mounts(TFRECORD.path("raw.tfrecord"), xattr=True)
     rows = TFRECORD.files["raw.tfrecord"]["records"]
     names = [f"user.fffs.{name}" for name in ("crc32c", "record", "source", "verified")]
     for k, row in enumerate(rows):
@@ -170,7 +170,7 @@ def test_extended_attributes_name_the_kind_of_checksum(mounts: Mounts) -> None:
         assert os.getxattr(path, "user.fffs.crc32c").decode() == row["crc32c"]
         path.read_bytes()
         assert os.getxattr(path, "user.fffs.verified") == b"yes"
-    mounted = mounts(OFRECORD.path("five-kinds/part-0"))
+    mounted = mounts(OFRECORD.path("five-kinds/part-0"), xattr=True)
     assert sorted(os.listxattr(mounted / "000000")) == names[1:]
     assert os.getxattr(mounted / "000000", "user.fffs.verified") == b"no checksum"
 
@@ -367,7 +367,7 @@ def test_a_data_set_with_checksums_of_its_own_is_verified(tmp_path: Path, mounts
     pictures = [bytes(data[a:b]) for a, b in itertools.pairwise(bounds)]
     data[bounds[1] + 100] ^= 1
     (tmp_path / "set" / "pic.bag").write_bytes(data)
-    mounted = mounts(tmp_path / "set", decode=False)
+    mounted = mounts(tmp_path / "set", decode=False, xattr=True)
     mounts.daemon.expect("000001/pic.jpg: .*pic.bag: record 1: .*checksum")
     mounts.daemon.expect("reads failed, of 1 records")
     for k, picture in enumerate(pictures):
@@ -879,7 +879,7 @@ def test_a_listing_of_rows_can_begin_at_every_offset(mixed: Path, decoding: Call
 
 
 def test_attributes_of_what_is_decoded(mixed: Path, decoding: Callable[..., Path]) -> None:
-    mounted = decoding(mixed, uid=12, gid=34, umask=0o027)
+    mounted = decoding(mixed, uid=12, gid=34, umask=0o027, xattr=True)
     root, row, folder, file = (os.stat(mounted / name) for name in ("", "000005", "000005/notes", "000005/frame.npy"))
     assert [stat.S_IMODE(status.st_mode) for status in (root, row, folder, file)] == [0o750, 0o750, 0o750, 0o640]
     assert [status.st_nlink for status in (root, row, folder, file)] == [10, 4, 2, 1]
@@ -904,7 +904,7 @@ def test_attributes_of_what_is_decoded(mixed: Path, decoding: Callable[..., Path
 
 
 def test_folders_of_records_have_their_attributes(decoding: Callable[..., Path]) -> None:
-    mounted = decoding(TFRECORD.path("shards"), decode=True)
+    mounted = decoding(TFRECORD.path("shards"), decode=True, xattr=True)
     row = TFRECORD.files["shards/demo-train.tfrecord-00001-of-00003"]["records"][1]
     for path in (mounted / "000005", mounted / "000005" / "name", mounted / "000005" / "id.npy"):
         assert os.getxattr(path, "user.fffs.crc32c").decode() == row["crc32c"]

@@ -26,6 +26,7 @@ from inside import background, mount_at, refuse_mounted
 from mounting import (
     Daemon,
     Mounts,
+    daemon_of,
     detach_all,
     gone_afterwards,
     in_namespace,
@@ -97,7 +98,7 @@ def test_large_files_are_read_ahead_in_large_pieces(source: Path, mounts: Mounts
 
 
 def test_relative_paths(source: Path, tmp_path: Path, mounts: Mounts) -> None:
-    run_fffs("mount", "p.ffr", "rel/m", "-o", "log=rel.log", cwd=tmp_path)
+    run_fffs("mount", "p.ffr", "rel/m", "-o", "log=rel.log,xattr", cwd=tmp_path)
     mounts.daemons.append(Daemon(tmp_path / "rel" / "m", tmp_path / "rel.log"))
     assert os.getxattr(tmp_path / "rel" / "m", "user.fffs.source") == os.fsencode(source)
     run_fffs("umount", "rel/m", cwd=tmp_path)
@@ -960,7 +961,7 @@ def test_mounted_unmounts_after_an_exception_with_files_open(source: Path, tmp_p
 
 def test_mounted_when_the_daemon_is_killed_meanwhile(source: Path, tmp_path: Path) -> None:
     with pytest.raises(MountError, match="the daemon of this mount failed"), mounted(source, tmp_path / "m") as path:
-        os.kill(int(os.getxattr(path, "user.fffs.daemon").split()[0]), signal.SIGKILL)
+        os.kill(daemon_of(path), signal.SIGKILL)
     assert not (tmp_path / "m").exists()
 
 
@@ -971,7 +972,7 @@ def test_mounted_where_exit_codes_are_lost(killed: bool, source: Path, tmp_path:
         with pytest.raises(MountError, match="the daemon of this mount failed;") if killed else nullcontext():
             with mounted(source, tmp_path / "m") as path:
                 if killed:
-                    os.kill(int(os.getxattr(path, "user.fffs.daemon").split()[0]), signal.SIGKILL)
+                    os.kill(daemon_of(path), signal.SIGKILL)
     finally:
         signal.signal(signal.SIGCHLD, previous)
     assert not is_mounted(tmp_path / "m") and not (tmp_path / "m").exists()
@@ -1123,10 +1124,6 @@ def test_an_answer_can_be_lost_without_complaint(source: Path, mounts: Mounts) -
         process.stdout.close()
         process.wait()
     assert (path / "file").read_text() == "content"
-
-
-def daemon_of(path: Path) -> int:
-    return int(os.getxattr(path, "user.fffs.daemon").split()[0])
 
 
 def test_the_end_of_a_block_leaves_a_mount_that_was_made_there_meanwhile(

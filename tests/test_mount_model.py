@@ -28,7 +28,8 @@ def test_random_calls_have_the_results_of_the_plain_folder(tmp_path: Path, mount
         plain = mount_model.grow(folder / f"plain{seed}", seed)
         fffs.pack_folder(plain, tmp_path / f"{seed}.ffr")
         (folder / f"mounted{seed}").mkdir()
-        pairs.append(f"{plain}:{mounts(tmp_path / f'{seed}.ffr', at=folder / f'mounted{seed}')}")
+        at = folder / f"mounted{seed}"
+        pairs.append(f"{plain}:{mounts(tmp_path / f'{seed}.ffr', at=at, xattr=seed == 0)}")
     running = []
     for k in range(PROCESSES):
         command = [sys.executable, mount_model.__file__, *pairs, f"--examples={k}:{EXAMPLES}:{PROCESSES}"]

@@ -65,7 +65,7 @@ def sabotaged(source: Path, folder: Path, mounts: Mounts, monkeypatch: pytest.Mo
     (folder / "sitecustomize.py").write_text(SABOTAGE)
     with monkeypatch.context() as patch:
         patch.syspath_prepend(folder)
-        return mounts(source)
+        return mounts(source, xattr=True)
 
 
 def test_each_kind_of_line_is_caught(

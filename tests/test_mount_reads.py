@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from golden_files import Golden
-from mounting import Daemon, Mounts, is_mounted, run_fffs, wait_until
+from mounting import Daemon, Mounts, is_mounted, pack_files, run_fffs, wait_until
 
 import fffs
 import fffs.ofrecord
@@ -33,15 +33,6 @@ def write_records(path: Path, records: list[bytes]) -> Path:
         for record in records:
             writer.write_one(record)
     return path
-
-
-def pack_files(folder: Path, **files: bytes) -> Path:
-    """Write a packed folder of these files."""
-    folder.mkdir()
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    fffs.pack_folder(folder, folder.with_suffix(".ffr"))
-    return folder.with_suffix(".ffr")
 
 
 def place_of(content: bytes, source: Path) -> int:
@@ -86,7 +77,7 @@ def test_a_damaged_record_is_an_error_of_its_file_alone(tmp_path: Path, mounts: 
     records = [some_bytes(k, 5000 + k) for k in range(20)]
     source = write_records(tmp_path / "r.ffr", records)
     flip(source, place_of(records[7], source) + 4000)
-    mounted = mounts(source)
+    mounted = mounts(source, xattr=True)
     mounts.daemon.expect("000007: .*r.ffr: record 7: ")
     mounts.daemon.expect(r"reads failed, of 1 records; `fffs verify`")
     for _ in range(3):
@@ -138,7 +129,7 @@ def test_the_log_names_the_path_of_a_bad_file(tmp_path: Path, mounts: Mounts) ->
 def test_without_verification_damage_is_given_out(tmp_path: Path, mounts: Mounts) -> None:
     source = pack_files(tmp_path / "folder", file=b"unchecked content")
     flip(source, place_of(b"unchecked content", source))
-    mounted = mounts(source, verify=False)
+    mounted = mounts(source, verify=False, xattr=True)
     assert (mounted / "file").read_bytes() == b"5nchecked content"
     assert os.getxattr(mounted / "file", "user.fffs.verified") == b"no"
 

@@ -13,7 +13,7 @@ import pytest
 import trio
 from golden_files import Golden, sha256
 from inside import TreeView
-from mounting import Mounts, describe, list_from
+from mounting import Mounts, counters_of, describe, list_from
 
 import fffs
 from fffs.mount import MountOptions
@@ -71,6 +71,12 @@ def mounted(request: pytest.FixtureRequest, packed: Path, tmp_path_factory: pyte
     mounts.end()
 
 
+@pytest.fixture
+def attributed(packed: Path, mounts: Mounts) -> Path:
+    """The folder, packed and mounted with extended attributes."""
+    return mounts(packed, xattr=True)
+
+
 # ---------------------------------------------------------------- names and contents
 
 
@@ -110,7 +116,7 @@ def test_plain_records_are_numbered_files(golden: Golden, mounts: Mounts) -> Non
 def test_a_folder_of_parts_is_numbered_through(golden: Golden, mounts: Mounts) -> None:
     parts = sorted(golden.path("parts").glob("*.ffr"))
     expected = [record for part in parts for record in golden.raw(f"parts/{part.name}").records]
-    mounted = mounts(golden.path("parts"))
+    mounted = mounts(golden.path("parts"), xattr=True)
     names = sorted(os.listdir(mounted))
     assert [(mounted / name).read_bytes() for name in names] == expected
     source = {os.getxattr(mounted / name, "user.fffs.source") for name in names}
@@ -124,7 +130,7 @@ def test_in_a_union_the_first_wins_and_the_daemon_warns(tmp_path: Path, mounts: 
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"{name} of {k}")
         fffs.pack_folder(tmp_path / f"f{k}", tmp_path / f"{k}.ffr")
-    mounted = mounts(tmp_path / "0.ffr", tmp_path / "1.ffr")
+    mounted = mounts(tmp_path / "0.ffr", tmp_path / "1.ffr", xattr=True)
     mounts.daemon.expect("both: also in .*1.ffr, which is hidden")
     assert len(mounts.daemon.trouble()) == 1
     content = {str(path.relative_to(mounted)): path.read_text() for path in mounted.rglob("*") if path.is_file()}
@@ -146,7 +152,7 @@ def test_the_root_of_many_sources_says_as_many_as_it_can(tmp_path: Path, mounts:
         writer.write_one(b"content")
     for k in range(1, 500):
         os.link(folder / "0.ffr", folder / f"{k}.ffr")
-    *lines, last = os.getxattr(mounts(folder), "user.fffs.source").split(b"\n")
+    *lines, last = os.getxattr(mounts(folder, xattr=True), "user.fffs.source").split(b"\n")
     assert lines == sorted(os.fsencode(path) for path in folder.iterdir())[: len(lines)]
     assert last == b"and %d more" % (500 - len(lines))
     assert len(lines) > 200
@@ -272,8 +278,8 @@ def test_statfs_shows_a_full_file_system(mounted: Path, packed: Path) -> None:
     assert found.f_flag & os.ST_RDONLY and found.f_flag & os.ST_NOSUID
 
 
-def test_extended_attributes_of_a_file(mounted: Path, packed: Path) -> None:
-    path = mounted / "sub" / "large"
+def test_extended_attributes_of_a_file(attributed: Path, packed: Path) -> None:
+    path = attributed / "sub" / "large"
     assert sorted(os.listxattr(path)) == [f"user.fffs.{name}" for name in ("crc32", "record", "source", "verified")]
     record = int(os.getxattr(path, "user.fffs.record"))
     content = path.read_bytes()
@@ -284,8 +290,25 @@ def test_extended_attributes_of_a_file(mounted: Path, packed: Path) -> None:
     assert os.getxattr(path, "user.fffs.source") == os.fsencode(packed)
 
 
+def test_no_extended_attributes_unless_asked_for(mounted: Path) -> None:
+    """The kernel does not even ask for them: ls -l would ask for several of each file."""
+    for call in (
+        lambda p: os.getxattr(p, "user.fffs.record"),
+        os.listxattr,
+        lambda p: os.getxattr(p, "security.selinux"),
+    ):
+        for path in (mounted / "a", mounted / "sub", mounted):
+            with pytest.raises(OSError) as caught:
+                call(path)
+            assert caught.value.errno == errno.ENOTSUP
+    before = counters_of(mounted)["python"]
+    subprocess.run(["ls", "-lR", mounted], check=True, stdout=subprocess.DEVNULL)
+    after = counters_of(mounted)["python"]
+    assert (after["getxattr"], after["listxattr"]) == (before["getxattr"], before["listxattr"])
+
+
 def test_verified_says_what_was_checked(packed: Path, mounts: Mounts) -> None:
-    mounted = mounts(packed)
+    mounted = mounts(packed, xattr=True)
     page, large = mounted / "sub" / "page", mounted / "sub" / "large"
     assert os.getxattr(page, "user.fffs.verified") == b"no"
     page.read_bytes()
@@ -298,7 +321,8 @@ def test_verified_says_what_was_checked(packed: Path, mounts: Mounts) -> None:
     assert os.getxattr(large, "user.fffs.verified") == b"yes"
 
 
-def test_extended_attributes_that_are_not_there(mounted: Path) -> None:
+def test_extended_attributes_that_are_not_there(attributed: Path) -> None:
+    mounted = attributed
     assert os.listxattr(mounted) == ["user.fffs.source"]
     assert os.listxattr(mounted / "sub") == []
     assert os.listxattr(mounted / "link", follow_symlinks=False) == []
@@ -325,11 +349,11 @@ ABSENT = {
 
 
 @pytest.mark.parametrize("path", ["", "a"])
-def test_attributes_that_are_not_there_are_so_by_their_namespace(path: str, mounted: Path) -> None:
+def test_attributes_that_are_not_there_are_so_by_their_namespace(path: str, attributed: Path) -> None:
     found = {}
     for name in ABSENT:
         with pytest.raises(OSError) as caught:
-            os.getxattr(mounted / path, name)
+            os.getxattr(attributed / path, name)
         found[name] = errno.errorcode[caught.value.errno or 0]
     if os.geteuid() != 0:  # answered by the kernel itself
         del found["trusted."]
@@ -337,7 +361,7 @@ def test_attributes_that_are_not_there_are_so_by_their_namespace(path: str, moun
 
 
 def test_files_without_checksums_say_so(golden: Golden, mounts: Mounts) -> None:
-    mounted = mounts(golden.path("mixed-100.ffr"), verify=False)
+    mounted = mounts(golden.path("mixed-100.ffr"), verify=False, xattr=True)
     (mounted / "000001").read_bytes()
     assert os.getxattr(mounted / "000001", "user.fffs.verified") == b"no"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -13,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import BUCKETS, bucket, percentile
-from mounting import Mounts, libc, run_fffs, wait_until
+from inside import ANSWERS_KEPT, BUCKETS, DAEMON_QUESTION, ENTRY_QUESTION, STAT_QUESTION, bucket, percentile
+from mounting import Mounts, answer_of, counters_of, libc, run_fffs, wait_until
 
 import fffs
 from fffs.errors import DeadMountError, MountError
@@ -55,7 +56,8 @@ def test_every_request_and_byte_is_counted(mounted: Path, mounts: Mounts) -> Non
         (mounted / f"{k}").read_bytes()
     (mounted / "none").exists()
     os.statvfs(mounted)
-    os.getxattr(mounted / "0", "user.fffs.crc32")
+    with pytest.raises(OSError, match="not supported"):
+        os.getxattr(mounted / "0", "user.fffs.crc32")
     after = counters(mounted)
     side, other = ("native", "python") if mounts.fastpath else ("python", "native")
     assert after[side]["lookup"] - before[side]["lookup"] == 8
@@ -92,11 +94,36 @@ def test_the_text_says_what_was_done(mounted: Path, mounts: Mounts) -> None:
     assert (native, python) == (("1", "0") if mounts.fastpath else ("0", "1"))
 
 
-def test_the_attribute_is_not_listed_and_only_of_the_root(mounted: Path) -> None:
-    assert os.listxattr(mounted) == ["user.fffs.source"]
-    with pytest.raises(OSError, match="No data"):
-        os.getxattr(mounted / "0", "user.fffs.stat")
-    assert json.loads(os.getxattr(mounted, "user.fffs.stat"))["records"]
+def test_a_question_is_no_file(mounted: Path) -> None:
+    """Questions are in no listing, and mean nothing in other folders or in other words."""
+    assert sorted(os.listdir(mounted)) == [f"{k}" for k in range(10)]
+    assert counters_of(mounted)["records"]
+    for question, number in (
+        (STAT_QUESTION + b"x", errno.ENAMETOOLONG),
+        (STAT_QUESTION[1:], errno.ENAMETOOLONG),
+        (ENTRY_QUESTION + b"none", errno.ENOENT),
+        (ENTRY_QUESTION + b"n" * 256, errno.ENOENT),
+        (b"0/" + DAEMON_QUESTION, errno.ENOTDIR),
+        (DAEMON_QUESTION + b"/0", errno.ENOTDIR),
+    ):
+        with pytest.raises(OSError) as caught:
+            answer_of(mounted, question)
+        assert caught.value.errno == number, question
+
+
+def test_an_answer_stays_as_it_was_given(mounted: Path) -> None:
+    """Each answer is a file of its own; the oldest become stale when many are open."""
+    first = os.open(os.fsencode(mounted) + b"/" + STAT_QUESTION, os.O_RDONLY)
+    (mounted / "1").read_bytes()
+    assert counters_of(mounted)["reads"] == 1
+    assert json.loads(os.pread(first, 1 << 16, 0))["reads"] == 0
+    size = os.fstat(first).st_size
+    assert os.pread(first, 100, size) == b"" and len(os.pread(first, 100, size - 10)) == 10
+    later = [os.open(os.fsencode(mounted) + b"/" + DAEMON_QUESTION, os.O_RDONLY) for _ in range(ANSWERS_KEPT)]
+    assert os.pread(later[-1], 5, 0)
+    os.posix_fadvise(later[0], 0, 0, os.POSIX_FADV_DONTNEED)
+    for fd in (first, *later):
+        os.close(fd)
 
 
 class Watching:
@@ -195,19 +222,35 @@ def in_public(tmp_path: Path) -> Iterator[Path]:
 ASK = """
 import os, sys
 os.setuid(65534)
-try:
-    os.getxattr(sys.argv[1], "user.fffs.stat")
-except OSError as error:
-    print(error.errno)
+for question in sys.argv[2:]:
+    try:
+        with open(os.path.join(sys.argv[1], question)) as answer:
+            print(len(answer.read()) > 0)
+    except OSError as error:
+        print(error.errno)
 """
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
-def test_other_users_do_not_see_the_counters(tmp_path: Path, in_public: Path, mounts: Mounts) -> None:
-    (tmp_path / "folder").mkdir()
-    fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr")
+def test_who_may_ask(tmp_path: Path, in_public: Path, mounts: Mounts) -> None:
+    """The counters are for who mounted; what a file is made of is for those who may read the file."""
+    folder = tmp_path / "folder"
+    for name, mode in (("public", 0o644), ("private", 0o600), ("hidden/below", 0o644)):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("content")
+        (folder / name).chmod(mode)
+    (folder / "hidden").chmod(0o700)
+    fffs.pack_folder(folder, tmp_path / "p.ffr")
+    path = mounts(tmp_path / "p.ffr", at=in_public / "m", allow_other=True, uid=NOBODY)
+    questions = [STAT_QUESTION, DAEMON_QUESTION, *(ENTRY_QUESTION + name for name in (b"", b"public", b"private"))]
+    below = os.fsdecode(b"hidden/" + ENTRY_QUESTION + b"below")
+    assert len(answer_of(path, os.fsencode(below))) > 0
+    asked = subprocess.check_output([sys.executable, "-c", ASK, path, *map(os.fsdecode, questions), below], text=True)
+    assert asked.split() == ["13", "True", "True", "True", "True", "True"], "uid= makes nobody the owner of the files"
+    libc.umount2(os.fsencode(path), 2)
     path = mounts(tmp_path / "p.ffr", at=in_public / "m", allow_other=True)
-    assert subprocess.check_output([sys.executable, "-c", ASK, path]).strip() == b"13"  # EACCES
+    asked = subprocess.check_output([sys.executable, "-c", ASK, path, *map(os.fsdecode, questions), below], text=True)
+    assert asked.split() == ["13", "True", "True", "True", "13", "13"]
     libc.umount2(os.fsencode(path), 2)
 
 

@@ -253,7 +253,7 @@ def _add_cat(commands: _Commands[_CommandParser]) -> None:
 
 
 def _add_info(commands: _Commands[_CommandParser]) -> None:
-    parser = _command(commands, "info", "describe a source", "fffs info photos.ffr")
+    parser = _command(commands, "info", "describe a source, or a file in a mount", "fffs info photos.ffr")
     _add_sources(parser)
     _add_json(parser)
 

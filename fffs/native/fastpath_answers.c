@@ -122,8 +122,8 @@ static struct fffs_fast_answer answer_lookup(const struct fffs_fast_view *view, 
     /* "." and ".." are looked up only for NFS. */
     if (request->body[0] == '.' && (length == 1 || (length == 2 && request->body[1] == '.')))
         return forward();
-    if (length > FFFS_NAME_MAX)
-        return reply_error(reply, request, FFFS_FAST_LOOKUP, -ENAMETOOLONG);
+    if (length > FFFS_NAME_MAX) /* a question of fffs; see mount/system/questions.py */
+        return forward();
     int status = fffs_tree_lookup(view->tree, node, request->body, length, &found);
     if (status == -ENOTDIR)
         return reply_error(reply, request, FFFS_FAST_LOOKUP, status);
@@ -259,33 +259,6 @@ static struct fffs_fast_answer answer_read(const struct fffs_fast_view *view, co
 
 /* ---------------------------------------------------------------- dispatch */
 
-/* Returns the error for a missing attribute. It depends on the namespace, as on ext4; see absence() in
- * mount/fs/attributes.py. */
-static int32_t absence(const char *name)
-{
-    static const char *const spaces[] = {"user.", "trusted.", "security.", "gnu."};
-
-    for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
-        if (strncmp(name, spaces[i], strlen(spaces[i])) == 0)
-            return name[strlen(spaces[i])] ? -ENODATA : -EINVAL;
-    if (strcmp(name, "system.posix_acl_access") == 0 || strcmp(name, "system.posix_acl_default") == 0)
-        return -ENODATA;
-    return -EOPNOTSUPP;
-}
-
-/* Only attributes of fffs exist, and are forwarded: ls and cp ask for several others of each file. */
-static struct fffs_fast_answer answer_getxattr(const struct request *request, uint8_t *reply)
-{
-    static const char ours[] = "user.fffs.";
-    size_t head = sizeof(struct fuse_getxattr_in);
-
-    if (request->length <= head || !memchr(request->body + head, 0, request->length - head))
-        return malformed(reply, request);
-    if (request->length >= head + sizeof ours && memcmp(request->body + head, ours, sizeof ours - 1) == 0)
-        return forward();
-    return reply_error(reply, request, FFFS_FAST_OTHER, absence((const char *)request->body + head));
-}
-
 /* ENOSYS tells the kernel to send no further OPEN and to keep its page cache, which makes re-reads as fast as in a
  * kernel file system. OPEN for writing is sent only if an administrator remounted the mount as writable. */
 static struct fffs_fast_answer answer_open(const struct request *request, uint8_t *reply)
@@ -299,14 +272,23 @@ static struct fffs_fast_answer answer_open(const struct request *request, uint8_
     return reply_error(reply, request, FFFS_FAST_OTHER, writes ? -EROFS : -ENOSYS);
 }
 
-/* Handles requests for a node. An inode that never existed, as an NFS client may have from another mount, is stale. */
+/* Handles requests for an inode that is no node: an answer to a question of fffs (mount/fs/answers.py), or one that never
+ * existed, as an NFS client may have from another mount. */
+static struct fffs_fast_answer answer_about_other(const struct request *request, uint8_t *reply)
+{
+    if (request->header.nodeid < FFFS_ANSWER_INODES)
+        return reply_error(reply, request, FFFS_FAST_OTHER, -ESTALE);
+    return request->header.opcode == FUSE_OPEN ? answer_open(request, reply) : forward();
+}
+
+/* Handles requests for a node. */
 static struct fffs_fast_answer answer_about_node(const struct fffs_fast_view *view, const struct request *request,
                                                  uint8_t *reply, bool wait)
 {
     int64_t node = request_node(view, request);
 
     if (node < 0)
-        return reply_error(reply, request, FFFS_FAST_OTHER, -ESTALE);
+        return answer_about_other(request, reply);
     switch (request->header.opcode) {
     case FUSE_LOOKUP: return answer_lookup(view, request, (uint32_t)node, reply);
     case FUSE_GETATTR: return answer_getattr(view, request, (uint32_t)node, reply);
@@ -314,8 +296,7 @@ static struct fffs_fast_answer answer_about_node(const struct fffs_fast_view *vi
     case FUSE_READ: return answer_read(view, request, (uint32_t)node, reply, wait);
     case FUSE_READDIR: return answer_readdir(view, request, (uint32_t)node, reply, false);
     case FUSE_READDIRPLUS: return answer_readdir(view, request, (uint32_t)node, reply, true);
-    case FUSE_OPEN: return answer_open(request, reply);
-    default: return answer_getxattr(request, reply);
+    default: return answer_open(request, reply);
     }
 }
 
@@ -344,8 +325,7 @@ struct fffs_fast_answer fffs_fast_answer_request(const struct fffs_fast_view *vi
     case FUSE_READ:
     case FUSE_READDIR:
     case FUSE_READDIRPLUS:
-    case FUSE_OPEN:
-    case FUSE_GETXATTR: return answer_about_node(view, &request, reply, wait);
+    case FUSE_OPEN: return answer_about_node(view, &request, reply, wait);
     default: return forward();
     }
 }

@@ -51,8 +51,8 @@ void fffs_init_set_limits(uint8_t *answer, size_t length)
 static void edit(const fffs_fastpath_config *config, uint64_t offered, uint8_t *reply, size_t length)
 {
     const uint32_t wanted = FUSE_ASYNC_READ | FUSE_PARALLEL_DIROPS | FUSE_CACHE_SYMLINKS | FUSE_NO_OPEN_SUPPORT |
-                            FUSE_NO_OPENDIR_SUPPORT | FUSE_MAX_PAGES | FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO |
-                            FUSE_EXPLICIT_INVAL_DATA;
+                            FUSE_NO_OPENDIR_SUPPORT | FUSE_MAX_PAGES | FUSE_DO_READDIRPLUS |
+                            FUSE_EXPLICIT_INVAL_DATA | (config->readdirplus_auto ? FUSE_READDIRPLUS_AUTO : 0);
     struct fuse_init_out out;
 
     if (!agreed(reply, length, sizeof out))

@@ -149,6 +149,7 @@ class FastPath:
         config.timeout = int(FOREVER)
         config.max_readahead = options.readahead * 1024
         config.verify = options.verify
+        config.readdirplus_auto = options.readdirplus == "auto"
         return config
 
     async def connect(self) -> None:

@@ -11,18 +11,16 @@ import pyfuse3
 
 from fffs.layouts.view import BLOCK_SIZE, ROOT_INODE, Attributes, View
 from fffs.mount.options import MountOptions
-from fffs.mount.system import daemon_attributes
 from fffs.native.checksums import CHECKSUMS
 from fffs.tree.tree import NAME_MAX
 
 # The tree never changes, so the kernel may cache replies as long as it has memory.
 FOREVER = 365 * 86400.0
 
-PREFIX = daemon_attributes.PREFIX.encode()
+PREFIX = b"user.fffs."
 RECORD, SOURCE, VERIFIED = (PREFIX + name for name in (b"record", b"source", b"verified"))
 CHECKSUM_NAMES = {check: PREFIX + kind.name.encode() for check, kind in CHECKSUMS.items()}
 LARGEST = 1 << 16  # bytes of a value: XATTR_SIZE_MAX in <linux/limits.h>
-DAEMON = daemon_attributes.DAEMON.encode()
 ACLS = (b"system.posix_acl_access", b"system.posix_acl_default")
 
 
@@ -83,18 +81,16 @@ class Presenter:
 
     def value(self, inode: int, record: int | None, name: bytes) -> bytes:
         """Return the value of an extended attribute."""
-        if inode == ROOT_INODE and name == DAEMON:
-            return daemon_attributes.identity()
         # ls(1) asks every file for attributes of other namespaces, such as access control lists.
         if not name.startswith(PREFIX) or name not in self.names(inode, record):
             raise pyfuse3.FUSEError(absence(name))
         if record is None:
-            return in_lines([_absolute(file.index.path) for file in self._store.files])
+            return in_lines([os.fsencode(os.path.abspath(file.index.path)) for file in self._store.files])
         file, row = self._store.locate(record)
         if name == RECORD:
             return b"%d" % row
         if name == SOURCE:
-            return _absolute(file.index.path)
+            return os.fsencode(os.path.abspath(file.index.path))
         checksum = self._store.checksum(record)
         if name in CHECKSUM_NAMES.values():
             return b"%08x" % (checksum or 0)
@@ -119,7 +115,3 @@ def in_lines(paths: list[bytes]) -> bytes:
     room = LARGEST - len(b"and %d more" % len(paths))
     kept = sum(end <= room for end in itertools.accumulate(len(path) + 1 for path in paths))
     return b"\n".join([*paths[:kept], b"and %d more" % (len(paths) - kept)])
-
-
-def _absolute(path: str) -> bytes:
-    return os.fsencode(os.path.abspath(path))

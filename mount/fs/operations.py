@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import json
 import logging
 import os
 import time
@@ -18,20 +17,19 @@ import pyfuse3
 
 from fffs.errors import ReadError, RecordError, SourceChangedError
 from fffs.layouts.rows import FileContent
-from fffs.layouts.view import ROOT_INODE, NodeError, NotDecoded, View
+from fffs.layouts.view import NodeError, NotDecoded, View
+from fffs.mount.fs import answers
 from fffs.mount.fs.attributes import Presenter
 from fffs.mount.fs.failed_reads import Failures
 from fffs.mount.fs.reading import Reading
 from fffs.mount.fs.statistics import COUNTED, Statistics
 from fffs.mount.options import MountOptions
-from fffs.mount.system import daemon_attributes
 from fffs.tree.tree import NAME_MAX
 
 _log = logging.getLogger("fffs.mount")
 
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
-STAT = daemon_attributes.STAT.encode()
 BAD = (RecordError, ReadError, SourceChangedError, MemoryError)
 
 
@@ -47,6 +45,8 @@ def answered(method: _Method) -> _Method:
     async def answer(self: Operations, *args: Any) -> Any:
         if counted:
             self.statistics.requests[name] += 1
+        if name in self.unsupported:
+            raise pyfuse3.FUSEError(errno.ENOSYS)
         try:
             while True:
                 try:
@@ -72,6 +72,9 @@ class Operations(pyfuse3.Operations):
         self._presenter = Presenter(view, options)
         self.failures = Failures(view.path)
         self.statistics = statistics or Statistics(view.store)
+        self._answers = answers.Answers(view, self._presenter, self.statistics, self.failures)
+        # After ENOSYS, the kernel asks for no more of them; ls -l would ask for several of each file.
+        self.unsupported = () if options.xattr else ("getxattr", "listxattr")
 
     async def _decode(self, missing: NotDecoded) -> None:
         """Decode an item. EIO if its record cannot be read."""
@@ -85,6 +88,8 @@ class Operations(pyfuse3.Operations):
         raise pyfuse3.FUSEError(errno.EIO) from None
 
     def _entry(self, inode: int) -> pyfuse3.EntryAttributes:
+        if inode >= answers.FIRST:
+            return self._answers.attributes(inode)
         return self._presenter.entry(inode, self._view.attributes(inode))
 
     def _file(self, inode: int) -> FileContent:
@@ -98,9 +103,11 @@ class Operations(pyfuse3.Operations):
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """Return the attributes of a name in a folder."""
         if len(name) > NAME_MAX:
-            raise pyfuse3.FUSEError(errno.ENAMETOOLONG)
+            return await self._answers.lookup(parent_inode, name)
         inode = self._view.lookup(parent_inode, name)
-        return self._presenter.absent if inode is None else self._entry(inode)
+        entry = self._presenter.absent if inode is None else self._entry(inode)
+        self.statistics.requests["lookup"] += 1
+        return entry
 
     @answered
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
@@ -133,11 +140,7 @@ class Operations(pyfuse3.Operations):
 
     @answered
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
-        """Return an extended attribute: record number, checksum, source, verified; of the root, the counters."""
-        if name == STAT and inode == ROOT_INODE:
-            if ctx.uid not in (0, os.getuid()):
-                raise pyfuse3.FUSEError(errno.EACCES)
-            return json.dumps(await self.statistics.collect(self.failures)).encode()
+        """Return an extended attribute: record number, checksum, source, verified."""
         return self._presenter.value(inode, self._view.record(inode), name)
 
     @answered
@@ -155,12 +158,15 @@ class Operations(pyfuse3.Operations):
         """Refuse files that cannot be decoded: if the size is 0, the kernel sends no read. Cached pages stay valid."""
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise pyfuse3.FUSEError(errno.EROFS)
-        self._file(inode)
+        if inode < answers.FIRST:
+            self._file(inode)
         return pyfuse3.FileInfo(fh=inode, keep_cache=True)
 
     @answered
     async def read(self, fh: int, off: int, size: int) -> bytes:
         """Return verified bytes."""
+        if fh >= answers.FIRST:
+            return self._answers.read(fh, off, size)
         file = self._file(fh)
         began, count = time.perf_counter_ns(), 0
         try:

@@ -1,8 +1,4 @@
-"""Counters of a mount: requests and latencies, shown by the extended attribute ``user.fffs.stat`` of its root.
-
-An attribute needs no file or socket to be created, protected and removed, works across containers, and is answered only
-if the daemon runs. It is not listed, and only root and the user who mounted can read it.
-"""
+"""Counters of a mount: requests and latencies, which ``fffs stat`` shows."""
 
 from __future__ import annotations
 
@@ -16,9 +12,8 @@ from fffs.mount.fs.failed_reads import Failures
 from fffs.mount.fs.latency import BUCKETS, bucket, percentile
 from fffs.records.store import RecordStore
 
-COUNTED = (
-    "lookup", "getattr", "read", "readdir", "readlink", "open", "opendir", "statfs", "getxattr", "listxattr",
-)  # fmt: skip
+# Of lookup and read, what is no question to the daemon is counted by the methods.
+COUNTED = ("getattr", "readdir", "readlink", "open", "opendir", "statfs", "getxattr", "listxattr")
 NATIVE = ("lookup", "getattr", "read", "readdir", "readlink", "forget", "other")
 
 
@@ -27,7 +22,7 @@ class Statistics:
 
     def __init__(self, store: RecordStore, native: Callable[[], dict[str, Any]] = dict) -> None:
         """native: returns the counters of the native threads, if there are any."""
-        self.requests = dict.fromkeys(COUNTED, 0)
+        self.requests = dict.fromkeys(("lookup", "read", *COUNTED), 0)
         self._store, self._native = store, native
         self._began = time.monotonic()
         self._read_bytes = 0
@@ -36,6 +31,7 @@ class Statistics:
 
     def count_read(self, began: int, size: int) -> None:
         """Count a read that is complete. began: its start, by ``perf_counter_ns``. size: bytes returned."""
+        self.requests["read"] += 1
         self._read_bytes += size
         self._latency[bucket(time.perf_counter_ns() - began)] += 1
 

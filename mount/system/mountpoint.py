@@ -20,8 +20,8 @@ from fffs.errors import DeadMountError, MountError
 from fffs.files.dirfd import FOLDER, HANDLE
 from fffs.files.file_systems import is_of_this_machine
 from fffs.files.temporary import close_locked, identity, is_marked, is_named, lock
-from fffs.mount.system.daemon_attributes import within
 from fffs.mount.system.mounts import mount_at
+from fffs.mount.system.questions import within
 
 # Marks folders that were created for a mount, so that another process can remove what a killed daemon left. The value
 # names the folder by device and inode: programs that copy folders copy the mark, too. Without extended attributes the

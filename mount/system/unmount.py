@@ -11,9 +11,9 @@ from fffs.base.descriptors import process_file
 from fffs.base.paths import PathLike
 from fffs.errors import MountError
 from fffs.mount.system import kernel
-from fffs.mount.system.daemon_attributes import DAEMON, ask
 from fffs.mount.system.mountpoint import remove_left
 from fffs.mount.system.mounts import Mount, canonical, cover_of, mount_at, mounts
+from fffs.mount.system.questions import DAEMON, ask
 
 _log = logging.getLogger("fffs.mount")
 

@@ -135,9 +135,9 @@ def make_folder(scratch: Path, count: int, large: int) -> Path:
 
 def available(scratch: Path, folder: Path) -> tuple[list[FileSystem], dict[str, str]]:
     """Return the file systems whose programs are installed, with their images, and why the others are missing."""
-    squashfs = _Image(folder, "squashfs", ("mksquashfs", str(folder)), SQUASHFS_FLAGS)
-    erofs = _Image(folder, "erofs", ("mkfs.erofs", "--quiet"), (str(folder),))
-    tar = _Image(folder, "tar", ("tar", "-C", str(folder), "-cf"), (".",))
+    squashfs = Image(folder, "squashfs", ("mksquashfs", str(folder)), SQUASHFS_FLAGS)
+    erofs = Image(folder, "erofs", ("mkfs.erofs", "--quiet"), (str(folder),))
+    tar = Image(folder, "tar", ("tar", "-C", str(folder), "-cf"), (".",))
     ratarmount = str(scratch / RATARMOUNT)
     indexed = (ratarmount, "--index-file", f"{tar.path}-index")
     candidates = [
@@ -152,7 +152,7 @@ def available(scratch: Path, folder: Path) -> tuple[list[FileSystem], dict[str, 
             found.append(FileSystem(name, image.made(), command))
         else:
             missing[name] = f"{Path(program).name} is not installed (use --install)"
-    packed = _Image(folder, "ffr", (*FFFS, "pack", "--quiet", str(folder)), ()).made()
+    packed = Image(folder, "ffr", (*FFFS, "pack", "--quiet", str(folder)), ()).made()
     for fast, verify in itertools.product(("on", "off"), repeat=2):
         options = f"fastpath={fast},verify={verify}"
         found.append(FileSystem(f"fffs, {options}", packed, (*FFFS, "mount", "-o", options), (*FFFS, "umount")))
@@ -160,7 +160,7 @@ def available(scratch: Path, folder: Path) -> tuple[list[FileSystem], dict[str, 
 
 
 @dataclass(frozen=True)
-class _Image:
+class Image:
     """A file that a command makes from a folder. ``before``, the path and ``after`` are the command."""
 
     folder: Path

@@ -9,6 +9,7 @@ from statistics import median
 
 import fffs.mount
 from fffs.mount.options import parse
+from fffs.mount.system.questions import DAEMON
 
 HARMLESS = re.compile(r"\S+ \S+ INFO .*: (mounted .*|unmounted|SIG[A-Z]+|in use, unmounting lazily)")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -23,7 +24,7 @@ class Watched:
         self.mode, self.fastpath, self.path = mode, fastpath, work / mode
         self._log = work / f"{mode}.log"
         fffs.mount.mount(work / "pack.ffr", self.path, options=parse([f"fastpath={fastpath}", f"log={self._log}"]))
-        self.pid = int(os.getxattr(self.path, "user.fffs.daemon").split()[0])
+        self.pid = int(Path(os.fsdecode(os.fsencode(self.path) + b"/" + DAEMON)).read_bytes().split()[0])
         self._memory: list[int] = []
         self._descriptors: list[int] = []
 

@@ -1,18 +1,22 @@
-"""``fffs info``."""
+"""``fffs info``: describes a source, or tells where the bytes of a file in a mount come from."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import stat
 from typing import Any
 
+from fffs.base.paths import PathLike
 from fffs.base.text import human
 from fffs.cli.output import put, say, warn
-from fffs.errors import Exit
+from fffs.errors import Exit, MountError
 from fffs.layouts import load_source
 from fffs.layouts.packed import load as load_packed
 from fffs.layouts.view import TreeView
+from fffs.mount.system import questions
+from fffs.mount.system.mounts import mount_of
 from fffs.native import engine
 from fffs.native.checksums import CHECKSUMS
 
@@ -24,17 +28,58 @@ LAYOUTS = {
 }
 
 
+ASK_SECONDS = 10.0
+
+
 def run(args: argparse.Namespace) -> int:
-    """Describe a source."""
-    with load_source(args.source, format=args.format) as source:
-        warn(source.warnings)
-        facts = describe(source)
+    """Describe a source, or a file or folder in a mount."""
+    facts = describe_mounted(args.source[0]) if len(args.source) == 1 and args.format is None else None
+    if facts is None:
+        with load_source(args.source, format=args.format) as source:
+            warn(source.warnings)
+            facts = describe(source)
     if args.json:
         put(json.dumps(facts, indent=1).encode() + b"\n")
         return Exit.OK
     for key, value in facts.items():
         say(f"{key.replace('_', ' ') + ':':20}{_readable(key, value)}")
     return Exit.OK
+
+
+def describe_mounted(path: PathLike) -> dict[str, Any] | None:
+    """Ask the daemon of a mount what a file or folder in it is made of; None if the path is not in a mount of fffs.
+
+    Raises:
+        MountError: the daemon does not answer, or this user may not ask.
+
+    """
+    name = os.fsdecode(path)
+    answer = questions.within(ASK_SECONDS, lambda: _ask(name))
+    if isinstance(answer, OSError):
+        raise MountError(f"{name}: {answer.strerror}")
+    if answer is None:
+        raise MountError(f"{name}: its file system does not answer")
+    return answer[0]
+
+
+def _ask(path: str) -> tuple[dict[str, Any] | None]:
+    """As ``describe_mounted``, but waits for the daemon as long as it takes. Raises OSError."""
+    real = os.path.realpath(path)
+    try:
+        fd = os.open(real, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return (None,)  # the source is opened by its name, and that error says why it cannot be
+    try:
+        mount = mount_of(fd)
+    except OSError:  # /proc is not mounted
+        mount = None
+    finally:
+        os.close(fd)
+    if mount is None or not mount.ours:
+        return (None,)
+    folder, name = (real, "") if stat.S_ISDIR(os.stat(real).st_mode) else os.path.split(real)
+    facts = json.loads(questions.read(folder, questions.ENTRY + os.fsencode(name)))
+    return ({"mount": mount.path, "kind": "folder" if name == "" else "file", **facts},)
 
 
 def _readable(key: str, value: Any) -> str:

@@ -13,7 +13,7 @@ from fffs.base.text import human
 from fffs.cli.output import put, say
 from fffs.errors import DeadMountError, Exit, MountError
 from fffs.mount.fs.latency import percentile
-from fffs.mount.system import daemon_attributes
+from fffs.mount.system import questions
 from fffs.mount.system.mounts import Mount, canonical, mount_at
 
 ASK_SECONDS = 10.0
@@ -58,7 +58,7 @@ def ask(path: str) -> dict[str, Any]:
         MountError: the daemon does not answer, or this user may not ask.
 
     """
-    answer = daemon_attributes.ask(path, daemon_attributes.STAT, ASK_SECONDS)
+    answer = questions.ask(path, questions.STAT, ASK_SECONDS)
     if answer is None:
         raise MountError(f"{path}: the daemon of this mount does not answer")
     if isinstance(answer, OSError):
