@@ -39,7 +39,7 @@ from builders import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inside import TreeView, leftovers, load_source, remove_content, temporary
+from inside import TreeView, leftovers, lib, load_source, remove_content, temporary
 
 import fffs
 from fffs.errors import (
@@ -787,6 +787,40 @@ def test_a_folder_far_deeper_than_descriptors_reach_comes_back() -> None:
             remove_content(fd)
             assert os.listdir(fd) == []
             os.close(fd)
+
+
+def test_a_lack_of_memory_is_an_error_and_leaves_nothing(room: Path) -> None:
+    for i in range(300):
+        (room / "f" / f"{i}").write_bytes(b"x")
+    for allocation in itertools.count(1):
+        lib.fffs_fault_set(lib.FFFS_FAULT_MEMORY, allocation, 1, -errno.ENOMEM)
+        try:
+            fffs.pack_folder(room / "f", room / "pack.ffr", jobs=1)
+            break
+        except MemoryError:
+            assert_as_before(room)
+        finally:
+            lib.fffs_fault_set(lib.FFFS_FAULT_NONE, 0, 0, 0)
+    assert allocation > 6
+
+
+def test_symbolic_links_with_several_names_and_long_targets_come_back(tmp_path: Path) -> None:
+    """The targets are stored depth first, in the order of names, whatever order the folders were listed in."""
+    (tmp_path / "f" / "a").mkdir(parents=True)
+    (tmp_path / "f" / "z").symlink_to("t" * 4000)
+    os.link(tmp_path / "f" / "z", tmp_path / "f" / "a" / "also z", follow_symlinks=False)
+    (tmp_path / "f" / "b").symlink_to("second")
+    (tmp_path / "f" / "a" / "first").symlink_to("x")
+    os.mkfifo(tmp_path / "f" / "aa")  # what is left out in between moves nothing
+    fffs.pack_folder(tmp_path / "f", tmp_path / "p.ffr", warn=lambda _: None)
+    before = (tmp_path / "f").stat().st_mtime_ns
+    (tmp_path / "f" / "aa").unlink()
+    os.utime(tmp_path / "f", ns=(before, before))
+    with load_source([tmp_path / "p.ffr"]) as source:
+        assert bytes(source.tree.targets) == b"t" * 4000 + b"x" + b"second"
+    fffs.unpack(tmp_path / "p.ffr", tmp_path / "g")
+    assert differences(snapshot(tmp_path / "f"), snapshot(tmp_path / "g")) == {}
+    assert os.lstat(tmp_path / "g" / "z").st_ino == os.lstat(tmp_path / "g" / "a" / "also z").st_ino
 
 
 def test_an_interrupt_leaves_nothing_behind(room: Path) -> None:
