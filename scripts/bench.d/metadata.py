@@ -21,7 +21,7 @@ from file_systems import FFFS, FileSystem, Image
 LIST, WALK, LONG = "find -type f", "find -size, a stat each", "ls -lR"
 COMMANDS = {
     LIST: lambda root: ("find", root, "-type", "f"),
-    WALK: lambda root: ("find", root, "-size", "-1"),
+    WALK: lambda root: ("find", root, "-size", "-2"),
     LONG: lambda root: ("ls", "-lR", root),
 }
 OURS, AUTO = "fffs", "fffs, readdirplus=auto"
