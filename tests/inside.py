@@ -33,7 +33,6 @@ fffs.base.importing
 fffs.base.memory
 fffs.granular.bounded_msgpack
 fffs.mount.system.mounts
-fffs.mount.system.questions
 fffs.converting.names
 fffs.native
 fffs.layouts.npy

@@ -432,8 +432,6 @@ class Example:
             "forget": lambda fd: os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED),
             "random": lambda fd: os.posix_fadvise(fd, 0, 0, rng.choice((0, 1, 2, 3))),
         }
-        if not self._has_attributes:
-            del calls["getxattr"]  # fails with ENOTSUP
         name = rng.choice(list(calls))
         state = rng.getstate()
         results = []

@@ -13,8 +13,7 @@ from fffs.base.descriptors import are_few
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
 
-SLICE = 64  # the most items that a thread takes at a time
-SHARE = 8  # slices for each thread, at least, if there are so many items
+SLICE = 64  # items that a thread takes at a time
 
 
 def default_jobs() -> int:
@@ -41,9 +40,11 @@ class Jobs:
         self._stopped = False  # one item failed, or the caller was interrupted
         self._idle = threading.Condition()
 
-    def run(self, work: Callable[[Item], None], items: Sequence[Item], jobs: int) -> None:
-        """Call ``work`` with each item. Raises the first exception of ``work``, after all threads have stopped."""
-        size = max(min(SLICE, len(items) // (SHARE * jobs)), 1)
+    def run(self, work: Callable[[Item], None], items: Sequence[Item], jobs: int, size: int = SLICE) -> None:
+        """Call ``work`` with each item; a thread takes ``size`` of them at a time.
+
+        Raises the first exception of ``work``, after all threads have stopped.
+        """
         slices = [items[k : k + size] for k in range(0, len(items), size)]
         try:
             if jobs == 1 or len(slices) <= 1:

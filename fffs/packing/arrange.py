@@ -107,7 +107,6 @@ class Arranger:
         numbered = np.flatnonzero(linked & reliable)
         _, first, group = np.unique(statuses[["device", "inode"]][numbered], return_index=True, return_inverse=True)
         owners[numbered] = numbered[first][group.ravel()]
-        statuses["inode"][~reliable] = 0
         alike: dict[tuple[Any, ...], list[int]] = {}
         for entry in np.flatnonzero(linked & ~reliable).tolist():
             others = alike.setdefault(tuple(statuses[entry].tolist()), [])
@@ -116,6 +115,7 @@ class Arranger:
             owners[entry] = owner
             if owner == entry and len(others) < ALIKE:
                 others.append(entry)
+        statuses["inode"][~reliable] = 0
         return owners
 
     def _content(self, entry: int) -> bytes:

@@ -31,6 +31,7 @@ from fffs.packing.source_folder import SourceFolder, open_source
 log = logging.getLogger("fffs.pack")
 
 RUN = 256  # the most files that are copied in one call
+RUNS = 4  # calls for a thread at a time
 # Errors of opening and reading a file that was a regular one when the folder was scanned.
 CHANGED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODATA, errno.ESTALE)
 
@@ -114,7 +115,7 @@ class _Packer:
         """Copy the files, append the tree, write the header."""
         scan, pack = self.scan, PackFile(file, self.scan.sizes)
         self.pack, self.jobs = pack, Jobs(scan.total_bytes, progress)
-        self.jobs.run(self._copy, range(len(self.runs) - 1), jobs)
+        self.jobs.run(self._copy, range(len(self.runs) - 1), jobs, RUNS)
         tree, summary = scan.tree, PackSummary(len(scan.sizes), scan.total_bytes)
         del scan, self.scan, self.folders, self.runs  # before the tree is written, which takes memory, too
         pack.finish(tree)
