@@ -119,10 +119,13 @@ def test_an_answer_stays_as_it_was_given(mounted: Path) -> None:
     assert json.loads(os.pread(first, 1 << 16, 0))["reads"] == 0
     size = os.fstat(first).st_size
     assert os.pread(first, 100, size) == b"" and len(os.pread(first, 100, size - 10)) == 10
+    unread = os.open(os.fsencode(mounted) + b"/" + STAT_QUESTION, os.O_RDONLY)
     later = [os.open(os.fsencode(mounted) + b"/" + DAEMON_QUESTION, os.O_RDONLY) for _ in range(ANSWERS_KEPT)]
     assert os.pread(later[-1], 5, 0)
-    os.posix_fadvise(later[0], 0, 0, os.POSIX_FADV_DONTNEED)
-    for fd in (first, *later):
+    with pytest.raises(OSError) as caught:
+        os.pread(unread, 5, 0)
+    assert caught.value.errno == errno.ESTALE
+    for fd in (first, unread, *later):
         os.close(fd)
 
 

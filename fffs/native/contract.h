@@ -436,10 +436,10 @@ int fffs_is_same(int fd, const fffs_status *then);
 /* ---------------------------------------------------------------- copying with checksums (copy.c) */
 
 /* Copies count files of the open folder folder_fd, one after the other, to out_offset of out_fd, and computes their
- * CRC-32. entries[i] is the number of file i in the columns of a scan; none is larger than FFFS_BLOCK. Each must be
- * the same before and after it is read (fffs_is_same). *failed is the number
- * of files that were read completely; *failed_fd is out_fd if writing failed, or else folder_fd. Returns 0; -ESTALE if
- * a file is another one now, or changed; or -errno. */
+ * CRC-32. entries[i] is the number of file i in the columns of a scan; none is larger than FFFS_BLOCK. Each must be the
+ * same before and after it is read (fffs_is_same). *failed is the number of files that were read completely;
+ * *failed_fd is out_fd if writing failed, or else folder_fd. Returns 0; -ESTALE if an open file is not the same;
+ * -ENODATA if it ends too early; or -errno, of opening it, too. */
 int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint32_t *entries, uint64_t count,
                     int out_fd, int64_t out_offset, uint32_t *checksums, uint64_t *failed, int *failed_fd);
 

@@ -94,9 +94,9 @@ static int read_file(int folder_fd, const char *name, const fffs_status *status,
     int fd = openat(folder_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 
     if (fd < 0)
-        return errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == ENXIO ? -ESTALE : -errno;
+        return -errno;
     int failed = fffs_is_same(fd, status) ? read_fully(fd, 0, buffer, (size_t)status->size) : -ESTALE;
-    if (failed == -ENODATA || (!failed && !fffs_is_same(fd, status)))
+    if (!failed && !fffs_is_same(fd, status))
         failed = -ESTALE;
     close(fd);
     return failed;

@@ -1,4 +1,4 @@
-"""pack_folder: packs a folder into one FFRecord file, losslessly and in bounded memory."""
+"""pack_folder: packs a folder into one FFRecord file, losslessly, in memory for the names but not for the contents."""
 
 from __future__ import annotations
 
@@ -130,6 +130,8 @@ class _Packer:
                     self._copy_large(first, dir_fd)
                     return
                 failed, number = self.pack.copy_files(first, self.scan.entries[first:last], self.scan.listing, dir_fd)
+        except FffsError:
+            raise
         except OSError as error:
             raise self._failure(first, error) from error
         if number:
@@ -157,8 +159,6 @@ class _Packer:
 
     def _failure(self, k: int, error: OSError) -> Exception:
         """Return the exception for an error of the file that becomes record k."""
-        if isinstance(error, FffsError):
-            return error
         shown = self.source.shown(self.scan.path(k))
         if error.errno in CHANGED:
             return SourceChangedError(

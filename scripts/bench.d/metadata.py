@@ -16,7 +16,7 @@ from pathlib import Path
 
 import data
 from figures import Figure, Report, paired_ratio, progress, seconds
-from file_systems import FFFS, FileSystem, Image
+from file_systems import FFFS, SQUASHFS_FLAGS, FileSystem, Image
 
 LIST, WALK, LONG = "find -type f", "find -size, a stat each", "ls -lR"
 COMMANDS = {
@@ -59,8 +59,7 @@ def _systems(folder: Path) -> list[FileSystem]:
         image = Image(folder, "erofs", ("mkfs.erofs", "--quiet"), (str(folder),)).made()
         found.append(FileSystem(EROFS, image, FILE_BACKED))
     if shutil.which("mksquashfs"):
-        flags = ("-noI", "-noD", "-noF", "-noX", "-noappend", "-no-progress", "-quiet")
-        image = Image(folder, "squashfs", ("mksquashfs", str(folder)), flags).made()
+        image = Image(folder, "squashfs", ("mksquashfs", str(folder)), SQUASHFS_FLAGS).made()
         found.append(FileSystem(SQUASHFS, image, ("mount", "-t", "squashfs", "-o", "loop,ro")))
     return found
 

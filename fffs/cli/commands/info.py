@@ -71,7 +71,7 @@ def _ask(path: str) -> tuple[dict[str, Any] | None]:
         return (None,)  # the source is opened by its name, and that error says why it cannot be
     try:
         mount = mount_of(fd)
-    except OSError:  # /proc is not mounted
+    except (OSError, MountError):  # /proc is not mounted
         mount = None
     finally:
         os.close(fd)
