@@ -11,6 +11,7 @@ import trio
 from fffs.layouts.rows import FileContent
 from fffs.layouts.view import CAPACITY, NotDecoded, View
 from fffs.native import lib
+from fffs.native.engine import take
 from fffs.records.source_file import disks_of
 
 LARGEST_READ = int(lib.FFFS_READ_MAX)
@@ -74,7 +75,8 @@ class Reading:
         dest = self._buffer[:count] if count <= LARGEST_READ else np.empty(count, np.uint8)
         got = self._store.read_range_into(record, first + begin, dest, wait=False)
         if got is None:
-            dest = np.empty(count, np.uint8)
+            # From the pool: what threads allocate and the event loop frees otherwise leaves free memory in many arenas.
+            dest = take(count)
             read = functools.partial(self._store.read_range_into, record, first + begin, dest)
             got = await in_thread(read, limiter=self._limiter(record))
         tail = dest[: got or 0]
