@@ -14,6 +14,8 @@ from fffs.version import __version__
 
 EXIT_CODES = "exit codes:\n" + "".join(f"{code:4d}  {code.meaning}\n" for code in Exit)
 
+ALIGN = "let files begin at multiples of 512 bytes, which mount -o kernel needs (512 bytes more for a tiny file)"
+
 
 class _Formats:
     """The choices of an option: the names of record file formats, and others. The table of formats is imported only
@@ -132,6 +134,7 @@ def _add_pack(commands: _Commands[_CommandParser]) -> None:
         help="the file to write; an existing one is replaced (default: FOLDER's name with .ffr, in the current folder)",
     )
     parser.add_argument("-j", "--jobs", type=positive, help="how many files are copied at once")
+    parser.add_argument("--align", action="store_true", help=ALIGN)
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 
 

@@ -103,7 +103,8 @@ static int read_file(int folder_fd, const char *name, const fffs_status *status,
 }
 
 int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint32_t *entries, uint64_t count,
-                    int out_fd, int64_t out_offset, uint32_t *checksums, uint64_t *failed, int *failed_fd)
+                    int out_fd, int64_t out_offset, uint32_t align, uint32_t *checksums, uint64_t *failed,
+                    int *failed_fd)
 {
     char name[FFFS_NAME_MAX + 1];
     size_t used = 0;
@@ -136,6 +137,10 @@ int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint3
             break;
         checksums[*failed] = fffs_crc32(0, buffer + used, (size_t)then->size);
         used += (size_t)then->size;
+        if (used % align) { /* FFFS_BLOCK is a multiple of each alignment, so this fits */
+            memset(buffer + used, 0, align - used % align);
+            used += align - used % align;
+        }
     }
     if (!status) {
         *failed_fd = out_fd;

@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import stat
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fffs.errors import WriteError
 from fffs.files.atomic import AtomicFile
@@ -25,21 +28,32 @@ PORTION = 64 * BLOCK  # bytes written from memory between two checks for an inte
 PIECE = 16 * BLOCK  # bytes of a record copied between two checks for an interrupt or a failed job
 
 
+def checksums_of_zeros(n: int) -> npt.NDArray[np.uint32]:
+    """Return uint32[n]: the CRC-32 of 0, 1, ... n - 1 zero bytes."""
+    return np.array([crc32(bytes(k)) for k in range(n)], np.uint32)
+
+
 class PackFile:
     """Writes a packed folder. All record sizes are known from the start, so several threads may write at once.
 
     A record is written by one thread, in pieces from its beginning to its end; the size of each piece but the last is a
     multiple of ``BLOCK``. When all are written, ``finish`` adds the tree; then the caller commits the file.
+
+    In an aligned pack, files begin at multiples of 512 bytes, or of 4096 from 2 TiB on, because block numbers of EROFS
+    have 32 bits. Records have no gaps, so a padding record of zeros precedes each file, and the tree. Nothing names it.
     """
 
-    def __init__(self, file: AtomicFile, sizes: Int64Array) -> None:
-        """file: empty; the caller closes it. sizes: int64[n], the sizes of the files' records."""
+    def __init__(self, file: AtomicFile, sizes: Int64Array, align: bool = False) -> None:
+        """file: empty; the caller closes it. sizes: int64[n], the sizes of the files."""
         self.file, self.sizes = file, sizes
         n = len(sizes)
-        self.offsets = np.empty(n + 1, np.int64)  # the last record is the tree
-        self.offsets[0] = header_size(n + 1)
-        np.cumsum(sizes, out=self.offsets[1:])
-        self.offsets[1:] += self.offsets[0]
+        self.alignment = self._choose_alignment() if align else 0
+        unit = 1 << self.alignment
+        self.offsets = np.empty(n + 1, np.int64)  # of the files, and of the tree
+        self.offsets[0] = header_size(2 * n + 2 if align else n + 1)
+        self.offsets[1:] = sizes
+        self.offsets += -self.offsets % unit
+        np.cumsum(self.offsets, out=self.offsets)
         self._checksums = np.zeros(n + 1, np.uint32)
         self._big = np.flatnonzero(sizes > BLOCK)
         counts = (sizes[self._big] + (BLOCK - 1)) // BLOCK
@@ -89,6 +103,7 @@ class PackFile:
             len(entries),
             self.file.fd,
             int(self.offsets[k]),
+            1 << self.alignment,
             ffi.cast("uint32_t *", self._checksums.ctypes.data) + k,
             read,
             failed,
@@ -124,13 +139,38 @@ class PackFile:
 
     def finish(self, tree: Tree) -> None:
         """Append the tree and write the header. Raises WriteError."""
-        blocks = BlockChecksums(self._big.astype(np.uint32), self._first_blocks, self._block_checksums)
+        if self.alignment:
+            ref = tree.ref.copy()
+            ref[tree.kinds == stat.S_IFREG] = ref[tree.kinds == stat.S_IFREG] * 2 + 1
+            tree = replace(tree, ref=ref)
+        big = self._big * 2 + 1 if self.alignment else self._big
+        blocks = BlockChecksums(big.astype(np.uint32), self._first_blocks, self._block_checksums)
         at = int(self.offsets[-1])
-        for part in itertools.chain([packed_pickle.encode(tree)], trailer.encode(tree, blocks)):
+        for part in itertools.chain([packed_pickle.encode(tree)], trailer.encode(tree, blocks, self.alignment)):
             self._checksums[-1] = crc32(part, int(self._checksums[-1]))
             self._write(part, at)
             at += len(part)
-        self._write(encode_header(self._checksums, self.offsets), 0)
+        self._write(encode_header(*self._records()), 0)
+
+    def record(self, k: int) -> int:
+        """Return the number of the record of file k."""
+        return 2 * k + 1 if self.alignment else k
+
+    def _choose_alignment(self) -> int:
+        _, small, large = trailer.ALIGNMENTS
+        end = int(self.sizes.sum()) + len(self.sizes) * ((1 << small) + 24)
+        return small if end < 2**32 << small else large
+
+    def _records(self) -> tuple[npt.NDArray[np.uint32], Int64Array]:
+        """Return the checksums and offsets of all records."""
+        if not self.alignment:
+            return self._checksums, self.offsets
+        n = len(self.offsets)
+        offsets, checksums = np.empty(2 * n, np.int64), np.empty(2 * n, np.uint32)
+        offsets[0], offsets[2::2], offsets[1::2] = header_size(2 * n), self.offsets[:-1] + self.sizes, self.offsets
+        checksums[::2] = checksums_of_zeros(1 << self.alignment)[offsets[1::2] - offsets[::2]]
+        checksums[1::2] = self._checksums
+        return checksums, offsets
 
     def _write(self, data: bytes | memoryview, offset: int) -> None:
         view = memoryview(data)
