@@ -33,6 +33,7 @@ fffs.base.importing
 fffs.base.memory
 fffs.granular.bounded_msgpack
 fffs.mount.system.mounts
+fffs.packing.pack_file
 fffs.mount.daemon.kernel_mount
 fffs.mount.system.erofs
 fffs.converting.names

@@ -189,6 +189,7 @@ def _add_convert(commands: _Commands[_CommandParser]) -> None:
     parts.add_argument("--part-size", type=size, metavar="SIZE", help="write parts of at most SIZE (500MB, 1GiB)")
     parser.add_argument("--verify", action="store_true", help="read DST back and compare it with SRC")
     parser.add_argument("--force", action="store_true", help="replace an existing file")
+    parser.add_argument("--align", action="store_true", help=ALIGN)
     parser.add_argument("-j", "--jobs", type=positive, help="how many files, or batches of records, are copied at once")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 

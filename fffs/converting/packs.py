@@ -23,7 +23,7 @@ from fffs.layouts import packed
 from fffs.layouts.view import TreeView
 from fffs.native.engine import BLOCK
 from fffs.packing.arrange import packable
-from fffs.packing.pack_file import PackFile
+from fffs.packing.pack_file import PackFile, numbered, record_of
 from fffs.packing.scan import ExcludedOutput, scan_folder
 from fffs.packing.source_folder import open_source
 from fffs.records.source_file import SourceFile
@@ -49,11 +49,16 @@ def scan_archive(archive: Archive, progress: Progress | None) -> Contents:
 
 
 def pack_archive(
-    archive: Archive, contents: Contents, output: AtomicFile, jobs: int, progress: Progress | None
+    archive: Archive,
+    contents: Contents,
+    output: AtomicFile,
+    jobs: int,
+    progress: Progress | None,
+    align: bool = False,
 ) -> None:
     """Pack the members of an archive into a new file, which the caller commits. No member is unpacked to a disk."""
     files = contents.files
-    pack = PackFile(output, np.fromiter((file.size for file in files), np.int64, len(files)))
+    pack = PackFile(output, np.fromiter((file.size for file in files), np.int64, len(files)), align)
     work = Jobs(contents.total_bytes, progress)
 
     def put(file: ArchivedFile, pieces: Iterator[bytes]) -> None:
@@ -83,11 +88,15 @@ def compare_archive(
     """Compare an archive with the file that it was packed into. Raises RecordError if they differ."""
     target = output.path
     with reread(output) as result:
-        compare_tree(contents.tree, result.tree, archive.path, target)
+        alignment = alignment_of(result)
+        compare_tree(numbered(contents.tree, alignment), result.tree, archive.path, target)
         work = Jobs(contents.total_bytes, progress)
         work.count(0)
         archive.each(
-            lambda file, pieces: _compare(result, target, file.record, pieces, work), contents.files, work, jobs
+            lambda file, pieces: _compare(result, target, record_of(file.record, alignment), pieces, work),
+            contents.files,
+            work,
+            jobs,
         )
 
 
@@ -102,7 +111,8 @@ def compare_folder(folder: str, output: AtomicFile, progress: Progress | None) -
             mtime = tree.mtime.copy()
             mtime[node] = result.tree.mtime[node]
             tree = replace(tree, mtime=mtime)
-        compare_tree(tree, result.tree, folder, target)
+        alignment = alignment_of(result)
+        compare_tree(numbered(tree, alignment), result.tree, folder, target)
         work = Jobs(scan.total_bytes, progress)
         work.count(0)
         for k in range(len(scan.sizes)):
@@ -114,7 +124,14 @@ def compare_folder(folder: str, output: AtomicFile, progress: Progress | None) -
             except OSError:
                 raise SourceChangedError(f"{source.shown(path)}: changed while it was compared") from None
             with open(fd, "rb") as content:
-                _compare(result, target, k, iter(functools.partial(content.read, BLOCK), b""), work)
+                _compare(
+                    result, target, record_of(k, alignment), iter(functools.partial(content.read, BLOCK), b""), work
+                )
+
+
+def alignment_of(pack: TreeView) -> int:
+    """Return the alignment of a packed folder, as in ``RecordIndex``."""
+    return pack.store.files[0].index.alignment
 
 
 def _compare(result: TreeView, target: str, record: int, pieces: Iterator[bytes], work: Jobs) -> None:

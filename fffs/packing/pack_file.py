@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from fffs.errors import WriteError
 from fffs.files.atomic import AtomicFile
+from fffs.files.file import UInt8Array
 from fffs.files.pwrite import write_at
 from fffs.formats.ffrecord import encode_header, header_size
 from fffs.native import ffi, lib
@@ -26,6 +27,18 @@ from fffs.tree.tree import Tree
 
 PORTION = 64 * BLOCK  # bytes written from memory between two checks for an interrupt
 PIECE = 16 * BLOCK  # bytes of a record copied between two checks for an interrupt or a failed job
+
+
+def record_of(k: Any, alignment: int) -> Any:
+    """Return the number of the record of file k, which may be an array."""
+    return 2 * k + 1 if alignment else k
+
+
+def numbered(tree: Tree, alignment: int) -> Tree:
+    """Return a tree whose files refer to records, from one whose files refer to numbers of files."""
+    if not alignment:
+        return tree
+    return replace(tree, ref=np.where(tree.kinds == stat.S_IFREG, record_of(tree.ref, alignment), tree.ref))
 
 
 def checksums_of_zeros(n: int) -> npt.NDArray[np.uint32]:
@@ -128,6 +141,15 @@ class PackFile:
             crc = self._block_checksums[first + begin // BLOCK] = crc32(block)
             self._count(k, at + begin, int(crc), len(block))
 
+    def put_run(self, k: int, data: UInt8Array) -> None:
+        """Write file k and the following ones, with the gaps between them. None is larger than ``BLOCK``."""
+        view, at = memoryview(data), int(self.offsets[k])
+        self._write(view, at)
+        while k < len(self.sizes) and self.offsets[k] + self.sizes[k] <= at + len(view):
+            begin = int(self.offsets[k]) - at
+            self._checksums[k] = crc32(view[begin : begin + int(self.sizes[k])])
+            k += 1
+
     def _first_block(self, k: int, at: int) -> int | None:
         """Return the number of the block at byte ``at`` of record k, or None if the record has no block checksums."""
         if self.sizes[k] <= BLOCK:
@@ -139,11 +161,8 @@ class PackFile:
 
     def finish(self, tree: Tree) -> None:
         """Append the tree and write the header. Raises WriteError."""
-        if self.alignment:
-            ref = tree.ref.copy()
-            ref[tree.kinds == stat.S_IFREG] = ref[tree.kinds == stat.S_IFREG] * 2 + 1
-            tree = replace(tree, ref=ref)
-        big = self._big * 2 + 1 if self.alignment else self._big
+        tree = numbered(tree, self.alignment)
+        big = record_of(self._big, self.alignment)
         blocks = BlockChecksums(big.astype(np.uint32), self._first_blocks, self._block_checksums)
         at = int(self.offsets[-1])
         for part in itertools.chain([packed_pickle.encode(tree)], trailer.encode(tree, blocks, self.alignment)):
@@ -151,10 +170,6 @@ class PackFile:
             self._write(part, at)
             at += len(part)
         self._write(encode_header(*self._records()), 0)
-
-    def record(self, k: int) -> int:
-        """Return the number of the record of file k."""
-        return 2 * k + 1 if self.alignment else k
 
     def _choose_alignment(self) -> int:
         _, small, large = trailer.ALIGNMENTS
