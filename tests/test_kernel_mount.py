@@ -8,6 +8,7 @@ import errno
 import mmap
 import os
 import random
+import re
 import signal
 import stat
 import subprocess
@@ -22,7 +23,7 @@ from typing import Any
 import mount_model
 import numpy as np
 import pytest
-from builders import as_nobody
+from builders import MIB, as_nobody, small_disk
 from inside import AtomicFile, PackFile, TreeBuilder, erofs, kernel_mount, load_source, mount_at, run_program, verify
 from mounting import describe, detach_all, is_mounted, libc, mounts_below, run_fffs, wait_until
 from test_mount_changes import all_outcomes
@@ -595,6 +596,37 @@ def test_many_mounts_at_once_get_a_loop_device_each(packed: Path, tmp_path: Path
     for at in points:
         fffs.mount.umount(at)
     assert loops_of(packed.parent) == before
+
+
+def test_no_folder_for_the_image(packed: Path, folder: Path, point: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", "/nowhere")
+    with pytest.raises(MountError, match="/nowhere: no room for the image: No such file"):
+        mounted(packed, point)
+    assert not point.exists()
+
+
+def test_no_room_for_the_image(packed: Path, tmp_path: Path, point: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_disk(tmp_path / "disk", MIB) as disk:
+        (disk / "full").write_bytes(bytes(MIB - 4096))
+        monkeypatch.setenv("TMPDIR", str(disk))
+        with pytest.raises(MountError, match="cannot write the image of its names: No space left"):
+            mounted(packed, point)
+    assert not point.exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENODEV, errno.EPERM, errno.ENOSYS])
+def test_a_kernel_that_cannot(
+    number: int, packed: Path, folder: Path, tmp_path: Path, point: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(erofs, "_call", call)
+    with pytest.raises(MountError, match=re.escape(erofs.WHY[number])):
+        mounted(packed, point)
+    fffs.mount.mount(packed, point, options=MountOptions(kernel=None, log=str(tmp_path / "log")))
+    assert mount_at(str(point)).type == "fuse.fffs"  # type: ignore[union-attr]
+    assert describe(point) == describe(folder)
 
 
 @pytest.mark.usefixtures("without_files")

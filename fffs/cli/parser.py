@@ -215,8 +215,9 @@ def _add_mount(commands: _Commands[_CommandParser]) -> None:
 
 def _mount_options() -> str:
     return (
-        "comma-separated: verify=on|off, decode (show features of TFRecords and OFRecords as files), allow_other, "
-        "uid=N, gid=N, ro, ... (an unknown option prints the list)"
+        "comma-separated: verify=on|off, decode (show features of TFRecords and OFRecords as files), "
+        "kernel[=auto] (without a daemon, for packs made with --align and for root), allow_other, uid=N, gid=N, "
+        "ro, ... (an unknown option prints the list)"
     )
 
 

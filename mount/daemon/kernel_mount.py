@@ -8,16 +8,19 @@ import select
 import signal
 import tempfile
 from collections.abc import Callable, Sequence
+from typing import IO
 
+from fffs.base.descriptors import describe
 from fffs.base.jobs import Progress
 from fffs.base.text import plural
-from fffs.errors import MountError, SourceChangedError
+from fffs.errors import SourceChangedError
 from fffs.layouts import load_source
 from fffs.layouts.view import TreeView
 from fffs.mount.daemon.job import Job
 from fffs.mount.fs.image import write_image
 from fffs.mount.options import MountOptions
 from fffs.mount.system import erofs, kernel
+from fffs.mount.system.erofs import CannotError
 from fffs.mount.system.mountpoint import MountPoint
 from fffs.mount.system.mounts import mount_at
 from fffs.packing.verify import verify
@@ -30,10 +33,6 @@ FOLDER = "/var/tmp"
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Options that change what is shown, which only a daemon can do. Those about a daemon have no effect.
 UNKNOWN = ("suffix", "decode", "xattr")
-
-
-class CannotError(MountError):
-    """The kernel cannot mount this source; a daemon can."""
 
 
 def mount_without_daemon(job: Job, progress: Progress | None = None) -> bool:
@@ -113,7 +112,7 @@ def _mount(job: Job, progress: Progress | None, commit: Callable[[], object]) ->
             stamps = [file.stamp() for file in files]
             if options.verify:
                 _verify(source, progress)
-            with tempfile.TemporaryFile(dir=os.environ.get("TMPDIR") or FOLDER) as image:
+            with _unnamed_file() as image:
                 write_image(image.fileno(), source, options)
                 if any(file.changed(stamp) for file, stamp in zip(files, stamps, strict=True)):
                     raise SourceChangedError(f"{job.name}: changed while it was mounted; mount it when it is complete")
@@ -124,6 +123,14 @@ def _mount(job: Job, progress: Progress | None, commit: Callable[[], object]) ->
             point.remove()
             raise
         return point
+
+
+def _unnamed_file() -> IO[bytes]:
+    folder = os.environ.get("TMPDIR") or FOLDER
+    try:
+        return tempfile.TemporaryFile(dir=folder)
+    except OSError as error:
+        raise CannotError(f"{folder}: no room for the image: {describe(error)}; set TMPDIR to another folder") from None
 
 
 def _refuse_options(options: MountOptions) -> None:

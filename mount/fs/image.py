@@ -45,7 +45,10 @@ def write_image(fd: int, source: TreeView, options: MountOptions) -> None:
             f"{files[0].index.path}: a file does not begin at a multiple of {1 << bits} bytes; pack it again"
         )
     if status:
-        raise MountError(f"{files[0].index.path}: cannot write the image of its names: {os.strerror(-status)}")
+        raise MountError(
+            f"{files[0].index.path}: cannot write the image of its names: {os.strerror(-status)}; "
+            "TMPDIR chooses another folder for it"
+        )
 
 
 def _column(array: npt.NDArray[np.int64]) -> object:

@@ -32,9 +32,18 @@ _GET_FREE, _CONFIGURE, _FLAGS = 0x4C82, 0x4C0A, 1 | 4
 _LOOP_CONFIG = struct.Struct("=II 52x I 64s 112x 64x")
 LONGEST = 240  # bytes of a source; the kernel accepts 255 in all
 CONTROL = "/dev/loop-control"
+WHY = {
+    errno.ENODEV: "it has no EROFS (modprobe erofs)",
+    errno.ENOSYS: "it is too old; Linux 5.16 is needed",
+    errno.EPERM: "the capability SYS_ADMIN is needed",
+}
 ATTEMPTS = 100  # to get a free loop device, while other processes take them
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class CannotError(MountError):
+    """The kernel cannot mount this source; a daemon can."""
 
 
 def attach(
@@ -51,7 +60,7 @@ def attach(
         commit: called right before the mount appears.
 
     Raises:
-        MountError: with the reason.
+        CannotError: with the reason.
 
     """
     with ExitStack() as stack:
@@ -66,9 +75,8 @@ def attach(
             commit()
             _call(_MOVE_MOUNT, root, b"", -100, os.fsencode(mountpoint), _FROM_EMPTY_PATH)
         except OSError as error:
-            if isinstance(error, MountError):
-                raise
-            raise MountError(f"{mountpoint}: the kernel cannot mount it: {describe(error)}") from None
+            why = WHY.get(error.errno or 0) or describe(error)
+            raise CannotError(f"{mountpoint}: the kernel cannot mount it: {why}") from None
 
 
 def _make(stack: ExitStack, image: int, devices: Sequence[int], source: str, noexec: bool) -> int:
