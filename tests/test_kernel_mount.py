@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can let the kernel mount a pack"),
 ]
 
-OPTIONS = MountOptions(kernel=True)
+OPTIONS = MountOptions(kernel=True, allow_other=True)
 # Calls that mount, besides those that change files. ptrace knows them by number: fsopen, fsconfig, fsmount, move_mount.
 CALLS = "openat,write,pwrite64,ioctl,fsopen,fsconfig,fsmount,move_mount,mkdir,symlink,setxattr,fsetxattr,unshare,close"
 
@@ -64,7 +64,8 @@ def packed(folder: Path) -> Path:
 
 
 def mounted(pack: Path, point: Path, **options: Any) -> Path:
-    fffs.mount.mount(pack, point, options=MountOptions(kernel=True, **options))
+    """Mount, visible to all users, which changes no mode."""
+    fffs.mount.mount(pack, point, options=MountOptions(**{"kernel": True, "allow_other": True} | options))
     assert mount_at(str(point)).type == "erofs"  # type: ignore[union-attr]
     return point
 
@@ -184,6 +185,25 @@ def test_owners_and_modes_can_be_set(packed: Path, point: Path) -> None:
     assert os.statvfs(point).f_flag & (os.ST_NOEXEC | os.ST_NOSUID | os.ST_NODEV | os.ST_RDONLY) == 15
     with pytest.raises(PermissionError):
         subprocess.run([point / "sub" / "deeper" / "script"], check=True)
+
+
+def test_only_with_allow_other_can_other_users_look_inside(packed: Path, shared_folder: Path) -> None:
+    (shared_folder / "p.ffr").write_bytes(packed.read_bytes())
+    for allow_other in (False, True):
+        at = mounted(shared_folder / "p.ffr", shared_folder / f"mnt{allow_other}", allow_other=allow_other)
+        try:
+            assert stat.S_IMODE(os.stat(at).st_mode) == (0o755 if allow_other else 0o700)
+            assert stat.S_IMODE(os.stat(at / "sub").st_mode) == 0o755
+            with as_nobody(shared_folder):
+                if allow_other:
+                    assert (at / "a").read_bytes() == b"the first file\n"
+                    with pytest.raises(PermissionError):
+                        (at / "private").read_bytes()
+                else:
+                    with pytest.raises(PermissionError):
+                        (at / "a").read_bytes()
+        finally:
+            fffs.mount.umount(at)
 
 
 def test_what_follows_the_last_byte_of_a_file_in_memory_is_zero(folder: Path, packed: Path, point: Path) -> None:
@@ -477,7 +497,7 @@ def test_what_mount_8_calls(packed: Path, point: Path) -> None:
 
 
 def test_mounted_for_the_length_of_a_with(folder: Path, packed: Path, point: Path) -> None:
-    with fffs.mount.mounted(packed, point, kernel=True) as path:
+    with fffs.mount.mounted(packed, point, kernel=True, allow_other=True) as path:
         assert describe(Path(path)) == describe(folder)
         kept = open(point / "sub" / "large", "rb")  # noqa: SIM115 - it stays open after the block
     assert not point.exists()

@@ -222,6 +222,7 @@ typedef struct {
     uint32_t block_bits;   /* 9 or 12: the logarithm of the block size, at multiples of which all files must begin */
     uint32_t uid, gid;     /* of everything */
     uint32_t umask;        /* removed from all modes but those of symbolic links */
+    uint32_t root_umask;   /* removed from that of the root, too */
     int fd;                /* an empty file */
 } fffs_erofs;
 

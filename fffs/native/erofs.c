@@ -324,7 +324,7 @@ static int put_inode(struct image *m, uint32_t node)
     inode.mtime_ns = (uint32_t)ns;
     inode.nlink = t->nlink[node];
     if (!S_ISLNK(mode))
-        inode.mode &= (uint16_t)~m->in->umask;
+        inode.mode &= (uint16_t)~(m->in->umask | (node == 0 ? m->in->root_umask : 0));
     if (S_ISREG(mode)) {
         inode.size = file_size(m, node);
         inode.format = inode.size ? IN_CHUNKS : IN_BLOCKS;

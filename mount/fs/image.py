@@ -35,6 +35,8 @@ def write_image(fd: int, source: TreeView, options: MountOptions) -> None:
     image.starts, image.ends = _column(index.starts), _column(index.ends)
     image.firsts, image.sizes, image.devices = _column(firsts), _column(sizes), len(files)
     image.block_bits, image.umask, image.fd = bits, options.umask, fd
+    # The kernel shows the mount to all users. Those without rights in its root cannot look inside.
+    image.root_umask = 0 if options.allow_other else 0o077
     image.uid = os.getuid() if options.uid is None else options.uid
     image.gid = os.getgid() if options.gid is None else options.gid
     status = lib.fffs_erofs_write(image)
