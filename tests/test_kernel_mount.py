@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 from builders import MIB, as_nobody, small_disk
 from inside import AtomicFile, PackFile, TreeBuilder, erofs, kernel_mount, load_source, mount_at, run_program, verify
-from mounting import describe, detach_all, is_mounted, libc, mounts_below, run_fffs, wait_until
+from mounting import describe, detach_all, in_namespace, is_mounted, libc, mounts_below, run_fffs, wait_until
 from test_mount_changes import all_outcomes
 from test_mount_tree import make_folder
 from tracing import prepared
@@ -418,31 +418,13 @@ def test_a_mount_point_is_not_removed_by_the_mounts_of_others(packed: Path, tmp_
     """In another namespace, others end on the same folder; removing it would detach this mount."""
     mounted(packed, point)
 
-    def elsewhere() -> None:
-        assert libc.unshare(0x00020000) == 0
-        subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    def elsewhere(_: Path) -> None:
         fffs.mount.umount(point)
         with fffs.mount.mounted(packed, point):
             assert (point / "a").exists()
 
-    _in_thread(elsewhere)
+    in_namespace(elsewhere)
     assert is_mounted(point) and (point / "a").exists()
-
-
-def _in_thread(work: Any) -> None:
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
 
 
 @pytest.mark.parametrize(
