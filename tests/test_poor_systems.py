@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from builders import differences, snapshot, split_records
-from inside import AtomicFile, UnlockedWarning, dump, index_cache, open_folder, unpack
+from engine_model import FOREVER, fault
+from inside import AtomicFile, UnlockedWarning, dump, index_cache, lib, open_folder, unpack
 from strange_disk import strange_disk
 
 import fffs
@@ -399,7 +400,8 @@ def test_where_no_mode_or_time_can_be_set_everything_else_is_written(
     monkeypatch.setattr(os, "utime", refused)
     fffs.pack_folder(tmp_path / "f", tmp_path / "p.ffr")
     warnings: list[str] = []
-    unpack(tmp_path / "p.ffr", tmp_path / "target", warn=warnings.append)
+    with fault(lib.FFFS_FAULT_ATTRIBUTES, 1, FOREVER, -number):
+        unpack(tmp_path / "p.ffr", tmp_path / "target", warn=warnings.append)
     assert warnings == [
         f"{tmp_path / 'target'}: 3 names without mode or time: this file system does not let fffs set them"
     ]

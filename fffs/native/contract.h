@@ -130,15 +130,17 @@ enum {
     FFFS_FAULT_THREAD = 11,        /* pthread_create */
     FFFS_FAULT_CLOCK = 12,         /* a reading of a clock: result seconds are added */
     FFFS_FAULT_NOWAIT = 13,        /* preadv2 with RWF_NOWAIT, after FFFS_FAULT_PREAD */
-    FFFS_FAULT_FILE_SYSTEM = 14    /* the result of fffs_file_system */
+    FFFS_FAULT_FILE_SYSTEM = 14,   /* the result of fffs_file_system */
+    FFFS_FAULT_PWRITE = 15,        /* pwrite: result is -errno, or a short count */
+    FFFS_FAULT_ATTRIBUTES = 16     /* setting a mode or time: result is -errno */
 };
 
 /* A result for fffs_fault_set that stalls: the operation waits until all faults are ended, and then runs normally. */
 enum { FFFS_FAULT_HOLD = -1000000 };
 
 /* Makes the nth operation of a kind (1 is the next one) return result instead of its own, and the count - 1 operations
- * after it. Each kind has its own fault; FFFS_FAULT_NONE ends all. A non-negative result of a read limits it to that
- * many bytes, which are really read. For tests; unused it costs one predictable branch per operation. */
+ * after it. Each kind has its own fault; FFFS_FAULT_NONE ends all. A non-negative result of a read or write limits
+ * it to that many bytes, which are really read or written. For tests; unused it costs one predictable branch per operation. */
 void fffs_fault_set(int kind, int64_t nth, int64_t count, int32_t result);
 
 /* Returns how many operations of a kind there were from fffs_fault_set of that kind to the end of all faults. */
@@ -473,6 +475,27 @@ int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint3
  * -errno. */
 int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int64_t length, uint32_t check,
               uint32_t *crc, uint32_t *block_crcs, int *failed_fd);
+
+/* Files that are made from a part of a source, which is in memory. */
+typedef struct {
+    const fffs_tree *tree;     /* valid */
+    const uint32_t *entries;   /* [count] of the tree; their nodes are files */
+    const int64_t *starts;     /* [count] offset of each one's record in the source */
+    const int64_t *ends;       /* [count] offset after it */
+    const uint32_t *checksums; /* [count]; not used if check is FFFS_CHECK_NONE */
+    const uint8_t *data;       /* the bytes of the source at offset, up to the largest end */
+    int64_t offset;            /* at most the smallest start */
+    uint64_t count;
+    uint32_t check;     /* FFFS_CHECK_* */
+    uint32_t mode_mask; /* the bits of modes that are set */
+} fffs_new_files;
+
+/* Makes files in the open folder folder_fd, from number *next on: creates each, writes its bytes, sets its mode and
+ * time, and closes it. No name of the folder is replaced or followed. A file has mode 0600 until it is complete. *next is
+ * the number of the next file. *plain grows by one for each file whose mode or time the file system does not let set.
+ * Returns 0 when all are made; -EBADMSG if the checksum of record *next is wrong: it has no file; or -errno of making
+ * file *next, which may exist in part. */
+int fffs_make_files(const fffs_new_files *files, int folder_fd, uint64_t *next, uint64_t *plain);
 
 /* Writes everything in the file system of fd to disk. Returns 0 or -errno. */
 int fffs_syncfs(int fd);

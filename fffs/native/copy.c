@@ -1,4 +1,4 @@
-/* Copies a range of one file into another and computes its checksums, for packing and unpacking. */
+/* Copies bytes between files and computes or compares their checksums, for packing and unpacking. */
 #include "crc.h"
 #include "fault.h"
 
@@ -11,12 +11,12 @@
 static int write_fully(int fd, int64_t offset, const uint8_t *data, size_t length)
 {
     while (length > 0) {
-        ssize_t put = pwrite(fd, data, length, offset);
+        int64_t put = fffs_pwrite(fd, data, length, offset);
 
         if (put == 0)
             return -EIO;
-        if (put < 0 && errno != EINTR)
-            return -errno;
+        if (put < 0 && put != -EINTR)
+            return (int)put;
         if (put > 0) {
             data += put;
             offset += put;
@@ -75,7 +75,7 @@ int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int6
     return status;
 }
 
-/* ---------------------------------------------------------------- many small files */
+/* ---------------------------------------------------------------- many small files, for packing */
 
 int fffs_is_same(int fd, const fffs_status *then)
 {
@@ -149,6 +149,78 @@ int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint3
     fffs_buffer_give(buffer);
     return status;
 }
+
+/* ---------------------------------------------------------------- many small files, for unpacking */
+
+/* Creates a file. Returns a descriptor above those of the standard streams, as base/descriptors.py does; or -errno. */
+static int create(int folder_fd, const char *name)
+{
+    int fd = openat(folder_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+
+    if (fd < 0)
+        return -errno;
+    if (fd > STDERR_FILENO)
+        return fd;
+    int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), status = -errno;
+    close(fd);
+    return above < 0 ? status : above;
+}
+
+/* Sets mode and time. Returns 0 or -errno; 1 if the file system does not let them set, as files/rights.py knows it. */
+static int set_attributes(int fd, mode_t mode, int64_t mtime)
+{
+    const int64_t second = 1000000000;
+    bool before = mtime % second < 0; /* division rounds towards 0 */
+    struct timespec time = {mtime / second - before, mtime % second + (before ? second : 0)};
+    int32_t status = 0, fault;
+
+    if (fffs_fault(FFFS_FAULT_ATTRIBUTES, &fault))
+        status = fault;
+    else if (fchmod(fd, mode) != 0 || futimens(fd, (const struct timespec[2]){time, time}) != 0)
+        status = -errno;
+    return status == -EPERM || status == -ENOSYS || status == -EOPNOTSUPP ? 1 : status;
+}
+
+/* Makes file number i. Returns 0, 1 or -errno. */
+static int make_file(const fffs_new_files *files, int folder_fd, uint64_t i)
+{
+    char name[FFFS_NAME_MAX + 1];
+    const fffs_tree *tree = files->tree;
+    uint32_t entry = files->entries[i], node = tree->entry_nodes[entry];
+    size_t length = tree->name_offsets[entry + 1] - tree->name_offsets[entry];
+    const uint8_t *data = files->data + (files->starts[i] - files->offset);
+
+    memcpy(name, tree->names + tree->name_offsets[entry], length);
+    name[length] = 0;
+    int fd = create(folder_fd, name);
+    if (fd < 0)
+        return fd;
+    int status = write_fully(fd, 0, data, (size_t)(files->ends[i] - files->starts[i]));
+    if (!status)
+        status = set_attributes(fd, tree->mode[node] & files->mode_mask, tree->mtime[node]);
+    /* Network file systems may report here that they could not write. */
+    if (close(fd) != 0 && status >= 0 && errno != EINTR)
+        status = -errno;
+    return status;
+}
+
+int fffs_make_files(const fffs_new_files *files, int folder_fd, uint64_t *next, uint64_t *plain)
+{
+    for (; *next < files->count; ++*next) {
+        int64_t start = files->starts[*next], length = files->ends[*next] - start;
+
+        if (files->check != FFFS_CHECK_NONE && fffs_checksum(files->check, 0, files->data + (start - files->offset),
+                                                             (size_t)length) != files->checksums[*next])
+            return -EBADMSG;
+        int status = make_file(files, folder_fd, *next);
+        if (status < 0)
+            return status == -EBADMSG ? -EIO : status; /* ext4 means that the disk's own checksums are wrong */
+        *plain += (uint64_t)status;
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- writing to the disk */
 
 int fffs_syncfs(int fd)
 {

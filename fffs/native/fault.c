@@ -75,8 +75,8 @@ bool fffs_fault_strikes(int kind, int32_t *result)
     return false;
 }
 
-/* Returns an error, or 0 after reducing *size: that many bytes are then really read. */
-static int32_t strike_read(int kind, size_t *size)
+/* Returns an error, or 0 after reducing *size: that many bytes are then really read or written. */
+static int32_t strike_transfer(int kind, size_t *size)
 {
     int32_t result;
 
@@ -91,7 +91,7 @@ static int32_t strike_read(int kind, size_t *size)
 
 int64_t fffs_pread(int fd, void *data, size_t size, int64_t offset)
 {
-    int32_t fault = strike_read(FFFS_FAULT_PREAD, &size);
+    int32_t fault = strike_transfer(FFFS_FAULT_PREAD, &size);
 
     if (fault < 0)
         return fault;
@@ -101,14 +101,24 @@ int64_t fffs_pread(int fd, void *data, size_t size, int64_t offset)
 
 int64_t fffs_pread_nowait(int fd, void *data, size_t size, int64_t offset)
 {
-    int32_t fault = strike_read(FFFS_FAULT_PREAD, &size);
+    int32_t fault = strike_transfer(FFFS_FAULT_PREAD, &size);
 
     if (fault == 0)
-        fault = strike_read(FFFS_FAULT_NOWAIT, &size);
+        fault = strike_transfer(FFFS_FAULT_NOWAIT, &size);
     if (fault < 0)
         return fault;
     struct iovec target = {data, size};
     ssize_t result = preadv2(fd, &target, 1, offset, RWF_NOWAIT);
+    return result < 0 ? -errno : result;
+}
+
+int64_t fffs_pwrite(int fd, const void *data, size_t size, int64_t offset)
+{
+    int32_t fault = strike_transfer(FFFS_FAULT_PWRITE, &size);
+
+    if (fault < 0)
+        return fault;
+    ssize_t result = pwrite(fd, data, size, offset);
     return result < 0 ? -errno : result;
 }
 

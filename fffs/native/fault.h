@@ -37,6 +37,9 @@ static inline int64_t fffs_fault_completion(int kind, int64_t result)
 int64_t fffs_pread(int fd, void *data, size_t size, int64_t offset);
 int64_t fffs_pread_nowait(int fd, void *data, size_t size, int64_t offset);
 
+/* pwrite(2). Returns -errno. */
+int64_t fffs_pwrite(int fd, const void *data, size_t size, int64_t offset);
+
 /* Translates a file's own error, from a read of it, for callers to whom these two mean something else. A block device
  * returns ENODATA for a bad sector. */
 static inline int fffs_file_error(int64_t error)

@@ -12,7 +12,7 @@ from fffs.base.text import human, plural
 from fffs.errors import UnsupportedError
 from fffs.files.dirfd import NO_LINKS, Ways, close
 
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Linker:
@@ -41,7 +41,7 @@ class Linker:
     def _can_link(self) -> bool:
         old, new = (b".%b.fffs-tmp" % secrets.token_hex(16).encode() for _ in range(2))
         with self._ways.at(b"") as folder:
-            close(os.open(old, _NEW, 0o600, dir_fd=folder))
+            close(os.open(old, NEW_FILE, 0o600, dir_fd=folder))
             try:
                 os.link(old, new, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
                 os.unlink(new, dir_fd=folder)

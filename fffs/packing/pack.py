@@ -9,9 +9,6 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from fffs.base.failures import writing
 from fffs.base.jobs import Jobs, Progress, default_jobs
 from fffs.base.paths import PathLike
@@ -23,15 +20,13 @@ from fffs.files.targets import refuse_file
 from fffs.formats.ffrecord import SUFFIX
 from fffs.native import lib
 from fffs.native.engine import BLOCK
-from fffs.packing.listing import UInt32Array
 from fffs.packing.pack_file import PIECE, PackFile
+from fffs.packing.runs import RUNS, divide
 from fffs.packing.scan import ExcludedOutput, Scan, scan_folder
 from fffs.packing.source_folder import SourceFolder, open_source
 
 log = logging.getLogger("fffs.pack")
 
-RUN = 256  # the most files that are copied in one call
-RUNS = 4  # calls for a thread at a time
 # Errors of opening and reading a file that was a regular one when the folder was scanned.
 CHANGED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODATA, errno.ESTALE)
 
@@ -117,7 +112,7 @@ class _Packer:
     def __init__(self, scan: Scan, source: SourceFolder, align: bool) -> None:
         self.scan, self.source, self.align = scan, source, align
         self.folders = scan.listing.parents[scan.entries]
-        self.runs = divide(self.folders, scan.sizes)
+        self.runs = divide(self.folders[1:] != self.folders[:-1], scan.sizes)
 
     def run(self, file: AtomicFile, jobs: int, progress: Progress | None) -> PackSummary:
         """Copy the files, append the tree, write the header."""
@@ -173,20 +168,3 @@ class _Packer:
                 f"{shown}: changed while the folder was packed; pack it when nothing writes to it"
             )
         return ReadError(error.errno, shown)
-
-
-def divide(folders: UInt32Array, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return where runs of records begin, and the end: of files in one folder, together about a block; a file that is
-    larger is alone.
-    """
-    n = len(sizes)
-    begins = np.zeros(n, bool)
-    begins[:1] = True
-    begins[1:] = folders[1:] != folders[:-1]
-    large = sizes > BLOCK
-    begins |= large
-    begins[1:] |= large[:-1]
-    blocks = np.cumsum(sizes) // BLOCK
-    begins[1:] |= blocks[1:] != blocks[:-1]
-    begins[::RUN] = True
-    return np.append(np.flatnonzero(begins), n)

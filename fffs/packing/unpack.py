@@ -8,6 +8,7 @@ from the new folder on, never through a symbolic link, even if a folder is repla
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import stat
@@ -20,7 +21,7 @@ from fffs.base.failures import writing
 from fffs.base.jobs import Jobs, Progress, default_jobs
 from fffs.base.paths import PathLike, named
 from fffs.base.text import human, plural
-from fffs.errors import ReadError, RecordError, UnsupportedError
+from fffs.errors import ReadError, RecordError, UnsupportedError, WriteError
 from fffs.files.atomic_folder import AtomicFolder, refuse_content
 from fffs.files.dirfd import Ways
 from fffs.files.pwrite import NewFile
@@ -28,14 +29,16 @@ from fffs.files.rights import set_mode, set_time
 from fffs.files.write_back import WriteBack
 from fffs.layouts import load_source
 from fffs.layouts.view import TreeView
-from fffs.packing.linking import Linker
-from fffs.records.store import RecordStore
+from fffs.native.engine import BLOCK
+from fffs.packing.linking import NEW_FILE, Linker
+from fffs.packing.new_files import NewFiles
+from fffs.packing.places import Places
+from fffs.packing.runs import RUNS
 from fffs.tree.tree import ROOT
 
 log = logging.getLogger("fffs.unpack")
 
 SPECIAL = stat.S_ISUID | stat.S_ISGID
-NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def unpack(
@@ -56,7 +59,7 @@ def unpack(
         special_bits: restore set-user-ID and set-group-ID bits, and the sticky bits of files. By default they are left
             out with a warning: otherwise the author of the pack could choose what runs with the rights of the user who
             unpacks it. The sticky bits of folders only restrict rights, and are always restored.
-        jobs: how many files are written at once.
+        jobs: how many threads write files.
         progress: called with (bytes done, total bytes) from time to time, from any thread.
         warn: called with a line for each thing that is not restored, is a copy instead of a hard link, or is hidden in
             the source; the default logs it.
@@ -97,16 +100,11 @@ def _refuse_multiplied(source: TreeView) -> None:
     if targets <= len(tree.targets) and (counts == 1).all():
         return
     total = targets + sum(store.length(int(k)) * int(n) for k, n in zip(records, counts, strict=True))
-    if total > _size(store):
+    if total > store.size:
         raise UnsupportedError(
             f"{store.files[0].index.path}: not unpacked: its files share records, and would take {human(total)}, "
             f"more than the source itself; mount it and copy the files that you need"
         )
-
-
-def _size(store: RecordStore) -> int:
-    """Return the total size of a source's files."""
-    return sum(file.index.file_size for file in store.files)
 
 
 class _Unpacker:
@@ -121,23 +119,27 @@ class _Unpacker:
         warn: Callable[[str], None],
         leave_out: Callable[[str, RecordError | ReadError], None] | None,
     ) -> None:
-        self.source, self.tree, self.store = source, source.tree, source.store
+        self.tree, self.store = source.tree, source.store
         self.folder, self.warn, self.leave_out = folder, warn, leave_out
-        self.plain: list[int] = []  # nodes whose mode or time could not be set
+        self.plain: list[int] = []  # how many modes or times could not be set
         self.left_out: dict[int, RecordError | ReadError] = {}
         self.special_bits, self.progress = special_bits, progress
+        self.places = Places(self.tree)
+        self.files = NewFiles(self.tree, self.store, self.places, self._mode_mask(False))
         self.ways = Ways(folder.fd, force=True)  # a umask may forbid entering the folders that were just made
-        self.linker = Linker(self.ways, folder.shown, _size(self.store), self._copy_again)
+        self.linker = Linker(self.ways, folder.shown, self.store.size, self._copy_again)
 
     def run(self, jobs: int) -> None:
         """Restore everything below the folder, then rename it to the target."""
+        runs = len(self.files.runs) - 1
         try:
-            folders, files, links = self._make_folders()
-            self._check_links(links, files)
-            self.jobs = Jobs(sum(self.store.length(self.tree.record(node)) for node in files), self.progress)
-            self.jobs.run(self._write_file, list(files.items()), jobs)
-            self._make_links(links, files)
-            for path, node in reversed(folders):
+            self._make_folders()
+            self._check_links()
+            self.jobs = Jobs(int(self.files.sizes.sum()), self.progress)
+            # Threads that make files in one folder wait for each other, so each takes many runs at a time.
+            self.jobs.run(self._make_files, range(runs), jobs, max(RUNS, runs // (8 * jobs)))
+            self._make_links()
+            for path, node in reversed(self.places.folders):
                 with writing(self._shown(path)), self.ways.at(path) as fd:
                     self._restore(fd, node)
         finally:
@@ -145,46 +147,57 @@ class _Unpacker:
         self.folder.commit(self._mode(ROOT), int(self.tree.mtime[ROOT]))
         if line := self.linker.warning():
             self.warn(line)
-        if self.plain:
-            names = plural(len(self.plain), "name")
+        if count := sum(self.plain):
+            names = plural(count, "name")
             self.warn(f"{self.folder.shown}: {names} without mode or time: this file system does not let fffs set them")
-        self._warn_of_bits(
-            [node for node in files if node not in self.left_out], [ROOT, *(node for _, node in folders)]
-        )
+        self._warn_of_bits()
 
-    def _make_folders(self) -> tuple[list[tuple[bytes, int]], dict[int, bytes], list[tuple[bytes, int]]]:
-        """Make the folders. Returns them in pre-order, {file node: its first path}, and all other (path, node)."""
-        folders: list[tuple[bytes, int]] = []
-        files: dict[int, bytes] = {}
-        links: list[tuple[bytes, int]] = []
-        for path, node in self.tree.walk():
-            if self.tree.is_dir(node):
-                parent, name = os.path.split(path)
-                with writing(self._shown(path)), self.ways.at(parent) as fd:
-                    os.mkdir(name, 0o700, dir_fd=fd)
-                folders.append((path, node))
-            elif self.tree.is_file(node) and node not in files:
-                files[node] = path
-            else:
-                links.append((path, node))
-        return folders, files, links
+    def _make_folders(self) -> None:
+        for path, _ in self.places.folders:
+            parent, name = os.path.split(path)
+            with writing(self._shown(path)), self.ways.at(parent) as fd:
+                os.mkdir(name, 0o700, dir_fd=fd)
 
     def _shown(self, path: bytes) -> str:
         """Return the name of a path below the folder for messages."""
         return os.path.join(self.folder.shown, os.fsdecode(path))
 
-    def _check_links(self, links: list[tuple[bytes, int]], files: dict[int, bytes]) -> None:
+    def _check_links(self) -> None:
         """Check that all hard links, or copies in their place, can be made."""
+        nodes = self.tree.entry_nodes[self.places.links]
+        nodes = nodes[self.tree.kinds[nodes] == stat.S_IFREG]
         with writing(self.folder.shown):
-            self.linker.check(sum(self._size_of(node) for _, node in links if node in files))
+            self.linker.check(sum(self._size_of(node) for node in nodes.tolist()))
 
     def _size_of(self, node: int) -> int:
         """Return how many bytes a copy of the node would take."""
         is_file = self.tree.is_file(node)
         return self.store.length(self.tree.record(node)) if is_file else len(self.tree.target(node))
 
-    def _write_file(self, file: tuple[int, bytes]) -> None:
-        self._write(*file, self.jobs.count)
+    def _make_files(self, run: int) -> None:
+        """Make a large file, or several small ones of a folder."""
+        files, first, last = self.files, int(self.files.runs[run]), int(self.files.runs[run + 1])
+        data = files.read(first, last) if files.sizes[first] <= BLOCK else None
+        if data is None:
+            for k in range(first, last):
+                self._make_alone(k)
+            return
+        at, folder = first, self.places.folder_of(int(files.entries[first]))
+        while at < last:
+            begin = at
+            with writing(self._shown(folder)), self.ways.at(folder) as fd:
+                at, error, plain = files.make(first, last, data, begin, fd)
+            self.plain.append(plain)
+            if error not in (0, errno.EBADMSG):
+                raise WriteError(error, self._shown(self.places.path(int(files.entries[at]))))
+            self.jobs.count(int(files.sizes[begin:at].sum()))
+            if error:
+                self._make_alone(at)  # which says what is wrong with its record
+                at += 1
+
+    def _make_alone(self, k: int) -> None:
+        entry = int(self.files.entries[k])
+        self._write(int(self.tree.entry_nodes[entry]), self.places.path(entry), self.jobs.count)
 
     def _copy_again(self, node: int, path: bytes) -> None:
         """Write a node a second time, at another path. This does not count as progress."""
@@ -224,14 +237,17 @@ class _Unpacker:
             finally:
                 os.close(fd)
 
-    def _make_links(self, links: list[tuple[bytes, int]], files: dict[int, bytes]) -> None:
+    def _make_links(self) -> None:
         """Make hard links to the written files, and symbolic links, which may also have several names."""
-        first = dict(files)
-        for path, node in links:
+        first: dict[int, bytes] = {}
+        for entry in self.places.links.tolist():
+            node, path = int(self.tree.entry_nodes[entry]), self.places.path(entry)
             if self.leave_out and node in self.left_out:
                 self.leave_out(self._shown(path), self.left_out[node])
                 continue
             with writing(self._shown(path)):
+                if node not in first and self.tree.is_file(node):
+                    first[node] = self.places.first_path(node)
                 if node in first:
                     first[node] = self.linker.link(node, self._size_of(node), first[node], path)
                 else:
@@ -243,23 +259,25 @@ class _Unpacker:
         with self.ways.at(folder) as fd:
             os.symlink(self.tree.target(node), name, dir_fd=fd)
             if not set_time(name, int(self.tree.mtime[node]), fd):
-                self.plain.append(node)
+                self.plain.append(1)
+
+    def _mode_mask(self, is_folder: bool) -> int:
+        return 0o7777 if self.special_bits else 0o1777 if is_folder else 0o777
 
     def _mode(self, node: int) -> int:
-        mode = int(self.tree.mode[node])
-        if self.special_bits:
-            return mode & 0o7777
-        return mode & (0o1777 if stat.S_ISDIR(mode) else 0o777)
+        return int(self.tree.mode[node]) & self._mode_mask(self.tree.is_dir(node))
 
     def _restore(self, fd: int, node: int) -> None:
         """Set mode and time, if the file system supports them."""
         if not set_mode(fd, self._mode(node)) or not set_time(fd, int(self.tree.mtime[node])):
-            self.plain.append(node)
+            self.plain.append(1)
 
-    def _warn_of_bits(self, files: list[int], folders: list[int]) -> None:
+    def _warn_of_bits(self) -> None:
         if self.special_bits:
             return
-        counts = [sum(bool(int(self.tree.mode[node]) & SPECIAL) for node in nodes) for nodes in (files, folders)]
+        special, kinds = self.tree.mode & SPECIAL != 0, self.tree.kinds
+        special[list(self.left_out)] = False
+        counts = [int(np.count_nonzero(special & (kinds == kind))) for kind in (stat.S_IFREG, stat.S_IFDIR)]
         which = [plural(count, what) for count, what in zip(counts, ("file", "folder"), strict=True) if count]
         if which:
             self.warn(

@@ -42,7 +42,7 @@ def verify(source: TreeView, progress: Progress | None = None) -> list[BadRecord
     """
     failures: list[tuple[int, Exception]] = []
     done = 0
-    total = sum(file.index.file_size for file in source.store.files)
+    total = source.store.size
     for numbers, size in _batches(source):
         failures += source.store.verify(numbers)
         done += size

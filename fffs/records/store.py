@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from fffs.base.numbers import Indices, Int64Array, as_number, distinct, resolve
 from fffs.base.shared_files import Shared
-from fffs.errors import RecordIndexError, UsageError
+from fffs.errors import ReadError, RecordIndexError, UsageError
 from fffs.files.file import UInt8Array
 from fffs.files.pwrite import Writable
 from fffs.native import engine, ffi, lib
@@ -138,6 +138,16 @@ class RecordStore(Shared):
             self.policy = replace(self.policy, around=size)
 
     # ------------------------------------------------------------ where records are
+
+    @property
+    def size(self) -> int:
+        """The size of all files in bytes, when they were opened."""
+        return sum(file.index.file_size for file in self.files)
+
+    @property
+    def index(self) -> JoinedIndex:
+        """The positions and checksums of all records."""
+        return self._index
 
     def locate(self, record: int) -> tuple[SourceFile, int]:
         """Return a record's file and its number there. Raises RecordIndexError."""
@@ -353,6 +363,20 @@ class RecordStore(Shared):
                 self._refuse_changed(np.array([record]))
         if source.index.checksums is not None and whole != source.index.checksums[row]:
             raise self._index.failure(record, -errno.EBADMSG, int(source.index.checksums[row]), whole)
+
+    def read_span(self, file: int, start: int, end: int) -> UInt8Array | None:
+        """Return bytes of a file with several small records, which the caller verifies.
+
+        None if there are fewer, they cannot be read, or the file has no checksums and changed: reading one of the
+        records raises the error.
+        """
+        source, data = self.files[file], room(end - start)
+        with self.use():
+            try:
+                complete = source.file.read_at(start, data) == len(data)
+            except ReadError:
+                return None
+            return data if complete and not (file in self._unchecked and source.changed()) else None
 
     # ------------------------------------------------------------ ranges
 

@@ -61,7 +61,7 @@ class Presenter:
         """Return what statfs(2) shows: a full file system, as large as the source files."""
         data = pyfuse3.StatvfsData()
         data.f_bsize = data.f_frsize = BLOCK_SIZE
-        data.f_blocks = -(-sum(file.index.file_size for file in self._store.files) // BLOCK_SIZE)
+        data.f_blocks = -(-self._store.size // BLOCK_SIZE)
         data.f_bfree = data.f_bavail = data.f_ffree = data.f_favail = 0
         data.f_files = self._inodes
         data.f_namemax = NAME_MAX

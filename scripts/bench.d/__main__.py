@@ -20,6 +20,7 @@ import packing
 import peers
 import reading
 import train
+import unpacking
 from figures import Report, write_json
 
 MEASURES = {
@@ -29,6 +30,7 @@ MEASURES = {
     "formats": formats.run,
     "open": opening.run,
     "pack": packing.run,
+    "unpack": unpacking.run,
     "convert": converting.run,
     "mount": mounts.run,
     "metadata": metadata.run,
@@ -43,6 +45,7 @@ DESCRIPTION = """measures:
   formats  Bags and TFRecord files, against FFRecord and the libraries of these formats; scans for records
   open     opening and mounting a packed folder of 1,000,000 files
   pack     packing 10,000 files, against tar followed by sync
+  unpack   unpacking 1,000,000 tiny files, against tar followed by sync
   convert  converting record files, against cp followed by sync
   mount    a mounted folder, against squashfs, EROFS and others; needs root; makes 16 GB of images once
   metadata names and attributes of 1,000,000 tiny files in a mount, against EROFS and squashfs; needs root

@@ -87,6 +87,20 @@ def photo_folder(scratch: Path, count: int) -> Path:
     return kept(scratch / f"folder-{count}", make)
 
 
+def tiny_folder(scratch: Path, folders: int, files: int) -> Path:
+    """Return a folder of so many folders, each with so many files of 16 bytes."""
+
+    def make(folder: Path) -> None:
+        for k in range(folders):
+            progress(f"making {folder.name}: {k:,} of {folders:,} folders")
+            below = folder / f"{k:04}"
+            below.mkdir(parents=True)
+            for i in range(files):
+                (below / f"{i:07}.txt").write_bytes(b"0123456789abcdef")
+
+    return kept(scratch / f"tiny-{folders}x{files}", make)
+
+
 def _names(count: int) -> list[tuple[str, list[str]]]:
     folders = range(count // FOLDER_FILES)
     return [(f"{k:04}", [f"{i:08}.txt" for i in range(k * FOLDER_FILES, (k + 1) * FOLDER_FILES)]) for k in folders]

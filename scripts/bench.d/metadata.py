@@ -28,18 +28,6 @@ EROFS, SQUASHFS = "erofs", "squashfs"
 GOALS = {LIST: 3.0, WALK: 1.2, LONG: 1.2}
 
 
-def _folder(scratch: Path, folders: int, files: int) -> Path:
-    def make(folder: Path) -> None:
-        for k in range(folders):
-            progress(f"making {folder.name}: {k:,} of {folders:,} folders")
-            below = folder / f"{k:04}"
-            below.mkdir(parents=True)
-            for i in range(files):
-                (below / f"{i:07}.txt").write_bytes(b"0123456789abcdef")
-
-    return data.kept(scratch / f"tiny-{folders}x{files}", make)
-
-
 def _systems(folder: Path) -> list[FileSystem]:
     packed = Image(folder, "ffr", (*FFFS, "pack", "--quiet", str(folder)), ()).made()
     found = [
@@ -68,7 +56,7 @@ def _time(system: FileSystem, command: Callable[[str], tuple[str, ...]], lines: 
 
 
 def _measure(report: Report, scratch: Path, folders: int, files: int, rounds: int) -> None:
-    systems = _systems(_folder(scratch, folders, files))
+    systems = _systems(data.tiny_folder(scratch, folders, files))
     shape = f"{folders:,} x {files:,} files"
     for what, command in COMMANDS.items():
         taken: dict[str, list[float]] = {system.name: [] for system in systems}

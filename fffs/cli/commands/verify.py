@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     with source:
         with ProgressBar(printable(f"verifying {args.source[0]}")) as bar:
             bad = verify(source, bar)
-        records, size = source.store.n, sum(file.index.file_size for file in source.store.files)
+        records, size = source.store.n, source.store.size
         without = unverifiable(source)
         stale = suspects(source.store.files, (entry.source for entry in bad))
     if refusal and not bad:
