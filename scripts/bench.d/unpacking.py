@@ -43,6 +43,7 @@ def run(report: Report, scratch: Path, quick: bool) -> None:
             subprocess.run(["sync", "-f", room], check=True)
             for source in (pack, archive):
                 page_cache.warm(source)
+            page_cache.have_memory(8192 * 1000 * folders)  # a page and an inode of each file
 
         taken = in_turns(partial(_unpack, pack, target), partial(_untar, archive, target), prepare, "unpacking", rounds)
         prepare()
