@@ -123,7 +123,7 @@ fffs.records.source_file: SourceFile
 fffs.records.store: RecordStore
 fffs.torch.ahead: has_fixed_order
 fffs.torch.state: PARTS=STATE_PARTS VERSION=STATE_VERSION
-fffs.tree.builder: TreeBuilder
+fffs.tree.builder: TreeBuilder build_tree
 fffs.tree.tree: COLUMNS ROOT Tree
 """
 

@@ -675,6 +675,17 @@ def test_names_that_an_earlier_pack_hides_are_warned_about(pack: Path, tmp_path:
     assert f"fffs: warning: a.jpg: also in {tmp_path}/parts/1.ffr, which is hidden\n" in result.err
 
 
+def test_of_many_hidden_names_the_first_are_named_and_the_others_counted(tmp_path: Path) -> None:
+    for k in range(15):
+        (tmp_path / "folder" / "inner").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "folder" / "inner" / f"{k:02}").write_bytes(b"x")
+    fffs.pack_folder(tmp_path / "folder", tmp_path / "a.ffr")
+    fffs.pack_folder(tmp_path / "folder", tmp_path / "b.ffr")
+    lines = run("ls", tmp_path).err.splitlines()
+    assert lines[:-1] == [f"fffs: warning: inner/{k:02}: also in {tmp_path}/b.ffr, which is hidden" for k in range(9)]
+    assert lines[-1] == "fffs: warning: ... and 6 more names that earlier sources hide"
+
+
 # ---------------------------------------------------------------- cat
 
 

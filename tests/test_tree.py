@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import stat
-import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inside import COLUMNS, ROOT, Tree, TreeBuilder, TreeView, plain, union
+from inside import COLUMNS, ROOT, Tree, TreeBuilder, TreeView, plain
 
 from fffs.errors import EntryNotFoundError, MetadataError, UsageError
 
@@ -344,64 +342,3 @@ def test_a_suffix_is_part_of_every_name() -> None:
 def test_what_cannot_end_a_name_is_no_suffix(suffix: str) -> None:
     with pytest.raises(UsageError, match="suffix"):
         plain.build(3, suffix, 0, "test")
-
-
-def test_a_union_merges_folders_and_shows_the_first_of_each_name() -> None:
-    first = build({b"a": 0, b"both": {b"x": 1, b"same": 2}, b"kind": {b"x": 1}, b"link": b"a"}, 3)
-    second = build({b"b": 0, b"both": {b"y": 1, b"same": 2}, b"kind": 3, b"link": b"b"}, 4)
-    tree, hidden = union.merge([first, second], [4, 5])
-    assert {path: tree.record(node) for path, node in tree.walk() if tree.is_file(node)} == {
-        b"a": 0,
-        b"b": 4,
-        b"both/same": 2,
-        b"both/x": 1,
-        b"both/y": 5,
-        b"kind/x": 1,
-    }
-    assert tree.target(tree.find(b"link")) == b"a"
-    assert sorted(hidden) == [(b"both/same", 1), (b"kind", 1), (b"link", 1)]
-
-
-def test_a_union_keeps_hard_links() -> None:
-    builder = TreeBuilder()
-    node = builder.add_file(ROOT, b"one", 0)
-    folder = builder.add_directory(ROOT, b"folder")
-    builder.add_link(folder, b"two", node)
-    tree, _ = union.merge([build({b"other": 0}, 1), builder.build(1, "test")], [2, 2])
-    assert tree.find(b"one") == tree.find(b"folder/two")
-    assert tree.nlink[tree.find(b"one")] == 2
-    assert stat.S_ISREG(int(tree.mode[tree.find(b"other")]))
-
-
-@given(roots=st.lists(st.dictionaries(NAMES, NESTED, max_size=4), min_size=1, max_size=3))
-@settings(max_examples=50)
-def test_a_union_shows_what_looking_into_one_after_the_other_shows(roots: list[Nested]) -> None:
-    tree, hidden = union.merge([build(root) for root in roots], [100] * len(roots))
-
-    def merged(k: int, root: Nested) -> Nested:
-        return {name: merged(k, value) if isinstance(value, dict) else 100 * k + value for name, value in root.items()}
-
-    def merge(into: Nested, other: Nested) -> None:
-        for name, value in other.items():
-            if name not in into:
-                into[name] = value
-            elif isinstance(value, dict) and isinstance(into[name], dict):
-                merge(into[name], value)
-
-    expected: Nested = {}
-    for k, root in enumerate(roots):
-        merge(expected, merged(k, root))
-    found = {path: None if tree.is_dir(node) else tree.record(node) for path, node in tree.walk()}
-    assert found == {path: None if isinstance(value, dict) else value for path, value in preorder(expected)}
-    for path, k in hidden:
-        assert path in dict(preorder(roots[k]))
-
-
-def test_a_union_takes_little_memory_per_file() -> None:
-    trees = [build({b"d": {b"f%08d" % k: 0 for k in range(first, 100_000, 2)}}) for first in (0, 1)]
-    tracemalloc.start()
-    try:
-        union.merge(trees, [100, 100])
-        assert tracemalloc.get_traced_memory()[1] < 320 * 100_000
-    finally:
-        tracemalloc.stop()

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 Paths = PathLike | Sequence[PathLike]
 
+HIDDEN_NAMED = 9
+"""How many names that are hidden in a union are named in warnings. With their count, a mount logs ten lines."""
+
 
 def load_source(paths: Paths, suffix: str = "", check_data: bool = True, format: str | None = None) -> TreeView:
     """Open a record file of any format, a folder of them, a list of both, or a granular data set, as one tree.
@@ -183,9 +186,11 @@ def _load_packed(files: list[SourceFile]) -> _Loaded:
     files = [entry.file for entry in loaded]
     if len(loaded) == 1:
         return _Loaded(files, loaded[0].tree, "packed")
-    tree, hidden = union.merge([entry.tree for entry in loaded], [len(file.index) for file in files])
-    lines = tuple(f"{os.fsdecode(path)}: also in {files[k].index.path}, which is hidden" for path, k in hidden)
-    return _Loaded(files, tree, "union", lines)
+    found = union.merge([entry.tree for entry in loaded], [len(file.index) for file in files], HIDDEN_NAMED)
+    lines = [f"{os.fsdecode(path)}: also in {files[k].index.path}, which is hidden" for path, k in found.named]
+    if found.hidden > len(lines):
+        lines.append(f"... and {found.hidden - len(lines)} more names that earlier sources hide")
+    return _Loaded(files, found.tree, "union", tuple(lines))
 
 
 def _decode(files: list[SourceFile]) -> View:

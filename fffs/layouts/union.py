@@ -2,119 +2,97 @@
 
 from __future__ import annotations
 
-import bisect
-import stat
-from array import array
+import errno
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fffs.tree.builder import Array, build_tree
-from fffs.tree.tree import ROOT, Tree
+from fffs.errors import UnsupportedError
+from fffs.native import ffi, lib
+from fffs.tree.tree import COLUMNS, Tree
+
+SOURCE = "the union of the sources"
+PER_NODE = ("mtime", "nlink", "ref", "count", "parent", "mode")
 
 
-def merge(trees: list[Tree], counts: list[int]) -> tuple[Tree, list[tuple[bytes, int]]]:
-    """Merge trees; trees[k] is that of a file with counts[k] records.
+class Union(NamedTuple):
+    """A union of trees. A tree hides a name of a later one unless both are folders.
 
-    Returns:
-        The union, whose record numbers count through all files, and (path, number of the tree) of every name that an
-        earlier tree hides.
-
-    """
-    union = _Union(trees)
-    # Folders to fill: their path, and the node of each folder that is merged into it, the first of which is shown.
-    todo = [(b"", union.roots)]
-    while todo:
-        todo += union.merge_folders(*todo.pop())
-    return union.build(counts), union.hidden
-
-
-class _Union:
-    """The entries of a union. Its nodes are numbered through all trees. Not thread-safe.
-
-    Memory and time per file are what counts here: a union may have millions.
+    ``named`` has the path and the number of the tree of the first hidden names; ``hidden`` counts them all, except for
+    what is below a hidden folder.
     """
 
-    def __init__(self, trees: Sequence[Tree]) -> None:
-        self._trees = trees
-        self._firsts = [0, *accumulate(len(tree.mode) for tree in trees)]
-        self.roots = [first + ROOT for first in self._firsts[:-1]]
-        self._kinds = np.concatenate([tree.kinds for tree in trees])
-        self._parents, self._sizes = array("q"), array("q")  # of each folder: its node, and how many entries it has
-        self._nodes, self._lengths = array("q"), array("q")  # of each entry: its node, and the length of its name
-        self._names = bytearray()
-        self.hidden: list[tuple[bytes, int]] = []
-        """The path and the number of the tree of every name that an earlier tree hides."""
-
-    def merge_folders(self, prefix: bytes, folders: list[int]) -> list[tuple[bytes, list[int]]]:
-        """Merge the entries of folders. Returns the folders among these, as (prefix, folders)."""
-        shown: dict[bytes, int] = {}
-        others: dict[bytes, list[int]] = {}
-        for folder in folders:
-            tree = self._tree_of(folder)
-            first = self._firsts[tree]
-            for name, node in self._trees[tree].entries(folder - first):
-                if name in shown:
-                    others.setdefault(name, []).append(first + node)
-                else:
-                    shown[name] = first + node
-        self._parents.append(folders[0])
-        self._sizes.append(len(shown))
-        self._nodes.extend(shown.values())
-        self._lengths.extend(map(len, shown))
-        self._names += b"".join(shown)
-        names = list(shown)
-        if others:
-            self._hide(prefix, {name: [shown[name], *others[name]] for name in names if name in others})
-        inner = np.flatnonzero(self._are_folders(np.fromiter(shown.values(), np.int64, len(shown)))).tolist()
-        return [
-            (prefix + name + b"/", [node for node in (shown[name], *others.get(name, ())) if self._is_folder(node)])
-            for name in (names[k] for k in inner)
-        ]
-
-    def _hide(self, prefix: bytes, found: dict[bytes, list[int]]) -> None:
-        """Note what is hidden. found: the nodes of each name that there is more than once."""
-        for name, (shown, *others) in found.items():
-            merged = self._is_folder(shown)
-            self.hidden += [
-                (prefix + name, self._tree_of(node)) for node in others if not (merged and self._is_folder(node))
-            ]
-
-    def _tree_of(self, node: int) -> int:
-        return bisect.bisect_right(self._firsts, node) - 1
-
-    def _is_folder(self, node: int) -> bool:
-        return stat.S_ISDIR(int(self._kinds[node]))
-
-    def _are_folders(self, nodes: Array) -> Array:
-        folders: Array = self._kinds[nodes] == stat.S_IFDIR
-        return folders
-
-    def build(self, counts: list[int]) -> Tree:
-        """Return the union. counts: the number of records of each tree's file."""
-        nodes = np.frombuffer(self._nodes, np.int64) if self._nodes else np.empty(0, np.int64)
-        is_used = np.zeros(len(self._kinds), bool)
-        is_used[ROOT] = is_used[nodes] = True
-        numbers = np.cumsum(is_used) - 1
-        records, targets = accumulate(counts, initial=0), accumulate((len(t.targets) for t in self._trees), initial=0)
-        refs = [_refs(*each) for each in zip(self._trees, records, targets, strict=False)]
-        return build_tree(
-            parents=numbers[np.repeat(self._parents, self._sizes)],
-            nodes=numbers[nodes],
-            name_offsets=np.concatenate([[0], np.cumsum(self._lengths, dtype=np.int64)]),
-            names=np.frombuffer(self._names, np.uint8),
-            mode=np.concatenate([tree.mode for tree in self._trees])[is_used],
-            mtime=np.concatenate([tree.mtime for tree in self._trees])[is_used],
-            ref=np.concatenate(refs)[is_used],
-            count=np.where(self._kinds == stat.S_IFLNK, np.concatenate([t.count for t in self._trees]), 0)[is_used],
-            targets=np.concatenate([tree.targets for tree in self._trees]),
-            records=sum(counts),
-            source="the union of the sources",
-        )
+    tree: Tree
+    named: list[tuple[bytes, int]]
+    hidden: int
 
 
-def _refs(tree: Tree, first_record: int, first_target: int) -> Array:
-    """Return the record of each file in the union, and the offset of the target of each symbolic link."""
-    kinds, refs = tree.kinds, tree.ref.astype(np.int64)
-    return np.select([kinds == stat.S_IFREG, kinds == stat.S_IFLNK], [refs + first_record, refs + first_target], 0)
+def merge(trees: Sequence[Tree], counts: Sequence[int], limit: int) -> Union:
+    """Merge trees; trees[k] is that of a file with counts[k] records. The union's records count through all files.
+
+    limit: the most hidden names that are named.
+
+    Raises:
+        UnsupportedError: the union is too large for a tree.
+        MemoryError: not enough memory.
+
+    """
+    if sum(len(tree.targets) for tree in trees) >= 2**32 - 1:
+        raise _too_large()
+    arrays = _room(trees)
+    out = ffi.new("fffs_merged *")
+    for name, array in arrays.items():
+        setattr(out, name, ffi.cast(ffi.typeof(getattr(out, name)), array.ctypes.data))
+    found = ffi.new("fffs_hidden_name[]", limit)
+    out.hidden_names, out.hidden_room = found, limit
+    status = lib.fffs_tree_merge(_sources(trees, counts), len(trees), out)
+    if status == -errno.EOVERFLOW:
+        raise _too_large()
+    if status != 0:
+        raise MemoryError("not enough memory to merge the trees of the sources")
+    targets = np.concatenate([tree.targets for tree in trees])
+    union = Tree(**_used(arrays, out), targets=targets).validate(sum(counts), SOURCE)
+    named = found[0 : min(out.hidden, limit)]
+    paths = [(union.prefix(name.folder) + trees[name.source].name(name.entry), name.source) for name in named]
+    return Union(union, paths, out.hidden)
+
+
+def _too_large() -> UnsupportedError:
+    return UnsupportedError(f"{SOURCE} has more names or records than a tree can hold; open fewer at a time")
+
+
+def _sources(trees: Sequence[Tree], counts: Sequence[int]) -> Any:
+    sources = ffi.new("fffs_merge_source[]", len(trees))
+    firsts = zip(
+        accumulate(counts, initial=0),
+        accumulate((len(tree.targets) for tree in trees), initial=0),
+        accumulate((len(tree.mode) for tree in trees), initial=0),
+        strict=True,
+    )
+    for source, tree, first in zip(sources, trees, firsts, strict=False):
+        source.tree = tree.native
+        source.first_record, source.first_target, source.first_node = first
+    return sources
+
+
+def _room(trees: Sequence[Tree]) -> dict[str, Any]:
+    """Return arrays with room for all trees. Pages of them that are not written take no memory."""
+    sizes = {
+        **dict.fromkeys(PER_NODE, sum(len(tree.mode) for tree in trees)),
+        "name_offsets": sum(len(tree.entry_nodes) for tree in trees) + 1,
+        "entry_nodes": sum(len(tree.entry_nodes) for tree in trees),
+        "names": sum(len(tree.names) for tree in trees),
+    }
+    return {name: np.empty(size, COLUMNS[name]) for name, size in sizes.items()}
+
+
+def _used(arrays: dict[str, Any], out: Any) -> dict[str, Any]:
+    sizes = {
+        **dict.fromkeys(PER_NODE, out.nodes),
+        "name_offsets": out.entries + 1,
+        "entry_nodes": out.entries,
+        "names": out.names_size,
+    }
+    return {name: array[: sizes[name]] for name, array in arrays.items()}

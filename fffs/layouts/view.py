@@ -205,19 +205,8 @@ class TreeView(View):
         above = directories[np.searchsorted(tree.ref[directories], list(first.values()), side="right") - 1]
         found = {ROOT: b""}
         for (node, entry), directory in zip(first.items(), above.tolist(), strict=True):
-            found[node] = self._prefix(directory) + tree.name(entry)
+            found[node] = tree.prefix(directory) + tree.name(entry)
         return [found[node] for node in nodes]
-
-    def _prefix(self, directory: int) -> bytes:
-        """Return the path of a directory with a slash at its end; empty for the root."""
-        parts: list[bytes] = []
-        while directory != ROOT:
-            above = self._parent[directory]
-            begin, end = self._ref[above], self._ref[above] + self._count[above]
-            entry = begin + int(np.argmax(self.tree.entry_nodes[begin:end] == directory))
-            parts.append(self.tree.name(entry) + b"/")
-            directory = above
-        return b"".join(reversed(parts))
 
     def inodes_of(self, records: npt.NDArray[np.int64]) -> list[int]:
         """Return for each record the inode of a file with its bytes. Searches all nodes once."""

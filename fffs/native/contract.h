@@ -206,6 +206,44 @@ int fffs_tree_order(uint64_t entries, uint64_t nodes, const uint32_t *entry_pare
                     const uint32_t *in_name_offsets, const uint8_t *in_names, const uint8_t *is_directory,
                     uint32_t *rank, uint32_t *entry_nodes, uint32_t *name_offsets, uint8_t *names);
 
+/* A tree of a union, and how many records, bytes of targets and nodes those before it have. */
+typedef struct {
+    const fffs_tree *tree;
+    uint64_t first_record;
+    uint64_t first_target;
+    uint64_t first_node;
+} fffs_merge_source;
+
+/* A name that one of an earlier tree hides: the folder of the union, the number of the tree, and the entry there. */
+typedef struct {
+    uint32_t folder;
+    uint32_t source;
+    uint32_t entry;
+} fffs_hidden_name;
+
+/* A union: the arrays of a tree, which have room for all trees together, and what is used of them. The targets are
+ * those of all trees, joined. */
+typedef struct {
+    int64_t *mtime;
+    uint32_t *nlink;
+    uint32_t *ref;
+    uint32_t *count;
+    uint32_t *parent;
+    uint16_t *mode;
+    uint32_t *name_offsets;
+    uint32_t *entry_nodes;
+    uint8_t *names;
+    fffs_hidden_name *hidden_names; /* [hidden_room] the first, breadth first */
+    uint64_t hidden_room;
+    uint64_t nodes, entries, names_size; /* out */
+    uint64_t hidden; /* out: how many names are hidden, which may be more than there is room for */
+} fffs_merged;
+
+/* Merges valid trees: folders of one path become one, and the first tree that has a path determines what it is. What is
+ * below a hidden folder is not counted as hidden. Returns 0; -ENOMEM; -EINVAL if there is no tree; or -EOVERFLOW if
+ * there are 2**32 - 1 nodes, entries or bytes of names, or a record or an offset of a target does not fit 32 bits. */
+int fffs_tree_merge(const fffs_merge_source *sources, size_t count, fffs_merged *out);
+
 /* Lists the nodes that are no directories, depth first, the names of each directory in their order, and each node once.
  * leaves has room for all nodes. The tree must be valid. Returns 0 with *count, or -ENOMEM. */
 int fffs_tree_leaves(const fffs_tree *tree, uint32_t *leaves, uint64_t *count);

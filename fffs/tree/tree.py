@@ -185,6 +185,17 @@ class Tree:
         status = lib.fffs_tree_follow(self.native, ffi.from_buffer(path), len(path), found)
         return int(found[0]) if status == 0 else None
 
+    def prefix(self, directory: int) -> bytes:
+        """Return the path of a directory with a slash at its end; empty for the root."""
+        parts: list[bytes] = []
+        while directory != ROOT:
+            above = int(self.parent[directory])
+            begin = int(self.ref[above])
+            inner = self.entry_nodes[begin : begin + int(self.count[above])]
+            parts.append(self.name(begin + int(np.argmax(inner == directory))) + b"/")
+            directory = above
+        return b"".join(reversed(parts))
+
     def walk(self, node: int = ROOT) -> Iterator[tuple[bytes, int]]:
         """Yield (path relative to node, node) for everything below a directory, in pre-order, names sorted by bytes."""
         stack = [(b"", self.entries(node))]
