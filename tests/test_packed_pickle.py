@@ -150,7 +150,7 @@ def test_what_fffs_writes_is_read_alike_by_both(tree: OrderedDict[str, Any]) -> 
         packed_pickle.decode(
             np.frombuffer(MAGIC + pickle.dumps(unpickle(pickle.dumps(tree))), np.uint8), RECORDS, "x", 0
         )
-    )
+    ).tobytes()
     assert written.startswith(MAGIC)
     assert expected(unpickle(written[len(MAGIC) :])) == stored
     assert decode(written[len(MAGIC) :]) == stored

@@ -271,7 +271,7 @@ typedef struct {
  * if there are too many devices; -EFBIG if the image would be too large; -ENOMEM; or -errno of writing. */
 int fffs_erofs_write(const fffs_erofs *in);
 
-/* ---------------------------------------------------------------- ffrecord's packed folders (packed_pickle.c) */
+/* ---------------------------------------------------------------- ffrecord's packed folders (packed_pickle*.c) */
 
 /* The content of a packed folder's pickle. Decode first with NULL pointers, to get the sizes, and then with arrays of
  * these sizes. The caller owns the arrays. */
@@ -292,6 +292,11 @@ typedef struct {
  * or -EINVAL, and then *why (a constant string) and *where (offset in data) say what was refused. */
 int fffs_packed_pickle_decode(const uint8_t *data, size_t size, fffs_packed_pickle *out, const char **why,
                               uint64_t *where);
+
+/* Encodes a valid tree as such a pickle. A symbolic link to a file in the tree becomes a name of that file's record;
+ * other symbolic links are left out. Call it first with NULL, to get the size, and then with an array of this size.
+ * Returns the size in bytes. */
+uint64_t fffs_packed_pickle_encode(const fffs_tree *tree, uint8_t *out);
 
 /* ---------------------------------------------------------------- files that change (watch.c) */
 

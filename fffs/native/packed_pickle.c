@@ -15,6 +15,7 @@
  *   - a dictionary cannot be fetched from the memo, so none has two places, and none contains itself;
  *   - there is no recursion: depth costs stack items, not C stack (and the tree's own limit refuses deep trees). */
 #include "fffs.h"
+#include "utf8.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -99,28 +100,6 @@ static int take_number(struct machine *m, size_t width, uint64_t *number)
 
 /* ---------------------------------------------------------------- names */
 
-/* Returns the length of the UTF-8 sequence at text, or 0. Accepts surrogates, because a str may have lone ones. */
-static size_t sequence_length(const uint8_t *text, size_t left)
-{
-    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t length = text[0] < 0x80   ? 1
-                    : text[0] < 0xc0 ? 0
-                    : text[0] < 0xe0 ? 2
-                    : text[0] < 0xf0 ? 3
-                    : text[0] < 0xf8 ? 4
-                                     : 0;
-
-    if (length == 0 || length > left)
-        return 0;
-    uint32_t code = length == 1 ? text[0] : text[0] & (0x7fu >> length);
-    for (size_t i = 1; i < length; i++) {
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-        code = code << 6 | (text[i] & 0x3f);
-    }
-    return code >= least[length] && code <= 0x10ffff ? length : 0;
-}
-
 /* Converts a pickled str to the bytes of a file name, as os.fsencode does: U+DC80 to U+DCFF each stand for one byte
  * that is not valid UTF-8. name has room for length bytes. Returns the length, or -1. */
 static int encode_name(struct machine *m, const uint8_t *text, size_t length, uint8_t *name)
@@ -128,11 +107,11 @@ static int encode_name(struct machine *m, const uint8_t *text, size_t length, ui
     size_t put = 0;
 
     for (size_t i = 0; i < length;) {
-        size_t n = sequence_length(text + i, length - i);
+        size_t n = fffs_utf8_length(text + i, length - i);
 
         if (n == 0)
             return refuse(m, "a name is not UTF-8");
-        if (n == 3 && text[i] == 0xed && text[i + 1] >= 0xa0) {
+        if (fffs_utf8_is_surrogate(text + i, n)) {
             uint32_t code = 0xd000u | (text[i + 1] & 0x3fu) << 6 | (text[i + 2] & 0x3fu);
 
             if (code < 0xdc80 || code > 0xdcff)

@@ -187,7 +187,7 @@ class PackFile:
         checksums[1::2] = self._checksums
         return checksums, offsets
 
-    def _write(self, data: bytes | memoryview, offset: int) -> None:
+    def _write(self, data: bytes | memoryview | UInt8Array, offset: int) -> None:
         view = memoryview(data)
         for begin in range(0, len(view), PORTION):
             done = write_at(self.file, [view[begin : begin + PORTION]], offset + begin)

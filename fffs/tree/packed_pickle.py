@@ -1,15 +1,12 @@
 """Decodes and encodes the tree of a packed folder as ffrecord stores it, a pickle of nested OrderedDicts.
 
-The module ``pickle`` is not used. Decoding creates no objects (see ``fffs/native/packed_pickle.c``). Encoding writes
-the opcodes directly, because the same folder must give the same bytes: those of ``pickle.dumps`` depend on the version
-of Python and on which equal strings are the same object.
+The module ``pickle`` is not used. Neither way creates objects (see ``fffs/native/packed_pickle.c``, and for the opcodes
+that are written ``packed_pickle_encode.c``).
 """
 
 from __future__ import annotations
 
 import errno
-import struct
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,15 +15,10 @@ import numpy.typing as npt
 from fffs.errors import MetadataError
 from fffs.native import ffi, lib
 from fffs.tree.builder import DIRECTORY, FILE, build_tree
-from fffs.tree.tree import ROOT, Tree
+from fffs.tree.tree import Tree
 
 MAGIC = b"piouhjgbr"
 PROTO = b"\x80"  # the first byte of every pickle since protocol 2
-PROTOCOL = PROTO + b"\x02"
-CONSTRUCTOR = b"ccollections\nOrderedDict\nq\x00"  # stores the class in the memo as 0 ...
-AGAIN = b"h\x00"  # ... and loads it from there
-NEW = b")R"
-MARK, SETITEMS, STOP = b"(", b"u", b"."
 
 
 # ---------------------------------------------------------------- reading
@@ -101,54 +93,13 @@ def _run(pickle: npt.NDArray[np.uint8], out: object, source: str) -> None:
 # ---------------------------------------------------------------- writing
 
 
-def encode(tree: Tree) -> bytes:
+def encode(tree: Tree) -> npt.NDArray[np.uint8]:
     """Return the tree as ffrecord expects it, including the magic bytes.
 
     ffrecord supports only files and folders. A symbolic link to a file in the tree becomes a name of that file's
     record; other symbolic links are left out.
     """
-    out = bytearray(MAGIC + PROTOCOL + CONSTRUCTOR + NEW)
-    open_folders = [_items(tree, ROOT, b"")]
-    out += MARK
-    while open_folders:
-        for name, value, below in open_folders[-1]:
-            out += _text(name)
-            if below is None:
-                out += _integer(value)
-                continue
-            out += AGAIN + NEW + MARK
-            open_folders.append(below)
-            break
-        else:
-            out += SETITEMS
-            open_folders.pop()
-    return bytes(out + STOP)
-
-
-def _items(tree: Tree, node: int, prefix: bytes) -> Iterator[tuple[bytes, int, Any]]:
-    """Yield (name, record, None) for each file and (name, 0, its items) for each folder, in order."""
-    for name, child in tree.entries(node):
-        if tree.is_dir(child):
-            yield name, 0, _items(tree, child, prefix + name + b"/")
-            continue
-        target: int | None = child
-        if tree.is_symlink(child):
-            target = tree.follow(prefix + name)
-        if target is not None and tree.is_file(target):
-            yield name, tree.record(target), None
-
-
-def _text(name: bytes) -> bytes:
-    """Return the opcode for a name: the str of os.fsdecode in UTF-8, with its lone surrogates."""
-    text = name.decode("utf-8", "surrogateescape").encode("utf-8", "surrogatepass")
-    return b"X" + struct.pack("<I", len(text)) + text
-
-
-def _integer(value: int) -> bytes:
-    if value < 256:
-        return b"K" + bytes([value])
-    if value < 65536:
-        return b"M" + struct.pack("<H", value)
-    if value < 2**31:
-        return b"J" + struct.pack("<i", value)
-    return b"\x8a\x05" + value.to_bytes(5, "little")
+    out = np.empty(len(MAGIC) + int(lib.fffs_packed_pickle_encode(tree.native, ffi.NULL)), np.uint8)
+    out[: len(MAGIC)] = np.frombuffer(MAGIC, np.uint8)
+    lib.fffs_packed_pickle_encode(tree.native, ffi.cast("uint8_t *", out.ctypes.data) + len(MAGIC))
+    return out

@@ -114,7 +114,7 @@ def _our_tree(count: int) -> bytes:
             builder.add_file(node, name.encode(), int(name[:8]))
     tree = builder.build(count, "generated")
     blocks = BlockChecksums(np.empty(0, np.uint32), np.zeros(1, np.uint64), np.empty(0, np.uint32))
-    return packed_pickle.encode(tree) + b"".join(trailer.encode(tree, blocks))
+    return packed_pickle.encode(tree).tobytes() + b"".join(trailer.encode(tree, blocks))
 
 
 def _ffrecords_tree(count: int) -> bytes:
