@@ -8,12 +8,14 @@ import struct
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, Protocol
+
+import numpy as np
 
 from fffs.base.jobs import Jobs, Progress
 from fffs.base.withblock import Closing, closed_on_error
 from fffs.converting import tar
-from fffs.converting.names import ArchivedFile, Names
+from fffs.converting.names import Contents, Int64Array, Names
 from fffs.converting.zip_directory import EXTRA, read_directory
 from fffs.errors import MetadataError, SourceChangedError, UnsupportedError
 from fffs.files.file import File
@@ -23,11 +25,20 @@ from fffs.formats.streams import Stream, compression
 from fffs.native.checksums import crc32
 from fffs.native.engine import BLOCK
 from fffs.packing.arrange import KINDS
+from fffs.packing.pack import RUNS, divide
+from fffs.tree.tree import UInt8Array, UInt32Array
 
-Work = Callable[[ArchivedFile, Iterator[bytes]], None]
-"""Called with a file and its bytes, in pieces of BLOCK bytes (the last one may be shorter)."""
 
-TAR_KINDS: Final = {b"3": "a device", b"4": "a device", b"6": "a FIFO"}
+class Work(Protocol):
+    """What is done with the files of an archive, from any thread."""
+
+    def files(self, records: UInt32Array, starts: Int64Array, data: UInt8Array) -> None:
+        """Called with whole files, none larger than BLOCK: the one that is records[i] begins at starts[i] in data."""
+
+    def file(self, record: int, pieces: Iterator[bytes]) -> None:
+        """Called with a file, in pieces of BLOCK bytes (the last one may be shorter)."""
+
+
 ZIP_METHODS: Final = {zipfile.ZIP_STORED: None, zipfile.ZIP_DEFLATED: "deflate", zipfile.ZIP_BZIP2: "bz2"}
 ZIP_RATIO: Final = 1 << 21  # no method decompresses one byte to more bytes than this
 ENCRYPTED: Final = 0x41  # bits of a zip member's flags: encrypted, strongly encrypted
@@ -52,12 +63,8 @@ class Archive(Closing):
         """Collect all names, and where their bytes are. This is the first of two passes."""
         raise NotImplementedError
 
-    def each(self, work: Work, files: list[ArchivedFile], jobs: Jobs, threads: int) -> None:
-        """Call ``work`` with each file and its bytes, in the archive's order or in several threads."""
-        jobs.run(lambda file: work(file, self.pieces(file)), files, threads)
-
-    def pieces(self, file: ArchivedFile) -> Iterator[bytes]:
-        """Yield the bytes of a file."""
+    def each(self, work: Work, contents: Contents, jobs: Jobs, threads: int) -> None:
+        """Pass each file of the archive to ``work``, in the archive's order or in several threads."""
         raise NotImplementedError
 
     def _take(self, stream: Stream, size: int) -> Iterator[bytes]:
@@ -93,40 +100,52 @@ class Tar(Archive):
 
     def scan(self, progress: Progress | None) -> None:
         """As in ``Archive``."""
-        stream, names = Stream(self.file, self.kind), self.names
-        for member in tar.members(stream, names.warn):
-            if progress:
-                progress(stream.done, self.size)
-            if member.kind == b"0":
-                names.add_file(member.name, member.place, member.size, member.mode, member.mtime)
-            elif member.kind == b"1":
-                names.add_hard_link(member.name, member.target)
-            elif member.kind == b"2":
-                names.add_symlink(member.name, member.target, member.mtime)
-            elif member.kind in (b"5", b"D"):
-                names.add_folder(member.name, member.mode, member.mtime)
-            elif member.kind == b"M":
-                raise UnsupportedError(f"{self.path}: one of several volumes of an archive; join them with tar first")
-            elif member.kind != b"V":
-                names.leave_out(member.name, TAR_KINDS.get(member.kind, f"a member of type {member.kind!r}"))
-
-    def each(self, work: Work, files: list[ArchivedFile], jobs: Jobs, threads: int) -> None:
-        """As in ``Archive``. A compressed archive can only be read from its beginning to its end, in one thread."""
-        if self.kind is None:
-            super().each(work, files, jobs, threads)
-            return
         stream = Stream(self.file, self.kind)
 
-        def next_file(file: ArchivedFile) -> None:
-            if not stream.skip(file.place - stream.position):
-                raise self._changed()
-            work(file, self._take(stream, file.size))
+        def report() -> None:
+            if progress:
+                progress(stream.done, self.size)
 
-        jobs.run(next_file, sorted(files, key=lambda file: file.place), 1)
+        tar.read_names(stream, self.names, report)
 
-    def pieces(self, file: ArchivedFile) -> Iterator[bytes]:
-        """As in ``Archive``, for an archive that is not compressed."""
-        return self._take(Stream(self.file, None, file.place, file.place + file.size), file.size)
+    def each(self, work: Work, contents: Contents, jobs: Jobs, threads: int) -> None:
+        """As in ``Archive``: in the archive's order. A compressed archive can only be read from its beginning to its
+        end, in one thread.
+        """
+        order = np.argsort(contents.places, kind="stable").astype(np.uint32)
+        places, sizes = contents.places[order], contents.sizes[order]
+        runs = divide(places // BLOCK, sizes)
+        stream = Stream(self.file, self.kind)
+
+        def next_run(k: int) -> None:
+            first, last = int(runs[k]), int(runs[k + 1])
+            begin, end = int(places[first]), int(places[last - 1] + sizes[last - 1])
+            if sizes[first] > BLOCK:
+                part = self._at(begin, stream) if self.kind else Stream(self.file, None, begin, end)
+                work.file(int(order[first]), self._take(part, end - begin))
+                return
+            records = np.sort(order[first:last])
+            work.files(records, contents.places[records] - begin, self._span(begin, end, stream))
+
+        jobs.run(next_run, range(len(runs) - 1), threads if self.kind is None else 1, RUNS)
+
+    def _at(self, place: int, stream: Stream) -> Stream:
+        """Return the stream, after skipping to a place."""
+        if not stream.skip(place - stream.position):
+            raise self._changed()
+        return stream
+
+    def _span(self, begin: int, end: int, stream: Stream) -> UInt8Array:
+        """Return a range of the archive's content, which is next in the stream if it is compressed."""
+        if self.kind is None:
+            data = np.empty(end - begin, np.uint8)
+            size = self.file.read_at(begin, data)
+        else:
+            data = np.frombuffer(self._at(begin, stream).read(end - begin), np.uint8)
+            size = len(data)
+        if size < end - begin:
+            raise self._changed()
+        return data
 
 
 class Zip(Archive):
@@ -192,32 +211,40 @@ class Zip(Archive):
 
     def _target(self, k: int, info: zipfile.ZipInfo) -> bytes:
         size = min(info.file_size, 1 << 16)  # add_symlink refuses a target that is longer than a path
-        return b"".join(self.pieces(ArchivedFile(k, size, 0, 0))) if size == info.file_size else bytes(size)
+        return b"".join(self._pieces(k, size)) if size == info.file_size else bytes(size)
 
-    def pieces(self, file: ArchivedFile) -> Iterator[bytes]:
+    def each(self, work: Work, contents: Contents, jobs: Jobs, threads: int) -> None:
         """As in ``Archive``."""
-        info = self._infos[file.place]
+
+        def next_file(record: int) -> None:
+            work.file(record, self._pieces(int(contents.places[record]), int(contents.sizes[record])))
+
+        jobs.run(next_file, range(len(contents.sizes)), threads)
+
+    def _pieces(self, place: int, size: int) -> Iterator[bytes]:
+        """Yield the bytes of the member of that number."""
+        info = self._infos[place]
         head = self.file.read_bytes(info.header_offset, LOCAL.size)
         magic, name, extra = LOCAL.unpack(head) if len(head) == LOCAL.size else (b"", 0, 0)
         if magic != b"PK\x03\x04":
             raise MetadataError(f"{self.path}: {info.filename!a:.200}: its header is damaged")
-        if not info.compress_size and not file.size and not info.CRC:
+        if not info.compress_size and not size and not info.CRC:
             return  # an empty file, whose compressed data has not even an end mark
         start = info.header_offset + LOCAL.size + name + extra
         stream = Stream(self.file, ZIP_METHODS[info.compress_type], start, start + info.compress_size)
-        crc, size = 0, file.size
-        while size:
-            piece = stream.read(min(size, BLOCK))
+        crc, left = 0, size
+        while left:
+            piece = stream.read(min(left, BLOCK))
             crc = crc32(piece, crc)
-            size -= len(piece)
+            left -= len(piece)
             if not piece:
                 break
-            if size == 0 and crc == info.CRC and not stream.read(1):
+            if left == 0 and crc == info.CRC and not stream.read(1):
                 yield piece
                 return
-            if size:
+            if left:
                 yield piece
-        if file.size or info.CRC or stream.read(1):
+        if size or info.CRC or stream.read(1):
             raise MetadataError(
                 f"{self.path}: {info.filename!a:.200}: size or CRC-32 differs from the central directory; the archive "
                 "is damaged, copy it again"

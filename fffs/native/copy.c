@@ -102,13 +102,29 @@ static int read_file(int folder_fd, const char *name, const fffs_status *status,
     return failed;
 }
 
+/* Small records that are written together. */
+struct output {
+    int fd;
+    int64_t offset;  /* of the bytes in the buffer */
+    uint8_t *buffer; /* FFFS_BLOCK bytes */
+    size_t used;
+};
+
+static int flush(struct output *out)
+{
+    int status = write_fully(out->fd, out->offset, out->buffer, out->used);
+
+    out->offset += (int64_t)out->used;
+    out->used = 0;
+    return status;
+}
+
 int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint32_t *entries, uint64_t count,
                     int out_fd, int64_t out_offset, uint32_t *checksums, uint64_t *failed, int *failed_fd)
 {
     char name[FFFS_NAME_MAX + 1];
-    size_t used = 0;
-    uint8_t *buffer = fffs_buffer_take(FFFS_BLOCK);
-    int status = buffer ? 0 : -ENOMEM;
+    struct output out = {out_fd, out_offset, fffs_buffer_take(FFFS_BLOCK), 0};
+    int status = out.buffer ? 0 : -ENOMEM;
 
     *failed_fd = folder_fd;
     for (*failed = 0; !status && *failed < count; ++*failed) {
@@ -120,28 +136,51 @@ int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint3
             status = -ENAMETOOLONG;
             break;
         }
-        if (used + (size_t)then->size > FFFS_BLOCK) {
+        if (out.used + (size_t)then->size > FFFS_BLOCK) {
             *failed_fd = out_fd;
-            status = write_fully(out_fd, out_offset, buffer, used);
+            status = flush(&out);
             if (status)
                 break;
             *failed_fd = folder_fd;
-            out_offset += (int64_t)used;
-            used = 0;
         }
         memcpy(name, columns->names + columns->name_offsets[entry], length);
         name[length] = 0;
-        status = read_file(folder_fd, name, then, buffer + used);
+        status = read_file(folder_fd, name, then, out.buffer + out.used);
         if (status)
             break;
-        checksums[*failed] = fffs_crc32(0, buffer + used, (size_t)then->size);
-        used += (size_t)then->size;
+        checksums[*failed] = fffs_crc32(0, out.buffer + out.used, (size_t)then->size);
+        out.used += (size_t)then->size;
     }
     if (!status) {
         *failed_fd = out_fd;
-        status = write_fully(out_fd, out_offset, buffer, used);
+        status = flush(&out);
     }
-    fffs_buffer_give(buffer);
+    fffs_buffer_give(out.buffer);
+    return status;
+}
+
+int fffs_put_files(const uint8_t *data, const int64_t *starts, const uint32_t *records, uint64_t count, int out_fd,
+                   const int64_t *offsets, uint32_t *checksums)
+{
+    struct output out = {out_fd, 0, fffs_buffer_take(FFFS_BLOCK), 0};
+    int status = out.buffer ? 0 : -ENOMEM;
+
+    for (uint64_t i = 0; !status && i < count; i++) {
+        const int64_t *offset = &offsets[records[i]];
+        size_t size = (size_t)(offset[1] - offset[0]);
+
+        if (out.offset + (int64_t)out.used != offset[0] || out.used + size > FFFS_BLOCK) {
+            status = flush(&out);
+            out.offset = offset[0];
+        }
+        if (size)
+            memcpy(out.buffer + out.used, data + starts[i], size);
+        checksums[records[i]] = fffs_crc32(0, out.buffer + out.used, size);
+        out.used += size;
+    }
+    if (!status)
+        status = flush(&out);
+    fffs_buffer_give(out.buffer);
     return status;
 }
 

@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -167,14 +167,14 @@ class _Packer:
         return ReadError(error.errno, shown)
 
 
-def divide(folders: UInt32Array, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return where runs of records begin, and the end: of files in one folder, together about a block; a file that is
-    larger is alone.
+def divide(groups: npt.NDArray[Any], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return where runs of files begin, and the end: of files in one group, such as a folder, together about a block; a
+    file that is larger is alone.
     """
     n = len(sizes)
     begins = np.zeros(n, bool)
     begins[:1] = True
-    begins[1:] = folders[1:] != folders[:-1]
+    begins[1:] = groups[1:] != groups[:-1]
     large = sizes > BLOCK
     begins |= large
     begins[1:] |= large[:-1]
