@@ -23,7 +23,6 @@ from fffs.files.targets import refuse_file
 from fffs.formats.ffrecord import SUFFIX
 from fffs.native import lib
 from fffs.native.engine import BLOCK
-from fffs.packing.listing import UInt32Array
 from fffs.packing.pack_file import PIECE, PackFile
 from fffs.packing.scan import ExcludedOutput, Scan, scan_folder
 from fffs.packing.source_folder import SourceFolder, open_source
