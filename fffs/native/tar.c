@@ -320,7 +320,7 @@ int fffs_tar_parse(fffs_tar *tar, const uint8_t *data, size_t size, int last, ff
             break;
     }
     step->used = at;
-    step->skip = tar->skip;
+    step->skip = status < 0 ? 0 : tar->skip;
     step->name = tar->name.data;
     step->name_size = tar->name.size;
     tar->position += tar->skip;
