@@ -12,7 +12,7 @@ import numpy as np
 
 from fffs.base.jobs import Jobs, Progress
 from fffs.base.withblock import closed_on_error
-from fffs.converting.archives import Archive
+from fffs.converting.archive import Archive
 from fffs.converting.names import Contents, Int64Array
 from fffs.converting.verifying import compare_tree, differs
 from fffs.errors import SourceChangedError

@@ -513,7 +513,7 @@ typedef struct {
 } fffs_names_columns;
 
 /* Bytes of memory for a name with its node, and how many copies of the name itself there are. */
-enum { FFFS_NAME_EACH = 512, FFFS_NAME_COPIES = 3 };
+enum { FFFS_NAME_EACH = 160, FFFS_NAME_COPIES = 3 };
 
 typedef struct fffs_names fffs_names;
 

@@ -87,11 +87,7 @@ def _build(
     ref[1:][regular] = np.arange(len(files))
     if len(links):
         ref[1 + links], count[1 + links] = spans(own[links])
-    offsets, names = named.name_offsets, named.names
-    if not kept.all():
-        sizes = np.diff(offsets)
-        names = names[np.repeat(kept, sizes)]
-        offsets = np.concatenate([[0], np.cumsum(sizes[kept])]).astype(np.uint32)
+    offsets, names = _names_of(named, kept)
     with packable(shown):
         tree = build_tree(
             parents=parents,
@@ -107,6 +103,15 @@ def _build(
             source=shown,
         )
     return tree, files
+
+
+def _names_of(named: Named, kept: npt.NDArray[np.bool_]) -> tuple[UInt32Array, UInt8Array]:
+    """Return offsets and names of the entries that are kept."""
+    if kept.all():
+        return named.name_offsets, named.names
+    sizes = np.diff(named.name_offsets)
+    offsets = np.concatenate([[0], np.cumsum(sizes[kept])]).astype(np.uint32)
+    return offsets, named.names[np.repeat(kept, sizes)]
 
 
 def _number_records(tree: Tree, files: UInt32Array) -> tuple[Tree, UInt32Array]:

@@ -1,4 +1,4 @@
-"""``convert``: record files, against ``cp`` of their bytes; a tar of tiny files, against ``tar x``; both with ``sync``."""
+"""``convert``: record files, against ``cp`` of their bytes; a tar of tiny files, against ``tar x``; with ``sync``."""
 
 from __future__ import annotations
 
