@@ -179,6 +179,7 @@ class Names:
         Folders without mode and time get 0755 and the time of the newest member.
         """
         columns = self._columns
+        lib.fffs_names_end(self.native)
         contents = self._array(columns.contents, columns.entries, CONTENT)
         named = self._named(contents)
         folders = np.flatnonzero(((contents["mode"] & 0o170000) == stat.S_IFDIR) & (contents["size"] == 0))

@@ -527,6 +527,9 @@ void fffs_names_free(fffs_names *names);
  * -EINVAL: the last note says why; or -ENOMEM. */
 int fffs_names_add(fffs_names *names, const fffs_member *member);
 
+/* Frees what only adding needs. Nothing can be added afterwards. */
+void fffs_names_end(fffs_names *names);
+
 /* Returns the columns, which are owned by the names. The arrays move when a member is added. */
 fffs_names_columns *fffs_names_get(fffs_names *names);
 

@@ -162,6 +162,12 @@ int fffs_names_new(uint64_t key, int64_t room, fffs_names **names)
     return 0;
 }
 
+void fffs_names_end(fffs_names *names)
+{
+    free(names->slots);
+    names->slots = NULL;
+}
+
 void fffs_names_free(fffs_names *names)
 {
     free(names->columns.parents);
@@ -170,7 +176,7 @@ void fffs_names_free(fffs_names *names)
     free(names->columns.names);
     free(names->columns.contents);
     free(names->columns.targets);
-    free(names->slots);
+    fffs_names_end(names);
     free(names);
 }
 

@@ -88,6 +88,8 @@ def _build(
     if len(links):
         ref[1 + links], count[1 + links] = spans(own[links])
     offsets, names = _names_of(named, kept)
+    mtime = mtimes(own)
+    del own, kept, kinds, regular, links
     with packable(shown):
         tree = build_tree(
             parents=parents,
@@ -95,7 +97,7 @@ def _build(
             name_offsets=offsets,
             names=names,
             mode=mode,
-            mtime=mtimes(own),
+            mtime=mtime,
             ref=ref,
             count=count,
             targets=named.targets,

@@ -155,7 +155,7 @@ class PackFile:
             at += len(part)
         self._write(encode_header(self._checksums, self.offsets), 0)
 
-    def _write(self, data: bytes | memoryview, offset: int) -> None:
+    def _write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         view = memoryview(data)
         for begin in range(0, len(view), PORTION):
             done = write_at(self.file, [view[begin : begin + PORTION]], offset + begin)

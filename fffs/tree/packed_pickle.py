@@ -101,7 +101,7 @@ def _run(pickle: npt.NDArray[np.uint8], out: object, source: str) -> None:
 # ---------------------------------------------------------------- writing
 
 
-def encode(tree: Tree) -> bytes:
+def encode(tree: Tree) -> bytearray:
     """Return the tree as ffrecord expects it, including the magic bytes.
 
     ffrecord supports only files and folders. A symbolic link to a file in the tree becomes a name of that file's
@@ -122,7 +122,8 @@ def encode(tree: Tree) -> bytes:
         else:
             out += SETITEMS
             open_folders.pop()
-    return bytes(out + STOP)
+    out += STOP
+    return out
 
 
 def _items(tree: Tree, node: int, prefix: bytes) -> Iterator[tuple[bytes, int, Any]]:
