@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -81,8 +82,8 @@ class PackedFolder(Closing):
         return node is not None and self._view.tree.is_dir(node)
 
     def num_files(self) -> int:
-        """Return the number of records of files. Hard links count once."""
-        return self._view.store.n - len(self._view.store.files)
+        """Return the number of files. Hard links count once."""
+        return int((self._view.tree.kinds == stat.S_IFREG).sum())
 
     def list(
         self, path: PathLike | None = None, list_file: bool = True, list_dir: bool = True, recursive: bool = False

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fffs.base.importing import importing
+from fffs.base.jobs import Progress
 from fffs.base.paths import PathLike
+from fffs.errors import UsageError
 from fffs.mount.daemon.background import start
 from fffs.mount.daemon.job import make_job
 from fffs.mount.helper import helper
@@ -27,6 +29,7 @@ def mount(
     options: MountOptions = MountOptions(),  # noqa: B008 - immutable
     foreground: bool = False,
     debug: bool = False,
+    progress: Progress | None = None,
 ) -> None:
     """Mount sources as one tree, until it is unmounted.
 
@@ -39,6 +42,7 @@ def mount(
             others use ``mounted``. Possible in the main thread only, and once per process. Otherwise a daemon is
             started, and this returns when the mount answers.
         debug: log every request.
+        progress: called with (bytes verified, total bytes), for ``kernel``.
 
     Raises:
         FffsError: mounting failed, and nothing is mounted.
@@ -46,6 +50,8 @@ def mount(
     """
     job = make_job(sources, mountpoint, options, debug)
     if foreground:
+        if options.kernel:
+            raise UsageError("-o kernel: such a mount has no daemon; omit -f and -d")
         with importing:
             from fffs.base.descriptors import open_standard_streams
             from fffs.mount.daemon.log import DaemonLog
@@ -56,4 +62,4 @@ def mount(
         serve(job)
         log.exit_code = 0
     else:
-        start(job)
+        start(job, progress)

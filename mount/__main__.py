@@ -29,9 +29,10 @@ class _Daemon:
     def run(self, job: Job, lifelines: list[int]) -> int:
         try:
             self._log = DaemonLog(job.options.log, job.debug, quiet=not job.debug)
-            from fffs.mount.daemon.session import serve
+            if job.options.kernel is False or not self._hold(job, lifelines):
+                from fffs.mount.daemon.session import serve
 
-            serve(job, self.ready, lifelines)
+                serve(job, self.ready, lifelines)
             self._log.exit_code = 0
         except FffsError as error:
             if self._reported:
@@ -42,6 +43,14 @@ class _Daemon:
             self.report(MountError(f"{job.mountpoint}: unexpected {type(error).__name__}: {error}"))
             raise
         return 0
+
+    def _hold(self, job: Job, lifelines: list[int]) -> bool:
+        """Let the kernel mount alone. Returns False if a daemon shall serve the mount."""
+        if not lifelines:
+            return False  # the process that started this one has tried
+        from fffs.mount.daemon.kernel_mount import hold
+
+        return hold(job, self.ready, lifelines)
 
     def ready(self) -> None:
         """Report that the mount answers, after leaving the terminal if that is wanted."""

@@ -42,6 +42,9 @@ class MountOptions:
             the attributes of each file. Without the fast path, it is always "always".
         xattr: show where a file comes from as extended attributes ``user.fffs.*``. Slower for programs that ask every
             file for attributes, such as ``ls -l``.
+        kernel: let the kernel serve aligned packs without a daemon. True: or fail; None: or a daemon serves them. All
+            records are verified before the mount appears, unless ``verify`` is False, and not later. ``suffix``,
+            ``decode`` and ``xattr`` need a daemon; options about a daemon have no effect.
         log: the file that the daemon's log is appended to; empty: the system log.
 
     """
@@ -61,6 +64,7 @@ class MountOptions:
     readahead: int = 1024
     readdirplus: str = "always"
     xattr: bool = False
+    kernel: bool | None = False
     log: str = ""
 
     def __post_init__(self) -> None:
@@ -118,6 +122,7 @@ def known() -> list[str]:
         "verify": "verify=on|off",
         "decode": "decode[=auto|on|off]",
         "fastpath": "fastpath=auto|on|off",
+        "kernel": "kernel[=auto|on|off]",
         "readahead": "readahead=KIB",
         "readdirplus": "readdirplus=auto|always",
         "umask": "umask=OCTAL",
@@ -187,6 +192,7 @@ VALUES: dict[str, Callable[[str, str], Any]] = {
     "verify": _switch,
     "decode": _choice,
     "fastpath": _choice,
+    "kernel": _choice,
     "threads": _number,
     "readahead": _number,
     "readdirplus": _listing,
@@ -197,7 +203,7 @@ VALUES: dict[str, Callable[[str, str], Any]] = {
     "format": _format,
     "log": _path,
 }
-BARE = ("decode",)
+BARE = ("decode", "kernel")
 """Options whose value may be left out and is then ``on``."""
 REFUSED = {
     "rw": "a mount of record files is always read-only; leave it out, and change the folder that was packed",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def mounts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mounts]:
     yield mounts
     mounts.end()
     assert not mounting.mounts_below(tmp_path)
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder that every user can access, unlike those of pytest, on a disk that allows set-user-ID programs."""
+    with tempfile.TemporaryDirectory(prefix="fffs-test-", ignore_cleanup_errors=True) as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+        mounting.detach_all(Path(name))
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,9 @@ fffs.base.importing
 fffs.base.memory
 fffs.granular.bounded_msgpack
 fffs.mount.system.mounts
+fffs.packing.pack_file
+fffs.mount.daemon.kernel_mount
+fffs.mount.system.erofs
 fffs.converting.names
 fffs.native
 fffs.layouts.npy
@@ -102,6 +105,7 @@ fffs.mount.fs.latency: BUCKETS bucket percentile
 fffs.mount.fs.operations: Operations
 fffs.mount.fs.reading: Reading LARGE=LARGE_READ
 fffs.mount.options: parse=parse_options
+fffs.packing.pack_file: PackFile
 fffs.mount.system.mountpoint: MARK=MOUNT_POINT_MARK MountPoint refuse_mounted remove_left
 fffs.mount.system.mounts: mount_at
 fffs.mount.system.questions: DAEMON=DAEMON_QUESTION ENTRY=ENTRY_QUESTION STAT=STAT_QUESTION

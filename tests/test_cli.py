@@ -745,6 +745,7 @@ def test_info_says_what_a_source_is(pack: Path, tmp_path: Path) -> None:
         "folders": 2,
         "symbolic_links": 2,
         "modes_and_times": True,
+        "aligned": False,
         "block_checksums": 0,
     }
     lines = run("info", pack).out.decode().splitlines()

@@ -12,7 +12,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -766,15 +765,6 @@ try:
 except Exception as error:
     sys.exit(f"{type(error).__name__}: {error}")
 """
-
-
-@pytest.fixture
-def shared_folder() -> Iterator[Path]:
-    """A folder that every user can access, unlike those of pytest."""
-    with tempfile.TemporaryDirectory(prefix="fffs-test-", ignore_cleanup_errors=True) as name:
-        os.chmod(name, 0o777)
-        yield Path(name)
-        detach_all(Path(name))
 
 
 def as_nobody(*command: object) -> subprocess.CompletedProcess[str]:

@@ -10,9 +10,8 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import pytest
 from builders import MIB, Pack, as_nobody, contents, once, small_disk, snapshot
 from inside import LeftoverWarning, load_source, open_folder, remove_content
 from inside import parse_options as parse
-from mounting import Mounts, detach_all
+from mounting import Mounts
 
 import fffs
 from fffs.errors import MetadataError, UnsupportedError, UsageError, WriteError
@@ -31,15 +30,6 @@ from fffs.mount import MountOptions
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
 fuse = pytest.mark.fuse
-
-
-@pytest.fixture
-def shared_folder() -> Iterator[Path]:
-    """A folder that every user can access, unlike those of pytest, on a disk that allows set-user-ID programs."""
-    with tempfile.TemporaryDirectory(prefix="fffs-test-", ignore_cleanup_errors=True) as name:
-        os.chmod(name, 0o777)
-        yield Path(name)
-        detach_all(Path(name))
 
 
 @pytest.fixture

@@ -91,8 +91,8 @@ def test_what_tar_writes_in_any_format_becomes_what_packing_the_folder_gives(
     assert (tmp_path / "x.ffr").read_bytes() == (tmp_path / "packed.ffr").read_bytes()
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_the_order_of_the_members_changes_nothing(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize(("pack", "align"), [(bytes, False), (gzip.compress, False), (bytes, True)])
+def test_the_order_of_the_members_changes_nothing(tmp_path: Path, pack: Callable[[bytes], bytes], align: bool) -> None:
     """There are more small files than are written at once, and large ones between them."""
     chance = random.Random(3)
     members = [(b"%d/%d" % (k % 3, k), b"%d" % k * (k % 50)) for k in range(1500)]
@@ -103,7 +103,8 @@ def test_the_order_of_the_members_changes_nothing(tmp_path: Path, pack: Callable
         # What is replaced is left out of a run of members.
         whole = tar_file(b"block", b"old") + b"".join(tar_file(name, data) for name, data in members) + END
         (tmp_path / "x").write_bytes(pack(whole))
-        fffs.convert(tmp_path / "x", tmp_path / "x.ffr", verify=True, force=True, warn=lambda _: None, jobs=2)
+        options: dict[str, Any] = {"warn": lambda _: None, "jobs": 2, "align": align}
+        fffs.convert(tmp_path / "x", tmp_path / "x.ffr", verify=True, force=True, **options)
         results.add((tmp_path / "x.ffr").read_bytes())
     assert len(results) == 1
     with fffs.PackedFolder(tmp_path / "x.ffr") as packed:

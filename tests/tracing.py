@@ -133,11 +133,11 @@ class Prepared:
         self._ask(json.dumps(job | ({} if limit is None else {"limit": limit})))
         return Outcome(*json.loads(self._ask("go")), [])
 
-    def trace(self, *arguments: Any, inject: str = "") -> Outcome:
-        """As ``run``, under strace, with faults injected as ``inject`` says."""
+    def trace(self, *arguments: Any, inject: str = "", calls: str = CALLS) -> Outcome:
+        """As ``run``, under strace, with faults injected as ``inject`` says. calls: those that are traced."""
         pid = self._ask(json.dumps({"arguments": [*map(str, arguments)]})).strip()
         # strace reports when it is attached; calls that the child made before would not be traced.
-        options = ["-f", "-y", "-s", "4096", "-o", str(self._log), "-e", f"trace={CALLS}"]
+        options = ["-f", "-y", "-s", "4096", "-o", str(self._log), "-e", f"trace={calls}"]
         command = ["strace", *options, *(["-e", f"inject={inject}"] if inject else []), "-p", pid]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as strace:
             assert strace.stderr

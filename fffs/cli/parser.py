@@ -14,6 +14,8 @@ from fffs.version import __version__
 
 EXIT_CODES = "exit codes:\n" + "".join(f"{code:4d}  {code.meaning}\n" for code in Exit)
 
+ALIGN = "let files begin at multiples of 512 bytes, which mount -o kernel needs (512 bytes more for a tiny file)"
+
 
 class _Formats:
     """The choices of an option: the names of record file formats, and others. The table of formats is imported only
@@ -132,6 +134,7 @@ def _add_pack(commands: _Commands[_CommandParser]) -> None:
         help="the file to write; an existing one is replaced (default: FOLDER's name with .ffr, in the current folder)",
     )
     parser.add_argument("-j", "--jobs", type=positive, help="how many files are copied at once")
+    parser.add_argument("--align", action="store_true", help=ALIGN)
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 
 
@@ -186,6 +189,7 @@ def _add_convert(commands: _Commands[_CommandParser]) -> None:
     parts.add_argument("--part-size", type=size, metavar="SIZE", help="write parts of at most SIZE (500MB, 1GiB)")
     parser.add_argument("--verify", action="store_true", help="read DST back and compare it with SRC")
     parser.add_argument("--force", action="store_true", help="replace an existing file")
+    parser.add_argument("--align", action="store_true", help=ALIGN)
     parser.add_argument("-j", "--jobs", type=positive, help="how many files, or batches of records, are copied at once")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 
@@ -211,8 +215,9 @@ def _add_mount(commands: _Commands[_CommandParser]) -> None:
 
 def _mount_options() -> str:
     return (
-        "comma-separated: verify=on|off, decode (show features of TFRecords and OFRecords as files), allow_other, "
-        "uid=N, gid=N, ro, ... (an unknown option prints the list)"
+        "comma-separated: verify=on|off, decode (show features of TFRecords and OFRecords as files), "
+        "kernel[=auto] (without a daemon, for packs made with --align and for root), allow_other, uid=N, gid=N, "
+        "ro, ... (an unknown option prints the list)"
     )
 
 

@@ -41,6 +41,7 @@ def convert(
     jobs: int | None = None,
     verify: bool = False,
     force: bool = False,
+    align: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Conversion:
@@ -65,6 +66,7 @@ def convert(
             is two: one batch is read while another is written.
         verify: read the result back and compare it with the source, before it is put in place.
         force: replace an existing file.
+        align: let each file of a packed folder begin where ``-o kernel`` of a mount needs it, as ``pack_folder`` does.
         progress: called with (bytes done, total bytes) from time to time, from any thread.
         warn: called with a line for each thing that is left out or looks wrong; the default logs it.
 
@@ -92,6 +94,7 @@ def convert(
         jobs=jobs,
         verify=verify,
         force=force,
+        align=align,
     )
     with index_cache.unused():
         plan = make_plan(request)

@@ -127,7 +127,7 @@ def _to_pack(plan: Plan, data: BlobRows, progress: Progress | None) -> Done:
     work = Jobs(data.total_bytes * (1 + plan.request.verify), progress)
     with AtomicFile(target) as file:
         file.replaces = plan.request.force
-        _pack_rows(data, file, work)
+        _pack_rows(data, file, work, plan.request.align)
         if plan.request.verify:
             with packs.reread(file) as result:
                 _compare(data, load_packed(result, target), target, work)
@@ -136,11 +136,11 @@ def _to_pack(plan: Plan, data: BlobRows, progress: Progress | None) -> Done:
     return len(data), data.total_bytes, 1
 
 
-def _pack_rows(data: BlobRows, file: AtomicFile, work: Jobs) -> None:
+def _pack_rows(data: BlobRows, file: AtomicFile, work: Jobs, align: bool) -> None:
     lengths, spec = data.blobs.lengths, specs.encode(data.spec)
     with packable(data.shown):
         tree = _lay_out(data).build(len(lengths) + 1, data.shown)
-    pack = PackFile(file, np.append(lengths, len(spec)))
+    pack = PackFile(file, np.append(lengths, len(spec)), align)
     k = 0
     with contextlib.closing(data.blobs.batches(())) as batches:
         for batch in batches:

@@ -21,7 +21,7 @@ from fffs.formats import ffrecord
 from fffs.layouts import packed
 from fffs.layouts.view import TreeView
 from fffs.native.engine import BLOCK
-from fffs.packing.pack_file import PackFile
+from fffs.packing.pack_file import PackFile, numbered, record_of
 from fffs.packing.scan import ExcludedOutput, scan_folder
 from fffs.packing.source_folder import open_source
 from fffs.records.source_file import SourceFile
@@ -54,10 +54,15 @@ class _Packing:
 
 
 def pack_archive(
-    archive: Archive, contents: Contents, output: AtomicFile, jobs: int, progress: Progress | None
+    archive: Archive,
+    contents: Contents,
+    output: AtomicFile,
+    jobs: int,
+    progress: Progress | None,
+    align: bool = False,
 ) -> None:
     """Pack the members of an archive into a new file, which the caller commits. No member is unpacked to a disk."""
-    pack = PackFile(output, contents.sizes)
+    pack = PackFile(output, contents.sizes, align)
     work = Jobs(contents.total_bytes, progress)
     archive.each(_Packing(pack, work), contents, work, jobs)
     pack.finish(contents.tree)
@@ -79,7 +84,8 @@ def compare_archive(
     """Compare an archive with the file that it was packed into. Raises RecordError if they differ."""
     target = output.path
     with reread(output) as result:
-        compare_tree(contents.tree, result.tree, archive.path, target)
+        alignment = alignment_of(result)
+        compare_tree(numbered(contents.tree, alignment), result.tree, archive.path, target)
         work = Jobs(contents.total_bytes, progress)
         work.count(0)
         archive.each(_Comparing(result, target, contents.sizes, work), contents, work, jobs)
@@ -96,7 +102,8 @@ def compare_folder(folder: str, output: AtomicFile, progress: Progress | None) -
             mtime = tree.mtime.copy()
             mtime[node] = result.tree.mtime[node]
             tree = replace(tree, mtime=mtime)
-        compare_tree(tree, result.tree, folder, target)
+        alignment = alignment_of(result)
+        compare_tree(numbered(tree, alignment), result.tree, folder, target)
         work = Jobs(scan.total_bytes, progress)
         work.count(0)
         for k in range(len(scan.sizes)):
@@ -108,7 +115,14 @@ def compare_folder(folder: str, output: AtomicFile, progress: Progress | None) -
             except OSError:
                 raise SourceChangedError(f"{source.shown(path)}: changed while it was compared") from None
             with open(fd, "rb") as content:
-                _compare(result, target, k, iter(functools.partial(content.read, BLOCK), b""), work)
+                _compare(
+                    result, target, record_of(k, alignment), iter(functools.partial(content.read, BLOCK), b""), work
+                )
+
+
+def alignment_of(pack: TreeView) -> int:
+    """Return the alignment of a packed folder, as in ``RecordIndex``."""
+    return pack.store.files[0].index.alignment
 
 
 class _Comparing:
@@ -116,17 +130,19 @@ class _Comparing:
 
     def __init__(self, result: TreeView, target: str, sizes: Int64Array, jobs: Jobs) -> None:
         self._result, self._target, self._sizes, self._jobs = result, target, sizes, jobs
+        self._alignment = alignment_of(result)
 
     def files(self, records: UInt32Array, starts: Int64Array, data: UInt8Array) -> None:
-        there, offsets = self._result.store.read_joined(records)
+        written = record_of(records, self._alignment)
+        there, offsets = self._result.store.read_joined(written)
         ends = starts + self._sizes[records]
         for k, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
             if data[start:end].tobytes() != there[offsets[k] : offsets[k + 1]].tobytes():
-                raise differs(self._target, int(records[k]))
+                raise differs(self._target, int(written[k]))
         self._jobs.count(int((ends - starts).sum()))
 
     def file(self, record: int, pieces: Iterator[bytes]) -> None:
-        _compare(self._result, self._target, record, pieces, self._jobs)
+        _compare(self._result, self._target, record_of(record, self._alignment), pieces, self._jobs)
 
 
 def _compare(result: TreeView, target: str, record: int, pieces: Iterator[bytes], work: Jobs) -> None:

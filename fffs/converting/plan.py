@@ -33,6 +33,7 @@ class Content(enum.Enum):
     ROWS = "a data set of several keys, or with sequences,"
     COLUMN = "a data set of one key"
     PACKED_ROWS = "a packed data set"
+    PACK = "a packed folder"
     RECORDS = "records"
 
 
@@ -59,6 +60,7 @@ class Request:
     jobs: int | None = None
     verify: bool = False
     force: bool = False
+    align: bool = False
 
     @property
     def split(self) -> bool:
@@ -126,6 +128,8 @@ def make_plan(request: Request) -> Plan:
         raise
     to = to or _default(request, content)
     form = None if to == kinds.GRANULAR else format_named(to)
+    if request.align and (content is Content.RECORDS or form is None or not form.holds_trees):
+        raise UsageError(f"{request.target}: only the files of a packed folder can be aligned; omit --align")
     result = _result(request, content, form)
     replaced = _refuse_target(request, result, form, sources)
     warnings: tuple[str, ...] = ()
@@ -158,6 +162,8 @@ def _content(request: Request, kind: str, to: str | None, is_packed: bool, sever
         return Content.COLUMN if is_column(request.source) else Content.ROWS
     if is_packed and (request.split or several):
         _refuse_torn(request, to, several=several)
+    if is_packed and request.align and not request.from_:
+        return Content.PACK
     if not is_packed or request.from_ or (to not in (None, kinds.GRANULAR) and not request.split):
         return Content.RECORDS
     return Content.PACKED_ROWS

@@ -7,6 +7,7 @@ import contextlib
 from fffs.base.jobs import Progress, default_jobs
 from fffs.converting import data_set_results, packs
 from fffs.converting.archives import open_archive
+from fffs.converting.pack_again import pack_again
 from fffs.converting.plan import Content, Plan, Result
 from fffs.converting.record_files import Done, Warn, write_files
 from fffs.converting.records import RecordSource, StoredRecords, StreamedRecords
@@ -46,6 +47,8 @@ def _run(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
         return _pack_folder(plan, progress, warn)
     if plan.content is Content.ARCHIVE:
         return _pack_archive(plan, progress, warn)
+    if plan.content is Content.PACK:
+        return pack_again(plan.request, progress)
     if plan.content is Content.RECORDS and plan.result is Result.FILES:
         with contextlib.closing(_open_records(plan)) as records:
             return write_files(plan, records, progress, warn)
@@ -67,7 +70,10 @@ def _open_records(plan: Plan) -> RecordSource:
 
 def _pack_folder(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
     request = plan.request
-    with packed_folder(request.source, request.target, request.jobs, progress, warn) as (file, summary):
+    with packed_folder(request.source, request.target, request.jobs, progress, warn, request.align) as (
+        file,
+        summary,
+    ):
         file.replaces = request.force
         if request.verify:
             packs.compare_folder(request.source, file, progress)
@@ -82,7 +88,7 @@ def _pack_archive(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
         contents = packs.scan_archive(archive, progress)
         with AtomicFile(request.target) as file:
             file.replaces = request.force
-            packs.pack_archive(archive, contents, file, jobs, progress)
+            packs.pack_archive(archive, contents, file, jobs, progress, request.align)
             if request.verify:
                 packs.compare_archive(archive, contents, file, jobs, progress)
             archive.refuse_changed()

@@ -53,7 +53,7 @@ def load(file: SourceFile) -> Packed:
         raise FormatError(f"{index.path}: {problem}")
     found = trailer.load(file.file, index)
     if found is not None:
-        _refuse_foreign(index, found[0])
+        _refuse_foreign(found[1], found[0])
         return Packed(replace(file, index=found[1]), found[0], lossless=True)
     # Before the whole record is read, which can have any size.
     if _read(file, len(packed_pickle.MAGIC), 1) != packed_pickle.PROTO:
@@ -79,10 +79,11 @@ def load(file: SourceFile) -> Packed:
 def _refuse_foreign(index: RecordIndex, tree: Tree) -> None:
     """Raise MetadataError for a tree of another file: copying the records of several packs into one file leaves the
     last pack's tree at the end, and its record numbers, which count from the file's first record, are then wrong. The
-    highest number in a tree tells how many records it is for.
+    highest number in a tree tells how many records it is for. In an aligned pack, a padding record follows that one.
     """
     files = tree.kinds == stat.S_IFREG
     named = int((tree.ref.astype(np.int64) * files + files).max(initial=0))
+    named += index.alignment > 0
     if named != len(index) - 1:
         raise MetadataError(
             f"{index.path}: its tree is for {named} records, but {len(index) - 1} precede it, so it belongs to another "

@@ -208,6 +208,29 @@ int fffs_tree_order(uint64_t entries, uint64_t nodes, const uint32_t *entry_pare
  * leaves has room for all nodes. The tree must be valid. Returns 0 with *count, or -ENOMEM. */
 int fffs_tree_leaves(const fffs_tree *tree, uint32_t *leaves, uint64_t *count);
 
+/* ---------------------------------------------------------------- images for the kernel (erofs.c) */
+
+/* A tree, and where its records are: record i is the bytes from starts[i] to ends[i] of a device, which is a file with
+ * records. */
+typedef struct {
+    const fffs_tree *tree;
+    const int64_t *starts; /* [records] */
+    const int64_t *ends;   /* [records] */
+    const int64_t *firsts; /* [devices] the first record of each device, ascending from 0 */
+    const int64_t *sizes;  /* [devices] in bytes */
+    uint32_t devices;      /* at least 1 */
+    uint32_t block_bits;   /* 9 or 12: the logarithm of the block size, at multiples of which all files must begin */
+    uint32_t uid, gid;     /* of everything */
+    uint32_t umask;        /* removed from all modes but those of symbolic links */
+    uint32_t root_umask;   /* removed from that of the root, too */
+    int fd;                /* an empty file */
+} fffs_erofs;
+
+/* Writes an EROFS image of a valid tree, without the contents of its files, for which it refers to the devices. Returns
+ * 0; -EINVAL if a file does not begin at a multiple of the block size, or has a block number of 32 bits or more; -E2BIG
+ * if there are too many devices; -EFBIG if the image would be too large; -ENOMEM; or -errno of writing. */
+int fffs_erofs_write(const fffs_erofs *in);
+
 /* ---------------------------------------------------------------- ffrecord's packed folders (packed_pickle.c) */
 
 /* The content of a packed folder's pickle. Decode first with NULL pointers, to get the sizes, and then with arrays of
@@ -570,18 +593,20 @@ int fffs_tar_is_header(const uint8_t *block, int64_t size, int old);
 /* ---------------------------------------------------------------- copying with checksums (copy.c) */
 
 /* Copies count files of the open folder folder_fd, one after the other, to out_offset of out_fd, and computes their
- * CRC-32. entries[i] is the number of file i in the columns of a scan; none is larger than FFFS_BLOCK. Each must be the
+ * CRC-32. After each, zeros fill up to a multiple of align bytes, a power of two of at most FFFS_BLOCK; so does out_offset. entries[i] is the number of file i in the columns of a scan; none is larger than FFFS_BLOCK. Each must be the
  * same before and after it is read (fffs_is_same). *failed is the number of files that were read completely;
  * *failed_fd is out_fd if writing failed, or else folder_fd. Returns 0; -ESTALE if an open file is not the same;
  * -ENODATA if it ends too early; or -errno, of opening it, too. */
 int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint32_t *entries, uint64_t count,
-                    int out_fd, int64_t out_offset, uint32_t *checksums, uint64_t *failed, int *failed_fd);
+                    int out_fd, int64_t out_offset, uint32_t align, uint32_t *checksums, uint64_t *failed,
+                    int *failed_fd);
 
-/* Writes count records, none larger than FFFS_BLOCK, to a packed folder, and computes their CRC-32. starts[i] is where
- * record records[i] begins in data. offsets and checksums are those of all records; offsets has one more. Neighbours
- * in the file that follow each other here are written together. Returns 0; -ENOMEM; or -errno. */
+/* Writes count files, none larger than FFFS_BLOCK, to a packed folder, and computes their CRC-32. starts[i] is where
+ * file records[i] begins in data. offsets (one more), sizes and checksums are those of all files. Neighbours in the
+ * packed folder that follow each other here are written together, with zeros between them. Returns 0; -ENOMEM; or
+ * -errno. */
 int fffs_put_files(const uint8_t *data, const int64_t *starts, const uint32_t *records, uint64_t count, int out_fd,
-                   const int64_t *offsets, uint32_t *checksums);
+                   const int64_t *offsets, const int64_t *sizes, uint32_t *checksums);
 
 /* Copies length bytes from in_fd at in_offset to out_fd at out_offset through a bounded buffer. Computes *crc, their
  * checksum of a kind (FFFS_CHECK_*), and, unless block_crcs is NULL, those of their blocks ([ceil(length /

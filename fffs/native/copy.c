@@ -120,7 +120,8 @@ static int flush(struct output *out)
 }
 
 int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint32_t *entries, uint64_t count,
-                    int out_fd, int64_t out_offset, uint32_t *checksums, uint64_t *failed, int *failed_fd)
+                    int out_fd, int64_t out_offset, uint32_t align, uint32_t *checksums, uint64_t *failed,
+                    int *failed_fd)
 {
     char name[FFFS_NAME_MAX + 1];
     struct output out = {out_fd, out_offset, fffs_buffer_take(FFFS_BLOCK), 0};
@@ -150,6 +151,10 @@ int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint3
             break;
         checksums[*failed] = fffs_crc32(0, out.buffer + out.used, (size_t)then->size);
         out.used += (size_t)then->size;
+        if (out.used % align) { /* FFFS_BLOCK is a multiple of each alignment, so this fits */
+            memset(out.buffer + out.used, 0, align - out.used % align);
+            out.used += align - out.used % align;
+        }
     }
     if (!status) {
         *failed_fd = out_fd;
@@ -160,23 +165,27 @@ int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint3
 }
 
 int fffs_put_files(const uint8_t *data, const int64_t *starts, const uint32_t *records, uint64_t count, int out_fd,
-                   const int64_t *offsets, uint32_t *checksums)
+                   const int64_t *offsets, const int64_t *sizes, uint32_t *checksums)
 {
     struct output out = {out_fd, 0, fffs_buffer_take(FFFS_BLOCK), 0};
+    int64_t next = -1; /* where the neighbour of the last file begins */
     int status = out.buffer ? 0 : -ENOMEM;
 
     for (uint64_t i = 0; !status && i < count; i++) {
-        const int64_t *offset = &offsets[records[i]];
-        size_t size = (size_t)(offset[1] - offset[0]);
+        uint32_t k = records[i];
+        size_t size = (size_t)sizes[k], place = (size_t)(offsets[k] - out.offset);
 
-        if (out.offset + (int64_t)out.used != offset[0] || out.used + size > FFFS_BLOCK) {
+        if (offsets[k] != next || place + size > FFFS_BLOCK) {
             status = flush(&out);
-            out.offset = offset[0];
+            out.offset = offsets[k];
+            place = 0;
         }
+        memset(out.buffer + out.used, 0, place - out.used);
         if (size)
-            memcpy(out.buffer + out.used, data + starts[i], size);
-        checksums[records[i]] = fffs_crc32(0, out.buffer + out.used, size);
-        out.used += size;
+            memcpy(out.buffer + place, data + starts[i], size);
+        checksums[k] = fffs_crc32(0, out.buffer + place, size);
+        out.used = place + size;
+        next = offsets[k + 1];
     }
     if (!status)
         status = flush(&out);

@@ -48,6 +48,7 @@ def pack_folder(
     verbose: bool = False,
     *,
     jobs: int | None = None,
+    align: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> PackSummary:
@@ -63,6 +64,8 @@ def pack_folder(
         fname: the file to write; its name must end in ``.ffr``.
         verbose: print a line when done.
         jobs: how many files are copied at once.
+        align: let each file begin at a multiple of 512 bytes, which ``-o kernel`` of a mount needs. Records of zeros
+            fill the gaps, so records have other numbers than without; names lead to the right ones everywhere.
         progress: called with (bytes done, total bytes) from time to time, from any thread.
         warn: called with one line for each thing that is left out or changed; the default logs it.
 
@@ -76,7 +79,7 @@ def pack_folder(
 
     """
     target = os.fsdecode(fname)
-    with packed_folder(dirname, target, jobs, progress, warn or log.warning) as (file, summary):
+    with packed_folder(dirname, target, jobs, progress, warn or log.warning, align) as (file, summary):
         file.commit()
     if verbose:
         tell(f"{target}: {summary.files} files, {summary.total_bytes} bytes")
@@ -85,7 +88,12 @@ def pack_folder(
 
 @contextlib.contextmanager
 def packed_folder(
-    dirname: PathLike, target: str, jobs: int | None, progress: Progress | None, warn: Callable[[str], None]
+    dirname: PathLike,
+    target: str,
+    jobs: int | None,
+    progress: Progress | None,
+    warn: Callable[[str], None],
+    align: bool = False,
 ) -> Iterator[tuple[AtomicFile, PackSummary]]:
     """Yield the complete packed file, which replaces ``target`` when the block commits it. As ``pack_folder``."""
     if not target.endswith(SUFFIX):
@@ -96,7 +104,7 @@ def packed_folder(
     with contextlib.ExitStack() as stack:
         with open_source(os.fsencode(dirname)) as source:
             # Scan first: creating the output may change the modification time of a folder that is packed.
-            packer = _Packer(scan_folder(source, output, warn), source)
+            packer = _Packer(scan_folder(source, output, warn), source, align)
             file = stack.enter_context(AtomicFile(target))
             summary = packer.run(file, jobs or default_jobs(), progress)
         yield file, summary
@@ -105,14 +113,14 @@ def packed_folder(
 class _Packer:
     """Copies the files in parallel: the scan gives all sizes, so the offset of each file is known beforehand."""
 
-    def __init__(self, scan: Scan, source: SourceFolder) -> None:
-        self.scan, self.source = scan, source
+    def __init__(self, scan: Scan, source: SourceFolder, align: bool) -> None:
+        self.scan, self.source, self.align = scan, source, align
         self.folders = scan.listing.parents[scan.entries]
         self.runs = divide(self.folders, scan.sizes)
 
     def run(self, file: AtomicFile, jobs: int, progress: Progress | None) -> PackSummary:
         """Copy the files, append the tree, write the header."""
-        scan, pack = self.scan, PackFile(file, self.scan.sizes)
+        scan, pack = self.scan, PackFile(file, self.scan.sizes, self.align)
         self.pack, self.jobs = pack, Jobs(scan.total_bytes, progress)
         self.jobs.run(self._copy, range(len(self.runs) - 1), jobs, RUNS)
         tree, summary = scan.tree, PackSummary(len(scan.sizes), scan.total_bytes)

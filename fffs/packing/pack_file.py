@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import stat
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fffs.errors import WriteError
 from fffs.files.atomic import AtomicFile
+from fffs.files.file import UInt8Array
 from fffs.files.pwrite import write_at
 from fffs.formats.ffrecord import encode_header, header_size
 from fffs.native import ffi, lib
@@ -19,10 +23,27 @@ from fffs.native.engine import BLOCK
 from fffs.packing.listing import Listing, UInt32Array
 from fffs.records.index import BlockChecksums, Int64Array
 from fffs.tree import packed_pickle, trailer
-from fffs.tree.tree import Tree, UInt8Array
+from fffs.tree.tree import Tree
 
 PORTION = 64 * BLOCK  # bytes written from memory between two checks for an interrupt
 PIECE = 16 * BLOCK  # bytes of a record copied between two checks for an interrupt or a failed job
+
+
+def record_of(k: Any, alignment: int) -> Any:
+    """Return the number of the record of file k, which may be an array."""
+    return 2 * k + 1 if alignment else k
+
+
+def numbered(tree: Tree, alignment: int) -> Tree:
+    """Return a tree whose files refer to records, from one whose files refer to numbers of files."""
+    if not alignment:
+        return tree
+    return replace(tree, ref=np.where(tree.kinds == stat.S_IFREG, record_of(tree.ref, alignment), tree.ref))
+
+
+def checksums_of_zeros(n: int) -> npt.NDArray[np.uint32]:
+    """Return uint32[n]: the CRC-32 of 0, 1, ... n - 1 zero bytes."""
+    return np.array([crc32(bytes(k)) for k in range(n)], np.uint32)
 
 
 class PackFile:
@@ -30,16 +51,22 @@ class PackFile:
 
     A record is written by one thread, in pieces from its beginning to its end; the size of each piece but the last is a
     multiple of ``BLOCK``. When all are written, ``finish`` adds the tree; then the caller commits the file.
+
+    In an aligned pack, files begin at multiples of 512 bytes, or of 4096 from 2 TiB on, because block numbers of EROFS
+    have 32 bits. Records have no gaps, so a padding record of zeros precedes each file, and the tree. Nothing names it.
     """
 
-    def __init__(self, file: AtomicFile, sizes: Int64Array) -> None:
-        """file: empty; the caller closes it. sizes: int64[n], the sizes of the files' records."""
+    def __init__(self, file: AtomicFile, sizes: Int64Array, align: bool = False) -> None:
+        """file: empty; the caller closes it. sizes: int64[n], the sizes of the files."""
         self.file, self.sizes = file, sizes
         n = len(sizes)
-        self.offsets = np.empty(n + 1, np.int64)  # the last record is the tree
-        self.offsets[0] = header_size(n + 1)
-        np.cumsum(sizes, out=self.offsets[1:])
-        self.offsets[1:] += self.offsets[0]
+        self.alignment = self._choose_alignment() if align else 0
+        unit = 1 << self.alignment
+        self.offsets = np.empty(n + 1, np.int64)  # of the files, and of the tree
+        self.offsets[0] = header_size(2 * n + 2 if align else n + 1)
+        self.offsets[1:] = sizes
+        self.offsets += -self.offsets % unit
+        np.cumsum(self.offsets, out=self.offsets)
         self._checksums = np.zeros(n + 1, np.uint32)
         self._big = np.flatnonzero(sizes > BLOCK)
         counts = (sizes[self._big] + (BLOCK - 1)) // BLOCK
@@ -89,6 +116,7 @@ class PackFile:
             len(entries),
             self.file.fd,
             int(self.offsets[k]),
+            1 << self.alignment,
             ffi.cast("uint32_t *", self._checksums.ctypes.data) + k,
             read,
             failed,
@@ -101,7 +129,7 @@ class PackFile:
         return int(read[0]), -status
 
     def put_files(self, records: UInt32Array, starts: Int64Array, data: UInt8Array) -> None:
-        """Write whole records, none larger than ``BLOCK``, of which records[i] begins at starts[i] in ``data``. Those
+        """Write whole files, none larger than ``BLOCK``, of which records[i] begins at starts[i] in ``data``. Those
         that are neighbours in the file should follow each other.
 
         Raises:
@@ -115,6 +143,7 @@ class PackFile:
             len(records),
             self.file.fd,
             ffi.cast("int64_t *", self.offsets.ctypes.data),
+            ffi.cast("int64_t *", self.sizes.ctypes.data),
             ffi.cast("uint32_t *", self._checksums.ctypes.data),
         )
         if status == -errno.ENOMEM:
@@ -136,6 +165,15 @@ class PackFile:
             crc = self._block_checksums[first + begin // BLOCK] = crc32(block)
             self._count(k, at + begin, int(crc), len(block))
 
+    def put_run(self, k: int, data: UInt8Array) -> None:
+        """Write file k and the following ones, with the gaps between them. None is larger than ``BLOCK``."""
+        view, at = memoryview(data), int(self.offsets[k])
+        self._write(view, at)
+        while k < len(self.sizes) and self.offsets[k] + self.sizes[k] <= at + len(view):
+            begin = int(self.offsets[k]) - at
+            self._checksums[k] = crc32(view[begin : begin + int(self.sizes[k])])
+            k += 1
+
     def _first_block(self, k: int, at: int) -> int | None:
         """Return the number of the block at byte ``at`` of record k, or None if the record has no block checksums."""
         if self.sizes[k] <= BLOCK:
@@ -147,13 +185,31 @@ class PackFile:
 
     def finish(self, tree: Tree) -> None:
         """Append the tree and write the header. Raises WriteError."""
-        blocks = BlockChecksums(self._big.astype(np.uint32), self._first_blocks, self._block_checksums)
+        tree = numbered(tree, self.alignment)
+        big = record_of(self._big, self.alignment)
+        blocks = BlockChecksums(big.astype(np.uint32), self._first_blocks, self._block_checksums)
         at = int(self.offsets[-1])
-        for part in itertools.chain([packed_pickle.encode(tree)], trailer.encode(tree, blocks)):
+        for part in itertools.chain([packed_pickle.encode(tree)], trailer.encode(tree, blocks, self.alignment)):
             self._checksums[-1] = crc32(part, int(self._checksums[-1]))
             self._write(part, at)
             at += len(part)
-        self._write(encode_header(self._checksums, self.offsets), 0)
+        self._write(encode_header(*self._records()), 0)
+
+    def _choose_alignment(self) -> int:
+        _, small, large = trailer.ALIGNMENTS
+        end = int(self.sizes.sum()) + len(self.sizes) * ((1 << small) + 24)
+        return small if end < 2**32 << small else large
+
+    def _records(self) -> tuple[npt.NDArray[np.uint32], Int64Array]:
+        """Return the checksums and offsets of all records."""
+        if not self.alignment:
+            return self._checksums, self.offsets
+        n = len(self.offsets)
+        offsets, checksums = np.empty(2 * n, np.int64), np.empty(2 * n, np.uint32)
+        offsets[0], offsets[2::2], offsets[1::2] = header_size(2 * n), self.offsets[:-1] + self.sizes, self.offsets
+        checksums[::2] = checksums_of_zeros(1 << self.alignment)[offsets[1::2] - offsets[::2]]
+        checksums[1::2] = self._checksums
+        return checksums, offsets
 
     def _write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         view = memoryview(data)

@@ -103,16 +103,15 @@ def _check_tree(source: TreeView, k: int, file: SourceFile) -> Iterator[BadRecor
     """Check that the parts of the tree's record agree with each other. Its own checksum cannot show that."""
     index, row = file.index, len(file.index) - 1
     where = (index.path, row, source.store.first_record(k) + row, int(index.starts[row]), None)
-    packed = load_packed(file)
-    if not packed.lossless:
+    if index.blocks is None:  # it has no trailer
         return
-    expected = packed_pickle.encode(packed.tree)
+    expected = packed_pickle.encode(source.tree if source.layout == "packed" else load_packed(file).tree)
     stored = source.store.read_range(where[2], 0, len(expected)).tobytes()
     if stored != expected:
         yield BadRecord(*where, "the tree that ffrecord sees differs from the one in the trailer")
     blocks = index.blocks
-    for j in range(len(blocks.records) if blocks else 0):
-        assert blocks is not None and index.checksums is not None
+    for j in range(len(blocks.records)):
+        assert index.checksums is not None
         record = int(blocks.records[j])
         length, crc = index.length(record), 0
         for b in range(int(blocks.first_blocks[j]), int(blocks.first_blocks[j + 1])):

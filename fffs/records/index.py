@@ -41,7 +41,8 @@ class RecordIndex:
 
     ``starts`` and ``ends`` are int64[n], file offsets in bytes. ``checksums`` is uint32[n] or None, and ``check`` the
     algorithm (``fffs.native.engine.CHECK_*``). ``file_size`` is the file's size when the index was loaded, ``format``
-    the name of the file's format in messages.
+    the name of the file's format in messages. ``alignment``: if not 0, this is a packed folder whose files begin at
+    multiples of 2**alignment bytes, with records of padding between them.
     """
 
     path: str
@@ -52,6 +53,7 @@ class RecordIndex:
     file_size: int
     blocks: BlockChecksums | None = None
     format: str = "FFRecord"
+    alignment: int = 0
     truncated: bool = field(init=False, default=False)
 
     def __len__(self) -> int:
@@ -79,9 +81,9 @@ class RecordIndex:
             self._validate_blocks(self.blocks)
         return self
 
-    def with_blocks(self, blocks: BlockChecksums) -> RecordIndex:
+    def with_blocks(self, blocks: BlockChecksums, alignment: int = 0) -> RecordIndex:
         """Return a copy of this valid index with block checksums. Raises MetadataError if these do not fit."""
-        index = replace(self, blocks=blocks)
+        index = replace(self, blocks=blocks, alignment=alignment)
         object.__setattr__(index, "truncated", self.truncated)
         index._validate_blocks(blocks)
         return index

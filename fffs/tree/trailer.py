@@ -25,9 +25,11 @@ from fffs.tree.tree import COLUMNS, Tree
 
 MAGIC = b"fffsTREE"
 VERSION = 1
-# magic, version, flags, body size, entries, nodes, names size, targets size, big records, blocks, CRC of the body,
+# magic, version, alignment, body size, entries, nodes, names size, targets size, big records, blocks, CRC of the body,
 # CRC of the footer
 FOOTER = struct.Struct("<8sII7QII")
+ALIGNMENTS = (0, 9, 12)
+"""The logarithms of the multiples, in bytes, at which files begin."""
 COUNTS = ("entries", "nodes", "names", "targets", "bigs", "blocks")
 
 
@@ -64,8 +66,11 @@ def _layout(counts: dict[str, int]) -> tuple[list[tuple[_Section, int, int]], in
     return places, at
 
 
-def encode(tree: Tree, blocks: BlockChecksums) -> Iterator[bytes | memoryview]:
-    """Yield the trailer in parts, including the footer. The arrays of a tree are not copied."""
+def encode(tree: Tree, blocks: BlockChecksums, alignment: int = 0) -> Iterator[bytes | memoryview]:
+    """Yield the trailer in parts, including the footer. The arrays of a tree are not copied.
+
+    alignment: one of ``ALIGNMENTS``; not 0: a padding record precedes the record of each file, and the last one.
+    """
     arrays: dict[str, npt.NDArray[np.generic]] = {name: getattr(tree, name) for name in COLUMNS}
     arrays |= {
         "big_records": blocks.records,
@@ -95,13 +100,13 @@ def encode(tree: Tree, blocks: BlockChecksums) -> Iterator[bytes | memoryview]:
             crc = crc32(part, crc)
             written += len(part)
             yield part
-    footer = FOOTER.pack(MAGIC, VERSION, 0, size, *counts.values(), crc, 0)[:-4]
+    footer = FOOTER.pack(MAGIC, VERSION, alignment, size, *counts.values(), crc, 0)[:-4]
     yield footer + struct.pack("<I", crc32(footer))
 
 
 def load(file: File, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
-    """Return the validated Tree at the end of a packed folder, and its index with the block checksums, or None if there
-    is no trailer. The index must have a record.
+    """Return the validated Tree at the end of a packed folder, and its index with the block checksums and alignment, or
+    None if there is no trailer. The index must have a record.
 
     The tree may refer to all records except the last, which contains the tree itself.
 
@@ -115,10 +120,10 @@ def load(file: File, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
     if room < FOOTER.size:
         return None
     footer = _read(file, index.file_size - FOOTER.size, FOOTER.size).tobytes()
-    magic, version, flags, size, *counts, body_crc, footer_crc = FOOTER.unpack(footer)
+    magic, version, alignment, size, *counts, body_crc, footer_crc = FOOTER.unpack(footer)
     if magic != MAGIC or crc32(footer[:-4]) != footer_crc:
         return None
-    if version != VERSION or flags != 0:
+    if version != VERSION or alignment not in ALIGNMENTS:
         raise UnsupportedError(f"{path}: packed by a newer version of fffs (trailer version {version}); update fffs")
     # Check before anything is allocated that the body lies inside the last record and has the size for the counts.
     sizes = dict(zip(COUNTS, counts, strict=True))
@@ -133,7 +138,7 @@ def load(file: File, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
     }
     blocks = BlockChecksums(arrays.pop("big_records"), arrays.pop("big_first_blocks"), arrays.pop("block_checksums"))
     tree = Tree(**arrays).validate(len(index) - 1, path)
-    return tree, index.with_blocks(blocks)
+    return tree, index.with_blocks(blocks, alignment)
 
 
 def _read(file: File, offset: int, size: int, crc: int | None = None) -> npt.NDArray[np.uint8]:

@@ -18,6 +18,8 @@ from contextlib import suppress
 from typing import IO, Any, BinaryIO
 
 from fffs.base.descriptors import describe, memory_file, pipe, process_file
+from fffs.base.importing import importing
+from fffs.base.jobs import Progress
 from fffs.errors import FffsError, MountError
 from fffs.mount.daemon.job import Job
 
@@ -26,13 +28,20 @@ END_SECONDS = 10.0
 KILL_SECONDS = 1.0
 
 
-def start(job: Job) -> None:
-    """Start a daemon that outlives this process. Returns when the mount answers.
+def start(job: Job, progress: Progress | None = None) -> None:
+    """Mount, and start a daemon that outlives this process, unless the kernel needs none. Returns when it answers.
+
+    progress: called with (bytes verified, total bytes) if everything is verified first.
 
     Raises:
-        FffsError: the exception that the daemon reported.
+        FffsError: mounting failed, perhaps in the daemon, which reported the exception.
 
     """
+    if job.options.kernel is not False:
+        with importing:
+            from fffs.mount.daemon.kernel_mount import mount_without_daemon
+        if mount_without_daemon(job, progress):
+            return
     process = spawn(job, "--detach")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # the process is meant to run on

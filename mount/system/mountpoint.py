@@ -120,6 +120,15 @@ class MountPoint:
             else:
                 close_locked(fd, self._owner)
 
+    def leave(self) -> None:
+        """Let only ``remove`` remove the folder, no process that finds it later. For a mount without a daemon: nothing
+        locks its folder, and removing that would detach the mount in all namespaces.
+        """
+        if self._lock >= 0:
+            self._made.add(identity(os.fstat(self._lock)))
+            with suppress(OSError):
+                os.removexattr(self._lock, MARK)
+
     def remove(self) -> None:
         """Remove the folders that were created here, unless a mount is there or another process uses them.
 
@@ -230,6 +239,6 @@ def refuse_mounted(path: str, table: int | None = None) -> None:
             f"clean up with: fffs umount {path}"
         )
     if mount.ours:
-        raise MountError(f"{path}: {mount.source} is mounted there; unmount it first: fffs umount {path}")
+        raise MountError(f"{path}: {mount.origin} is mounted there; unmount it first: fffs umount {path}")
     if answer is None:
         raise MountError(f"{path}: the mount there does not answer ({mount.type}); unmount it: umount -l {path}")

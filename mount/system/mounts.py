@@ -15,6 +15,8 @@ from fffs.errors import MountError
 
 TABLE = "/proc/thread-self/mountinfo"
 TYPE = "fuse.fffs"
+# What the source of a mount of ours that the kernel serves alone begins with, and the type of such a mount.
+IN_KERNEL, KERNEL_TYPE = "fffs:", "erofs"
 
 # <linux/fcntl.h>, <linux/stat.h>: AT_FDCWD; AT_SYMLINK_NOFOLLOW, AT_NO_AUTOMOUNT and AT_STATX_DONT_SYNC; the bit of
 # stx_mask that tells of stx_mnt_id; the offset of stx_mnt_id; the size of struct statx.
@@ -42,7 +44,17 @@ class Mount:
     @property
     def ours(self) -> bool:
         """Whether it is a mount of fffs."""
-        return self.type == TYPE
+        return self.type == TYPE or self.in_kernel
+
+    @property
+    def origin(self) -> str:
+        """The sources as the user named them."""
+        return self.source.removeprefix(IN_KERNEL) if self.in_kernel else self.source
+
+    @property
+    def in_kernel(self) -> bool:
+        """Whether it is a mount of fffs that has no daemon."""
+        return self.type == KERNEL_TYPE and self.source.startswith(IN_KERNEL)
 
 
 def mount_at(path: str, table: int | None = None) -> Mount | None:

@@ -13,6 +13,7 @@ import converting
 import file_systems
 import formats
 import metadata
+import millions
 import mounts
 import opening
 import packing
@@ -31,6 +32,7 @@ MEASURES = {
     "convert": converting.run,
     "mount": mounts.run,
     "metadata": metadata.run,
+    "millions": millions.run,
     "train": train.run,
 }
 
@@ -44,6 +46,7 @@ DESCRIPTION = """measures:
   convert  converting record files, against cp followed by sync, and a tar of tiny files, against unpacking it
   mount    a mounted folder, against squashfs, EROFS and others; needs root; makes 16 GB of images once
   metadata names and attributes of 1,000,000 tiny files in a mount, against EROFS and squashfs; needs root
+  millions packs of 10,000,000 files: opening, mounting, unions, verifying; needs 16 GB of memory
   train    training processes with loaders and workers, against torch's loader on small files and others
   all      all of them
 

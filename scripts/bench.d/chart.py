@@ -15,12 +15,14 @@ COLOURS = {
     "fffs, torch's loader": UNVERIFIED,
     "fffs, no fast path": WITHIN,
     "fffs, neither": WITHIN,
+    "fffs, kernel": OURS,
 }
 MOUNTS = {
     "fffs, fastpath=on,verify=on": "fffs",
     "fffs, fastpath=on,verify=off": "fffs, unverified",
     "fffs, fastpath=off,verify=on": "fffs, no fast path",
     "fffs, fastpath=off,verify=off": "fffs, neither",
+    "fffs, kernel": "fffs, kernel",
 }
 COLUMNS = 3
 

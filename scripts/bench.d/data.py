@@ -13,11 +13,14 @@ import numpy as np
 from figures import progress
 
 import fffs
+from fffs.files.atomic import AtomicFile
+from fffs.packing.pack_file import PackFile
 from fffs.records.index import BlockChecksums
 from fffs.tree import packed_pickle, trailer
-from fffs.tree.builder import TreeBuilder
+from fffs.tree.builder import DIRECTORY, FILE, TreeBuilder, build_tree
 
 MEAN = 112 * 1024
+RUN = 1 << 16
 FOLDER_FILES = 1000  # files in each folder of the packed folder
 
 
@@ -120,3 +123,40 @@ def packed_folder(scratch: Path, count: int, with_trailer: bool) -> Path:
 
     name = "packed" if with_trailer else "packed-by-ffrecord"
     return kept(scratch / f"{name}-{count}.ffr", make)
+
+
+def tiny_pack(path: Path, count: int, first: int = 0, align: bool = False) -> Path:
+    """Return a packed folder of ``count`` files of 16 bytes, in folders of 1,000, numbered from ``first`` on."""
+
+    def make(unfinished: Path) -> None:
+        progress(f"making {path.name}")
+        folders = -(-count // FOLDER_FILES)
+        names = [np.char.mod("%06d", np.arange(first, first + folders)), np.char.mod("%07d.txt", np.arange(count))]
+        mode = np.full(1 + folders + count, FILE, np.uint16)
+        mode[: 1 + folders] = DIRECTORY
+        ref = np.zeros(len(mode), np.int64)
+        ref[1 + folders :] = np.arange(count)
+        lengths = np.repeat([6, 11], [folders, count])
+        tree = build_tree(
+            parents=np.concatenate([np.zeros(folders, np.int64), 1 + np.arange(count) // FOLDER_FILES]),
+            nodes=np.arange(1, len(mode)),
+            name_offsets=np.concatenate([[0], np.cumsum(lengths)]),
+            names=np.concatenate([array.astype("S").view(np.uint8) for array in names]),
+            mode=mode,
+            mtime=np.full(len(mode), 10**18),
+            ref=ref,
+            count=np.zeros(len(mode), np.uint32),
+            targets=np.empty(0, np.uint8),
+            records=count,
+            source=path.name,
+        )
+        with AtomicFile(str(unfinished)) as file:
+            pack = PackFile(file, np.full(count, 16), align)
+            for begin in range(0, count, RUN):
+                last = min(begin + RUN, count) - 1
+                data = np.zeros(int(pack.offsets[last] - pack.offsets[begin]) + 16, np.uint8)
+                pack.put_run(begin, data)
+            pack.finish(tree)
+            file.commit()
+
+    return kept(path, make)

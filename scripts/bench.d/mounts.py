@@ -39,6 +39,7 @@ COLD_ROUNDS = 2  # because they take most of the time
 READERS = 16
 
 EROFS, SQUASHFS, SQUASHFUSE = "erofs, kernel", "squashfs, kernel", "squashfuse_ll"
+EROFS_FILE, IN_KERNEL = "erofs, kernel, no loop", "fffs, kernel"
 OURS, UNVERIFIED = "fffs, fastpath=on,verify=on", "fffs, fastpath=on,verify=off"
 GOALS = (
     (FIRST, OURS, EROFS, 1.0),
@@ -52,6 +53,9 @@ GOALS = (
     (COLD_PARALLEL, OURS, EROFS, 1.0),
     (FIRST, OURS, UNVERIFIED, 0.88),
     (LARGE, OURS, UNVERIFIED, None),
+    (FIRST, IN_KERNEL, EROFS_FILE, 0.95),
+    (LARGE, IN_KERNEL, EROFS_FILE, 0.95),
+    (FIRST, IN_KERNEL, OURS, 3.0),
 )
 
 NOT_HOT, NOT_COLD = " (not hot)", " (not cold)"

@@ -31,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
             jobs=args.jobs,
             verify=args.verify,
             force=args.force,
+            align=args.align,
             progress=bar,
             warn=warn,
         )

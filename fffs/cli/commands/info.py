@@ -13,7 +13,6 @@ from fffs.base.text import human
 from fffs.cli.output import put, say, warn
 from fffs.errors import Exit, MountError
 from fffs.layouts import load_source
-from fffs.layouts.packed import load as load_packed
 from fffs.layouts.view import TreeView
 from fffs.mount.system import questions
 from fffs.mount.system.mounts import mount_of
@@ -77,6 +76,9 @@ def _ask(path: str) -> tuple[dict[str, Any] | None]:
         os.close(fd)
     if mount is None or not mount.ours:
         return (None,)
+    if mount.in_kernel:
+        what = "folder" if stat.S_ISDIR(os.stat(real).st_mode) else "file"
+        return ({"mount": mount.path, "kind": what, "source": mount.origin, "verified": False},)
     folder, name = (real, "") if stat.S_ISDIR(os.stat(real).st_mode) else os.path.split(real)
     facts = json.loads(questions.read(folder, questions.ENTRY + os.fsencode(name)))
     return ({"mount": mount.path, "kind": "folder" if name == "" else "file", **facts},)
@@ -115,7 +117,8 @@ def describe(source: TreeView) -> dict[str, Any]:
         }
     if source.layout in ("packed", "union"):
         facts |= {
-            "modes_and_times": all(load_packed(file).lossless for file in files),
+            "modes_and_times": all(file.index.blocks is not None for file in files),  # has a trailer
+            "aligned": all(file.index.alignment for file in files),
             "block_checksums": sum(len(file.index.blocks.checksums) for file in files if file.index.blocks),
         }
     if any(file.index.truncated for file in files):

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import fffs.mount as _mount
+from fffs.cli.output import printable
+from fffs.cli.progress import ProgressBar
 from fffs.mount import options as _options
 
 
@@ -14,9 +16,15 @@ def run(args: argparse.Namespace) -> int:
     """Mount sources."""
     options = _options.parse(args.options)
     options = replace(options, suffix=args.suffix or options.suffix, format=args.format or options.format)
-    _mount.mount(
-        args.source, args.mountpoint, options=options, foreground=args.foreground or args.debug, debug=args.debug
-    )
+    with ProgressBar(printable(f"verifying {args.source[0]}")) as bar:
+        _mount.mount(
+            args.source,
+            args.mountpoint,
+            options=options,
+            foreground=args.foreground or args.debug,
+            debug=args.debug,
+            progress=bar,
+        )
     return 0
 
 

@@ -23,8 +23,10 @@ HEAD_EVERY = 20  # lines of --watch between two headings
 def run(args: argparse.Namespace) -> int:
     """Show the counters once, or with --watch their changes until the mount is gone."""
     path = canonical(args.mountpoint)
-    device = find(path).device
-    counters = ask(path)
+    mount = find(path)
+    if mount.in_kernel:
+        return _describe_kernel(mount, args)
+    device, counters = mount.device, ask(path)
     if args.watch:
         return _watch(path, device, counters, args.interval, args.json)
     if args.json:
@@ -32,6 +34,16 @@ def run(args: argparse.Namespace) -> int:
     else:
         for line in describe(counters):
             say(line)
+    return Exit.OK
+
+
+def _describe_kernel(mount: Mount, args: argparse.Namespace) -> int:
+    if args.watch:
+        raise MountError(f"{mount.path}: the kernel serves this mount and counts nothing, so there is nothing to watch")
+    if args.json:
+        put(json.dumps({"kernel": True, "source": mount.origin}, indent=1).encode() + b"\n")
+    else:
+        say(f"{mount.origin}, mounted by the kernel: no daemon, no counters; what is read is not verified")
     return Exit.OK
 
 

@@ -1,0 +1,162 @@
+"""A mount that the kernel serves alone: an EROFS image of the names, over the packed files. There is no daemon."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import IO
+
+from fffs.base.descriptors import describe
+from fffs.base.jobs import Progress
+from fffs.base.text import plural
+from fffs.errors import SourceChangedError
+from fffs.layouts import load_source
+from fffs.layouts.view import TreeView
+from fffs.mount.daemon.job import Job
+from fffs.mount.fs.image import write_image
+from fffs.mount.options import MountOptions
+from fffs.mount.system import erofs, kernel
+from fffs.mount.system.erofs import CannotError
+from fffs.mount.system.mountpoint import MountPoint
+from fffs.mount.system.mounts import mount_at
+from fffs.packing.verify import verify
+
+_log = logging.getLogger("fffs.mount")
+
+# Where the image is kept while it is mounted, unless TMPDIR names another folder. /tmp is often a tmpfs, in which the
+# kernel needs a loop device for it.
+FOLDER = "/var/tmp"
+ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Options that change what is shown, which only a daemon can do. Those about a daemon have no effect.
+UNKNOWN = ("suffix", "decode", "xattr")
+
+
+def mount_without_daemon(job: Job, progress: Progress | None = None) -> bool:
+    """Mount, if the options want the kernel to do it alone. Returns False if a daemon shall do it.
+
+    progress: called with (bytes verified, total bytes).
+
+    Raises:
+        MountError, UsageError: mounting failed, and nothing is mounted.
+        FormatError, ReadError: as ``load_source``.
+
+    """
+    point = _mount_if_possible(job, progress)
+    if point is None:
+        return False
+    point.close()  # a folder that was created stays
+    return True
+
+
+def hold(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> bool:
+    """As ``mount_without_daemon``, and keep this process as the one that unmounts: when it is signalled, or when one of
+    the lifelines becomes readable or is closed at the other end. For the main thread.
+    """
+    signalled, its = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def receive_signals() -> None:  # until the mount appears, they end this process, and nothing is left
+        signal.set_wakeup_fd(its)
+        for number in ENDS:
+            signal.signal(number, lambda *_: None)
+
+    point = _mount_if_possible(job, None, receive_signals)
+    if point is None:
+        return False
+    mount = mount_at(job.mountpoint)
+    poll = select.poll()
+    for fd in (signalled, *lifelines):
+        poll.register(fd, select.POLLIN)
+    try:
+        ready()
+        poll.poll()
+    finally:
+        if mount:
+            try:
+                kernel.detach(mount)
+            except kernel.BusyError:
+                kernel.detach(mount, lazy=True)
+        point.remove()
+        for number in ENDS:  # an interpreter that exits restores the default
+            signal.signal(number, signal.SIG_IGN)
+    return True
+
+
+def _mount_if_possible(
+    job: Job, progress: Progress | None, commit: Callable[[], object] = lambda: None
+) -> MountPoint | None:
+    if job.options.kernel is False:
+        return None
+    try:
+        return _mount(job, progress, commit)
+    except CannotError as error:
+        if job.options.kernel:
+            raise
+        _log.warning("%s; a daemon serves the mount", error)
+        return None
+
+
+def _mount(job: Job, progress: Progress | None, commit: Callable[[], object]) -> MountPoint:
+    options = job.options
+    _refuse_options(options)
+    with load_source(job.sources, format=options.format) as source:
+        for line in source.warnings:
+            _log.warning("%s", line)
+        _refuse_source(source)
+        point = MountPoint(job.mountpoint, options.nonempty)
+        try:
+            files = [file.file for file in source.store.files]
+            stamps = [file.stamp() for file in files]
+            if options.verify:
+                _verify(source, progress)
+            with _unnamed_file() as image:
+                write_image(image.fileno(), source, options)
+                if any(file.changed(stamp) for file, stamp in zip(files, stamps, strict=True)):
+                    raise SourceChangedError(f"{job.name}: changed while it was mounted; mount it when it is complete")
+                point.leave()
+                devices = [file.descriptor for file in files]
+                erofs.attach(image.fileno(), devices, job.mountpoint, job.name, options.noexec, commit)
+        except BaseException:
+            point.remove()
+            raise
+        return point
+
+
+def _unnamed_file() -> IO[bytes]:
+    folder = os.environ.get("TMPDIR") or FOLDER
+    try:
+        return tempfile.TemporaryFile(dir=folder)
+    except OSError as error:
+        raise CannotError(f"{folder}: no room for the image: {describe(error)}; set TMPDIR to another folder") from None
+
+
+def _refuse_options(options: MountOptions) -> None:
+    default = MountOptions()
+    for name in UNKNOWN:
+        if getattr(options, name) != getattr(default, name):
+            raise CannotError(f"-o kernel: the kernel does not know the option {name}; omit one of the two")
+    if os.geteuid() != 0:
+        raise CannotError("-o kernel: only root can let the kernel mount a pack; omit it")
+
+
+def _refuse_source(source: TreeView) -> None:
+    for file in source.store.files:
+        if not file.index.alignment:
+            raise CannotError(
+                f"{file.index.path}: its files are not aligned, which -o kernel needs; make a pack whose files are: "
+                "fffs pack --align"
+            )
+
+
+def _verify(source: TreeView, progress: Progress | None) -> None:
+    bad = verify(source, progress)
+    if bad:
+        what = bad[0].name or f"record {bad[0].record}"
+        more = f", and {plural(len(bad) - 1, 'other record')}" if len(bad) > 1 else ""
+        raise CannotError(
+            f"{bad[0].source}: {what}: {bad[0].problem}{more}; the kernel would not notice; copy the file again, "
+            "or mount it without -o kernel"
+        )

@@ -1,0 +1,158 @@
+"""Mounts an EROFS image and the files that it refers to, without a daemon and without anything to clean up.
+
+The image is a file without a name. The mounts API of Linux 5.2 lets it be mounted all the same: the kernel opens its
+source by a path, relative to the working folder, and that folder is a tmpfs which is mounted nowhere and has a link to
+the image. So the path is free to say where the mount comes from. The kernel drops the image with the last mount, and
+everything with this process if it is killed before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from fffs.base.descriptors import describe
+from fffs.errors import MountError
+from fffs.mount.system.mounts import IN_KERNEL
+
+# The numbers of these system calls are the same on every architecture. <linux/mount.h>, <sched.h>
+_MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 429, 430, 431, 432
+_CLOEXEC, _SET_FLAG, _SET_STRING, _CREATE, _FROM_EMPTY_PATH = 1, 0, 1, 6, 4
+_RDONLY, _NOSUID, _NODEV, _NOEXEC, _NOATIME = 1, 2, 4, 8, 16
+_CLONE_FS = 0x200
+# <linux/loop.h>. struct loop_config: the descriptor, the block size, and struct loop_info64, of which lo_flags are set
+# (read-only, and cleared when the last user closes it), and lo_file_name.
+_GET_FREE, _CONFIGURE, _FLAGS = 0x4C82, 0x4C0A, 1 | 4
+_LOOP_CONFIG = struct.Struct("=II 52x I 64s 112x 64x")
+LONGEST = 240  # bytes of a source; the kernel accepts 255 in all
+CONTROL = "/dev/loop-control"
+WHY = {
+    errno.ENODEV: "it has no EROFS (modprobe erofs)",
+    errno.ENOSYS: "it is too old; Linux 5.16 is needed",
+    errno.EPERM: "the capability SYS_ADMIN is needed",
+}
+ATTEMPTS = 100  # to get a free loop device, while other processes take them
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class CannotError(MountError):
+    """The kernel cannot mount this source; a daemon can."""
+
+
+def attach(
+    image: int, devices: Sequence[int], mountpoint: str, source: str, noexec: bool, commit: Callable[[], object]
+) -> None:
+    """Mount an image. Nothing is left if that fails, or if this process is killed.
+
+    Args:
+        image: a file with the image; it needs no name.
+        devices: the files that the image refers to.
+        mountpoint: an absolute path.
+        source: what the table of mounts shows, behind ``IN_KERNEL``; only the end of it if it is very long.
+        noexec: do not allow programs in the mount to be run.
+        commit: called right before the mount appears.
+
+    Raises:
+        CannotError: with the reason.
+
+    """
+    with ExitStack() as stack:
+        try:
+            try:
+                root = _make(stack, image, devices, source, noexec)
+            except OSError as error:
+                if error.errno != errno.ENOTBLK:  # the kernel, or the file system of the image, needs a loop device
+                    raise
+                loops = [_loop(stack, fd, source) for fd in (image, *devices)]
+                root = _make(stack, loops[0], loops[1:], source, noexec)
+            commit()
+            _call(_MOVE_MOUNT, root, b"", -100, os.fsencode(mountpoint), _FROM_EMPTY_PATH)
+        except OSError as error:
+            why = WHY.get(error.errno or 0) or describe(error)
+            raise CannotError(f"{mountpoint}: the kernel cannot mount it: {why}") from None
+
+
+def _make(stack: ExitStack, image: int, devices: Sequence[int], source: str, noexec: bool) -> int:
+    """Return a descriptor of a mount that is mounted nowhere yet. Raises OSError."""
+    context = _open(stack, b"erofs")
+    for device in devices:
+        _configure(context, _SET_STRING, b"device", b"/proc/self/fd/%d" % device)
+    _configure(context, _SET_FLAG, b"ro")
+    name = os.fsencode(source)
+    _create(context, image, IN_KERNEL.encode() + (name if len(name) <= LONGEST else b"..." + name[-LONGEST:]))
+    flags = _RDONLY | _NOSUID | _NODEV | _NOATIME | (_NOEXEC if noexec else 0)
+    return _closing(stack, _call(_FSMOUNT, context, _CLOEXEC, flags))
+
+
+def _create(context: int, image: int, source: bytes) -> None:
+    """Create the file system, by a thread that has its own working folder. Raises OSError."""
+    errors: list[OSError] = []
+
+    def work() -> None:
+        try:
+            with ExitStack() as stack:
+                folder = _open(stack, b"tmpfs")
+                _configure(folder, _CREATE)
+                _check(_libc.unshare(_CLONE_FS))
+                os.fchdir(_closing(stack, _call(_FSMOUNT, folder, _CLOEXEC, _NOSUID)))
+                if above := os.path.dirname(source):
+                    os.makedirs(above)
+                os.symlink(b"/proc/self/fd/%d" % image, source)
+                _configure(context, _SET_STRING, b"source", source)
+                _configure(context, _CREATE)
+        except OSError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _loop(stack: ExitStack, file: int, name: str) -> int:
+    """Return a descriptor of a loop device over a file. The device is freed with its last user. Raises OSError."""
+    with open(CONTROL, "rb", buffering=0) as control:
+        for attempt in range(ATTEMPTS):
+            number = fcntl.ioctl(control, _GET_FREE)
+            device = os.open(f"/dev/loop{number}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.ioctl(device, _CONFIGURE, _LOOP_CONFIG.pack(file, 0, _FLAGS, os.fsencode(name)[-63:]))
+                return _closing(stack, device)
+            except OSError as error:
+                os.close(device)
+                if error.errno != errno.EBUSY or attempt == ATTEMPTS - 1:
+                    raise
+    raise AssertionError
+
+
+def _open(stack: ExitStack, kind: bytes) -> int:
+    return _closing(stack, _call(_FSOPEN, kind, _CLOEXEC))
+
+
+def _closing(stack: ExitStack, fd: int) -> int:
+    stack.callback(os.close, fd)
+    return fd
+
+
+def _configure(context: int, command: int, key: bytes | None = None, value: bytes | None = None) -> None:
+    _call(_FSCONFIG, context, command, key, value, 0)
+
+
+def _call(number: int, *arguments: int | bytes | None) -> int:
+    """Make a system call. Raises OSError."""
+    converted = [ctypes.c_long(item) if isinstance(item, int) else ctypes.c_char_p(item) for item in arguments]
+    return _check(_libc.syscall(ctypes.c_long(number), *converted))
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
