@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 FINDS = HERE / "fuzz" / "finds"
 FILES = [line.split("  ")[1] for line in make_bad.HASHES.read_text().splitlines()]
 GROUP = 60  # files per process
-C_TARGETS = ("pickle", "tree", "store", "fastpath")
+C_TARGETS = ("pickle", "tree", "store", "fastpath", "tar")
 PYTHON_TARGETS = ("header", "packed", "trailer", "bag", "granular", "archive", "tfrecord", "ofrecord", "rows")
 
 # ---------------------------------------------------------------- bad files

@@ -1,84 +1,26 @@
-"""Archives: reads the members of tar files (also compressed ones) and zip files without unpacking them to a disk."""
+"""Archives: reads the members of tar files without unpacking them, also of compressed ones; opens archives."""
 
 from __future__ import annotations
 
 import os
-import stat
-import struct
-import time
-import zipfile
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable
+
+import numpy as np
 
 from fffs.base.jobs import Jobs, Progress
-from fffs.base.withblock import Closing, closed_on_error
+from fffs.base.withblock import closed_on_error
 from fffs.converting import tar
-from fffs.converting.names import ArchivedFile, Names
-from fffs.converting.zip_directory import EXTRA, read_directory
-from fffs.errors import MetadataError, SourceChangedError, UnsupportedError
+from fffs.converting.archive import Archive, Work
+from fffs.converting.names import Contents
+from fffs.converting.zip_archive import Zip
+from fffs.errors import MetadataError, UnsupportedError
 from fffs.files.file import File
 from fffs.files.local import LocalFile
 from fffs.formats import other_formats
 from fffs.formats.streams import Stream, compression
-from fffs.native.checksums import crc32
 from fffs.native.engine import BLOCK
-from fffs.packing.arrange import KINDS
-
-Work = Callable[[ArchivedFile, Iterator[bytes]], None]
-"""Called with a file and its bytes, in pieces of BLOCK bytes (the last one may be shorter)."""
-
-TAR_KINDS: Final = {b"3": "a device", b"4": "a device", b"6": "a FIFO"}
-ZIP_METHODS: Final = {zipfile.ZIP_STORED: None, zipfile.ZIP_DEFLATED: "deflate", zipfile.ZIP_BZIP2: "bz2"}
-ZIP_RATIO: Final = 1 << 21  # no method decompresses one byte to more bytes than this
-ENCRYPTED: Final = 0x41  # bits of a zip member's flags: encrypted, strongly encrypted
-UTF8: Final = 0x800
-DOS: Final = 0
-UNIX: Final = 3  # the system that made a zip member: members of 3 and 19 (macOS) have modes
-LOCAL: Final = struct.Struct("<4s22xHH")
-EXTENDED_TIME: Final = 0x5455
-UNICODE_PATH: Final = 0x7075
-
-
-class Archive(Closing):
-    """An open archive and the names in it. The caller closes it."""
-
-    def __init__(self, file: File, warn: Callable[[str], None]) -> None:
-        """file: owned and closed by this object."""
-        self.file, self.path, self.size = file, file.name, file.size
-        self._stamp = file.stamp()
-        self.names = Names(file.name, warn)
-
-    def scan(self, progress: Progress | None) -> None:
-        """Collect all names, and where their bytes are. This is the first of two passes."""
-        raise NotImplementedError
-
-    def each(self, work: Work, files: list[ArchivedFile], jobs: Jobs, threads: int) -> None:
-        """Call ``work`` with each file and its bytes, in the archive's order or in several threads."""
-        jobs.run(lambda file: work(file, self.pieces(file)), files, threads)
-
-    def pieces(self, file: ArchivedFile) -> Iterator[bytes]:
-        """Yield the bytes of a file."""
-        raise NotImplementedError
-
-    def _take(self, stream: Stream, size: int) -> Iterator[bytes]:
-        while size:
-            piece = stream.read(min(size, BLOCK))
-            if not piece:
-                raise self._changed()
-            size -= len(piece)
-            yield piece
-
-    def _changed(self) -> SourceChangedError:
-        return SourceChangedError(f"{self.path}: changed while it was read; convert it when nothing writes to it")
-
-    def refuse_changed(self) -> None:
-        """Raise SourceChangedError if the archive has changed since it was opened."""
-        if self.file.changed(self._stamp):
-            raise self._changed()
-
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()
+from fffs.packing.runs import RUNS, divide
+from fffs.tree.tree import UInt8Array
 
 
 class Tar(Archive):
@@ -93,173 +35,53 @@ class Tar(Archive):
 
     def scan(self, progress: Progress | None) -> None:
         """As in ``Archive``."""
-        stream, names = Stream(self.file, self.kind), self.names
-        for member in tar.members(stream, names.warn):
-            if progress:
-                progress(stream.done, self.size)
-            if member.kind == b"0":
-                names.add_file(member.name, member.place, member.size, member.mode, member.mtime)
-            elif member.kind == b"1":
-                names.add_hard_link(member.name, member.target)
-            elif member.kind == b"2":
-                names.add_symlink(member.name, member.target, member.mtime)
-            elif member.kind in (b"5", b"D"):
-                names.add_folder(member.name, member.mode, member.mtime)
-            elif member.kind == b"M":
-                raise UnsupportedError(f"{self.path}: one of several volumes of an archive; join them with tar first")
-            elif member.kind != b"V":
-                names.leave_out(member.name, TAR_KINDS.get(member.kind, f"a member of type {member.kind!r}"))
-
-    def each(self, work: Work, files: list[ArchivedFile], jobs: Jobs, threads: int) -> None:
-        """As in ``Archive``. A compressed archive can only be read from its beginning to its end, in one thread."""
-        if self.kind is None:
-            super().each(work, files, jobs, threads)
-            return
         stream = Stream(self.file, self.kind)
 
-        def next_file(file: ArchivedFile) -> None:
-            if not stream.skip(file.place - stream.position):
-                raise self._changed()
-            work(file, self._take(stream, file.size))
+        def report() -> None:
+            if progress:
+                progress(stream.done, self.size)
 
-        jobs.run(next_file, sorted(files, key=lambda file: file.place), 1)
+        tar.read_names(stream, self.names, report)
 
-    def pieces(self, file: ArchivedFile) -> Iterator[bytes]:
-        """As in ``Archive``, for an archive that is not compressed."""
-        return self._take(Stream(self.file, None, file.place, file.place + file.size), file.size)
+    def each(self, work: Work, contents: Contents, jobs: Jobs, threads: int) -> None:
+        """As in ``Archive``: in the archive's order. A compressed archive can only be read from its beginning to its
+        end, in one thread.
+        """
+        order = np.argsort(contents.places, kind="stable").astype(np.uint32)
+        places, sizes = contents.places[order], contents.sizes[order]
+        portions = places // BLOCK
+        runs = divide(portions[1:] != portions[:-1], sizes)
+        stream = Stream(self.file, self.kind)
 
-
-class Zip(Archive):
-    """A zip archive. zipfile reads only its directory, not the data: its bz2 and lzma have no bounds on memory."""
-
-    def scan(self, progress: Progress | None) -> None:
-        """As in ``Archive``."""
-        self._infos = read_directory(self.file, self.names)
-        self._backslashes = False
-        self._refuse_overlaps()
-        for k, info in enumerate(self._infos):
-            self._add(k, info)
-
-    def _refuse_overlaps(self) -> None:
-        """Raise MetadataError if members share bytes: a small archive could then fill any disk."""
-        end = 0
-        for info in sorted(self._infos, key=lambda info: info.header_offset):
-            if info.header_offset < end:
-                raise MetadataError(f"{self.path}: {info.filename!a:.200} overlaps another member; it is damaged")
-            if end == 0 and info.header_offset > 0:
-                self.names.warn(
-                    f"{self.path}: the archive begins after {info.header_offset} other bytes, which are left out"
-                )
-            end = info.header_offset + LOCAL.size + info.compress_size
-        if end > self.size:
-            raise MetadataError(f"{self.path}: members reach past the end of the file; it is truncated, copy it again")
-
-    def _add(self, k: int, info: zipfile.ZipInfo) -> None:
-        name, mode, mtime = self._name(info), info.external_attr >> 16, _zip_time(info)
-        if info.create_system not in (UNIX, 19):
-            mode = 0
-        kind = stat.S_IFDIR if name.endswith(b"/") else stat.S_IFMT(mode) or stat.S_IFREG  # as unzip decides
-        if kind == stat.S_IFDIR:
-            if info.file_size:
-                self.names.warn(f"{self.path}: {info.filename!a:.200}: a folder with {info.file_size} bytes, left out")
-            self.names.add_folder(name, stat.S_IMODE(mode) if mode else 0o755, mtime)
-        elif kind in (stat.S_IFREG, stat.S_IFLNK):
-            if info.flag_bits & ENCRYPTED:
-                raise UnsupportedError(f"{self.path}: {info.filename!a:.200} is encrypted; unpack it, pack the folder")
-            if info.compress_type not in ZIP_METHODS:
-                raise UnsupportedError(
-                    f"{self.path}: {info.filename!a:.200} is compressed by method {info.compress_type}, which is not "
-                    "supported; unpack it, pack the folder"
-                )
-            if info.file_size > info.compress_size * ZIP_RATIO:
-                raise MetadataError(f"{self.path}: {info.filename!a:.200} claims more bytes than it can have")
-            if kind == stat.S_IFREG:
-                self.names.add_file(name, k, info.file_size, stat.S_IMODE(mode) if mode else 0o644, mtime)
-            else:
-                self.names.add_symlink(name, self._target(k, info), mtime)
-        else:
-            self.names.leave_out(name, f"a {KINDS.get(kind, 'member of unknown type')}")
-
-    def _name(self, info: zipfile.ZipInfo) -> bytes:
-        """Return the name of a member. Some programs for Windows separate folders with backslashes."""
-        name = _zip_name(info)
-        if info.create_system != DOS or b"/" in name or b"\\" not in name:
-            return name
-        if not self._backslashes:
-            self._backslashes = True
-            self.names.warn(f"{self.path}: names from Windows: '\\' separates folders, as in {info.filename!a:.200}")
-        return name.replace(b"\\", b"/")
-
-    def _target(self, k: int, info: zipfile.ZipInfo) -> bytes:
-        size = min(info.file_size, 1 << 16)  # add_symlink refuses a target that is longer than a path
-        return b"".join(self.pieces(ArchivedFile(k, size, 0, 0))) if size == info.file_size else bytes(size)
-
-    def pieces(self, file: ArchivedFile) -> Iterator[bytes]:
-        """As in ``Archive``."""
-        info = self._infos[file.place]
-        head = self.file.read_bytes(info.header_offset, LOCAL.size)
-        magic, name, extra = LOCAL.unpack(head) if len(head) == LOCAL.size else (b"", 0, 0)
-        if magic != b"PK\x03\x04":
-            raise MetadataError(f"{self.path}: {info.filename!a:.200}: its header is damaged")
-        if not info.compress_size and not file.size and not info.CRC:
-            return  # an empty file, whose compressed data has not even an end mark
-        start = info.header_offset + LOCAL.size + name + extra
-        stream = Stream(self.file, ZIP_METHODS[info.compress_type], start, start + info.compress_size)
-        crc, size = 0, file.size
-        while size:
-            piece = stream.read(min(size, BLOCK))
-            crc = crc32(piece, crc)
-            size -= len(piece)
-            if not piece:
-                break
-            if size == 0 and crc == info.CRC and not stream.read(1):
-                yield piece
+        def next_run(k: int) -> None:
+            first, last = int(runs[k]), int(runs[k + 1])
+            begin, end = int(places[first]), int(places[last - 1] + sizes[last - 1])
+            if sizes[first] > BLOCK:
+                part = self._at(begin, stream) if self.kind else Stream(self.file, None, begin, end)
+                work.file(int(order[first]), self._take(part, end - begin))
                 return
-            if size:
-                yield piece
-        if file.size or info.CRC or stream.read(1):
-            raise MetadataError(
-                f"{self.path}: {info.filename!a:.200}: size or CRC-32 differs from the central directory; the archive "
-                "is damaged, copy it again"
-            )
+            records = np.sort(order[first:last])
+            work.files(records, contents.places[records] - begin, self._span(begin, end, stream))
 
+        jobs.run(next_run, range(len(runs) - 1), threads if self.kind is None else 1, RUNS)
 
-def _zip_name(info: zipfile.ZipInfo) -> bytes:
-    """Return the name of a member as bytes: the UTF-8 name, if it belongs to the stored one; else the stored bytes, if
-    the member was made on a system whose names are bytes; else the stored name converted from code page 437.
-    """
-    name = info.orig_filename
-    if info.flag_bits & UTF8:
-        return name.encode("utf-8", "surrogateescape")
-    stored = name.encode("cp437")
-    if (data := _extra(info, UNICODE_PATH)) and data[0] == 1 and len(data) > 5:
-        crc, unicode = int.from_bytes(data[1:5], "little"), data[5:]
-        if crc == crc32(stored):
-            return unicode
-    return stored if info.create_system in (UNIX, 19) else name.encode("utf-8")
+    def _at(self, place: int, stream: Stream) -> Stream:
+        """Return the stream, after skipping to a place."""
+        if not stream.skip(place - stream.position):
+            raise self._changed()
+        return stream
 
-
-def _extra(info: zipfile.ZipInfo, wanted: int) -> bytes:
-    """Return the first extra field of a kind, or b""."""
-    at = 0
-    while at + EXTRA.size <= len(info.extra):
-        kind, size = EXTRA.unpack_from(info.extra, at)
-        at += EXTRA.size + size
-        if kind == wanted:
-            return info.extra[at - size : at]
-    return b""
-
-
-def _zip_time(info: zipfile.ZipInfo) -> int:
-    """Return nanoseconds since 1970, from the extended timestamp field, or from the DOS date, which is local time."""
-    data = _extra(info, EXTENDED_TIME)
-    if len(data) >= 5 and data[0] & 1:
-        return int.from_bytes(data[1:5], "little", signed=True) * 10**9
-    year, month, day, *rest = info.date_time
-    try:
-        return int(time.mktime((year, month, day, *rest, 0, 0, -1))) * 10**9  # type: ignore[arg-type]
-    except (OverflowError, ValueError):
-        return 0
+    def _span(self, begin: int, end: int, stream: Stream) -> UInt8Array:
+        """Return a range of the archive's content, which is next in the stream if it is compressed."""
+        if self.kind is None:
+            data = np.empty(end - begin, np.uint8)
+            size = self.file.read_at(begin, data)
+        else:
+            data = np.frombuffer(self._at(begin, stream).read(end - begin), np.uint8)
+            size = len(data)
+        if size < end - begin:
+            raise self._changed()
+        return data
 
 
 def _head(file: File) -> bytes:

@@ -24,7 +24,7 @@ from fffs.granular.dataset_writer import DatasetWriter
 from fffs.granular.shards import shard_name
 from fffs.layouts import load_source
 from fffs.layouts.plain import number_names
-from fffs.packing.arrange import packable
+from fffs.packing.numbering import packable
 from fffs.packing.pack_file import PackFile
 from fffs.tree.builder import TreeBuilder
 from fffs.tree.tree import ROOT

@@ -7,14 +7,13 @@ import functools
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from fffs.base.jobs import Jobs, Progress
 from fffs.base.withblock import closed_on_error
-from fffs.converting.archives import Archive
-from fffs.converting.names import ArchivedFile
+from fffs.converting.archive import Archive
+from fffs.converting.names import Contents, Int64Array
 from fffs.converting.verifying import compare_tree, differs
 from fffs.errors import SourceChangedError
 from fffs.files.atomic import AtomicFile
@@ -22,30 +21,36 @@ from fffs.formats import ffrecord
 from fffs.layouts import packed
 from fffs.layouts.view import TreeView
 from fffs.native.engine import BLOCK
-from fffs.packing.arrange import packable
 from fffs.packing.pack_file import PackFile, numbered, record_of
 from fffs.packing.scan import ExcludedOutput, scan_folder
 from fffs.packing.source_folder import open_source
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
-from fffs.tree.tree import Tree
-
-
-class Contents(NamedTuple):
-    """The contents of an archive."""
-
-    tree: Tree
-    files: list[ArchivedFile]
-    total_bytes: int
+from fffs.tree.tree import UInt8Array, UInt32Array
 
 
 def scan_archive(archive: Archive, progress: Progress | None) -> Contents:
     """Read the names in an archive. This is the first of two passes over it."""
     archive.scan(progress)
-    builder, files = archive.names.lay_out()
-    with packable(archive.path):
-        tree = builder.build(len(files), archive.path)
-    return Contents(tree, files, sum(file.size for file in files))
+    return archive.names.lay_out()
+
+
+class _Packing:
+    """Writes files into a packed folder."""
+
+    def __init__(self, pack: PackFile, jobs: Jobs) -> None:
+        self._pack, self._jobs = pack, jobs
+
+    def files(self, records: UInt32Array, starts: Int64Array, data: UInt8Array) -> None:
+        self._pack.put_files(records, starts, data)
+        self._jobs.count(int(self._pack.sizes[records].sum()))
+
+    def file(self, record: int, pieces: Iterator[bytes]) -> None:
+        at = 0
+        for piece in pieces:
+            self._pack.put(record, at, piece)
+            at += len(piece)
+            self._jobs.count(len(piece))
 
 
 def pack_archive(
@@ -57,18 +62,9 @@ def pack_archive(
     align: bool = False,
 ) -> None:
     """Pack the members of an archive into a new file, which the caller commits. No member is unpacked to a disk."""
-    files = contents.files
-    pack = PackFile(output, np.fromiter((file.size for file in files), np.int64, len(files)), align)
+    pack = PackFile(output, contents.sizes, align)
     work = Jobs(contents.total_bytes, progress)
-
-    def put(file: ArchivedFile, pieces: Iterator[bytes]) -> None:
-        at = 0
-        for piece in pieces:
-            pack.put(file.record, at, piece)
-            at += len(piece)
-            work.count(len(piece))
-
-    archive.each(put, files, work, jobs)
+    archive.each(_Packing(pack, work), contents, work, jobs)
     pack.finish(contents.tree)
 
 
@@ -92,12 +88,7 @@ def compare_archive(
         compare_tree(numbered(contents.tree, alignment), result.tree, archive.path, target)
         work = Jobs(contents.total_bytes, progress)
         work.count(0)
-        archive.each(
-            lambda file, pieces: _compare(result, target, record_of(file.record, alignment), pieces, work),
-            contents.files,
-            work,
-            jobs,
-        )
+        archive.each(_Comparing(result, target, contents.sizes, work), contents, work, jobs)
 
 
 def compare_folder(folder: str, output: AtomicFile, progress: Progress | None) -> None:
@@ -132,6 +123,26 @@ def compare_folder(folder: str, output: AtomicFile, progress: Progress | None) -
 def alignment_of(pack: TreeView) -> int:
     """Return the alignment of a packed folder, as in ``RecordIndex``."""
     return pack.store.files[0].index.alignment
+
+
+class _Comparing:
+    """Compares files with the records of the result."""
+
+    def __init__(self, result: TreeView, target: str, sizes: Int64Array, jobs: Jobs) -> None:
+        self._result, self._target, self._sizes, self._jobs = result, target, sizes, jobs
+        self._alignment = alignment_of(result)
+
+    def files(self, records: UInt32Array, starts: Int64Array, data: UInt8Array) -> None:
+        written = record_of(records, self._alignment)
+        there, offsets = self._result.store.read_joined(written)
+        ends = starts + self._sizes[records]
+        for k, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            if data[start:end].tobytes() != there[offsets[k] : offsets[k + 1]].tobytes():
+                raise differs(self._target, int(written[k]))
+        self._jobs.count(int((ends - starts).sum()))
+
+    def file(self, record: int, pieces: Iterator[bytes]) -> None:
+        _compare(self._result, self._target, record_of(record, self._alignment), pieces, self._jobs)
 
 
 def _compare(result: TreeView, target: str, record: int, pieces: Iterator[bytes], work: Jobs) -> None:

@@ -93,4 +93,4 @@ def _pack_archive(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
                 packs.compare_archive(archive, contents, file, jobs, progress)
             archive.refuse_changed()
             file.commit()
-    return len(contents.files), contents.total_bytes, 1
+    return len(contents.sizes), contents.total_bytes, 1

@@ -8,10 +8,11 @@ import zipfile
 from typing import Final
 
 from fffs.base.failures import reading
-from fffs.converting.names import EACH, Names
+from fffs.converting.names import Names
 from fffs.errors import MetadataError, UnsupportedError
 from fffs.files.file import File
 
+INFO: Final = 512  # bytes of memory for a member in zipfile, beside its name
 ENTRY: Final = struct.Struct("<4s24x3H12x")
 """Magic, and the lengths of name, extra fields and comment, which follow in this order."""
 EXTRA: Final = struct.Struct("<HH")
@@ -55,7 +56,7 @@ class _Guarded(io.BufferedReader):
             magic, name, extra, comment = ENTRY.unpack_from(data, at)
             if magic != b"PK\x01\x02":
                 break
-            need += EACH + name  # zipfile keeps the name once, and for the rest about as much as the tree
+            need += INFO + name
             self._names.refuse_beyond(need)
             at += ENTRY.size + name + extra
             if extra and (found := _cut_field(data, at - extra, min(at, len(data)))):

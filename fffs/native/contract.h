@@ -501,6 +501,140 @@ fffs_scan_columns *fffs_scan_get(fffs_scan *scan);
  * that it is the file of that name. */
 int fffs_is_same(int fd, const fffs_status *then);
 
+/* ---------------------------------------------------------------- the names in an archive (names.c) */
+
+/* What a note says. The caller makes a line of it. */
+enum {
+    FFFS_NOTE_WARNING = 1, /* the member is left out or changed */
+    FFFS_NOTE_TIME = 2,    /* warning: its time is far */
+    FFFS_NOTE_SLASH = 3,   /* warning: the slash at the beginning of a name is left out; only the first is noted */
+    FFFS_NOTE_REFUSED = 4, /* from here on errors: the member cannot be packed */
+    FFFS_NOTE_MEMORY = 5,  /* the names would take too much memory */
+    FFFS_NOTE_NAMES = 6,   /* more names than a tree can hold */
+    FFFS_NOTE_DAMAGED = 7, /* the header of the member at position is invalid */
+    FFFS_NOTE_CUT = 8,     /* the archive ends too early */
+    FFFS_NOTE_SPARSE = 9,  /* the member is a sparse file */
+    FFFS_NOTE_VOLUME = 10  /* the archive is one of several volumes */
+};
+
+/* What is between the two strings of a note. */
+enum {
+    FFFS_BETWEEN_NOTHING = 0,
+    FFFS_BETWEEN_WHAT = 1,  /* what was left out, the number that the caller gave to it */
+    FFFS_BETWEEN_OTHER = 2, /* another path */
+    FFFS_BETWEEN_NUMBER = 3 /* high and low, a number of 128 bits */
+};
+
+/* Bytes of a path that are noted, and notes that are kept. */
+enum { FFFS_NOTED = 256, FFFS_NOTES = 64 };
+
+/* A warning or an error. */
+typedef struct {
+    int32_t kind;    /* FFFS_NOTE_* */
+    int32_t between; /* FFFS_BETWEEN_* */
+    const char *before, *after;
+    uint64_t position;
+    int64_t high;
+    uint64_t low;
+    uint32_t what;
+    uint64_t path_size, other_size; /* may be larger than FFFS_NOTED */
+    uint8_t path[256], other[256];
+} fffs_note;
+
+/* A member of an archive. Times are limited to what a tree can hold; far is 1 if the real one is beyond that. */
+typedef struct {
+    const uint8_t *name, *target;
+    uint64_t name_size, target_size;
+    int64_t place; /* of its bytes; its meaning is the caller's */
+    int64_t size;
+    int64_t mtime;
+    uint32_t mode; /* permissions */
+    uint32_t what; /* what it is, if it is left out; its meaning is the caller's */
+    int32_t far;
+    uint8_t kind; /* as in tar(5): '0' file, '1' hard link, '2' symbolic link, '5' folder; others are left out */
+} fffs_member;
+
+/* What a name stands for. */
+typedef struct {
+    int64_t mtime;
+    int64_t place;  /* symbolic link: of its target in targets; folder: not 0 if it has entries */
+    int64_t size;   /* symbolic link: of its target; folder: 0 if it is no member itself, and has no mode and time */
+    uint32_t mode;  /* with the type; 0: left out */
+    uint32_t links; /* hard links that were made to it */
+} fffs_content;
+
+/* The names of an archive: what unpacking it would give. */
+typedef struct {
+    uint32_t *parents;      /* [entries] of each, its folder: the entry + 1; 0: the root; UINT32_MAX: replaced */
+    uint32_t *owners;       /* [entries] the entry whose content it has: itself, unless it is a hard link */
+    uint32_t *name_offsets; /* [entries + 1] */
+    uint8_t *names;
+    fffs_content *contents; /* [entries] */
+    uint8_t *targets;
+    uint64_t entries, targets_size;
+    fffs_content root;
+    int64_t newest; /* the largest time of a member, if timed is 1 */
+    int32_t timed;
+    int32_t notes_count;
+    int64_t room; /* bytes of memory that further names may take: FFFS_NAME_EACH and FFFS_NAME_COPIES of each */
+    fffs_note notes[64];
+} fffs_names_columns;
+
+/* Bytes of memory for a name with its node, and how many copies of the name itself there are. */
+enum { FFFS_NAME_EACH = 160, FFFS_NAME_COPIES = 3 };
+
+typedef struct fffs_names fffs_names;
+
+/* Begins with an empty root. key: random, so that nobody can choose names whose hashes are equal. The caller frees
+ * *names. Used by one thread at a time. Returns 0 or -ENOMEM. */
+int fffs_names_new(uint64_t key, int64_t room, fffs_names **names);
+void fffs_names_free(fffs_names *names);
+
+/* Adds a member. The last of several with one name counts. A hard link is a further name of the content that its target
+ * has at this time. The caller takes the notes, and sets notes_count to 0, before there are FFFS_NOTES. Returns 0;
+ * -EINVAL: the last note says why; or -ENOMEM. */
+int fffs_names_add(fffs_names *names, const fffs_member *member);
+
+/* Frees what only adding needs. Nothing can be added afterwards. */
+void fffs_names_end(fffs_names *names);
+
+/* Returns the columns, which are owned by the names. The arrays move when a member is added. */
+fffs_names_columns *fffs_names_get(fffs_names *names);
+
+/* ---------------------------------------------------------------- tar archives (tar.c) */
+
+typedef struct fffs_tar fffs_tar;
+
+/* Results of fffs_tar_parse. */
+enum {
+    FFFS_TAR_MORE = 0,  /* more data is needed */
+    FFFS_TAR_NOTES = 1, /* take the notes, and continue */
+    FFFS_TAR_END = 2    /* the first block of the end mark was read */
+};
+
+/* What fffs_tar_parse did. */
+typedef struct {
+    uint64_t used;   /* bytes of the data that are not needed any more */
+    uint64_t wanted; /* bytes from there on that the next call must have, unless the archive ends before */
+    uint64_t skip;   /* bytes behind the data to skip: the rest of a member, which has this name */
+    const uint8_t *name;
+    uint64_t name_size;
+} fffs_tar_step;
+
+/* Begins to read an archive, whose members are added to names. The caller frees *tar, before the names. Used by one
+ * thread at a time. Returns 0 or -ENOMEM. */
+int fffs_tar_new(fffs_names *names, fffs_tar **tar);
+void fffs_tar_free(fffs_tar *tar);
+
+/* Parses the next bytes of the archive: those that the last call did not use, and more. last: nothing follows them.
+ * The place of a file is its offset in the archive; what is left out is its type in tar(5). Returns FFFS_TAR_*;
+ * -EINVAL: the last note says why; or -ENOMEM. */
+int fffs_tar_parse(fffs_tar *tar, const uint8_t *data, size_t size, int last, fffs_tar_step *step);
+
+/* Returns 1 if a block of 512 bytes is a header: its checksum is right, and it has the magic number of POSIX and GNU;
+ * else 0. old: also if it is a valid one from before these. size: of the file, or -1 if it is not known. */
+int fffs_tar_is_header(const uint8_t *block, int64_t size, int old);
+
 /* ---------------------------------------------------------------- copying with checksums (copy.c) */
 
 /* Copies count files of the open folder folder_fd, one after the other, to out_offset of out_fd, and computes their
@@ -511,6 +645,13 @@ int fffs_is_same(int fd, const fffs_status *then);
 int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint32_t *entries, uint64_t count,
                     int out_fd, int64_t out_offset, uint32_t align, uint32_t *checksums, uint64_t *failed,
                     int *failed_fd);
+
+/* Writes count files, none larger than FFFS_BLOCK, to a packed folder, and computes their CRC-32. starts[i] is where
+ * file records[i] begins in data. offsets (one more), sizes and checksums are those of all files. Neighbours in the
+ * packed folder that follow each other here are written together, with zeros between them. Returns 0; -ENOMEM; or
+ * -errno. */
+int fffs_put_files(const uint8_t *data, const int64_t *starts, const uint32_t *records, uint64_t count, int out_fd,
+                   const int64_t *offsets, const int64_t *sizes, uint32_t *checksums);
 
 /* Copies length bytes from in_fd at in_offset to out_fd at out_offset through a bounded buffer. Computes *crc, their
  * checksum of a kind (FFFS_CHECK_*), and, unless block_crcs is NULL, those of their blocks ([ceil(length /

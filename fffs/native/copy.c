@@ -102,14 +102,30 @@ static int read_file(int folder_fd, const char *name, const fffs_status *status,
     return failed;
 }
 
+/* Small records that are written together. */
+struct output {
+    int fd;
+    int64_t offset;  /* of the bytes in the buffer */
+    uint8_t *buffer; /* FFFS_BLOCK bytes */
+    size_t used;
+};
+
+static int flush(struct output *out)
+{
+    int status = write_fully(out->fd, out->offset, out->buffer, out->used);
+
+    out->offset += (int64_t)out->used;
+    out->used = 0;
+    return status;
+}
+
 int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint32_t *entries, uint64_t count,
                     int out_fd, int64_t out_offset, uint32_t align, uint32_t *checksums, uint64_t *failed,
                     int *failed_fd)
 {
     char name[FFFS_NAME_MAX + 1];
-    size_t used = 0;
-    uint8_t *buffer = fffs_buffer_take(FFFS_BLOCK);
-    int status = buffer ? 0 : -ENOMEM;
+    struct output out = {out_fd, out_offset, fffs_buffer_take(FFFS_BLOCK), 0};
+    int status = out.buffer ? 0 : -ENOMEM;
 
     *failed_fd = folder_fd;
     for (*failed = 0; !status && *failed < count; ++*failed) {
@@ -121,32 +137,59 @@ int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint3
             status = -ENAMETOOLONG;
             break;
         }
-        if (used + (size_t)then->size > FFFS_BLOCK) {
+        if (out.used + (size_t)then->size > FFFS_BLOCK) {
             *failed_fd = out_fd;
-            status = write_fully(out_fd, out_offset, buffer, used);
+            status = flush(&out);
             if (status)
                 break;
             *failed_fd = folder_fd;
-            out_offset += (int64_t)used;
-            used = 0;
         }
         memcpy(name, columns->names + columns->name_offsets[entry], length);
         name[length] = 0;
-        status = read_file(folder_fd, name, then, buffer + used);
+        status = read_file(folder_fd, name, then, out.buffer + out.used);
         if (status)
             break;
-        checksums[*failed] = fffs_crc32(0, buffer + used, (size_t)then->size);
-        used += (size_t)then->size;
-        if (used % align) { /* FFFS_BLOCK is a multiple of each alignment, so this fits */
-            memset(buffer + used, 0, align - used % align);
-            used += align - used % align;
+        checksums[*failed] = fffs_crc32(0, out.buffer + out.used, (size_t)then->size);
+        out.used += (size_t)then->size;
+        if (out.used % align) { /* FFFS_BLOCK is a multiple of each alignment, so this fits */
+            memset(out.buffer + out.used, 0, align - out.used % align);
+            out.used += align - out.used % align;
         }
     }
     if (!status) {
         *failed_fd = out_fd;
-        status = write_fully(out_fd, out_offset, buffer, used);
+        status = flush(&out);
     }
-    fffs_buffer_give(buffer);
+    fffs_buffer_give(out.buffer);
+    return status;
+}
+
+int fffs_put_files(const uint8_t *data, const int64_t *starts, const uint32_t *records, uint64_t count, int out_fd,
+                   const int64_t *offsets, const int64_t *sizes, uint32_t *checksums)
+{
+    struct output out = {out_fd, 0, fffs_buffer_take(FFFS_BLOCK), 0};
+    int64_t next = -1; /* where the neighbour of the last file begins */
+    int status = out.buffer ? 0 : -ENOMEM;
+
+    for (uint64_t i = 0; !status && i < count; i++) {
+        uint32_t k = records[i];
+        size_t size = (size_t)sizes[k], place = (size_t)(offsets[k] - out.offset);
+
+        if (offsets[k] != next || place + size > FFFS_BLOCK) {
+            status = flush(&out);
+            out.offset = offsets[k];
+            place = 0;
+        }
+        memset(out.buffer + out.used, 0, place - out.used);
+        if (size)
+            memcpy(out.buffer + place, data + starts[i], size);
+        checksums[k] = fffs_crc32(0, out.buffer + place, size);
+        out.used = place + size;
+        next = offsets[k + 1];
+    }
+    if (!status)
+        status = flush(&out);
+    fffs_buffer_give(out.buffer);
     return status;
 }
 

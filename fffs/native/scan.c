@@ -1,5 +1,5 @@
 /* Lists folders with the status of everything in them, for packing: columns that grow by a folder at a time. */
-#include "fault.h"
+#include "grow.h"
 #include "tree.h"
 
 #include <errno.h>
@@ -38,37 +38,6 @@ struct fffs_scan {
     size_t items_room;
 };
 
-static int resize(void *array, size_t size)
-{
-    void **pointer = array;
-    int32_t unused;
-    void *grown = fffs_fault(FFFS_FAULT_MEMORY, &unused) ? NULL : realloc(*pointer, size);
-
-    if (!grown)
-        return -ENOMEM;
-    *pointer = grown;
-    return 0;
-}
-
-/* How large an array becomes that needs room for wanted items: it doubles at least. realloc(3) moves the pages of large
- * arrays without copying, and pages that are not used yet take no memory. */
-static size_t next_room(size_t room, size_t wanted)
-{
-    return room * 2 > wanted ? room * 2 : wanted;
-}
-
-/* Makes room for wanted bytes or items of a size in an array. Returns 0 or -ENOMEM. */
-static int grow(void *array, size_t *room, size_t wanted, size_t size)
-{
-    if (wanted <= *room)
-        return 0;
-    size_t next = next_room(*room, wanted);
-    int status = resize(array, next * size);
-    if (!status)
-        *room = next;
-    return status;
-}
-
 /* Makes room for count more entries. Returns 0, -ENOMEM or -EOVERFLOW. */
 static int grow_entries(fffs_scan *scan, size_t count)
 {
@@ -79,10 +48,10 @@ static int grow_entries(fffs_scan *scan, size_t count)
         return -EOVERFLOW;
     if (wanted <= scan->entries_room)
         return 0;
-    size_t room = next_room(scan->entries_room, wanted);
-    if (resize(&columns->parents, room * sizeof *columns->parents) ||
-        resize(&columns->statuses, room * sizeof *columns->statuses) ||
-        resize(&columns->name_offsets, (room + 1) * sizeof *columns->name_offsets))
+    size_t room = fffs_next_room(scan->entries_room, wanted);
+    if (fffs_resize(&columns->parents, room * sizeof *columns->parents) ||
+        fffs_resize(&columns->statuses, room * sizeof *columns->statuses) ||
+        fffs_resize(&columns->name_offsets, (room + 1) * sizeof *columns->name_offsets))
         return -ENOMEM;
     scan->entries_room = room;
     return 0;
@@ -98,7 +67,7 @@ static int64_t read_names(fffs_scan *scan, int fd)
     if (lseek(fd, 0, SEEK_SET) < 0)
         return -errno;
     for (;;) {
-        int status = grow(&scan->raw, &scan->raw_room, used + ROOM, 1);
+        int status = fffs_grow(&scan->raw, &scan->raw_room, used + ROOM, 1);
 
         if (status)
             return status;
@@ -117,7 +86,7 @@ static int64_t read_names(fffs_scan *scan, int fd)
         at += entry->length;
         if (length <= 2 && memcmp(entry->name, "..", length) == 0)
             continue;
-        int status = grow(&scan->items, &scan->items_room, count + 1, sizeof *scan->items);
+        int status = fffs_grow(&scan->items, &scan->items_room, count + 1, sizeof *scan->items);
         if (status)
             return status;
         scan->items[count++] = (struct item){.name = entry->name, .inode = entry->inode, .length = (uint32_t)length};
@@ -163,7 +132,7 @@ static int append_target(fffs_scan *scan, int fd, const char *name, fffs_status 
     fffs_scan_columns *columns = &scan->columns;
     const size_t most = FFFS_TARGET_MAX + 1;
 
-    if (grow(&columns->targets, &scan->targets_room, columns->targets_size + most, 1))
+    if (fffs_grow(&columns->targets, &scan->targets_room, columns->targets_size + most, 1))
         return -ENOMEM;
     ssize_t length = readlinkat(fd, name, (char *)columns->targets + columns->targets_size, most);
     if (length < 0) {
@@ -187,7 +156,7 @@ static int append(fffs_scan *scan, int fd, uint32_t parent, size_t count)
     for (size_t i = 0; i < count; i++) {
         struct item *item = &scan->items[i];
 
-        if (grow(&columns->names, &scan->names_room, used + item->length, 1))
+        if (fffs_grow(&columns->names, &scan->names_room, used + item->length, 1))
             return -ENOMEM;
         memcpy(columns->names + used, item->name, item->length);
         used += item->length;

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fffs.errors import UnsupportedError
 from fffs.native import ffi, lib
+from fffs.tree.builder import MORE_NAMES
 
 # The fields of fffs_status.
 STATUS = np.dtype(
@@ -64,9 +65,7 @@ class Listing:
         if result == -errno.ENOMEM:
             raise MemoryError("not enough memory to list a folder")
         if result == -errno.EOVERFLOW:
-            raise UnsupportedError(
-                f"{shown}: more names than a tree can hold (4 GiB of names); split it into several packs"
-            )
+            raise UnsupportedError(f"{shown}: {MORE_NAMES}")
         if result != 0:
             raise OSError(-result, os.strerror(-result))
         if node:

@@ -128,6 +128,30 @@ class PackFile:
         self.file.write_back.wrote(int(self.offsets[k + len(entries)] - self.offsets[k]))
         return int(read[0]), -status
 
+    def put_files(self, records: UInt32Array, starts: Int64Array, data: UInt8Array) -> None:
+        """Write whole files, none larger than ``BLOCK``, of which records[i] begins at starts[i] in ``data``. Those
+        that are neighbours in the file should follow each other.
+
+        Raises:
+            WriteError: they could not be written. MemoryError: not enough memory.
+
+        """
+        status = lib.fffs_put_files(
+            ffi.cast("uint8_t *", data.ctypes.data),
+            ffi.cast("int64_t *", starts.ctypes.data),
+            ffi.cast("uint32_t *", records.ctypes.data),
+            len(records),
+            self.file.fd,
+            ffi.cast("int64_t *", self.offsets.ctypes.data),
+            ffi.cast("int64_t *", self.sizes.ctypes.data),
+            ffi.cast("uint32_t *", self._checksums.ctypes.data),
+        )
+        if status == -errno.ENOMEM:
+            raise MemoryError("not enough memory to write files")
+        if status != 0:
+            raise WriteError(-status, self.file.path)
+        self.file.write_back.wrote(int(self.sizes[records].sum()))
+
     def put(self, k: int, at: int, data: Any) -> None:
         """Write a piece from memory to byte ``at`` of record k. Raises WriteError."""
         view = memoryview(data)

@@ -18,6 +18,8 @@ DIRECTORY = stat.S_IFDIR | 0o755
 FILE = stat.S_IFREG | 0o644
 SYMLINK = stat.S_IFLNK | 0o777
 
+MORE_NAMES = "more names than a tree can hold (4 GiB of names); split it into several packs"
+
 Array = npt.NDArray[Any]
 
 
@@ -119,9 +121,7 @@ def build_tree(
 
     """
     if max(len(parents), len(mode), int(name_offsets[-1]), len(targets)) >= 2**32 - 1:
-        raise UnsupportedError(
-            f"{source}: more names than a tree can hold (4 GiB of names); split it into several packs"
-        )
+        raise UnsupportedError(f"{source}: {MORE_NAMES}")
     is_directory = (mode & 0o170000) == stat.S_IFDIR
     order = _find_order(parents, nodes, name_offsets, names, is_directory, source)
     rank, directories = order.rank, _scatter(is_directory, order.rank)

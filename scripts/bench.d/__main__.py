@@ -46,7 +46,7 @@ DESCRIPTION = """measures:
   open     opening and mounting a packed folder of 1,000,000 files
   pack     packing 10,000 files, against tar followed by sync
   unpack   unpacking 1,000,000 tiny files, against tar followed by sync
-  convert  converting record files, against cp followed by sync
+  convert  converting record files, against cp followed by sync, and a tar of tiny files, against unpacking it
   mount    a mounted folder, against squashfs, EROFS and others; needs root; makes 16 GB of images once
   metadata names and attributes of 1,000,000 tiny files in a mount, against EROFS and squashfs; needs root
   millions packs of 10,000,000 files: opening, mounting, unions, verifying; needs 16 GB of memory

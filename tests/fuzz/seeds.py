@@ -233,11 +233,18 @@ def trailer() -> Seeds:
             yield f"base-{base}-edit-{what}", bytes([base, what]) + chance.randbytes(8)
 
 
+def tar() -> Seeds:
+    for k, (name, data) in enumerate(fuzz_archive.seeds().items()):
+        if name.startswith("tar-"):
+            yield name, struct.pack("<H", 60 * k) + data[1:]
+
+
 TARGETS: dict[str, Callable[[], Seeds]] = {
     "pickle": pickle,
     "tree": tree,
     "store": store,
     "fastpath": fastpath,
+    "tar": tar,
     "header": header,
     "packed": packed,
     "trailer": trailer,
