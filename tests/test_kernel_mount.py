@@ -240,6 +240,34 @@ def test_a_union_reads_several_packs(tmp_path: Path, point: Path) -> None:
     }
 
 
+def test_a_union_of_packs_with_different_alignments(
+    tmp_path: Path, point: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pack of 2 TiB or more has larger gaps."""
+    for k, alignment in enumerate((9, 12)):
+        (tmp_path / f"f{k}").mkdir()
+        for size in (0, 1, 600, 5000):
+            (tmp_path / f"f{k}" / f"{k}-{size}").write_bytes(b"x" * size)
+        monkeypatch.setattr(PackFile, "_choose_alignment", lambda _, chosen=alignment: chosen)
+        fffs.pack_folder(tmp_path / f"f{k}", tmp_path / f"{k}.ffr", align=True)
+    fffs.mount.mount([tmp_path / "0.ffr", tmp_path / "1.ffr"], point, options=OPTIONS)
+    content = {path.name: path.read_bytes() for path in point.iterdir()}
+    assert content == {f"{k}-{size}": b"x" * size for k in (0, 1) for size in (0, 1, 600, 5000)}
+
+
+@pytest.mark.parametrize("time", [-(2**63), -(2**63) + 1, -1, 0, 2**63 - 1])
+def test_times_at_the_limits(time: int, tmp_path: Path, point: Path) -> None:
+    builder = TreeBuilder(mtime=time)
+    builder.add_file(0, b"a", 0, mtime=time)
+    with AtomicFile(str(tmp_path / "p.ffr")) as file:
+        pack = PackFile(file, np.array([1]), align=True)
+        pack.put(0, 0, b"x")
+        pack.finish(builder.build(1, "test"))
+        file.commit()
+    mounted(tmp_path / "p.ffr", point)
+    assert os.stat(point).st_mtime_ns == os.stat(point / "a").st_mtime_ns == time
+
+
 def test_an_empty_pack(tmp_path: Path, point: Path) -> None:
     (tmp_path / "folder").mkdir()
     fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr", align=True)
@@ -391,6 +419,8 @@ def test_padding_that_is_not_zero_is_refused(tmp_path: Path, point: Path) -> Non
     for checked in (True, False):
         with pytest.raises(MountError, match="record 2 is not the padding"):
             mounted(target, point, verify=checked)
+    fffs.mount.mount(target, point, options=MountOptions(kernel=None, log=str(tmp_path / "log")))
+    assert (point / "a").read_bytes() == b"content"
 
 
 # ---------------------------------------------------------------- its life

@@ -316,12 +316,12 @@ static int put_inode(struct image *m, uint32_t node)
 {
     const fffs_tree *t = m->tree;
     uint16_t mode = t->mode[node];
-    int64_t second = 1000000000, ns = t->mtime[node] % second;
+    const int64_t second = 1000000000;
+    int64_t ns = t->mtime[node] % second; /* division rounds towards 0 */
     struct inode inode = {IN_BLOCKS, .mode = mode, .number = node + 1, .uid = m->in->uid, .gid = m->in->gid};
 
-    ns += ns < 0 ? second : 0;
-    inode.mtime = (t->mtime[node] - ns) / second;
-    inode.mtime_ns = (uint32_t)ns;
+    inode.mtime = t->mtime[node] / second - (ns < 0);
+    inode.mtime_ns = (uint32_t)(ns < 0 ? ns + second : ns);
     inode.nlink = t->nlink[node];
     if (!S_ISLNK(mode))
         inode.mode &= (uint16_t)~(m->in->umask | (node == 0 ? m->in->root_umask : 0));

@@ -9,19 +9,20 @@ import stat
 import numpy as np
 import numpy.typing as npt
 
-from fffs.errors import MountError
 from fffs.layouts.view import TreeView
 from fffs.mount.options import MountOptions
+from fffs.mount.system.erofs import CannotError
 from fffs.native import ffi, lib
 from fffs.packing.pack_file import checksums_of_zeros
 from fffs.records.joined_index import JoinedIndex
+from fffs.tree.trailer import ALIGNMENTS
 
 
 def write_image(fd: int, source: TreeView, options: MountOptions) -> None:
     """Write the image of a packed folder, or of a union, to an empty file. Its device k + 1 is file k of the source.
 
     Raises:
-        MountError: the contents are not where the kernel can read them, or the image cannot be written.
+        CannotError: the contents are not where the kernel can read them, or the image cannot be written.
 
     """
     files = source.store.files
@@ -43,11 +44,11 @@ def write_image(fd: int, source: TreeView, options: MountOptions) -> None:
     if status == -errno.ENOMEM:
         raise MemoryError("not enough memory for the image of the tree")
     if status == -errno.EINVAL:
-        raise MountError(
+        raise CannotError(
             f"{files[0].index.path}: a file does not begin at a multiple of {1 << bits} bytes; pack it again"
         )
     if status:
-        raise MountError(
+        raise CannotError(
             f"{files[0].index.path}: cannot write the image of its names: {os.strerror(-status)}; "
             "TMPDIR chooses another folder for it"
         )
@@ -58,15 +59,16 @@ def _column(array: npt.NDArray[np.int64]) -> object:
 
 
 def _refuse_tails(source: TreeView, index: JoinedIndex, block: int) -> None:
-    """Raise MountError unless zeros follow each file up to the end of its last block, which mmap(2) shows."""
+    """Raise CannotError unless zeros follow each file up to the end of its last block, which mmap(2) shows."""
     tree = source.tree
     records = np.unique(tree.ref[tree.kinds == stat.S_IFREG]).astype(np.int64)
     ends = index.ends[records]
     records = records[ends % block != 0] + 1
     lengths = index.ends[records] - index.starts[records]
-    missing = -index.starts[records] % block
-    zeros = checksums_of_zeros(block)
-    good = (lengths == missing) & (index.checksums[records] == zeros[missing])
+    zeros = checksums_of_zeros(1 << max(ALIGNMENTS))
+    # The padding is longer than necessary in a pack whose own alignment is larger than that of the image.
+    good = (lengths >= -index.starts[records] % block) & (lengths < len(zeros))
+    good &= index.checksums[records] == zeros[np.where(good, lengths, 0)]
     if not good.all():
         file, row = index.locate(int(records[np.argmin(good)]))
-        raise MountError(f"{file.index.path}: record {row} is not the padding that it must be; pack the folder again")
+        raise CannotError(f"{file.index.path}: record {row} is not the padding that it must be; pack the folder again")
