@@ -8,8 +8,9 @@ from typing import NoReturn
 
 from fffs.errors import UsageError
 from fffs.mount.daemon import background
-from fffs.mount.daemon.job import make_job
+from fffs.mount.daemon.job import Job, make_job
 from fffs.mount.options import parse
+from fffs.mount.system.mounts import mount_at
 
 
 class _Parser(argparse.ArgumentParser):
@@ -44,9 +45,15 @@ def helper(argv: Sequence[str]) -> int:
     wanted = [option for argument in args.options for option in argument.split(",") if option != "rw"]
     options = parse([option for option in wanted if _known(option)] if args.sloppy else wanted)
     job = make_job(args.source, args.mountpoint, options)
-    if not args.fake:
+    if not args.fake and not _is_mounted(job):
         background.start(job)
     return 0
+
+
+def _is_mounted(job: Job) -> bool:
+    """Whether the kernel already serves this mount. `mount -a` does not recognise it: it has another type."""
+    mount = mount_at(job.mountpoint) if job.options.kernel is not False else None
+    return mount is not None and mount.in_kernel and mount.origin == job.name
 
 
 def _known(option: str) -> bool:

@@ -457,6 +457,32 @@ def test_a_mount_point_is_not_removed_by_the_mounts_of_others(packed: Path, tmp_
     assert is_mounted(point) and (point / "a").exists()
 
 
+def test_the_end_of_a_block_leaves_the_mounts_of_others_at_its_folder(packed: Path, point: Path) -> None:
+    """In another namespace, and over it in this one."""
+    entered, left = threading.Event(), threading.Event()
+
+    def elsewhere(_: Path) -> None:
+        fffs.mount.umount(point)
+        mounted(packed, point)
+        entered.set()
+        left.wait(60)
+        assert (point / "a").exists()
+        fffs.mount.umount(point)
+
+    other = threading.Thread(target=in_namespace, args=(elsewhere,))
+    with fffs.mount.mounted(packed, point, kernel=True):
+        other.start()
+        assert entered.wait(60)
+    left.set()
+    other.join()
+    assert point.exists()
+    with pytest.raises(MountError), fffs.mount.mounted(packed, point, kernel=True):
+        subprocess.run(["mount", "-t", "tmpfs", "over", point], check=True)
+    assert mount_at(str(point)).type == "tmpfs"  # type: ignore[union-attr]
+    subprocess.run(["umount", point], check=True)
+    fffs.mount.umount(point)
+
+
 @pytest.mark.parametrize(
     "name", ["a b", "tab\tand\nnewline", "back\\slash", "c\rr", "\udcff", ",comma=1", "n" * 250, "a:b"]
 )
@@ -501,10 +527,12 @@ def test_it_needs_neither_pyfuse3_nor_trio(packed: Path, point: Path) -> None:
     assert is_mounted(point)
 
 
-def test_what_mount_8_calls(packed: Path, point: Path) -> None:
+def test_what_mount_8_calls(packed: Path, tmp_path: Path, point: Path) -> None:
     point.mkdir()
     fffs.mount.helper([str(packed), str(point), "-o", "rw,kernel,uid=5,x-systemd.automount"])
     assert os.stat(point / "a").st_uid == 5
+    fffs.mount.helper([str(packed), str(point), "-o", "kernel"])  # as a second `mount -a` does
+    assert len([at for at in mounts_below(tmp_path) if at == str(point)]) == 1
     subprocess.run(["umount", point], check=True)
 
 

@@ -381,7 +381,8 @@ static void put_superblock(struct image *m)
     fill_to(m, SUPERBLOCK_AT);
     put(m, &block, sizeof block);
     for (uint32_t k = 0; k < m->in->devices; k++) {
-        struct device device = {.blocks = (uint32_t)(m->in->sizes[k] / (int64_t)m->block)};
+        uint64_t blocks = (uint64_t)m->in->sizes[k] / m->block; /* only for statfs(2) */
+        struct device device = {.blocks = blocks < UINT32_MAX ? (uint32_t)blocks : UINT32_MAX};
 
         put(m, &device, sizeof device);
     }

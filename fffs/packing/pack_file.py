@@ -198,7 +198,7 @@ class PackFile:
     def _choose_alignment(self) -> int:
         _, small, large = trailer.ALIGNMENTS
         end = int(self.sizes.sum()) + len(self.sizes) * ((1 << small) + 24)
-        return small if end < 2**32 << small else large
+        return small if end < 2**32 - 1 << small else large
 
     def _records(self) -> tuple[npt.NDArray[np.uint32], Int64Array]:
         """Return the checksums and offsets of all records."""

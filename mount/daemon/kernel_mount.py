@@ -22,7 +22,7 @@ from fffs.mount.options import MountOptions
 from fffs.mount.system import erofs, kernel
 from fffs.mount.system.erofs import CannotError
 from fffs.mount.system.mountpoint import MountPoint
-from fffs.mount.system.mounts import mount_at
+from fffs.mount.system.mounts import mounts
 from fffs.packing.verify import verify
 
 _log = logging.getLogger("fffs.mount")
@@ -45,10 +45,10 @@ def mount_without_daemon(job: Job, progress: Progress | None = None) -> bool:
         FormatError, ReadError: as ``load_source``.
 
     """
-    point = _mount_if_possible(job, progress)
-    if point is None:
+    mounted = _mount_if_possible(job, progress)
+    if mounted is None:
         return False
-    point.close()  # a folder that was created stays
+    mounted[0].close()  # a folder that was created stays
     return True
 
 
@@ -63,10 +63,10 @@ def hold(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> bool:
         for number in ENDS:
             signal.signal(number, lambda *_: None)
 
-    point = _mount_if_possible(job, None, receive_signals)
-    if point is None:
+    mounted = _mount_if_possible(job, None, receive_signals)
+    if mounted is None:
         return False
-    mount = mount_at(job.mountpoint)
+    point, made = mounted
     poll = select.poll()
     for fd in (signalled, *lifelines):
         poll.register(fd, select.POLLIN)
@@ -74,20 +74,30 @@ def hold(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> bool:
         ready()
         poll.poll()
     finally:
-        if mount:
-            try:
-                kernel.detach(mount)
-            except kernel.BusyError:
-                kernel.detach(mount, lazy=True)
-        point.remove()
+        try:
+            _detach(made)
+        finally:
+            point.remove()
         for number in ENDS:  # an interpreter that exits restores the default
             signal.signal(number, signal.SIG_IGN)
     return True
 
 
+def _detach(number: str) -> None:
+    """Unmount the mount of this number, lazily if it is in use. Others may have mounted over it, or moved it."""
+    mount = next((mount for mount in mounts() if mount.number == number), None)
+    if mount is None:
+        return
+    try:
+        kernel.detach(mount)
+    except kernel.BusyError:
+        kernel.detach(mount, lazy=True)
+
+
 def _mount_if_possible(
-    job: Job, progress: Progress | None, commit: Callable[[], object] = lambda: None
-) -> MountPoint | None:
+    job: Job, progress: Progress | None, commit: Callable[[], object] | None = None
+) -> tuple[MountPoint, str] | None:
+    """Mount. Returns the mount point and the number of the mount; None if a daemon shall serve it."""
     if job.options.kernel is False:
         return None
     try:
@@ -99,7 +109,7 @@ def _mount_if_possible(
         return None
 
 
-def _mount(job: Job, progress: Progress | None, commit: Callable[[], object]) -> MountPoint:
+def _mount(job: Job, progress: Progress | None, commit: Callable[[], object] | None) -> tuple[MountPoint, str]:
     options = job.options
     _refuse_options(options)
     with load_source(job.sources, format=options.format) as source:
@@ -116,13 +126,14 @@ def _mount(job: Job, progress: Progress | None, commit: Callable[[], object]) ->
                 write_image(image.fileno(), source, options)
                 if any(file.changed(stamp) for file, stamp in zip(files, stamps, strict=True)):
                     raise SourceChangedError(f"{job.name}: changed while it was mounted; mount it when it is complete")
-                point.leave()
                 devices = [file.descriptor for file in files]
-                erofs.attach(image.fileno(), devices, job.mountpoint, job.name, options.noexec, commit)
+                number = erofs.attach(
+                    image.fileno(), devices, job.mountpoint, job.name, options.noexec, commit or point.leave
+                )
         except BaseException:
             point.remove()
             raise
-        return point
+        return point, number
 
 
 def _unnamed_file() -> IO[bytes]:

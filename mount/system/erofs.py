@@ -19,7 +19,7 @@ from contextlib import ExitStack
 
 from fffs.base.descriptors import describe
 from fffs.errors import MountError
-from fffs.mount.system.mounts import IN_KERNEL
+from fffs.mount.system.mounts import IN_KERNEL, number_of
 
 # The numbers of these system calls are the same on every architecture. <linux/mount.h>, <sched.h>
 _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 429, 430, 431, 432
@@ -34,7 +34,8 @@ LONGEST = 240  # bytes of a source; the kernel accepts 255 in all
 CONTROL = "/dev/loop-control"
 WHY = {
     errno.ENODEV: "it has no EROFS (modprobe erofs)",
-    errno.ENOSYS: "it is too old; Linux 5.16 is needed",
+    errno.ENOSYS: "it is too old; Linux 6.4 is needed",
+    errno.EINVAL: "it refuses the image; Linux 6.4 is needed",
     errno.EPERM: "the capability SYS_ADMIN is needed",
 }
 ATTEMPTS = 100  # to get a free loop device, while other processes take them
@@ -48,8 +49,8 @@ class CannotError(MountError):
 
 def attach(
     image: int, devices: Sequence[int], mountpoint: str, source: str, noexec: bool, commit: Callable[[], object]
-) -> None:
-    """Mount an image. Nothing is left if that fails, or if this process is killed.
+) -> str:
+    """Mount an image, and return the number of the mount. Nothing is left if that fails, or if this process is killed.
 
     Args:
         image: a file with the image; it needs no name.
@@ -73,10 +74,12 @@ def attach(
                 loops = [_loop(stack, fd, source) for fd in (image, *devices)]
                 root = _make(stack, loops[0], loops[1:], source, noexec)
             commit()
+            number = number_of(root)
             _call(_MOVE_MOUNT, root, b"", -100, os.fsencode(mountpoint), _FROM_EMPTY_PATH)
         except OSError as error:
             why = WHY.get(error.errno or 0) or describe(error)
             raise CannotError(f"{mountpoint}: the kernel cannot mount it: {why}") from None
+    return number
 
 
 def _make(stack: ExitStack, image: int, devices: Sequence[int], source: str, noexec: bool) -> int:
@@ -112,7 +115,10 @@ def _create(context: int, image: int, source: bytes) -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join()
+    try:
+        thread.join()
+    finally:
+        thread.join()  # also after Ctrl-C: it uses descriptors that the caller closes
     if errors:
         raise errors[0]
 

@@ -121,11 +121,10 @@ class MountPoint:
                 close_locked(fd, self._owner)
 
     def leave(self) -> None:
-        """Let only ``remove`` remove the folder, no process that finds it later. For a mount without a daemon: nothing
-        locks its folder, and removing that would detach the mount in all namespaces.
+        """Let nobody remove the folder, whoever created it. For a mount that no process serves: nothing locks its
+        folder, and removing that would detach the mount in other namespaces.
         """
         if self._lock >= 0:
-            self._made.add(identity(os.fstat(self._lock)))
             with suppress(OSError):
                 os.removexattr(self._lock, MARK)
 

@@ -108,10 +108,15 @@ def _number_at(path: str) -> str:
     return str(int.from_bytes(status.raw[_MNT_ID_OFFSET : _MNT_ID_OFFSET + 8], sys.byteorder))
 
 
+def number_of(fd: int) -> str:
+    """Return the number of the mount of an open descriptor, without asking its file system. Raises OSError."""
+    with open(f"/proc/thread-self/fdinfo/{fd}", "rb") as lines:
+        return next((line.split()[1].decode() for line in lines if line.startswith(b"mnt_id:")), "")
+
+
 def mount_of(fd: int, table: int | None = None) -> Mount | None:
     """Return the mount of an open descriptor, without asking its file system as fstat would. Raises OSError."""
-    with open(f"/proc/thread-self/fdinfo/{fd}", "rb") as lines:
-        number = next((line.split()[1].decode() for line in lines if line.startswith(b"mnt_id:")), None)
+    number = number_of(fd)
     return next((mount for mount in mounts(table) if mount.number == number), None)
 
 
