@@ -89,6 +89,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[pytest.TestReport]:
     """Fail tests in which a daemon or another process wrote an unhandled exception to stderr."""
     report: pytest.TestReport = yield
+    # Names in logs may not be UTF-8, which pytest-xdist cannot send.
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     for name, text in report.sections if item.get_closest_marker("fuse") else ():
         if report.passed and "stderr" in name and mounting.FORBIDDEN.search(text):
             report.outcome = "failed"

@@ -702,11 +702,11 @@ def test_no_loop_devices(packed: Path, point: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("loop", [False, True], ids=["file", "loop"])
 def test_killed_at_any_call_nothing_is_left_but_a_complete_mount(
-    loop: bool, packed: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loop: bool, packed: Path, point: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if loop:
         monkeypatch.setenv("TMPDIR", "/dev/shm")
-    point, before = tmp_path / "mnt", loops_of(packed.parent)
+    before = loops_of(packed.parent)
     images = set(os.listdir("/var/tmp"))
     command = ["mount", packed, point, "-o", "kernel"]
     with prepared(tmp_path) as process:
