@@ -48,21 +48,19 @@ def pack_again(request: Request, progress: Progress | None) -> tuple[int, int, i
 
 def _copy_run(store: RecordStore, records: Int64Array, pack: PackFile, k: int) -> None:
     """Copy records of a pack to file k of another one and the following."""
-    places = pack.offsets[k : k + len(records)] - pack.offsets[k]
-    sizes = pack.sizes[k : k + len(records)]
-    if sizes[0] > BLOCK:
-        for at in range(0, int(sizes[0]), PIECE):
+    size = int(pack.sizes[k])
+    if size > BLOCK:
+        for at in range(0, size, PIECE):
             pack.put(k, at, store.read_range(int(records[0]), at, at + PIECE))
         return
-    data = np.zeros(int((places + sizes).max()), np.uint8)
-    store.read_placed(records, data, places)
-    pack.put_run(k, data)
+    data, offsets = store.read_joined(records)
+    pack.put_files(np.arange(k, k + len(records), dtype=np.uint32), offsets[:-1], data)
 
 
 def _compare_records(store: RecordStore, records: Int64Array, result: TreeView, target: str) -> None:
     """Raise RecordError unless the records of a result, read from the disk, have the checksums of the source's."""
     copies = record_of(np.arange(len(records)), alignment_of(result))
-    differ = store.checksums(records) != result.store.checksums(copies)
+    differ = store.index.checksums[records] != result.store.index.checksums[copies]
     bad = [*copies[differ].tolist(), *(number for number, _ in result.store.verify(copies))]
     if bad:
         raise differs(target, bad[0])

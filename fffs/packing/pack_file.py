@@ -165,15 +165,6 @@ class PackFile:
             crc = self._block_checksums[first + begin // BLOCK] = crc32(block)
             self._count(k, at + begin, int(crc), len(block))
 
-    def put_run(self, k: int, data: UInt8Array) -> None:
-        """Write file k and the following ones, with the gaps between them. None is larger than ``BLOCK``."""
-        view, at = memoryview(data), int(self.offsets[k])
-        self._write(view, at)
-        while k < len(self.sizes) and self.offsets[k] + self.sizes[k] <= at + len(view):
-            begin = int(self.offsets[k]) - at
-            self._checksums[k] = crc32(view[begin : begin + int(self.sizes[k])])
-            k += 1
-
     def _first_block(self, k: int, at: int) -> int | None:
         """Return the number of the block at byte ``at`` of record k, or None if the record has no block checksums."""
         if self.sizes[k] <= BLOCK:

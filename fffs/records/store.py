@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fffs.base.numbers import Indices, Int64Array, as_number, distinct, resolve
 from fffs.base.shared_files import Shared
@@ -227,13 +226,6 @@ class RecordStore(Shared):
         self._fill(numbers, lengths, out, offsets[:-1])
         return offsets
 
-    def read_placed(self, indices: Indices, out: UInt8Array, places: Int64Array) -> None:
-        """Read records in one batch, like ``read``, to their places in ``out`` (1-D, writable), where each has room."""
-        numbers, lengths = self._index.resolve(indices)
-        if len(numbers) and not (places.min() >= 0 and (places + lengths).max() <= out.size):
-            raise UsageError(f"the places of the records are not in the {out.size} bytes")
-        self._fill(numbers, lengths, out, places)
-
     def prefetch(self, indices: Indices) -> None:
         """Start to read records into the page cache. Raises RecordIndexError, ClosedError."""
         numbers, lengths = self._index.resolve(indices)
@@ -307,10 +299,6 @@ class RecordStore(Shared):
         if status:
             self._fill(np.array([number]), np.array([length]), buffer, np.zeros(1, np.int64))
         return buffer
-
-    def checksums(self, numbers: Int64Array) -> npt.NDArray[np.uint32]:
-        """Return the checksum of each record; 0 if there is none."""
-        return self._index.checksums[numbers]
 
     def verify(self, numbers: Int64Array) -> list[tuple[int, Exception]]:
         """Read and check records without keeping bytes. Returns the failures, each with its record number."""

@@ -27,7 +27,7 @@ def write_image(fd: int, source: TreeView, options: MountOptions) -> None:
     """
     files = source.store.files
     bits = min(file.index.alignment for file in files)
-    index = JoinedIndex(files)
+    index = source.store.index
     _refuse_tails(source, index, 1 << bits)
     firsts = np.array([index.first_record(k) for k in range(len(files))], np.int64)
     sizes = np.array([file.index.file_size for file in files], np.int64)

@@ -167,9 +167,8 @@ def tiny_pack(path: Path, count: int, first: int = 0, align: bool = False) -> Pa
         with AtomicFile(str(unfinished)) as file:
             pack = PackFile(file, np.full(count, 16), align)
             for begin in range(0, count, RUN):
-                last = min(begin + RUN, count) - 1
-                data = np.zeros(int(pack.offsets[last] - pack.offsets[begin]) + 16, np.uint8)
-                pack.put_run(begin, data)
+                records = np.arange(begin, min(begin + RUN, count), dtype=np.uint32)
+                pack.put_files(records, np.arange(len(records)) * 16, np.zeros(len(records) * 16, np.uint8))
             pack.finish(tree)
             file.commit()
 
