@@ -8,24 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int write_fully(int fd, int64_t offset, const uint8_t *data, size_t length)
-{
-    while (length > 0) {
-        int64_t put = fffs_pwrite(fd, data, length, offset);
-
-        if (put == 0)
-            return -EIO;
-        if (put < 0 && put != -EINTR)
-            return (int)put;
-        if (put > 0) {
-            data += put;
-            offset += put;
-            length -= (size_t)put;
-        }
-    }
-    return 0;
-}
-
 /* Reads length bytes. Returns 0 or -errno; -ENODATA if the file ends before. */
 static int read_fully(int fd, int64_t offset, uint8_t *buffer, size_t length)
 {
@@ -67,7 +49,7 @@ int fffs_copy(int in_fd, int64_t in_offset, int out_fd, int64_t out_offset, int6
         if (block_crcs)
             *block_crcs++ = block;
         *failed_fd = out_fd;
-        status = write_fully(out_fd, out_offset + done, buffer, size);
+        status = fffs_write_fully(out_fd, out_offset + done, buffer, size);
         if (!status)
             *failed_fd = in_fd;
     }
@@ -112,7 +94,7 @@ struct output {
 
 static int flush(struct output *out)
 {
-    int status = write_fully(out->fd, out->offset, out->buffer, out->used);
+    int status = fffs_write_fully(out->fd, out->offset, out->buffer, out->used);
 
     out->offset += (int64_t)out->used;
     out->used = 0;
@@ -238,7 +220,7 @@ static int make_file(const fffs_new_files *files, int folder_fd, uint64_t i)
     int fd = create(folder_fd, name);
     if (fd < 0)
         return fd;
-    int status = write_fully(fd, 0, data, (size_t)(files->ends[i] - files->starts[i]));
+    int status = fffs_write_fully(fd, 0, data, (size_t)(files->ends[i] - files->starts[i]));
     if (!status)
         status = set_attributes(fd, tree->mode[node] & files->mode_mask, tree->mtime[node]);
     /* Network file systems may report here that they could not write. */

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum {
     SUPERBLOCK_AT = 1024,
@@ -97,14 +96,8 @@ static uint64_t round_up(uint64_t n, uint64_t unit)
 
 static void flush(struct image *m)
 {
-    for (size_t done = 0; !m->status && done < m->used;) {
-        ssize_t put = pwrite(m->in->fd, m->buffer + done, m->used - done, (int64_t)(m->written + done));
-
-        if (put == 0 || (put < 0 && errno != EINTR))
-            m->status = put ? -errno : -EIO;
-        else if (put > 0)
-            done += (size_t)put;
-    }
+    if (!m->status)
+        m->status = fffs_write_fully(m->in->fd, (int64_t)m->written, m->buffer, m->used);
     m->written += m->used;
     m->used = 0;
 }

@@ -122,6 +122,24 @@ int64_t fffs_pwrite(int fd, const void *data, size_t size, int64_t offset)
     return result < 0 ? -errno : result;
 }
 
+int fffs_write_fully(int fd, int64_t offset, const uint8_t *data, size_t length)
+{
+    while (length > 0) {
+        int64_t put = fffs_pwrite(fd, data, length, offset);
+
+        if (put == 0)
+            return -EIO;
+        if (put < 0 && put != -EINTR)
+            return (int)put;
+        if (put > 0) {
+            data += put;
+            offset += put;
+            length -= (size_t)put;
+        }
+    }
+    return 0;
+}
+
 void *fffs_allocate(size_t size)
 {
     int32_t result;

@@ -40,6 +40,9 @@ int64_t fffs_pread_nowait(int fd, void *data, size_t size, int64_t offset);
 /* pwrite(2). Returns -errno. */
 int64_t fffs_pwrite(int fd, const void *data, size_t size, int64_t offset);
 
+/* Writes all bytes. Returns 0; -EIO if the file takes no more; or -errno. */
+int fffs_write_fully(int fd, int64_t offset, const uint8_t *data, size_t length);
+
 /* Translates a file's own error, from a read of it, for callers to whom these two mean something else. A block device
  * returns ENODATA for a bad sector. */
 static inline int fffs_file_error(int64_t error)
