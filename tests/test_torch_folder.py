@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -49,7 +51,8 @@ def image_folder(root: Path, endings: tuple[str, ...]) -> list[tuple[str, int]]:
     found = []
     for k, name in enumerate(classes):
         for folder, _, names in sorted(os.walk(root / name)):
-            found += [(os.path.join(folder, file), k) for file in sorted(names) if file.lower().endswith(endings)]
+            found += [(os.path.join(folder, file), k) for file in sorted(names)]
+    found = [(path, k) for path, k in found if path.lower().endswith(endings)]
     return [(os.path.relpath(path, root), k) for path, k in found if os.path.isfile(path)]
 
 
@@ -63,6 +66,49 @@ def test_classes_and_samples_are_those_of_image_folder(pack: Path, endings: tupl
     for k, (path, target) in enumerate(dataset.samples):
         data, found = dataset[k]
         assert (data.tobytes(), found) == ((pack.parent / "in" / path).read_bytes(), target)
+
+
+# Names whose order differs by bytes and as text, whose bytes are characters only together, and letters whose lower case
+# is ASCII or longer.
+PARTS = ["a", "b-c", "b", "B.JPG", "c.jpg", ".jpg", "jpg", "x.mk", "b-c.JPG", "é", "\uffee", "\uffee.jpg", "\ue000"]
+PARTS += ["x.m\u212a", "\u0130.jpg", "\u212a.jpg", "\udcff", "\udc84\udcaa", "\udcc3", "\udca9.jpg", "\U0001f600"]
+ENDINGS = ["", ".jpg", "jpg", ".mk", "k", "é", "a/c.jpg", ".JPG", "x.mk", "\udca9.jpg", "i\u0307.jpg", "ten letters"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_samples_of_any_tree_are_in_the_order_of_their_text(tmp_path: Path, seed: int) -> None:
+    dice, root = random.Random(seed), tmp_path / "in"
+    root.mkdir()
+    (root / "file.jpg.mk").write_bytes(b"for links")
+    for _ in range(dice.choice((5, 60, 300))):
+        path = root.joinpath(dice.choice(PARTS[: 1 + seed % 4]), *dice.choices(PARTS, k=dice.randint(1, 3)))
+        with contextlib.suppress(FileExistsError, NotADirectoryError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if dice.random() < 0.2:
+                path.symlink_to(os.path.relpath(dice.choice(list(root.rglob("*"))), path.parent))
+            elif not path.exists():
+                path.write_bytes(os.fsencode(str(path)))
+    fffs.pack_folder(root, tmp_path / "p.ffr")
+    for endings in (("",), *((ending,) for ending in ENDINGS), tuple(dice.sample(ENDINGS, 3))):
+        expected = image_folder(root, endings)
+        empty = len({target for _, target in expected}) < sum(entry.is_dir() for entry in os.scandir(root))
+        with pytest.raises(FileNotFoundError) if empty else contextlib.nullcontext():
+            dataset = PackedFolder(tmp_path / "p.ffr", extensions=endings)
+            assert dataset.samples == expected
+            assert [data.tobytes() for data, _ in dataset[range(len(dataset))]] == [
+                (root / path).read_bytes() for path, _ in expected
+            ]
+
+
+def test_names_that_are_text_only_together_are_in_the_order_of_their_text(tmp_path: Path) -> None:
+    # By bytes, the last byte of the first name and the first one of the second make "é"; as text, the third precedes.
+    names = [b"a\xc3", b"\xa9.jpg", "é".encode()]
+    (tmp_path / "in/cat").mkdir(parents=True)
+    for name in names:
+        (tmp_path / "in/cat" / os.fsdecode(name)).write_bytes(name)
+    fffs.pack_folder(tmp_path / "in", tmp_path / "p.ffr")
+    dataset = PackedFolder(tmp_path / "p.ffr")
+    assert dataset.samples == [(os.fsdecode(b"cat/" + names[k]), 0) for k in (0, 2, 1)]
 
 
 def decode(data: Any) -> Any:

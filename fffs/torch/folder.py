@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from fffs.reader import FileReader
 from fffs.records.reopening import refuse_others
 from fffs.torch.batch import share_threads
 from fffs.torch.dataset import Dataset, several
-from fffs.tree.tree import ROOT, Tree
+from fffs.torch.image_folder import find_samples
 
 
 class PackedFolder(Dataset):
@@ -64,33 +63,16 @@ class PackedFolder(Dataset):
             self._identity = source.store.identity
             assert isinstance(self.reader, FileReader)
             refuse_others(self.reader.store, self._identity)  # the file was replaced between the two opens
-        self.classes = sorted(os.fsdecode(name) for name, node in tree.entries(ROOT) if tree.is_dir(node))
+        found = find_samples(tree, self.extensions)
+        self.classes, self._records, self._targets = found.classes, found.records, found.targets
         self.class_to_idx = {name: k for k, name in enumerate(self.classes)}
         if not self.classes:
             raise SourceNotFoundError(f"{fnames[0]}: has no subfolders; each class needs one")
-        found = self._find(tree)
-        self._records = np.array([record for _, record, _ in found], np.int64)
-        self._targets = np.array([target for _, _, target in found], np.int64)
-        missing = sorted(set(range(len(self.classes))) - set(self._targets.tolist()))
-        if missing:
+        missing = np.flatnonzero(np.bincount(self._targets, minlength=len(self.classes)) == 0)
+        if len(missing):
             names = ", ".join(self.classes[k] for k in missing)
             ending = f" ending in {' or '.join(self.extensions)}" if self.extensions else ""
             raise SourceNotFoundError(f"{fnames[0]}: every subfolder is a class, but no file{ending} is in: {names}")
-
-    def _find(self, tree: Tree) -> list[tuple[str, int, int]]:
-        """Return (path, record, class number) of each sample, in ImageFolder's order: by class, folder and name."""
-        found, endings = [], self.extensions
-        for target, name in enumerate(self.classes):
-            files = []
-            base = os.fsencode(name)
-            for below, node in tree.walk(tree.find(base)):
-                path = base + b"/" + below
-                file = tree.follow(path) if tree.is_symlink(node) else node
-                text = os.fsdecode(path)
-                if file is not None and tree.is_file(file) and (not endings or text.lower().endswith(endings)):
-                    files.append((os.path.split(text), tree.record(file)))
-            found += [(os.path.join(*parts), record, target) for parts, record in sorted(files)]
-        return found
 
     @property
     def samples(self) -> list[tuple[str, int]]:
@@ -98,7 +80,7 @@ class PackedFolder(Dataset):
         if "_samples" not in self.__dict__:
             with load_packed(self._fname, self.reader.check_data) as source:
                 refuse_others(source.store, self._identity)
-                self._samples = [(path, target) for path, _, target in self._find(source.tree)]
+                self._samples = list(find_samples(source.tree, self.extensions))
         return self._samples
 
     @property

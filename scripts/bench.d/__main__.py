@@ -44,8 +44,8 @@ DESCRIPTION = """measures:
   cold     verified batches from the disk, against fio with io_uring
   formats  Bags and TFRecord files, against FFRecord and the libraries of these formats; scans for records
   open     opening and mounting a packed folder of 1,000,000 files
-  pack     packing 10,000 files, against tar followed by sync
-  unpack   unpacking 1,000,000 tiny files, against tar followed by sync
+  pack     packing 10,000 photos and 1,000,000 tiny files, against tar followed by sync
+  unpack   unpacking 250,000 tiny files, against tar followed by sync
   convert  converting record files, against cp followed by sync, and a tar of tiny files, against unpacking it
   mount    a mounted folder, against squashfs, EROFS and others; needs root; makes 16 GB of images once
   metadata names and attributes of 1,000,000 tiny files in a mount, against EROFS and squashfs; needs root

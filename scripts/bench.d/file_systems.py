@@ -78,6 +78,12 @@ def forget_names() -> None:
     Path("/proc/sys/vm/drop_caches").write_text("2\n")
 
 
+def forget_all() -> None:
+    """Drop the page cache and the kernel's cached names and attributes."""
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3\n")
+
+
 def forget_contents() -> None:
     """Drop the page cache of this machine. Cached names and attributes stay."""
     os.sync()
