@@ -18,7 +18,7 @@ from fffs.mount.daemon.job import Job, make_job
 from fffs.mount.options import MountOptions
 from fffs.mount.system import kernel
 from fffs.mount.system.mountpoint import is_alive, is_dead, remove_left
-from fffs.mount.system.mounts import mount_at
+from fffs.mount.system.mounts import Mount, mount_at
 
 STOP_SECONDS = 30.0
 
@@ -69,18 +69,19 @@ def _temporary_folder() -> Iterator[str]:
 
 def _while_mounted(job: Job) -> Iterator[str]:
     process, owner = spawn(job, lifeline=True), os.getpid()
+    served = mount_at(job.mountpoint) if job.options.kernel else None
     try:
         yield job.mountpoint
     except BaseException:
         with suppress(MountError):
-            _end(process, job.mountpoint, owner)
+            _end(process, job.mountpoint, owner, served)
         raise
-    _end(process, job.mountpoint, owner)
+    _end(process, job.mountpoint, owner, served)
 
 
-def _end(process: subprocess.Popen[bytes], path: str, owner: int) -> None:
+def _end(process: subprocess.Popen[bytes], path: str, owner: int, served: Mount | None) -> None:
     """End the daemon, and clean up if it cannot do that itself. Does nothing in a forked child: the mount belongs to
-    the parent.
+    the parent. served: the mount at its beginning, if the kernel may serve it.
     """
     assert process.stdin is not None
     if os.getpid() != owner:
@@ -100,7 +101,8 @@ def _end(process: subprocess.Popen[bytes], path: str, owner: int) -> None:
     # The code is 0, whatever happened, in a process that ignores SIGCHLD.
     if code != 0 or is_dead(path):
         mount = mount_at(path)
-        if mount and mount.ours and not is_alive(path):  # another one may have been mounted there meanwhile
+        # Another one may have been mounted there meanwhile. One that the kernel serves answers without its process.
+        if mount and mount.ours and (not is_alive(path) or (mount.in_kernel and mount == served)):
             kernel.detach(mount, lazy=True)
         remove_left(path)
         how = f" (exit code {code})" if code else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import zlib
 from pathlib import Path
@@ -45,19 +46,20 @@ def aligned(folder: Path) -> Path:
 def test_files_begin_at_multiples_and_zeros_fill_the_gaps(folder: Path, aligned: Path) -> None:
     with load_source(aligned) as source:
         tree, index = source.tree, source.store.files[0].index
-        data, named = aligned.read_bytes(), set()
+        data, named = aligned.read_bytes(), set[int]()
         for path, node in tree.walk():
             if tree.is_file(node):
                 record = tree.record(node)
                 named.add(record)
                 begin, end = int(index.starts[record]), int(index.ends[record])
-                assert begin % 512 == 0
+                unit = 4096 if end - begin >= 64 << 10 else 512
+                assert begin % unit == 0 and begin - int(index.starts[record - 1]) < unit
                 assert data[begin:end] == (folder / os.fsdecode(path)).read_bytes()
         padding = sorted(set(range(len(index) - 1)) - named)
         assert padding == list(range(0, len(index) - 1, 2))
         for record in padding:
             begin, end = int(index.starts[record]), int(index.ends[record])
-            assert end - begin < 512 and not any(data[begin:end])
+            assert not any(data[begin:end])
         assert verify(source) == []
         assert index.alignment == 9
 
@@ -154,6 +156,20 @@ def test_the_largest_packs_have_larger_units(tmp_path: Path, monkeypatch: pytest
             assert not (pack.offsets % (1 << alignment)).any()
 
 
+def test_short_and_long_files_in_any_order(tmp_path: Path) -> None:
+    rng = random.Random(4096)
+    for k in range(40):
+        sizes = [rng.choice((0, 1, 512, 5000, 65535, 65536, 70001, 131072)) for _ in range(rng.randrange(30))]
+        with AtomicFile(str(tmp_path / "p.ffr")) as file:
+            pack = pack_file.PackFile(file, np.array(sizes, np.int64), align=True)
+            end = int(pack.offsets[0]) if not sizes else 0
+            for offset, size in zip(pack.offsets.tolist(), sizes, strict=False):
+                unit = 4096 if size >= 65536 else 512
+                assert offset % unit == 0 and (end == 0 or end <= offset < end + unit), (k, sizes)
+                end = offset + size
+            assert end <= pack.offsets[-1] < end + 512
+
+
 # ---------------------------------------------------------------- damage
 
 
@@ -204,4 +220,4 @@ def test_another_alignment_in_the_trailer(alignment: int, small: bytes, tmp_path
 
 
 def test_checksums_of_zeros() -> None:
-    assert pack_file.checksums_of_zeros(513).tolist() == [zlib.crc32(bytes(k)) for k in range(513)]
+    assert pack_file.checksums_of_zeros().tolist() == [zlib.crc32(bytes(k)) for k in range(4096)]

@@ -14,7 +14,9 @@ from fffs.version import __version__
 
 EXIT_CODES = "exit codes:\n" + "".join(f"{code:4d}  {code.meaning}\n" for code in Exit)
 
-ALIGN = "let files begin at multiples of 512 bytes, which mount -o kernel needs (512 bytes more for a tiny file)"
+ALIGN = (
+    "let files begin where mount -o kernel needs it: at multiples of 512 bytes, or of 4096 for files of 64 KiB or more"
+)
 
 
 class _Formats:

@@ -637,14 +637,13 @@ int fffs_tar_is_header(const uint8_t *block, int64_t size, int old);
 
 /* ---------------------------------------------------------------- copying with checksums (copy.c) */
 
-/* Copies count files of the open folder folder_fd, one after the other, to out_offset of out_fd, and computes their
- * CRC-32. After each, zeros fill up to a multiple of align bytes, a power of two of at most FFFS_BLOCK; so does out_offset. entries[i] is the number of file i in the columns of a scan; none is larger than FFFS_BLOCK. Each must be the
- * same before and after it is read (fffs_is_same). *failed is the number of files that were read completely;
- * *failed_fd is out_fd if writing failed, or else folder_fd. Returns 0; -ESTALE if an open file is not the same;
- * -ENODATA if it ends too early; or -errno, of opening it, too. */
+/* Copies count files of the open folder folder_fd to out_fd, a new file, and computes their CRC-32. offsets[i] is where
+ * file i begins there, not before the end of the one before it; zeros come between them. entries[i] is its number in the
+ * columns of a scan. None is larger than FFFS_BLOCK. Each must be the same before and after it is read (fffs_is_same).
+ * *failed is the number of files that were read completely; *failed_fd is out_fd if writing failed, or else folder_fd.
+ * Returns 0; -ESTALE if an open file is not the same; -ENODATA if it ends too early; or -errno, of opening it, too. */
 int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint32_t *entries, uint64_t count,
-                    int out_fd, int64_t out_offset, uint32_t align, uint32_t *checksums, uint64_t *failed,
-                    int *failed_fd);
+                    int out_fd, const int64_t *offsets, uint32_t *checksums, uint64_t *failed, int *failed_fd);
 
 /* Writes count files, none larger than FFFS_BLOCK, to a packed folder, and computes their CRC-32. starts[i] is where
  * file records[i] begins in data. offsets (one more), sizes and checksums are those of all files. Neighbours in the

@@ -101,12 +101,27 @@ static int flush(struct output *out)
     return status;
 }
 
+/* Makes room for a file at an offset: in the buffer, with zeros before it, or in the empty buffer. */
+static int make_room(struct output *out, int64_t offset, size_t size, uint8_t **place)
+{
+    int status = 0;
+
+    if (offset + (int64_t)size > out->offset + FFFS_BLOCK) {
+        status = flush(out);
+        out->offset = offset; /* what the gap has in a new file is zeros */
+    }
+    size_t at = (size_t)(offset - out->offset);
+    memset(out->buffer + out->used, 0, at - out->used);
+    *place = out->buffer + at;
+    out->used = at + size;
+    return status;
+}
+
 int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint32_t *entries, uint64_t count,
-                    int out_fd, int64_t out_offset, uint32_t align, uint32_t *checksums, uint64_t *failed,
-                    int *failed_fd)
+                    int out_fd, const int64_t *offsets, uint32_t *checksums, uint64_t *failed, int *failed_fd)
 {
     char name[FFFS_NAME_MAX + 1];
-    struct output out = {out_fd, out_offset, fffs_buffer_take(FFFS_BLOCK), 0};
+    struct output out = {out_fd, offsets[0], fffs_buffer_take(FFFS_BLOCK), 0};
     int status = out.buffer ? 0 : -ENOMEM;
 
     *failed_fd = folder_fd;
@@ -114,29 +129,23 @@ int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint3
         uint32_t entry = entries[*failed];
         const fffs_status *then = &columns->statuses[entry];
         size_t length = columns->name_offsets[entry + 1] - columns->name_offsets[entry];
+        uint8_t *place;
 
         if (length > FFFS_NAME_MAX) {
             status = -ENAMETOOLONG;
             break;
         }
-        if (out.used + (size_t)then->size > FFFS_BLOCK) {
+        status = make_room(&out, offsets[*failed], (size_t)then->size, &place);
+        if (status) {
             *failed_fd = out_fd;
-            status = flush(&out);
-            if (status)
-                break;
-            *failed_fd = folder_fd;
+            break;
         }
         memcpy(name, columns->names + columns->name_offsets[entry], length);
         name[length] = 0;
-        status = read_file(folder_fd, name, then, out.buffer + out.used);
+        status = read_file(folder_fd, name, then, place);
         if (status)
             break;
-        checksums[*failed] = fffs_crc32(0, out.buffer + out.used, (size_t)then->size);
-        out.used += (size_t)then->size;
-        if (out.used % align) { /* FFFS_BLOCK is a multiple of each alignment, so this fits */
-            memset(out.buffer + out.used, 0, align - out.used % align);
-            out.used += align - out.used % align;
-        }
+        checksums[*failed] = fffs_crc32(0, place, (size_t)then->size);
     }
     if (!status) {
         *failed_fd = out_fd;
@@ -155,18 +164,20 @@ int fffs_put_files(const uint8_t *data, const int64_t *starts, const uint32_t *r
 
     for (uint64_t i = 0; !status && i < count; i++) {
         uint32_t k = records[i];
-        size_t size = (size_t)sizes[k], place = (size_t)(offsets[k] - out.offset);
+        size_t size = (size_t)sizes[k];
+        uint8_t *place;
 
-        if (offsets[k] != next || place + size > FFFS_BLOCK) {
+        if (offsets[k] != next) {
             status = flush(&out);
             out.offset = offsets[k];
-            place = 0;
         }
-        memset(out.buffer + out.used, 0, place - out.used);
+        if (!status)
+            status = make_room(&out, offsets[k], size, &place);
+        if (status)
+            break;
         if (size)
-            memcpy(out.buffer + place, data + starts[i], size);
-        checksums[k] = fffs_crc32(0, out.buffer + place, size);
-        out.used = place + size;
+            memcpy(place, data + starts[i], size);
+        checksums[k] = fffs_crc32(0, place, size);
         next = offsets[k + 1];
     }
     if (!status)

@@ -96,7 +96,9 @@ const char *fffs_tar_parse_header(const uint8_t *block, struct fffs_tar_header *
     header->name = fffs_tar_text(block, 100);
     header->target = fffs_tar_text(block + TARGET, 100);
     struct fffs_text prefix = fffs_tar_text(block + PREFIX, 155);
-    if (prefix.size && memcmp(block + MAGIC, "ustar\00000", 8) == 0) {
+    /* Some programs wrote another version than "00" behind the magic number. GNU's own headers have a blank in place of
+     * its NUL, and other fields in place of the prefix. */
+    if (prefix.size && memcmp(block + MAGIC, "ustar", 6) == 0) {
         memcpy(header->joined, prefix.data, prefix.size);
         header->joined[prefix.size] = '/';
         memcpy(header->joined + prefix.size + 1, header->name.data, header->name.size);

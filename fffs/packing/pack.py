@@ -60,8 +60,9 @@ def pack_folder(
         fname: the file to write; its name must end in ``.ffr``.
         verbose: print a line when done.
         jobs: how many files are copied at once.
-        align: let each file begin at a multiple of 512 bytes, which ``-o kernel`` of a mount needs. Records of zeros
-            fill the gaps, so records have other numbers than without; names lead to the right ones everywhere.
+        align: let each file begin where ``-o kernel`` of a mount needs it: at a multiple of 512 bytes, or of 4096 from
+            64 KiB on. Records of zeros fill the gaps, so records have other numbers than without; names lead to the
+            right ones everywhere.
         progress: called with (bytes done, total bytes) from time to time, from any thread.
         warn: called with one line for each thing that is left out or changed; the default logs it.
 

@@ -26,6 +26,8 @@ from fffs.tree import packed_pickle, trailer
 from fffs.tree.tree import Tree
 
 PORTION = 64 * BLOCK  # bytes written from memory between two checks for an interrupt
+PAGE = 1 << max(trailer.ALIGNMENTS)
+LONG = 64 << 10  # bytes of a file that begins at a page: at 3 % more space at most, on average
 PIECE = 16 * BLOCK  # bytes of a record copied between two checks for an interrupt or a failed job
 
 
@@ -41,9 +43,9 @@ def numbered(tree: Tree, alignment: int) -> Tree:
     return replace(tree, ref=np.where(tree.kinds == stat.S_IFREG, record_of(tree.ref, alignment), tree.ref))
 
 
-def checksums_of_zeros(n: int) -> npt.NDArray[np.uint32]:
-    """Return uint32[n]: the CRC-32 of 0, 1, ... n - 1 zero bytes."""
-    return np.array([crc32(bytes(k)) for k in range(n)], np.uint32)
+def checksums_of_zeros() -> npt.NDArray[np.uint32]:
+    """Return the CRC-32 of 0, 1, … zero bytes, for all lengths of padding."""
+    return np.array([crc32(bytes(k)) for k in range(PAGE)], np.uint32)
 
 
 class PackFile:
@@ -53,7 +55,9 @@ class PackFile:
     multiple of ``BLOCK``. When all are written, ``finish`` adds the tree; then the caller commits the file.
 
     In an aligned pack, files begin at multiples of 512 bytes, or of 4096 from 2 TiB on, because block numbers of EROFS
-    have 32 bits. Records have no gaps, so a padding record of zeros precedes each file, and the tree. Nothing names it.
+    have 32 bits. Long files always begin at multiples of 4096: the kernel copies a page from one page and not from two,
+    and first reads of 112 KiB take 15 % less. Records have no gaps, so a padding record of zeros precedes each file,
+    and the tree. Nothing names it.
     """
 
     def __init__(self, file: AtomicFile, sizes: Int64Array, align: bool = False) -> None:
@@ -61,12 +65,13 @@ class PackFile:
         self.file, self.sizes = file, sizes
         n = len(sizes)
         self.alignment = self._choose_alignment() if align else 0
-        unit = 1 << self.alignment
         self.offsets = np.empty(n + 1, np.int64)  # of the files, and of the tree
         self.offsets[0] = header_size(2 * n + 2 if align else n + 1)
         self.offsets[1:] = sizes
-        self.offsets += -self.offsets % unit
+        self.offsets += -self.offsets % (1 << self.alignment)
         np.cumsum(self.offsets, out=self.offsets)
+        if align:
+            self._align_to_pages(np.flatnonzero(sizes >= LONG))
         self._checksums = np.zeros(n + 1, np.uint32)
         self._big = np.flatnonzero(sizes > BLOCK)
         counts = (sizes[self._big] + (BLOCK - 1)) // BLOCK
@@ -115,8 +120,7 @@ class PackFile:
             ffi.cast("uint32_t *", entries.ctypes.data),
             len(entries),
             self.file.fd,
-            int(self.offsets[k]),
-            1 << self.alignment,
+            ffi.cast("int64_t *", self.offsets.ctypes.data) + k,
             ffi.cast("uint32_t *", self._checksums.ctypes.data) + k,
             read,
             failed,
@@ -188,8 +192,16 @@ class PackFile:
 
     def _choose_alignment(self) -> int:
         _, small, large = trailer.ALIGNMENTS
-        end = int(self.sizes.sum()) + len(self.sizes) * ((1 << small) + 24)
-        return small if end < 2**32 - 1 << small else large
+        end = int(self.sizes.sum()) + len(self.sizes) * ((1 << small) + 24) + int((self.sizes >= LONG).sum()) * PAGE
+        return small if end < (2**32 - 1) << small else large
+
+    def _align_to_pages(self, files: npt.NDArray[np.intp]) -> None:
+        """Move these files, and all that follows each, to the next multiple of a page."""
+        # From one of them to the next is a number of pages, so it does not matter where the first one begins.
+        gaps = np.diff(self.offsets[files], prepend=0)
+        moved = np.zeros(len(self.offsets), np.int64)
+        moved[files] = -gaps % PAGE
+        self.offsets += np.cumsum(moved)
 
     def _records(self) -> tuple[npt.NDArray[np.uint32], Int64Array]:
         """Return the checksums and offsets of all records."""
@@ -198,7 +210,7 @@ class PackFile:
         n = len(self.offsets)
         offsets, checksums = np.empty(2 * n, np.int64), np.empty(2 * n, np.uint32)
         offsets[0], offsets[2::2], offsets[1::2] = header_size(2 * n), self.offsets[:-1] + self.sizes, self.offsets
-        checksums[::2] = checksums_of_zeros(1 << self.alignment)[offsets[1::2] - offsets[::2]]
+        checksums[::2] = checksums_of_zeros()[offsets[1::2] - offsets[::2]]
         checksums[1::2] = self._checksums
         return checksums, offsets
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import IO
 
-from fffs.base.descriptors import describe
+from fffs.base.descriptors import describe, duplicate
 from fffs.base.jobs import Progress
 from fffs.base.text import plural
 from fffs.errors import SourceChangedError
@@ -22,7 +22,7 @@ from fffs.mount.options import MountOptions
 from fffs.mount.system import erofs, kernel
 from fffs.mount.system.erofs import CannotError
 from fffs.mount.system.mountpoint import MountPoint
-from fffs.mount.system.mounts import mounts
+from fffs.mount.system.mounts import MountIdentity
 from fffs.packing.verify import verify
 
 _log = logging.getLogger("fffs.mount")
@@ -66,7 +66,7 @@ def hold(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> bool:
     mounted = _mount_if_possible(job, None, receive_signals)
     if mounted is None:
         return False
-    point, made = mounted
+    point, identity = mounted
     poll = select.poll()
     for fd in (signalled, *lifelines):
         poll.register(fd, select.POLLIN)
@@ -75,7 +75,7 @@ def hold(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> bool:
         poll.poll()
     finally:
         try:
-            _detach(made)
+            _detach(identity)
         finally:
             point.remove()
         for number in ENDS:  # an interpreter that exits restores the default
@@ -83,9 +83,9 @@ def hold(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> bool:
     return True
 
 
-def _detach(number: str) -> None:
-    """Unmount the mount of this number, lazily if it is in use. Others may have mounted over it, or moved it."""
-    mount = next((mount for mount in mounts() if mount.number == number), None)
+def _detach(identity: MountIdentity) -> None:
+    """Unmount a mount, lazily if it is in use. Others may have mounted over it, moved it or unmounted it."""
+    mount = identity.find()
     if mount is None:
         return
     try:
@@ -96,8 +96,8 @@ def _detach(number: str) -> None:
 
 def _mount_if_possible(
     job: Job, progress: Progress | None, commit: Callable[[], object] | None = None
-) -> tuple[MountPoint, str] | None:
-    """Mount. Returns the mount point and the number of the mount; None if a daemon shall serve it."""
+) -> tuple[MountPoint, MountIdentity] | None:
+    """Mount. Returns the mount point and which mount it is; None if a daemon shall serve it."""
     if job.options.kernel is False:
         return None
     try:
@@ -109,7 +109,9 @@ def _mount_if_possible(
         return None
 
 
-def _mount(job: Job, progress: Progress | None, commit: Callable[[], object] | None) -> tuple[MountPoint, str]:
+def _mount(
+    job: Job, progress: Progress | None, commit: Callable[[], object] | None
+) -> tuple[MountPoint, MountIdentity]:
     options = job.options
     _refuse_options(options)
     with load_source(job.sources, format=options.format) as source:
@@ -126,20 +128,26 @@ def _mount(job: Job, progress: Progress | None, commit: Callable[[], object] | N
                 write_image(image.fileno(), source, options)
                 if any(file.changed(stamp) for file, stamp in zip(files, stamps, strict=True)):
                     raise SourceChangedError(f"{job.name}: changed while it was mounted; mount it when it is complete")
+
+                def about_to_mount() -> None:
+                    point.examine()  # verifying took its time
+                    (commit or point.leave)()
+
                 devices = [file.descriptor for file in files]
-                number = erofs.attach(
-                    image.fileno(), devices, job.mountpoint, job.name, options.noexec, commit or point.leave
+                identity = erofs.attach(
+                    image.fileno(), devices, job.mountpoint, job.name, options.noexec, about_to_mount
                 )
         except BaseException:
             point.remove()
             raise
-        return point, number
+        return point, identity
 
 
 def _unnamed_file() -> IO[bytes]:
     folder = os.environ.get("TMPDIR") or FOLDER
     try:
-        return tempfile.TemporaryFile(dir=folder)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fdopen(duplicate(file.fileno()), "w+b")
     except OSError as error:
         raise CannotError(f"{folder}: no room for the image: {describe(error)}; set TMPDIR to another folder") from None
 

@@ -15,7 +15,6 @@ from fffs.mount.system.erofs import CannotError
 from fffs.native import ffi, lib
 from fffs.packing.pack_file import checksums_of_zeros
 from fffs.records.joined_index import JoinedIndex
-from fffs.tree.trailer import ALIGNMENTS
 
 
 def write_image(fd: int, source: TreeView, options: MountOptions) -> None:
@@ -65,8 +64,8 @@ def _refuse_tails(source: TreeView, index: JoinedIndex, block: int) -> None:
     ends = index.ends[records]
     records = records[ends % block != 0] + 1
     lengths = index.ends[records] - index.starts[records]
-    zeros = checksums_of_zeros(1 << max(ALIGNMENTS))
-    # The padding is longer than necessary in a pack whose own alignment is larger than that of the image.
+    zeros = checksums_of_zeros()
+    # The padding before a long file is longer than necessary.
     good = (lengths >= -index.starts[records] % block) & (lengths < len(zeros))
     good &= index.checksums[records] == zeros[np.where(good, lengths, 0)]
     if not good.all():

@@ -17,9 +17,9 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from fffs.base.descriptors import describe
+from fffs.base.descriptors import above_standard, describe
 from fffs.errors import MountError
-from fffs.mount.system.mounts import IN_KERNEL, number_of
+from fffs.mount.system.mounts import IN_KERNEL, MountIdentity, identity_of
 
 # The numbers of these system calls are the same on every architecture. <linux/mount.h>, <sched.h>
 _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 429, 430, 431, 432
@@ -49,8 +49,8 @@ class CannotError(MountError):
 
 def attach(
     image: int, devices: Sequence[int], mountpoint: str, source: str, noexec: bool, commit: Callable[[], object]
-) -> str:
-    """Mount an image, and return the number of the mount. Nothing is left if that fails, or if this process is killed.
+) -> MountIdentity:
+    """Mount an image, and return which mount it is. Nothing is left if that fails, or if this process is killed.
 
     Args:
         image: a file with the image; it needs no name.
@@ -64,32 +64,33 @@ def attach(
         CannotError: with the reason.
 
     """
+    name = os.fsencode(source)
+    shown = IN_KERNEL.encode() + (name if len(name) <= LONGEST else b"..." + name[-LONGEST:])
     with ExitStack() as stack:
         try:
             try:
-                root = _make(stack, image, devices, source, noexec)
+                root = _make(stack, image, devices, shown, noexec)
             except OSError as error:
                 if error.errno != errno.ENOTBLK:  # the kernel, or the file system of the image, needs a loop device
                     raise
                 loops = [_loop(stack, fd, source) for fd in (image, *devices)]
-                root = _make(stack, loops[0], loops[1:], source, noexec)
+                root = _make(stack, loops[0], loops[1:], shown, noexec)
+            identity = identity_of(root, os.fsdecode(shown))
             commit()
-            number = number_of(root)
             _call(_MOVE_MOUNT, root, b"", -100, os.fsencode(mountpoint), _FROM_EMPTY_PATH)
         except OSError as error:
             why = WHY.get(error.errno or 0) or describe(error)
             raise CannotError(f"{mountpoint}: the kernel cannot mount it: {why}") from None
-    return number
+    return identity
 
 
-def _make(stack: ExitStack, image: int, devices: Sequence[int], source: str, noexec: bool) -> int:
+def _make(stack: ExitStack, image: int, devices: Sequence[int], source: bytes, noexec: bool) -> int:
     """Return a descriptor of a mount that is mounted nowhere yet. Raises OSError."""
     context = _open(stack, b"erofs")
     for device in devices:
         _configure(context, _SET_STRING, b"device", b"/proc/self/fd/%d" % device)
     _configure(context, _SET_FLAG, b"ro")
-    name = os.fsencode(source)
-    _create(context, image, IN_KERNEL.encode() + (name if len(name) <= LONGEST else b"..." + name[-LONGEST:]))
+    _create(context, image, source)
     flags = _RDONLY | _NOSUID | _NODEV | _NOATIME | (_NOEXEC if noexec else 0)
     return _closing(stack, _call(_FSMOUNT, context, _CLOEXEC, flags))
 
@@ -144,6 +145,7 @@ def _open(stack: ExitStack, kind: bytes) -> int:
 
 
 def _closing(stack: ExitStack, fd: int) -> int:
+    fd = above_standard(fd)
     stack.callback(os.close, fd)
     return fd
 

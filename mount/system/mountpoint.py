@@ -47,14 +47,17 @@ class MountPoint:
     def __init__(self, path: str, nonempty: bool = False, table: int | None = None) -> None:
         """path: as ``mounts.canonical`` returns it. nonempty: allow its content to be hidden. table: see ``mounts``."""
         self.path = path
+        self._nonempty = nonempty
         self._table = table
         self._made: set[bytes] = set()  # identities of created folders without a mark
         self._lock, self._owner = -1, os.getpid()
-        self._spare = os.open(os.sep, HANDLE)  # lets remove() open two descriptors, whatever the process lacks
+        self._spare = above_standard(
+            os.open(os.sep, HANDLE)
+        )  # lets remove() open two descriptors, whatever the process lacks
         try:
             for attempt in range(ATTEMPTS):
                 refuse_mounted(path, table)
-                if (self._is_there(nonempty) or self._make()) and self._hold(last=attempt == ATTEMPTS - 1):
+                if (self._is_there() or self._make()) and self._hold(last=attempt == ATTEMPTS - 1):
                     return
             raise MountError(
                 f"{path}: cannot create the mount point: other processes create, remove or lock the same folders; "
@@ -64,7 +67,13 @@ class MountPoint:
             self.remove()
             raise
 
-    def _is_there(self, nonempty: bool) -> bool:
+    def examine(self) -> None:
+        """Raise MountError if others have meanwhile mounted there, or moved, removed or filled the folder."""
+        refuse_mounted(self.path, self._table)
+        if os.path.realpath(self.path) != self.path or not self._is_there():
+            raise MountError(f"{self.path}: moved or removed while the mount was prepared; mount again")
+
+    def _is_there(self) -> bool:
         try:
             names = os.listdir(self.path)
         except FileNotFoundError:
@@ -73,7 +82,7 @@ class MountPoint:
             raise MountError(f"{self.path}: cannot mount on it: not a folder") from None
         except OSError as error:
             raise MountError(f"{self.path}: cannot mount on it: {describe(error)}") from None
-        if names and not nonempty:
+        if names and not self._nonempty:
             raise MountError(f"{self.path}: not empty; mount on an empty folder, or hide its content with -o nonempty")
         return True
 

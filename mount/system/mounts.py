@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
+import struct
 import sys
 import threading
 from dataclasses import dataclass
@@ -21,6 +23,9 @@ IN_KERNEL, KERNEL_TYPE = "fffs:", "erofs"
 # <linux/fcntl.h>, <linux/stat.h>: AT_FDCWD; AT_SYMLINK_NOFOLLOW, AT_NO_AUTOMOUNT and AT_STATX_DONT_SYNC; the bit of
 # stx_mask that tells of stx_mnt_id; the offset of stx_mnt_id; the size of struct statx.
 _AT_FDCWD, _STATX_FLAGS, _STATX_MNT_ID, _MNT_ID_OFFSET, _STATX_SIZE = -100, 0x100 | 0x800 | 0x4000, 0x1000, 144, 256
+# Linux 6.8: the number in stx_mnt_id that no other mount gets later; AT_EMPTY_PATH; statmount(2) and struct mnt_id_req.
+_STATX_MNT_ID_UNIQUE, _AT_EMPTY_PATH, _STATMOUNT, _BASIC = 0x4000, 0x1000, 457, 2
+_MNT_ID_REQ = struct.Struct("=IIQQ")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -103,15 +108,53 @@ def _number_at(path: str) -> str:
     status = ctypes.create_string_buffer(_STATX_SIZE)
     if _libc.statx(_AT_FDCWD, os.fsencode(path), _STATX_FLAGS, 0, status) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
-    if not int.from_bytes(status.raw[:4], sys.byteorder) & _STATX_MNT_ID:
-        return ""
-    return str(int.from_bytes(status.raw[_MNT_ID_OFFSET : _MNT_ID_OFFSET + 8], sys.byteorder))
+    return str(_field(status.raw, _MNT_ID_OFFSET, 8)) if _field(status.raw, 0, 4) & _STATX_MNT_ID else ""
 
 
 def number_of(fd: int) -> str:
     """Return the number of the mount of an open descriptor, without asking its file system. Raises OSError."""
     with open(f"/proc/thread-self/fdinfo/{fd}", "rb") as lines:
         return next((line.split()[1].decode() for line in lines if line.startswith(b"mnt_id:")), "")
+
+
+@dataclass(frozen=True)
+class MountIdentity:
+    """Which mount a mount is, also after it was moved. ``unique`` is 0 where the kernel has no such number.
+
+    The kernel gives ``number`` and ``device`` to others as soon as the mount is gone.
+    """
+
+    number: str
+    device: str
+    source: str
+    unique: int
+
+    def find(self) -> Mount | None:
+        """Return the mount as it is now; None if it was unmounted. Raises MountError."""
+        same = (self.number, self.device, self.source)
+        found = next((mount for mount in mounts() if (mount.number, mount.device, mount.source) == same), None)
+        return found if found and _may_exist(self.unique) else None
+
+
+def identity_of(fd: int, source: str) -> MountIdentity:
+    """Return the identity of the mount of an open descriptor, which need not be mounted yet. Raises OSError."""
+    status, unique = ctypes.create_string_buffer(_STATX_SIZE), 0
+    flags = _STATX_FLAGS | _AT_EMPTY_PATH
+    if hasattr(_libc, "statx") and _libc.statx(fd, b"", flags, _STATX_MNT_ID_UNIQUE, status) == 0:
+        unique = _field(status.raw, _MNT_ID_OFFSET, 8) if _field(status.raw, 0, 4) & _STATX_MNT_ID_UNIQUE else 0
+    device = os.fstat(fd).st_dev
+    return MountIdentity(number_of(fd), f"{os.major(device)}:{os.minor(device)}", source, unique)
+
+
+def _field(data: bytes, at: int, size: int) -> int:
+    return int.from_bytes(data[at : at + size], sys.byteorder)
+
+
+def _may_exist(unique: int) -> bool:
+    """Whether there is a mount of this unique number, or the kernel does not tell."""
+    request, answer = _MNT_ID_REQ.pack(_MNT_ID_REQ.size, 0, unique, _BASIC), ctypes.create_string_buffer(512)
+    arguments = (ctypes.c_char_p(request), answer, ctypes.c_size_t(len(answer)), ctypes.c_uint(0))
+    return not unique or _libc.syscall(ctypes.c_long(_STATMOUNT), *arguments) == 0 or ctypes.get_errno() != errno.ENOENT
 
 
 def mount_of(fd: int, table: int | None = None) -> Mount | None:
