@@ -22,6 +22,8 @@ OPENED = {
     "TFRecordWriter": "from fffs.tfrecord import TFRecordWriter; kept = TFRecordWriter(target)",
     "BagWriter": "from fffs.granular import BagWriter; kept = BagWriter(target + '.bag')",
     "AtomicFolder": "from fffs.files.atomic_folder import AtomicFolder; kept = AtomicFolder(target, target)",
+    "image of a mount": "from fffs.mount.daemon.kernel_mount import _unnamed_file; kept = _unnamed_file()",
+    "mount point": "from fffs.mount.system.mountpoint import MountPoint; kept = MountPoint(target)",
     "pipe": "from fffs.base.descriptors import pipe; kept = pipe()",
 }
 # write(2) to the descriptor of an io_uring fails.

@@ -556,11 +556,45 @@ def test_the_mount_of_a_process_that_died_is_unmounted(packed: Path, point: Path
         time.sleep(0.01)
 
 
+def test_the_mount_of_a_holder_that_was_killed_is_unmounted(packed: Path, point: Path) -> None:
+    with pytest.raises(MountError, match="failed"), fffs.mount.mounted(packed, point, kernel=True):
+        os.kill(holder(point), signal.SIGKILL)
+    assert not is_mounted(point) and not point.exists()
+
+
+def holder(point: Path) -> int:
+    return int(subprocess.check_output(["pgrep", "-f", f"fffs.mount {point}"], text=True).split()[0])
+
+
+@pytest.mark.parametrize("kind", ["another file system", "the same pack"])
+def test_the_end_of_a_block_leaves_a_mount_that_got_the_number_of_its_own(
+    kind: str, packed: Path, tmp_path: Path, point: Path
+) -> None:
+    """The kernel gives the number and the device of a mount to others as soon as it is gone."""
+    with fffs.mount.mounted(packed, point, kernel=True):
+        before = mount_at(str(point))
+        assert before
+        fffs.mount.umount(point)
+        for k in range(20):
+            other = tmp_path / f"other{k}"
+            if kind == "the same pack":
+                mounted(packed, other, verify=False)
+            else:
+                other.mkdir()
+                subprocess.run(["mount", "-t", "tmpfs", "stranger", other], check=True)
+            found = mount_at(str(other))
+            assert found
+            if found.number == before.number:
+                break
+        else:
+            pytest.fail("the kernel gave the number to nobody")
+    assert is_mounted(other)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_to_the_holder_unmounts(number: int, packed: Path, point: Path) -> None:
     with fffs.mount.mounted(packed, point, kernel=True):
-        found = subprocess.check_output(["pgrep", "-f", f"fffs.mount {point}"], text=True).split()
-        os.kill(int(found[0]), number)
+        os.kill(holder(point), number)
         end = time.monotonic() + 30
         while is_mounted(point):
             assert time.monotonic() < end
@@ -621,6 +655,50 @@ def test_a_pack_that_changes_while_it_is_mounted_is_refused(
     with pytest.raises(SourceChangedError, match="changed while it was mounted"):
         mounted(pack, point)
     assert not point.exists()
+
+
+def fill(point: Path) -> None:
+    (point / "file").write_bytes(b"of somebody")
+
+
+def mount_another(point: Path) -> None:
+    (point.parent / "x").mkdir()
+    fffs.pack_folder(point.parent / "x", point.parent / "x.ffr", align=True)
+    mounted(point.parent / "x.ffr", point)
+
+
+def replace_by_a_link(point: Path) -> None:
+    point.rmdir()
+    (point.parent / "elsewhere").mkdir()
+    point.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "message"),
+    [
+        (fill, "not empty"),
+        (mount_another, "is mounted there"),
+        (Path.rmdir, "moved or removed"),
+        (replace_by_a_link, "moved or removed"),
+    ],
+)
+def test_a_mount_point_that_changes_during_verification(
+    meanwhile: Any, message: str, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point, check = tmp_path / "there", kernel_mount.verify
+    point.mkdir()
+
+    def verify_and_change(*arguments: Any) -> Any:
+        monkeypatch.undo()  # another mount is verified, too
+        meanwhile(point)
+        return check(*arguments)
+
+    monkeypatch.setattr(kernel_mount, "verify", verify_and_change)
+    before = len(mounts_below(tmp_path))
+    with pytest.raises(MountError, match=message):
+        fffs.mount.mount(packed, point, options=OPTIONS)
+    assert len(mounts_below(tmp_path)) == before + (meanwhile is mount_another)
+    detach_all(tmp_path)
 
 
 # ---------------------------------------------------------------- loop devices

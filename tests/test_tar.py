@@ -244,3 +244,19 @@ def test_damaged_archives_are_refused_or_become_a_pack(tmp_path: Path) -> None:
             assert issubclass(getattr(fffs.errors, result.split(":")[0]), FormatError), result
             assert "\n" not in result
     assert 30 < refused < 140
+
+
+@pytest.mark.parametrize("magic", [b"ustar\x0000", b"ustar\0\0\0", b"ustar\0  ", b"ustar\0 0"])
+def test_names_continue_in_the_prefix_whatever_the_version_of_the_header(magic: bytes, tmp_path: Path) -> None:
+    headers = b""
+    for folder in (b"one", b"two"):
+        block = bytearray(tar_header(b"file"))
+        block[257:265], block[345:348], block[148:156] = magic, folder, b" " * 8
+        block[148:156] = b"%06o\0 " % sum(block)
+        headers += block
+    (tmp_path / "x.tar").write_bytes(headers + END)
+    listed = subprocess.run(["tar", "tf", tmp_path / "x.tar"], capture_output=True, text=True, check=True).stdout
+    assert listed.split() == ["one/file", "two/file"]
+    fffs.convert(tmp_path / "x.tar", tmp_path / "x.ffr")
+    with fffs.PackedFolder(tmp_path / "x.ffr") as packed:
+        assert sorted(packed.list(recursive=True)) == ["one", "one/file", "two", "two/file"]
