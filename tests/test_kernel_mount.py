@@ -701,6 +701,30 @@ def test_a_mount_point_that_changes_during_verification(
     detach_all(tmp_path)
 
 
+def test_the_file_system_of_the_pack_is_kept_busy(packed: Path, tmp_path: Path, point: Path) -> None:
+    with small_disk(tmp_path / "disk", packed.stat().st_size + MIB) as disk:
+        (disk / "p.ffr").write_bytes(packed.read_bytes())
+        mounted(disk / "p.ffr", point)
+        assert subprocess.run(["umount", disk], capture_output=True, check=False).returncode == 32
+        fffs.mount.umount(point)
+        subprocess.run(["umount", disk], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "again", disk], check=True)  # for the end of the block
+
+
+def test_files_have_no_holes(tmp_path: Path, point: Path) -> None:
+    (tmp_path / "in").mkdir()
+    with open(tmp_path / "in" / "sparse", "wb") as file:
+        file.truncate(3 * MIB)
+        file.write(b"begin")
+    fffs.pack_folder(tmp_path / "in", tmp_path / "p.ffr", align=True)
+    for kernel in (True, False):
+        fffs.mount.mount(tmp_path / "p.ffr", point, options=MountOptions(kernel=kernel))
+        with open(point / "sparse", "rb") as file:
+            status = os.fstat(file.fileno())
+            assert os.lseek(file.fileno(), 0, os.SEEK_HOLE) == status.st_size == 512 * status.st_blocks == 3 * MIB
+        fffs.mount.umount(point)
+
+
 # ---------------------------------------------------------------- loop devices
 
 
