@@ -43,8 +43,9 @@ class MountOptions:
         xattr: show where a file comes from as extended attributes ``user.fffs.*``. Slower for programs that ask every
             file for attributes, such as ``ls -l``.
         kernel: let the kernel serve aligned packs without a daemon. True: or fail; None: or a daemon serves them. All
-            records are verified before the mount appears, unless ``verify`` is False, and not later. ``suffix``,
-            ``decode`` and ``xattr`` need a daemon; options about a daemon have no effect.
+            records are verified before the mount appears, unless ``verify`` is False or all packs are under fs-verity
+            with the digests that are kept, and not later. ``suffix``, ``decode`` and ``xattr`` need a daemon; options
+            about a daemon have no effect.
         log: the file that the daemon's log is appended to; empty: the system log.
 
     """

@@ -57,6 +57,7 @@ fffs.cli.commands.info=info_command
 fffs.cli.commands.stat=stat_command
 fffs.formats.streams
 fffs.files.temporary
+fffs.files.verity
 fffs.formats.tfrecord=tfrecord_files
 fffs.layouts.union
 fffs.converting.verifying

@@ -17,6 +17,7 @@ EXIT_CODES = "exit codes:\n" + "".join(f"{code:4d}  {code.meaning}\n" for code i
 ALIGN = (
     "let files begin where mount -o kernel needs it: at multiples of 512 bytes, or of 4096 for files of 64 KiB or more"
 )
+VERITY = "put the pack under fs-verity, which lets nobody change it, and keep its digest in a file .fsverity beside it"
 
 
 class _Formats:
@@ -137,6 +138,7 @@ def _add_pack(commands: _Commands[_CommandParser]) -> None:
     )
     parser.add_argument("-j", "--jobs", type=positive, help="how many files are copied at once")
     parser.add_argument("--align", action="store_true", help=ALIGN)
+    parser.add_argument("--verity", action="store_true", help=VERITY)
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 
 
@@ -192,6 +194,7 @@ def _add_convert(commands: _Commands[_CommandParser]) -> None:
     parser.add_argument("--verify", action="store_true", help="read DST back and compare it with SRC")
     parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument("--align", action="store_true", help=ALIGN)
+    parser.add_argument("--verity", action="store_true", help=VERITY)
     parser.add_argument("-j", "--jobs", type=positive, help="how many files, or batches of records, are copied at once")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 

@@ -42,6 +42,7 @@ def convert(
     verify: bool = False,
     force: bool = False,
     align: bool = False,
+    verity: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Conversion:
@@ -67,6 +68,7 @@ def convert(
         verify: read the result back and compare it with the source, before it is put in place.
         force: replace an existing file.
         align: let each file of a packed folder begin where ``-o kernel`` of a mount needs it, as ``pack_folder`` does.
+        verity: put a packed folder under fs-verity, as ``pack_folder`` does.
         progress: called with (bytes done, total bytes) from time to time, from any thread.
         warn: called with a line for each thing that is left out or looks wrong; the default logs it.
 
@@ -95,6 +97,7 @@ def convert(
         verify=verify,
         force=force,
         align=align,
+        verity=verity,
     )
     with index_cache.unused():
         plan = make_plan(request)

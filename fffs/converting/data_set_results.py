@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from fffs.base.jobs import Jobs, Progress
-from fffs.converting import packs
 from fffs.converting.datasets import SCALAR, BlobRows, load_folder, load_packed
 from fffs.converting.plan import Content, Plan, Result
 from fffs.converting.record_files import Done, Warn, compare_records, refuse_too_many, write_files
@@ -26,6 +25,7 @@ from fffs.layouts import load_source
 from fffs.layouts.plain import number_names
 from fffs.packing.numbering import packable
 from fffs.packing.pack_file import PackFile
+from fffs.packing.protect import commit, reread
 from fffs.tree.builder import TreeBuilder
 from fffs.tree.tree import ROOT
 
@@ -129,10 +129,10 @@ def _to_pack(plan: Plan, data: BlobRows, progress: Progress | None) -> Done:
         file.replaces = plan.request.force
         _pack_rows(data, file, work, plan.request.align)
         if plan.request.verify:
-            with packs.reread(file) as result:
+            with reread(file) as result:
                 _compare(data, load_packed(result, target), target, work)
         plan.sources.refuse_changed()
-        file.commit()
+        commit(file, plan.request.verity, progress)
     return len(data), data.total_bytes, 1
 
 

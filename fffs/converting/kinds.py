@@ -8,7 +8,7 @@ from typing import Final
 from fffs.base.failures import reading
 from fffs.converting.archives import is_tar, is_zip
 from fffs.errors import UsageError
-from fffs.files.atomic import CHECKSUMS
+from fffs.files.atomic import SIDECARS
 from fffs.files.file import File
 from fffs.files.local import LocalFile
 from fffs.formats.table import FORMATS, find_format, named_format
@@ -72,7 +72,7 @@ def _kind_of_folder(path: str, ignored: str) -> str:
 
     Raises UsageError: it holds parts and other files, so that it may be meant as either.
     """
-    endings = (CHECKSUMS, *(ending for form in FORMATS for ending in form.sidecar_endings))
+    endings = (*SIDECARS, *(ending for form in FORMATS for ending in form.sidecar_endings))
     with reading(path):
         names = [name for name in os.listdir(path) if not name.startswith(".") and not name.endswith(endings)]
     if data_set_folders(path):

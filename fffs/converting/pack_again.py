@@ -9,7 +9,7 @@ import numpy as np
 
 from fffs.base.jobs import Jobs, Progress
 from fffs.base.numbers import Int64Array, divide
-from fffs.converting.packs import alignment_of, reread
+from fffs.converting.packs import alignment_of
 from fffs.converting.plan import Request
 from fffs.converting.verifying import compare_tree, differs
 from fffs.files.atomic import AtomicFile
@@ -17,13 +17,14 @@ from fffs.layouts import load_packed
 from fffs.layouts.view import TreeView
 from fffs.native.engine import BLOCK
 from fffs.packing.pack_file import PIECE, PackFile, numbered, record_of
+from fffs.packing.protect import commit, reread
 from fffs.records.store import RecordStore
 
 RECORDS = 1 << 14  # the most that are read in one batch
 
 
 def pack_again(request: Request, progress: Progress | None) -> tuple[int, int, int]:
-    """Pack the files of a packed folder in a new, aligned one. Returns the number of files, their bytes, and 1."""
+    """Pack the files of a packed folder in a new one. Returns the number of files, their bytes, and 1."""
     with load_packed(request.source) as source, AtomicFile(request.target) as output:
         output.replaces = request.force
         tree, store = source.tree, source.store
@@ -42,7 +43,7 @@ def pack_again(request: Request, progress: Progress | None) -> tuple[int, int, i
             with reread(output) as result:
                 compare_tree(numbered(tree, alignment_of(result)), result.tree, request.source, request.target)
                 _compare_records(store, records, result, request.target)
-        output.commit()
+        commit(output, request.verity, progress)
     return len(records), int(sizes.sum()), 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from collections.abc import Iterator
@@ -11,21 +10,17 @@ from dataclasses import replace
 import numpy as np
 
 from fffs.base.jobs import Jobs, Progress
-from fffs.base.withblock import closed_on_error
 from fffs.converting.archive import Archive
 from fffs.converting.names import Contents, Int64Array
 from fffs.converting.verifying import compare_tree, differs
 from fffs.errors import SourceChangedError
 from fffs.files.atomic import AtomicFile
-from fffs.formats import ffrecord
-from fffs.layouts import packed
 from fffs.layouts.view import TreeView
 from fffs.native.engine import BLOCK
 from fffs.packing.pack_file import PackFile, numbered, record_of
+from fffs.packing.protect import reread
 from fffs.packing.scan import ExcludedOutput, scan_folder
 from fffs.packing.source_folder import open_source
-from fffs.records.source_file import SourceFile
-from fffs.records.store import RecordStore
 from fffs.tree.tree import UInt8Array, UInt32Array
 
 
@@ -66,16 +61,6 @@ def pack_archive(
     work = Jobs(contents.total_bytes, progress)
     archive.each(_Packing(pack, work), contents, work, jobs)
     pack.finish(contents.tree)
-
-
-@contextlib.contextmanager
-def reread(file: AtomicFile) -> Iterator[TreeView]:
-    """Open a packed folder that was just written, before it is renamed, from the disk. Raises as ``load_source``."""
-    written = file.reread()
-    with closed_on_error((written,)):
-        loaded = packed.load(SourceFile(written, ffrecord.load_index(written)))
-    with TreeView(loaded.tree, RecordStore([loaded.file]), layout="packed") as source:
-        yield source
 
 
 def compare_archive(

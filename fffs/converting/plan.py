@@ -12,9 +12,10 @@ from fffs.converting.datasets import is_column
 from fffs.converting.parts import cut
 from fffs.converting.source_files import Sources
 from fffs.errors import FormatError, RecordError, UsageError
-from fffs.files.atomic import CHECKSUMS
+from fffs.files.atomic import SIDECARS
 from fffs.files.atomic_folder import refuse_content
 from fffs.files.targets import refuse_file, refuse_folder, without_dots
+from fffs.files.verity import refuse_without_verity
 from fffs.formats.new_bag import no_appenders
 from fffs.formats.sources import open_files
 from fffs.formats.table import FORMATS, Format, format_named, format_of_target
@@ -61,6 +62,12 @@ class Request:
     verify: bool = False
     force: bool = False
     align: bool = False
+    verity: bool = False
+
+    @property
+    def for_packs(self) -> str:
+        """An option that is given and that only packed folders have, or an empty text."""
+        return "--align" if self.align else "--verity" if self.verity else ""
 
     @property
     def split(self) -> bool:
@@ -128,8 +135,8 @@ def make_plan(request: Request) -> Plan:
         raise
     to = to or _default(request, content)
     form = None if to == kinds.GRANULAR else format_named(to)
-    if request.align and (content is Content.RECORDS or form is None or not form.holds_trees):
-        raise UsageError(f"{request.target}: only the files of a packed folder can be aligned; omit --align")
+    if request.for_packs and (content is Content.RECORDS or form is None or not form.holds_trees):
+        raise UsageError(f"{request.target}: {request.for_packs} is for packed folders only; omit {request.for_packs}")
     result = _result(request, content, form)
     replaced = _refuse_target(request, result, form, sources)
     warnings: tuple[str, ...] = ()
@@ -162,7 +169,7 @@ def _content(request: Request, kind: str, to: str | None, is_packed: bool, sever
         return Content.COLUMN if is_column(request.source) else Content.ROWS
     if is_packed and (request.split or several):
         _refuse_torn(request, to, several=several)
-    if is_packed and request.align and not request.from_:
+    if is_packed and request.for_packs and not request.from_:
         return Content.PACK
     if not is_packed or request.from_ or (to not in (None, kinds.GRANULAR) and not request.split):
         return Content.RECORDS
@@ -245,7 +252,10 @@ def _refuse_target(request: Request, result: Result, form: Format | None, source
         if not request.force:
             raise UsageError(f"{name}: already exists; --force replaces it")
         sources.refuse(name)
-    sources.refuse(target + CHECKSUMS)  # it is removed when its file is replaced
+    for ending in SIDECARS:
+        sources.refuse(target + ending)  # it is removed when its file is replaced
+    if request.verity:
+        refuse_without_verity(target)
     with no_appenders(replaced):  # checked first: refuse_target would ask to remove the table of a Bag that grows
         form.refuse_target(target, request.layout)
     return replaced

@@ -18,6 +18,7 @@ from fffs.formats.sources import open_files
 from fffs.formats.table import format_named
 from fffs.granular.bag_reader import BagReader
 from fffs.packing.pack import packed_folder
+from fffs.packing.protect import commit
 from fffs.records.store import RecordStore
 
 
@@ -77,7 +78,7 @@ def _pack_folder(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
         file.replaces = request.force
         if request.verify:
             packs.compare_folder(request.source, file, progress)
-        file.commit()
+        commit(file, request.verity, progress)
     return summary.files, summary.total_bytes, 1
 
 
@@ -92,5 +93,5 @@ def _pack_archive(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
             if request.verify:
                 packs.compare_archive(archive, contents, file, jobs, progress)
             archive.refuse_changed()
-            file.commit()
+            commit(file, request.verity, progress)
     return len(contents.sizes), contents.total_bytes, 1

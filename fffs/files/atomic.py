@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from fffs.base.descriptors import above_standard, duplicate
@@ -36,8 +37,10 @@ from fffs.files.temporary import (
 )
 from fffs.files.write_back import WriteBack
 
-# The suffix of the file that holds the checksums of another: see fffs.records.sidecar.
-CHECKSUMS = ".fffs-crc"
+# The endings of files that describe another one, and must not outlive it: checksums (fffs.records.sidecar), and the
+# digest of fs-verity (fffs.files.verity).
+CHECKSUMS, DIGEST = ".fffs-crc", ".fsverity"
+SIDECARS = (CHECKSUMS, DIGEST)
 
 # Flags for the folder of a new file, which need not be readable.
 PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -114,34 +117,31 @@ class AtomicFile:
 
         """
         refuse_child(self._owner, self.path)
-        checksums = Aside(self.folder, self.name + CHECKSUMS.encode(), self.name)
+        sidecars = [Aside(self.folder, self.name + ending.encode(), self.name) for ending in SIDECARS]
         try:
-            self._put_in_place(checksums)
+            self._put_in_place(sidecars)
         except OSError as error:
-            checksums.bring_back()
+            _each(sidecars, Aside.bring_back)
             self.discard()
             taken = isinstance(error, FileExistsError) and not self.replaces
             raise WriteError(error.errno, self.path, "another process made it meanwhile" if taken else "") from error
         except BaseException:  # an interrupt: the caller may think that there is nothing to discard any more
-            if is_named(self.folder, self.name, self.fd):
-                checksums.remove()
-            else:
-                checksums.bring_back()
+            _each(sidecars, Aside.remove if is_named(self.folder, self.name, self.fd) else Aside.bring_back)
             self.discard()
             raise
         finally:
-            checksums.remove()
-            checksums.close()
+            _each(sidecars, Aside.remove)
+            _each(sidecars, Aside.close)
         try:
             with writing(self.path, IN_PLACE):
                 sync_place(self.folder)
         finally:
             self._close()
 
-    def _put_in_place(self, checksums: Aside) -> None:
+    def _put_in_place(self, sidecars: Iterable[Aside]) -> None:
         self._give_rights()
         os.fsync(self.fd)
-        checksums.move()  # before the rename: after a crash, old checksums must not be beside the new file
+        _each(sidecars, Aside.move)  # before the rename: after a crash, old checksums must not be beside the new file
         self._take_name()
         self.in_place = True
         with contextlib.suppress(OSError):  # new ones of the old file, written meanwhile
@@ -176,6 +176,22 @@ class AtomicFile:
             self.discard()
             raise WriteError(error.errno, self.path) from error
 
+    def end_writing(self) -> None:
+        """Sync, and open ``fd`` anew for reading only: fs-verity wants that nobody can write to the file.
+
+        Raises WriteError.
+        """
+        self.sync()
+        with writing(self.path):
+            lock(self.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # both descriptors need one, or the file is a leftover
+            fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                lock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                os.dup2(fd, self.fd, inheritable=False)
+            finally:
+                forget_lock(fd)
+                close(fd)
+
     def discard(self) -> None:
         """Remove the new file. May be called again, and after ``commit``."""
         if not self._open:
@@ -203,10 +219,15 @@ class AtomicFile:
             self.discard()
 
 
+def _each(sidecars: Iterable[Aside], act: Callable[[Aside], object]) -> None:
+    for sidecar in sidecars:
+        act(sidecar)
+
+
 def real_path(path: str) -> str:
     """Return where a symbolic link leads to now, or the path if it is none.
 
-    Checksums are beside the file itself: beside a link they would be taken for those of the next file it leads to.
+    Sidecars are beside the file itself: beside a link they would be taken for those of the next file it leads to.
     """
     return os.path.realpath(path) if os.path.islink(path) else path
 

@@ -17,10 +17,12 @@ from fffs.errors import FffsError, ReadError, SourceChangedError, UsageError
 from fffs.files.atomic import AtomicFile
 from fffs.files.dirfd import close
 from fffs.files.targets import refuse_file
+from fffs.files.verity import refuse_without_verity
 from fffs.formats.ffrecord import SUFFIX
 from fffs.native import lib
 from fffs.native.engine import BLOCK
 from fffs.packing.pack_file import PIECE, PackFile
+from fffs.packing.protect import commit
 from fffs.packing.runs import RUNS, divide
 from fffs.packing.scan import ExcludedOutput, Scan, scan_folder
 from fffs.packing.source_folder import SourceFolder, open_source
@@ -45,6 +47,7 @@ def pack_folder(
     *,
     jobs: int | None = None,
     align: bool = False,
+    verity: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> PackSummary:
@@ -63,6 +66,7 @@ def pack_folder(
         align: let each file begin where ``-o kernel`` of a mount needs it: at a multiple of 512 bytes, or of 4096 from
             64 KiB on. Records of zeros fill the gaps, so records have other numbers than without; names lead to the
             right ones everywhere.
+        verity: put the file under fs-verity, compare it with its checksums, and keep its digest in ``fname.fsverity``.
         progress: called with (bytes done, total bytes) from time to time, from any thread.
         warn: called with one line for each thing that is left out or changed; the default logs it.
 
@@ -71,13 +75,17 @@ def pack_folder(
 
     Raises:
         SourceNotFoundError, UsageError, ReadError: the folder, or something in it, cannot be read.
+        UsageError: also if ``verity`` is True, and the file system or the kernel has no fs-verity.
+        RecordError: with ``verity``, the disk does not return what was written.
         SourceChangedError: a file changed while it was packed; the message names it.
         WriteError: the file cannot be written; an existing one is unchanged.
 
     """
     target = os.fsdecode(fname)
+    if verity:
+        refuse_without_verity(target)
     with packed_folder(dirname, target, jobs, progress, warn or log.warning, align) as (file, summary):
-        file.commit()
+        commit(file, verity, progress)
     if verbose:
         tell(f"{target}: {summary.files} files, {summary.total_bytes} bytes")
     return summary

@@ -14,6 +14,9 @@ from fffs.base.descriptors import describe, duplicate
 from fffs.base.jobs import Progress
 from fffs.base.text import plural
 from fffs.errors import SourceChangedError
+from fffs.files.atomic import DIGEST, real_path
+from fffs.files.file import File
+from fffs.files.verity import Verity, look
 from fffs.layouts import load_source
 from fffs.layouts.view import TreeView
 from fffs.mount.daemon.job import Job
@@ -118,29 +121,67 @@ def _mount(
         for line in source.warnings:
             _log.warning("%s", line)
         _refuse_source(source)
+        digests = [_digest(file.file) for file in source.store.files]
         point = MountPoint(job.mountpoint, options.nonempty)
+
+        def about_to_mount() -> None:
+            point.examine()  # verifying took its time
+            (commit or point.leave)()
+
         try:
-            files = [file.file for file in source.store.files]
-            stamps = [file.stamp() for file in files]
-            if options.verify:
-                _verify(source, progress)
-            with _unnamed_file() as image:
-                write_image(image.fileno(), source, options)
-                if any(file.changed(stamp) for file, stamp in zip(files, stamps, strict=True)):
-                    raise SourceChangedError(f"{job.name}: changed while it was mounted; mount it when it is complete")
-
-                def about_to_mount() -> None:
-                    point.examine()  # verifying took its time
-                    (commit or point.leave)()
-
-                devices = [file.descriptor for file in files]
-                identity = erofs.attach(
-                    image.fileno(), devices, job.mountpoint, job.name, options.noexec, about_to_mount
-                )
+            identity = _attach(job, source, options.verify and not _are_known(digests), progress, about_to_mount)
         except BaseException:
             point.remove()
             raise
-        return point, identity
+    _log.warning("%s: mounted without a daemon: %s", job.name, _describe(digests, options.verify))
+    return point, identity
+
+
+def _attach(
+    job: Job, source: TreeView, verified: bool, progress: Progress | None, commit: Callable[[], object]
+) -> MountIdentity:
+    """Mount a source, after it was verified if that is wanted. Returns which mount it is."""
+    files = [file.file for file in source.store.files]
+    stamps = [file.stamp() for file in files]
+    if verified:
+        _verify(source, progress)
+    with _unnamed_file() as image:
+        write_image(image.fileno(), source, job.options)
+        if any(file.changed(stamp) for file, stamp in zip(files, stamps, strict=True)):
+            raise SourceChangedError(f"{job.name}: changed while it was mounted; mount it when it is complete")
+        devices = [file.descriptor for file in files]
+        return erofs.attach(image.fileno(), devices, job.mountpoint, job.name, job.options.noexec, commit)
+
+
+def _digest(file: File) -> Verity:
+    """Return the digest of a file under fs-verity. Raises CannotError if the one that is kept belongs to another."""
+    digest, kept = look(file), real_path(file.name) + DIGEST
+    if digest.kept in (None, digest.measured):
+        return digest
+    if digest.measured is None:
+        raise CannotError(
+            f"{file.name}: not under fs-verity, as after copying it, but {kept} has a digest; "
+            f"run fsverity enable {file.name}, or remove {kept}"
+        )
+    raise CannotError(
+        f"{file.name}: its digest {digest.measured} is not the one in {kept}, so it is another file; restore it, or "
+        f"remove {kept} if it is right"
+    )
+
+
+def _are_known(digests: Sequence[Verity]) -> bool:
+    """Whether all files have the digests that were kept when they had been verified."""
+    return all(digest.kept is not None for digest in digests)
+
+
+def _describe(digests: Sequence[Verity], verified: bool) -> str:
+    """Return what a mount has and what it gives up."""
+    before = "records were verified" if verified else "no record was verified"
+    if _are_known(digests):
+        before = "the digest is the one that is kept"
+    protected = all(digest.measured is not None for digest in digests)
+    now = "fs-verity verifies what is read from the disk" if protected else "nothing is verified while it is read"
+    return f"{before}, and {now}; there are no counters and no log"
 
 
 def _unnamed_file() -> IO[bytes]:

@@ -32,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
             verify=args.verify,
             force=args.force,
             align=args.align,
+            verity=args.verity,
             progress=bar,
             warn=warn,
         )

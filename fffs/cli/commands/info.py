@@ -12,6 +12,7 @@ from fffs.base.paths import PathLike
 from fffs.base.text import human
 from fffs.cli.output import put, say, warn
 from fffs.errors import Exit, MountError
+from fffs.files.verity import look
 from fffs.layouts import load_source
 from fffs.layouts.view import TreeView
 from fffs.mount.system import questions
@@ -121,6 +122,8 @@ def describe(source: TreeView) -> dict[str, Any]:
             "aligned": all(file.index.alignment for file in files),
             "block_checksums": sum(len(file.index.blocks.checksums) for file in files if file.index.blocks),
         }
+    if any(digests := [str(look(file.file)) for file in files]):
+        facts["fs_verity"] = [digest or "no" for digest in digests]
     if any(file.index.truncated for file in files):
         facts["truncated"] = True
     return facts

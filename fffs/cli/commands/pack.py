@@ -23,7 +23,9 @@ def run(args: argparse.Namespace) -> int:
     output = args.output or f"{name}.ffr"
     begin = time.monotonic()
     with Warnings() as warn, ProgressBar(printable(f"packing {args.folder}")) as bar:
-        summary = pack_folder(args.folder, output, jobs=args.jobs, align=args.align, progress=bar, warn=warn)
+        summary = pack_folder(
+            args.folder, output, jobs=args.jobs, align=args.align, verity=args.verity, progress=bar, warn=warn
+        )
     if not args.quiet:
         seconds = max(time.monotonic() - begin, 1e-9)
         rate = human(summary.total_bytes / seconds)

@@ -11,6 +11,7 @@ from fffs.base.text import human, plural
 from fffs.cli.output import complain, printable, put, say
 from fffs.cli.progress import ProgressBar
 from fffs.errors import Exit, FormatError, RecordError
+from fffs.files.verity import look
 from fffs.layouts import load_records, load_source
 from fffs.layouts.view import TreeView
 from fffs.packing.sidecars import keep_checksums, suspects
@@ -32,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
             bad = verify(source, bar)
         records, size = source.store.n, source.store.size
         without = unverifiable(source)
+        digests = {file.index.path: str(look(file.file)) for file in source.store.files}
         stale = suspects(source.store.files, (entry.source for entry in bad))
     if refusal and not bad:
         raise refusal
@@ -52,6 +54,9 @@ def run(args: argparse.Namespace) -> int:
                 say(f"ok: {plural(records - without, 'record')}, {how}")
             if without:
                 say(f"not verifiable: {plural(without, 'record')} without checksums could be read, {how}")
+            for path, digest in digests.items():
+                if digest:
+                    say(f"{path}: fs-verity: {digest}")
     if not bad:
         return Exit.OK
     for name in stale:

@@ -1,0 +1,74 @@
+"""Puts a new pack in place, also under fs-verity."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from fffs.base.jobs import Progress
+from fffs.base.withblock import closed_on_error
+from fffs.errors import RecordError
+from fffs.files.atomic import DIGEST, AtomicFile
+from fffs.files.pair import only_writer
+from fffs.files.pwrite import NewFile, write_at
+from fffs.files.verity import enable
+from fffs.formats import ffrecord
+from fffs.layouts import packed
+from fffs.layouts.view import TreeView
+from fffs.packing.verify import verify
+from fffs.records.source_file import SourceFile
+from fffs.records.store import RecordStore
+
+
+@contextlib.contextmanager
+def reread(file: AtomicFile) -> Iterator[TreeView]:
+    """Open a packed folder that was just written, before it is renamed, from the disk. Raises as ``load_source``."""
+    written = file.reread()
+    with closed_on_error((written,)):
+        loaded = packed.load(SourceFile(written, ffrecord.load_index(written)))
+    with TreeView(loaded.tree, RecordStore([loaded.file]), layout="packed") as source:
+        yield source
+
+
+def commit(file: AtomicFile, verity: bool, progress: Progress | None = None) -> None:
+    """Put a complete packed folder in place; with ``verity``, under fs-verity and with its digest beside it.
+
+    The digest follows the pack: a process that is killed between the two leaves a pack whose digest is not kept, and
+    never a digest of another file.
+
+    Raises:
+        UsageError: the file system has no fs-verity.
+        RecordError, FormatError, ReadError: what was written is not what is on the disk.
+        WriteError: an existing file is unchanged; or only the digest, which the error names, could not be written.
+
+    """
+    if not verity:
+        file.commit()
+        return
+    digest = _protect(file, progress)
+    with AtomicFile(file.path + DIGEST) as kept:
+        kept.belongs_to(file)
+        write_at(NewFile(kept.fd, kept.path), [f"{digest}\n".encode()], 0)
+        kept.sync()
+        with only_writer(file.path):
+            file.commit()
+            kept.commit()
+
+
+def _protect(file: AtomicFile, progress: Progress | None) -> str:
+    """Put a new pack under fs-verity, and then compare it with its checksums. Returns the digest.
+
+    Without that, damage between writing and the computation of the hashes would be protected, too.
+    """
+    file.end_writing()
+    digest = enable(file.fd, file.path)
+    with reread(file) as source:
+        bad = verify(source, progress)
+    if bad:
+        raise RecordError(
+            f"{file.path}: record {bad[0].record}: {bad[0].problem}: it was damaged during writing; write it again",
+            path=file.path,
+            record=bad[0].record,
+            number=bad[0].number,
+        )
+    return digest
