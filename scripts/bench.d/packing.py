@@ -85,4 +85,4 @@ def run(report: Report, scratch: Path, quick: bool) -> None:
     count, folders, rounds = (1_000, 20, 3) if quick else (10_000, 1_000, 7)
     _photos(report, scratch, count, rounds)
     for cold in (False, True):
-        _tiny(report, scratch, folders, 3, cold)
+        _tiny(report, scratch, folders, 1 if cold else 3, cold)  # a turn without caches takes a minute
