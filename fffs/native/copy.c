@@ -108,7 +108,7 @@ static int make_room(struct output *out, int64_t offset, size_t size, uint8_t **
 
     if (offset + (int64_t)size > out->offset + FFFS_BLOCK) {
         status = flush(out);
-        out->offset = offset; /* what the gap has in a new file is zeros */
+        out->offset = offset; /* in a new file, the gap reads as zeros */
     }
     size_t at = (size_t)(offset - out->offset);
     memset(out->buffer + out->used, 0, at - out->used);

@@ -9,6 +9,7 @@ import re
 import struct
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fffs.base.descriptors import describe
@@ -103,12 +104,23 @@ def _number_at(path: str) -> str:
     Needs neither /proc nor a descriptor, which would make the mount busy. Asks for no attributes, so that a FUSE file
     system gets no request and does not refuse other users.
     """
+    number = _statx_mount(_AT_FDCWD, path, 0, 0, _STATX_MNT_ID)
+    return "" if number is None else str(number)
+
+
+def _statx_mount(dir_fd: int, path: str, flags: int, asked: int, told: int) -> int | None:
+    """Return stx_mnt_id of statx(2), or None if the kernel does not tell. Raises OSError.
+
+    asked: the mask of the call. told: the bit in the mask of its answer.
+    """
     if not hasattr(_libc, "statx"):  # a C library before 2018
-        return ""
+        return None
     status = ctypes.create_string_buffer(_STATX_SIZE)
-    if _libc.statx(_AT_FDCWD, os.fsencode(path), _STATX_FLAGS, 0, status) != 0:
+    if _libc.statx(dir_fd, os.fsencode(path), _STATX_FLAGS | flags, asked, status) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
-    return str(_field(status.raw, _MNT_ID_OFFSET, 8)) if _field(status.raw, 0, 4) & _STATX_MNT_ID else ""
+    if not int.from_bytes(status.raw[:4], sys.byteorder) & told:
+        return None
+    return int.from_bytes(status.raw[_MNT_ID_OFFSET : _MNT_ID_OFFSET + 8], sys.byteorder)
 
 
 def number_of(fd: int) -> str:
@@ -131,23 +143,17 @@ class MountIdentity:
 
     def find(self) -> Mount | None:
         """Return the mount as it is now; None if it was unmounted. Raises MountError."""
-        same = (self.number, self.device, self.source)
-        found = next((mount for mount in mounts() if (mount.number, mount.device, mount.source) == same), None)
+        same = (self.number, self.source)
+        found = next((mount for mount in mounts(device=self.device) if (mount.number, mount.source) == same), None)
         return found if found and _may_exist(self.unique) else None
 
 
 def identity_of(fd: int, source: str) -> MountIdentity:
     """Return the identity of the mount of an open descriptor, which need not be mounted yet. Raises OSError."""
-    status, unique = ctypes.create_string_buffer(_STATX_SIZE), 0
-    flags = _STATX_FLAGS | _AT_EMPTY_PATH
-    if hasattr(_libc, "statx") and _libc.statx(fd, b"", flags, _STATX_MNT_ID_UNIQUE, status) == 0:
-        unique = _field(status.raw, _MNT_ID_OFFSET, 8) if _field(status.raw, 0, 4) & _STATX_MNT_ID_UNIQUE else 0
-    device = os.fstat(fd).st_dev
-    return MountIdentity(number_of(fd), f"{os.major(device)}:{os.minor(device)}", source, unique)
-
-
-def _field(data: bytes, at: int, size: int) -> int:
-    return int.from_bytes(data[at : at + size], sys.byteorder)
+    device, unique = os.fstat(fd).st_dev, None
+    with suppress(OSError):
+        unique = _statx_mount(fd, "", _AT_EMPTY_PATH, _STATX_MNT_ID_UNIQUE, _STATX_MNT_ID_UNIQUE)
+    return MountIdentity(number_of(fd), f"{os.major(device)}:{os.minor(device)}", source, unique or 0)
 
 
 def _may_exist(unique: int) -> bool:
