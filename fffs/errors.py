@@ -6,6 +6,7 @@ Each is also the built-in exception that Python code usually catches, or code wr
     FffsError (Exception)
     ├── UsageError (ValueError)
     ├── SourceNotFoundError (FileNotFoundError)
+    ├── AccessError (PermissionError)              a store refuses the credentials, or there are none
     ├── FormatError (RuntimeError, ValueError)     the file is not of the expected format
     │   ├── MetadataError                          checksum or structure of the header or tree is wrong
     │   ├── UnfinishedFileError                    its writer never finished
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 import os
 from enum import IntEnum
-from errno import EIO, EMFILE
+from errno import EACCES, EIO, EMFILE
 
 
 class Exit(IntEnum):
@@ -75,6 +76,16 @@ class SourceNotFoundError(FffsError, FileNotFoundError):
     """The file or folder to read does not exist."""
 
     exit_code = Exit.NO_SOURCE
+
+
+class AccessError(FffsError, PermissionError):
+    """A store of objects refuses the credentials, or there are none."""
+
+    exit_code = Exit.READ
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.errno = EACCES
 
 
 class FormatError(FffsError, RuntimeError, ValueError):

@@ -1,0 +1,201 @@
+"""What fffs asks stores for: signed URLs of objects, and listings. A store process does the work.
+
+The process belongs to the process that started it. A child of fork starts its own, because obstore does not survive a
+fork. It is started with the environment of that moment; if settings of stores change later, it is replaced.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from errno import EIO, ETIMEDOUT
+from typing import Any, Final
+
+from fffs.errors import AccessError, FffsError, ReadError, SourceNotFoundError, UsageError
+from fffs.objects.aws_profile import profile_files
+from fffs.objects.connection import ConnectionLostError, StoreConnection
+from fffs.objects.names import ObjectName, require_object
+from fffs.objects.protocol import Message
+from fffs.objects.redacting import redact, secrets_of
+
+_PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_")
+_NAMES: Final = frozenset({"HOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})
+
+
+@dataclass(frozen=True, repr=False)
+class SignedUrl:
+    """A URL that gives access to an object. ``expires``: when to renew it, as a time of ``time.monotonic()``."""
+
+    url: str
+    expires: float
+
+    def __repr__(self) -> str:
+        path, mark, _ = self.url.partition("?")
+        return f"SignedUrl({path + ('?…' if mark else '')!r})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a SignedUrl cannot be pickled, because it gives access: pickle the name, and sign again")
+
+
+def sign(name: ObjectName, seconds: int = 3600) -> SignedUrl:
+    """Return a URL with which an object can be read: any range of it, with any condition.
+
+    An address of the web is returned as it is. No store is asked whether the object exists.
+
+    Raises:
+        UsageError: the name is that of a folder, a setting is wrong, or obstore is not installed.
+        AccessError: there are no credentials.
+        ReadError: credentials could not be fetched.
+
+    """
+    require_object(name)
+    if name.is_web:
+        return SignedUrl(name.url, math.inf)
+    begin = time.monotonic()
+    answer = _ask(name, {"do": "sign", "seconds": seconds})
+    valid = answer["seconds"]
+    return SignedUrl(str(answer["url"]), math.inf if valid is None else begin + float(valid))
+
+
+def list_objects(prefix: ObjectName, delimiter: bool) -> Iterator[tuple[str, int, str]]:
+    """Yield key, size and ETag of the objects in a folder and below, in the order of the store.
+
+    Args:
+        prefix: the folder; a key without a slash at its end counts as if it had one.
+        delimiter: yield only what is directly in the folder. A folder in it is an entry without size and ETag whose
+            key ends in a slash.
+
+    Raises:
+        UsageError, AccessError, ReadError: as ``sign``.
+        SourceNotFoundError: there is no such bucket.
+
+    """
+    if prefix.is_web:
+        raise UsageError(f"{prefix.name}: a folder of a web server cannot be listed; name its files")
+    request: Message = {"do": "list", "delimiter": delimiter, "listing": None, "after": None}
+    try:
+        while True:
+            answer = _ask(prefix, request)
+            for key, size, etag in answer["entries"]:
+                yield str(key), int(size), str(etag)
+                request["after"] = key
+            request["listing"] = answer["listing"]
+            if answer["listing"] is None:
+                return
+    finally:
+        if request["listing"] is not None:
+            _drop(prefix, request)
+
+
+def _drop(prefix: ObjectName, request: Message) -> None:
+    """Tell the process that nobody wants the rest of a listing, if there is still a process."""
+    connection = _owner.connection
+    if connection is not None:
+        try:
+            connection.ask({**request, "end": True, "scheme": prefix.scheme, "bucket": prefix.bucket, "key": ""})
+        except (ConnectionLostError, TimeoutError):
+            _owner.discard(connection)
+
+
+def _ask(name: ObjectName, request: Message) -> Message:
+    """Return the answer of the store process; a process that was killed is replaced once."""
+    request = {**request, "scheme": name.scheme, "bucket": name.bucket, "key": name.key}
+    for _ in range(2):
+        connection = _owner.connect()
+        try:
+            answer = connection.ask(request)
+        except ConnectionLostError:
+            _owner.discard(connection)
+            continue
+        except TimeoutError:
+            _owner.discard(connection)
+            raise ReadError(ETIMEDOUT, name.name, "asking the store process") from None
+        if "error" in answer:
+            raise _error(name, str(answer["error"]), str(answer["message"]))
+        return answer
+    raise ReadError(EIO, name.name, "the store process was killed twice")
+
+
+def _error(name: ObjectName, kind: str, text: str) -> FffsError:
+    """Return the exception for an error that the process described."""
+    text = redact(text, secrets_of(os.environ))
+    if kind == "usage":
+        return UsageError(f"{name.name}: {text}")
+    if kind == "access":
+        return AccessError(f"{name.name}: no access: {text}")
+    if kind == "missing":
+        return SourceNotFoundError(f"{name.name}: there is no such bucket or object ({text})")
+    return ReadError(EIO, name.name, text)
+
+
+# ------------------------------------------------------------ the process of this process
+
+
+def _fingerprint() -> object:
+    """Return what changes when settings of stores change: variables, and the files of AWS."""
+    environment = os.environ
+    variables = {
+        key: value for key, value in environment.items() if key.upper().startswith(_PREFIXES) or key.upper() in _NAMES
+    }
+    return variables, [_file_stamp(path) for path in profile_files(environment)]
+
+
+def _file_stamp(path: str) -> object:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class _Owner:
+    """Owns the store process of this process, if there is one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fingerprint: object = None
+        self.connection: StoreConnection | None = None
+
+    def connect(self) -> StoreConnection:
+        """Return a store process for the current settings. Raises UsageError, ReadError."""
+        fingerprint = _fingerprint()
+        with self._lock:
+            if self.connection is not None and fingerprint != self._fingerprint:
+                self._end()
+            if self.connection is None:
+                self.connection = StoreConnection(os.environ)
+                self._fingerprint = fingerprint
+            return self.connection
+
+    def discard(self, connection: StoreConnection) -> None:
+        """End a process that does not answer, unless another thread has replaced it."""
+        with self._lock:
+            if self.connection is connection:
+                self._end()
+
+    def end(self) -> None:
+        """End the process."""
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.end()
+
+    def after_fork_in_child(self) -> None:
+        """Forget the parent's process. Another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.abandon()
+
+
+_owner: Final = _Owner()
+os.register_at_fork(after_in_child=_owner.after_fork_in_child)
+atexit.register(_owner.end)

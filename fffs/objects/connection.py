@@ -1,0 +1,174 @@
+"""The owner's end of a store process: starts it, asks it from several threads, ends it."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from fffs.errors import ReadError, UsageError
+from fffs.objects.protocol import BrokenProtocolError, Message, read_message, write_message
+from fffs.objects.redacting import redact, secrets_of
+
+_START: Final = 60.0  # seconds
+PATIENCE: Final = 120.0  # the process itself gives up earlier on stores that do not answer
+_COMMAND: Final = "fffs.objects.store_process"
+
+
+class ConnectionLostError(Exception):
+    """The process ended, or is not to be trusted any more. Another one can be started."""
+
+
+class StoreConnection:
+    """A store process and the pipes to it. Thread-safe.
+
+    There is no thread that waits for answers, because it would have to be started again after a fork: one of the
+    threads that wait reads, and leaves the answers of others for them.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._secrets = secrets_of(environment)
+        self._process, self._stderr = _start(environment)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
+        self._numbers = itertools.count(1)
+        self._writing = threading.Lock()
+        self._changed = threading.Condition()
+        self._waiting: set[int] = set()
+        self._answers: dict[int, Message] = {}
+        self._reading = self._lost = False
+        try:
+            hello, _ = read_message(self._output, time.monotonic() + _START)
+        except (BrokenProtocolError, TimeoutError, OSError):
+            raise self._failed_start() from None
+        if hello.get("error"):
+            self.end()
+            raise UsageError("reading from object stores needs obstore, which is missing: pip install 'fffs[objects]'")
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    def ask(self, request: Message) -> Message:
+        """Send a request and wait for its answer.
+
+        Raises:
+            ConnectionLostError: there will be no answer.
+            TimeoutError.
+
+        """
+        number, deadline = next(self._numbers), time.monotonic() + PATIENCE
+        with self._changed:
+            if self._lost:
+                raise ConnectionLostError
+            self._waiting.add(number)
+        try:
+            with self._writing:
+                write_message(self._input, {**request, "id": number})
+            return self._wait(number, deadline)
+        except TimeoutError:
+            raise
+        except OSError:
+            raise ConnectionLostError from None
+        finally:
+            with self._changed:
+                self._waiting.discard(number)
+                self._answers.pop(number, None)
+            self._close_if_unused()
+
+    def _wait(self, number: int, deadline: float) -> Message:
+        """Return the answer to a request, which this thread or another one reads."""
+        while True:
+            with self._changed:
+                while self._reading and number not in self._answers and not self._lost:
+                    if not self._changed.wait(deadline - time.monotonic()):
+                        raise TimeoutError
+                if number in self._answers:
+                    return self._answers.pop(number)
+                if self._lost:
+                    raise ConnectionLostError
+                self._reading = True
+            self._read_one(deadline)
+
+    def _read_one(self, deadline: float) -> None:
+        """Read one answer, for whichever thread waits for it."""
+        answer: Message = {}
+        complete = False
+        try:
+            answer, _ = read_message(self._output, deadline)
+            complete = True
+        except BrokenProtocolError:
+            pass
+        finally:
+            # An answer of which only a part was read, because of an interrupt for example, makes the rest unreadable.
+            with self._changed:
+                self._reading = False
+                self._lost = self._lost or not complete
+                if answer.get("id") in self._waiting:
+                    self._answers[answer["id"]] = answer
+                self._changed.notify_all()
+
+    def _failed_start(self) -> ReadError:
+        """Return the error of a process that did not start. Its last words are in the message."""
+        self._process.kill()
+        self._process.wait()
+        self._stderr.seek(0)
+        words = self._stderr.read(1 << 20).decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        self.end()
+        return ReadError(None, f"python -m {_COMMAND}", "starting it: " + redact(words[-1], self._secrets))
+
+    def end(self) -> None:
+        """End the process. Threads that wait for answers get ConnectionLostError."""
+        with self._changed:
+            self._lost = True
+            self._changed.notify_all()
+        self._process.kill()
+        self._process.wait()
+        self._close_if_unused()
+
+    def abandon(self) -> None:
+        """In a child of fork: close what belongs to the parent, without touching its process and its locks."""
+        self._process.returncode = 0  # it is not waited for
+        self._close()
+
+    def _close_if_unused(self) -> None:
+        """Close the pipes of a process that has ended when no thread reads or writes them."""
+        with self._changed:
+            unused = self._lost and not self._waiting
+        if unused and self._process.returncode is not None:
+            self._close()
+
+    def _close(self) -> None:
+        for file in (self._process.stdin, self._process.stdout, self._stderr):
+            if file is not None:
+                file.close()
+
+
+def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.FileIO]:
+    """Start a process, and return it with the file of what it writes to its standard error. Raises ReadError."""
+    settings = {**environment, "RUST_BACKTRACE": "0"}
+    if Path.cwd() != Path(__file__).parent.parent.parent:
+        settings["PYTHONSAFEPATH"] = "1"  # modules in the current folder are not ours
+    stderr = io.FileIO(os.memfd_create("fffs-store-stderr"), "w+")  # closed by the connection
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", _COMMAND],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            bufsize=0,  # buffers have locks, which another thread may hold at a fork
+            env=settings,
+            start_new_session=True,  # an interrupt from the terminal is for the owner, which decides what ends
+        )
+    except OSError as error:
+        stderr.close()
+        raise ReadError(error.errno, f"python -m {_COMMAND}", "starting it") from None
+    return process, stderr
