@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.base.withblock import Closing
-from fffs.errors import ReadError
+from fffs.errors import ReadError, SourceChangedError
 from fffs.files.pwrite import Writable, write_at
 from fffs.native import engine, ffi
 from fffs.native.checksums import CHECK_CRC32, CHECK_NONE, checksum, checksum_combine
@@ -33,8 +33,11 @@ class File(Closing, ABC):
 
     ``name`` is the name in messages, ``size`` the size in bytes when it was opened, ``mtime_ns`` the modification time
     then in nanoseconds since 1970, and ``device`` the number of a file system that keeps such times, or 0.
-    ``descriptor`` is the descriptor of a local file, for code in C, or -1.
+    ``descriptor`` is the descriptor of a local file, for code in C, or negative: what stands for it in requests.
     """
+
+    # Bytes that ``read_checked`` asks a store for with one request; 0: as batches do. Local files ignore it.
+    together: int = 0
 
     descriptor: int = -1
     device: int = 0
@@ -74,7 +77,7 @@ class File(Closing, ABC):
         """
         request = np.zeros(1, engine.REQUEST)
         request["offset"], request["length"], request["fd"] = offset, dest.nbytes, self.descriptor
-        request["dest"] = dest.ctypes.data
+        request["dest"], request["around"] = dest.ctypes.data, self.together
         if crc is not None:
             request["check"], request["expected"] = CHECK_CRC32, crc
         self.read_batch(request)
@@ -144,6 +147,12 @@ class File(Closing, ABC):
             shutil.copyfileobj(self.stream(), copy, PIECE)
             copy.flush()
             yield copy.fileno()
+
+    def failure(self, status: int, detail: str = "") -> Exception:
+        """Return the exception for an errno that reading returned. detail: as for ``read_at``."""
+        if status == errno.ESTALE:
+            return SourceChangedError(f"{self.name}: keeps changing while it is read; open it when it is complete")
+        return ReadError(status, self.name, detail)
 
     # ------------------------------------------------------------ speed
 

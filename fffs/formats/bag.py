@@ -18,7 +18,6 @@ import numpy as np
 from fffs.errors import (
     FormatError,
     MetadataError,
-    ReadError,
     SourceChangedError,
     UnfinishedFileError,
     UsageError,
@@ -208,7 +207,7 @@ def _read_bounds(path: str, table: File, begin: int, entries: int, lead: bool) -
         if status == errno.ENODATA:
             raise MetadataError(f"{table.name}: the file ends inside its table; it is truncated, copy it again")
         if status:
-            raise ReadError(status, table.name, "the table")
+            raise table.failure(status, "the table")
     bounds = buffer.view("<i8")
     for k in range(0, len(bounds) - 1, STEP):
         part = bounds[k : k + STEP + 1]

@@ -14,7 +14,7 @@ import warnings
 import numpy as np
 
 from fffs.base import as_ffrecord
-from fffs.errors import FormatError, MetadataError, ReadError, UnfinishedFileError, UsageError
+from fffs.errors import FormatError, MetadataError, UnfinishedFileError, UsageError
 from fffs.files.file import File
 from fffs.formats import other_formats
 from fffs.native.checksums import CHECK_CRC32, crc32
@@ -177,6 +177,6 @@ def _read_tables(file: File, n: int, crc: int | None) -> tuple[np.ndarray, np.nd
     if status == errno.ENODATA:
         raise MetadataError(f"{file.name}: the file ends inside its header; it is truncated, copy it again")
     if status:
-        raise ReadError(status, file.name, "the header")
+        raise file.failure(status, "the header")
     tables = buffer[begin + 8 :]
     return tables[: 4 * n].view(np.uint32), tables[4 * n : 12 * n + 8].view(np.int64)

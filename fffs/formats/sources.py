@@ -15,6 +15,8 @@ from fffs.files.file import File
 from fffs.files.local import LocalFile
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.table import FORMATS, Format, recogniser
+from fffs.objects.names import is_url
+from fffs.objects.remote import RemoteFile
 from fffs.records.reopening import open_unreplaced
 from fffs.records.sidecar import with_checksums
 from fffs.records.source_file import SourceFile
@@ -76,7 +78,12 @@ def open_files(paths: list[str], check_data: bool = True, form: str | None = Non
 
 
 def _open(path: str, recognise: Callable[[File], Format], check_data: bool) -> SourceFile:
-    return load_file(LocalFile.open(path), recognise, check_data)
+    return load_file(open_source(path), recognise, check_data)
+
+
+def open_source(path: str) -> File:
+    """Open a file by its path, or an object by its URL. Raises as ``LocalFile.open`` and ``RemoteFile.open``."""
+    return RemoteFile.open(path) if is_url(path) else LocalFile.open(path)
 
 
 def load_file(file: File, recognise: Callable[[File], Format], check_data: bool = True) -> SourceFile:

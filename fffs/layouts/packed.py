@@ -27,10 +27,15 @@ class Packed:
 
 
 def is_packed(file: SourceFile) -> bool:
-    """Return whether this is an FFRecord file whose last record begins with the magic bytes of a packed folder."""
+    """Return whether this is an FFRecord file whose last record is the tree of a packed folder: it ends with a trailer,
+    or begins with the magic bytes of a pickle.
+    """
     index, magic, form = file.index, packed_pickle.MAGIC, format_of(file.index)
     if form is None or not form.holds_trees or not len(index) or index.truncated:
         return False
+    # First, as it needs no other bytes than loading the trailer does, each of which may be a request to a store.
+    if trailer.has_footer(file.file, index):
+        return True
     return index.length(len(index) - 1) >= len(magic) and _read(file, 0, len(magic)) == magic
 
 

@@ -10,7 +10,7 @@
 static bool is_valid(const fffs_request *request)
 {
     return request->offset >= 0 && request->length >= 0 && request->offset <= INT64_MAX - request->length &&
-           request->check <= FFFS_CHECK_CRC32C && fffs_is_alignment(request->align);
+           (request->check & ~FFFS_CHECK_COMPUTE) <= FFFS_CHECK_CRC32C && fffs_is_alignment(request->align);
 }
 
 static uint64_t count_pieces(const fffs_request *request)
@@ -37,7 +37,7 @@ static struct fffs_piece *cut_request(const fffs_request *request, uint32_t numb
         piece->fd = request->fd;
         piece->status = status;
         piece->request = number;
-        piece->check = request->check;
+        piece->check = request->check & ~FFFS_CHECK_COMPUTE;
         piece->around = request->around;
         piece->align = request->align;
         piece->direct_fd = request->direct_fd;
@@ -97,7 +97,7 @@ int fffs_batch_close(struct fffs_batch *self)
         }
         if (request->status)
             request->actual = 0;
-        else if (request->check != FFFS_CHECK_NONE && request->actual != request->expected)
+        else if (fffs_is_bad(request, request->actual))
             request->status = -EBADMSG;
         if (request->status)
             result = -EIO;

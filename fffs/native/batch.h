@@ -32,6 +32,12 @@ struct fffs_batch {
     struct fffs_piece *few_left[FFFS_FEW_PIECES];
 };
 
+/* Whether this is not the checksum that a request expects. */
+static inline bool fffs_is_bad(const fffs_request *request, uint32_t actual)
+{
+    return request->check != FFFS_CHECK_NONE && !(request->check & FFFS_CHECK_COMPUTE) && actual != request->expected;
+}
+
 /* Splits the requests, owned by the caller, into pieces. Returns 0; or -errno, and then there is nothing to close. */
 int fffs_batch_open(struct fffs_batch *batch, fffs_request *requests, size_t count);
 

@@ -58,6 +58,9 @@ void fffs_buffer_usage(uint64_t *taken, uint64_t *idle);
 /* The checksum of a record. */
 enum { FFFS_CHECK_NONE = 0, FFFS_CHECK_CRC32 = 1, FFFS_CHECK_CRC32C = 2 };
 
+/* Added to a checksum: it is only computed. */
+enum { FFFS_CHECK_COMPUTE = 256 };
+
 /* Bytes of a block of a record: the unit of parallel reads, and of a packed folder's block checksums. */
 enum { FFFS_BLOCK = 1048576 };
 
@@ -71,7 +74,9 @@ typedef struct {
     uint32_t expected; /* the correct checksum */
     uint32_t actual;   /* out: the computed checksum, if everything could be read */
     int32_t status;    /* out: 0; -EBADMSG: the checksum differs; -ENODATA: the file ends too early; or -errno */
-    uint32_t around;   /* read uncached bytes with their whole aligned blocks of this size; 0: alone */
+    uint32_t
+        around; /* read uncached bytes with their whole aligned blocks of this size; 0: alone. Of an object: the most
+                        * bytes that one request asks for; 0: FFFS_RANGE_MAX */
     uint32_t align;    /* from fffs_open_direct: bypass the page cache; 0: do not */
     int32_t direct_fd; /* with align: the descriptor from fffs_open_direct */
 } fffs_request;
@@ -111,6 +116,70 @@ int fffs_engine_threads(void);
 
 /* Returns the numbers of idle I/O contexts (rings, AIO contexts) and of helper threads, for tests that find leaks. */
 void fffs_engine_usage(int32_t *contexts, int32_t *threads);
+
+/* ---------------------------------------------------------------- objects over HTTP (fetch.c, objects.c) */
+
+/* The fd of a request that names object number n is FFFS_OBJECT_FD - n. */
+enum { FFFS_OBJECT_FD = -2 };
+
+/* The longest ETag, and the longest date of Last-Modified; bytes of the text of an error, with the final 0; the most connections
+ * of a batch. */
+enum { FFFS_ETAG_MAX = 511, FFFS_DATE_MAX = 63, FFFS_HTTP_TEXT = 512, FFFS_HTTP_CONNECTIONS = 256 };
+
+/* Returns the version of libcurl, a constant string, or NULL: none, or one before 7.66, is installed. */
+const char *fffs_http_version(void);
+
+/* Sets for the whole process how long a request may fail until that is final, how many connections a batch may have, whether
+ * redirections may lead from http to http, and the file with certificates of authorities (NULL: the system's). Returns 0 or
+ * -ENOMEM. */
+int fffs_http_configure(double seconds, int32_t connections, int32_t allow_plain, const char *authorities);
+
+/* Makes an object of an URL, which may be signed, and is never part of a message. Returns its number, which is valid until
+ * fffs_object_close, or -ENOMEM. Its version is the one that the first answer tells, unless fffs_object_expect sets it. */
+int32_t fffs_object_open(const char *url);
+void fffs_object_close(int32_t number);
+
+/* Sets the version that all answers must be of. "" and -1: unknown. Returns 0; -EBADF: closed; or -EINVAL: too long. */
+int fffs_object_expect(int32_t number, const char *etag, const char *modified, int64_t size);
+
+/* Replaces the URL, for requests that begin later. Returns 0, -EBADF or -ENOMEM. */
+int fffs_object_set_url(int32_t number, const char *url);
+
+/* What is known of an object. */
+typedef struct {
+    int64_t size;                      /* -1: unknown */
+    uint64_t requests, retries, bytes; /* of HTTP */
+    uint64_t hits, refetched;          /* records that the cache had; records that were damaged there */
+    int32_t http_status;               /* of the last failure; 0: there was none, or no answer */
+    char text[512]; /* of the last failure, from the server or libcurl; may have any bytes, but no URL of ours */
+    char etag[512];
+    char modified[64];
+} fffs_object_state;
+
+/* Returns 0 with what is known of an object, or -EBADF. */
+int fffs_object_look(int32_t number, fffs_object_state *state);
+
+/* Bytes of a block of a cache, and of what precedes the entries of its map. */
+enum { FFFS_CACHE_BLOCK = 4096, FFFS_CACHE_HEAD = 4096 };
+
+/* Gives an object of known size a cache: data_fd is a sparse file for its bytes, and map_fd, from FFFS_CACHE_HEAD on, has a u32
+ * for each block of it: 0, or its CRC-32C (0xffffffff for 0). Both stay the caller's, and must stay open until the object is
+ * closed. limit: how many bytes this process may add. Returns 0; -EBADF; -EINVAL; or -ENOMEM. */
+int fffs_object_use_cache(int32_t number, int data_fd, int map_fd, int64_t limit);
+
+/* As fffs_read_batch, for requests that name objects, and waits as long as that takes. *cancel: another thread may set it to end
+ * this one within a tenth of a second; or NULL. Statuses are also: -EACCES, -ENOENT: the server says so; -ESTALE: it has another
+ * version now; -EPROTO: its answers are not what was asked for; -EKEYREJECTED: its certificate is not accepted; -ECANCELED.
+ * Damaged bytes are fetched once more. May also return -ELIBACC: there is no libcurl. */
+int fffs_remote_read_batch(fffs_request *requests, size_t count, const int32_t *cancel);
+
+/* Whether the caches have all bytes of these requests, as far as this process knows. */
+int fffs_remote_is_hot(const fffs_request *requests, size_t count);
+
+/* Reads a header line into an answer, and judges it, for tests. lines: each ends with a line feed. Returns as
+ * fffs_answer_judge in http_answer.h. */
+int fffs_answer_test(const char *lines, int32_t status, const char *etag, const char *modified, int64_t size,
+                     int64_t start, int64_t end, int64_t *size_told);
 
 /* ---------------------------------------------------------------- injected faults (fault.c) */
 

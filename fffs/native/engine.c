@@ -5,6 +5,7 @@
 #include "batch.h"
 #include "clock.h"
 #include "contexts.h"
+#include "remote.h"
 #include "threads.h"
 
 #include <errno.h>
@@ -304,6 +305,8 @@ int fffs_read_batch(fffs_request *requests, size_t count)
 
     if (count == 0)
         return 0;
+    if (fffs_is_remote(requests->fd)) /* a batch is of local files or of objects */
+        return fffs_remote_read_batch(requests, count, NULL);
     int failed = fffs_batch_open(&self, requests, count);
     if (failed)
         return failed;

@@ -7,6 +7,10 @@
 
 #include <stdbool.h>
 
+void fffs_http_before_fork(void);
+void fffs_http_after_fork(bool child);
+void fffs_objects_before_fork(void);
+void fffs_objects_after_fork(bool child);
 void fffs_store_before_fork(void);
 void fffs_store_after_fork(bool child);
 void fffs_watch_before_fork(void);

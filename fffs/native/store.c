@@ -11,6 +11,7 @@
 #include "crc.h"
 #include "fault.h"
 #include "fork.h"
+#include "remote.h"
 #include "watch.h"
 
 #include <pthread.h>
@@ -186,9 +187,36 @@ static int64_t find_big(const fffs_file *file, uint64_t row)
 
 /* ---------------------------------------------------------------- reading */
 
-/* Reads exactly length bytes. With FFFS_READ_NOWAIT, returns -EAGAIN unless all are in the page cache. */
-static int read_fully(int fd, int64_t offset, uint64_t length, uint8_t *dest, int flags)
+/* Reads bytes of an object and sets *fd to -1; or sets it to the descriptor of its cache, which has them. */
+static int read_object(const struct store_file *file, int64_t offset, uint64_t length, uint8_t *dest, int flags,
+                       int *fd)
 {
+    /* Blocks of the cache are compared with its own checksums if nothing else will be. */
+    bool verified = file->source.check == FFFS_CHECK_NONE;
+    int hot = fffs_remote_hot_fd(file->source.fd, offset, (int64_t)length, verified);
+
+    if (hot >= 0) {
+        *fd = hot;
+        return 0;
+    }
+    if (flags & FFFS_READ_NOWAIT)
+        return -EAGAIN;
+    *fd = -1;
+    return fffs_read_one(file->source.fd, offset, (int64_t)length, dest,
+                         verified ? FFFS_CHECK_NONE : file->source.check | FFFS_CHECK_COMPUTE, 0);
+}
+
+/* Reads exactly length bytes. With FFFS_READ_NOWAIT, returns -EAGAIN unless all are in the page cache. */
+static int read_fully(const struct store_file *file, int64_t offset, uint64_t length, uint8_t *dest, int flags)
+{
+    int fd = file->source.fd;
+
+    if (fffs_is_remote(fd)) {
+        int status = read_object(file, offset, length, dest, flags, &fd);
+
+        if (status || fd < 0)
+            return status;
+    }
     int64_t (*read)(int, void *, size_t, int64_t) = flags & FFFS_READ_NOWAIT ? fffs_pread_nowait : fffs_pread;
     uint64_t done = 0;
 
@@ -215,8 +243,10 @@ static int read_fully(int fd, int64_t offset, uint64_t length, uint8_t *dest, in
 static int read_checked(const struct store_file *file, int64_t offset, uint64_t length, uint32_t expected,
                         uint8_t *dest, int flags)
 {
-    if ((flags & FFFS_READ_NOWAIT) || (dest && length <= FFFS_BLOCK)) {
-        int status = read_fully(file->source.fd, offset, length, dest, flags);
+    bool small = dest && length <= FFFS_BLOCK && !fffs_is_remote(file->source.fd);
+
+    if ((flags & FFFS_READ_NOWAIT) || small) {
+        int status = read_fully(file, offset, length, dest, flags);
 
         if (status)
             return status;
@@ -297,12 +327,12 @@ static int checksum_blocks(const struct store_file *file, uint64_t row, uint64_t
             requests[i] = (fffs_request){.offset = offset,
                                          .length = rest < FFFS_BLOCK ? rest : FFFS_BLOCK,
                                          .fd = file->source.fd,
-                                         .check = file->source.check};
+                                         .check = file->source.check | FFFS_CHECK_COMPUTE};
         }
         status = fffs_read_batch(requests, some);
-        status = status == -EIO ? 0 : status; /* no checksum is expected, so most differ */
+        status = status == -EIO ? 0 : status;
         for (uint64_t i = 0; !status && i < some; i++) {
-            status = requests[i].status == -EBADMSG ? 0 : requests[i].status;
+            status = requests[i].status;
             checksums[begin + i] = requests[i].actual;
             *whole =
                 fffs_checksum_combine(file->source.check, *whole, requests[i].actual, (uint64_t)requests[i].length);
@@ -411,7 +441,7 @@ static int read_block(struct store_file *file, uint64_t row, const struct blocks
 
     if (believed(&blocks->verified[block], mark)) {
         *plain = true;
-        return read_fully(file->source.fd, offset + (int64_t)from, to - from, dest + (from - start), flags);
+        return read_fully(file, offset + (int64_t)from, to - from, dest + (from - start), flags);
     }
     if (from == begin && to == begin + size)
         return read_checked(file, offset + (int64_t)begin, size, expected, dest + (from - start), flags);
@@ -479,7 +509,7 @@ static int read_range(fffs_store *store, struct store_file *file, uint64_t row, 
         return read_large(store, file, row, start, length, dest, flags, mark);
     bool plain = believed(&file->verified[row], mark);
     if (plain)
-        status = read_fully(file->source.fd, file->source.starts[row] + (int64_t)start, length, dest, flags);
+        status = read_fully(file, file->source.starts[row] + (int64_t)start, length, dest, flags);
     else
         status = read_small(file, row, start, length, dest, flags);
     if (!status)
@@ -492,7 +522,7 @@ static int read_range(fffs_store *store, struct store_file *file, uint64_t row, 
 /* Reads a range of a file without checksums. */
 static int read_unchecked(const struct store_file *file, int64_t offset, uint64_t length, uint8_t *dest, int flags)
 {
-    int status = read_fully(file->source.fd, offset, length, dest, flags);
+    int status = read_fully(file, offset, length, dest, flags);
 
     return status ? status : fffs_unchanged(file->source.fd, &file->source.stamp);
 }
@@ -522,7 +552,7 @@ int64_t fffs_store_read(fffs_store *store, uint64_t record, uint64_t start, uint
     if (length > whole - start)
         length = whole - start;
     if (flags & FFFS_READ_UNVERIFIED)
-        status = read_fully(file->source.fd, file->source.starts[row] + (int64_t)start, length, dest, flags);
+        status = read_fully(file, file->source.starts[row] + (int64_t)start, length, dest, flags);
     else if (file->source.check == FFFS_CHECK_NONE)
         status = read_unchecked(file, file->source.starts[row] + (int64_t)start, length, dest, flags);
     else

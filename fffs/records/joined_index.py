@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fffs.base import as_ffrecord
 from fffs.base.numbers import Indices, Int64Array, no_record, resolve
-from fffs.errors import ChecksumError, ReadError, RecordIndexError, SourceChangedError, TruncatedError
+from fffs.errors import ChecksumError, RecordIndexError, SourceChangedError, TruncatedError
 from fffs.native.checksums import CHECK_NONE
 from fffs.records.source_file import SourceFile
 
@@ -114,14 +114,12 @@ class JoinedIndex:
             )
         if status == -errno.ENODATA:
             return self.truncation(number)
-        if status == -errno.ESTALE and file.index.check == CHECK_NONE:
+        if status == -errno.ESTALE and file.index.check == CHECK_NONE and file.changed():
             return SourceChangedError(
                 f"{path}: its modification time or size changed while it was open, and it has no checksums that tell "
                 "whether its bytes did; open it again"
             )
-        if status == -errno.ESTALE:
-            return SourceChangedError(f"{path}: the file keeps changing while it is read; open it when it is complete")
-        return ReadError(-status, path, f"record {row}")
+        return file.file.failure(-status, f"record {row}")
 
 
 def _joined(arrays: list[Any], dtype: type[np.generic]) -> npt.NDArray[Any]:

@@ -42,7 +42,8 @@ def make_native_store(files: Sequence[SourceFile]) -> tuple[Any, list[Any]]:
         for name, (kind, array) in arrays.items():
             setattr(file, name, ffi.cast(kind, array.ctypes.data))
             keep.append(array)
-        file.keeps_times = keeps_times(source.file.descriptor)
+        # A version of an object, which has no descriptor of the system, never changes.
+        file.keeps_times = source.file.descriptor < 0 or keeps_times(source.file.descriptor)
         file.records, file.fd, file.check = len(index), source.file.descriptor, index.check
         file.stamp = source.stamp[0]
     native, failed = ffi.new("fffs_store **"), ffi.new("size_t *")

@@ -88,7 +88,7 @@ class RecordStore(Shared):
         self.policy = ReadPolicy(check=all(file.check for file in files))
         self._batches = BatchReader(self._index)
         self._ranges = RangeReader(self.files)
-        self._local = all(file.file.descriptor >= 0 for file in self.files)
+        self._in_c = all(file.file.descriptor != -1 for file in self.files)
         self._reads = [(file.file.descriptor, file.index.check) for file in self.files]
         self._unchecked = {k for k, file in enumerate(self.files) if file.index.check == CHECK_NONE}
         self._closes_files = closes_files
@@ -378,7 +378,7 @@ class RecordStore(Shared):
 
         This queries their file systems; a remote one may not respond any more when a range is read.
         """
-        if self._local:
+        if self._in_c:
             _ = self.native  # which is made now
 
     def read_range_into(self, record: int, start: int, dest: UInt8Array, *, wait: bool = True) -> int | None:
@@ -399,7 +399,7 @@ class RecordStore(Shared):
             RecordIndexError, ChecksumError, TruncatedError, SourceChangedError, ReadError, ClosedError.
 
         """
-        if not self._local:
+        if not self._in_c:
             return self._cut_into(record, start, dest) if wait else None
         for _ in range(RANGE_TRIES):
             with self.use():
@@ -440,9 +440,9 @@ class RecordStore(Shared):
     def verified(self, record: int) -> bool:
         """Whether range reads have verified the whole record since the file last changed."""
         with self.use():
-            return self._local and self._ranges.verified(record)
+            return self._in_c and self._ranges.verified(record)
 
     def count_verified(self) -> int:
         """Return how many records range reads have verified since their files last changed."""
         with self.use():
-            return self._ranges.count_verified() if self._local else 0
+            return self._ranges.count_verified() if self._in_c else 0

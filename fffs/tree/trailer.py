@@ -11,11 +11,12 @@ import errno
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fffs.errors import MetadataError, ReadError, UnsupportedError
+from fffs.errors import MetadataError, UnsupportedError
 from fffs.files.file import File
 from fffs.files.holes import validate_written
 from fffs.native import engine
@@ -104,6 +105,20 @@ def encode(tree: Tree, blocks: BlockChecksums, alignment: int = 0) -> Iterator[b
     yield footer + struct.pack("<I", crc32(footer))
 
 
+def has_footer(file: File, index: RecordIndex) -> bool:
+    """Return whether a file ends with the footer of a trailer. The index must have a record. Raises ReadError."""
+    return _footer(file, index) is not None
+
+
+def _footer(file: File, index: RecordIndex) -> tuple[Any, ...] | None:
+    """Return the fields of the footer, or None if there is none."""
+    if index.length(len(index) - 1) < FOOTER.size:
+        return None
+    footer = file.read_bytes(index.file_size - FOOTER.size, FOOTER.size, "the trailer")
+    fields = FOOTER.unpack(footer) if len(footer) == FOOTER.size else (b"",)
+    return fields if fields[0] == MAGIC and crc32(footer[:-4]) == fields[-1] else None
+
+
 def load(file: File, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
     """Return the validated Tree at the end of a packed folder, and its index with the block checksums and alignment, or
     None if there is no trailer. The index must have a record.
@@ -117,12 +132,10 @@ def load(file: File, index: RecordIndex) -> tuple[Tree, RecordIndex] | None:
 
     """
     path, room = index.path, index.length(len(index) - 1)
-    if room < FOOTER.size:
+    footer = _footer(file, index)
+    if footer is None:
         return None
-    footer = _read(file, index.file_size - FOOTER.size, FOOTER.size).tobytes()
-    magic, version, alignment, size, *counts, body_crc, footer_crc = FOOTER.unpack(footer)
-    if magic != MAGIC or crc32(footer[:-4]) != footer_crc:
-        return None
+    _, version, alignment, size, *counts, body_crc, _ = footer
     if version != VERSION or alignment not in ALIGNMENTS:
         raise UnsupportedError(f"{path}: packed by a newer version of fffs (trailer version {version}); update fffs")
     # Check before anything is allocated that the body lies inside the last record and has the size for the counts.
@@ -148,5 +161,5 @@ def _read(file: File, offset: int, size: int, crc: int | None = None) -> npt.NDA
     if status in (errno.EBADMSG, errno.ENODATA):
         raise MetadataError(f"{file.name}: the trailer (the tree of names) is damaged; copy the file again")
     if status:
-        raise ReadError(status, file.name, "the trailer")
+        raise file.failure(status, "the trailer")
     return buffer

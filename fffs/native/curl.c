@@ -1,0 +1,70 @@
+/* Loads libcurl at run time. */
+#include "curl.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <string.h>
+
+/* With OpenSSL first: GnuTLS takes more processor time. */
+static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
+enum { NAMES = sizeof names / sizeof *names };
+
+/* CURL_GLOBAL_ALL. */
+enum { EVERYTHING = 3 };
+
+static struct fffs_curl curl;
+static const char *version; /* set when curl is usable */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The names of the functions, in the order of struct fffs_curl. */
+static const char *const symbols[] = {
+    "curl_easy_init",        "curl_easy_cleanup",        "curl_easy_setopt",    "curl_easy_getinfo",
+    "curl_easy_strerror",    "curl_multi_init",          "curl_multi_cleanup",  "curl_multi_setopt",
+    "curl_multi_add_handle", "curl_multi_remove_handle", "curl_multi_perform",  "curl_multi_poll",
+    "curl_multi_info_read",  "curl_slist_append",        "curl_slist_free_all",
+};
+enum { SYMBOLS = sizeof symbols / sizeof *symbols };
+_Static_assert(sizeof curl == SYMBOLS * sizeof(void *), "a name for each function");
+
+/* Returns the version of a library if it has all functions, or NULL. */
+static const char *take_functions(void *library)
+{
+    int (*global_init)(long flags);
+    const char *(*global_version)(void);
+    void *found[SYMBOLS];
+
+    for (int i = 0; i < SYMBOLS; i++) {
+        found[i] = dlsym(library, symbols[i]);
+        if (!found[i])
+            return NULL;
+    }
+    /* ISO C forbids to convert a pointer to data into one to a function; POSIX allows to copy its bytes. */
+    void *init = dlsym(library, "curl_global_init"), *tell = dlsym(library, "curl_version");
+    memcpy(&global_init, &init, sizeof init);
+    memcpy(&global_version, &tell, sizeof tell);
+    if (!init || !tell || global_init(EVERYTHING))
+        return NULL;
+    memcpy(&curl, found, sizeof curl);
+    return global_version();
+}
+
+const struct fffs_curl *fffs_curl_load(void)
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; !version && i < NAMES; i++) {
+        void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+
+        if (!library)
+            continue;
+        version = take_functions(library);
+        if (!version)
+            dlclose(library);
+    }
+    pthread_mutex_unlock(&lock);
+    return version ? &curl : NULL;
+}
+
+const char *fffs_http_version(void)
+{
+    return fffs_curl_load() ? version : NULL;
+}

@@ -1,0 +1,198 @@
+/* A pool of clients. A new connection costs some round trips and, with TLS, half a millisecond of processor time, so clients keep
+ * theirs. In a forked child both processes would talk over one connection: the child closes its copies of the sockets, without a
+ * word to the server, and begins with no client. */
+#include "http_clients.h"
+#include "fault.h"
+#include "fork.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Idle clients that are kept. Each has the connections of the largest batch that it read. */
+enum { IDLE_CLIENTS = 4 };
+
+/* Bytes that libcurl receives at a time. */
+enum { RECEIVE_SIZE = 256 * 1024 };
+
+/* Seconds for a connection; redirections that are followed. */
+enum { CONNECT_SECONDS = 10, REDIRECTS = 5 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct fffs_http_client *all, *idle; /* under the lock */
+static int idle_count;
+
+/* ---------------------------------------------------------------- sockets */
+
+static int open_socket(void *data, int purpose, struct fffs_curl_address *address)
+{
+    struct fffs_http_client *client = data;
+    int fd = socket(address->family, address->type | SOCK_CLOEXEC, address->protocol), place = 0;
+
+    (void)purpose;
+    if (fd < 0)
+        return -1;
+    while (place < client->socket_room && client->sockets[place] >= 0)
+        place++;
+    if (place == client->socket_room) {
+        int *more = realloc(client->sockets, (size_t)(place + 64) * sizeof *more);
+
+        if (!more) {
+            close(fd);
+            return -1;
+        }
+        for (int i = 0; i < 64; i++)
+            more[place + i] = -1;
+        client->sockets = more;
+        client->socket_room = place + 64;
+    }
+    client->sockets[place] = fd;
+    return fd;
+}
+
+static int close_socket(void *data, int fd)
+{
+    struct fffs_http_client *client = data;
+
+    for (int i = 0; i < client->socket_room; i++)
+        if (client->sockets[i] == fd)
+            client->sockets[i] = -1;
+    return close(fd);
+}
+
+/* ---------------------------------------------------------------- transfers */
+
+void *fffs_http_take_transfer(struct fffs_http_client *client)
+{
+    const struct fffs_curl *curl = client->curl;
+
+    if (client->idle_count)
+        return client->idle[--client->idle_count];
+    void *transfer = client->transfers < FFFS_HTTP_CONNECTIONS ? curl->easy_init() : NULL;
+    if (!transfer)
+        return NULL;
+    client->transfers++;
+    curl->easy_setopt(transfer, CURL_NO_SIGNAL, 1L);
+    curl->easy_setopt(transfer, CURL_PATH_AS_IS, 1L);
+    curl->easy_setopt(transfer, CURL_HTTP_VERSION, (long)CURL_HTTP_1_1);
+    curl->easy_setopt(transfer, CURL_BUFFER_SIZE, (long)RECEIVE_SIZE);
+    curl->easy_setopt(transfer, CURL_KEEP_ALIVE, 1L);
+    curl->easy_setopt(transfer, CURL_CONNECT_TIMEOUT, (long)CONNECT_SECONDS);
+    curl->easy_setopt(transfer, CURL_LOW_SPEED_LIMIT, 1L);
+    curl->easy_setopt(transfer, CURL_MAX_REDIRECTS, (long)REDIRECTS);
+    curl->easy_setopt(transfer, CURL_USER_AGENT, "fffs");
+    curl->easy_setopt(transfer, CURL_OPEN_SOCKET_FUNCTION, open_socket);
+    curl->easy_setopt(transfer, CURL_OPEN_SOCKET_DATA, client);
+    curl->easy_setopt(transfer, CURL_CLOSE_SOCKET_FUNCTION, close_socket);
+    curl->easy_setopt(transfer, CURL_CLOSE_SOCKET_DATA, client);
+    return transfer;
+}
+
+void fffs_http_give_transfer(struct fffs_http_client *client, void *transfer)
+{
+    client->idle[client->idle_count++] = transfer;
+}
+
+/* ---------------------------------------------------------------- clients */
+
+static void free_client(struct fffs_http_client *client)
+{
+    while (client->idle_count)
+        client->curl->easy_cleanup(client->idle[--client->idle_count]);
+    /* Closes the kept connections, through close_socket. */
+    if (client->group)
+        client->curl->multi_cleanup(client->group);
+    free(client->sockets);
+    free(client->idle);
+    free(client);
+}
+
+static int make_client(struct fffs_http_client **made)
+{
+    const struct fffs_curl *curl = fffs_curl_load();
+    struct fffs_http_client *client = curl ? fffs_allocate_zeroed(1, sizeof *client) : NULL;
+
+    if (!client)
+        return curl ? -ENOMEM : -ELIBACC;
+    client->curl = curl;
+    client->group = curl->multi_init();
+    client->idle = fffs_allocate_zeroed(FFFS_HTTP_CONNECTIONS, sizeof *client->idle);
+    if (!client->group || !client->idle) {
+        free_client(client);
+        return -ENOMEM;
+    }
+    curl->multi_setopt(client->group, CURL_GROUP_PIPELINING, 0L);
+    curl->multi_setopt(client->group, CURL_GROUP_KEPT, (long)FFFS_HTTP_CONNECTIONS);
+    *made = client;
+    return 0;
+}
+
+int fffs_http_take(struct fffs_http_client **client)
+{
+    int status = 0;
+
+    pthread_mutex_lock(&lock);
+    *client = idle;
+    if (idle) {
+        idle = idle->next_idle;
+        idle_count--;
+    } else {
+        /* Under the lock, so that at a fork there is either no client or a listed one. */
+        status = make_client(client);
+        if (!status) {
+            (*client)->previous = NULL;
+            (*client)->next = all;
+            if (all)
+                all->previous = *client;
+            all = *client;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+void fffs_http_give(struct fffs_http_client *client)
+{
+    pthread_mutex_lock(&lock);
+    bool kept = idle_count < IDLE_CLIENTS;
+    if (kept) {
+        client->next_idle = idle;
+        idle = client;
+        idle_count++;
+    } else {
+        *(client->previous ? &client->previous->next : &all) = client->next;
+        if (client->next)
+            client->next->previous = client->previous;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!kept)
+        free_client(client);
+}
+
+/* ---------------------------------------------------------------- fork */
+
+void fffs_http_before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+/* In the child, libcurl's own memory is given up: to free it would send farewells over the parent's connections. */
+void fffs_http_after_fork(bool child)
+{
+    while (child && all) {
+        struct fffs_http_client *client = all;
+
+        for (int i = 0; i < client->socket_room; i++)
+            if (client->sockets[i] >= 0)
+                close(client->sockets[i]);
+        all = client->next;
+    }
+    if (child) {
+        idle = NULL;
+        idle_count = 0;
+    }
+    pthread_mutex_unlock(&lock);
+}

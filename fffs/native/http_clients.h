@@ -1,0 +1,33 @@
+/* Clients: groups of transfers with their connections, which stay open between batches (http_clients.c). */
+#ifndef FFFS_HTTP_CLIENTS_H
+#define FFFS_HTTP_CLIENTS_H
+
+#include "curl.h"
+
+/* Used by one thread at a time. */
+struct fffs_http_client {
+    const struct fffs_curl *curl;
+    void *group; /* curl's multi handle */
+    void **idle; /* [FFFS_HTTP_CONNECTIONS] transfers that are not in the group */
+    int idle_count, transfers;
+    int64_t latency; /* nanoseconds that the fastest of the last answers took to begin; 0: unknown */
+    int *sockets;    /* [socket_room] open ones, closed ones are -1: a forked child closes its copies */
+    int socket_room;
+    struct fffs_http_client *next, *previous; /* all, idle or not */
+    struct fffs_http_client *next_idle;
+};
+
+/* Takes an idle client or makes one; the caller owns it until it gives it back. Returns 0; -ELIBACC: there is no libcurl; or
+ * -ENOMEM. Thread-safe. */
+int fffs_http_take(struct fffs_http_client **client);
+
+/* Gives a client back. No transfer may be in its group. Thread-safe. */
+void fffs_http_give(struct fffs_http_client *client);
+
+/* Takes a transfer of the client with all options that do not depend on a request, or NULL: there is no memory. */
+void *fffs_http_take_transfer(struct fffs_http_client *client);
+
+/* Gives it back, when it is not in the group any more. */
+void fffs_http_give_transfer(struct fffs_http_client *client, void *transfer);
+
+#endif

@@ -1,0 +1,46 @@
+/* The cache of an object on the local disk (object_cache.c): a sparse file with its bytes, and a map.
+ *
+ * The map has a 32-bit checksum for each block of the sparse file, 0 if the block is absent. Both files may be shared by many
+ * processes, which all write the same bytes: those of one version of the object. Nothing is believed before it was compared with
+ * a checksum once in this process, so that a write that a power cut lost costs only another request. */
+#ifndef FFFS_OBJECT_CACHE_H
+#define FFFS_OBJECT_CACHE_H
+
+#include "fffs.h"
+
+struct fffs_object_cache;
+
+/* Makes the cache of an object of so many bytes. The descriptors are the caller's, and must stay open. limit: how many bytes this
+ * process may add. Returns 0 or -ENOMEM. */
+int fffs_object_cache_new(int data_fd, int map_fd, int64_t size, int64_t limit, struct fffs_object_cache **cache);
+void fffs_object_cache_free(struct fffs_object_cache *cache);
+
+/* Returns the descriptor of the sparse file. */
+int fffs_object_cache_fd(const struct fffs_object_cache *cache);
+
+/* Whether all blocks of a range are there. verified: also compares those with their checksums that were not yet, and removes
+ * those that differ. wait: false: only by what this process knows. Thread-safe. */
+bool fffs_object_cache_has(struct fffs_object_cache *cache, int64_t offset, int64_t length, bool verified, bool wait);
+
+/* Finds the first run of missing blocks in a range. Returns false if there is none. Thread-safe. */
+bool fffs_object_cache_missing(struct fffs_object_cache *cache, int64_t offset, int64_t length, int64_t *start,
+                               int64_t *end);
+
+/* How many bytes after a missing run should be fetched with it, because somebody reads one part after the other. Thread-safe. */
+int64_t fffs_object_cache_ahead(struct fffs_object_cache *cache, int64_t start, int64_t end);
+
+/* Writes bytes of whole blocks (the last may be the end of the object). Failures only have the effect that they are missing
+ * later. Thread-safe. */
+void fffs_object_cache_put(struct fffs_object_cache *cache, int64_t start, const uint8_t *data, int64_t length);
+
+/* Forgets the blocks of a range, whose bytes are wrong. Thread-safe. */
+void fffs_object_cache_drop(struct fffs_object_cache *cache, int64_t offset, int64_t length);
+
+/* Whether more can be added. Thread-safe. */
+bool fffs_object_cache_grows(const struct fffs_object_cache *cache);
+
+/* Adds to the counters of fffs_object_state. Thread-safe. */
+void fffs_object_cache_count(struct fffs_object_cache *cache, uint64_t hits, uint64_t refetched);
+void fffs_object_cache_counters(const struct fffs_object_cache *cache, fffs_object_state *state);
+
+#endif

@@ -1,0 +1,40 @@
+/* Objects that are read over HTTP: what is known of each, under its number (objects.c). contract.h has what Python calls. */
+#ifndef FFFS_OBJECTS_H
+#define FFFS_OBJECTS_H
+
+#include "fffs.h"
+
+/* What identifies a version of an object. Empty strings and -1: unknown. */
+struct fffs_version {
+    char etag[FFFS_ETAG_MAX + 1];
+    char modified[FFFS_DATE_MAX + 1]; /* Last-Modified */
+    int64_t size;
+};
+
+/* One use of an object's address, for one transfer. The user frees it with fffs_object_leave. */
+struct fffs_object_use {
+    char *url;
+    struct fffs_version version;
+};
+
+/* Copies what is known of an object. Returns 0; -EBADF if it is closed; or -ENOMEM. Thread-safe. */
+int fffs_object_enter(int32_t number, struct fffs_object_use *use);
+void fffs_object_leave(struct fffs_object_use *use);
+
+/* Notes the version that the first answer told, and the address that redirections led to. A version that is known stays.
+ * Thread-safe. */
+void fffs_object_learn(int32_t number, const struct fffs_version *version, const char *url);
+
+/* Notes why a transfer failed: the HTTP status or 0, and a text without addresses. Thread-safe. */
+void fffs_object_failed(int32_t number, long status, const char *text);
+
+/* Returns the size of an object, or -1: unknown, or closed. Thread-safe. */
+int64_t fffs_object_size(int32_t number);
+
+/* Returns the cache of an object, which exists until the object is closed; or NULL. Thread-safe. */
+struct fffs_object_cache *fffs_object_cache_at(int32_t number);
+
+/* Counts a finished transfer. Thread-safe. */
+void fffs_object_count(int32_t number, uint64_t bytes, bool again);
+
+#endif

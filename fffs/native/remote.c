@@ -1,0 +1,303 @@
+/* Batches of records of objects: what the caches have is read by the engine, what is missing is fetched into them, and what they
+ * have no room for is fetched to its destination. */
+#include "remote.h"
+#include "fault.h"
+#include "fetch.h"
+#include "object_cache.h"
+#include "objects.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Bytes that are fetched into caches at a time, in memory. */
+enum { STEP = 32 * 1024 * 1024 };
+
+/* Milliseconds between two looks at *cancel. */
+enum { SLICE = 50 };
+
+static struct fffs_object_cache *cache_of(const fffs_request *request)
+{
+    return fffs_object_cache_at(fffs_object_of(request->fd));
+}
+
+/* A range that is outside of the object must fail as a read of a file does, not as a wrong request. */
+static bool is_inside(const fffs_request *request, int64_t size)
+{
+    return request->offset >= 0 && request->length > 0 && request->offset <= size - request->length;
+}
+
+/* Fetches requests. Returns 0 if their statuses are meaningful, or -errno. */
+static int fetch_all(fffs_request *requests, size_t count, const int32_t *cancel)
+{
+    fffs_fetch *fetch;
+    int status = fffs_fetch_begin(requests, count, &fetch);
+
+    if (status)
+        return status;
+    while (fffs_fetch_run(fetch, SLICE) == -EAGAIN && !(cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED)))
+        ;
+    status = fffs_fetch_end(fetch);
+    return status == -EIO ? 0 : status;
+}
+
+/* ---------------------------------------------------------------- filling caches */
+
+/* Runs of missing blocks: requests without a checksum, and their memory. */
+struct filling {
+    const int32_t *cancel;
+    fffs_request *runs;
+    size_t count, room;
+    int64_t bytes;
+    uint8_t *memory;
+};
+
+static int add_run(struct filling *self, int fd, int64_t start, int64_t end)
+{
+    fffs_request *last = self->count ? &self->runs[self->count - 1] : NULL;
+
+    if (last && last->fd == fd && last->offset + last->length == start) {
+        last->length = end - last->offset;
+    } else {
+        if (self->count == self->room) {
+            size_t room = self->room * 2 + 64;
+            fffs_request *more = realloc(self->runs, room * sizeof *more);
+
+            if (!more)
+                return -ENOMEM;
+            self->runs = more;
+            self->room = room;
+        }
+        self->runs[self->count++] = (fffs_request){.offset = start, .length = end - start, .fd = fd};
+    }
+    self->bytes += end - start;
+    return 0;
+}
+
+/* Fetches the runs and puts them into their caches. What fails stays missing: reading it then says why. */
+static int fill(struct filling *self)
+{
+    uint8_t *memory = self->count ? fffs_buffer_take((size_t)self->bytes) : NULL, *next = memory;
+
+    if (!self->count)
+        return 0;
+    if (!memory)
+        return -ENOMEM;
+    for (size_t i = 0; i < self->count; i++) {
+        self->runs[i].dest = next;
+        next += self->runs[i].length;
+    }
+    int status = fetch_all(self->runs, self->count, self->cancel);
+    for (size_t i = 0; !status && i < self->count; i++)
+        if (!self->runs[i].status)
+            fffs_object_cache_put(cache_of(&self->runs[i]), self->runs[i].offset, self->runs[i].dest,
+                                  self->runs[i].length);
+    fffs_buffer_give(memory);
+    self->count = 0;
+    self->bytes = 0;
+    return status;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const fffs_request *one = *(fffs_request *const *)a, *other = *(fffs_request *const *)b;
+
+    if (one->fd != other->fd)
+        return one->fd < other->fd ? -1 : 1;
+    return (one->offset > other->offset) - (one->offset < other->offset);
+}
+
+/* Returns where a run that begins at start may end, at stop or later, before the next block that is there. */
+static int64_t with_ahead(struct fffs_object_cache *cache, int64_t start, int64_t stop)
+{
+    int64_t more = fffs_object_cache_ahead(cache, start, stop), from, end;
+
+    if (more == 0 || fffs_object_cache_has(cache, stop, more, false, true) ||
+        !fffs_object_cache_missing(cache, stop, more, &from, &end))
+        return stop;
+    return from == stop ? end : stop;
+}
+
+/* Adds the missing blocks of a request, in order: blocks before *done were added for the request before. */
+static int add_missing(struct filling *self, const fffs_request *request, int64_t *done, bool alone)
+{
+    struct fffs_object_cache *cache = cache_of(request);
+    int64_t from = request->offset > *done ? request->offset : *done, end = request->offset + request->length, start,
+            stop;
+    int status = 0;
+
+    while (!status && from < end && fffs_object_cache_missing(cache, from, end - from, &start, &stop)) {
+        start = start > *done ? start : *done;
+        if (alone)
+            stop = with_ahead(cache, start, stop);
+        status = start < stop ? add_run(self, request->fd, start, stop) : 0;
+        *done = from = stop;
+        if (!status && self->bytes >= STEP)
+            status = fill(self);
+    }
+    return status;
+}
+
+/* Fetches what is missing of some requests, whose caches grow. sorted: [count], by place. */
+static int fill_missing(fffs_request **sorted, size_t count, const int32_t *cancel)
+{
+    struct filling filling = {.cancel = cancel};
+    int64_t done = 0;
+    int status = 0, fd = 0;
+
+    for (size_t i = 0; !status && i < count; i++) {
+        if (sorted[i]->fd != fd)
+            done = 0;
+        fd = sorted[i]->fd;
+        status = add_missing(&filling, sorted[i], &done, count == 1);
+    }
+    if (!status)
+        status = fill(&filling);
+    free(filling.runs);
+    return status;
+}
+
+/* ---------------------------------------------------------------- reading */
+
+/* Reads requests from their caches, or fetches them. Returns 0 if their statuses are meaningful, or -errno. */
+static int read_some(fffs_request **some, size_t count, bool cached, const int32_t *cancel)
+{
+    fffs_request *copies = fffs_allocate((count ? count : 1) * sizeof *copies);
+
+    if (!copies)
+        return -ENOMEM;
+    for (size_t i = 0; i < count; i++) {
+        copies[i] = *some[i];
+        if (cached) {
+            copies[i].fd = fffs_object_cache_fd(cache_of(some[i]));
+            copies[i].around = 0;
+        }
+    }
+    int status = cached ? fffs_read_batch(copies, count) : fetch_all(copies, count, cancel);
+    status = status == -EIO ? 0 : status;
+    for (size_t i = 0; !status && i < count; i++) {
+        some[i]->status = copies[i].status;
+        some[i]->actual = copies[i].actual;
+    }
+    free(copies);
+    return status;
+}
+
+/* Moves the requests that a cache has in full to the front, and returns their number. */
+static size_t divide(fffs_request **some, size_t count, bool wait)
+{
+    size_t front = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        struct fffs_object_cache *cache = cache_of(some[i]);
+        fffs_request *request = some[i];
+
+        if (!cache ||
+            !fffs_object_cache_has(cache, request->offset, request->length, request->check == FFFS_CHECK_NONE, wait))
+            continue;
+        some[i] = some[front];
+        some[front++] = request;
+    }
+    return front;
+}
+
+/* Fetches damaged records once more: a byte may have changed on its way, or in the cache, which forgets them. */
+static int repair(fffs_request **some, size_t count, const int32_t *cancel)
+{
+    size_t bad = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        struct fffs_object_cache *cache = cache_of(some[i]);
+
+        if (some[i]->status != -EBADMSG)
+            continue;
+        if (cache) {
+            fffs_object_cache_drop(cache, some[i]->offset, some[i]->length);
+            fffs_object_cache_count(cache, 0, 1);
+        }
+        some[bad++] = some[i];
+    }
+    return bad ? read_some(some, bad, false, cancel) : 0;
+}
+
+/* Moves the requests whose caches grow to the front, and returns their number. */
+static size_t growing(fffs_request **some, size_t count)
+{
+    size_t front = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        fffs_request *request = some[i];
+
+        if (!cache_of(request) || !fffs_object_cache_grows(cache_of(request)))
+            continue;
+        some[i] = some[front];
+        some[front++] = request;
+    }
+    return front;
+}
+
+/* Reads requests that have something to read. some: [count], in any order, which changes. */
+static int read_all(fffs_request **some, size_t count, const int32_t *cancel)
+{
+    size_t there = divide(some, count, true), grow = growing(some + there, count - there);
+    int status = 0;
+
+    for (size_t i = 0; i < there; i++)
+        fffs_object_cache_count(cache_of(some[i]), 1, 0);
+    if (grow) {
+        qsort(some + there, grow, sizeof *some, by_place);
+        status = fill_missing(some + there, grow, cancel);
+        there += divide(some + there, grow, false);
+    }
+    if (!status && there)
+        status = read_some(some, there, true, NULL);
+    if (!status && there < count)
+        status = read_some(some + there, count - there, false, cancel);
+    return status ? status : repair(some, count, cancel);
+}
+
+int fffs_remote_read_batch(fffs_request *requests, size_t count, const int32_t *cancel)
+{
+    fffs_request **some = fffs_allocate((count ? count : 1) * sizeof *some);
+    size_t used = 0;
+    int result = 0;
+
+    if (!some)
+        return -ENOMEM;
+    for (size_t i = 0; i < count; i++) {
+        fffs_request *request = &requests[i];
+        int32_t number = fffs_object_of(request->fd);
+        int64_t size = fffs_object_size(number);
+
+        request->actual = 0;
+        request->status = 0;
+        if (request->length == 0)
+            request->status = fffs_is_bad(request, 0) ? -EBADMSG : 0;
+        else if (size >= 0 && !is_inside(request, size))
+            request->status = -ENODATA;
+        else
+            some[used++] = request; /* of an unknown size: the first request of all */
+    }
+    int status = read_all(some, used, cancel);
+    free(some);
+    for (size_t i = 0; i < count; i++)
+        if (requests[i].status)
+            result = -EIO;
+    return status ? status : result;
+}
+
+int fffs_remote_is_hot(const fffs_request *requests, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (fffs_remote_hot_fd(requests[i].fd, requests[i].offset, requests[i].length,
+                               requests[i].check == FFFS_CHECK_NONE) < 0)
+            return 0;
+    return 1;
+}
+
+int fffs_remote_hot_fd(int fd, int64_t offset, int64_t length, bool verified)
+{
+    struct fffs_object_cache *cache = fffs_object_cache_at(fffs_object_of(fd));
+
+    return cache && fffs_object_cache_has(cache, offset, length, verified, false) ? fffs_object_cache_fd(cache)
+                                                                                  : -EAGAIN;
+}

@@ -1,0 +1,16 @@
+/* Reads of objects, through their caches (remote.c). Requests name an object by its fd: see FFFS_OBJECT_FD. */
+#ifndef FFFS_REMOTE_H
+#define FFFS_REMOTE_H
+
+#include "fffs.h"
+
+static inline bool fffs_is_remote(int fd)
+{
+    return fd <= FFFS_OBJECT_FD;
+}
+
+/* Returns the descriptor of the cache if it has a range, without waiting for the network or a disk's writes; or -EAGAIN.
+ * verified: see fffs_object_cache_has. Thread-safe. */
+int fffs_remote_hot_fd(int fd, int64_t offset, int64_t length, bool verified);
+
+#endif

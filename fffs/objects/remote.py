@@ -1,0 +1,227 @@
+"""RemoteFile: an object in a store, read by ranges over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import errno
+import os
+import re
+import tempfile
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from fffs.errors import AccessError, ReadError, SourceChangedError, SourceNotFoundError
+from fffs.files.file import File, UInt8Array
+from fffs.native import engine, ffi
+from fffs.native.checksums import crc32
+from fffs.objects import client, transfer
+from fffs.objects.names import ObjectName, parse_url
+
+HEAD: Final = 64 * 1024  # bytes that the first request asks for; it also tells the size and the version
+TAIL: Final = 64 * 1024  # bytes at the end that are kept, once one of them was read: a pack's footer is there
+SMALL: Final = 4096  # bytes; a smaller read takes these bytes of the end with it
+PIECE: Final = 32 << 20  # bytes of a batch when a whole object is copied
+
+_REASON: Final = re.compile(r"<(?:Code|Message)>([^<]{1,200})</", re.IGNORECASE)
+
+_files: weakref.WeakValueDictionary[int, RemoteFile] = weakref.WeakValueDictionary()
+
+
+class RemoteFile(File):
+    """One version of an object. ``descriptor`` stands for it in requests, and is no descriptor of the system.
+
+    Every request names the version, so that all bytes are of the version that was opened. ``etag`` identifies it, if
+    the server tells one. Thread-safe; may be used in a child of fork.
+    """
+
+    # A table is one request, up to a size where several connections save more than they cost.
+    together = 64 << 20
+
+    def __init__(self, name: ObjectName) -> None:
+        """Ask for the version, the size and the first bytes. Raises as ``open``."""
+        super().__init__(name.name, 0)
+        self._object = name
+        self._signed = client.sign(name)
+        self._number = transfer.open_object(self._signed.url)
+        self.descriptor = transfer.descriptor_of(self._number)
+        self._tail = b""
+        _files[self._number] = self
+        try:
+            self._head = self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def open(cls, url: str) -> RemoteFile:
+        """Open an object by its URL.
+
+        Raises:
+            SourceNotFoundError: there is none.
+            UsageError: the URL is not valid.
+            AccessError: the store refuses access.
+            ReadError: the store does not answer, or not correctly.
+
+        """
+        return cls(parse_url(url))
+
+    def _begin(self) -> bytes:
+        head = np.empty(HEAD, np.uint8)
+        request = np.zeros(1, engine.REQUEST)
+        request["length"], request["fd"], request["dest"] = HEAD, self.descriptor, head.ctypes.data
+        self.read_batch(request)
+        state = transfer.state_of(self._number)
+        if state.size < 0:
+            raise self.failure(-int(request["status"][0]))
+        self.size, self.etag = state.size, state.etag
+        self.mtime_ns = _nanoseconds(state.modified)
+        return head[: min(HEAD, self.size)].tobytes()
+
+    def close(self) -> None:
+        """Forget the object."""
+        if self.descriptor == -1:
+            return
+        self.descriptor = -1
+        _files.pop(self._number, None)
+        transfer.close_object(self._number)
+
+    # ------------------------------------------------------------ bytes
+
+    def read_at(self, offset: int, dest: UInt8Array, detail: str = "") -> int:
+        """Read a range with as many requests at a time as are useful."""
+        dest = dest[: max(self.size - offset, 0)]
+        if self._find_kept(offset, dest):
+            return len(dest)
+        if len(dest) < SMALL and offset >= self.size - TAIL:
+            tail = np.empty(self.size - max(self.size - TAIL, 0), np.uint8)
+            self._fill(self.size - len(tail), tail, detail)
+            self._tail = tail.tobytes()
+            self._find_kept(offset, dest)
+        else:
+            self._fill(offset, dest, detail)
+        return len(dest)
+
+    def read_checked(self, offset: int, dest: UInt8Array, crc: int | None = None) -> tuple[int, int]:
+        """See ``File``."""
+        if not self._find_kept(offset, dest):
+            return super().read_checked(offset, dest, crc)
+        actual = 0 if crc is None else crc32(dest)
+        return (errno.EBADMSG if crc is not None and actual != crc else 0), actual
+
+    def _fill(self, offset: int, dest: UInt8Array, detail: str) -> None:
+        status, _ = self.read_checked(offset, dest)
+        if status:
+            raise self.failure(status, detail)
+
+    def _find_kept(self, offset: int, dest: UInt8Array) -> bool:
+        """Copy bytes that were kept when the object was opened. Returns False if not all of them were."""
+        for kept, begin in ((self._head, 0), (self._tail, self.size - len(self._tail))):
+            if begin <= offset and offset + len(dest) <= begin + len(kept):
+                dest[:] = np.frombuffer(kept, np.uint8)[offset - begin : offset - begin + len(dest)]
+                return True
+        return False
+
+    # Static: a batch with records of several objects is one call into C.
+    @staticmethod
+    def read_batch(requests: npt.NDArray[Any]) -> bool:
+        """Read records from caches or stores, and those once more that need a new signature."""
+        numbers = transfer.numbers_of(requests["fd"])
+        for number in np.unique(numbers).tolist():
+            if (file := _files.get(number)) and time.monotonic() > file._signed.expires:
+                file._sign_again()
+        if transfer.read_batch(requests):
+            return True
+        refused = requests["status"] == -errno.EACCES
+        for number in np.unique(numbers[refused]).tolist():
+            if not ((file := _files.get(number)) and file._sign_again()):
+                refused &= numbers != number
+        if refused.any():
+            part = requests[refused]
+            transfer.read_batch(part)
+            requests[refused] = part
+        return not requests["status"].any()
+
+    def _sign_again(self) -> bool:
+        """Get a new signature, and return whether it differs from the last one."""
+        before = self._signed
+        self._signed = client.sign(self._object)
+        if self._signed.url == before.url:
+            return False
+        transfer.set_url(self._number, self._signed.url)
+        return True
+
+    @contextlib.contextmanager
+    def local(self) -> Iterator[int]:
+        """Yield the descriptor of a copy, for the block."""
+        with tempfile.TemporaryFile() as copy:
+            buffer = engine.take(min(PIECE, max(self.size, 1)))
+            for offset in range(0, self.size, PIECE):
+                copy.write(buffer[: self.read_at(offset, buffer)].data)
+            copy.flush()
+            yield copy.fileno()
+
+    # ------------------------------------------------------------ identity and failures
+
+    def open_beside(self, path: str) -> RemoteFile | None:
+        """Open another object by its URL; None if there is none. A URL with a query leads to one object only."""
+        if self._object.is_web and "?" in self._object.key:
+            return None
+        try:
+            return RemoteFile.open(path)
+        except SourceNotFoundError:
+            return None
+
+    def stamp(self) -> Any:
+        """Return a stamp that is not compared: a version of an object does not change."""
+        return ffi.new("fffs_stamp *")
+
+    def failure(self, status: int, detail: str = "") -> Exception:
+        """See ``File.failure``."""
+        what = f"{self.name}: cannot read{f' ({detail})' if detail else ''}: "
+        said = _said(transfer.state_of(self._number)) if self.descriptor != -1 else ""
+        if status == errno.ESTALE:
+            return SourceChangedError(f"{self.name}: the object was replaced while it was open; open it again")
+        if status == errno.ENOENT:
+            return SourceNotFoundError(f"{self.name}: there is no such object")
+        if status == errno.EACCES:
+            return AccessError(f"{self.name}: no access: {said}; check the credentials and the rights of the object")
+        if status == errno.EKEYREJECTED:
+            return _RemoteError(status, f"{what}the server's certificate is not accepted: {said}; set SSL_CERT_FILE")
+        if status in (errno.ENODATA, errno.EBADMSG, errno.ENOMEM, errno.ECANCELED):
+            return ReadError(status, self.name, detail)
+        return _RemoteError(status, f"{what}{said or os.strerror(status)}")
+
+
+class _RemoteError(ReadError):
+    """A ReadError with the words of a server or of libcurl."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.errno, self.filename)
+
+    def __str__(self) -> str:
+        return str(self.filename)
+
+
+def _said(state: transfer.State) -> str:
+    """Return the reason of the last failure in one line: from the XML of a store, or libcurl's words."""
+    words = _REASON.findall(state.text) if state.status else [state.text]
+    text = " ".join(": ".join(words).split())
+    shown = "".join(c if c.isprintable() else "?" for c in text)[:200]
+    if not state.status:
+        return shown
+    return f"HTTP status {state.status}" + (f", {shown}" if shown else "")
+
+
+def _nanoseconds(modified: str) -> int:
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        return int(email.utils.parsedate_to_datetime(modified).timestamp()) * 10**9
+    return 0

@@ -1,0 +1,185 @@
+"""Reads batches of ranges of objects: the Python interface of ``native/remote.c``.
+
+All functions may be called from any thread, and after a fork in parent and child. libcurl is loaded at the first call.
+
+Environment:
+    FFFS_DEADLINE: seconds for which a request may fail before its error is raised. Default: 60.
+    FFFS_CONNECTIONS: the most connections of a batch. Default: 64, at most 256.
+    AWS_ALLOW_HTTP: ``true``: redirections from http may lead to http.
+    AWS_CA_BUNDLE, SSL_CERT_FILE: a file with the certificates of the authorities that are trusted.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from fffs.errors import EngineError, UsageError
+from fffs.native import ffi, lib
+
+DEADLINE: Final = 60.0
+CONNECTIONS: Final = 64
+
+_SLICE: Final = 0.1  # seconds between two checks for Ctrl-C
+_REQUESTS: Final = ffi.typeof("fffs_request[]")
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known of an object. ``size`` is -1 if that is unknown, texts are empty.
+
+    ``status`` and ``text`` belong to the last failure: the HTTP status, or 0, and what the server or libcurl said.
+    """
+
+    size: int
+    etag: str
+    modified: str
+    requests: int
+    retries: int
+    fetched: int
+    hits: int
+    refetched: int
+    status: int
+    text: str
+
+
+def open_object(url: str) -> int:
+    """Make an object of an URL, which is never shown, and return its number. Raises EngineError."""
+    _configure()
+    return _checked(int(lib.fffs_object_open(url.encode("utf-8", "surrogateescape"))))
+
+
+def close_object(number: int) -> None:
+    """Forget an object. Its number may be reused."""
+    lib.fffs_object_close(number)
+
+
+def expect_version(number: int, etag: str, modified: str, size: int) -> None:
+    """Set the version that all answers must be of; see ``fffs_object_expect``."""
+    _checked(lib.fffs_object_expect(number, etag.encode("latin-1"), modified.encode("latin-1"), size))
+
+
+def set_url(number: int, url: str) -> None:
+    """Replace the URL of an object, for requests that begin later."""
+    _checked(lib.fffs_object_set_url(number, url.encode("utf-8", "surrogateescape")))
+
+
+def state_of(number: int) -> State:
+    """Return what is known of an object."""
+    state = ffi.new("fffs_object_state *")
+    _checked(lib.fffs_object_look(number, state))
+    return State(
+        state.size,
+        ffi.string(state.etag).decode("latin-1"),
+        ffi.string(state.modified).decode("latin-1"),
+        state.requests,
+        state.retries,
+        state.bytes,
+        state.hits,
+        state.refetched,
+        state.http_status,
+        ffi.string(state.text).decode("utf-8", "replace"),
+    )
+
+
+def descriptor_of(number: int) -> int:
+    """Return what stands for an object in the ``fd`` of a request."""
+    return int(lib.FFFS_OBJECT_FD) - number
+
+
+def numbers_of(descriptors: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    """Return the numbers of the objects that stand in the ``fd`` of requests."""
+    return int(lib.FFFS_OBJECT_FD) - descriptors.astype(np.int64)
+
+
+def use_cache(number: int, data_fd: int, map_fd: int, limit: int) -> None:
+    """Give an object a cache, whose files must stay open until the object is closed: see ``fffs_object_use_cache``."""
+    _checked(lib.fffs_object_use_cache(number, data_fd, map_fd, limit))
+
+
+def read_batch(requests: npt.NDArray[Any]) -> bool:
+    """Read and check all records of a contiguous 1-D array of ``engine.REQUEST``, like ``engine.read_batch``.
+
+    Ctrl-C ends it within a tenth of a second.
+
+    Raises:
+        MemoryError: memory is not sufficient.
+        EngineError: libcurl is not installed.
+
+    """
+    view = ffi.from_buffer(_REQUESTS, requests, True)
+    if threading.current_thread() is not threading.main_thread() or lib.fffs_remote_is_hot(view, len(view)):
+        return _result(lib.fffs_remote_read_batch(view, len(view), ffi.NULL))
+    # Python runs the handlers of signals in the main thread only, and not while that is in C.
+    cancel, results = ffi.new("int32_t *"), []
+    thread = threading.Thread(
+        target=lambda: results.append(lib.fffs_remote_read_batch(view, len(view), cancel)), daemon=True
+    )
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_SLICE)
+    finally:
+        cancel[0] = 1  # the memory of the requests must not be freed before the thread ends
+        thread.join()
+    return _result(results[0])
+
+
+def _result(status: int) -> bool:
+    if status == -errno.EIO:
+        return False
+    _checked(status)
+    return True
+
+
+def _checked(status: int) -> int:
+    if status == -errno.ENOMEM:
+        raise MemoryError("not enough memory to read an object")
+    if status == -errno.ELIBACC:
+        raise EngineError("reading objects over HTTP needs libcurl 7.66 or later; install it (Debian: libcurl4)")
+    if status < 0:
+        raise EngineError(f"cannot read an object: {os.strerror(-status)}")
+    return status
+
+
+# ---------------------------------------------------------------- settings
+
+_NAMES: Final = ("FFFS_DEADLINE", "FFFS_CONNECTIONS", "AWS_ALLOW_HTTP", "AWS_CA_BUNDLE", "SSL_CERT_FILE")
+_configured: tuple[str | None, ...] | None = None
+
+
+def _configure() -> None:
+    """Pass the environment on, if it changed. Raises UsageError."""
+    global _configured
+    values = tuple(os.environ.get(name) for name in _NAMES)
+    if values == _configured:
+        return
+    deadline, connections, plain, *files = values
+    authorities = next((os.fsencode(file) for file in files if file), None)
+    status = lib.fffs_http_configure(
+        _number("FFFS_DEADLINE", deadline, DEADLINE, 1, 86400),
+        int(_number("FFFS_CONNECTIONS", connections, CONNECTIONS, 1, lib.FFFS_HTTP_CONNECTIONS)),
+        (plain or "").lower() in ("1", "true"),
+        ffi.NULL if authorities is None else authorities,
+    )
+    _checked(status)
+    _configured = values
+
+
+def _number(name: str, value: str | None, default: float, least: float, most: float) -> float:
+    if not value:
+        return default
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most:
+        raise UsageError(f"{name} must be a number from {least:g} to {most:g}, not {value!r}")
+    return number

@@ -1,0 +1,367 @@
+"""Records in objects that are read over HTTP: the right bytes or one error, whatever the server does."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import object_server
+import pytest
+from object_server import ObjectServer, flip, good, header, late, reset_after, serving, status
+
+import fffs
+from fffs import ofrecord, tfrecord
+from fffs.errors import (
+    ChecksumError,
+    FffsError,
+    ReadError,
+    SourceChangedError,
+    SourceNotFoundError,
+    UsageError,
+)
+
+RECORDS = [os.urandom(size) for size in (0, 1, 700, 5_000, 70_000, 112_000, 3, 3_000_000, 12)]
+
+
+@pytest.fixture
+def server() -> Iterator[ObjectServer]:
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FFFS_DEADLINE", "1")
+
+
+@pytest.fixture(scope="module")
+def records_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("objects") / "r.ffr"
+    with fffs.FileWriter(path, len(RECORDS)) as writer:
+        for record in RECORDS:
+            writer.write_one(record)
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("packed")
+    for k in range(300):
+        path = folder / "src" / f"d{k % 7}" / f"f{k}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes([k % 256]) * (k * 37 % 2000))
+    fffs.pack_folder(folder / "src", folder / "p.ffr")
+    return (folder / "p.ffr").read_bytes()
+
+
+def _same(records: list[np.ndarray], numbers: list[int]) -> bool:
+    return [bytes(record) for record in records] == [RECORDS[k] for k in numbers]
+
+
+# ---------------------------------------------------------------- what is read
+
+
+def test_records_in_any_order_and_repeated(server: ObjectServer, records_file: bytes) -> None:
+    numbers = [7, 0, 8, 4, 4, 7, 1, 2, 3, 5, 6]
+    with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+        assert reader.n == len(RECORDS)
+        assert _same(reader.read(numbers), numbers)
+        assert bytes(reader.read_one(5)) == RECORDS[5]
+        assert all(request.headers.get("If-Match") for request in server.requests[1:])
+
+
+def test_neighbours_are_one_request(server: ObjectServer, records_file: bytes) -> None:
+    with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+        server.requests.clear()
+        assert _same(reader.read([4, 5, 6]), [4, 5, 6])
+        assert len(server.requests) == 1
+
+
+def test_gaps_that_cost_more_than_a_request_are_not_read(server: ObjectServer, tmp_path: Path) -> None:
+    with fffs.FileWriter(tmp_path / "g.ffr", 2000) as writer:
+        for k in range(2000):
+            writer.write_one(bytes([k % 256]) * 1000)
+    with fffs.FileReader(server.put("g.ffr", (tmp_path / "g.ffr").read_bytes())) as reader:
+        server.requests.clear()
+        numbers = list(range(200, 2000, 9))
+        assert [bytes(r) for r in reader.read(numbers)] == [bytes([k % 256]) * 1000 for k in numbers]
+        assert sum(r.end - r.start for r in server.requests) <= 1.15 * 1000 * len(numbers)
+
+
+def test_opening_a_pack_takes_four_requests(server: ObjectServer, packed: bytes) -> None:
+    with fffs.PackedFolder(server.put("p.ffr", packed)) as folder:
+        assert len(server.requests) <= 4
+        assert bytes(folder.read_one("d3/f10")) == bytes([10]) * 370
+
+
+def test_every_format(server: ObjectServer, tmp_path: Path) -> None:
+    with tfrecord.TFRecordWriter(tmp_path / "a.tfrecord") as writer:
+        for record in RECORDS:
+            writer.write_one(record)
+    for k in range(2):
+        with ofrecord.OFRecordWriter(tmp_path / f"part-{k}", allow_empty=True) as part:
+            for record in RECORDS:
+                part.write_one(record)
+    urls = [server.put(name, (tmp_path / name).read_bytes()) for name in ("a.tfrecord", "part-0", "part-1")]
+    for source in (urls[0], urls[1:]):
+        with fffs.FileReader(source) as reader:
+            numbers = list(range(len(RECORDS)))
+            assert _same(reader.read(range(len(RECORDS))), numbers)
+            assert _same([reader.read_one(k) for k in numbers], numbers)
+
+
+def test_an_empty_object_is_an_error_not_a_crash(server: ObjectServer) -> None:
+    with pytest.raises(FffsError, match="too short"):
+        fffs.FileReader(server.put("e.ffr", b""))
+
+
+def test_commands(server: ObjectServer, packed: bytes, tmp_path: Path) -> None:
+    url = server.put("p.ffr", packed)
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "fffs", *arguments], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "f10" in run("ls", "-R", url) or "d3" in run("ls", url)
+    assert run("cat", url, "d3/f10") == chr(10) * 370
+    assert "packed folder" in run("info", url)
+    assert "ok: 301 records" in run("verify", url)
+    run("unpack", url, str(tmp_path / "out"))
+    assert (tmp_path / "out/d3/f10").read_bytes() == bytes([10]) * 370
+
+
+# ---------------------------------------------------------------- what the server does wrong
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [status(500), status(503), status(503, Retry_After="0"), status(429), status(408), late(0.3), reset_after(0)],
+)
+def test_faults_that_pass(server: ObjectServer, fault: object, records_file: bytes) -> None:
+    with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+        server.faults = [good, fault, fault]  # type: ignore[list-item]
+        assert _same(reader.read(range(len(RECORDS))), list(range(len(RECORDS))))
+
+
+def test_another_etag_is_a_change(server: ObjectServer, records_file: bytes) -> None:
+    with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+        server.always = header("ETag", '"x"')
+        with pytest.raises(SourceChangedError, match="replaced"):
+            reader.read([5])
+
+
+def test_reset_after_each_byte_of_a_small_object(server: ObjectServer, tmp_path: Path) -> None:
+    with fffs.FileWriter(tmp_path / "s.ffr", 3) as writer:
+        for k in range(3):
+            writer.write_one(bytes([k]) * 40)
+    data = (tmp_path / "s.ffr").read_bytes()
+    url = server.put("s.ffr", data)
+    for k in range(0, len(data) + 1, 7):  # of the first answer, and then of the one for the rest
+        server.faults = [reset_after(k), reset_after(max(k - 1, 0))]
+        with fffs.FileReader(url) as reader:
+            assert [bytes(r) for r in reader.read([2, 0])] == [b"\2" * 40, b"\0" * 40]
+
+
+def test_reset_in_the_middle_goes_on_where_it_stopped(server: ObjectServer, records_file: bytes) -> None:
+    with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+        server.requests.clear()
+        server.faults = [reset_after(2_000_000)]
+        assert _same(reader.read([7]), [7])
+        assert sum(r.end - r.start for r in server.requests) < 3_000_000 + 1_100_000
+
+
+@pytest.mark.parametrize("code", [400, 401, 403])
+def test_refused_access_is_one_line(server: ObjectServer, code: int, records_file: bytes) -> None:
+    url = server.put("r.ffr", records_file)
+    server.always = status(code)
+    with pytest.raises(FffsError) as raised:
+        fffs.FileReader(url)
+    assert "\n" not in str(raised.value)
+    assert "r.ffr" in str(raised.value)
+    assert len(server.requests) <= 2
+
+
+def test_a_missing_object(server: ObjectServer) -> None:
+    with pytest.raises(SourceNotFoundError, match="no such object"):
+        fffs.FileReader(f"{server.url}/none.ffr")
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        status(500),
+        status(404 + 300),  # no status of HTTP
+        status(200),  # no ranges
+        header("Content-Range", None),
+        header("Content-Range", "bytes 1-9/99999999"),
+        header("Content-Encoding", "gzip"),
+        header("Content-Length", "7"),
+        reset_after(0),
+        late(3),
+    ],
+)
+def test_faults_that_stay_are_errors_in_time(
+    server: ObjectServer, impatient: None, fault: object, records_file: bytes
+) -> None:
+    reader = fffs.FileReader(server.put("r.ffr", records_file))
+    server.always = fault  # type: ignore[assignment]
+    begin = time.monotonic()
+    with reader, pytest.raises((ReadError, SourceChangedError)) as raised:
+        reader.read([5])
+    assert time.monotonic() - begin < 8
+    assert "\n" not in str(raised.value)
+
+
+def test_a_body_that_is_longer_than_announced(server: ObjectServer, impatient: None, records_file: bytes) -> None:
+    def longer(request: object_server.Request, answer: object_server.Answer) -> None:
+        answer.body += bytes(100_000)
+        answer.headers["Transfer-Encoding"] = "chunked"
+        answer.headers.pop("Content-Length")
+        answer.body = b"%x\r\n" % len(answer.body) + answer.body + b"\r\n0\r\n\r\n"
+
+    reader = fffs.FileReader(server.put("r.ffr", records_file))
+    server.always = longer
+    with reader, pytest.raises(ReadError, match="more bytes"):
+        reader.read([5])
+
+
+def test_a_wrong_byte_is_fetched_once_more(server: ObjectServer, records_file: bytes) -> None:
+    with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+        server.faults = [flip(1000)]
+        assert _same(reader.read([5, 4]), [5, 4])
+        server.always = flip(1000)
+        with pytest.raises(ChecksumError, match="record 5"):
+            reader.read([5])
+        server.always = None
+        assert _same(reader.read([5]), [5])
+
+
+def test_a_replaced_object_never_gives_a_mixture(server: ObjectServer, records_file: bytes) -> None:
+    url = server.put("r.ffr", records_file)
+    with fffs.FileReader(url) as reader:
+        server.put("r.ffr", records_file[:-1] + b"?")
+        with pytest.raises(SourceChangedError):
+            reader.read([4, 5, 7])
+    del server.objects["/r.ffr"]
+    with fffs.FileReader(server.put("q.ffr", records_file)) as reader:
+        del server.objects["/q.ffr"]
+        with pytest.raises(SourceNotFoundError):
+            reader.read([5])
+
+
+def test_a_server_that_is_started_again(records_file: bytes) -> None:
+    with serving() as first:
+        reader = fffs.FileReader(first.put("r.ffr", records_file))
+        port = int(first.url.rsplit(":", 1)[1])
+        assert _same(reader.read([5]), [5])
+    results: list[bool] = []
+    thread = threading.Thread(target=lambda: results.append(_same(reader.read([7, 4]), [7, 4])))
+    thread.start()
+    time.sleep(0.5)
+    with serving(port) as second:
+        second.put("r.ffr", records_file)
+        thread.join(30)
+    assert results == [True]
+    reader.close()
+
+
+def test_the_deadline_is_checked() -> None:
+    for value in ("0", "x", "-3", "1e9"):
+        code = (
+            f"import os; os.environ['FFFS_DEADLINE'] = {value!r}; import fffs; fffs.FileReader('http://127.0.0.1:9/x')"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert "FFFS_DEADLINE" in done.stderr
+
+
+# ---------------------------------------------------------------- processes and threads
+
+
+def test_fork_before_between_and_after_reads(server: ObjectServer, records_file: bytes) -> None:
+    reader = fffs.FileReader(server.put("r.ffr", records_file))
+    for _ in range(3):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of fork with threads
+            child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                with fffs.FileReader(f"{server.url}/r.ffr") as other:
+                    if _same(other.read([7, 5, 0]), [7, 5, 0]) and _same(reader.read([5, 4]), [5, 4]):
+                        code = 0
+            finally:
+                os._exit(code)
+        assert _same(reader.read([4, 7]), [4, 7])
+        assert os.waitpid(child, 0)[1] == 0
+        assert _same(reader.read([1, 7]), [1, 7])
+    reader.close()
+
+
+def test_threads(server: ObjectServer, records_file: bytes) -> None:
+    failures: list[object] = []
+    with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+
+        def work(seed: int) -> None:
+            numbers = np.random.default_rng(seed).integers(0, len(RECORDS), 5).tolist()
+            for _ in range(10):
+                if not _same(reader.read(numbers), numbers):
+                    failures.append(numbers)
+
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
+
+
+def test_connections_are_kept(server: ObjectServer, records_file: bytes) -> None:
+    with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+        for _ in range(20):
+            reader.read([4])
+    assert server.connections <= 2
+
+
+def test_a_pickled_reader_opens_the_object_again(server: ObjectServer, records_file: bytes) -> None:
+    with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+        copy = pickle.loads(pickle.dumps(reader))
+        assert _same(copy.read([5]), [5])
+        copy.close()
+
+
+def test_ctrl_c_ends_a_read_that_waits(server: ObjectServer, records_file: bytes) -> None:
+    url = server.put("r.ffr", records_file)
+    code = f"import fffs\nr = fffs.FileReader({url!r})\nprint('ready', flush=True)\nr.read([5])"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout
+    server.always = None
+    assert process.stdout.readline() == "ready\n"
+    server.always = late(5)
+    time.sleep(0.3)
+    begin = time.monotonic()
+    process.send_signal(2)
+    _, error = process.communicate(timeout=20)
+    assert "KeyboardInterrupt" in error
+    assert time.monotonic() - begin < 3
+
+
+# ---------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("url", ["http://example.com/x.ffr", "https://user:secret@example.com/x.ffr", "s3:///x"])
+def test_names_that_are_refused(url: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        fffs.FileReader(url)
+    assert "secret" not in str(raised.value)
