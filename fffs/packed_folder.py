@@ -52,7 +52,7 @@ class PackedFolder(Closing):
         if self._view.store.closed:
             raise ClosedError(f"{self.fnames[0]}: the reader has been closed")
         if not self._readers:
-            reader = FileReader(self.fnames, self.check_data)
+            reader = FileReader(self._paths, self.check_data)
             refuse_others(reader.store, self._view.store.identity)  # otherwise names and bytes might not match
             # If several threads come here at once, one reader is kept.
             if self._readers.setdefault("reader", reader) is not reader or self._view.store.closed:

@@ -19,6 +19,7 @@ from fffs.files.file import UInt8Array
 from fffs.formats.bag import COMPRESSED
 from fffs.formats.sources import expand_sources, open_files
 from fffs.formats.table import recogniser
+from fffs.objects.names import shown
 from fffs.records import index_cache
 from fffs.records.identity import Identity
 from fffs.records.index import RecordIndex
@@ -267,7 +268,9 @@ class FileReader(Closing):
         refuse_others(self.store, identity)
         self.use_blocks(policy.around)
         self.use_direct(policy.direct)
+        if policy.caches:
+            self.store.use_caches()
 
     def __repr__(self) -> str:
         state = "closed" if self._store is None or self._store.closed else f"{self.n} records"
-        return f"<FileReader {self.fnames[0]!r}{'…' if len(self.fnames) > 1 else ''}: {state}>"
+        return f"<FileReader {shown(self.fnames[0])!r}{'…' if len(self.fnames) > 1 else ''}: {state}>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import math
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
@@ -158,6 +159,17 @@ class File(Closing, ABC):
 
     def prefetch(self, requests: npt.NDArray[Any]) -> None:
         """Start to read the records of a future batch. The default does nothing."""
+
+    @property
+    def access_expires(self) -> float:
+        """When reading needs a new permission, as a time of ``time.monotonic()``. The default: never."""
+        return math.inf
+
+    def renew_access(self, seconds: float) -> None:
+        """Renew the permission if it expires within so many seconds. Raises as opening does. The default: nothing."""
+
+    def use_cache(self) -> None:
+        """Keep what is read on the local disk. The default does nothing."""
 
     def expect_random_reads(self) -> None:
         """Prepare for reads in random order. The default does nothing."""

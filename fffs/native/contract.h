@@ -76,7 +76,7 @@ typedef struct {
     int32_t status;    /* out: 0; -EBADMSG: the checksum differs; -ENODATA: the file ends too early; or -errno */
     uint32_t
         around; /* read uncached bytes with their whole aligned blocks of this size; 0: alone. Of an object: the most
-                        * bytes that one request asks for; 0: FFFS_RANGE_MAX */
+                        * bytes that one request asks for, if more than FFFS_RANGE_MAX */
     uint32_t align;    /* from fffs_open_direct: bypass the page cache; 0: do not */
     int32_t direct_fd; /* with align: the descriptor from fffs_open_direct */
 } fffs_request;

@@ -20,7 +20,8 @@ static int by_place(const void *a, const void *b)
 static bool belongs(const struct fffs_range *range, int64_t start, int64_t asked, const struct fffs_piece *piece)
 {
     int64_t gap = piece->offset - range->end, end = piece->offset + piece->length;
-    int64_t after = end > range->end ? end : range->end, most = piece->around ? piece->around : FFFS_RANGE_MAX;
+    int64_t after = end > range->end ? end : range->end,
+            most = piece->around > FFFS_RANGE_MAX ? piece->around : FFFS_RANGE_MAX;
 
     if (range->object != fffs_object_of(piece->fd) || gap > FFFS_GAP || after - start > most)
         return false;

@@ -62,6 +62,16 @@ def is_url(name: str) -> bool:
     return _SCHEME.match(name) is not None
 
 
+def shown(name: str) -> str:
+    """Return the name of a file or object for messages: of a URL, without a query, which may be a signature."""
+    return parse_url(name).name if is_url(name) else name
+
+
+def absolute(name: str) -> str:
+    """Return a name that means the same in every folder: the URL of an object, or the absolute path of a file."""
+    return name if is_url(name) else os.path.abspath(name)
+
+
 def parse_url(name: str) -> ObjectName:
     """Return the parts of a URL.
 

@@ -21,6 +21,8 @@ from fffs.files.file import File, UInt8Array
 from fffs.native import engine, ffi
 from fffs.native.checksums import crc32
 from fffs.objects import client, transfer
+from fffs.objects.block_cache import BlockCache, open_cache
+from fffs.objects.cache_space import Version, wants_cache
 from fffs.objects.names import ObjectName, parse_url
 
 HEAD: Final = 64 * 1024  # bytes that the first request asks for; it also tells the size and the version
@@ -51,6 +53,7 @@ class RemoteFile(File):
         self._number = transfer.open_object(self._signed.url)
         self.descriptor = transfer.descriptor_of(self._number)
         self._tail = b""
+        self._cache: BlockCache | None = None
         _files[self._number] = self
         try:
             self._head = self._begin()
@@ -69,7 +72,10 @@ class RemoteFile(File):
             ReadError: the store does not answer, or not correctly.
 
         """
-        return cls(parse_url(url))
+        file = cls(parse_url(url))
+        if wants_cache():
+            file.use_cache()
+        return file
 
     def _begin(self) -> bytes:
         head = np.empty(HEAD, np.uint8)
@@ -90,6 +96,8 @@ class RemoteFile(File):
         self.descriptor = -1
         _files.pop(self._number, None)
         transfer.close_object(self._number)
+        if self._cache is not None:
+            self._cache.close()
 
     # ------------------------------------------------------------ bytes
 
@@ -133,8 +141,8 @@ class RemoteFile(File):
         """Read records from caches or stores, and those once more that need a new signature."""
         numbers = transfer.numbers_of(requests["fd"])
         for number in np.unique(numbers).tolist():
-            if (file := _files.get(number)) and time.monotonic() > file._signed.expires:
-                file._sign_again()
+            if file := _files.get(number):
+                file.renew_access(0)
         if transfer.read_batch(requests):
             return True
         refused = requests["status"] == -errno.EACCES
@@ -147,6 +155,16 @@ class RemoteFile(File):
             requests[refused] = part
         return not requests["status"].any()
 
+    @property
+    def access_expires(self) -> float:
+        """When the signature should be renewed."""
+        return self._signed.expires
+
+    def renew_access(self, seconds: float) -> None:
+        """Sign again if the signature expires within so many seconds."""
+        if time.monotonic() + seconds > self._signed.expires:
+            self._sign_again()
+
     def _sign_again(self) -> bool:
         """Get a new signature, and return whether it differs from the last one."""
         before = self._signed
@@ -155,6 +173,13 @@ class RemoteFile(File):
             return False
         transfer.set_url(self._number, self._signed.url)
         return True
+
+    def use_cache(self) -> None:
+        """Keep what is read on the local disk, for this process and others: see ``block_cache``."""
+        if self._cache is None and self.size:
+            self._cache = open_cache(Version(self.name, self.etag, self.size))
+            if self._cache is not None:
+                transfer.use_cache(self._number, self._cache.data, self._cache.map, self._cache.limit)
 
     @contextlib.contextmanager
     def local(self) -> Iterator[int]:

@@ -32,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.base.descriptors import above_standard
+from fffs.files.cache_folder import open_user_folder
 from fffs.files.dirfd import close
 from fffs.files.file import File
 from fffs.files.file_systems import keeps_times
@@ -252,44 +253,9 @@ def read_entry(fd: int, kind: int, expected: Key) -> Entry | None:
 @contextlib.contextmanager
 def _folder(create: bool) -> Iterator[int | None]:
     """Yield the cache folder's descriptor, or None if there is no usable folder."""
-    fd = _open_folder(create)
+    fd = open_user_folder(create)
     try:
         yield fd
     finally:
         if fd is not None:
             close(fd)
-
-
-def _may_create(base: str) -> bool:
-    """Whether the folder, or the one above in which it would be made, is this user's or root's.
-
-    Root with the home of another user, as after ``sudo -E``, would make folders there that this user cannot write to.
-    """
-    while not os.path.lexists(base):
-        base = os.path.dirname(base)
-    return os.stat(base).st_uid in (os.geteuid(), 0)
-
-
-def _open_folder(create: bool) -> int | None:
-    if os.environ.get("FFFS_CACHE", "").lower() == "off":
-        return None
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not os.path.isabs(base):
-        return None
-    path = os.path.join(base, "fffs")
-    try:
-        if create and _may_create(base):
-            os.makedirs(base, 0o700, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o700)
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except (OSError, ValueError) as error:
-        _log.debug("no cache folder: %s", error)
-        return None
-    status = os.fstat(fd)
-    # A user who may write there could forge positions of records.
-    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        _log.debug("cache folder %s: other users may write to it, or own it", path)
-        close(fd)
-        return None
-    return fd

@@ -121,6 +121,13 @@ class RecordStore(Shared):
         for file in self.files:
             file.file.expect_random_reads()
 
+    def use_caches(self) -> None:
+        """Keep what is read of files that are not local on the local disk."""
+        for file in self.files:
+            file.file.use_cache()
+        with self._lock:
+            self.policy = replace(self.policy, caches=True)
+
     def use_direct(self, wanted: bool = True) -> bool:
         """Bypass the page cache for batches from now on, or not any more.
 

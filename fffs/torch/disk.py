@@ -22,6 +22,7 @@ PAGE = 4096
 
 def suit_memory(reader: FileReader) -> None:
     """Choose the fastest way for a reader whose records are all read repeatedly, in any order."""
+    reader.store.use_caches()
     size = reader.store.size
     memory = available_memory()
     if size <= SMALL * reader.n and size <= SHARE * memory and not _shared_with_other_machines():

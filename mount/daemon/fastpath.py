@@ -77,9 +77,11 @@ def find_obstacle(view: TreeView, options: MountOptions, debug: bool) -> str:
         return "every request is to be logged, and native threads do not log requests"
     kinds: dict[int, str] = {}
     for file in view.store.files:
-        if file.file.descriptor < 0:
+        if file.file.descriptor == -1:
             return f"{file.index.path} is not a file of this machine"
         device = file.file.device
+        if file.file.descriptor < 0:
+            continue  # an object: what its cache does not have is fetched by threads of its own
         if options.fastpath is None and device not in kinds:
             kinds[device] = file_system_of(device)
         kind = kinds.get(device, "")

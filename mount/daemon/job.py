@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from fffs.base.paths import PathLike, named
 from fffs.mount.options import MountOptions
 from fffs.mount.system.mounts import canonical
+from fffs.objects.names import absolute, shown
 
 # mount(2) accepts one page at most, and a longer name is of no use in a listing of mounts.
 LONGEST_NAME = 1000
@@ -27,10 +28,11 @@ class Job:
     @property
     def name(self) -> str:
         """The source that mount(8) and findmnt(8) show. If there is only one, it can be mounted again by this name."""
-        name = ":".join(self.sources)
-        if len(self.sources) == 1 or len(name) < LONGEST_NAME:
+        names = [shown(source) for source in self.sources]
+        name = ":".join(names)
+        if len(names) == 1 or len(name) < LONGEST_NAME:
             return name
-        return f"{self.sources[0]}:...({len(self.sources)} sources)"
+        return f"{names[0]}:...({len(names)} sources)"
 
     def encode(self) -> str:
         """Encode the job as text, for another process of this program."""
@@ -49,7 +51,7 @@ def make_job(
 ) -> Job:
     """Make a job from what a user gives: one source or several, with absolute or relative paths."""
     paths = [sources] if isinstance(sources, (str, bytes, os.PathLike)) else list(sources)
-    found = tuple(os.path.abspath(named(path, "a source")) for path in paths)
+    found = tuple(absolute(named(path, "a source")) for path in paths)
     if options.log:
         options = replace(options, log=os.path.abspath(named(options.log, "a log file")))
     return Job(found, canonical(mountpoint), options, debug)

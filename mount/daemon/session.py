@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -42,6 +43,8 @@ TASKS = 100_000
 # How long open files are served after a lazy unmount by a signal.
 GRACE = 1.0
 WARNINGS_SHOWN = 10
+# Seconds between two looks whether signatures of objects expire.
+RENEWAL = 60.0
 
 
 def serve(job: Job, ready: Callable[[], None] = lambda: None, lifelines: Sequence[int] = ()) -> None:
@@ -82,6 +85,7 @@ def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> Non
             _log.warning("%s", line)
         if len(view.warnings) > WARNINGS_SHOWN:
             _log.warning("and %d more of these", len(view.warnings) - WARNINGS_SHOWN)
+        view.store.use_caches()
         view.store.watch()
         table, signals = open_table(), SignalPipe()  # never closed: threads may still use them
         point = MountPoint(job.mountpoint, options.nonempty, table)
@@ -178,6 +182,7 @@ class _Session:
                 keep_read_only, self._job.mountpoint, self._table, self._place.device, self._job.options.noexec
             )
             nursery.start_soon(self._announce)
+            nursery.start_soon(self._renew_access)
             nursery.start_soon(self._give_up)
             await self._serve()
             if isinstance(self._connection, fastpath.FastPath):
@@ -212,6 +217,17 @@ class _Session:
         except OSError as error:  # for example, the process that waited for it has ended
             self._error = MountError(f"{self._job.mountpoint}: {describe(error)}")
             await self._stop()
+
+    async def _renew_access(self) -> None:
+        """Renew what gives access to objects, before native threads read with what has expired."""
+        files = [file.file for file in self._view.store.files if file.file.access_expires < math.inf]
+        while files:
+            await trio.sleep(RENEWAL)
+            for file in files:
+                try:
+                    await trio.to_thread.run_sync(file.renew_access, RENEWAL, abandon_on_cancel=True)
+                except FffsError as error:
+                    _log.warning("%s", error)
 
     async def _watch_signals(self, nursery: trio.Nursery) -> None:
         while True:

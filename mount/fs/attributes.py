@@ -12,6 +12,7 @@ import pyfuse3
 from fffs.layouts.view import BLOCK_SIZE, ROOT_INODE, Attributes, View
 from fffs.mount.options import MountOptions
 from fffs.native.checksums import CHECKSUMS
+from fffs.objects.names import absolute
 from fffs.tree.tree import NAME_MAX
 
 # The tree never changes, so the kernel may cache replies as long as it has memory.
@@ -85,12 +86,12 @@ class Presenter:
         if not name.startswith(PREFIX) or name not in self.names(inode, record):
             raise pyfuse3.FUSEError(absence(name))
         if record is None:
-            return in_lines([os.fsencode(os.path.abspath(file.index.path)) for file in self._store.files])
+            return in_lines([os.fsencode(absolute(file.index.path)) for file in self._store.files])
         file, row = self._store.locate(record)
         if name == RECORD:
             return b"%d" % row
         if name == SOURCE:
-            return os.fsencode(os.path.abspath(file.index.path))
+            return os.fsencode(absolute(file.index.path))
         checksum = self._store.checksum(record)
         if name in CHECKSUM_NAMES.values():
             return b"%08x" % (checksum or 0)
