@@ -38,6 +38,7 @@ fffs.mount.daemon.kernel_mount
 fffs.mount.system.erofs
 fffs.converting.names
 fffs.native
+fffs.objects.cache_space
 fffs.layouts.npy
 fffs.formats.ofrecord=ofrecord_files
 fffs.granular.optional

@@ -50,6 +50,7 @@ class ObjectServer:
     faults: list[Fault] = field(default_factory=list)
     always: Fault | None = None
     connections: int = 0
+    sockets: list[socket.socket] = field(default_factory=list)
     url: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -82,6 +83,7 @@ def _handler(server: ObjectServer) -> type[BaseHTTPRequestHandler]:
             self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with server.lock:
                 server.connections += 1
+                server.sockets.append(self.connection)
 
         def do_GET(self) -> None:
             found = RANGE.match(self.headers.get("Range", ""))
@@ -132,6 +134,9 @@ def serving(port: int = 0) -> Iterator[ObjectServer]:
         finally:
             server.shutdown()
             thread.join()
+            for kept in state.sockets:  # which would be served for as long as the client keeps them
+                with contextlib.suppress(OSError):
+                    kept.shutdown(socket.SHUT_RDWR)
 
 
 # ---------------------------------------------------------------- faults

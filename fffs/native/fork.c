@@ -12,10 +12,14 @@ struct part {
 /* Locks are taken in this order and released in reverse. Calls nest in the same order: a store reads through the
  * engine, which takes buffers. */
 static const struct part parts[] = {
-    {fffs_store_before_fork, fffs_store_after_fork},     {fffs_watch_before_fork, fffs_watch_after_fork},
-    {fffs_threads_before_fork, fffs_threads_after_fork}, {fffs_contexts_before_fork, fffs_contexts_after_fork},
-    {fffs_buffer_before_fork, fffs_buffer_after_fork},   {fffs_http_before_fork, fffs_http_after_fork},
+    {fffs_store_before_fork, fffs_store_after_fork},
+    {fffs_watch_before_fork, fffs_watch_after_fork},
+    {fffs_threads_before_fork, fffs_threads_after_fork},
+    {fffs_contexts_before_fork, fffs_contexts_after_fork},
+    {fffs_buffer_before_fork, fffs_buffer_after_fork},
+    {fffs_http_before_fork, fffs_http_after_fork},
     {fffs_objects_before_fork, fffs_objects_after_fork},
+    {fffs_object_cache_before_fork, fffs_object_cache_after_fork},
 };
 enum { PARTS = sizeof parts / sizeof *parts };
 

@@ -11,6 +11,8 @@ void fffs_http_before_fork(void);
 void fffs_http_after_fork(bool child);
 void fffs_objects_before_fork(void);
 void fffs_objects_after_fork(bool child);
+void fffs_object_cache_before_fork(void);
+void fffs_object_cache_after_fork(bool child);
 void fffs_store_before_fork(void);
 void fffs_store_after_fork(bool child);
 void fffs_watch_before_fork(void);

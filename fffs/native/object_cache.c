@@ -2,10 +2,14 @@
  *
  * Two bitmaps say what this process knows: which blocks are present, as the map in the file said or as it wrote them itself, and
  * which were compared with the checksum in the map. A record with a checksum of its own needs only the first: it is compared as a
- * whole when it is read. Bits are only ever cleared by drop. There are no locks: writing a block twice writes the same bytes. */
+ * whole when it is read. Bits are only ever cleared by drop. Blocks have no locks: writing one twice writes the same bytes. Claims
+ * only save a second request for them. */
 #include "object_cache.h"
+#include "clock.h"
 #include "fault.h"
+#include "fork.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -228,33 +232,132 @@ int64_t fffs_object_cache_ahead(struct fffs_object_cache *cache, int64_t start, 
     return window;
 }
 
+/* ---------------------------------------------------------------- claims */
+
+/* Bytes that a thread fetches. */
+struct fffs_object_claim {
+    struct fffs_object_claim *next;
+    struct fffs_object_cache *cache;
+    int64_t start, end;
+};
+
+/* One for all caches, so that the fork handlers can take it. It guards the list, never a request. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
+static struct fffs_object_claim *claims;
+
+void fffs_object_cache_before_fork(void)
+{
+    pthread_mutex_lock(&mutex);
+}
+
+void fffs_object_cache_after_fork(bool child)
+{
+    if (child) { /* the threads with claims exist only in the parent, and so does who would free these */
+        pthread_cond_init(&released, NULL);
+        claims = NULL;
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+bool fffs_object_cache_claim(struct fffs_object_cache *cache, int64_t start, int64_t *end,
+                             struct fffs_object_claim **claim)
+{
+    struct fffs_object_claim *mine = fffs_allocate(sizeof *mine);
+    bool good = mine;
+
+    *claim = mine;
+    if (!mine)
+        return false;
+    pthread_mutex_lock(&mutex);
+    for (struct fffs_object_claim *other = claims; good && other; other = other->next) {
+        if (other->cache != cache || other->end <= start || other->start >= *end)
+            continue;
+        good = other->start > start;
+        *end = good ? other->start : *end;
+    }
+    if (good) {
+        *mine = (struct fffs_object_claim){claims, cache, start, *end};
+        claims = mine;
+    }
+    pthread_mutex_unlock(&mutex);
+    if (!good)
+        free(mine);
+    return good;
+}
+
+void fffs_object_cache_release(struct fffs_object_claim *claim)
+{
+    pthread_mutex_lock(&mutex);
+    for (struct fffs_object_claim **link = &claims; *link; link = &(*link)->next) {
+        if (*link == claim) {
+            *link = claim->next;
+            break;
+        }
+    }
+    pthread_cond_broadcast(&released);
+    pthread_mutex_unlock(&mutex);
+    free(claim);
+}
+
+/* Under the mutex. */
+static bool is_claimed(const struct fffs_object_cache *cache, int64_t start, int64_t end)
+{
+    for (struct fffs_object_claim *claim = claims; claim; claim = claim->next)
+        if (claim->cache == cache && claim->start < end && claim->end > start)
+            return true;
+    return false;
+}
+
+bool fffs_object_cache_settled(struct fffs_object_cache *cache, int64_t offset, int64_t length)
+{
+    int64_t start = offset / BLOCK * BLOCK, end = (last_block(offset, length) + 1) * BLOCK;
+    struct timespec moment;
+
+    clock_gettime(CLOCK_REALTIME, &moment);
+    moment.tv_nsec += 50000000;
+    moment.tv_sec += moment.tv_nsec / 1000000000;
+    moment.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&mutex);
+    if (is_claimed(cache, start, end))
+        pthread_cond_timedwait(&released, &mutex, &moment);
+    bool settled = !is_claimed(cache, start, end);
+    pthread_mutex_unlock(&mutex);
+    return settled;
+}
+
 /* ---------------------------------------------------------------- changing */
+
+/* Writes at most ENTRIES blocks. */
+static void put_some(struct fffs_object_cache *cache, int64_t first, const uint8_t *data, size_t size)
+{
+    int64_t count = (int64_t)((size - 1) / BLOCK) + 1;
+    uint32_t entries[ENTRIES];
+
+    for (int64_t i = 0; i < count; i++)
+        entries[i] = entry_of(data + i * BLOCK, size_of(cache, first + i));
+    int failed = fffs_write_fully(cache->data_fd, first * BLOCK, data, size);
+    if (!failed)
+        failed = fffs_write_fully(cache->map_fd, HEAD + first * (int64_t)sizeof *entries, (const uint8_t *)entries,
+                                  (size_t)count * sizeof *entries);
+    if (failed)
+        atomic_store(&cache->broken, true);
+    for (int64_t i = 0; !failed && i < count; i++) {
+        set_bit(cache->verified, first + i);
+        set_bit(cache->present, first + i);
+    }
+}
 
 void fffs_object_cache_put(struct fffs_object_cache *cache, int64_t start, const uint8_t *data, int64_t length)
 {
-    uint32_t entries[ENTRIES];
-
     if (atomic_fetch_sub(&cache->room, length) < length) {
-        atomic_fetch_add(&cache->room, length);
         atomic_store(&cache->broken, true); /* what is there stays: an epoch reads everything once */
         return;
     }
     while (length > 0 && !atomic_load(&cache->broken)) {
-        int64_t first = start / BLOCK, some = length < ENTRIES * BLOCK ? length : ENTRIES * BLOCK;
-        int64_t count = (some - 1) / BLOCK + 1;
+        int64_t some = length < ENTRIES * BLOCK ? length : ENTRIES * BLOCK;
 
-        for (int64_t i = 0; i < count; i++)
-            entries[i] = entry_of(data + i * BLOCK, size_of(cache, first + i));
-        int failed = fffs_write_fully(cache->data_fd, start, data, (size_t)some);
-        if (!failed)
-            failed = fffs_write_fully(cache->map_fd, HEAD + first * (int64_t)sizeof *entries,
-                                      (const uint8_t *)entries, (size_t)count * sizeof *entries);
-        if (failed)
-            atomic_store(&cache->broken, true);
-        for (int64_t i = 0; !failed && i < count; i++) {
-            set_bit(cache->verified, first + i);
-            set_bit(cache->present, first + i);
-        }
+        put_some(cache, start / BLOCK, data, (size_t)some);
         start += some;
         data += some;
         length -= some;

@@ -9,6 +9,7 @@
 #include "fffs.h"
 
 struct fffs_object_cache;
+struct fffs_object_claim;
 
 /* Makes the cache of an object of so many bytes. The descriptors are the caller's, and must stay open. limit: how many bytes this
  * process may add. Returns 0 or -ENOMEM. */
@@ -28,6 +29,16 @@ bool fffs_object_cache_missing(struct fffs_object_cache *cache, int64_t offset, 
 
 /* How many bytes after a missing run should be fetched with it, because somebody reads one part after the other. Thread-safe. */
 int64_t fffs_object_cache_ahead(struct fffs_object_cache *cache, int64_t start, int64_t end);
+
+/* Claims the begin of a run of missing blocks for the calling thread, which will fetch it; *end may become smaller. Returns false
+ * if another thread fetches the first block already, or without memory. *claim is freed by fffs_object_cache_release. Thread-safe. */
+bool fffs_object_cache_claim(struct fffs_object_cache *cache, int64_t start, int64_t *end,
+                             struct fffs_object_claim **claim);
+void fffs_object_cache_release(struct fffs_object_claim *claim);
+
+/* Waits until no other thread fetches a block of a range, or a moment. The caller must have no claim: two that wait for each other
+ * would wait for ever. Returns whether none does. Thread-safe. */
+bool fffs_object_cache_settled(struct fffs_object_cache *cache, int64_t offset, int64_t length);
 
 /* Writes bytes of whole blocks (the last may be the end of the object). Failures only have the effect that they are missing
  * later. Thread-safe. */

@@ -26,6 +26,11 @@ static bool is_inside(const fffs_request *request, int64_t size)
     return request->offset >= 0 && request->length > 0 && request->offset <= size - request->length;
 }
 
+static bool is_cancelled(const int32_t *cancel)
+{
+    return cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED);
+}
+
 /* Fetches requests. Returns 0 if their statuses are meaningful, or -errno. */
 static int fetch_all(fffs_request *requests, size_t count, const int32_t *cancel)
 {
@@ -34,7 +39,7 @@ static int fetch_all(fffs_request *requests, size_t count, const int32_t *cancel
 
     if (status)
         return status;
-    while (fffs_fetch_run(fetch, SLICE) == -EAGAIN && !(cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED)))
+    while (fffs_fetch_run(fetch, SLICE) == -EAGAIN && !is_cancelled(cancel))
         ;
     status = fffs_fetch_end(fetch);
     return status == -EIO ? 0 : status;
@@ -46,31 +51,51 @@ static int fetch_all(fffs_request *requests, size_t count, const int32_t *cancel
 struct filling {
     const int32_t *cancel;
     fffs_request *runs;
+    struct fffs_object_claim **claims; /* [room], for each run */
     size_t count, room;
     int64_t bytes;
     uint8_t *memory;
 };
 
-static int add_run(struct filling *self, int fd, int64_t start, int64_t end)
+/* Makes room for one more run. */
+static int grow(struct filling *self)
 {
-    fffs_request *last = self->count ? &self->runs[self->count - 1] : NULL;
+    size_t room = self->room * 2 + 64;
 
-    if (last && last->fd == fd && last->offset + last->length == start) {
-        last->length = end - last->offset;
-    } else {
-        if (self->count == self->room) {
-            size_t room = self->room * 2 + 64;
-            fffs_request *more = realloc(self->runs, room * sizeof *more);
-
-            if (!more)
-                return -ENOMEM;
-            self->runs = more;
-            self->room = room;
-        }
-        self->runs[self->count++] = (fffs_request){.offset = start, .length = end - start, .fd = fd};
-    }
-    self->bytes += end - start;
+    if (self->count < self->room)
+        return 0;
+    fffs_request *runs = realloc(self->runs, room * sizeof *runs);
+    if (runs)
+        self->runs = runs;
+    struct fffs_object_claim **claims = realloc(self->claims, room * sizeof *claims);
+    if (claims)
+        self->claims = claims;
+    if (!runs || !claims)
+        return -ENOMEM;
+    self->room = room;
     return 0;
+}
+
+/* Adds a run, up to where another thread fetches. *end becomes where the run ends. */
+static int add_run(struct filling *self, int fd, int64_t start, int64_t *end)
+{
+    int status = grow(self);
+
+    if (status)
+        return status;
+    if (!fffs_object_cache_claim(fffs_object_cache_at(fffs_object_of(fd)), start, end, &self->claims[self->count]))
+        return 0;
+    self->runs[self->count++] = (fffs_request){.offset = start, .length = *end - start, .fd = fd};
+    self->bytes += *end - start;
+    return 0;
+}
+
+static void release_all(struct filling *self)
+{
+    for (size_t i = 0; i < self->count; i++)
+        fffs_object_cache_release(self->claims[i]);
+    self->count = 0;
+    self->bytes = 0;
 }
 
 /* Fetches the runs and puts them into their caches. What fails stays missing: reading it then says why. */
@@ -80,8 +105,10 @@ static int fill(struct filling *self)
 
     if (!self->count)
         return 0;
-    if (!memory)
+    if (!memory) {
+        release_all(self);
         return -ENOMEM;
+    }
     for (size_t i = 0; i < self->count; i++) {
         self->runs[i].dest = next;
         next += self->runs[i].length;
@@ -92,8 +119,7 @@ static int fill(struct filling *self)
             fffs_object_cache_put(cache_of(&self->runs[i]), self->runs[i].offset, self->runs[i].dest,
                                   self->runs[i].length);
     fffs_buffer_give(memory);
-    self->count = 0;
-    self->bytes = 0;
+    release_all(self);
     return status;
 }
 
@@ -129,7 +155,8 @@ static int add_missing(struct filling *self, const fffs_request *request, int64_
         start = start > *done ? start : *done;
         if (alone)
             stop = with_ahead(cache, start, stop);
-        status = start < stop ? add_run(self, request->fd, start, stop) : 0;
+        /* What another thread fetches is skipped: see wait_for_others. */
+        status = start < stop ? add_run(self, request->fd, start, &stop) : 0;
         *done = from = stop;
         if (!status && self->bytes >= STEP)
             status = fill(self);
@@ -152,8 +179,19 @@ static int fill_missing(fffs_request **sorted, size_t count, const int32_t *canc
     }
     if (!status)
         status = fill(&filling);
+    release_all(&filling);
     free(filling.runs);
+    free(filling.claims);
     return status;
+}
+
+/* Waits until what other threads fetch of these requests is there, or failed. */
+static void wait_for_others(fffs_request **some, size_t count, const int32_t *cancel)
+{
+    for (size_t i = 0; i < count; i++)
+        while (!fffs_object_cache_settled(cache_of(some[i]), some[i]->offset, some[i]->length) &&
+               !is_cancelled(cancel))
+            ;
 }
 
 /* ---------------------------------------------------------------- reading */
@@ -238,15 +276,16 @@ static size_t growing(fffs_request **some, size_t count)
 /* Reads requests that have something to read. some: [count], in any order, which changes. */
 static int read_all(fffs_request **some, size_t count, const int32_t *cancel)
 {
-    size_t there = divide(some, count, true), grow = growing(some + there, count - there);
+    size_t there = divide(some, count, true), grows = growing(some + there, count - there);
     int status = 0;
 
     for (size_t i = 0; i < there; i++)
         fffs_object_cache_count(cache_of(some[i]), 1, 0);
-    if (grow) {
-        qsort(some + there, grow, sizeof *some, by_place);
-        status = fill_missing(some + there, grow, cancel);
-        there += divide(some + there, grow, false);
+    if (grows) {
+        qsort(some + there, grows, sizeof *some, by_place);
+        status = fill_missing(some + there, grows, cancel);
+        wait_for_others(some + there, grows, cancel);
+        there += divide(some + there, grows, false);
     }
     if (!status && there)
         status = read_some(some, there, true, NULL);

@@ -155,7 +155,8 @@ def room_for(folder: int, version: Version, budget: int | None) -> int:
     wanted = max(version.size - mine, 0)
     if used + wanted > most:
         used -= sum(entry.bytes for entry in _prune(folder, max(most - wanted, 0)))
-    return max(min(most - used, wanted + int(lib.FFFS_CACHE_BLOCK)), 0)
+    # Two processes may fetch a block, so that no limit is right where all of it fits.
+    return version.size * 4 if used + wanted <= most else max(most - used, 0)
 
 
 def _prune(folder: int, most: int) -> list[Cached]:

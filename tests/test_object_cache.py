@@ -1,0 +1,394 @@
+"""The cache of objects: nothing wrong leaves it, whatever happened to its files."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from inside import cache_space
+from mounting import Mounts
+from object_server import ObjectServer, serving
+
+import fffs
+from fffs import ofrecord
+from fffs.errors import ChecksumError, UsageError
+
+BLOCK = 4096
+COUNT = 40
+
+
+def _record(k: int) -> bytes:
+    return bytes([k + 1]) * (k * 611 % 9000 + 1)
+
+
+@pytest.fixture
+def server() -> Iterator[ObjectServer]:
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("FFFS_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def records_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("objects") / "r.ffr"
+    with fffs.FileWriter(path, COUNT) as writer:
+        for k in range(COUNT):
+            writer.write_one(_record(k))
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def unchecked_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A format without checksums: only those of the cache can find damage."""
+    path = tmp_path_factory.mktemp("objects") / "part-0"
+    with ofrecord.OFRecordWriter(path) as writer:
+        for k in range(COUNT):
+            writer.write_one(_record(k))
+    return path.read_bytes()
+
+
+def _all_right(reader: fffs.FileReader) -> bool:
+    numbers = np.random.default_rng(1).permutation(COUNT).tolist()
+    return [bytes(r) for r in reader.read(numbers)] == [_record(k) for k in numbers]
+
+
+def _file_of(cache: Path, kind: str) -> Path:
+    (found,) = cache.glob(f"*.{kind}")
+    return found
+
+
+# ---------------------------------------------------------------- what it keeps
+
+
+def test_what_was_read_is_not_fetched_again(server: ObjectServer, cache: Path, records_file: bytes) -> None:
+    url = server.put("r.ffr", records_file)
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+        fetched = len(server.requests)
+        assert _all_right(reader)
+        assert len(server.requests) == fetched
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+    assert len(server.requests) == fetched + 1  # which asks for the version
+
+
+def test_only_what_is_asked_for_is_fetched(server: ObjectServer, cache: Path, tmp_path: Path) -> None:
+    with fffs.FileWriter(tmp_path / "b.ffr", 200) as writer:
+        for _ in range(200):
+            writer.write_one(os.urandom(112_000))
+    with fffs.FileReader(server.put("b.ffr", (tmp_path / "b.ffr").read_bytes())) as reader:
+        server.requests.clear()
+        numbers = list(range(0, 200, 7))
+        reader.read(numbers)
+        assert sum(r.end - r.start for r in server.requests) <= 1.15 * 112_000 * len(numbers)
+
+
+def test_another_version_is_another_object(server: ObjectServer, cache: Path, records_file: bytes) -> None:
+    url = server.put("r.ffr", records_file)
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+        other = records_file.replace(_record(3), _record(3)[:-1] + b"?")
+        server.put("r.ffr", other)
+        assert _all_right(reader)  # from the cache: the version that was opened
+    with fffs.FileReader(url) as reader, pytest.raises(ChecksumError):
+        reader.read([3])  # which the other version has damaged
+    assert len(list(cache.glob("*.data"))) == 2
+
+
+def test_no_etag_no_sharing(server: ObjectServer, cache: Path, records_file: bytes) -> None:
+    def strip(request: object, answer: object) -> None:
+        answer.headers.pop("ETag", None)  # type: ignore[attr-defined]
+
+    server.always = strip  # type: ignore[assignment]
+    with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+        assert _all_right(reader)
+        assert _all_right(reader)
+    assert not cache.exists() or not list(cache.iterdir())
+
+
+# ---------------------------------------------------------------- damage
+
+
+@pytest.mark.parametrize("kind", ["data", "map"])
+@pytest.mark.parametrize("format", ["checked", "unchecked"])
+def test_flipped_bytes(
+    server: ObjectServer, cache: Path, records_file: bytes, unchecked_file: bytes, kind: str, format: str
+) -> None:
+    name, content = ("r.ffr", records_file) if format == "checked" else ("part-0", unchecked_file)
+    url = server.put(name, content)
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+    path = _file_of(cache, kind)
+    original = path.read_bytes()
+    step = 97 if kind == "data" else 13
+    places = [*range(0, 64), *range(4096, len(original), step)] if kind == "map" else range(0, len(original), step * 21)
+    for place in places:
+        with open(_file_of(cache, kind), "r+b") as file:
+            file.seek(place)
+            byte = file.read(1) or b"\0"
+            file.seek(place)
+            file.write(bytes([byte[0] ^ 0xFF]))
+        with fffs.FileReader(url) as reader:
+            assert _all_right(reader), place
+
+
+@pytest.mark.parametrize("kind", ["data", "map"])
+@pytest.mark.parametrize("size", [0, 100, 4096, 5000])
+def test_cut_files(server: ObjectServer, cache: Path, unchecked_file: bytes, kind: str, size: int) -> None:
+    url = server.put("part-0", unchecked_file)
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+    os.truncate(_file_of(cache, kind), size)
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+
+
+def test_files_that_are_removed_while_they_are_open(server: ObjectServer, cache: Path, records_file: bytes) -> None:
+    with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+        reader.read([3])
+        for path in cache.iterdir():
+            path.unlink()
+        cache.rmdir()
+        assert _all_right(reader)
+
+
+def test_a_hole_where_the_map_says_that_there_is_data(server: ObjectServer, cache: Path, unchecked_file: bytes) -> None:
+    """As after a power cut, which kept the map and lost the data."""
+    url = server.put("part-0", unchecked_file)
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+    path = _file_of(cache, "data")
+    os.truncate(path, 0)
+    os.truncate(path, len(unchecked_file))
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+
+
+@pytest.mark.parametrize("content", [b"x", b"fffsOBJ1" + bytes(5000)])
+def test_a_strange_map(server: ObjectServer, cache: Path, records_file: bytes, content: bytes) -> None:
+    url = server.put("r.ffr", records_file)
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+    _file_of(cache, "map").write_bytes(content)
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+
+
+# ---------------------------------------------------------------- folders
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(server: ObjectServer, cache: Path, records_file: bytes) -> None:
+    cache.mkdir()
+    cache.chmod(0o777)
+    with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+        assert _all_right(reader)
+        assert _all_right(reader)
+    assert not list(cache.iterdir())
+
+
+def test_links_and_folders_in_place_of_files(server: ObjectServer, cache: Path, records_file: bytes) -> None:
+    url = server.put("r.ffr", records_file)
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+    for kind in ("data", "map"):
+        path = _file_of(cache, kind)
+        path.unlink()
+        path.symlink_to("/etc/passwd")
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+    assert not Path("/etc/passwd").read_bytes().startswith(b"fffs")
+    for kind in ("data", "map"):
+        path = _file_of(cache, kind)
+        path.unlink()
+        path.mkdir()
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+
+
+def test_off(server: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, records_file: bytes) -> None:
+    monkeypatch.setenv("FFFS_CACHE", "off")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+        reader.store.use_caches()
+        assert _all_right(reader)
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_wrong_size_is_refused(
+    server: ObjectServer, cache: Path, monkeypatch: pytest.MonkeyPatch, records_file: bytes
+) -> None:
+    monkeypatch.setenv("FFFS_CACHE_SIZE", "1GB")
+    with pytest.raises(UsageError, match="FFFS_CACHE_SIZE"):
+        fffs.FileReader(server.put("r.ffr", records_file))
+
+
+# ---------------------------------------------------------------- room
+
+
+def test_when_it_is_full_it_keeps_what_it_has(
+    server: ObjectServer, cache: Path, monkeypatch: pytest.MonkeyPatch, records_file: bytes
+) -> None:
+    monkeypatch.setenv("FFFS_CACHE_SIZE", str(10 * BLOCK))
+    url = server.put("r.ffr", records_file)
+    for _ in range(3):
+        with fffs.FileReader(url) as reader:
+            for k in range(COUNT):
+                assert bytes(reader.read_one(k)) == _record(k)
+    assert _file_of(cache, "data").stat().st_blocks * 512 <= 12 * BLOCK
+
+
+def test_others_make_room_the_oldest_first_and_never_an_open_one(
+    server: ObjectServer, cache: Path, monkeypatch: pytest.MonkeyPatch, records_file: bytes
+) -> None:
+    monkeypatch.setenv("FFFS_CACHE_SIZE", str(3 * len(records_file)))
+    urls = [server.put(f"r{k}.ffr", records_file) for k in range(4)]
+    first = fffs.FileReader(urls[0])
+    assert _all_right(first)
+    for url in urls[1:]:
+        with fffs.FileReader(url) as reader:
+            assert _all_right(reader)
+        time.sleep(0.02)
+    names = [entry.name for entry in cache_space.list_cached()]
+    assert urls[0] in names
+    assert urls[1] not in names
+    assert urls[3] in names
+    requests = len(server.requests)
+    assert _all_right(first)
+    assert len(server.requests) == requests
+    first.close()
+
+
+def test_a_full_disk(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records_file: bytes
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "fffs-test", str(disk)], check=True)
+    try:
+        monkeypatch.setenv("FFFS_CACHE", str(disk))
+        monkeypatch.setenv("FFFS_CACHE_SIZE", str(1 << 30))
+        url = server.put("r.ffr", records_file)
+        for _ in range(2):
+            with fffs.FileReader(url) as reader:
+                assert _all_right(reader)
+                assert _all_right(reader)
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        with fffs.FileReader(url) as reader:
+            assert _all_right(reader)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+# ---------------------------------------------------------------- several at once
+
+
+def test_many_processes_on_one_cache(server: ObjectServer, cache: Path, records_file: bytes) -> None:
+    url = server.put("r.ffr", records_file)
+    code = (
+        f"import fffs, numpy as np\n"
+        f"r = fffs.FileReader({url!r})\n"
+        f"for seed in range(5):\n"
+        f"    for k in np.random.default_rng().permutation({COUNT}).tolist():\n"
+        f"        assert bytes(r.read_one(k)) == bytes([k + 1]) * (k * 611 % 9000 + 1), k\n"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(6)]
+    assert [process.wait(120) for process in processes] == [0] * 6
+
+
+def test_killed_while_it_fills(server: ObjectServer, cache: Path, records_file: bytes) -> None:
+    url = server.put("r.ffr", records_file)
+    code = f"import fffs\nr = fffs.FileReader({url!r})\nprint(flush=True)\nfor k in range({COUNT}): r.read_one(k)\n"
+    for delay in (0.0, 0.003, 0.01, 0.03):
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        assert process.stdout
+        with process:
+            process.stdout.readline()
+            time.sleep(delay)
+            process.kill()
+        with fffs.FileReader(url) as reader:
+            assert _all_right(reader)
+
+
+def test_fork_and_threads(server: ObjectServer, cache: Path, records_file: bytes) -> None:
+    with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+        reader.read([1])
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if _all_right(reader) else 1)
+        threads = [threading.Thread(target=lambda: good.append(_all_right(reader))) for _ in range(4)]
+        good: list[bool] = []
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert good == [True] * 4
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_copy_of_a_reader_uses_the_cache(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records_file: bytes
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+        reader.store.use_caches()
+        assert _all_right(reader)
+        with pickle.loads(pickle.dumps(reader)) as copy:
+            requests = len(server.requests)
+            assert _all_right(copy)
+            assert len(server.requests) == requests
+
+
+# ---------------------------------------------------------------- mounts
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> bytes:
+    for k in range(200):
+        path = tmp_path / "src" / f"d{k % 5}" / f"f{k}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(k * 97 % 9000) if k else os.urandom(3_000_000))
+    fffs.pack_folder(tmp_path / "src", tmp_path / "p.ffr")
+    return (tmp_path / "p.ffr").read_bytes()
+
+
+@pytest.mark.fuse
+def test_a_mount(server: ObjectServer, cache: Path, mounts: Mounts, packed: bytes, tmp_path: Path) -> None:
+    url = server.put("p.ffr", packed)
+    point = mounts(url)
+    opened = len(server.requests)
+    subprocess.run(["diff", "-r", str(tmp_path / "src"), str(point)], check=True)
+    assert len(server.requests) - opened < 40  # one for each file would be 200
+    assert url in Path("/proc/mounts").read_text()
+
+
+@pytest.mark.fuse
+def test_a_mount_whose_store_goes_away_and_comes_back(
+    cache: Path, mounts: Mounts, packed: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FFFS_DEADLINE", "1")
+    with serving() as first:
+        url = first.put("p.ffr", packed)
+        port = int(first.url.rsplit(":", 1)[1])
+        point = mounts(url)
+        assert (point / "d1/f1").read_bytes() == (tmp_path / "src/d1/f1").read_bytes()
+    mounts.daemon.expect("cannot be read|cannot read|reads failed")
+    with pytest.raises(OSError, match="Input/output"):
+        (point / "d0/f0").read_bytes()
+    assert (point / "d1/f1").read_bytes() == (tmp_path / "src/d1/f1").read_bytes()
+    with serving(port) as second:
+        second.put("p.ffr", packed)
+        subprocess.run(["diff", "-r", str(tmp_path / "src"), str(point)], check=True)
