@@ -30,6 +30,8 @@ fffs.records.index_cache
 fffs.files.leftovers
 fffs.files.local
 fffs.base.importing
+fffs.objects.client=object_client
+fffs.objects.connection=store_connection
 fffs.base.memory
 fffs.granular.bounded_msgpack
 fffs.mount.system.mounts
@@ -115,6 +117,11 @@ fffs.native: ffi lib
 fffs.native.checksums: CHECKSUMS=KINDS_OF_CHECKSUMS CHECK_CRC32 CHECK_CRC32C CHECK_NONE crc32 crc32_combine crc32c
 fffs.native.checksums: mask=mask_crc32c unmask=unmask_crc32c
 fffs.native.engine: BLOCK REQUEST
+fffs.objects.azure_sas: sas_query
+fffs.objects.client: SignedUrl list_objects sign
+fffs.objects.names: ObjectName base_name is_url join_url parse_url
+fffs.objects.protocol: BrokenProtocolError MAX_JSON read_message write_message
+fffs.objects.redacting: redact secrets_of
 fffs.packing.dump: dump plan_parts
 fffs.packing.sidecars: keep_checksums
 fffs.packing.unpack: unpack

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import re
+import secrets
 import threading
 import urllib.parse
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from fffs.errors import AccessError, UsageError
 from fffs.objects.protocol import Message
-from fffs.objects.redacting import redact
-from fffs.objects.stores import StoreSettings, environment_of_process, sign_url
+from fffs.objects.stores import StoreSettings, sign_url, take_environment, time_of
 
 PAGE: Final = 1000
+_LONE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _MAX_LISTINGS: Final = 64
 # obstore renews temporary credentials five minutes before their end; a URL that is signed with them ends with them.
 _TEMPORARY: Final = timedelta(minutes=5)
-_STATUS: Final = re.compile(r"status(?: code:)? (\d{3})")
-_CLOUD_METADATA: Final = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "token request")
-_DENIED: Final = ("PermissionDeniedError", "UnauthenticatedError")
 
 Entry = tuple[str, int, str]
 
@@ -32,10 +29,9 @@ class Answerer:
     """Answers requests, from several threads."""
 
     def __init__(self) -> None:
-        self._settings = StoreSettings(environment_of_process())
+        self._settings = StoreSettings(take_environment())
         self._stores: dict[tuple[str, str], Any] = {}
-        self._listings: OrderedDict[int, Iterator[list[Entry]]] = OrderedDict()
-        self._numbers = itertools.count(1)
+        self._listings: OrderedDict[str, Iterator[list[Entry]]] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
@@ -65,19 +61,27 @@ class Answerer:
     def _sign(self, scheme: str, bucket: str, key: str, seconds: int) -> Message:
         store = self._store(scheme, bucket)
         if self._settings.is_anonymous(scheme):
-            return {"url": self._settings.plain_url(scheme, bucket, key), "seconds": None}
-        token = self._settings.shared_token(scheme)
-        if token:
-            return {"url": f"{self._settings.plain_url(scheme, bucket, key)}?{token}", "seconds": seconds / 2}
-        url = sign_url(store, key, seconds)
+            return {"url": _exact(self._settings.plain_url(scheme, bucket, key), key), "seconds": None}
+        if scheme == "az":
+            return self._sign_azure(store, bucket, key, seconds)
+        url = _exact(sign_url(store, key, seconds), key)
         return {"url": url, "seconds": self._valid(scheme, url, seconds)}
+
+    def _sign_azure(self, store: Any, bucket: str, key: str, seconds: int) -> Message:
+        query = self._settings.azure_query(bucket, key, seconds)
+        if query:
+            url = _exact(self._settings.plain_url("az", bucket, key), key)
+            end = urllib.parse.parse_qs(query).get("se", [""])[0]
+            return {"url": f"{url}?{query}", "seconds": _half(seconds, time_of(end))}
+        url = sign_url(store, key, seconds)
+        if "%" in urllib.parse.urlsplit(url).path:  # see azure_sas
+            raise UsageError("a key with such characters needs AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN")
+        return {"url": url, "seconds": seconds / 2}
 
     def _valid(self, scheme: str, url: str, seconds: int) -> float:
         """Return after how many seconds a URL must be renewed."""
-        ends = self._settings.ends
-        if scheme == "s3" and ends is not None:
-            left = (ends - datetime.now(timezone.utc)).total_seconds()
-            return max(min(seconds, left) / 2, 0.0)
+        if scheme == "s3" and self._settings.ends:
+            return _half(seconds, self._settings.ends)
         query = urllib.parse.urlsplit(url).query
         if "X-Amz-Security-Token=" in query and not self._settings.has_static_token:
             return min(seconds, _TEMPORARY.total_seconds()) / 2
@@ -88,21 +92,21 @@ class Answerer:
     def _list(self, scheme: str, bucket: str, key: str, request: Message) -> Message:
         """Return the next page of a listing: one that was begun, or a new one after a key.
 
-        An owner that was given a new process goes on where it was, as after a listing that was dropped.
+        An owner that was given a new process goes on where it was, as after a listing that was dropped. A child of fork
+        may ask for a listing of its parent's process, so that their names are not just numbers.
         """
-        number, after = request.get("listing"), request.get("after")
+        number, after = request.get("listing") or secrets.token_hex(), request.get("after")
         with self._lock:
-            pages = self._listings.pop(number, None) if number else None
+            pages = self._listings.pop(number, None)
         if request.get("end"):
             return {}
         if pages is None:
-            number = next(self._numbers)
             pages = self._pages(self._store(scheme, bucket), key, after, bool(request.get("delimiter")))
         page = next(pages, None)
         if page is None:
             return {"entries": [], "listing": None}
         with self._lock:
-            self._listings[number or 0] = pages
+            self._listings[number] = pages
             while len(self._listings) > _MAX_LISTINGS:
                 self._listings.popitem(last=False)
         return {"entries": page, "listing": number}
@@ -120,8 +124,7 @@ class Answerer:
         else:
             stream = obstore.list(store, folder or None, offset=after, chunk_size=PAGE)
             pages = ([_entry(item) for item in page] for page in stream)
-        for page in pages:
-            # The marker of the folder itself is an object whose key ends in a slash, which obstore takes off.
+        for page in _without_markers(pages):
             yield [entry for entry in page if not folder or entry[0].startswith(f"{folder}/")]
 
 
@@ -129,22 +132,39 @@ def _entry(item: Any) -> Entry:
     return item["path"], int(item["size"]), item["e_tag"] or ""
 
 
-def describe(error: BaseException, secrets: list[str]) -> Message:
-    """Return an error as an answer: its kind, and one line without secrets."""
-    text = str(error)
-    status = _STATUS.search(text.partition("\n\nDebug source")[0])
-    code = status[1] if status else ""
-    name = type(error).__name__
-    kind = "read"
-    if isinstance(error, UsageError):
-        kind = "usage"
-    elif (
-        isinstance(error, AccessError)
-        or name in _DENIED
-        or code in ("401", "403")
-        or any(place in text for place in _CLOUD_METADATA)
-    ):
-        kind = "access"
-    elif isinstance(error, FileNotFoundError) or code == "404":
-        kind = "missing"
-    return {"error": kind, "message": redact(text, secrets) or name}
+def _half(seconds: float, ends: datetime | None) -> float:
+    """Return half of the time for which a URL is valid. Raises AccessError if its credentials have ended."""
+    if ends is None:
+        return seconds / 2
+    left = (ends - datetime.now(timezone.utc)).total_seconds()
+    if left <= 0:
+        raise AccessError(f"the credentials ended at {ends.isoformat()}; renew them")
+    return min(seconds, left) / 2
+
+
+def _exact(url: str, key: str) -> str:
+    """Return the URL of an object. Raises UsageError if a server would take it for that of another one.
+
+    obstore does not encode all characters of keys for Google Cloud Storage.
+    """
+    path = urllib.parse.urlsplit(url).path
+    if _LONE_PERCENT.search(path) or not urllib.parse.unquote(path, errors="strict").endswith(f"/{key}"):
+        raise UsageError("a key with such characters is not supported in this store")
+    return url
+
+
+def _without_markers(pages: Iterable[list[Entry]]) -> Iterator[list[Entry]]:
+    """Leave out empty objects that some programs store for each folder, with a slash at the end of the key.
+
+    obstore takes off that slash. What is in the folder then follows its marker.
+    """
+    held: Entry | None = None
+    for page in pages:
+        kept = []
+        for entry in page:
+            if held and (held[1] or not entry[0].startswith(f"{held[0]}/")):
+                kept.append(held)
+            held = entry
+        yield kept
+    if held:
+        yield [held]

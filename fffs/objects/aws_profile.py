@@ -37,7 +37,8 @@ def read_profile(environment: Mapping[str, str]) -> dict[str, str]:
     """
     profile = profile_name(environment)
     credentials, config = profile_files(environment)
-    sections = ("default", "profile default") if profile == "default" else (f"profile {profile}",)
+    sections: tuple[str, ...] = (f"profile {profile}", f'profile "{profile}"')
+    sections = ("default", *sections) if profile == "default" else sections
     found = [_read_section(config, sections), _read_section(credentials, (profile,))]  # later ones win, as in boto3
     if found == [None, None] and profile != "default":
         raise UsageError(f"AWS_PROFILE: {credentials} and {config} have no profile {profile!r}")
@@ -59,7 +60,7 @@ def _read_section(path: str, names: tuple[str, ...]) -> dict[str, str] | None:
         with open(path, encoding="utf-8") as file:
             parser.read_file(file)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return None  # as the tools of AWS do
+        return None  # keys may come from elsewhere
     except (OSError, UnicodeDecodeError, configparser.Error) as error:
         # The message of a parser would show the line, which may hold a key.
         raise UsageError(f"{path}: cannot read this file of settings ({type(error).__name__})") from None

@@ -7,6 +7,7 @@ fork. It is started with the environment of that moment; if settings of stores c
 from __future__ import annotations
 
 import atexit
+import hashlib
 import math
 import os
 import threading
@@ -19,12 +20,19 @@ from typing import Any, Final
 from fffs.errors import AccessError, FffsError, ReadError, SourceNotFoundError, UsageError
 from fffs.objects.aws_profile import profile_files
 from fffs.objects.connection import ConnectionLostError, StoreConnection
+from fffs.objects.describing import CHECK
 from fffs.objects.names import ObjectName, require_object
 from fffs.objects.protocol import Message
 from fffs.objects.redacting import redact, secrets_of
 
+LONGEST: Final = 7 * 24 * 3600
+"""The most seconds for which a URL can be signed."""
+
+_LISTING: Final = 900.0  # seconds for a folder, which the store process reads completely before it answers
 _PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_")
-_NAMES: Final = frozenset({"HOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})
+_NAMES: Final = frozenset(
+    {"HOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "IDENTITY_ENDPOINT", "IDENTITY_HEADER"}
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,12 +62,16 @@ def sign(name: ObjectName, seconds: int = 3600) -> SignedUrl:
 
     """
     require_object(name)
+    if not 1 <= seconds <= LONGEST:
+        raise UsageError(f"{name.name}: a URL can be signed for 1 to {LONGEST} seconds, not {seconds}")
     if name.is_web:
         return SignedUrl(name.url, math.inf)
     begin = time.monotonic()
     answer = _ask(name, {"do": "sign", "seconds": seconds})
-    valid = answer["seconds"]
-    return SignedUrl(str(answer["url"]), math.inf if valid is None else begin + float(valid))
+    url, valid = answer.get("url"), answer.get("seconds")
+    if not isinstance(url, str) or not isinstance(valid, (int, float, type(None))):
+        raise _wrong_answer(name)
+    return SignedUrl(url, math.inf if valid is None else begin + valid)
 
 
 def list_objects(prefix: ObjectName, delimiter: bool) -> Iterator[tuple[str, int, str]]:
@@ -81,15 +93,27 @@ def list_objects(prefix: ObjectName, delimiter: bool) -> Iterator[tuple[str, int
     try:
         while True:
             answer = _ask(prefix, request)
-            for key, size, etag in answer["entries"]:
-                yield str(key), int(size), str(etag)
-                request["after"] = key
-            request["listing"] = answer["listing"]
-            if answer["listing"] is None:
+            request["listing"] = answer.get("listing")
+            for entry in _entries(prefix, answer):
+                yield entry
+                request["after"] = entry[0]
+            if request["listing"] is None:
                 return
     finally:
         if request["listing"] is not None:
             _drop(prefix, request)
+
+
+def _entries(name: ObjectName, answer: Message) -> list[tuple[str, int, str]]:
+    """Return the entries of a page. Raises ReadError if it is none."""
+    try:
+        return [(str(key), int(size), str(etag)) for key, size, etag in answer["entries"]]
+    except (KeyError, TypeError, ValueError):
+        raise _wrong_answer(name) from None
+
+
+def _wrong_answer(name: ObjectName) -> ReadError:
+    return ReadError(EIO, name.name, "the answer of the store process makes no sense")
 
 
 def _drop(prefix: ObjectName, request: Message) -> None:
@@ -108,7 +132,7 @@ def _ask(name: ObjectName, request: Message) -> Message:
     for _ in range(2):
         connection = _owner.connect()
         try:
-            answer = connection.ask(request)
+            answer = connection.ask(request, _LISTING if request.get("delimiter") else None)
         except ConnectionLostError:
             _owner.discard(connection)
             continue
@@ -116,33 +140,41 @@ def _ask(name: ObjectName, request: Message) -> Message:
             _owner.discard(connection)
             raise ReadError(ETIMEDOUT, name.name, "asking the store process") from None
         if "error" in answer:
-            raise _error(name, str(answer["error"]), str(answer["message"]))
+            raise _error(name, answer)
         return answer
     raise ReadError(EIO, name.name, "the store process was killed twice")
 
 
-def _error(name: ObjectName, kind: str, text: str) -> FffsError:
+def _error(name: ObjectName, answer: Message) -> FffsError:
     """Return the exception for an error that the process described."""
-    text = redact(text, secrets_of(os.environ))
+    kind, text = answer["error"], str(answer["message"])
     if kind == "usage":
         return UsageError(f"{name.name}: {text}")
     if kind == "access":
         return AccessError(f"{name.name}: no access: {text}")
     if kind == "missing":
         return SourceNotFoundError(f"{name.name}: there is no such bucket or object ({text})")
-    return ReadError(EIO, name.name, text)
+    return ReadError(int(answer["errno"]), name.name, text)
+
+
+def access_error(name: ObjectName, detail: str) -> AccessError:
+    """Return the exception for an object whose store refused access, with what to do."""
+    said = redact(detail, secrets_of(os.environ)).rstrip(".")
+    advice = CHECK.get(name.scheme, "the server wants credentials that the URL does not have")
+    return AccessError(f"{name.name}: no access: {said}; {advice}")
 
 
 # ------------------------------------------------------------ the process of this process
 
 
-def _fingerprint() -> object:
-    """Return what changes when settings of stores change: variables, and the files of AWS."""
+def _fingerprint() -> bytes:
+    """Return what changes when settings of stores change: a hash of variables and of the state of AWS's files."""
     environment = os.environ
     variables = {
         key: value for key, value in environment.items() if key.upper().startswith(_PREFIXES) or key.upper() in _NAMES
     }
-    return variables, [_file_stamp(path) for path in profile_files(environment)]
+    state = sorted(variables.items()), [_file_stamp(path) for path in profile_files(environment)]
+    return hashlib.sha256(repr(state).encode(errors="surrogateescape")).digest()
 
 
 def _file_stamp(path: str) -> object:
@@ -158,7 +190,7 @@ class _Owner:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._fingerprint: object = None
+        self._fingerprint = b""
         self.connection: StoreConnection | None = None
 
     def connect(self) -> StoreConnection:

@@ -18,7 +18,7 @@ from fffs.objects.protocol import BrokenProtocolError, Message, read_message, wr
 from fffs.objects.redacting import redact, secrets_of
 
 _START: Final = 60.0  # seconds
-PATIENCE: Final = 120.0  # the process itself gives up earlier on stores that do not answer
+PATIENCE = 120.0  # seconds; the process itself gives up earlier on a store that does not answer
 _COMMAND: Final = "fffs.objects.store_process"
 
 
@@ -34,7 +34,7 @@ class StoreConnection:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._secrets = secrets_of(environment)
+        self._owner_pid = os.getpid()
         self._process, self._stderr = _start(environment)
         assert self._process.stdin is not None and self._process.stdout is not None
         self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
@@ -44,12 +44,15 @@ class StoreConnection:
         self._waiting: set[int] = set()
         self._answers: dict[int, Message] = {}
         self._reading = self._lost = False
+        hello: Message = {}
         try:
             hello, _ = read_message(self._output, time.monotonic() + _START)
-        except (BrokenProtocolError, TimeoutError, OSError):
-            raise self._failed_start() from None
+        except (BrokenProtocolError, OSError):
+            raise self._failed_start(secrets_of(environment)) from None
+        finally:
+            if "ready" not in hello:
+                self.end()
         if hello.get("error"):
-            self.end()
             raise UsageError("reading from object stores needs obstore, which is missing: pip install 'fffs[objects]'")
 
     @property
@@ -57,73 +60,80 @@ class StoreConnection:
         """The id of the process."""
         return self._process.pid
 
-    def ask(self, request: Message) -> Message:
-        """Send a request and wait for its answer.
+    def ask(self, request: Message, patience: float | None = None) -> Message:
+        """Send a request and wait for its answer, for PATIENCE or another number of seconds.
 
         Raises:
             ConnectionLostError: there will be no answer.
             TimeoutError.
 
         """
-        number, deadline = next(self._numbers), time.monotonic() + PATIENCE
+        number, deadline = next(self._numbers), time.monotonic() + (patience or PATIENCE)
         with self._changed:
             if self._lost:
                 raise ConnectionLostError
             self._waiting.add(number)
         try:
-            with self._writing:
-                write_message(self._input, {**request, "id": number})
+            self._write({**request, "id": number})
             return self._wait(number, deadline)
-        except TimeoutError:
-            raise
-        except OSError:
-            raise ConnectionLostError from None
         finally:
             with self._changed:
                 self._waiting.discard(number)
                 self._answers.pop(number, None)
-            self._close_if_unused()
+
+    def _write(self, request: Message) -> None:
+        """Send a request. If only a part is written, because of an interrupt, later ones would be unreadable."""
+        complete = False
+        try:
+            with self._writing:
+                write_message(self._input, request)
+            complete = True
+        except OSError:
+            raise ConnectionLostError from None
+        finally:
+            if not complete:
+                with self._changed:
+                    self._lost = True
+                    self._changed.notify_all()
 
     def _wait(self, number: int, deadline: float) -> Message:
         """Return the answer to a request, which this thread or another one reads."""
         while True:
-            with self._changed:
-                while self._reading and number not in self._answers and not self._lost:
-                    if not self._changed.wait(deadline - time.monotonic()):
-                        raise TimeoutError
-                if number in self._answers:
-                    return self._answers.pop(number)
-                if self._lost:
-                    raise ConnectionLostError
-                self._reading = True
-            self._read_one(deadline)
+            reads, answer = False, None
+            try:
+                with self._changed:
+                    while self._reading and number not in self._answers and not self._lost:
+                        if not self._changed.wait(deadline - time.monotonic()):
+                            raise TimeoutError
+                    if number in self._answers:
+                        return self._answers.pop(number)
+                    if self._lost:
+                        raise ConnectionLostError
+                    reads = self._reading = True
+                answer, _ = read_message(self._output, deadline)
+            except BrokenProtocolError:
+                continue
+            finally:
+                if reads:
+                    self._hand_out(answer)
 
-    def _read_one(self, deadline: float) -> None:
-        """Read one answer, for whichever thread waits for it."""
-        answer: Message = {}
-        complete = False
-        try:
-            answer, _ = read_message(self._output, deadline)
-            complete = True
-        except BrokenProtocolError:
-            pass
-        finally:
-            # An answer of which only a part was read, because of an interrupt for example, makes the rest unreadable.
-            with self._changed:
-                self._reading = False
-                self._lost = self._lost or not complete
-                if answer.get("id") in self._waiting:
-                    self._answers[answer["id"]] = answer
-                self._changed.notify_all()
+    def _hand_out(self, answer: Message | None) -> None:
+        """Leave an answer for the thread that waits for it. None: it was not read completely, as in an interrupt."""
+        with self._changed:
+            self._reading = False
+            self._lost = self._lost or answer is None  # what follows a part of an answer cannot be read
+            number = answer.get("id") if answer else None
+            if answer and isinstance(number, int) and number in self._waiting:
+                self._answers[number] = answer
+            self._changed.notify_all()
 
-    def _failed_start(self) -> ReadError:
+    def _failed_start(self, secrets: list[str]) -> ReadError:
         """Return the error of a process that did not start. Its last words are in the message."""
         self._process.kill()
         self._process.wait()
         self._stderr.seek(0)
         words = self._stderr.read(1 << 20).decode(errors="replace").strip().splitlines() or ["it said nothing"]
-        self.end()
-        return ReadError(None, f"python -m {_COMMAND}", "starting it: " + redact(words[-1], self._secrets))
+        return ReadError(None, f"python -m {_COMMAND}", "starting it: " + redact(words[-1], secrets))
 
     def end(self) -> None:
         """End the process. Threads that wait for answers get ConnectionLostError."""
@@ -132,18 +142,20 @@ class StoreConnection:
             self._changed.notify_all()
         self._process.kill()
         self._process.wait()
-        self._close_if_unused()
 
     def abandon(self) -> None:
         """In a child of fork: close what belongs to the parent, without touching its process and its locks."""
         self._process.returncode = 0  # it is not waited for
         self._close()
 
-    def _close_if_unused(self) -> None:
-        """Close the pipes of a process that has ended when no thread reads or writes them."""
-        with self._changed:
-            unused = self._lost and not self._waiting
-        if unused and self._process.returncode is not None:
+    def __del__(self) -> None:
+        # The pipes are closed only now that no thread can be reading from their numbers.
+        if hasattr(self, "_process"):
+            if self._owner_pid != os.getpid():
+                self._process.returncode = 0
+            elif self._process.returncode is None:
+                self._process.kill()
+                self._process.wait()
             self._close()
 
     def _close(self) -> None:
@@ -155,7 +167,7 @@ class StoreConnection:
 def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.FileIO]:
     """Start a process, and return it with the file of what it writes to its standard error. Raises ReadError."""
     settings = {**environment, "RUST_BACKTRACE": "0"}
-    if Path.cwd() != Path(__file__).parent.parent.parent:
+    if not _is_current(Path(__file__).parent.parent.parent):
         settings["PYTHONSAFEPATH"] = "1"  # modules in the current folder are not ours
     stderr = io.FileIO(os.memfd_create("fffs-store-stderr"), "w+")  # closed by the connection
     try:
@@ -172,3 +184,11 @@ def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.
         stderr.close()
         raise ReadError(error.errno, f"python -m {_COMMAND}", "starting it") from None
     return process, stderr
+
+
+def _is_current(folder: Path) -> bool:
+    """Whether a folder is the current one, which may be lost."""
+    try:
+        return os.path.samefile(folder, os.curdir)
+    except OSError:
+        return False

@@ -81,7 +81,7 @@ def parse_url(name: str) -> ObjectName:
     """
     match = _SCHEME.match(name)
     if match is None:
-        raise UsageError(f"{name!r} is not a URL of s3://, gs://, az:// or https://")
+        raise UsageError("this is not a URL of s3://, gs://, az:// or https://")  # it may hold a password
     scheme = match[1].lower()
     authority, _, key = name[match.end() :].partition("/")
     parts = ObjectName(scheme, authority, key)
@@ -122,16 +122,26 @@ def base_name(url: str) -> str:
 
 def is_plain_allowed(host: str) -> bool:
     """Whether a host (with its port) may be asked without encryption: a loopback address, or AWS_ALLOW_HTTP is true."""
-    if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1"):
+    if is_true(os.environ.get("AWS_ALLOW_HTTP")):
         return True
-    match = _HOST.fullmatch(host)
-    bare = match[1].strip("[]").lower() if match else ""
+    bare = host_of(host).strip("[]").lower()
     if bare == "localhost":
         return True
     try:
         return ipaddress.ip_address(bare).is_loopback
     except ValueError:
         return False
+
+
+def is_true(value: str | None) -> bool:
+    """Whether a variable means yes, as obstore reads it."""
+    return (value or "").strip().lower() in ("1", "true", "on", "yes", "y")
+
+
+def host_of(authority: str) -> str:
+    """Return the host of ``host:port``, or nothing if it is not of this form."""
+    match = _HOST.fullmatch(authority)
+    return match[1] if match and int(match[2] or 0) <= 0xFFFF else ""
 
 
 def _check_authority(name: ObjectName) -> None:
@@ -142,8 +152,7 @@ def _check_authority(name: ObjectName) -> None:
         raise UsageError(f"{where}: the name of the {what} is missing")
     if "@" in name.bucket:
         raise UsageError(f"{where}: a URL must not contain a user or a password; put credentials into the environment")
-    match = (_HOST if name.is_web else _BUCKET).fullmatch(name.bucket)
-    if match is None or (name.is_web and match[2] and int(match[2]) > 0xFFFF):
+    if not (host_of(name.bucket) if name.is_web else _BUCKET.fullmatch(name.bucket)):
         raise UsageError(f"{where}: the name of the {what} is not one of letters, digits, dots and hyphens")
     if name.scheme == "http" and not is_plain_allowed(name.bucket):
         raise UsageError(f"{where}: only https, or http to this machine; AWS_ALLOW_HTTP=true allows http to others")

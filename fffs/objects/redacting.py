@@ -25,7 +25,8 @@ def redact(text: str, secrets: list[str]) -> str:
     text = text.partition("\n\nDebug source")[0]
     code, sentence = _CODE.search(text), _TEXT.search(text)
     if code:  # the body of the store's answer may hold what was signed: only its code and its sentence are shown
-        text = text.partition("<")[0] + code[1] + (f": {sentence[1]}" if sentence else "")
+        said = sentence[1].partition("RequestId:")[0].strip() if sentence else ""
+        text = text.partition("<")[0] + code[1] + (f": {said}" if said else "")
     for secret in secrets:
         text = text.replace(secret, "…")
     text = _AWS_FIELDS.sub("…", _QUERY.sub("?…", text))

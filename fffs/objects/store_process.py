@@ -13,7 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from fffs.objects.answering import Answerer, describe
+from fffs.objects.answering import Answerer
+from fffs.objects.describing import describe
 from fffs.objects.protocol import BrokenProtocolError, Message, is_readable, read_message, write_message
 
 THREADS: Final = 16
@@ -67,7 +68,7 @@ def _answer(answerer: Answerer, send: _Sender, request: Message, payload: bytes)
     try:
         answer = answerer.answer(request)
     except BaseException as error:  # a panic of Rust is no Exception
-        answer = describe(error, answerer.secrets)
+        answer = describe(error, str(request.get("scheme")), answerer.secrets)
     try:
         send({"id": request.get("id"), **answer})
     except OSError:

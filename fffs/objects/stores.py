@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import socket
 import urllib.parse
 from collections.abc import Mapping
@@ -12,7 +13,8 @@ from typing import Any, Final
 
 from fffs.errors import AccessError, UsageError
 from fffs.objects.aws_profile import INDIRECT, is_indirect, profile_name, read_profile
-from fffs.objects.names import is_plain_allowed
+from fffs.objects.azure_sas import sas_query
+from fffs.objects.names import host_of, is_plain_allowed, is_true
 from fffs.objects.redacting import secrets_of
 
 # A store that does not answer must not hold a request for the three minutes of obstore's default.
@@ -21,11 +23,22 @@ _RETRY: Final = {
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2},
     "retry_timeout": timedelta(seconds=45),
 }
+_EMULATOR: Final = "http://127.0.0.1:10000"
+_METADATA_ENDPOINTS: Final = ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_METADATA_ENDPOINT")
+_CONTAINER: Final = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
+_CONTAINER_TOKEN: Final = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"
 _METADATA: Final = "169.254.169.254"
-_NO_CREDENTIALS: Final = (
-    "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; "
-    "for a public bucket, AWS_SKIP_SIGNATURE=true"
+_GOOGLE: Final = ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY")
+_GOOGLE_FILE: Final = "~/.config/gcloud/application_default_credentials.json"
+_AZURE_KEYS: Final = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
+_AZURE_TOKENS: Final = ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY", "AZURE_SAS_TOKEN")
+# With one of these, or the beginning of one, obstore does not ask the machine for credentials.
+_AZURE: Final = (
+    *("AZURE_CLIENT_", "AZURE_STORAGE_CLIENT_", "AZURE_STORAGE_TOKEN", "AZURE_FEDERATED_", "AZURE_USE_AZURE_CLI"),
+    *("AZURE_IDENTITY_ENDPOINT", "IDENTITY_ENDPOINT", "AZURE_MSI_"),
+    *(*_AZURE_KEYS, *_AZURE_TOKENS),
 )
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
 def _library() -> Any:
@@ -39,11 +52,6 @@ def sign_url(store: Any, key: str, seconds: int) -> str:
     return url
 
 
-def is_true(value: str | None) -> bool:
-    """Whether a variable means yes, as obstore reads it."""
-    return (value or "").strip().lower() in ("1", "true", "on", "yes", "y")
-
-
 class StoreSettings:
     """What the environment and the files of the clouds say about stores, and the stores made from it.
 
@@ -54,13 +62,17 @@ class StoreSettings:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self.profile: dict[str, str] = {}
+        self._plain: dict[tuple[str, str], Any] = {}  # stores with keys that are none
         self.secrets = secrets_of(environment)
-        self.ends: datetime | None = _time_of(environment.get("AWS_CREDENTIAL_EXPIRATION"))
+        self.ends: datetime | None = time_of(environment.get("AWS_CREDENTIAL_EXPIRATION"))
 
     def load_profile(self) -> None:
         """Read the profile of AWS. Raises UsageError."""
         self.profile = read_profile(self._environment)
-        self.secrets = secrets_of({**self._environment, **self.profile})
+        self.secrets = [*self.secrets, *secrets_of(self.profile)]
+        if "AWS_ACCESS_KEY_ID" not in self._environment:
+            times = (self.profile.get(name) for name in ("x_security_token_expires", "aws_expiration"))
+            self.ends = next((end for end in map(time_of, times) if end), None)
 
     def is_anonymous(self, scheme: str) -> bool:
         """Whether requests are sent without a signature."""
@@ -72,17 +84,38 @@ class StoreSettings:
         """Whether the user gave a session token of S3, whose end is not known."""
         return bool(self._first("AWS_SESSION_TOKEN", "AWS_TOKEN") or "aws_session_token" in self.profile)
 
-    def shared_token(self, scheme: str) -> str:
-        """Return the query that gives access to an account of Azure (SAS), or nothing."""
-        names = ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY", "AZURE_SAS_TOKEN")
-        keys = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
-        return "" if scheme != "az" or self._first(*keys) else self._first(*names).lstrip("?")
+    def azure_query(self, container: str, key: str, seconds: int) -> str:
+        """Return the query that gives access to an object of Azure; nothing if obstore has to ask for one.
+
+        Raises UsageError.
+        """
+        secret = self._first(*_AZURE_KEYS)
+        if secret:
+            now = datetime.now(timezone.utc)
+            # Clocks differ. A query that begins earlier is not valid for longer.
+            times = (f"{now + timedelta(seconds=s):%Y-%m-%dT%H:%M:%SZ}" for s in (-300, seconds))
+            return sas_query(self._azure_account(), secret, container, key, *times)
+        return self._first(*_AZURE_TOKENS).lstrip("?")
+
+    def _azure_account(self) -> str:
+        """Return the account of the environment. Raises UsageError."""
+        account = self._first("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME")
+        if not account and is_true(self._first("AZURE_STORAGE_USE_EMULATOR")):
+            account = "devstoreaccount1"
+        if not account:
+            raise UsageError("set AZURE_STORAGE_ACCOUNT_NAME to the account of the container")
+        return account
 
     def make(self, scheme: str, bucket: str) -> Any:
         """Return the store of a bucket. Raises UsageError, AccessError, and what obstore raises."""
         if scheme == "gs":
+            has_file = os.path.exists(os.path.expanduser(_GOOGLE_FILE))
+            if not (has_file or self.is_anonymous("gs") or self._first(*_GOOGLE)):
+                self._require_role()
             return _library().GCSStore(bucket, client_options=self._client(""), retry_config=_RETRY)
         if scheme == "az":
+            if not (self.is_anonymous("az") or any(name.startswith(_AZURE) for name in self._environment)):
+                self._require_role()
             return self._make_azure(bucket)
         self.load_profile()
         return self._make_s3(bucket, {} if self.is_anonymous("s3") else self._keys())
@@ -91,29 +124,32 @@ class StoreSettings:
         """Return the URL of an object without a signature, in the style that obstore has for this store."""
         if scheme == "gs":
             return f"https://storage.googleapis.com/{bucket}/{urllib.parse.quote(key, safe='/~')}"
-        if scheme == "az":
-            store = self._make_azure(bucket, account_key="bm9uZQ==", skip_signature=False)
-        else:
-            store = self._make_s3(
-                bucket, {"access_key_id": "none", "secret_access_key": "none", "skip_signature": False}
-            )
-        return str(sign_url(store, key, 60)).partition("?")[0]
+        store = self._plain.get((scheme, bucket))
+        if store is None:
+            no_keys = {"access_key_id": "none", "secret_access_key": "none", "skip_signature": False}
+            if scheme == "az":
+                store = self._make_azure(bucket, account_key="bm9uZQ==", skip_signature=False)
+            else:
+                store = self._make_s3(bucket, no_keys)
+            self._plain[scheme, bucket] = store
+        return sign_url(store, key, 60).partition("?")[0]
 
     def _make_s3(self, bucket: str, keys: dict[str, Any]) -> Any:
         endpoint = self._endpoint()
         settings: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
         region = self._first("AWS_REGION", "AWS_DEFAULT_REGION") or self.profile.get("region")
         settings |= {"region": region} if region else {}
+        metadata = self._first(*_METADATA_ENDPOINTS)
+        settings |= {"metadata_endpoint": metadata} if metadata else {}
         return _library().S3Store(
             bucket, client_options=self._client(endpoint), retry_config=_RETRY, **settings, **keys
         )
 
     def _make_azure(self, bucket: str, **settings: Any) -> Any:
         """Return the store of a container. The account is that of the environment."""
-        names = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME", "AZURE_STORAGE_CONNECTION_STRING")
-        if not self._first(*names, "AZURE_STORAGE_USE_EMULATOR"):
-            raise UsageError("set AZURE_STORAGE_ACCOUNT_NAME to the account of the container")
-        endpoint = self._first("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+        self._azure_account()
+        emulator = _EMULATOR if is_true(self._first("AZURE_STORAGE_USE_EMULATOR")) else ""
+        endpoint = self._first("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT") or emulator
         return _library().AzureStore(bucket, client_options=self._client(endpoint), retry_config=_RETRY, **settings)
 
     def _first(self, *names: str) -> str:
@@ -124,19 +160,19 @@ class StoreSettings:
         """Return the endpoint of S3, or nothing for that of AWS."""
         if is_true(self._environment.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")):
             return ""
-        found = self._first("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-        return found or self.profile.get("endpoint_url", "")
+        return self._first(*_ENDPOINTS) or self.profile.get("endpoint_url", "")
 
     def _client(self, endpoint: str) -> dict[str, Any]:
         """Return the options of the HTTP client. Raises UsageError for an endpoint that is none."""
         options: dict[str, Any] = {"timeout": "30s", "connect_timeout": "5s"}
+        options["allow_http"] = is_plain_allowed("")
         if endpoint:
             parts = urllib.parse.urlsplit(endpoint)
-            if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or " " in endpoint:
+            if parts.scheme not in ("http", "https") or not host_of(parts.netloc) or re.search(r"[@?#\s]", endpoint):
                 raise UsageError("the endpoint (AWS_ENDPOINT_URL) must be like https://host:port")
             if parts.scheme == "http" and not is_plain_allowed(parts.netloc):
                 raise UsageError(f"the endpoint http://{parts.netloc} is not encrypted; AWS_ALLOW_HTTP=true allows it")
-            options["allow_http"] = parts.scheme == "http"
+            options["allow_http"] = True
         bundle = self._environment.get("AWS_CA_BUNDLE") or self.profile.get("ca_bundle")
         if bundle:
             try:
@@ -149,6 +185,8 @@ class StoreSettings:
     def _keys(self) -> dict[str, Any]:
         """Return the keys of S3 for obstore; none where obstore finds them itself."""
         if self._first("AWS_ACCESS_KEY_ID"):
+            if not self._first("AWS_SECRET_ACCESS_KEY"):
+                raise AccessError("AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not")
             return {}
         if self._first("AWS_WEB_IDENTITY_TOKEN_FILE"):
             return {}
@@ -159,25 +197,30 @@ class StoreSettings:
             names["aws_session_token"] = "session_token"
             return {new: self.profile[old] for old, new in names.items() if old in self.profile}
         if is_indirect(self.profile):
-            return {"credential_provider": self._ask_boto3()}
-        self._require_role()
+            what = next(name for name in INDIRECT if name in self.profile)
+            why = f"the profile {profile_name(self._environment)!r} has {what}"
+            return {"credential_provider": self._ask_boto3(why)}
+        if self._first(_CONTAINER) and not self._first(_CONTAINER_TOKEN):  # obstore wants both
+            return {"credential_provider": self._ask_boto3(f"the environment has {_CONTAINER}")}
+        if not self._first(_CONTAINER, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"):
+            if is_true(self._environment.get("AWS_EC2_METADATA_DISABLED")):
+                raise AccessError("no credentials were found")
+            self._require_role(self._first(*_METADATA_ENDPOINTS))
         return {}
 
-    def _ask_boto3(self) -> Any:
+    def _ask_boto3(self, why: str) -> Any:
         """Return a function that gets keys from boto3. Raises UsageError, AccessError."""
-        profile = profile_name(self._environment)
         try:
-            session = importlib.import_module("boto3.session").Session(profile_name=profile)
+            session = importlib.import_module("boto3.session")
         except ImportError:
-            what = next(name for name in INDIRECT if name in self.profile)
-            raise UsageError(f"the profile {profile!r} has {what}, which needs boto3: pip install boto3") from None
-        credentials = session.get_credentials()
+            raise UsageError(f"{why}, which needs boto3: pip install boto3") from None
+        credentials = session.Session().get_credentials()  # it reads the same environment
         if credentials is None:
-            raise AccessError(f"boto3 found no credentials for the profile {profile!r}")
+            raise AccessError(f"{why}, with which boto3 found no credentials")
 
         def provide() -> dict[str, Any]:
             frozen = credentials.get_frozen_credentials()
-            self.secrets = [*{*self.secrets, frozen.secret_key, frozen.token or frozen.secret_key}]
+            self.secrets = [*{*self.secrets, frozen.secret_key, frozen.token or frozen.secret_key}]  # each only once
             # boto3 renews keys 15 minutes before their end, so that those which it gives are valid for 10 more.
             ends = datetime.now(timezone.utc) + timedelta(minutes=10) if frozen.token else None
             return {
@@ -189,23 +232,19 @@ class StoreSettings:
 
         return provide
 
-    def _require_role(self) -> None:
-        """Raise AccessError if there is neither a container role nor a machine role.
+    def _require_role(self, endpoint: str = "") -> None:
+        """Raise AccessError if nothing answers where machines in a cloud ask for their credentials.
 
-        obstore would ask for the latter at an address that exists only in the cloud, for minutes.
+        obstore would ask at this address, which exists only in the cloud, for a minute.
         """
-        if any(name.startswith(("AWS_CONTAINER_CREDENTIALS_", "AWS_ROLE_ARN")) for name in self._environment):
-            return
-        if is_true(self._environment.get("AWS_EC2_METADATA_DISABLED")):
-            raise AccessError(_NO_CREDENTIALS)
-        endpoint = urllib.parse.urlsplit(self._first("AWS_METADATA_ENDPOINT") or f"http://{_METADATA}")
+        address = urllib.parse.urlsplit(endpoint or f"http://{_METADATA}")
         try:
-            socket.create_connection((endpoint.hostname or _METADATA, endpoint.port or 80), timeout=1).close()
+            socket.create_connection((address.hostname or _METADATA, address.port or 80), timeout=1).close()
         except OSError:
-            raise AccessError(_NO_CREDENTIALS) from None
+            raise AccessError("no credentials were found") from None
 
 
-def _time_of(text: str | None) -> datetime | None:
+def time_of(text: str | None) -> datetime | None:
     """Return a time that was written as ISO 8601, or None."""
     try:
         time = datetime.fromisoformat((text or "").replace("Z", "+00:00"))
@@ -214,6 +253,16 @@ def _time_of(text: str | None) -> datetime | None:
     return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
 
 
-def environment_of_process() -> dict[str, str]:
-    """Return the environment, without variables that are empty: those count as not set."""
-    return {name: value for name, value in os.environ.items() if value}
+def take_environment() -> dict[str, str]:
+    """Return the environment of this process, and take from it what obstore would read differently.
+
+    The tools of the clouds take an empty variable as not set, and a session token only with its key. Endpoints are
+    given to obstore where a store is made.
+    """
+    environment = {name: value for name, value in os.environ.items() if value}
+    if "AWS_ACCESS_KEY_ID" not in environment:
+        for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_TOKEN", "AWS_CREDENTIAL_EXPIRATION"):
+            environment.pop(name, None)
+    for name in [name for name in os.environ if name not in environment or name in _ENDPOINTS]:
+        del os.environ[name]
+    return environment

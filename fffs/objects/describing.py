@@ -1,0 +1,70 @@
+"""Errors of obstore as one line that says what to do, without what must not leave the store process."""
+
+from __future__ import annotations
+
+import errno
+import re
+from typing import Final
+
+from fffs.errors import AccessError, UsageError
+from fffs.objects.protocol import Message
+from fffs.objects.redacting import redact
+
+CHECK: Final = {
+    "s3": "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, and what they permit; "
+    "AWS_SKIP_SIGNATURE=true reads public buckets",
+    "gs": "check GOOGLE_APPLICATION_CREDENTIALS and what they permit; GOOGLE_SKIP_SIGNATURE=true reads public buckets",
+    "az": "check AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN and what they permit; "
+    "AZURE_SKIP_SIGNATURE=true reads public containers",
+}
+"""What to do if a store refuses access, by scheme."""
+
+_DENIED: Final = ("PermissionDeniedError", "UnauthenticatedError")
+_MISSING: Final = ("FileNotFoundError", "NotFoundError")
+# Where machines and containers in a cloud ask for their credentials.
+_ROLE: Final = ("//169.254.169.254", "//169.254.170.2", "//metadata.google.internal", "token request", "POST REDACTED")
+_STATUS: Final = re.compile(r"status(?: code:)? (\d{3})")
+_REQUEST: Final = re.compile(r"^.*?Error performing [A-Z]+ (\w+://[^/\s]+|REDACTED)\S* in .*? - ", re.DOTALL)
+_NON_2XX: Final = "Server returned non-2xx status code: "
+_REASONS: Final = (
+    (re.compile(r"\bConnectionRefused\b"), errno.ECONNREFUSED, "nothing answers at {}"),
+    (re.compile(r"failed to lookup address"), errno.EHOSTUNREACH, "the name of {} is not known"),
+    (re.compile(r"\bInvalidCertificate\b"), errno.EIO, "the certificate of {} is not trusted (see AWS_CA_BUNDLE)"),
+    (re.compile(r"\b(?:TimedOut|kind: Timeout)\b"), errno.ETIMEDOUT, "{} does not answer in time"),
+    (re.compile(r"\bkind: Connect\b"), errno.EIO, "cannot connect to {}"),
+)
+
+
+def describe(error: BaseException, scheme: str, secrets: list[str]) -> Message:
+    """Return an error as the answer of the store process.
+
+    ``error`` is its kind: usage, access, missing or read; ``message`` is one line, ``errno`` a number for ReadError.
+    """
+    whole = str(error)
+    said, _, debug = whole.partition("\n\nDebug source")
+    status = _STATUS.search(said)
+    kind = _kind(error, said, status[1] if status else "")
+    number, text = errno.EIO, said
+    request = _REQUEST.match(said)
+    if request:
+        text = said[request.end() :].replace(_NON_2XX, "")
+        if status is None:
+            number, reason = next(((n, r) for p, n, r in _REASONS if p.search(debug)), (number, text))
+            text = reason.replace("{}", request[1].replace("REDACTED", "the service for tokens"))
+    message = redact(text, secrets) or type(error).__name__
+    if kind == "access":
+        if any(place in said for place in _ROLE):
+            message = f"no credentials were found ({message})"
+        message = f"{message.rstrip('.')}; {CHECK.get(scheme, '')}"
+    return {"error": kind, "message": message, "errno": number}
+
+
+def _kind(error: BaseException, said: str, status: str) -> str:
+    name = type(error).__name__
+    if isinstance(error, UsageError):
+        return "usage"
+    if isinstance(error, AccessError) or name in _DENIED or status in ("401", "403"):
+        return "access"
+    if any(place in said for place in _ROLE):  # there is no role, or it gave no credentials
+        return "access"
+    return "missing" if name in _MISSING or status == "404" else "read"
