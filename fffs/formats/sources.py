@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from fffs.base.failures import reading
 from fffs.base.paths import PathLike
@@ -15,18 +16,22 @@ from fffs.files.file import File
 from fffs.files.local import LocalFile
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.table import FORMATS, Format, recogniser
-from fffs.objects.names import is_url
+from fffs.objects.client import list_objects
+from fffs.objects.names import base_name, is_url, parse_url
 from fffs.objects.remote import RemoteFile
 from fffs.records.reopening import open_unreplaced
 from fffs.records.sidecar import with_checksums
 from fffs.records.source_file import SourceFile
 
+OPENERS: Final = 32
+"""Objects that are opened at a time."""
+
 
 def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
     """Return the record files that an argument stands for. The argument is a file, a folder, or a list of both.
 
-    A folder stands for its ``*.ffr``, sorted as ffrecord does; or else its OFRecord parts (``part-0``, ``part-1``, …),
-    by number; or else its TFRecord files, shards by number. Subfolders are ignored.
+    A folder, or a URL that ends in a slash, stands for its ``*.ffr``, sorted as ffrecord does; or else its OFRecord
+    parts (``part-0``, ``part-1``, …), by number; or else its TFRecord files, shards by number. Subfolders are ignored.
 
     Raises:
         SourceNotFoundError: a folder has none of these, or parts are missing.
@@ -38,16 +43,25 @@ def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
     files: list[str] = []
     for name in names:
         path = os.fsdecode(name)
-        if not os.path.isdir(path):
+        if is_url(path) and parse_url(path).is_folder:
+            files += _files_among(path, [base_name(key) for key in _list_objects(path)])
+        elif os.path.isdir(path):
+            with reading(path):
+                entries = os.listdir(path)
+            files += _files_among(path, entries)
+        else:
             files.append(path)
-            continue
-        files += _files_of_folder(path)
     return files
 
 
-def _files_of_folder(path: str) -> list[str]:
-    with reading(path):
-        entries = os.listdir(path)
+def _list_objects(url: str) -> list[str]:
+    """Return the URLs of the objects in a folder of a store, without those in folders below. Raises as listing does."""
+    prefix = parse_url(url)
+    keys = (key for key, _, _ in list_objects(prefix, delimiter=True))
+    return [f"{prefix.scheme}://{prefix.bucket}/{key}" for key in keys if not key.endswith("/")]
+
+
+def _files_among(path: str, entries: list[str]) -> list[str]:
     for form in FORMATS:
         if files := form.parts_of(path, entries):
             return files
@@ -70,11 +84,30 @@ def open_files(paths: list[str], check_data: bool = True, form: str | None = Non
 
     """
     recognise = recogniser(form)
+
+    def open_one(path: str) -> SourceFile:
+        return open_unreplaced(partial(_open, path, recognise, check_data))
+
     opened: list[SourceFile] = []
+    if len(paths) > 1 and any(map(is_url, paths)):
+        return _open_together(open_one, paths)
     with closed_on_error(opened):
         for path in paths:
-            opened.append(open_unreplaced(partial(_open, path, recognise, check_data)))
+            opened.append(open_one(path))
     return opened
+
+
+def _open_together(open_one: Callable[[str], SourceFile], paths: list[str]) -> list[SourceFile]:
+    """Open files of stores with their requests in flight together: each file costs several, one after the other."""
+    with ThreadPoolExecutor(min(OPENERS, len(paths))) as pool:
+        futures = [pool.submit(open_one, path) for path in paths]
+    failed = [error for future in futures if (error := future.exception())]
+    if failed:
+        for future in futures:
+            if not future.exception():
+                future.result().close()
+        raise failed[0]
+    return [future.result() for future in futures]
 
 
 def _open(path: str, recognise: Callable[[File], Format], check_data: bool) -> SourceFile:
