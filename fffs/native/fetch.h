@@ -11,7 +11,6 @@ enum { FFFS_GAP = 16 * 1024, FFFS_RANGE_MAX = 8 * 1024 * 1024 };
 /* Consecutive bytes of an object that one request asks for, and the pieces that lie in them. Owned by the fetch. */
 struct fffs_range {
     int32_t object;
-    int32_t status;             /* FFFS_PENDING, 0 or -errno */
     int64_t place, end;         /* the next byte that is expected, and where the range ends */
     struct fffs_piece **pieces; /* [count] by offset */
     uint32_t count;

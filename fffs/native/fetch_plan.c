@@ -49,7 +49,6 @@ size_t fffs_plan_ranges(struct fffs_piece **pieces, size_t count, struct fffs_ra
         }
         range = &ranges[made++];
         *range = (struct fffs_range){.object = fffs_object_of(piece->fd),
-                                     .status = FFFS_PENDING,
                                      .place = piece->offset,
                                      .end = end,
                                      .pieces = &pieces[i],

@@ -1,0 +1,288 @@
+/* One request for the rest of a range.
+ *
+ * The bytes of an answer go straight to their destinations and are checksummed as they come. The version of the object is part
+ * of each request, so that the rest of a range that ended early belongs to the same version. */
+#include "transfer.h"
+#include "clock.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Answers that are not what was asked for, before that is final; bytes of the text of an error that are read. */
+enum { OFFENCES_MAX = 3, TEXT_MAX = 64 * 1024 };
+
+/* Seconds without a byte after which a connection is given up: half of the deadline, within these limits. */
+enum { PATIENCE_LEAST = 1, PATIENCE_MOST = 30 };
+
+/* ---------------------------------------------------------------- settings */
+
+static _Atomic int64_t deadline = 60 * FFFS_SECOND;
+static _Atomic int connections_max = 64;
+static _Atomic bool plain_allowed;
+static char *_Atomic ca_file;
+
+int fffs_http_configure(double seconds, int32_t connections, int32_t allow_plain, const char *authorities)
+{
+    char *copy = authorities ? strdup(authorities) : NULL;
+
+    if (authorities && !copy)
+        return -ENOMEM;
+    atomic_store(&deadline, (int64_t)(seconds * 1e9));
+    atomic_store(&connections_max, connections < 1                       ? 1
+                                   : connections > FFFS_HTTP_CONNECTIONS ? FFFS_HTTP_CONNECTIONS
+                                                                         : connections);
+    atomic_store(&plain_allowed, allow_plain != 0);
+    /* The old value may be in use by another thread. It is a few bytes, and changes once in a process, if at all. */
+    atomic_store(&ca_file, copy);
+    return 0;
+}
+
+int64_t fffs_http_deadline(void)
+{
+    return atomic_load(&deadline);
+}
+
+int fffs_http_connections(void)
+{
+    return atomic_load(&connections_max);
+}
+
+/* ---------------------------------------------------------------- answers */
+
+/* Whether the answer has the bytes of the range. Called when its first byte comes. */
+static int judge(struct fffs_transfer *self)
+{
+    struct fffs_range *range = self->range;
+    const struct fffs_curl *curl = self->client->curl;
+
+    self->status = 0;
+    curl->easy_getinfo(self->handle, CURL_GET_STATUS, &self->status);
+    if (self->status != 200 && self->status != 206)
+        return -EIO;
+    int status =
+        fffs_answer_judge(&self->answer, self->status, &self->use.version, range->place, range->end, &self->why);
+    if (status)
+        return status;
+    if (self->use.version.size < 0) {
+        const char *url = NULL;
+
+        curl->easy_getinfo(self->handle, CURL_GET_URL, &url);
+        fffs_object_learn(range->object, &self->answer.version, url);
+        if (range->end > self->answer.end)
+            range->end = self->answer.end;
+    }
+    return 1;
+}
+
+static size_t on_body(char *data, size_t unit, size_t count, void *user)
+{
+    struct fffs_transfer *self = user;
+    struct fffs_range *range = self->range;
+    size_t length = unit * count;
+
+    if (!self->judged)
+        self->judged = judge(self);
+    if (self->judged == 1) {
+        if ((int64_t)length > range->end - range->place) {
+            self->judged = -EPROTO;
+            self->why = "the server sent more bytes than it announced";
+            return 0;
+        }
+        fffs_range_take(range, (const uint8_t *)data, length);
+        return length;
+    }
+    if (self->judged != -EIO)
+        return 0; /* ends the transfer */
+    /* The beginning of an error's text says why, in XML. */
+    size_t room = sizeof self->text - 1;
+    if ((uint64_t)self->dropped < room) {
+        size_t used = (size_t)self->dropped, some = length < room - used ? length : room - used;
+
+        memcpy(self->text + used, data, some);
+        self->text[used + some] = 0;
+    }
+    self->dropped += (int64_t)length;
+    return self->dropped > TEXT_MAX ? 0 : length;
+}
+
+static size_t on_header(char *line, size_t unit, size_t count, void *user)
+{
+    struct fffs_transfer *self = user;
+
+    fffs_answer_line(&self->answer, line, unit * count);
+    return unit * count;
+}
+
+/* Returns the header lines of a request, or NULL: no memory. The caller frees them. */
+static void *make_headers(const struct fffs_curl *curl, const struct fffs_version *version)
+{
+    char line[FFFS_ETAG_MAX + 32] = "";
+    void *headers = curl->list_append(NULL, "Accept-Encoding: identity"), *more = headers;
+
+    /* A weak ETag, W/"…", matches nothing in If-Match; it is compared when the answer comes. */
+    if (*version->etag == '"')
+        snprintf(line, sizeof line, "If-Match: %s", version->etag);
+    else if (!*version->etag && *version->modified)
+        snprintf(line, sizeof line, "If-Unmodified-Since: %s", version->modified);
+    if (headers && *line)
+        more = curl->list_append(headers, line);
+    if (!more)
+        curl->list_free(headers);
+    return more ? headers : NULL;
+}
+
+/* ---------------------------------------------------------------- beginning and ending one */
+
+static void set_options(struct fffs_transfer *self)
+{
+    const struct fffs_curl *curl = self->client->curl;
+    const char *authorities = atomic_load(&ca_file);
+    long protocols =
+        CURL_HTTPS | (!strncmp(self->use.url, "http://", 7) || atomic_load(&plain_allowed) ? CURL_HTTP : 0);
+    long patience = (long)(atomic_load(&deadline) / FFFS_SECOND / 2);
+    bool learning = self->use.version.size < 0;
+    char range[64];
+
+    snprintf(range, sizeof range, "%lld-%lld", (long long)self->range->place, (long long)self->range->end - 1);
+    curl->easy_setopt(self->handle, CURL_URL, self->use.url);
+    curl->easy_setopt(self->handle, CURL_RANGE, range);
+    curl->easy_setopt(self->handle, CURL_HEADERS, self->headers);
+    curl->easy_setopt(self->handle, CURL_PROTOCOLS, protocols);
+    /* From https, redirections lead to https only. They are followed once: the address that they lead to is kept. */
+    curl->easy_setopt(self->handle, CURL_REDIRECT_PROTOCOLS, protocols);
+    curl->easy_setopt(self->handle, CURL_FOLLOW, (long)learning);
+    curl->easy_setopt(self->handle, CURL_LOW_SPEED_TIME,
+                      patience < PATIENCE_LEAST  ? (long)PATIENCE_LEAST
+                      : patience > PATIENCE_MOST ? (long)PATIENCE_MOST
+                                                 : patience);
+    curl->easy_setopt(self->handle, CURL_WRITE_FUNCTION, on_body);
+    curl->easy_setopt(self->handle, CURL_WRITE_DATA, self);
+    curl->easy_setopt(self->handle, CURL_HEADER_FUNCTION, on_header);
+    curl->easy_setopt(self->handle, CURL_HEADER_DATA, self);
+    curl->easy_setopt(self->handle, CURL_ERROR_BUFFER, self->error);
+    curl->easy_setopt(self->handle, CURL_PRIVATE, self);
+    if (authorities)
+        curl->easy_setopt(self->handle, CURL_CA_FILE, authorities);
+}
+
+void fffs_transfer_end(struct fffs_transfer *self)
+{
+    struct fffs_http_client *client = self->client;
+
+    if (self->in_group)
+        client->curl->multi_remove(client->group, self->handle);
+    client->curl->list_free(self->headers);
+    fffs_object_leave(&self->use);
+    if (self->handle)
+        fffs_http_give_transfer(client, self->handle);
+    self->headers = self->handle = NULL;
+    self->range = NULL;
+    self->in_group = false;
+}
+
+int fffs_transfer_begin(struct fffs_transfer *self, struct fffs_http_client *client, struct fffs_range *range)
+{
+    *self = (struct fffs_transfer){.client = client, .range = range, .begun = range->place};
+    int status = fffs_object_enter(range->object, &self->use);
+    if (!status) {
+        self->handle = fffs_http_take_transfer(client);
+        self->headers = make_headers(client->curl, &self->use.version);
+        status = self->handle && self->headers ? 0 : -ENOMEM;
+    }
+    if (!status) {
+        set_options(self);
+        status = client->curl->multi_add(client->group, self->handle) ? -ENOMEM : 0;
+        self->in_group = !status;
+    }
+    if (status)
+        fffs_transfer_end(self);
+    return status;
+}
+
+/* ---------------------------------------------------------------- results */
+
+/* What an HTTP status means: -errno, or 0 if another try may succeed. */
+static int meaning(long status)
+{
+    switch (status) {
+    case 400: /* of an expired token, among others */
+    case 401:
+    case 403: return -EACCES;
+    case 404:
+    case 410: return -ENOENT;
+    case 412:
+    case 416: return -ESTALE;
+    case 408:
+    case 425:
+    case 429: return 0;
+    default: return status >= 500 ? 0 : -EPROTO;
+    }
+}
+
+/* Whether the server answered with an error, and not with bytes. */
+static bool is_refusal(const struct fffs_transfer *self)
+{
+    return self->status && self->status != 200 && self->status != 206;
+}
+
+/* The -errno of a failed connection; *final: another try cannot succeed. */
+static int connection_failure(int result, bool *final)
+{
+    *final = false;
+    switch (result) {
+    case CURL_NO_HOST: return -EHOSTUNREACH;
+    case CURL_NO_CONNECTION: return -ECONNREFUSED;
+    case CURL_TIMEOUT: return -ETIMEDOUT;
+    case CURL_BAD_CERTIFICATE:
+    case CURL_BAD_CA_FILE: *final = true; return -EKEYREJECTED;
+    case CURL_BAD_PROTOCOL:
+    case CURL_BAD_URL:
+    case CURL_REDIRECTS: *final = true; return -EPROTO;
+    case CURL_NO_MEMORY: *final = true; return -ENOMEM;
+    default: return -EIO;
+    }
+}
+
+int fffs_transfer_failure(struct fffs_transfer *self, int result, bool *final)
+{
+    if (self->judged == -EPROTO || self->judged == -ESTALE) {
+        *final = self->judged == -ESTALE || ++self->range->offences >= OFFENCES_MAX;
+        return self->judged;
+    }
+    if (!is_refusal(self))
+        return connection_failure(result, final);
+    int status = meaning(self->status);
+    *final = status != 0;
+    return status ? status : -EIO;
+}
+bool fffs_transfer_succeeded(struct fffs_transfer *self)
+{
+    self->client->curl->easy_getinfo(self->handle, CURL_GET_STATUS, &self->status);
+    return self->judged == 1 && self->range->place == self->range->end;
+}
+
+bool fffs_transfer_found_nothing(const struct fffs_transfer *self)
+{
+    return self->status == 416 && self->use.version.size < 0 && self->answer.unsatisfied &&
+           self->answer.version.size == 0;
+}
+
+void fffs_transfer_report(const struct fffs_transfer *self, int result)
+{
+    const char *text = self->why ? self->why : *self->text ? self->text : self->error;
+
+    fffs_object_failed(self->range->object, is_refusal(self) ? self->status : 0,
+                       *text ? text : self->client->curl->easy_strerror(result));
+}
+
+int64_t fffs_transfer_latency(const struct fffs_transfer *self)
+{
+    const struct fffs_curl *curl = self->client->curl;
+    double before = 0, first = 0;
+
+    curl->easy_getinfo(self->handle, CURL_GET_BEFORE, &before);
+    curl->easy_getinfo(self->handle, CURL_GET_FIRST_BYTE, &first);
+    return first > before ? (int64_t)((first - before) * 1e9) : 0;
+}
