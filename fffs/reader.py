@@ -142,11 +142,12 @@ class FileReader(Closing):
         return self.store.lengths(indices)
 
     def prefetch(self, indices: Indices) -> None:
-        """Ask the kernel to read records into the page cache, and return without waiting.
+        """Start to read records that will be asked for, and return without waiting.
 
-        A program that reads batch after batch leaves the disk idle between them. To avoid that, call this with the next
-        batch right before reading the current one. It costs about a microsecond per record that is already in memory.
-        It does nothing for a reader that bypasses the page cache.
+        A program that reads batch after batch leaves the disk, or the network, idle between them. To avoid that, call
+        this with the next batch right before reading the current one. It costs about a microsecond per record that is
+        already in memory. Records of local files are read into the page cache; a reader that bypasses it does nothing.
+        Those of objects in stores are read into memory, at most 256 MiB in a process, until they are asked for.
 
         Raises:
             RecordIndexError, UsageError, TruncatedError, ClosedError. The later read raises errors of the disk.

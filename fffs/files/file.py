@@ -40,6 +40,9 @@ class File(Closing, ABC):
     # Bytes that ``read_checked`` asks a store for with one request; 0: as batches do. Local files ignore it.
     together: int = 0
 
+    # Whether each read waits for another machine, so that it is worth the effort to begin it early.
+    is_remote: bool = False
+
     descriptor: int = -1
     device: int = 0
     mtime_ns: int = 0

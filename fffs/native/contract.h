@@ -176,6 +176,14 @@ int fffs_remote_read_batch(fffs_request *requests, size_t count, const int32_t *
 /* Whether the caches have all bytes of these requests, as far as this process knows. */
 int fffs_remote_is_hot(const fffs_request *requests, size_t count);
 
+/* Starts to read records of objects that will be asked for soon, and that no cache has: threads read and check them into memory,
+ * at most 256 MiB in a process, and fffs_remote_read_batch takes them from there if it asks for the same checksums. Returns at
+ * once, and reports no error. The requests may be freed. */
+void fffs_remote_prefetch(const fffs_request *requests, size_t count);
+
+/* Returns how many batches in advance are useful, 1 to 4: the number grows when a batch was not there in time. */
+int32_t fffs_remote_depth(void);
+
 /* Reads a header line into an answer, and judges it, for tests. lines: each ends with a line feed. Returns as
  * fffs_answer_judge in http_answer.h. */
 int fffs_answer_test(const char *lines, int32_t status, const char *etag, const char *modified, int64_t size,

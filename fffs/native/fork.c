@@ -14,6 +14,7 @@ struct part {
 static const struct part parts[] = {
     {fffs_store_before_fork, fffs_store_after_fork},
     {fffs_watch_before_fork, fffs_watch_after_fork},
+    {fffs_ahead_before_fork, fffs_ahead_after_fork},
     {fffs_threads_before_fork, fffs_threads_after_fork},
     {fffs_contexts_before_fork, fffs_contexts_after_fork},
     {fffs_buffer_before_fork, fffs_buffer_after_fork},

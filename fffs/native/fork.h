@@ -17,6 +17,8 @@ void fffs_store_before_fork(void);
 void fffs_store_after_fork(bool child);
 void fffs_watch_before_fork(void);
 void fffs_watch_after_fork(bool child);
+void fffs_ahead_before_fork(void);
+void fffs_ahead_after_fork(bool child);
 void fffs_threads_before_fork(void);
 void fffs_threads_after_fork(bool child);
 void fffs_contexts_before_fork(void);

@@ -2,6 +2,7 @@
  * the number of a closed object is an error, not a crash. */
 #include "objects.h"
 #include "object_cache.h"
+#include "remote_ahead.h"
 #include "fault.h"
 #include "fork.h"
 
@@ -91,6 +92,7 @@ int32_t fffs_object_open(const char *url)
 
 void fffs_object_close(int32_t number)
 {
+    fffs_ahead_forget(number);
     pthread_mutex_lock(&lock);
     struct object *object = find(number);
     if (object)

@@ -5,6 +5,7 @@
 #include "fetch.h"
 #include "object_cache.h"
 #include "objects.h"
+#include "remote_ahead.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -294,7 +295,7 @@ static int read_all(fffs_request **some, size_t count, const int32_t *cancel)
     return status ? status : repair(some, count, cancel);
 }
 
-int fffs_remote_read_batch(fffs_request *requests, size_t count, const int32_t *cancel)
+static int read_batch(fffs_request *requests, size_t count, const int32_t *cancel, bool staged)
 {
     fffs_request **some = fffs_allocate((count ? count : 1) * sizeof *some);
     size_t used = 0;
@@ -316,12 +317,24 @@ int fffs_remote_read_batch(fffs_request *requests, size_t count, const int32_t *
         else
             some[used++] = request; /* of an unknown size: the first request of all */
     }
+    if (staged)
+        used = fffs_ahead_take(some, used, cancel);
     int status = read_all(some, used, cancel);
     free(some);
     for (size_t i = 0; i < count; i++)
         if (requests[i].status)
             result = -EIO;
     return status ? status : result;
+}
+
+int fffs_remote_read_batch(fffs_request *requests, size_t count, const int32_t *cancel)
+{
+    return read_batch(requests, count, cancel, true);
+}
+
+int fffs_remote_read_now(fffs_request *requests, size_t count, const int32_t *cancel)
+{
+    return read_batch(requests, count, cancel, false);
 }
 
 int fffs_remote_is_hot(const fffs_request *requests, size_t count)

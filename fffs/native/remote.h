@@ -9,6 +9,9 @@ static inline bool fffs_is_remote(int fd)
     return fd <= FFFS_OBJECT_FD;
 }
 
+/* As fffs_remote_read_batch, without what was prefetched. */
+int fffs_remote_read_now(fffs_request *requests, size_t count, const int32_t *cancel);
+
 /* Returns the descriptor of the cache if it has a range, without waiting for the network or a disk's writes; or -EAGAIN.
  * verified: see fffs_object_cache_has. Thread-safe. */
 int fffs_remote_hot_fd(int fd, int64_t offset, int64_t length, bool verified);

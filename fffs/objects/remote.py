@@ -44,6 +44,7 @@ class RemoteFile(File):
 
     # A table is one request, up to a size where several connections save more than they cost.
     together = 64 << 20
+    is_remote = True
 
     def __init__(self, name: ObjectName) -> None:
         """Ask for the version, the size and the first bytes. Raises as ``open``."""
@@ -154,6 +155,11 @@ class RemoteFile(File):
             transfer.read_batch(part)
             requests[refused] = part
         return not requests["status"].any()
+
+    @staticmethod
+    def prefetch(requests: npt.NDArray[Any]) -> None:
+        """Start to read the records that are not in a cache; they are kept in memory until they are asked for."""
+        transfer.prefetch(requests)
 
     @property
     def access_expires(self) -> float:

@@ -132,6 +132,12 @@ def read_batch(requests: npt.NDArray[Any]) -> bool:
     return _result(results[0])
 
 
+def prefetch(requests: npt.NDArray[Any]) -> None:
+    """Start to read records that ``read_batch`` will be asked for, and return at once; see ``fffs_remote_prefetch``."""
+    view = ffi.from_buffer(_REQUESTS, requests)
+    lib.fffs_remote_prefetch(view, len(view))
+
+
 def _result(status: int) -> bool:
     if status == -errno.EIO:
         return False

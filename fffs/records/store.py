@@ -121,6 +121,11 @@ class RecordStore(Shared):
         for file in self.files:
             file.file.expect_random_reads()
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether reading waits for another machine."""
+        return any(file.file.is_remote for file in self.files)
+
     def use_caches(self) -> None:
         """Keep what is read of files that are not local on the local disk."""
         for file in self.files:
@@ -234,10 +239,10 @@ class RecordStore(Shared):
         return offsets
 
     def prefetch(self, indices: Indices) -> None:
-        """Start to read records into the page cache. Raises RecordIndexError, ClosedError."""
+        """Start to read records that will be asked for. Raises RecordIndexError, ClosedError."""
         numbers, lengths = self._index.resolve(indices)
         with self.use():
-            policy = replace(self.policy, check=False)
+            policy = self.policy
             if policy.direct:
                 return
             if policy.around:  # several may be in one block

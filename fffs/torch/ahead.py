@@ -1,17 +1,21 @@
-"""Announces the next batch in loaders without workers, so that the disk works while the program computes."""
+"""LookAhead: the batches after the one that is loaded, which disks and stores read while the program computes."""
 
 from __future__ import annotations
 
 import contextlib
 import resource
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from torch.utils.data import BatchSampler, RandomSampler
 
+from fffs.native import lib
 from fffs.torch.dataset import Dataset
 from fffs.torch.samplers import KNOWN, LISTS
+
+FARTHEST: Final = 4  # the most batches that a worker knows in advance, as many as fffs_remote_depth ever says
 
 
 def has_fixed_order(sampler: Any) -> bool:
@@ -27,42 +31,85 @@ def has_fixed_order(sampler: Any) -> bool:
     return type(sampler) in KNOWN and type(sampler) not in LISTS
 
 
-class Announced:
-    """Iterates over batches of indices, and announces each to the data set before it returns the previous one.
+class LookAhead(ABC):
+    """Iterates over batches of indices, of which it holds some in advance.
 
-    A batch is announced only if the process has recently read from disks, which getrusage(2) tells; data in memory
-    needs no announcement. The last batch is never announced: to complete it, a RandomSampler already draws the next
-    permutation from its generator, which is too early for a loop that stops there.
+    The last batch is never held in advance: to complete it, a RandomSampler already draws the next permutation from its
+    generator, which is too early for a loop that stops there.
     """
 
-    def __init__(self, batches: Iterator[Any], left: int, dataset: Dataset) -> None:
+    def __init__(self, batches: Iterator[Any], left: int) -> None:
         """left: the number of batches."""
-        self._batches, self._left, self._dataset = batches, left, dataset
+        self._batches, self._left = batches, left
         self._held: deque[Any] = deque()
-        self._before = _from_disks()
 
-    def __iter__(self) -> Announced:
+    def __iter__(self) -> LookAhead:
         return self
 
     def __next__(self) -> Any:
         if not self._held:
             self._pull()
-        if len(self._held) == 1 and self._left > 1:
-            with contextlib.suppress(StopIteration):  # the sampler is shorter than its len()
+        with contextlib.suppress(StopIteration):  # the sampler is shorter than its len()
+            while len(self._held) <= self._wanted() and self._left > 1:
                 self._pull()
-                self._announce(self._held[-1])
         return self._held.popleft()  # the last step, so that an interrupt before it loses no batch
 
     def _pull(self) -> None:
         self._held.append(next(self._batches))
         self._left -= 1
 
-    def _announce(self, batch: Any) -> None:
-        now = _from_disks()
-        if now != self._before and isinstance(batch, list):
-            with contextlib.suppress(Exception):  # reading the batch reports errors
-                self._dataset.announce(batch)
+    @abstractmethod
+    def _wanted(self) -> int:
+        """Return how many batches to hold in addition to the one that is returned."""
+
+    def upcoming(self) -> list[list[int]]:
+        """Return the batches that the worker of the last returned one gets next, to be announced there."""
+        return []
+
+
+class Announced(LookAhead):
+    """For loaders without workers: announces batches to the data set before it returns the previous one.
+
+    A batch of local files is announced only if the process has recently read from disks, which getrusage(2) tells; data
+    in memory needs no announcement. Objects in stores are announced as far in advance as turns out to be useful.
+    """
+
+    def __init__(self, batches: Iterator[Any], left: int, dataset: Dataset) -> None:
+        super().__init__(batches, left)
+        self._dataset, self._remote = dataset, dataset.is_remote
+        self._before = _from_disks()
+
+    def _wanted(self) -> int:
+        return int(lib.fffs_remote_depth()) if self._remote else 1
+
+    def _pull(self) -> None:
+        super()._pull()
+        if len(self._held) < 2:  # it is returned right away
+            return
+        batch, now = self._held[-1], _from_disks()
+        if (self._remote or now != self._before) and isinstance(batch, list):
+            self._dataset.announce_safely(batch)
         self._before = now
+
+
+class Told(LookAhead):
+    """For loaders with workers, of objects in stores: each batch tells its worker which ones it gets next.
+
+    torch gives batches to workers in turn, so those of one worker are as many apart as there are workers. If torch
+    departs from that, what was read in advance is dropped, and nothing else happens.
+    """
+
+    def __init__(self, batches: Iterator[Any], left: int, workers: int) -> None:
+        super().__init__(batches, left)
+        self._workers = workers
+
+    def _wanted(self) -> int:
+        return FARTHEST * self._workers
+
+    def upcoming(self) -> list[list[int]]:
+        """As in ``LookAhead``. Called right after a batch was returned."""
+        places = range(self._workers - 1, len(self._held), self._workers)
+        return [list(self._held[place]) for place in places if isinstance(self._held[place], list)]
 
 
 def _from_disks() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,15 +24,23 @@ class Batch(list[int]):
     """The indices of a batch, passed from our DataLoader to a Dataset.
 
     ``seed``: for the random numbers that samples may use. ``joined``: the result goes to ``Collate``, which accepts
-    ``Records`` that are not read yet. ``single``: return the one sample itself, not a list of one.
+    ``Records`` that are not read yet. ``single``: return the one sample itself, not a list of one. ``upcoming``: the
+    batches that the same worker gets next.
     """
 
-    def __init__(self, indices: Iterable[int], seed: int, joined: bool = False, single: bool = False) -> None:
+    def __init__(
+        self,
+        indices: Iterable[int],
+        seed: int,
+        joined: bool = False,
+        single: bool = False,
+        upcoming: Sequence[list[int]] = (),
+    ) -> None:
         super().__init__(indices)
-        self.seed, self.joined, self.single = seed, joined, single
+        self.seed, self.joined, self.single, self.upcoming = seed, joined, single, upcoming
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Batch, (list(self), self.seed, self.joined, self.single)
+        return Batch, (list(self), self.seed, self.joined, self.single, self.upcoming)
 
 
 class Records:

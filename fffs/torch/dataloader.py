@@ -13,7 +13,7 @@ import torch.utils.data
 from torch.utils.data import default_convert
 
 from fffs.errors import UsageError
-from fffs.torch.ahead import Announced, has_fixed_order
+from fffs.torch.ahead import Announced, LookAhead, Told, has_fixed_order
 from fffs.torch.arena import Arena, settle
 from fffs.torch.batch import Collate, RestoredGenerators
 from fffs.torch.dataset import Dataset
@@ -35,9 +35,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
       the caller may keep them. While many are kept, further ones come in torch's way.
     - Raw records of different lengths are collated into a ``RecordBatch``, if the data set is a ``Dataset`` or
       ``Subset`` of ``fffs.torch``. Those of a ``ConcatDataset``, or of torch's ``Subset``, need a ``collate_fn``.
-    - Without workers, the next batch is announced to the disk before the current one is read, so that it is loaded
-      while the program computes. This needs a sampler of torch, and data that comes from disks. See
-      ``Dataset.announce``.
+    - The next batches are announced to the disk or the store before the current one is read, so that they are loaded
+      while the program computes: those of objects in stores, and without workers those of files that come from disks.
+      This needs a sampler of torch. See ``Dataset.announce``.
     - ``set_step(k)``: epochs begin at batch k.
     - ``state_dict()`` and ``load_state_dict()``, at any time between two batches: the resumed run gets the batches that
       the saved run would have got next, in this epoch and the following ones, with any number of workers, persistent or
@@ -105,8 +105,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             own = isinstance(dataset, Dataset) and type(dataset).__getitems__ is not Dataset.__getitems__
             self._ours = isinstance(dataset, Dataset) and not (one_by_one and own)
             order = self.sampler if self.batch_sampler is None else self.batch_sampler
-            announces = self._ours and num_workers == 0 and has_fixed_order(order)
-            look_ahead = partial(Announced, dataset=dataset) if announces else None
+            look_ahead: Callable[..., LookAhead] | None = None
+            if self._ours and has_fixed_order(order):
+                if num_workers == 0:
+                    look_ahead = partial(Announced, dataset=dataset)
+                elif dataset.is_remote:
+                    look_ahead = partial(Told, workers=num_workers)
             fits = _Fits(dataset, batch_size, drop_last)
             self._order = Order(order, self.generator, fits, look_ahead, persistent_workers)
 

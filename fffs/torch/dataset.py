@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import itertools
 import operator
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ import fffs
 from fffs.base.numbers import as_number, refuse_bools
 from fffs.base.paths import PathLike
 from fffs.errors import RecordIndexError, UsageError
+from fffs.native import lib
 from fffs.reader import FileReader
 from fffs.torch.batch import Batch, Records, seed_generators, share_threads
 from fffs.torch.disk import suit_memory
@@ -115,6 +117,8 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         numbers = list(indices)
         if not isinstance(indices, Batch):
             return self[numbers]
+        for batch in indices.upcoming[: lib.fffs_remote_depth()]:
+            self.announce_safely(batch)
         if indices.joined and (records := self.raw(numbers)) is not None:
             share_threads()
             return records
@@ -136,11 +140,22 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         return data
 
     def announce(self, indices: list[int]) -> None:
-        """Start reading the records of a batch from the disk, and return at once. Our DataLoader calls this without
-        workers. If ``__getitem__`` uses your own readers, override this, too, with ``FileReader.prefetch``.
+        """Start reading the records of a batch, and return at once. Our DataLoader calls this for batches that will be
+        asked for: for objects in stores, and without workers also for files on disks. If ``__getitem__`` uses your own
+        readers, override this, too, with ``FileReader.prefetch``.
         """
         if type(self).__getitem__ is Dataset.__getitem__ and isinstance(self.reader, FileReader):
             self.reader.prefetch(indices)
+
+    def announce_safely(self, indices: list[int]) -> None:
+        """Announce a batch; reading it reports errors."""
+        with contextlib.suppress(Exception):
+            self.announce(indices)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a reader among the attributes reads objects in stores."""
+        return any(reader.store.is_remote for reader in self.ffreaders())
 
     def raw(self, indices: list[int]) -> Records | None:
         """Return the unread records of a batch, for our DataLoader; None if samples are not the records themselves."""

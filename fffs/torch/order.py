@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from fffs.torch.ahead import LookAhead
 from fffs.torch.batch import Batch
 from fffs.torch.epoch import Epoch, noted
 from fffs.torch.generators import Source, draw_seed, first_number, get_state
@@ -46,7 +47,7 @@ class Order:
         sampler: Any,
         generator: torch.Generator | None,
         fits: Callable[[], dict[str, Any]],
-        look_ahead: Callable[[Iterator[Any], int], Iterator[Any]] | None = None,
+        look_ahead: Callable[[Iterator[Any], int], LookAhead] | None = None,
         persistent: bool = False,
     ) -> None:
         """sampler: of batches, or of indices. generator: the loader's. fits: describes the loader; one that resumes its
@@ -233,6 +234,7 @@ class Draws:
         self._order, self._kind = order, order.kind
         self._epoch: Epoch | None = None
         self._rest: Iterator[Any] = iter(())
+        self._upcoming: Callable[[], list[list[int]]] = list
         self._position = 0
 
     @property
@@ -246,7 +248,8 @@ class Draws:
             self._epoch, self._rest = self._order.begin()
             self._position = self._epoch.position
             if self._order.look_ahead:
-                self._rest = self._order.look_ahead(self._rest, len(self._order.sampler) - self._position)
+                ahead = self._order.look_ahead(self._rest, len(self._order.sampler) - self._position)
+                self._rest, self._upcoming = ahead, ahead.upcoming
         return self._epoch
 
     def __iter__(self) -> Draws:
@@ -261,7 +264,7 @@ class Draws:
         single = not isinstance(indices, Iterable) or getattr(indices, "ndim", None) == 0  # a 0-d tensor is an index
         numbers = [plain(indices)] if single else plain(indices)
         seed = self._order.seed(epoch, position, numbers)
-        return Batch(numbers, seed, joined=self._kind is Kind.JOINED, single=single)
+        return Batch(numbers, seed, self._kind is Kind.JOINED, single, self._upcoming())
 
 
 def _asked(batches: Iterator[Any]) -> Iterator[Any]:

@@ -1,0 +1,410 @@
+/* Reads batches of objects before they are asked for.
+ *
+ * A batch of a distant store waits at least once for the way there and back. A training loop that knows its next batches has them
+ * read meanwhile: each becomes a stage, with memory for its records, which one of a few threads reads as any other batch, with
+ * caches, checksums and repairs. The read that asks for the records then copies them, which costs less than a tenth of receiving
+ * them. What fails here is read again when it is asked for, which reports the error. */
+#include "remote_ahead.h"
+#include "clock.h"
+#include "fault.h"
+#include "fetch.h"
+#include "fork.h"
+#include "objects.h"
+#include "remote.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Two threads: while one waits for the last answers of its stage, the connections of the other are busy. */
+enum { THREADS = 2 };
+
+/* Bytes that may be staged in a process, and batches that are useful to know in advance at most. */
+#define ROOM (INT64_C(256) << 20)
+enum { DEPTH_MOST = 4 };
+
+/* Milliseconds between two looks at *cancel. */
+enum { SLICE = 50 };
+
+enum state { WAITING, READING, DONE };
+
+struct stage {
+    fffs_request *requests; /* [count] by place; dest is in the memory */
+    bool *taken;            /* [count] */
+    size_t count, left;     /* left: neither taken nor dropped */
+    int users;              /* threads that copy from it */
+    uint8_t *memory;
+    int64_t bytes;
+    int32_t cancel;
+    enum state state;
+    struct stage *next; /* the next younger */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a stage is done, or a thread has ended */
+/* All under the lock. */
+static struct stage *oldest;
+static int64_t staged_bytes;
+static int threads;
+
+static _Atomic int depth = 1;
+static _Atomic size_t stages; /* their number, read without the lock */
+
+int32_t fffs_remote_depth(void)
+{
+    return atomic_load(&depth);
+}
+
+/* ---------------------------------------------------------------- stages */
+
+static int by_place(const void *a, const void *b)
+{
+    const fffs_request *one = a, *other = b;
+
+    if (one->fd != other->fd)
+        return one->fd < other->fd ? -1 : 1;
+    return (one->offset > other->offset) - (one->offset < other->offset);
+}
+
+/* Finds a record that nobody has taken. Returns its stage, or NULL. Under the lock. */
+static struct stage *find(const fffs_request *wanted, size_t *place)
+{
+    for (struct stage *stage = oldest; stage; stage = stage->next) {
+        fffs_request *found = bsearch(wanted, stage->requests, stage->count, sizeof *found, by_place);
+
+        if (!found || found->length != wanted->length || found->check != wanted->check ||
+            found->expected != wanted->expected)
+            continue;
+        *place = (size_t)(found - stage->requests);
+        if (!stage->taken[*place])
+            return stage;
+    }
+    return NULL;
+}
+
+static void free_stage(struct stage *stage)
+{
+    if (stage->memory)
+        fffs_buffer_give(stage->memory);
+    free(stage->requests);
+    free(stage->taken);
+    free(stage);
+}
+
+/* Frees a stage that no thread uses, or will use. Under the lock. */
+static void drop(struct stage *stage)
+{
+    struct stage **link = &oldest;
+
+    while (*link != stage)
+        link = &(*link)->next;
+    *link = stage->next;
+    staged_bytes -= stage->bytes;
+    atomic_fetch_sub(&stages, 1);
+    free_stage(stage);
+}
+
+/* Drops stages that are done, oldest first, until there is room. Returns whether there is. Under the lock. */
+static bool make_room(int64_t bytes)
+{
+    struct stage *stage = oldest;
+
+    while (stage && staged_bytes + bytes > ROOM) {
+        struct stage *next = stage->next;
+
+        if (stage->state == DONE && !stage->users)
+            drop(stage);
+        stage = next;
+    }
+    return staged_bytes + bytes <= ROOM;
+}
+
+/* Whether a record should be staged: it is somewhere in an object, and neither in the cache nor staged. Under the lock. */
+static bool is_wanted(const fffs_request *request)
+{
+    size_t place;
+
+    if (!fffs_is_remote(request->fd) || request->length <= 0 || request->offset < 0 || request->length > ROOM ||
+        request->offset > fffs_object_size(fffs_object_of(request->fd)) - request->length)
+        return false;
+    return fffs_remote_hot_fd(request->fd, request->offset, request->length, request->check == FFFS_CHECK_NONE) < 0 &&
+           !find(request, &place);
+}
+
+/* Moves the first of each group of requests with one place to the front. Returns their number. */
+static size_t without_repetitions(fffs_request *sorted, size_t count)
+{
+    size_t front = 0;
+
+    for (size_t i = 0; i < count; i++)
+        if (!front || by_place(&sorted[front - 1], &sorted[i]))
+            sorted[front++] = sorted[i];
+    return front;
+}
+
+/* Makes a stage of the requests that are wanted, without memory. Returns NULL if there are none, or no memory. Under the lock. */
+static struct stage *make_stage(const fffs_request *requests, size_t count)
+{
+    struct stage *stage = fffs_allocate_zeroed(1, sizeof *stage);
+
+    if (!stage)
+        return NULL;
+    stage->requests = fffs_allocate_zeroed(count, sizeof *stage->requests);
+    stage->taken = fffs_allocate_zeroed(count, sizeof *stage->taken);
+    for (size_t i = 0; stage->requests && stage->taken && i < count; i++) {
+        if (stage->bytes > ROOM || !is_wanted(&requests[i]))
+            continue;
+        stage->bytes += requests[i].length;
+        stage->requests[stage->count++] = requests[i];
+    }
+    if (!stage->count || !make_room(stage->bytes)) {
+        free_stage(stage);
+        return NULL;
+    }
+    qsort(stage->requests, stage->count, sizeof *stage->requests, by_place);
+    stage->left = stage->count = without_repetitions(stage->requests, stage->count);
+    return stage;
+}
+
+/* Gives the records of a stage their places in memory. */
+static int give_memory(struct stage *stage)
+{
+    uint8_t *next = stage->memory = fffs_buffer_take((size_t)stage->bytes);
+
+    if (!next)
+        return -ENOMEM;
+    for (size_t i = 0; i < stage->count; i++) {
+        fffs_request *request = &stage->requests[i];
+
+        request->dest = next;
+        request->status = -ECANCELED; /* until it is read */
+        next += request->length;
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- threads */
+
+static struct stage *first_waiting(void)
+{
+    struct stage *stage = oldest;
+
+    while (stage && stage->state != WAITING)
+        stage = stage->next;
+    return stage;
+}
+
+static void *run(void *unused)
+{
+    struct stage *stage;
+
+    (void)unused;
+    pthread_mutex_lock(&lock);
+    while ((stage = first_waiting())) {
+        stage->state = READING;
+        pthread_mutex_unlock(&lock);
+        int status = fffs_remote_read_now(stage->requests, stage->count, &stage->cancel);
+        pthread_mutex_lock(&lock);
+        for (size_t i = 0; status && status != -EIO && i < stage->count; i++)
+            stage->requests[i].status = status;
+        stage->state = DONE;
+        pthread_cond_broadcast(&changed);
+    }
+    threads--;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+/* Ends the threads before the libraries that they use are shut down. */
+static void stop_at_exit(void)
+{
+    pthread_mutex_lock(&lock);
+    for (struct stage *stage = oldest; stage; stage = stage->next) {
+        __atomic_store_n(&stage->cancel, 1, __ATOMIC_RELAXED);
+        if (stage->state == WAITING)
+            stage->state = DONE;
+    }
+    while (threads)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
+/* Starts a thread if another one is useful. Returns whether any thread runs. Under the lock. */
+static bool start_thread(void)
+{
+    static bool registered;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    int32_t fault;
+
+    if (threads == THREADS || pthread_attr_init(&attributes))
+        return threads > 0;
+    /* The handlers of libraries that are loaded later run earlier, so libcurl must be loaded before this one is registered. */
+    if (!registered)
+        registered = fffs_http_version() && !atexit(stop_at_exit);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    if (registered && !fffs_fault(FFFS_FAULT_THREAD, &fault) && !pthread_create(&thread, &attributes, run, NULL))
+        threads++;
+    pthread_attr_destroy(&attributes);
+    return threads > 0;
+}
+
+void fffs_remote_prefetch(const fffs_request *requests, size_t count)
+{
+    struct stage **link = &oldest;
+
+    pthread_mutex_lock(&lock);
+    struct stage *stage = count ? make_stage(requests, count) : NULL;
+    if (stage && (give_memory(stage) || !start_thread())) {
+        free_stage(stage);
+        stage = NULL;
+    }
+    if (stage) {
+        while (*link)
+            link = &(*link)->next;
+        *link = stage;
+        staged_bytes += stage->bytes;
+        atomic_fetch_add(&stages, 1);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---------------------------------------------------------------- taking */
+
+/* A record that a request takes. */
+struct take {
+    struct stage *stage; /* NULL: there is none */
+    size_t place;
+};
+
+/* Waits until a stage is done. Returns false if *cancel was set before. */
+static bool wait_for(struct stage *stage, const int32_t *cancel)
+{
+    bool late = false;
+
+    pthread_mutex_lock(&lock);
+    while (stage->state != DONE && !(cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED))) {
+        struct timespec until;
+
+        late = true;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += SLICE * 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&changed, &lock, &until);
+    }
+    bool done = stage->state == DONE;
+    pthread_mutex_unlock(&lock);
+    /* It should have begun earlier. */
+    if (late && atomic_load(&depth) < DEPTH_MOST)
+        atomic_fetch_add(&depth, 1);
+    return done;
+}
+
+/* Copies a record if it could be read. */
+static bool copy(const struct take *take, fffs_request *request)
+{
+    const fffs_request *found = &take->stage->requests[take->place];
+
+    if (found->status)
+        return false;
+    memcpy(request->dest, found->dest, (size_t)found->length);
+    request->status = 0;
+    request->actual = found->actual;
+    return true;
+}
+
+/* Finds and takes the records of some requests. takes: [count]. Returns how many. */
+static size_t take_all(fffs_request **some, size_t count, struct take *takes)
+{
+    size_t found = 0;
+
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < count; i++) {
+        struct take *take = &takes[i];
+
+        take->stage = some[i]->dest ? find(some[i], &take->place) : NULL;
+        if (take->stage) {
+            take->stage->taken[take->place] = true;
+            take->stage->left--;
+            take->stage->users++;
+            found++;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+size_t fffs_ahead_take(fffs_request **some, size_t count, const int32_t *cancel)
+{
+    struct take *takes = atomic_load(&stages) && count ? fffs_allocate(count * sizeof *takes) : NULL;
+    size_t front = 0;
+
+    if (!takes)
+        return count;
+    bool any = take_all(some, count, takes) > 0;
+    for (size_t i = 0; i < count; i++)
+        if (!takes[i].stage || !wait_for(takes[i].stage, cancel) || !copy(&takes[i], some[i]))
+            some[front++] = some[i];
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; any && i < count; i++)
+        if (takes[i].stage && --takes[i].stage->users == 0 && !takes[i].stage->left && takes[i].stage->state == DONE)
+            drop(takes[i].stage);
+    pthread_cond_broadcast(&changed); /* fffs_ahead_forget may wait for the last user */
+    pthread_mutex_unlock(&lock);
+    free(takes);
+    return front;
+}
+
+/* ---------------------------------------------------------------- the end of an object, fork */
+
+static bool has_object(const struct stage *stage, int32_t number)
+{
+    for (size_t i = 0; i < stage->count; i++)
+        if (fffs_object_of(stage->requests[i].fd) == number)
+            return true;
+    return false;
+}
+
+void fffs_ahead_forget(int32_t number)
+{
+    struct stage *stage;
+
+    if (!atomic_load(&stages))
+        return;
+    pthread_mutex_lock(&lock);
+    for (stage = oldest; stage;) {
+        if (!has_object(stage, number)) {
+            stage = stage->next;
+            continue;
+        }
+        __atomic_store_n(&stage->cancel, 1, __ATOMIC_RELAXED);
+        if (stage->state == READING || stage->users) {
+            pthread_cond_wait(&changed, &lock);
+            stage = oldest; /* it may be gone */
+            continue;
+        }
+        drop(stage);
+        stage = oldest;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void fffs_ahead_before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+/* The child has no threads, so it gives up what they read. */
+void fffs_ahead_after_fork(bool child)
+{
+    while (child && oldest)
+        drop(oldest);
+    if (child) {
+        threads = 0;
+        pthread_cond_init(&changed, NULL);
+    }
+    pthread_mutex_unlock(&lock);
+}
