@@ -229,3 +229,44 @@ def test_a_loader_whose_store_fails_for_a_moment(server: ObjectServer, url: str,
     server.faults += [status(503)] * 6
     loader: Any = fffs.torch.DataLoader(fffs.torch.Dataset(url), batch_size=8, num_workers=0)
     assert [_bytes(record) for batch in loader for record in batch] == RECORDS
+
+
+# ---------------------------------------------------------------- one part after the other
+
+
+@pytest.fixture
+def small_records(server: ObjectServer, tmp_path: Path) -> str:
+    with fffs.FileWriter(tmp_path / "small.ffr", 2000) as writer:
+        for k in range(2000):
+            writer.write_one(k.to_bytes(4, "big") * 2000)
+    return server.put("small.ffr", (tmp_path / "small.ffr").read_bytes())
+
+
+def test_a_reader_in_order_has_the_next_steps_fetched(
+    server: ObjectServer, small_records: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Steps follow each other without gaps, although the fetches of neighbouring ones overlap in time."""
+    monkeypatch.setenv("FFFS_CACHE", str(tmp_path / "cache"))
+    with fffs.FileReader(small_records) as reader:
+        reader.store.use_caches()
+        before = len(server.requests)
+        server.always = late(0.01)
+        for k in range(reader.n):
+            assert bytes(reader.read_one(k)) == k.to_bytes(4, "big") * 2000
+        spans = sorted((request.start, request.end) for request in server.requests[before:])
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+    # The steps double from 256 KiB on, and requests have at most 1 MiB.
+    assert len(spans) <= 40
+
+
+def test_a_reader_in_random_order_has_nothing_else_fetched(
+    server: ObjectServer, small_records: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FFFS_CACHE", str(tmp_path / "cache"))
+    order = [k * 7 % 20 * 100 for k in range(20)]
+    with fffs.FileReader(small_records) as reader:
+        reader.store.use_caches()
+        before = _fetched(server)
+        for k in order:
+            reader.read_one(k)
+        assert _fetched(server) - before <= 20 * 3 * 4096

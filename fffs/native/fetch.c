@@ -11,6 +11,10 @@
  * and cost the least; a far one needs many. */
 enum { REQUESTS_NEAR = 16, REQUESTS_PER_MILLISECOND = 12, REQUESTS_LEAST = 4 };
 
+/* Bytes of a request are at most the connections' equal shares of a batch, within these limits: one connection is slower than
+ * many, but requests cost money. */
+enum { RANGE_LEAST = 1024 * 1024, RANGE_MOST = 8 * 1024 * 1024 };
+
 /* Pauses before another try: doubled from the first to the longest, and shortened by a random part. */
 #define PAUSE_FIRST (FFFS_SECOND / 10)
 #define PAUSE_LONGEST (10 * FFFS_SECOND)
@@ -208,6 +212,7 @@ static int plan(struct fffs_fetch *fetch)
 {
     struct fffs_batch *batch = &fetch->batch;
     size_t count = 0;
+    int64_t bytes = 0;
 
     fetch->ranges = fffs_allocate((batch->piece_count ? batch->piece_count : 1) * sizeof *fetch->ranges);
     if (!fetch->ranges)
@@ -217,10 +222,14 @@ static int plan(struct fffs_fetch *fetch)
 
         if (piece->status == FFFS_PENDING && fffs_object_of(piece->fd) < 0)
             piece->status = -EBADF;
-        if (piece->status == FFFS_PENDING)
+        if (piece->status == FFFS_PENDING) {
             batch->left[count++] = piece;
+            bytes += piece->length;
+        }
     }
-    fetch->range_count = fetch->open = fffs_plan_ranges(batch->left, count, fetch->ranges);
+    int64_t most = bytes / fetch->limit;
+    most = most < RANGE_LEAST ? RANGE_LEAST : most > RANGE_MOST ? RANGE_MOST : most;
+    fetch->range_count = fetch->open = fffs_plan_ranges(batch->left, count, most, fetch->ranges);
     return 0;
 }
 
@@ -235,15 +244,16 @@ int fffs_fetch_begin(fffs_request *requests, size_t count, fffs_fetch **fetch)
         free(new);
         return status;
     }
-    status = plan(new);
     new->transfers = fffs_allocate_zeroed(FFFS_HTTP_CONNECTIONS, sizeof *new->transfers);
-    if (!status)
-        status = new->transfers ? fffs_http_take(&new->client) : -ENOMEM;
+    status = new->transfers ? fffs_http_take(&new->client) : -ENOMEM;
+    if (!status) {
+        new->limit = useful_requests(new->client);
+        status = plan(new);
+    }
     if (status) {
         fffs_fetch_end(new);
         return status;
     }
-    new->limit = useful_requests(new->client);
     new->random = (unsigned)fffs_now();
     *fetch = new;
     return 0;

@@ -4,9 +4,8 @@
 
 #include "batch.h"
 
-/* Bytes between two pieces that are fetched and dropped rather than asked for by another request, and the most bytes of a
- * request: several connections share what is larger. */
-enum { FFFS_GAP = 16 * 1024, FFFS_RANGE_MAX = 8 * 1024 * 1024 };
+/* Bytes between two pieces that are fetched and dropped rather than asked for by another request. */
+enum { FFFS_GAP = 16 * 1024 };
 
 /* Consecutive bytes of an object that one request asks for, and the pieces that lie in them. Owned by the fetch. */
 struct fffs_range {
@@ -42,9 +41,9 @@ static inline int32_t fffs_object_of(int32_t fd)
     return fd <= FFFS_OBJECT_FD ? FFFS_OBJECT_FD - fd : -1;
 }
 
-/* Sorts pieces by object and offset, and joins near ones to ranges. *ranges has room for as many as there are pieces. Returns the
+/* Sorts pieces by object and offset, and joins near ones to ranges, of at most most bytes. *ranges has room for as many as there are pieces. Returns the
  * number of ranges. Pure. */
-size_t fffs_plan_ranges(struct fffs_piece **pieces, size_t count, struct fffs_range *ranges);
+size_t fffs_plan_ranges(struct fffs_piece **pieces, size_t count, int64_t most, struct fffs_range *ranges);
 
 /* Gives bytes of the object from range->place on to the pieces that they belong to. length is at most what the range still
  * expects. */

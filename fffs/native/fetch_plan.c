@@ -17,18 +17,20 @@ static int by_place(const void *a, const void *b)
 
 /* Whether a piece is near enough to the end of a range. A gap may cost an eighth of what was asked for: of many small records
  * that lie far apart, nearly everything would be dropped. */
-static bool belongs(const struct fffs_range *range, int64_t start, int64_t asked, const struct fffs_piece *piece)
+static bool belongs(const struct fffs_range *range, int64_t start, int64_t asked, const struct fffs_piece *piece,
+                    int64_t most)
 {
     int64_t gap = piece->offset - range->end, end = piece->offset + piece->length;
-    int64_t after = end > range->end ? end : range->end,
-            most = piece->around > FFFS_RANGE_MAX ? piece->around : FFFS_RANGE_MAX;
+    int64_t after = end > range->end ? end : range->end;
+
+    most = piece->around > most ? piece->around : most;
 
     if (range->object != fffs_object_of(piece->fd) || gap > FFFS_GAP || after - start > most)
         return false;
     return gap <= 0 || after - start - asked - piece->length <= (asked + piece->length) / 8;
 }
 
-size_t fffs_plan_ranges(struct fffs_piece **pieces, size_t count, struct fffs_range *ranges)
+size_t fffs_plan_ranges(struct fffs_piece **pieces, size_t count, int64_t most, struct fffs_range *ranges)
 {
     struct fffs_range *range = NULL;
     size_t made = 0;
@@ -39,7 +41,7 @@ size_t fffs_plan_ranges(struct fffs_piece **pieces, size_t count, struct fffs_ra
         struct fffs_piece *piece = pieces[i];
         int64_t end = piece->offset + piece->length;
 
-        if (range && belongs(range, range->place, asked, piece)) {
+        if (range && belongs(range, range->place, asked, piece, most)) {
             int64_t covered = range->end > piece->offset ? range->end - piece->offset : 0;
 
             asked += end - piece->offset > covered ? end - piece->offset - covered : 0;

@@ -19,8 +19,8 @@ enum { BLOCK = FFFS_CACHE_BLOCK, HEAD = FFFS_CACHE_HEAD };
 /* Blocks whose entries of the map are read at a time. */
 enum { ENTRIES = 512 };
 
-/* Bytes that are read ahead, from the first to the largest step. */
-enum { AHEAD_FIRST = 256 * 1024, AHEAD_MOST = 8 * 1024 * 1024 };
+/* Bytes of the first and the largest step that is read ahead. While one step is used, the next is fetched. */
+enum { STEP_FIRST = 256 * 1024, STEP_MOST = 16 * 1024 * 1024 };
 
 struct fffs_object_cache {
     int data_fd, map_fd;
@@ -28,7 +28,8 @@ struct fffs_object_cache {
     _Atomic uint64_t *present, *verified; /* [blocks] bits */
     _Atomic int64_t room;                 /* bytes that may be added */
     _Atomic bool broken;                  /* a write failed */
-    _Atomic int64_t expected, window; /* where a reader of one part after the other reads next, and its last step */
+    /* Of a reader of one part after the other: where its last step begins and ends, and how long that is. */
+    _Atomic int64_t step_start, step_end, step;
     _Atomic uint64_t hits, refetched;
 };
 
@@ -45,7 +46,8 @@ int fffs_object_cache_new(int data_fd, int map_fd, int64_t size, int64_t limit, 
     new->map_fd = map_fd;
     new->size = size;
     atomic_init(&new->room, limit);
-    atomic_init(&new->expected, -1);
+    atomic_init(&new->step_start, -1);
+    atomic_init(&new->step_end, -1);
     /* calloc of a large array costs nothing until a page of it is touched. */
     new->present = fffs_allocate_zeroed(words, sizeof *new->present);
     new->verified = fffs_allocate_zeroed(words, sizeof *new->verified);
@@ -216,20 +218,31 @@ bool fffs_object_cache_missing(struct fffs_object_cache *cache, int64_t offset, 
 
 /* A reader of one file of a pack after the other misses where its last step ended. Its steps double; another place begins anew.
  * The two numbers are only a guess, so that threads may mix them up. */
-int64_t fffs_object_cache_ahead(struct fffs_object_cache *cache, int64_t start, int64_t end)
+int64_t fffs_object_cache_step(struct fffs_object_cache *cache, int64_t offset, int64_t length, bool missed,
+                               int64_t *from)
 {
-    int64_t expected = atomic_load(&cache->expected), window = atomic_load(&cache->window), left = cache->size - end,
-            rest = left;
-    bool goes_on = expected >= 0 && start >= expected - BLOCK && start <= expected + AHEAD_FIRST;
+    int64_t start = atomic_load(&cache->step_start), stop = atomic_load(&cache->step_end), end = offset + length,
+            step = atomic_load(&cache->step), room = atomic_load(&cache->room) / 8;
 
-    window = !goes_on ? 0 : window == 0 ? AHEAD_FIRST : window < AHEAD_MOST ? window * 2 : window;
-    rest = rest < atomic_load(&cache->room) / 8 ? rest : atomic_load(&cache->room) / 8;
-    window = window > rest ? rest < 0 ? 0 : rest : window;
-    /* Whole blocks, so that the next step begins with a block that is missing. */
-    window = window == left ? left : window / BLOCK * BLOCK;
-    atomic_store(&cache->window, window);
-    atomic_store(&cache->expected, end + window);
-    return window;
+    if (stop < 0 || end <= start - BLOCK || offset > stop + STEP_FIRST) {
+        if (missed) { /* elsewhere: a reader that goes on from here reads in order */
+            atomic_store(&cache->step, 0);
+            atomic_store(&cache->step_start, end);
+            atomic_store(&cache->step_end, end);
+        }
+        return 0;
+    }
+    step = step == 0 ? STEP_FIRST : step < STEP_MOST ? step * 2 : step;
+    *from = stop > end ? stop : end;
+    int64_t left = cache->size - *from;
+    step = step < room ? step : room / BLOCK * BLOCK;
+    step = step < left ? step : left;
+    /* Of several threads that read at once, one takes the step. */
+    if (step <= 0 || !atomic_compare_exchange_strong(&cache->step_start, &start, *from))
+        return 0;
+    atomic_store(&cache->step, step);
+    atomic_store(&cache->step_end, *from + step);
+    return step;
 }
 
 /* ---------------------------------------------------------------- claims */
@@ -274,7 +287,8 @@ bool fffs_object_cache_claim(struct fffs_object_cache *cache, int64_t start, int
         if (other->cache != cache || other->end <= start || other->start >= *end)
             continue;
         good = other->start > start;
-        *end = good ? other->start : *end;
+        int64_t until = good ? other->start : other->end;
+        *end = until < *end ? until : *end;
     }
     if (good) {
         *mine = (struct fffs_object_claim){claims, cache, start, *end};

@@ -27,11 +27,13 @@ bool fffs_object_cache_has(struct fffs_object_cache *cache, int64_t offset, int6
 bool fffs_object_cache_missing(struct fffs_object_cache *cache, int64_t offset, int64_t length, int64_t *start,
                                int64_t *end);
 
-/* How many bytes after a missing run should be fetched with it, because somebody reads one part after the other. Thread-safe. */
-int64_t fffs_object_cache_ahead(struct fffs_object_cache *cache, int64_t start, int64_t end);
+/* Notes a read, which missed something or did not. If it is one of a reader of one part after the other, returns how many bytes
+ * from *from on should be fetched now, else 0. Thread-safe. */
+int64_t fffs_object_cache_step(struct fffs_object_cache *cache, int64_t offset, int64_t length, bool missed,
+                               int64_t *from);
 
 /* Claims the begin of a run of missing blocks for the calling thread, which will fetch it; *end may become smaller. Returns false
- * if another thread fetches the first block already, or without memory. *claim is freed by fffs_object_cache_release. Thread-safe. */
+ * if another thread fetches the first block already, which it does up to *end, or without memory. *claim is freed by fffs_object_cache_release. Thread-safe. */
 bool fffs_object_cache_claim(struct fffs_object_cache *cache, int64_t start, int64_t *end,
                              struct fffs_object_claim **claim);
 void fffs_object_cache_release(struct fffs_object_claim *claim);

@@ -133,19 +133,8 @@ static int by_place(const void *a, const void *b)
     return (one->offset > other->offset) - (one->offset < other->offset);
 }
 
-/* Returns where a run that begins at start may end, at stop or later, before the next block that is there. */
-static int64_t with_ahead(struct fffs_object_cache *cache, int64_t start, int64_t stop)
-{
-    int64_t more = fffs_object_cache_ahead(cache, start, stop), from, end;
-
-    if (more == 0 || fffs_object_cache_has(cache, stop, more, false, true) ||
-        !fffs_object_cache_missing(cache, stop, more, &from, &end))
-        return stop;
-    return from == stop ? end : stop;
-}
-
 /* Adds the missing blocks of a request, in order: blocks before *done were added for the request before. */
-static int add_missing(struct filling *self, const fffs_request *request, int64_t *done, bool alone)
+static int add_missing(struct filling *self, const fffs_request *request, int64_t *done)
 {
     struct fffs_object_cache *cache = cache_of(request);
     int64_t from = request->offset > *done ? request->offset : *done, end = request->offset + request->length, start,
@@ -154,8 +143,6 @@ static int add_missing(struct filling *self, const fffs_request *request, int64_
 
     while (!status && from < end && fffs_object_cache_missing(cache, from, end - from, &start, &stop)) {
         start = start > *done ? start : *done;
-        if (alone)
-            stop = with_ahead(cache, start, stop);
         /* What another thread fetches is skipped: see wait_for_others. */
         status = start < stop ? add_run(self, request->fd, start, &stop) : 0;
         *done = from = stop;
@@ -176,7 +163,7 @@ static int fill_missing(fffs_request **sorted, size_t count, const int32_t *canc
         if (sorted[i]->fd != fd)
             done = 0;
         fd = sorted[i]->fd;
-        status = add_missing(&filling, sorted[i], &done, count == 1);
+        status = add_missing(&filling, sorted[i], &done);
     }
     if (!status)
         status = fill(&filling);
@@ -184,6 +171,27 @@ static int fill_missing(fffs_request **sorted, size_t count, const int32_t *canc
     free(filling.runs);
     free(filling.claims);
     return status;
+}
+
+void fffs_remote_fill(int fd, int64_t offset, int64_t length, const int32_t *cancel)
+{
+    fffs_request request = {.offset = offset, .length = length, .fd = fd}, *alone = &request;
+    struct fffs_object_cache *cache = cache_of(&request);
+
+    if (cache && fffs_object_cache_grows(cache))
+        (void)fill_missing(&alone, 1, cancel);
+}
+
+/* Has more fetched if a read goes on where others ended. */
+static void read_ahead(const fffs_request *request, bool missed)
+{
+    struct fffs_object_cache *cache = cache_of(request);
+    int64_t from, step = 0;
+
+    if (cache && fffs_object_cache_grows(cache))
+        step = fffs_object_cache_step(cache, request->offset, request->length, missed, &from);
+    if (step && !fffs_object_cache_has(cache, from, step, false, false))
+        fffs_ahead_fill(request->fd, from, step);
 }
 
 /* Waits until what other threads fetch of these requests is there, or failed. */
@@ -280,6 +288,9 @@ static int read_all(fffs_request **some, size_t count, const int32_t *cancel)
     size_t there = divide(some, count, true), grows = growing(some + there, count - there);
     int status = 0;
 
+    if (count == 1)
+        read_ahead(some[0], there == 0);
+
     for (size_t i = 0; i < there; i++)
         fffs_object_cache_count(cache_of(some[i]), 1, 0);
     if (grows) {
@@ -348,8 +359,11 @@ int fffs_remote_is_hot(const fffs_request *requests, size_t count)
 
 int fffs_remote_hot_fd(int fd, int64_t offset, int64_t length, bool verified)
 {
-    struct fffs_object_cache *cache = fffs_object_cache_at(fffs_object_of(fd));
+    const fffs_request request = {.offset = offset, .length = length, .fd = fd};
+    struct fffs_object_cache *cache = cache_of(&request);
 
-    return cache && fffs_object_cache_has(cache, offset, length, verified, false) ? fffs_object_cache_fd(cache)
-                                                                                  : -EAGAIN;
+    if (!cache || !fffs_object_cache_has(cache, offset, length, verified, false))
+        return -EAGAIN;
+    read_ahead(&request, false);
+    return fffs_object_cache_fd(cache);
 }

@@ -1,4 +1,4 @@
-/* Reads batches of objects before they are asked for.
+/* Reads batches of objects before they are asked for, and fills caches ahead of readers of one part after the other.
  *
  * A batch of a distant store waits at least once for the way there and back. A training loop that knows its next batches has them
  * read meanwhile: each becomes a stage, with memory for its records, which one of a few threads reads as any other batch, with
@@ -9,8 +9,10 @@
 #include "fault.h"
 #include "fetch.h"
 #include "fork.h"
+#include "object_cache.h"
 #include "objects.h"
 #include "remote.h"
+#include "threads.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -31,7 +33,7 @@ enum state { WAITING, READING, DONE };
 
 struct stage {
     fffs_request *requests; /* [count] by place; dest is in the memory */
-    bool *taken;            /* [count] */
+    bool *taken;            /* [count]; NULL: the one request only fills the cache */
     size_t count, left;     /* left: neither taken nor dropped */
     int users;              /* threads that copy from it */
     uint8_t *memory;
@@ -73,7 +75,7 @@ static struct stage *find(const fffs_request *wanted, size_t *place)
     for (struct stage *stage = oldest; stage; stage = stage->next) {
         fffs_request *found = bsearch(wanted, stage->requests, stage->count, sizeof *found, by_place);
 
-        if (!found || found->length != wanted->length || found->check != wanted->check ||
+        if (!found || !stage->taken || found->length != wanted->length || found->check != wanted->check ||
             found->expected != wanted->expected)
             continue;
         *place = (size_t)(found - stage->requests);
@@ -120,16 +122,15 @@ static bool make_room(int64_t bytes)
     return staged_bytes + bytes <= ROOM;
 }
 
-/* Whether a record should be staged: it is somewhere in an object, and neither in the cache nor staged. Under the lock. */
-static bool is_wanted(const fffs_request *request)
+/* Whether a record must be fetched: it is somewhere in an object, and not in a cache. */
+static bool is_missing(const fffs_request *request)
 {
-    size_t place;
-
     if (!fffs_is_remote(request->fd) || request->length <= 0 || request->offset < 0 || request->length > ROOM ||
         request->offset > fffs_object_size(fffs_object_of(request->fd)) - request->length)
         return false;
-    return fffs_remote_hot_fd(request->fd, request->offset, request->length, request->check == FFFS_CHECK_NONE) < 0 &&
-           !find(request, &place);
+    struct fffs_object_cache *cache = fffs_object_cache_at(fffs_object_of(request->fd));
+    /* wait: another process may have fetched it. */
+    return !cache || !fffs_object_cache_has(cache, request->offset, request->length, false, true);
 }
 
 /* Moves the first of each group of requests with one place to the front. Returns their number. */
@@ -143,7 +144,7 @@ static size_t without_repetitions(fffs_request *sorted, size_t count)
     return front;
 }
 
-/* Makes a stage of the requests that are wanted, without memory. Returns NULL if there are none, or no memory. Under the lock. */
+/* Makes a stage of the requests that must be fetched, by place, without memory. Returns NULL if there are none, or no memory. */
 static struct stage *make_stage(const fffs_request *requests, size_t count)
 {
     struct stage *stage = fffs_allocate_zeroed(1, sizeof *stage);
@@ -152,19 +153,33 @@ static struct stage *make_stage(const fffs_request *requests, size_t count)
         return NULL;
     stage->requests = fffs_allocate_zeroed(count, sizeof *stage->requests);
     stage->taken = fffs_allocate_zeroed(count, sizeof *stage->taken);
-    for (size_t i = 0; stage->requests && stage->taken && i < count; i++) {
-        if (stage->bytes > ROOM || !is_wanted(&requests[i]))
-            continue;
-        stage->bytes += requests[i].length;
-        stage->requests[stage->count++] = requests[i];
-    }
-    if (!stage->count || !make_room(stage->bytes)) {
+    for (size_t i = 0; stage->requests && stage->taken && i < count; i++)
+        if (is_missing(&requests[i]))
+            stage->requests[stage->count++] = requests[i];
+    if (!stage->count) {
         free_stage(stage);
         return NULL;
     }
     qsort(stage->requests, stage->count, sizeof *stage->requests, by_place);
-    stage->left = stage->count = without_repetitions(stage->requests, stage->count);
+    stage->count = without_repetitions(stage->requests, stage->count);
     return stage;
+}
+
+/* Removes the records that other stages have. Returns whether any are left, and there is room for them. Under the lock. */
+static bool keep_new(struct stage *stage)
+{
+    size_t place;
+
+    for (size_t i = 0; i < stage->count; i++) {
+        if (find(&stage->requests[i], &place))
+            continue;
+        stage->bytes += stage->requests[i].length;
+        stage->requests[stage->left++] = stage->requests[i];
+        if (stage->bytes > ROOM)
+            return false;
+    }
+    stage->count = stage->left;
+    return stage->count && make_room(stage->bytes);
 }
 
 /* Gives the records of a stage their places in memory. */
@@ -195,6 +210,19 @@ static struct stage *first_waiting(void)
     return stage;
 }
 
+static void read_stage(struct stage *stage)
+{
+    fffs_request *requests = stage->requests;
+
+    if (!stage->taken) {
+        fffs_remote_fill(requests->fd, requests->offset, requests->length, &stage->cancel);
+        return;
+    }
+    int status = fffs_remote_read_now(requests, stage->count, &stage->cancel);
+    for (size_t i = 0; status && status != -EIO && i < stage->count; i++)
+        requests[i].status = status;
+}
+
 static void *run(void *unused)
 {
     struct stage *stage;
@@ -204,11 +232,11 @@ static void *run(void *unused)
     while ((stage = first_waiting())) {
         stage->state = READING;
         pthread_mutex_unlock(&lock);
-        int status = fffs_remote_read_now(stage->requests, stage->count, &stage->cancel);
+        read_stage(stage);
         pthread_mutex_lock(&lock);
-        for (size_t i = 0; status && status != -EIO && i < stage->count; i++)
-            stage->requests[i].status = status;
         stage->state = DONE;
+        if (!stage->taken)
+            drop(stage);
         pthread_cond_broadcast(&changed);
     }
     threads--;
@@ -235,40 +263,60 @@ static void stop_at_exit(void)
 static bool start_thread(void)
 {
     static bool registered;
-    pthread_attr_t attributes;
-    pthread_t thread;
-    int32_t fault;
 
-    if (threads == THREADS || pthread_attr_init(&attributes))
-        return threads > 0;
+    if (threads == THREADS)
+        return true;
     /* The handlers of libraries that are loaded later run earlier, so libcurl must be loaded before this one is registered. */
     if (!registered)
         registered = fffs_http_version() && !atexit(stop_at_exit);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    if (registered && !fffs_fault(FFFS_FAULT_THREAD, &fault) && !pthread_create(&thread, &attributes, run, NULL))
+    if (registered && fffs_thread_start(run))
         threads++;
-    pthread_attr_destroy(&attributes);
     return threads > 0;
+}
+
+/* Adds a stage, which gets its thread. Returns false if there is no thread. Under the lock. */
+static bool add(struct stage *stage)
+{
+    struct stage **link = &oldest;
+
+    if (!start_thread())
+        return false;
+    while (*link)
+        link = &(*link)->next;
+    *link = stage;
+    staged_bytes += stage->bytes;
+    atomic_fetch_add(&stages, 1);
+    return true;
 }
 
 void fffs_remote_prefetch(const fffs_request *requests, size_t count)
 {
-    struct stage **link = &oldest;
-
-    pthread_mutex_lock(&lock);
     struct stage *stage = count ? make_stage(requests, count) : NULL;
-    if (stage && (give_memory(stage) || !start_thread())) {
-        free_stage(stage);
-        stage = NULL;
-    }
-    if (stage) {
-        while (*link)
-            link = &(*link)->next;
-        *link = stage;
-        staged_bytes += stage->bytes;
-        atomic_fetch_add(&stages, 1);
-    }
+
+    if (!stage)
+        return;
+    pthread_mutex_lock(&lock);
+    bool used = keep_new(stage) && !give_memory(stage) && add(stage);
     pthread_mutex_unlock(&lock);
+    if (!used)
+        free_stage(stage);
+}
+
+void fffs_ahead_fill(int fd, int64_t offset, int64_t length)
+{
+    struct stage *stage = fffs_allocate_zeroed(1, sizeof *stage);
+
+    if (!stage)
+        return;
+    *stage =
+        (struct stage){.requests = fffs_allocate_zeroed(1, sizeof *stage->requests), .count = 1, .bytes = length};
+    if (stage->requests)
+        *stage->requests = (fffs_request){.offset = offset, .length = length, .fd = fd};
+    pthread_mutex_lock(&lock);
+    bool used = stage->requests && make_room(length) && add(stage);
+    pthread_mutex_unlock(&lock);
+    if (!used)
+        free_stage(stage);
 }
 
 /* ---------------------------------------------------------------- taking */

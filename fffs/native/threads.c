@@ -114,8 +114,7 @@ static void *help(void *unused)
     return unused;
 }
 
-/* Under lock. Returns false if the system refuses a thread; the others then do the work. */
-static bool start_thread(void)
+bool fffs_thread_start(void *(*run)(void *unused))
 {
     pthread_attr_t attributes;
     int32_t fault;
@@ -129,11 +128,19 @@ static bool start_thread(void)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_t thread;
-    int failed = pthread_create(&thread, &attributes, help, NULL);
+    int failed = pthread_create(&thread, &attributes, run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
-    alive += failed ? 0 : 1;
     return !failed;
+}
+
+/* Under lock. Returns false if the system refuses a thread; the others then do the work. */
+static bool start_helper(void)
+{
+    bool started = fffs_thread_start(help);
+
+    alive += started ? 1 : 0;
+    return started;
 }
 
 void fffs_job_offer(struct fffs_job *job, int kind, void (*run)(void *work), void *work, int helpers)
@@ -155,7 +162,7 @@ void fffs_job_offer(struct fffs_job *job, int kind, void (*run)(void *work), voi
             place = &(*place)->next;
         *place = job;
         atomic_fetch_add(&open_count, 1);
-        while (alive < reserved[FFFS_HOT] + reserved[FFFS_COLD] && start_thread())
+        while (alive < reserved[FFFS_HOT] + reserved[FFFS_COLD] && start_helper())
             continue;
         /* Spinning threads see open_count, or look for jobs under the lock before they sleep. */
         for (int i = spinning; i < helpers && i - spinning < parked; i++)

@@ -6,6 +6,9 @@
 
 #include <stdatomic.h>
 
+/* Starts a detached thread that gets no signals. Returns false if the system refuses it. Thread-safe. */
+bool fffs_thread_start(void *(*run)(void *unused));
+
 /* Kinds of jobs. Each kind has its own limit of threads in a process. */
 enum { FFFS_HOT = 0, FFFS_COLD = 1 };
 

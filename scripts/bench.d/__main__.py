@@ -15,6 +15,7 @@ import formats
 import metadata
 import millions
 import mounts
+import objects
 import opening
 import packing
 import peers
@@ -28,6 +29,7 @@ MEASURES = {
     "peers": peers.run,
     "cold": cold.run,
     "formats": formats.run,
+    "objects": objects.run,
     "open": opening.run,
     "pack": packing.run,
     "unpack": unpacking.run,
@@ -43,6 +45,7 @@ DESCRIPTION = """measures:
   peers    verified batches, against other libraries that store records
   cold     verified batches from the disk, against fio with io_uring
   formats  Bags and TFRecord files, against FFRecord and the libraries of these formats; scans for records
+  objects  records of objects over HTTPS, against libcurl alone, obstore and s3fs; needs nginx
   open     opening and mounting a packed folder of 1,000,000 files
   pack     packing 10,000 photos and 1,000,000 tiny files, against tar followed by sync
   unpack   unpacking 250,000 tiny files, against tar followed by sync
