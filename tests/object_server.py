@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -122,11 +123,14 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(port: int = 0) -> Iterator[ObjectServer]:
-    """Run a server for the block."""
+def serving(port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[ObjectServer]:
+    """Run a server for the block. tls: it speaks HTTPS."""
     state = ObjectServer()
     with _Server(("127.0.0.1", port), _handler(state)) as server:
-        state.url = f"http://127.0.0.1:{server.server_address[1]}"
+        if tls:
+            # Handshakes belong to the threads of the connections, not to the one that accepts them.
+            server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        state.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:

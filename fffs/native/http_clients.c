@@ -24,6 +24,7 @@ enum { CONNECT_SECONDS = 10, REDIRECTS = 5 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fffs_http_client *all, *idle; /* under the lock */
 static int idle_count;
+static unsigned generation; /* of the settings that clients are made with */
 
 /* ---------------------------------------------------------------- sockets */
 
@@ -130,19 +131,47 @@ static int make_client(struct fffs_http_client **made)
     return 0;
 }
 
+void fffs_http_renew(void)
+{
+    pthread_mutex_lock(&lock);
+    generation++;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Removes a client from the list of all. Under the lock. */
+static void unlist(struct fffs_http_client *client)
+{
+    *(client->previous ? &client->previous->next : &all) = client->next;
+    if (client->next)
+        client->next->previous = client->previous;
+}
+
+/* Takes the first idle client, or NULL. Under the lock. */
+static struct fffs_http_client *take_idle(void)
+{
+    struct fffs_http_client *client = idle;
+
+    if (client) {
+        idle = client->next_idle;
+        idle_count--;
+    }
+    return client;
+}
+
 int fffs_http_take(struct fffs_http_client **client)
 {
     int status = 0;
 
     pthread_mutex_lock(&lock);
-    *client = idle;
-    if (idle) {
-        idle = idle->next_idle;
-        idle_count--;
-    } else {
+    while ((*client = take_idle()) && (*client)->generation != generation) {
+        unlist(*client);
+        free_client(*client);
+    }
+    if (!*client) {
         /* Under the lock, so that at a fork there is either no client or a listed one. */
         status = make_client(client);
         if (!status) {
+            (*client)->generation = generation;
             (*client)->previous = NULL;
             (*client)->next = all;
             if (all)
@@ -157,15 +186,13 @@ int fffs_http_take(struct fffs_http_client **client)
 void fffs_http_give(struct fffs_http_client *client)
 {
     pthread_mutex_lock(&lock);
-    bool kept = idle_count < IDLE_CLIENTS;
+    bool kept = idle_count < IDLE_CLIENTS && client->generation == generation;
     if (kept) {
         client->next_idle = idle;
         idle = client;
         idle_count++;
     } else {
-        *(client->previous ? &client->previous->next : &all) = client->next;
-        if (client->next)
-            client->next->previous = client->previous;
+        unlist(client);
     }
     pthread_mutex_unlock(&lock);
     if (!kept)

@@ -11,7 +11,8 @@ struct fffs_http_client {
     void **idle; /* [FFFS_HTTP_CONNECTIONS] transfers that are not in the group */
     int idle_count, transfers;
     int64_t latency; /* nanoseconds that the fastest of the last answers took to begin; 0: unknown */
-    int *sockets;    /* [socket_room] open ones, closed ones are -1: a forked child closes its copies */
+    unsigned generation;
+    int *sockets; /* [socket_room] open ones, closed ones are -1: a forked child closes its copies */
     int socket_room;
     struct fffs_http_client *next, *previous; /* all, idle or not */
     struct fffs_http_client *next_idle;
@@ -20,6 +21,9 @@ struct fffs_http_client {
 /* Takes an idle client or makes one; the caller owns it until it gives it back. Returns 0; -ELIBACC: there is no libcurl; or
  * -ENOMEM. Thread-safe. */
 int fffs_http_take(struct fffs_http_client **client);
+
+/* Has clients made from now on, with fresh transfers and connections: settings changed. Thread-safe. */
+void fffs_http_renew(void);
 
 /* Gives a client back. No transfer may be in its group. Thread-safe. */
 void fffs_http_give(struct fffs_http_client *client);

@@ -36,6 +36,7 @@ int fffs_http_configure(double seconds, int32_t connections, int32_t allow_plain
     atomic_store(&plain_allowed, allow_plain != 0);
     /* The old value may be in use by another thread. It is a few bytes, and changes once in a process, if at all. */
     atomic_store(&ca_file, copy);
+    fffs_http_renew(); /* transfers keep the options that they had, and connections were made with those */
     return 0;
 }
 

@@ -1,0 +1,123 @@
+"""Objects over HTTPS: a certificate that is not accepted is one error, at once, that says what to do."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from object_server import Answer, ObjectServer, Request, serving
+
+import fffs
+from fffs.errors import ReadError
+
+if not shutil.which("openssl"):
+    pytest.fail("these tests need openssl", pytrace=False)
+
+RECORDS = [bytes([k]) * 1000 for k in range(10)]
+
+
+def _certificate(folder: Path, name: str, *options: str) -> Path:
+    """Make a certificate that signs itself, and its key, in one file."""
+    path = folder / "certificate"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", *options]
+    subprocess.run([*command, "-keyout", folder / "key", "-out", path], check=True, capture_output=True)
+    path.write_bytes(path.read_bytes() + (folder / "key").read_bytes())
+    return path
+
+
+def _context(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+GOOD = ("-days", "2", "-addext", "subjectAltName=IP:127.0.0.1")
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _certificate(tmp_path_factory.mktemp("good"), "localhost", *GOOD)
+
+
+@pytest.fixture
+def server(good: Path) -> Iterator[ObjectServer]:
+    with serving(tls=_context(good)) as found:
+        yield found
+
+
+@pytest.fixture
+def trust(monkeypatch: pytest.MonkeyPatch, good: Path) -> None:
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", str(good))
+
+
+@pytest.fixture
+def content(tmp_path: Path) -> bytes:
+    with fffs.FileWriter(tmp_path / "r.ffr", len(RECORDS)) as writer:
+        for record in RECORDS:
+            writer.write_one(record)
+    return (tmp_path / "r.ffr").read_bytes()
+
+
+def _read(url: str) -> list[bytes]:
+    with fffs.FileReader(url) as reader:
+        return [bytes(record) for record in reader.read(range(reader.n))]
+
+
+def test_a_server_whose_certificate_is_trusted(server: ObjectServer, trust: None, content: bytes) -> None:
+    assert _read(server.put("r.ffr", content)) == RECORDS
+
+
+def test_an_unknown_authority(server: ObjectServer, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    for name in ("SSL_CERT_FILE", "AWS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    url = server.put("r.ffr", content)
+    with pytest.raises(ReadError, match=r"certificate is not accepted: .*; set SSL_CERT_FILE") as raised:
+        _read(url)
+    assert url in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert not server.requests
+
+
+def test_a_certificate_of_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    other = _certificate(tmp_path, "example.org", "-days", "2", "-addext", "subjectAltName=DNS:example.org")
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", str(other))
+    with serving(tls=_context(other)) as server, pytest.raises(ReadError, match="certificate is not accepted"):
+        _read(server.put("r.ffr", content))
+
+
+def test_a_file_of_certificates_that_does_not_exist(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch, content: bytes, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "missing"))
+    with pytest.raises(ReadError, match="certificate is not accepted"):
+        _read(server.put("r.ffr", content))
+
+
+def test_a_redirection_to_plain_http_is_not_followed(server: ObjectServer, trust: None, content: bytes) -> None:
+    with serving() as plain:
+        target = plain.put("r.ffr", content)
+
+        def redirect(request: Request, answer: Answer) -> None:
+            answer.status, answer.body = 302, b""
+            answer.headers = {"Location": target, "Content-Length": "0"}
+
+        url = server.put("r.ffr", content)
+        server.always = redirect
+        with pytest.raises(ReadError):
+            _read(url)
+        assert not plain.requests
+
+
+def test_a_server_that_speaks_no_tls(trust: None, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setenv("FFFS_DEADLINE", "1")
+    with serving() as plain:
+        url = plain.put("r.ffr", content).replace("http://", "https://")
+        with pytest.raises(ReadError) as raised:
+            _read(url)
+        assert "\n" not in str(raised.value)
