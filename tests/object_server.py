@@ -123,9 +123,11 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[ObjectServer]:
-    """Run a server for the block. tls: it speaks HTTPS."""
-    state = ObjectServer()
+def serving(
+    port: int = 0, tls: ssl.SSLContext | None = None, objects: dict[str, bytes] | None = None
+) -> Iterator[ObjectServer]:
+    """Run a server for the block. tls: it speaks HTTPS. objects: those that it has from the beginning."""
+    state = ObjectServer(dict(objects or {}))
     with _Server(("127.0.0.1", port), _handler(state)) as server:
         if tls:
             # Handshakes belong to the threads of the connections, not to the one that accepts them.

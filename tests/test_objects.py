@@ -270,8 +270,7 @@ def test_a_server_that_is_started_again(records_file: bytes) -> None:
     thread = threading.Thread(target=lambda: results.append(_same(reader.read([7, 4]), [7, 4])))
     thread.start()
     time.sleep(0.5)
-    with serving(port) as second:
-        second.put("r.ffr", records_file)
+    with serving(port, objects=first.objects):
         thread.join(30)
     assert results == [True]
     reader.close()
