@@ -15,7 +15,7 @@ from fffs.layouts import load_packed
 from fffs.layouts.view import TreeView
 from fffs.reader import FileReader
 from fffs.records.identity import Identity
-from fffs.records.reopening import refuse_others, refuse_replaced
+from fffs.records.reopening import OpenedNames, opened_again, refuse_others, refuse_replaced
 
 
 class PackedFolder(Closing):
@@ -36,15 +36,12 @@ class PackedFolder(Closing):
             SourceNotFoundError, ReadError, UsageError: as ``FileReader``.
 
         """
-        self._paths = list(fname) if isinstance(fname, (list, tuple)) else [fname]
+        self._names = OpenedNames(fname if isinstance(fname, (list, tuple)) else [fname])
         self._readers: dict[str, FileReader] = {}  # at most one; no lock, which a child of fork could find locked
         self.check_data = bool(check_data)
-        self._view: TreeView = load_packed(self._paths, self.check_data)
-
-    @property
-    def fnames(self) -> list[str]:
+        self._view: TreeView = load_packed(self._names.given, self.check_data)
+        self.fnames = [file.index.path for file in self._view.store.files]
         """The paths of the packed files."""
-        return [file.index.path for file in self._view.store.files]
 
     @property
     def reader(self) -> FileReader:
@@ -52,7 +49,7 @@ class PackedFolder(Closing):
         if self._view.store.closed:
             raise ClosedError(f"{self.fnames[0]}: the reader has been closed")
         if not self._readers:
-            reader = FileReader(self._paths, self.check_data)
+            reader = FileReader(self._names.now(), self.check_data)
             refuse_others(reader.store, self._view.store.identity)  # otherwise names and bytes might not match
             # If several threads come here at once, one reader is kept.
             if self._readers.setdefault("reader", reader) is not reader or self._view.store.closed:
@@ -168,11 +165,12 @@ class PackedFolder(Closing):
             reader.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        store = self._view.store
-        refuse_replaced(store, lambda: load_packed(self._paths, self.check_data).store)
-        return type(self), (self._paths, self.check_data), store.identity
+        store, names = self._view.store, self._names.now()
+        refuse_replaced(store, lambda: load_packed(names, self.check_data).store)
+        return opened_again, (type(self), self._names, self.check_data), (self.fnames, store.identity)
 
-    def __setstate__(self, identity: Sequence[Identity]) -> None:
+    def __setstate__(self, state: tuple[Any, Sequence[Identity]]) -> None:
+        self.fnames, identity = state
         refuse_others(self._view.store, identity)
 
 

@@ -24,7 +24,7 @@ from fffs.records import index_cache
 from fffs.records.identity import Identity
 from fffs.records.index import RecordIndex
 from fffs.records.policy import ReadPolicy
-from fffs.records.reopening import refuse_others, refuse_replaced
+from fffs.records.reopening import OpenedNames, opened_again, refuse_others, refuse_replaced
 from fffs.records.store import RecordStore
 
 LARGEST_BLOCK = 1 << 30  # bytes: limits what one read fetches, and fits into a request
@@ -35,9 +35,10 @@ class FileReader(Closing):
     consecutively.
 
     May be used from any thread, and after fork in parent and child. Can be pickled and copied: the copy opens the
-    files again, also on another machine, and raises SourceChangedError if they are different. It compares sizes,
-    positions of records, and checksums. Without checksums, a different file with the same size and positions is
-    accepted, unless it is on the same device of this machine and has another modification time.
+    files again, also on another machine, and raises SourceChangedError if they are different. A relative name is that
+    of a file in the folder that was current when the reader was opened. The copy compares sizes, positions of records,
+    and checksums. Without checksums, a different file with the same size and positions is accepted, unless it is on
+    the same device of this machine and has another modification time.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class FileReader(Closing):
         self._format = format
         self.check_data = bool(check_data)
         self.fnames = expand_sources(fname)
+        self._names = OpenedNames(self.fnames)
         if not self.fnames:
             raise UsageError("FileReader needs at least one file")
         for name in self.fnames:
@@ -258,14 +260,15 @@ class FileReader(Closing):
     def __reduce__(self) -> tuple[Any, ...]:
         # Without a format, pass only arguments that subclasses have, too.
         kind = type(self) if self._format is None else partial(type(self), format=self._format)
-        made = kind, (self.fnames, self.check_data)
+        made = opened_again, (kind, self._names, self.check_data)
         if self._store is None:
             return made
-        refuse_replaced(self._store, lambda: FileReader(self.fnames, self.check_data, format=self._format).store)
-        return *made, (self._store.policy, self._store.identity)
+        names = self._names.now()
+        refuse_replaced(self._store, lambda: FileReader(names, self.check_data, format=self._format).store)
+        return *made, (self.fnames, self._store.policy, self._store.identity)
 
-    def __setstate__(self, state: tuple[ReadPolicy, list[Identity]]) -> None:
-        policy, identity = state
+    def __setstate__(self, state: tuple[list[str], ReadPolicy, list[Identity]]) -> None:
+        self.fnames, policy, identity = state
         refuse_others(self.store, identity)
         self.use_blocks(policy.around)
         self.use_direct(policy.direct)

@@ -9,7 +9,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from fffs.base.descriptors import allow_many, open_standard_streams
+from fffs.base.descriptors import allow_many, describe_shortage, open_standard_streams
 from fffs.errors import FffsError, MountError
 from fffs.mount.daemon.background import report
 from fffs.mount.daemon.job import Job
@@ -35,14 +35,19 @@ class _Daemon:
                 serve(job, self.ready, lifelines)
             self._log.exit_code = 0
         except FffsError as error:
-            if self._reported:
-                _logger.error("%s", error)
-            self.report(error)
-            return error.exit_code
+            return self._fail(error)
         except Exception as error:
+            if shortage := describe_shortage(error):
+                return self._fail(MountError(f"{job.mountpoint}: cannot serve it: {shortage}"))
             self.report(MountError(f"{job.mountpoint}: unexpected {type(error).__name__}: {error}"))
             raise
         return 0
+
+    def _fail(self, error: FffsError) -> int:
+        if self._reported:
+            _logger.error("%s", error)
+        self.report(error)
+        return error.exit_code
 
     def _hold(self, job: Job, lifelines: list[int]) -> bool:
         """Let the kernel mount alone. Returns False if a daemon shall serve the mount."""
@@ -75,6 +80,7 @@ def _stop_ignoring_signals() -> None:
 
 def main() -> int:
     """Run the daemon."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by the process that started this one
     open_standard_streams()
     allow_many()
     _stop_ignoring_signals()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fffs.base.importing import importing
+from fffs.base.paths import absolute_path
 from fffs.errors import UsageError
 
 # The largest value of each number. 2**32 - 1 means "no user" to the kernel.
@@ -185,7 +185,7 @@ def _format(_name: str, value: str) -> str:
 def _path(name: str, value: str) -> str:
     if not value:
         raise UsageError(f"-o {name}=: must be a file")
-    return os.path.abspath(value)
+    return absolute_path(value)
 
 
 FLAGS = ("allow_other", "noexec", "nonempty", "xattr")

@@ -51,6 +51,7 @@ fffs.cli.program
 fffs.layouts.plain
 fffs.converting.records=record_sources
 fffs.granular.refs
+fffs.granular.shards
 fffs.layouts.refs_table
 fffs.layouts.rows
 fffs.files.pair

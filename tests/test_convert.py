@@ -375,9 +375,20 @@ def replace_by_one_of_another_size(path: Path) -> None:
     other.rename(path)
 
 
+def replace_by_one_like_it(path: Path) -> None:
+    shutil.copy2(path, path.with_name("link"))
+    path.with_name("link").rename(path)
+
+
 UNCHANGING = {"mode": lambda path: path.chmod(0o400), "link": lambda path: os.link(path, path.with_name("link"))}
 UNCHANGING["rename"] = renamed_by_a_link
-CHANGING = [append, overwrite, replace_by_one_of_another_time, replace_by_one_of_another_size]
+CHANGING = [
+    append,
+    overwrite,
+    replace_by_one_of_another_time,
+    replace_by_one_of_another_size,
+    replace_by_one_like_it,
+]
 
 
 def once(act: Callable[[Path], object], path: Path) -> Callable[[int, int], None]:

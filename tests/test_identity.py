@@ -18,7 +18,14 @@ from inside import identity, keep_checksums
 
 import fffs
 from fffs.errors import ClosedError, SourceChangedError
-from fffs.granular import BagReader, BagWriter, DatasetReader, DatasetWriter
+from fffs.granular import (
+    BagReader,
+    BagWriter,
+    DatasetReader,
+    DatasetWriter,
+    ShardedDatasetReader,
+    ShardedDatasetWriter,
+)
 from fffs.ofrecord import OFRecordWriter
 from fffs.tfrecord import TFRecordWriter
 
@@ -33,6 +40,12 @@ def write_records(writer: Any, content: bytes) -> None:
 
 def write_data_set(path: Path, content: bytes, kind: str = "bytes") -> None:
     with DatasetWriter(path, {"key": kind}) as writer:
+        for k in range(3):
+            writer.append({"key": content + b"%d" % k})
+
+
+def write_shards(path: Path, content: bytes) -> None:
+    with ShardedDatasetWriter(path, {"key": "bytes"}, shard_length=2) as writer:
         for k in range(3):
             writer.append({"key": content + b"%d" % k})
 
@@ -55,6 +68,7 @@ KINDS: dict[str, tuple[str, Write, Callable[[Path], Any]]] = {
     "bag": ("a.bag", lambda path, c: write_records(BagWriter(path), c), fffs.FileReader),
     "bag reader": ("a.bag", lambda path, c: write_records(BagWriter(path), c), BagReader),
     "data set": ("set", write_data_set, DatasetReader),
+    "sharded": ("shards", write_shards, ShardedDatasetReader),
     "pack": ("a.ffr", write_pack, fffs.PackedFolder),
 }
 

@@ -18,6 +18,7 @@ import pytest
 from mounting import Daemon, Mounts, is_mounted, run_fffs, wait_until
 
 import fffs
+from fffs.errors import MountError
 
 pytestmark = pytest.mark.fuse
 
@@ -137,6 +138,70 @@ sys.exit(3)
     command = [sys.executable, "-c", code, tmp_path / "log"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "begun\nwaiting"), "1: its log accepts no lines at the end"
+
+
+def test_a_daemon_that_may_start_no_thread_says_so_in_one_line(tmp_path: Path) -> None:
+    code = """
+import os, pickle, resource, sys
+from fffs.base.descriptors import memory_file, pipe
+from fffs.mount import MountOptions
+from fffs.mount.__main__ import main
+from fffs.mount.daemon.job import make_job
+
+job, (ours, its) = memory_file("job"), pipe()
+os.write(job, make_job(*sys.argv[1:], MountOptions()).encode().encode())
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+if os.getuid() == 0:  # root may start threads beyond the limit, which counts all processes of a user
+    os.setgroups([])
+    os.setgid(54321)
+    os.setuid(54321)
+sys.argv[1:] = ["mnt", f"--job={job}", f"--report={its}"]
+code = main()
+print(str(pickle.loads(os.read(ours, 65536))), code)
+"""
+    command = [sys.executable, "-c", code, tmp_path / "x.ffr", tmp_path / "mnt"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    why = "the system refuses to start a thread; allow this user or container more of them (ulimit -u)"
+    assert done.stderr == ""
+    assert done.stdout == f"{tmp_path}/mnt: cannot serve it: {why} {MountError.exit_code}\n"
+
+
+def test_a_log_file_that_was_renamed_is_opened_again(damaged: Path, tmp_path: Path) -> None:
+    """Also for what is written to the standard streams, as by libfuse and an interpreter that crashes."""
+    log, old, path = tmp_path / "log", tmp_path / "log.1", tmp_path / "mnt"
+    assert run_fffs("mount", "-o", f"log={log}", damaged, path) == ""
+    daemon = Daemon(path, log)
+    for number in range(3):
+        with pytest.raises(OSError):
+            (path / f"{number:03}").read_bytes()
+        line = f"ERROR {number:03}"
+        wait_until(lambda line=line: log.exists() and line in log.read_text())  # type: ignore[misc]
+        streams = [os.stat(f"/proc/{daemon.pid}/fd/{fd}") for fd in (1, 2)]
+        assert all(os.path.samestat(stream, log.stat()) for stream in streams)
+        log.rename(old)
+        if number == 0:
+            log.touch()  # as logrotate does if it is to create the next file
+    assert run_fffs("umount", path) == ""
+    assert daemon.wait()
+
+
+def test_a_log_file_that_cannot_be_opened_again_is_kept(tmp_path: Path) -> None:
+    code = """
+import logging, os, pathlib, shutil, sys
+from fffs.mount.daemon import log
+log.DaemonLog(sys.argv[1] + "/log", quiet=True)
+os.link(sys.argv[1] + "/log", sys.argv[1] + ".kept")
+logging.info("one")
+assert log.write_out()
+shutil.rmtree(sys.argv[1])
+logging.info("two")
+assert log.write_out()
+print(pathlib.Path(sys.argv[1] + ".kept").read_text())
+"""
+    (tmp_path / "folder").mkdir()
+    command = [sys.executable, "-c", code, tmp_path / "folder"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert re.fullmatch(r"\S+ \S+ INFO one\n\S+ \S+ INFO two\n\n", done.stdout)
 
 
 def test_a_daemon_without_a_log_says_so_before_it_leaves_the_terminal(tmp_path: Path) -> None:

@@ -209,6 +209,34 @@ def test_an_interrupt_while_a_name_is_locked_leaves_no_lock(
     assert os.listdir(tmp_path) == []
 
 
+def test_an_interrupt_while_the_file_of_a_lock_is_created_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(fd: int) -> int:
+        """Interrupts open(2) after it has made the file, before its descriptor is known."""
+        monkeypatch.undo()
+        os.close(fd)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pair, "above_standard", interrupted)
+    with pytest.raises(KeyboardInterrupt), pair.only_writer(str(tmp_path / "x.bag")):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_interrupt_leaves_the_lock_of_another_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_fd: int) -> int:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    path = str(tmp_path / "x.bag")
+    with pair.only_writer(path):
+        monkeypatch.setattr(pair, "above_standard", interrupted)
+        with pytest.raises(KeyboardInterrupt), pair.only_writer(path):
+            pass
+        assert len(os.listdir(tmp_path)) == 1
+
+
 def test_a_lock_that_a_killed_writer_left_is_taken_and_removed(tmp_path: Path) -> None:
     path = bag_of(tmp_path / "x.bag", OLD)
     (tmp_path / ".x.bag.000000000000.fffs-tmp").touch()

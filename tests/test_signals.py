@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from inside import lib
+
+import fffs
 
 # Runs in a process of its own, because signals stay blocked. {body} uses `ours`, the read end of the pipe.
 PROGRAM = """
@@ -62,3 +65,76 @@ assert trio.run(pipe.get) == signal.SIGTERM
 """
     done = run(body)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+# Sends the signal while the last module that the command needs is imported.
+INTERRUPTED = """
+import os, runpy, signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "fffs.cli.{module}":
+            os.kill(os.getpid(), {number})
+            sys.meta_path.remove(self)
+
+sys.meta_path.insert(0, Finder())
+signal.signal(signal.SIGINT, {handler})
+sys.argv = ["fffs", *{arguments}]
+if {helper}:
+    from fffs.__main__ import main_mount_helper
+    main_mount_helper()
+runpy.run_module("fffs", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "helper"),
+    [("parser", ["ls", "x"], False), ("commands.ls", ["ls", "x"], False), ("commands.mount", ["x", "mnt"], True)],
+)
+def test_an_interrupt_during_imports_is_one_line(module: str, arguments: list[str], helper: bool) -> None:
+    options = {"module": module, "arguments": arguments, "helper": helper, "number": 2}
+    code = INTERRUPTED.format(handler="signal.default_int_handler", **options)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "fffs: interrupted\n")
+
+
+def test_an_interrupt_that_is_ignored_ends_no_import() -> None:
+    options = {"module": "parser", "arguments": ["--version"], "helper": False, "number": 2}
+    code = INTERRUPTED.format(handler="signal.SIG_IGN", **options)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_interrupt_after_the_imports_cleans_up() -> None:
+    """It raises KeyboardInterrupt again."""
+    code = """
+import os, signal, sys
+import fffs.cli.commands.ls
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def run(args):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        print("cleaned up", flush=True)
+
+fffs.cli.commands.ls.run = run
+sys.argv = ["fffs", "ls", "x"]
+from fffs.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "cleaned up\n", "fffs: interrupted\n")
+
+
+@pytest.mark.fuse
+def test_an_interrupt_during_the_imports_of_a_daemon_shows_no_traceback(tmp_path: Path) -> None:
+    """A terminal sends it to the daemon, too, which blocks it until its imports are done."""
+    fffs.pack_folder(tmp_path, tmp_path / "x.ffr")
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "sitecustomize.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    code = "import fffs.mount, sys; sys.path.insert(0, sys.argv.pop()); fffs.mount.mount(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, tmp_path / "x.ffr", tmp_path / "mnt", tmp_path / "modules"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "mnt: not mounted: the daemon ended with exit code 130 before it was ready" in done.stderr
+    assert done.stderr.count("KeyboardInterrupt") == 0

@@ -35,6 +35,7 @@ from inside import (
 
 import fffs
 from fffs.errors import ChecksumError, SourceChangedError
+from fffs.granular import BagWriter
 
 SIZES = {"small": 5000, "large": 3_000_000, "in blocks": 3_000_000}
 EXT4, TMPFS, FAT = 0xEF53, 0x01021994, 0x4D44
@@ -373,3 +374,27 @@ def test_a_record_that_is_good_again_is_no_damage(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(RecordStore, "verify", mended)
     with fffs.FileReader(tmp_path / "r.ffr") as reader:
         assert bytes(reader.read_range(0, 0, 10)) == content[:10]
+
+
+def test_another_file_behind_the_same_descriptor_is_noticed(tmp_path: Path) -> None:
+    """A program may close descriptors that are not its own, and open files that get their numbers."""
+    for name in ("a.bag", "b.bag"):
+        with BagWriter(tmp_path / name) as writer:
+            writer.append(name.encode())
+        os.utime(tmp_path / name, ns=(10**18, 10**18))
+    with fffs.FileReader(tmp_path / "a.bag") as reader:
+        assert bytes(reader.read_one(0)) == b"a.bag"
+        other = os.open(tmp_path / "b.bag", os.O_RDONLY)
+        os.dup2(other, reader.store.files[0].file.descriptor)
+        os.close(other)
+        for read in (reader.read_one, lambda k: reader.read([k]), lambda k: reader.read_range(k, 0, 2)):
+            with pytest.raises(SourceChangedError):
+                read(0)
+
+
+def test_inodes_are_not_compared_where_they_mean_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with BagWriter(tmp_path / "a.bag") as writer:
+        writer.append(b"bytes")
+    monkeypatch.setattr("fffs.files.local.has_inode_numbers", lambda _fd: False)
+    with fffs.FileReader(tmp_path / "a.bag") as reader:
+        assert (reader.store.files[0].stamp.inode, bytes(reader.read_one(0))) == (0, b"bytes")

@@ -359,6 +359,11 @@ def strided(batch: list[Any]) -> list[torch.Tensor]:
         keys.expand(3, -1),
         keys[:1].expand(7),
         images,
+        # These count as contiguous, whatever the strides of dimensions of the size 1 are.
+        images[..., :1].permute(0, 3, 1, 2),
+        torch.empty_strided((4, 1, 4, 5), (20, 1, 5, 1), dtype=torch.int64).copy_(images[:, :1]),
+        keys[:1].as_strided((1, 1), (7, 9)),
+        keys[:0].as_strided((0, 3), (5, 2)),
     ]
 
 

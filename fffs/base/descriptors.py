@@ -35,8 +35,12 @@ def open_standard_streams() -> None:
                 setattr(sys, name, os.fdopen(fd, mode, errors="backslashreplace", closefd=False))
 
 
-def describe_shortage(error: OSError) -> str:
-    """Return one line if the error is a lack of descriptors, else an empty string."""
+def describe_shortage(error: BaseException) -> str:
+    """Return one line if the error is a lack of descriptors or threads, else an empty string."""
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":  # Python's only sign of EAGAIN
+        return "the system refuses to start a thread; allow this user or container more of them (ulimit -u)"
+    if not isinstance(error, OSError):
+        return ""
     if error.errno == errno.EMFILE:
         return f"{error.strerror}; allow this process more of them (ulimit -n)"
     return str(error.strerror) if error.errno == errno.ENFILE else ""

@@ -1,4 +1,4 @@
-"""PathLike: the type of paths in signatures; named: refuses an empty path."""
+"""Paths: their type in signatures, absolute paths, and the refusal of empty ones."""
 
 from __future__ import annotations
 
@@ -17,3 +17,24 @@ def named(path: PathLike, what: str) -> str:
     if not text:
         raise UsageError(f"the name of {what} is empty")
     return text
+
+
+def current_folder() -> str:
+    """Return the path of the current folder; an empty text if it has none, because it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def absolute_path(path: str, folder: str | None = None) -> str:
+    """Return the absolute path of a file. folder: that relative paths begin in; None: the current folder.
+
+    Symbolic links are not resolved, and ``LINK/..`` is kept: it is another folder than that of the link. Raises
+    OSError: the current folder has no path.
+    """
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    plain = "/".join(parts)
+    joined = f"/{plain}" if path.startswith("/") else os.path.join(os.getcwd() if folder is None else folder, plain)
+    first = next((k for k, part in enumerate(parts) if part != ".."), len(parts))
+    return joined if ".." in parts[first:] else os.path.normpath(joined)

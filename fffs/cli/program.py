@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from fffs.base import environment
@@ -18,8 +18,11 @@ from fffs.cli.parser import make_parser
 from fffs.errors import Exit, FffsError, ReadError, UsageError
 
 
-def run(argv: Sequence[str] | None = None) -> int:
-    """Run a command line (without the program's name) and return its exit code. Prints errors as one line each."""
+def run(argv: Sequence[str] | None = None, imported: Callable[[], object] = lambda: None) -> int:
+    """Run a command line (without the program's name) and return its exit code. Prints errors as one line each.
+
+    imported: called when the modules of the command are imported.
+    """
     args, unknown = make_parser().parse_known_args(argv)
     if unknown:
         # argparse returns an unknown option together with all arguments after it.
@@ -29,6 +32,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         return UsageError.exit_code
     try:
         command = importlib.import_module(f"fffs.cli.commands.{args.command}")
+        imported()
         environment.check()
         code = int(command.run(args))
         put(b"", flush=True)
@@ -48,11 +52,8 @@ def _report(error: Exception) -> int:
     if isinstance(error, MemoryError):
         complain(str(error) or "not enough memory")
         return Exit.UNEXPECTED
-    if isinstance(error, OSError) and (shortage := describe_shortage(error)):
+    if shortage := describe_shortage(error):
         complain(shortage)
-        return ReadError.exit_code
-    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":  # Python's only sign of EAGAIN
-        complain("the system refuses to start a thread; allow this user or container more of them (ulimit -u)")
         return ReadError.exit_code
     if isinstance(error, FileNotFoundError) and error.filename is None:  # getcwd(2)
         complain("the working folder of this process was removed; change to another folder")
@@ -87,8 +88,8 @@ def _notice_exit_codes() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def main() -> None:
-    """Run the ``fffs`` program."""
+def main(imported: Callable[[], object] = lambda: None) -> None:
+    """Run the ``fffs`` program. imported: as for ``run``."""
     open_standard_streams()
     allow_many()
     # Like other tools, die silently when writing to a closed pipe (fffs ls | head).
@@ -96,11 +97,11 @@ def main() -> None:
     _notice_exit_codes()
     warnings.showwarning = _show_warning
     logging.basicConfig(level=logging.WARNING, format="fffs: %(message)s")
-    sys.exit(run())
+    sys.exit(run(imported=imported))
 
 
-def main_mount_helper() -> None:
-    """Run the ``mount.fffs`` program, which mount(8) calls for file systems of type fffs."""
+def main_mount_helper(imported: Callable[[], object] = lambda: None) -> None:
+    """Run the ``mount.fffs`` program, which mount(8) calls for file systems of type fffs. imported: as for ``run``."""
     open_standard_streams()
     allow_many()
     _notice_exit_codes()
@@ -108,8 +109,12 @@ def main_mount_helper() -> None:
     try:
         from fffs.cli.commands.mount import helper
 
+        imported()
         environment.check()
         sys.exit(helper(sys.argv[1:]))
+    except KeyboardInterrupt:
+        complain("interrupted")
+        sys.exit(Exit.INTERRUPTED)
     except FffsError as error:
         complain(str(error))
         # mount(8) knows other exit codes: 1 for wrong usage, 32 for a failed mount. It cannot interpret ours.

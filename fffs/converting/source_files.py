@@ -12,6 +12,7 @@ from fffs.converting import kinds
 from fffs.errors import SourceChangedError, UsageError
 from fffs.files.atomic import CHECKSUMS, real_path
 from fffs.files.dirfd import close
+from fffs.files.file_systems import has_inode_numbers
 from fffs.files.stamps import is_unchanged, make_stamp
 from fffs.formats.bag import SUFFIX
 from fffs.formats.sources import expand_sources
@@ -40,7 +41,7 @@ class Sources:
         self._was: dict[str, Any] = {}  # name -> stamp
         for name in _with_sidecars(files):
             with contextlib.suppress(OSError):  # opening a missing file reports it
-                self._was[name] = make_stamp(os.stat(name))
+                self._was[name] = _stamp(name)
 
     def refuse_changed(self) -> None:
         """Raise SourceChangedError if a source changed, or ReadError if it cannot be checked. Called before the result
@@ -73,6 +74,15 @@ class Sources:
         """Raise UsageError if a file that would be replaced or removed is a source, under this or another name."""
         if any(_is_same(name, source) for source in self._was):
             raise UsageError(f"{name}: is the source itself, or a part of it")
+
+
+def _stamp(name: str) -> Any:
+    """Return the stamp of a file. Raises OSError."""
+    fd = os.open(name, os.O_PATH | os.O_CLOEXEC)
+    try:
+        return make_stamp(os.fstat(fd), inode=has_inode_numbers(fd))
+    finally:
+        close(fd)
 
 
 def _is_same(path: str, other: str) -> bool:

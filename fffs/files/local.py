@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fffs.base.descriptors import above_standard
 from fffs.base.failures import reading
-from fffs.base.paths import PathLike
+from fffs.base.paths import PathLike, current_folder
 from fffs.errors import ReadError, SourceNotFoundError, UsageError, WriteError
 from fffs.files.dirfd import close
 from fffs.files.file import File, UInt8Array
@@ -26,8 +26,11 @@ from fffs.native import engine, ffi, lib
 class LocalFile(File):
     """A regular file, open for reading. ``status`` is the result of fstat when it was opened."""
 
-    def __init__(self, descriptor: int, name: str) -> None:
-        """Take over an open descriptor, and close it on errors. Raises ReadError."""
+    def __init__(self, descriptor: int, name: str, folder: str | None = None) -> None:
+        """Take over an open descriptor, and close it on errors. Raises ReadError.
+
+        folder: that the name begins in if it is relative; None: the current one.
+        """
         try:
             with reading(name):
                 self.status = os.fstat(descriptor)
@@ -38,10 +41,11 @@ class LocalFile(File):
         self.descriptor = descriptor
         self.device, self.mtime_ns = self.status.st_dev, self.status.st_mtime_ns
         self._direct: tuple[int, int] | None = None
+        self._folder = current_folder() if folder is None else folder
 
     @classmethod
-    def open(cls, path: PathLike) -> LocalFile:
-        """Open a regular file.
+    def open(cls, path: PathLike, folder: str | None = None) -> LocalFile:
+        """Open a regular file. folder: that the path begins in if it is relative; None: the current one.
 
         Raises:
             SourceNotFoundError: there is no such file.
@@ -50,14 +54,15 @@ class LocalFile(File):
 
         """
         name = os.fsdecode(path)
+        folder = current_folder() if folder is None else folder
         try:
             # O_NONBLOCK: opening a FIFO must not wait for a writer. It has no effect on regular files.
-            descriptor = above_standard(os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+            descriptor = above_standard(os.open(_from_here(folder, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         except FileNotFoundError:
             raise SourceNotFoundError(f"{name}: no such file") from None
         except OSError as error:
             raise ReadError(error.errno, name) from error
-        file = cls(descriptor, name)
+        file = cls(descriptor, name, folder)
         if not stat.S_ISREG(file.status.st_mode):
             file.close()
             raise UsageError(f"{name}: not a regular file")
@@ -138,17 +143,17 @@ class LocalFile(File):
             return os.fstat(self.descriptor).st_size
 
     def stamp(self) -> Any:
-        """Return size and modification time as of opening."""
-        return make_stamp(self.status)
+        """Return size, modification time and inode as of opening."""
+        return make_stamp(self.status, inode=has_inode_numbers(self.descriptor))
 
     def changed(self, stamp: Any) -> int:
-        """Return 0 if size and modification time equal the stamp, else -errno."""
+        """Return 0 if size, modification time and inode equal the stamp, else -errno."""
         return int(lib.fffs_unchanged(self.descriptor, stamp))
 
     def is_replaced(self) -> bool:
         """See ``File``. False if there is no file of that name: a copy may be open on another machine."""
         try:
-            now = os.stat(self.name)
+            now = os.stat(_from_here(self._folder, self.name))
         except OSError:
             return False
         return _key(now) != _key(self.status)
@@ -156,14 +161,22 @@ class LocalFile(File):
     def is_named(self) -> bool:
         """See ``File``. True for any file of that name if inode numbers are unreliable."""
         try:
-            now = os.stat(self.name)
+            now = os.stat(_from_here(self._folder, self.name))
         except OSError:
             return False
         return os.path.samestat(now, self.status) or not has_inode_numbers(self.descriptor)
 
     def open_beside(self, path: str) -> LocalFile | None:
-        """Open the file at a path; None if there is none."""
-        return LocalFile.open(path) if os.path.lexists(path) else None
+        """Open the file at a path; None if there is none. A relative one begins where this file's name does."""
+        return LocalFile.open(path, self._folder) if os.path.lexists(_from_here(self._folder, path)) else None
+
+
+def _from_here(folder: str, path: str) -> str:
+    """Return a path that leads from the current folder where a path in ``folder`` does.
+
+    It is unchanged if that is the current folder: those above may be closed to this user, or their names too long.
+    """
+    return path if folder == current_folder() else os.path.join(folder, path)
 
 
 def _key(status: os.stat_result) -> tuple[int, ...]:

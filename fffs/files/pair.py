@@ -67,15 +67,20 @@ class _LockFile:
     def take(self) -> bool:
         """Create and lock the file. Returns False if another process has it; True also if it cannot be locked."""
         try:
-            self._fd = above_standard(os.open(self._name, _LOCK_FILE, 0o666, dir_fd=self._folder))
-            lock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._ours = os.fstat(self._fd).st_size == 0
+            self._open()
         except BlockingIOError:
             self._close()
             return False
         except OSError:  # planted by another user, or no room for it
             self._close()
             return True
+        except BaseException:  # an interrupt, which may be raised after the file was created
+            with contextlib.suppress(OSError):
+                if not self._ours:
+                    self._close()
+                    self._open()
+            self.release()
+            raise
         if self._ours:
             return True
         # Its last owner has removed it; if that failed, it is removed here.
@@ -83,6 +88,12 @@ class _LockFile:
             self._remove()
         self._close()
         return False
+
+    def _open(self) -> None:
+        """Create the file, or open it, and lock it. Raises OSError."""
+        self._fd = above_standard(os.open(self._name, _LOCK_FILE, 0o666, dir_fd=self._folder))
+        lock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._ours = os.fstat(self._fd).st_size == 0
 
     def release(self) -> None:
         """Remove the file and release its lock. May be called at any time."""

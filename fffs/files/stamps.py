@@ -1,4 +1,4 @@
-"""Stamps: size and modification time, compared to detect that a file changed since it was opened.
+"""Stamps: size, modification time and inode, compared to detect that a file changed or was replaced.
 
 The rule is in C (``fffs_unchanged``), because the threads of a mount apply it as well.
 """
@@ -11,10 +11,11 @@ from typing import Any
 from fffs.native import ffi, lib
 
 
-def make_stamp(status: os.stat_result) -> Any:
-    """Return the C stamp of a file."""
+def make_stamp(status: os.stat_result, *, inode: bool = True) -> Any:
+    """Return the C stamp of a file. inode: compare device and inode; no if its file system makes inode numbers up."""
     seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)
-    return ffi.new("fffs_stamp *", (status.st_size, seconds, nanoseconds))
+    device_and_inode = (status.st_dev, status.st_ino) if inode else (0, 0)
+    return ffi.new("fffs_stamp *", (status.st_size, seconds, nanoseconds, *device_and_inode))
 
 
 def is_unchanged(fd: int, stamp: Any) -> bool:

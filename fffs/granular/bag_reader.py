@@ -19,7 +19,7 @@ from fffs.formats.bag import COMPRESSED, load
 from fffs.granular.zstd import Decompressor
 from fffs.records.identity import Identity
 from fffs.records.index import RecordIndex
-from fffs.records.reopening import open_unreplaced, refuse_others, refuse_replaced
+from fffs.records.reopening import OpenedNames, open_unreplaced, opened_again, refuse_others, refuse_replaced
 from fffs.records.sidecar import with_checksums
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
@@ -78,7 +78,7 @@ class BagReader(Closing):
         """
         self.path = os.fsdecode(path)
         self.check_data = bool(check_data)
-        self._arguments = (self.path, layout, max_record)
+        self._names, self._arguments = OpenedNames(self.path), (layout, max_record)
         self._decompress: Callable[[Any], bytes] | None = None
         if self.path.endswith(COMPRESSED):
             self._decompress = Decompressor(max_record)
@@ -179,10 +179,13 @@ class BagReader(Closing):
         self._store.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        refuse_replaced(self._store, lambda: BagReader(*self._arguments, check_data=self.check_data).store)
-        return partial(type(self), check_data=self.check_data), self._arguments, self._store.identity
+        path = self._names.now()
+        refuse_replaced(self._store, lambda: BagReader(path, *self._arguments, check_data=self.check_data).store)
+        kind = partial(type(self), check_data=self.check_data)
+        return opened_again, (kind, self._names, *self._arguments), (self.path, self._store.identity)
 
-    def __setstate__(self, identity: list[Identity]) -> None:
+    def __setstate__(self, state: tuple[str, list[Identity]]) -> None:
+        self.path, identity = state
         refuse_others(self._store, identity)
 
     def __repr__(self) -> str:

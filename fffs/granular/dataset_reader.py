@@ -47,7 +47,7 @@ class DatasetReader(RowReader):
         path = os.fsdecode(directory)
         super().__init__(path, decoders, check_data)
         self._given = None if spec is None else dict(spec)
-        self._arguments = (path, decoders, cache_index, cache_keys, parallel)
+        self._arguments = (decoders, cache_index, cache_keys, parallel)
         try:
             found = specs.load_common([path], self._given)
         except SourceNotFoundError as error:
@@ -93,7 +93,7 @@ class ShardedDatasetReader(RowReader):
         if start < 0 or step < 1 or (stop is not None and stop < 0):
             raise UsageError(f"{path}: shard_start and shard_stop must be at least 0, and shard_step at least 1")
         self._given = None if spec is None else dict(spec)
-        self._arguments = (path, decoders, start, stop, step)
+        self._arguments = (decoders, start, stop, step)
         if is_shard(path):
             raise UsageError(f"{path}: not sharded; open it with DatasetReader")
         folders = find_shards(path)

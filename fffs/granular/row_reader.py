@@ -21,7 +21,7 @@ from fffs.granular.codecs import decoders as supplied
 from fffs.granular.shards import Shard, open_shards
 from fffs.granular.spec import Type
 from fffs.records.identity import Identity
-from fffs.records.reopening import refuse_others, refuse_replaced
+from fffs.records.reopening import OpenedNames, opened_again, refuse_others, refuse_replaced
 from fffs.records.store import RecordStore
 
 Mask = Mapping[str, Any] | Sequence[str] | None
@@ -55,6 +55,7 @@ class RowReader(Closing):
 
     def __init__(self, path: str, decoders: Mapping[str, Codec] | None, check_data: bool) -> None:
         self.path, self.check_data = path, bool(check_data)
+        self._names = OpenedNames(path)
         self._decoders = supplied if decoders is None else decoders
 
     def _open(self, folders: Sequence[str], spec: dict[str, str]) -> None:
@@ -286,12 +287,13 @@ class RowReader(Closing):
         self._store.close()
 
     def _reduced(self, kind: Callable[..., RowReader], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the value for ``__reduce__``. ``kind(*arguments)`` makes a reader of the same folder."""
-        refuse_replaced(self._store, lambda: kind(*arguments)._store)
-        return kind, arguments, (self._store.identity, self._spec)
+        """Return the value for ``__reduce__``. ``kind(path, *arguments)`` makes a reader of the folder."""
+        path = self._names.now()
+        refuse_replaced(self._store, lambda: kind(path, *arguments)._store)
+        return opened_again, (kind, self._names, *arguments), (self.path, self._store.identity, self._spec)
 
-    def __setstate__(self, state: tuple[list[Identity], dict[str, str]]) -> None:
-        identity, spec = state
+    def __setstate__(self, state: tuple[str, list[Identity], dict[str, str]]) -> None:
+        self.path, identity, spec = state
         refuse_others(self._store, identity)
         if self._spec != spec:
             self.close()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fffs.errors import MetadataError, ReadError, SourceNotFoundError
 from fffs.files.local import LocalFile
@@ -13,7 +14,11 @@ from fffs.formats.bag import SUFFIX, tail_layout
 from fffs.granular.bag_reader import open_bag, size_of
 from fffs.granular.flush_marker import is_marked
 from fffs.granular.spec import NAME, REFS
+from fffs.records.reopening import ATTEMPTS, PAUSE
 from fffs.records.source_file import SourceFile
+
+PATIENCE = 10
+"""How many times as long a reader waits for a column if a file says that a writer is appending: a flush may be slow."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +81,13 @@ def _open_shard(folder: str, spec: dict[str, str], sources: list[SourceFile], ch
         refs, rows, size = first, len(source.index), size_of(source, layout)
         first += rows
     columns: list[tuple[int, int]] = []
+    begin = len(sources)
     for key in spec:
-        path = os.path.join(folder, key + SUFFIX)
-        source, _ = open_bag(path, layout, check_data)
-        sources.append(source)
+        sources.append(open_bag(os.path.join(folder, key + SUFFIX), layout, check_data)[0])
+    if refs is None:
+        _await_rows(folder, sources, begin)
+    for source in sources[begin:]:
+        path = source.file.name
         count = len(source.index)
         columns.append((first, count))
         first, size = first + count, size + size_of(source, layout)
@@ -92,6 +100,43 @@ def _open_shard(folder: str, spec: dict[str, str], sources: list[SourceFile], ch
         elif rows == 0 and count:
             raise MetadataError(f"{path}: it has {count} records, but {refs_path} has no rows: copy that file again")
     return Shard(layout, rows, size, tuple(columns), refs)
+
+
+def _await_rows(folder: str, sources: list[SourceFile], begin: int) -> None:
+    """Open columns again that are shorter than others, until all have the rows of what was the longest one.
+
+    A flush appends to one column after another, and each of them was opened at another moment. A row exists when it is
+    in all columns, and never changes; those that were appended meanwhile are not counted. If no column grows any more,
+    the columns still differ afterwards.
+
+    begin: the number of the first column in ``sources``, in which columns are replaced.
+    """
+    rows = max((len(source.index) for source in sources[begin:]), default=0)
+    idle = 0
+    while short := [k for k in range(begin, len(sources)) if len(sources[k].index) < rows]:
+        limit = ATTEMPTS * (PATIENCE if is_marked(folder) else 1)
+        time.sleep(PAUSE)
+        idle += 1
+        for k in short:
+            again, _ = open_bag(sources[k].file.name, "v3", sources[k].check)
+            if len(again.index) > len(sources[k].index):
+                idle = 0
+            sources[k].close()
+            sources[k] = again
+        if idle >= limit:
+            return
+    for k in range(begin, len(sources)):
+        sources[k] = _first_rows(sources[k], rows)
+
+
+def _first_rows(source: SourceFile, rows: int) -> SourceFile:
+    """Return a column of which only the first rows are counted."""
+    index = source.index
+    if len(index) == rows:
+        return source
+    checksums = None if index.checksums is None else index.checksums[:rows]
+    index = replace(index, starts=index.starts[:rows], ends=index.ends[:rows], checksums=checksums)
+    return replace(source, index=index.validate())
 
 
 def _cause(folder: str) -> str:

@@ -385,10 +385,13 @@ typedef struct {
     int64_t size;
     int64_t mtime; /* seconds, and nanoseconds beyond them */
     int64_t mtime_nanoseconds;
+    uint64_t device;
+    uint64_t inode; /* 0: neither is compared, because the file system makes inode numbers up */
 } fffs_stamp;
 
 /* Checks that a file without checksums, open as fd, can be assumed to have the same bytes as before: its size and
- * modification time are the same. ctime is not compared, because a new name or mode changes it as well. Returns 0; -ESTALE if it changed; or -errno. */
+ * modification time are the same, and it is the same file. ctime is not compared, because a new name or mode changes it
+ * as well. Returns 0; -ESTALE if it changed; or -errno. */
 int fffs_unchanged(int fd, const fffs_stamp *stamp);
 
 /* ---------------------------------------------------------------- verified range reads (store.c) */

@@ -88,6 +88,8 @@ int fffs_unchanged(int fd, const fffs_stamp *stamp)
         return 0;
     if (fstat(fd, &now))
         return -errno;
+    if (stamp->inode && (now.st_ino != stamp->inode || now.st_dev != stamp->device))
+        return -ESTALE;
     return now.st_size == stamp->size && now.st_mtim.tv_sec == stamp->mtime &&
                    now.st_mtim.tv_nsec == stamp->mtime_nanoseconds
                ? 0

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from fffs.base.paths import absolute_path
 from fffs.errors import UsageError
 
 _SCHEME: Final = re.compile(r"(s3|gs|az|https?)://", re.IGNORECASE)
@@ -67,9 +68,12 @@ def shown(name: str) -> str:
     return parse_url(name).name if is_url(name) else name
 
 
-def absolute(name: str) -> str:
-    """Return a name that means the same in every folder: the URL of an object, or the absolute path of a file."""
-    return name if is_url(name) else os.path.abspath(name)
+def absolute(name: str, folder: str | None = None) -> str:
+    """Return a name that means the same in every folder: the URL of an object, or the absolute path of a file.
+
+    folder: as for ``absolute_path``, whose errors this raises.
+    """
+    return name if is_url(name) else absolute_path(name, folder)
 
 
 def parse_url(name: str) -> ObjectName:

@@ -1,12 +1,15 @@
-"""Reopening: copies of readers open their files again, and refuse files that were replaced."""
+"""Reopening: copies of readers open their files again, by absolute names, and refuse files that were replaced."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from fffs.errors import SourceChangedError
+from fffs.base.paths import current_folder
+from fffs.errors import SourceChangedError, SourceNotFoundError
+from fffs.objects.names import absolute, is_url
 from fffs.records.identity import Identity
 from fffs.records.store import RecordStore
 
@@ -15,6 +18,40 @@ ATTEMPTS = 20
 PAUSE = 0.005
 
 T = TypeVar("T")
+
+
+class OpenedNames:
+    """The names that a reader is opened by. After a change of the current folder, they lead to the same files."""
+
+    def __init__(self, names: Any) -> None:
+        """Make this before the files are opened. names: of a file, folder or object, or a list of such names."""
+        self.given = list(map(os.fsdecode, names)) if isinstance(names, (list, tuple)) else os.fsdecode(names)
+        self._folder = current_folder()
+
+    def now(self) -> Any:
+        """Return what opens the files in this process, one name or a list as it was given.
+
+        In the same folder, these are the given names: the folders above may be closed to this user.
+
+        Raises:
+            SourceNotFoundError: a name is relative to a folder that had been removed when the reader was opened.
+
+        """
+        if self._folder and self._folder == current_folder():
+            return self.given
+        return list(map(self._absolute, self.given)) if isinstance(self.given, list) else self._absolute(self.given)
+
+    def _absolute(self, given: str) -> str:
+        name = absolute(given, self._folder)
+        if not is_url(name) and not os.path.isabs(name):
+            what = "the folder that this relative name begins in was removed"
+            raise SourceNotFoundError(f"{name}: cannot be opened again: {what}")
+        return name
+
+
+def opened_again(kind: Callable[..., T], names: OpenedNames, *arguments: Any) -> T:
+    """Make a copy of a reader, for ``__reduce__``: ``kind`` opens the names with these arguments."""
+    return kind(names.now(), *arguments)
 
 
 def open_unreplaced(open: Callable[[], T]) -> T:

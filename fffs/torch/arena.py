@@ -104,17 +104,24 @@ class Parcel:
         self.size = start + size
         return self._arena.memory(self._region, self.size)[start : self.size], start
 
-    def new(self, dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Make a tensor in the region. Returns it, and the same tensor to be sent."""
+    def new(
+        self, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Make a contiguous tensor in the region. Returns it, and the same tensor to be sent.
+
+        strides: those of a contiguous tensor, of which dimensions of the size 1 may have any.
+        """
         count = int(np.prod(shape, dtype=np.int64))
         if count == 0:
             # It does not refer to the region, which the worker frees if it has sent nothing else in it.
             empty = torch.empty(shape, dtype=dtype)
+            empty = empty if strides is None else empty.as_strided(shape, strides)
             return empty, empty
         memory, start = self.room(count * dtype.itemsize)
         tensor = torch.from_numpy(memory).view(dtype).view(shape)
+        tensor = tensor if strides is None else tensor.as_strided(shape, strides)
         sent = tensor.as_subclass(Sent)
-        sent.arguments = (self, start, dtype, tuple(shape))
+        sent.arguments = (self, start, dtype, tuple(shape), tensor.stride())
         sent.address = tensor.data_ptr()
         return tensor, sent
 
@@ -153,12 +160,12 @@ class Sent(torch.Tensor):
         return self.as_subclass(torch.Tensor).clone()
 
     def _is_as_made(self) -> bool:
-        """Whether no collate function has given this tensor another shape, place or dtype."""
-        _, _, dtype, shape = self.arguments
+        """Whether no collate function has given this tensor another shape, place or dtype, or other strides."""
+        _, _, dtype, shape, strides = self.arguments
         return (
             self.shape == shape
             and self.dtype == dtype
-            and self.is_contiguous()
+            and self.stride() == strides
             and self.data_ptr() == self.address
             and not self.requires_grad
         )
@@ -167,10 +174,12 @@ class Sent(torch.Tensor):
 # ---------------------------------------------------------------- in the parent
 
 
-def _tensor(lease: npt.NDArray[np.uint8], start: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+def _tensor(
+    lease: npt.NDArray[np.uint8], start: int, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> torch.Tensor:
     count = int(np.prod(shape, dtype=np.int64))
     # The tensor, and everything that shares its storage, keeps the lease alive.
-    return torch.frombuffer(lease, dtype=dtype, count=count, offset=start).view(shape)
+    return torch.frombuffer(lease, dtype=dtype, count=count, offset=start).as_strided(shape, strides)
 
 
 def _itself(value: Any) -> Any:

@@ -164,7 +164,7 @@ def _can_move(tensor: Any) -> bool:
 def _copy(tensor: Any, parcel: Parcel) -> Any:
     if not _can_move(tensor) or not tensor.is_contiguous():  # a copy would lose its strides, and be larger if expanded
         return tensor
-    place, sent = parcel.new(tensor.dtype, tuple(tensor.shape))
+    place, sent = parcel.new(tensor.dtype, tuple(tensor.shape), tensor.stride())
     place.copy_(tensor)
     return sent
 

@@ -12,7 +12,7 @@ from fffs.base.paths import PathLike
 from fffs.errors import SourceNotFoundError
 from fffs.layouts import load_packed
 from fffs.reader import FileReader
-from fffs.records.reopening import refuse_others
+from fffs.records.reopening import OpenedNames, refuse_others
 from fffs.torch.batch import share_threads
 from fffs.torch.dataset import Dataset, several
 from fffs.torch.image_folder import find_samples
@@ -56,8 +56,8 @@ class PackedFolder(Dataset):
         """
         self.transform, self.target_transform = transform, target_transform
         self.extensions = tuple([extensions] if isinstance(extensions, str) else extensions or ())
-        self._fname = list(fname) if isinstance(fname, (list, tuple)) else [fname]
-        with load_packed(self._fname, check_data) as source:
+        self._names = OpenedNames(fname if isinstance(fname, (list, tuple)) else [fname])
+        with load_packed(self._names.given, check_data) as source:
             tree, fnames = source.tree, [file.index.path for file in source.store.files]
             super().__init__(fnames, check_data)
             self._identity = source.store.identity
@@ -78,7 +78,7 @@ class PackedFolder(Dataset):
     def samples(self) -> list[tuple[str, int]]:
         """(path in the folder, class number) of each sample. Raises SourceChangedError: the file was replaced."""
         if "_samples" not in self.__dict__:
-            with load_packed(self._fname, self.reader.check_data) as source:
+            with load_packed(self._names.now(), self.reader.check_data) as source:
                 refuse_others(source.store, self._identity)
                 self._samples = list(find_samples(source.tree, self.extensions))
         return self._samples

@@ -149,9 +149,14 @@ def _unnamed_file() -> IO[bytes]:
 
 
 def _start(command: list[str], fds: Sequence[int], **options: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, cwd="/", env=_environment(), pass_fds=tuple(fds), **options
-    )
+    # An interrupt from a terminal reaches the daemon as well, which unblocks it when it has imported its modules.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, cwd="/", env=_environment(), pass_fds=tuple(fds), **options
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_owned(command: list[str], fds: Sequence[int]) -> subprocess.Popen[bytes]:

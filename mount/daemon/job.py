@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from fffs.base.paths import PathLike, named
+from fffs.base.paths import PathLike, absolute_path, named
 from fffs.mount.options import MountOptions
 from fffs.mount.system.mounts import canonical
 from fffs.objects.names import absolute, shown
@@ -53,5 +53,5 @@ def make_job(
     paths = [sources] if isinstance(sources, (str, bytes, os.PathLike)) else list(sources)
     found = tuple(absolute(named(path, "a source")) for path in paths)
     if options.log:
-        options = replace(options, log=os.path.abspath(named(options.log, "a log file")))
+        options = replace(options, log=absolute_path(named(options.log, "a log file")))
     return Job(found, canonical(mountpoint), options, debug)

@@ -7,7 +7,6 @@ writes the lines: a system log that is stopped, or a pipe that is not read, must
 from __future__ import annotations
 
 import atexit
-import contextlib
 import copy
 import faulthandler
 import functools
@@ -16,7 +15,6 @@ import logging.handlers
 import os
 import queue
 import re
-import stat
 import sys
 import threading
 import warnings
@@ -24,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from fffs.base.failures import writing
+from fffs.mount.daemon.log_file import LogFile
 
 SYSTEM_LOG = "/dev/log"
 ROOM = 10_000
@@ -55,7 +54,7 @@ class DaemonLog:
         self._terminal = logging.StreamHandler(sys.stderr)
         self._terminal.setLevel(logging.WARNING if quiet else logging.DEBUG)
         self._add(self._terminal, "fffs: %(message)s")
-        self._file: logging.FileHandler | None = None
+        self._file: LogFile | None = None
         if file:
             self._file = self._open(file)
         _log_what_python_prints()
@@ -68,12 +67,9 @@ class DaemonLog:
         if not self._lines.write_out():
             os._exit(self.exit_code)
 
-    def _open(self, file: str) -> logging.FileHandler:
-        with writing(file), contextlib.ExitStack() as opened:
-            with contextlib.suppress(FileNotFoundError):
-                if stat.S_ISFIFO(os.stat(file).st_mode):  # fails if nothing reads it, where a plain open would wait
-                    opened.callback(os.close, os.open(file, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-            handler = logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
+    def _open(self, file: str) -> LogFile:
+        with writing(file):
+            handler = LogFile(file)
         self._add(handler, "%(asctime)s %(levelname)s %(message)s")
         return handler
 
@@ -93,9 +89,10 @@ class DaemonLog:
             self._add(_SystemLog(), f"fffs[{os.getpid()}]: %(message)s")
         null = os.open(os.devnull, os.O_RDWR)
         # libfuse and a crashing interpreter write to stderr only.
-        written = self._file.stream.fileno() if self._file and self._file.stream else null
-        for fd, target in enumerate((null, written, written)):
-            os.dup2(target, fd)
+        if self._file:
+            self._file.take_streams(1, 2)
+        for fd in (0,) if self._file else (0, 1, 2):
+            os.dup2(null, fd)
         os.close(null)
 
 

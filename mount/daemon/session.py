@@ -71,8 +71,8 @@ def serve(job: Job, ready: Callable[[], None] = lambda: None, lifelines: Sequenc
 
 def _find_shortage(error: BaseException) -> str:
     """Return which resource this process or the system lacks, if that is the reason; looks into exception groups."""
-    if isinstance(error, OSError) and not isinstance(error, FffsError):
-        return describe_shortage(error)
+    if not isinstance(error, FffsError) and (shortage := describe_shortage(error)):
+        return shortage
     return next(filter(None, map(_find_shortage, getattr(error, "exceptions", ()))), "")
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from fffs.base.descriptors import describe
-from fffs.base.paths import PathLike, named
+from fffs.base.paths import PathLike, absolute_path, named
 from fffs.errors import MountError
 
 TABLE = "/proc/thread-self/mountinfo"
@@ -254,7 +254,7 @@ def canonical(mountpoint: PathLike) -> str:
 
     The last component is examined only if nothing is mounted there: examining a dead or stuck mount fails or hangs.
     """
-    path = os.path.abspath(named(mountpoint, "the mount point"))
+    path = absolute_path(named(mountpoint, "the mount point"))
     parent, name = os.path.split(path)
     candidate = os.path.join(os.path.realpath(parent), name) if name else "/"
     return candidate if mount_at(candidate) else os.path.realpath(path)

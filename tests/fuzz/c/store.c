@@ -402,7 +402,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(fstat(fd, &opened) == 0);
     for (int k = 0; k < FILES; k++) {
         files[k].keeps_times = 1; /* as on a disk */
-        files[k].stamp = (fffs_stamp){opened.st_size, opened.st_mtim.tv_sec, opened.st_mtim.tv_nsec};
+        files[k].stamp = (fffs_stamp){opened.st_size, opened.st_mtim.tv_sec, opened.st_mtim.tv_nsec, opened.st_dev, opened.st_ino};
     }
     for (int k = 0; k < FILES; k++)
         /* Who has nothing to check has nothing to notice. */

@@ -1,0 +1,58 @@
+"""The log file of a daemon, which is opened again when its name leads to another file, as after logrotate(8)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import stat
+
+
+class LogFile(logging.FileHandler):
+    """Appends lines to a file.
+
+    There is no signal for opening it again: SIGHUP ends a daemon, as the end of a terminal sends it. Instead, each line
+    is preceded by a look at the name. Raises OSError.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._streams: tuple[int, ...] = ()
+        super().__init__(path, encoding="utf-8", errors="backslashreplace")
+
+    def _open(self) -> io.TextIOWrapper:
+        with contextlib.ExitStack() as opened:
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISFIFO(os.stat(self.baseFilename).st_mode):
+                    # This fails if nothing reads it, where a plain open would wait.
+                    opened.callback(os.close, os.open(self.baseFilename, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            return super()._open()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, into the new file if there is one. If that cannot be opened, the old one is kept."""
+        old = self.stream
+        if old and not self._leads_to(old):
+            with contextlib.suppress(OSError):
+                self.stream = self._open()
+                self._redirect()
+                old.close()
+        super().emit(record)
+
+    def _leads_to(self, file: io.TextIOWrapper) -> bool:
+        """Whether the name leads to an open file; True if that is unknown."""
+        try:
+            return os.path.samestat(os.stat(self.baseFilename), os.fstat(file.fileno()))
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+
+    def take_streams(self, *descriptors: int) -> None:
+        """Let these descriptors lead to the file from now on, also after it was opened again. Raises OSError."""
+        self._streams = descriptors
+        self._redirect()
+
+    def _redirect(self) -> None:
+        if self.stream:
+            for fd in self._streams:
+                os.dup2(self.stream.fileno(), fd)
