@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -10,6 +11,7 @@ from fffs.errors import UsageError
 from fffs.mount.daemon import background
 from fffs.mount.daemon.job import Job, make_job
 from fffs.mount.options import parse
+from fffs.mount.system.erofs import shown_source
 from fffs.mount.system.mounts import mount_at
 
 
@@ -53,7 +55,7 @@ def helper(argv: Sequence[str]) -> int:
 def _is_mounted(job: Job) -> bool:
     """Whether the kernel already serves this mount. `mount -a` does not recognise it: it has another type."""
     mount = mount_at(job.mountpoint) if job.options.kernel is not False else None
-    return mount is not None and mount.in_kernel and mount.origin == job.name
+    return mount is not None and mount.in_kernel and mount.source == os.fsdecode(shown_source(job.name))
 
 
 def _known(option: str) -> bool:

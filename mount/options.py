@@ -42,10 +42,11 @@ class MountOptions:
             the attributes of each file. Without the fast path, it is always "always".
         xattr: show where a file comes from as extended attributes ``user.fffs.*``. Slower for programs that ask every
             file for attributes, such as ``ls -l``.
-        kernel: let the kernel serve aligned packs without a daemon. True: or fail; None: or a daemon serves them. All
-            records are verified before the mount appears, unless ``verify`` is False or all packs are under fs-verity
-            with the digests that are kept, and not later. ``suffix``, ``decode`` and ``xattr`` need a daemon; options
-            about a daemon have no effect.
+        kernel: let the kernel serve aligned packs without a daemon. True: or fail; None: or a daemon serves what the
+            kernel cannot mount, and a warning says why. All records are verified before the mount appears, unless
+            ``verify`` is False or all packs are under fs-verity with the digests that are kept, and not later.
+            ``suffix``, ``decode`` and ``xattr`` need a daemon. ``fastpath``, ``threads``, ``readahead``,
+            ``readdirplus`` and ``log`` are about a daemon and have no effect without one, as a warning says.
         log: the file that the daemon's log is appended to; empty: the system log.
 
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import MIB, Pack, differences, snapshot, split_records, stretched, unpickle
-from inside import AtomicFile, load_source, pack_file, unpack, verify
+from inside import AtomicFile, load_source, pack_file, run_program, unpack, verify
 from test_trailer import Lies, open_and_look
 
 import fffs
@@ -62,6 +63,12 @@ def test_files_begin_at_multiples_and_zeros_fill_the_gaps(folder: Path, aligned:
             assert not any(data[begin:end])
         assert verify(source) == []
         assert index.alignment == 9
+
+
+def test_padding_is_counted_apart(aligned: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_program(["info", "--json", str(aligned)]) == 0
+    facts = json.loads(capfd.readouterr().out)
+    assert facts["records"] == facts["files"] + facts["padding_records"] + 1
 
 
 def test_the_same_names_lead_to_the_same_bytes(folder: Path, aligned: Path, tmp_path: Path) -> None:

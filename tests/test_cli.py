@@ -926,6 +926,33 @@ def test_no_progress_goes_into_a_pipe(folder: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
+def test_names_are_quoted_for_a_terminal_and_unchanged_for_a_pipe(tmp_path: Path) -> None:
+    """A shell reads the quoted names as they are."""
+    names = [
+        b"a\nb",
+        b"a\\nb",
+        b"it's",
+        b"with space",
+        b"\xff\xfe",
+        b"\x1b[1mred",
+        "straße".encode(),
+        b"-n",
+        b"$x",
+        b"plain",
+    ]
+    (tmp_path / "folder").mkdir()
+    for name in names:
+        (tmp_path / "folder" / os.fsdecode(name)).touch()
+    fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr")
+    code, shown = in_terminal("ls", "p.ffr", cwd=tmp_path)
+    lines = shown.splitlines()
+    assert code == 0 and len(lines) == len(names) and {"plain", "straße", "'a'$'\\n''b'"} <= set(lines)
+    read = subprocess.check_output(["bash", "-c", f"printf '%s\\0' {' '.join(lines)}"])
+    assert read.split(b"\0")[:-1] == sorted(names)
+    piped = subprocess.check_output([sys.executable, "-m", "fffs", "ls", tmp_path / "p.ffr"])
+    assert piped == b"".join(name + b"\n" for name in sorted(names))
+
+
 def test_a_long_name_leaves_room_for_the_bar_and_cannot_command_the_terminal(tmp_path: Path) -> None:
     name = "x\x1b[31m" + "y" * 200
     (tmp_path / name).mkdir()
@@ -999,8 +1026,8 @@ def test_work_goes_on_when_its_terminal_is_closed(tmp_path: Path) -> None:
 
 def test_ls_in_a_terminal_shows_names_that_cannot_command_it(pack: Path) -> None:
     code, shown = in_terminal("ls", pack)
-    assert (code, shown) == (0, "2024\na.jpg\ncaf\\xe9\\n\\x1b[31m\nlatest\nyear\n")
-    assert "caf\\xe9\\n\\x1b[31m\n" in in_terminal("ls", "-lR", pack)[1]
+    assert (code, shown) == (0, "2024\na.jpg\n'caf'$'\\351\\n\\033''[31m'\nlatest\nyear\n")
+    assert "'caf'$'\\351\\n\\033''[31m'\n" in in_terminal("ls", "-lR", pack)[1]
 
 
 @pytest.fixture

@@ -101,3 +101,16 @@ def test_what_is_refused_is_refused_by_the_plan(
 def test_a_plan_needs_a_source(folder: Path) -> None:
     with pytest.raises(SourceNotFoundError):
         make_plan(request(folder, "missing", "y.bag"))
+
+
+@pytest.mark.parametrize("name", ["y.zip", "y.tar", "y.TAR.GZ"])
+@pytest.mark.parametrize("source", ["f", "pack.ffr", "x.ffr"])
+def test_that_no_archive_is_written_is_the_first_thing_said(folder: Path, source: str, name: str) -> None:
+    with pytest.raises(UsageError, match=rf"{name}: archives are read and not written; .*fffs unpack"):
+        make_plan(request(folder, source, name))
+
+
+def test_that_packs_have_no_parts_is_said_before_a_format_is_asked_for(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"pack.ffr: a packed folder: .* as with --from ffrecord --to tfrecord"):
+        make_plan(request(folder, "pack.ffr", "y", parts=2))
+    make_plan(request(folder, "pack.ffr", "y", parts=2, from_="ffrecord", to="tfrecord"))

@@ -80,7 +80,7 @@ def test_a_number_of_records_that_the_file_cannot_hold_is_refused(path: Path, n:
     with pytest.raises(MetadataError, match=r"victim\.ffr: ") as caught:
         fffs.FileReader(path, check_data=check_data)
     if n < 0 or n > 6:
-        assert f"the header says {n} records" in str(caught.value)
+        assert "victim.ffr: not a record file, or damaged: as an FFRecord file it would have more" in str(caught.value)
 
 
 @pytest.mark.parametrize(

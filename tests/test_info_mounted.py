@@ -44,6 +44,19 @@ def test_info_of_a_file_in_a_mount(tmp_path: Path, mounts: Mounts) -> None:
     assert "record:             0\n" in text and f"source:             {source}\n" in text
 
 
+def test_info_of_several_files_in_mounts(tmp_path: Path, mounts: Mounts) -> None:
+    """They are no record files, of which several would be shown as one source."""
+    mounted = mounts(pack_files(tmp_path / "folder", a=b"first", b=b"second"))
+    command = [sys.executable, "-m", "fffs", "info", mounted / "a", mounted / "b"]
+    found = json.loads(subprocess.check_output([*command, "--json"], timeout=60))
+    assert [(facts["path"], facts["record"]) for facts in found] == [(f"{mounted}/a", "0"), (f"{mounted}/b", "1")]
+    text = subprocess.check_output(command, text=True, timeout=60)
+    assert text.count("\n\n") == 1 and text.count("record: ") == 2
+    with open(tmp_path / "c", "wb") as file:
+        file.write(b"not a record file")
+    assert "a: not a record file, or " in run_fffs("info", mounted / "a", tmp_path / "c", code=4)
+
+
 def test_names_of_all_bytes_and_lengths(tmp_path: Path, mounts: Mounts) -> None:
     names = [b"n" * 255, b"\xff\xfe", b"a\nb", b"with space"]
     folder = os.fsencode(tmp_path / "folder")

@@ -349,15 +349,25 @@ def test_options_that_need_a_daemon(options: list[str], message: str, packed: Pa
     assert not point.exists()
 
 
+def test_options_about_a_daemon_have_no_effect_and_that_is_said(packed: Path, tmp_path: Path, point: Path) -> None:
+    options = f"kernel,log={tmp_path}/log,readahead=8,threads=1,fastpath=off,readdirplus=auto,umask=22"
+    said = run_fffs("mount", packed, point, "-o", options)
+    assert said.endswith("; without effect: fastpath=, threads=, readahead=, readdirplus=, log=\n")
+    assert said.count("\n") == 1 and not (tmp_path / "log").exists()
+
+
 def test_what_the_kernel_cannot_mount_is_said_in_a_line(
     folder: Path, tmp_path: Path, packed: Path, point: Path
 ) -> None:
     fffs.pack_folder(folder, tmp_path / "plain.ffr")
     with fffs.FileWriter(tmp_path / "records.ffr", 1) as writer:
         writer.write_one(b"record")
-    for name in ("plain.ffr", "records.ffr"):
+    for name, advice in (
+        ("plain.ffr", f"fffs convert --align {tmp_path}/plain.ffr NEW.ffr"),
+        ("records.ffr", "not a pack, and -o kernel mounts nothing else; omit it"),
+    ):
         said = run_fffs("mount", tmp_path / name, point, "-o", "kernel", code=10)
-        assert "--align" in said and name in said and said.count("\n") == 1
+        assert advice in said and name in said and said.count("\n") == 1
     said = run_fffs("mount", packed, tmp_path / "plain.ffr", point, "-o", "kernel", code=10)
     assert "plain.ffr: its files are not aligned" in said
     with pytest.raises(UsageError, match="no daemon; omit -f"):
@@ -373,7 +383,8 @@ def test_an_ordinary_user_cannot(packed: Path, tmp_path: Path) -> None:
 def test_auto_falls_back_to_a_daemon_and_says_why(folder: Path, tmp_path: Path, packed: Path, point: Path) -> None:
     fffs.pack_folder(folder, tmp_path / "plain.ffr")
     said = run_fffs("mount", tmp_path / "plain.ffr", point, "-o", f"kernel=auto,log={tmp_path}/log")
-    assert "its files are not aligned" in said and "a daemon serves the mount" in said
+    why = "its files are not aligned, which -o kernel needs"
+    assert said == f"fffs: {tmp_path}/plain.ffr: {why}; so a daemon serves the mount\n"
     assert mount_at(str(point)).type == "fuse.fffs"  # type: ignore[union-attr]
     assert describe(point) == describe(folder)
     run_fffs("umount", point)
@@ -534,6 +545,39 @@ def test_what_mount_8_calls(packed: Path, tmp_path: Path, point: Path) -> None:
     fffs.mount.helper([str(packed), str(point), "-o", "kernel"])  # as a second `mount -a` does
     assert len([at for at in mounts_below(tmp_path) if at == str(point)]) == 1
     subprocess.run(["umount", point], check=True)
+
+
+def test_info_says_why_nothing_is_verified(packed: Path, point: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    mounted(packed, point)
+    capfd.readouterr()
+    assert run_program(["info", str(point / "a")]) == 0
+    said = capfd.readouterr().out
+    assert "verified:           no\n" in said and "does not verify while it is read; fffs verify SOURCE does\n" in said
+
+
+def test_a_second_mount_a_with_a_long_name(packed: Path, tmp_path: Path, point: Path) -> None:
+    long = tmp_path / ("x" * 250) / "p.ffr"
+    long.parent.mkdir()
+    os.link(packed, long)
+    point.mkdir()
+    for _ in range(2):
+        fffs.mount.helper([str(long), str(point), "-o", "kernel"])
+    assert len([at for at in mounts_below(tmp_path) if at == str(point)]) == 1
+
+
+@pytest.mark.parametrize("program", ["fffs", "mount.fffs"])
+def test_a_name_with_a_newline_is_one_line_of_a_message(
+    program: str, packed: Path, tmp_path: Path, point: Path
+) -> None:
+    odd = tmp_path / "a\n\x1b[1mb.ffr"
+    os.link(packed, odd)
+    command = [sys.executable, "-m", "fffs", "mount"]
+    if program == "mount.fffs":
+        command = [sys.executable, "-c", "from fffs.cli.program import main_mount_helper as main; main()"]
+        point.mkdir()
+    said = subprocess.run([*command, odd, point, "-o", "kernel"], check=True, capture_output=True, text=True).stderr
+    assert said.startswith(f"fffs: {tmp_path}/a\\n\\x1b[1mb.ffr: mounted without a daemon: ")
+    assert said.count("\n") == 1
 
 
 def test_mounted_for_the_length_of_a_with(folder: Path, packed: Path, point: Path) -> None:

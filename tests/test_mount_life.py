@@ -38,7 +38,7 @@ from mounting import (
 
 import fffs
 from fffs.errors import DeadMountError, FormatError, MountError, SourceNotFoundError, UsageError
-from fffs.mount import mounted, umount
+from fffs.mount import MountOptions, mounted, umount
 
 pytestmark = pytest.mark.fuse
 
@@ -823,6 +823,33 @@ def test_an_ordinary_user_mounts_and_unmounts(source: Path) -> None:
             assert not daemon.path.exists()
 
     in_namespace(work)
+
+
+@as_root
+def test_a_user_who_may_not_mount_or_unmount_is_told_who_may(source: Path) -> None:
+    def work(folder: Path) -> None:
+        public = copy_of(source, folder, "public.ffr")
+        os.chmod("/dev/fuse", 0o600)
+        with UserDaemon(public, folder / "m") as daemon:
+            said = daemon.process.communicate(timeout=60)[1]
+            assert "/dev/fuse: Permission denied; have root allow it (chmod 666 /dev/fuse), or read without" in said
+            fffs.mount.mount(public, folder / "m", options=MountOptions(log=str(folder / "log")))
+            said = daemon.umount()
+            assert f"; root can, and the user who mounted it: sudo fffs umount {folder}/m\n" in said
+            fffs.mount.umount(folder / "m")
+
+    in_namespace(work)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_interpreter_that_cannot_be_run_is_named(
+    there: bool, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    if there:
+        (tmp_path / "python").touch()
+    with pytest.raises(MountError, match=r"cannot start a daemon: .*: .*/python; install Python and fffs where this"):
+        fffs.mount.mount(source, tmp_path / "m")
 
 
 @as_root

@@ -307,7 +307,7 @@ def test_commands_can_be_told_the_format(tmp_path: Path) -> None:
     path = (tmp_path / "x.bag").rename(tmp_path / "x.data")
     form = ["--format", "bag"]
     refused = run("ls", path)
-    assert refused.code == 4 and "not an FFRecord file (specify its format)" in refused.err
+    assert refused.code == 4 and "not a record file, or damaged: as an FFRecord file" in refused.err
     assert run("ls", path, *form) == (0, b"000000\n000001\n", "")
     assert run("cat", *form, path, "000001") == (0, b"second", "")
     assert json.loads(run("info", *form, "--json", path).out)["format"] == "Bag"

@@ -70,6 +70,22 @@ def test_every_request_and_byte_is_counted(mounted: Path, mounts: Mounts) -> Non
     assert after["seconds"] > before["seconds"]
 
 
+@pytest.mark.parametrize("align", [False, True])
+def test_only_records_that_were_read_are_verified_of_those_that_can_be(
+    align: bool, tmp_path: Path, mounts: Mounts
+) -> None:
+    """Nothing is read of empty records, nor of trees and the padding of aligned packs."""
+    (tmp_path / "folder").mkdir()
+    for size in (0, 100, 512, 600):
+        (tmp_path / "folder" / f"{size}").write_bytes(b"x" * size)
+    fffs.pack_folder(tmp_path / "folder", tmp_path / "p.ffr", align=align)
+    mounted = mounts(tmp_path / "p.ffr")
+    for k, size in enumerate((0, 100, 512, 600)):
+        (mounted / f"{size}").read_bytes()
+        found = counters(mounted)
+        assert (found["verified_records"], found["records"]) == (k, 3)
+
+
 def test_bad_records_are_counted(mounted: Path, mounts: Mounts) -> None:
     mounts.daemon.expect("9: .*record|reads failed, of 1 records")
     for _ in range(2):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import AtomicFile, kernel_mount, leftovers, run_program, verity
+from inside import AtomicFile, LocalFile, atomic, kernel_mount, leftovers, run_program, verity
 from mounting import describe, detach_all
 from test_mount_tree import make_folder
 
@@ -27,6 +27,7 @@ from fffs.errors import FffsError, MountError, RecordError, UsageError, WriteErr
 from fffs.mount import MountOptions
 
 BLOCK = 4096
+OTHER = "sha256:" + "0" * 64  # the digest of no file
 ENABLE, MEASURE = 0x40806685, 0xC0046686  # as strace shows them for fsverity(1)
 
 
@@ -122,8 +123,8 @@ def kept(pack: Path) -> Path:
 
 
 def is_protected(pack: Path) -> bool:
-    with pack.open("rb") as file:
-        return verity.measure(file.fileno()) == digest_of(pack.read_bytes())
+    with LocalFile.open(pack) as file:
+        return verity.look(file).measured == digest_of(pack.read_bytes())
 
 
 def left_in(folder: Path) -> list[str]:
@@ -263,6 +264,49 @@ def test_killed_between_pack_and_digest_a_protected_pack_is_left(
     assert is_protected(pack) and left_in(pack.parent) == ["p.ffr"]
 
 
+@pytest.mark.parametrize("writer", ["pack", "records"])
+@pytest.mark.parametrize("renamed", ["between", "after"])
+def test_the_digest_of_a_pack_that_is_replaced_meanwhile_is_not_beside_another(
+    writer: str, renamed: str, kernel: Kernel, folder: Path, pack: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer takes the name before the digest has its own, or looked for an older digest before that."""
+    protecting, take_name = [True], AtomicFile._take_name
+
+    def write_another() -> None:
+        if writer == "pack":
+            fffs.pack_folder(folder, pack)
+        else:
+            with fffs.FileWriter(pack, 1) as file:
+                file.write_one(b"record")
+
+    def take_late(file: AtomicFile) -> None:
+        if renamed == "after" and file.path == str(pack) and protecting:
+            protecting.clear()
+            fffs.pack_folder(folder, pack, verity=True)
+            assert kept(pack).exists()
+        elif file.path == str(kept(pack)) and protecting:
+            protecting.clear()
+            write_another()
+        take_name(file)
+
+    monkeypatch.setattr(AtomicFile, "_take_name", take_late)
+    if renamed == "after":
+        write_another()
+    else:
+        fffs.pack_folder(folder, pack, verity=True)
+    assert not protecting and not is_protected(pack)
+    assert left_in(pack.parent) == ["p.ffr"]
+
+
+def test_the_digest_of_an_older_pack_is_not_packed(kernel: Kernel, folder: Path) -> None:
+    pack = folder / "p.ffr"
+    fffs.pack_folder(folder, pack, verity=True)
+    (folder / f".{kept(pack).name}.0123456789ab.fffs-tmp").touch()  # left by a killed writer
+    fffs.pack_folder(folder, pack)
+    with fffs.PackedFolder(pack) as packed:
+        assert not [name for name in packed.list() if "p.ffr" in name]
+
+
 def test_a_file_that_waits_for_its_protection_is_no_leftover(tmp_path: Path) -> None:
     with AtomicFile(tmp_path / "x") as file:
         os.write(file.fd, b"content")
@@ -302,6 +346,37 @@ def test_only_packed_folders_can_be_protected(target: str, kernel: Kernel, tmp_p
         fffs.convert(tmp_path / "records.ffr", tmp_path / target, verity=True, to=to)
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_without_force_no_digest_is_removed(there: bool, folder: Path, pack: Path) -> None:
+    """Also that of a file which does not exist yet, or does not exist any more."""
+    kept(pack).write_text(OTHER)
+    if there:
+        pack.write_bytes(b"old")
+    with pytest.raises(UsageError, match=r"already exists.*; --force"):
+        fffs.convert(folder, pack)
+    assert kept(pack).read_text() == OTHER and pack.exists() == there
+    fffs.convert(folder, pack, force=True)
+    assert left_in(pack.parent) == ["p.ffr"]
+
+
+def test_a_file_that_appears_meanwhile_keeps_its_digest(
+    folder: Path, pack: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every moment: a killed process cannot bring it back."""
+    commit, moved = AtomicFile.commit, []
+
+    def commit_late(file: AtomicFile) -> None:
+        pack.write_bytes(b"new")
+        kept(pack).write_text(OTHER)
+        commit(file)
+
+    monkeypatch.setattr(AtomicFile, "commit", commit_late)
+    monkeypatch.setattr(atomic.Aside, "move", lambda aside: moved.append(aside))
+    with pytest.raises(WriteError, match="another process made it meanwhile"):
+        fffs.convert(folder, pack)
+    assert (pack.read_bytes(), kept(pack).read_text(), moved) == (b"new", OTHER, [])
+
+
 def test_digests_beside_parts_are_no_other_files(kernel: Kernel, tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     with fffs.FileWriter(tmp_path / "parts" / "a.ffr", 1) as writer:
@@ -329,14 +404,63 @@ def test_info_and_verify_tell_what_protects_a_pack(
     assert facts(pack.with_name("link.ffr")) == [f"{digest}, as kept"]
     kept(pack).write_text(f"{digest} p.ffr\n")  # as `fsverity measure` prints it
     assert facts(pack) == [f"{digest}, as kept"]
-    kept(pack).write_text("sha256:00\n")
-    assert facts(pack) == [f"{digest}, but sha256:00 is kept"]
+    kept(pack).write_text(f"{OTHER}\n")
+    assert facts(pack) == [f"{digest}, but {OTHER} is kept"]
     kept(pack).unlink()
     assert facts(pack) == [f"{digest}, not kept"]
     shutil.copy(pack, pack.with_name("copy.ffr"))
     assert facts(pack.with_name("copy.ffr")) is None
-    kept(pack.with_name("copy.ffr")).write_bytes(b"")
-    assert facts(pack.with_name("copy.ffr")) == ["no, although the digest  is kept"]
+    kept(pack.with_name("copy.ffr")).write_text(OTHER)
+    assert facts(pack.with_name("copy.ffr")) == [f"no, although the digest {OTHER} is kept"]
+
+
+def made_link(path: Path) -> None:
+    path.with_name("secret").write_text(OTHER)
+    path.symlink_to("secret")
+
+
+UNUSABLE = {
+    "link": (made_link, "is a symbolic link"),
+    "fifo": (os.mkfifo, "cannot be read: not a regular file"),
+    "folder": (Path.mkdir, "cannot be read: not a regular file"),
+    "no digest": (lambda path: path.write_text("root:secret:19000\n"), "cannot be read: it has no digest"),
+    "too short": (lambda path: path.write_text(OTHER[:-1]), "cannot be read: it has no digest"),
+    "too long": (lambda path: path.write_text(OTHER + "0"), "cannot be read: it has no digest"),
+    "endless": (lambda path: (path.touch(), os.truncate(path, 1 << 40)), "cannot be read: it has no digest"),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_what_is_beside_a_pack_is_only_shown_if_it_is_a_digest(
+    kind: str, folder: Path, pack: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And hides neither the result of a verification nor the description of the pack."""
+    fffs.pack_folder(folder, pack)
+    make, message = UNUSABLE[kind]
+    make(kept(pack))
+    for command in ("verify", "info"):
+        assert run_program([command, str(pack)]) == 0
+        said = capfd.readouterr()
+        assert f"no; {kept(pack)}: {message}; replace it" in said.out and not said.err
+        assert ("ok: " in said.out) == (command == "verify")
+        assert OTHER not in said.out and "secret" not in said.out
+
+
+def test_a_digest_that_may_not_be_read_hides_no_result(
+    folder: Path, pack: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fffs.pack_folder(folder, pack)
+    open_ = os.open
+
+    def refuse(path: Any, *rest: Any, **named: Any) -> int:
+        if str(path) == str(kept(pack)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return open_(path, *rest, **named)
+
+    monkeypatch.setattr(os, "open", refuse)
+    for command in ("verify", "info"):
+        assert run_program([command, str(pack)]) == 0
+        assert f"no; {kept(pack)}: cannot be read: Permission denied; " in capfd.readouterr().out
 
 
 # ---------------------------------------------------------------- mount -o kernel
@@ -427,6 +551,23 @@ class TestMounts:
         ):
             mount(pack, point, verify=checked)
         assert not point.exists()
+
+    @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.ENOTTY])
+    def test_without_fs_verity_nobody_is_asked_to_enable_it(
+        self, number: int, kernel: Kernel, folder: Path, pack: Path, point: Path
+    ) -> None:
+        fffs.pack_folder(folder, pack, align=True)
+        kept(pack).write_text(OTHER)
+        kernel.fails = number
+        with pytest.raises(MountError, match=rf"has a digest; remove {kept(pack)}$") as caught:
+            mount(pack, point)
+        assert "fsverity enable" not in str(caught.value)
+
+    def test_a_digest_that_cannot_be_used_is_no_missing_one(self, folder: Path, pack: Path, point: Path) -> None:
+        fffs.pack_folder(folder, pack, align=True)
+        kept(pack).write_text("damaged")
+        with pytest.raises(MountError, match=r"p.ffr.fsverity: cannot be read: it has no digest; replace it"):
+            mount(pack, point)
 
     def test_a_union_is_verified_unless_all_digests_are_kept(
         self, folder: Path, pack: Path, point: Path, verified: list[str], caplog: pytest.LogCaptureFixture

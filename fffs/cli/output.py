@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterable
@@ -48,6 +49,14 @@ def complain(text: str) -> None:
     erase = "\r\x1b[K" if sys.stderr.isatty() else ""
     with contextlib.suppress(OSError):  # a failure to write to stderr cannot be reported
         print(f"{erase}fffs: {printable(text)}", file=sys.stderr)
+
+
+class LogLines(logging.Handler):
+    """Prints what the library logs, one line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        complain(self.format(record))
 
 
 class Warnings:

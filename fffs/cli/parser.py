@@ -204,7 +204,7 @@ def _add_mount(commands: _Commands[_CommandParser]) -> None:
         commands,
         "mount",
         "show a packed folder, a record file or a data set as a read-only folder",
-        "fffs mount photos.ffr /mnt/photos",
+        "fffs mount photos.ffr /mnt/photos\n  fffs mount -o kernel,allow_other aligned.ffr /mnt/photos",
     )
     _add_sources(parser)
     parser.add_argument(
@@ -221,7 +221,8 @@ def _add_mount(commands: _Commands[_CommandParser]) -> None:
 def _mount_options() -> str:
     return (
         "comma-separated: verify=on|off, decode (show features of TFRecords and OFRecords as files), "
-        "kernel[=auto] (without a daemon, for packs made with --align and for root), allow_other, uid=N, gid=N, "
+        "kernel (without a daemon: for root, and packs made with --align), kernel=auto (so where that is possible, "
+        "otherwise with a daemon), allow_other, uid=N, gid=N, "
         "ro, ... (an unknown option prints the list)"
     )
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 from fffs.base import environment
 from fffs.base.descriptors import allow_many, describe_shortage, open_standard_streams
 from fffs.cli.arguments import PLAIN
-from fffs.cli.output import complain, put
+from fffs.cli.output import LogLines, complain, put
 from fffs.cli.parser import make_parser
 from fffs.errors import Exit, FffsError, ReadError, UsageError
 
@@ -96,7 +96,7 @@ def main(imported: Callable[[], object] = lambda: None) -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     _notice_exit_codes()
     warnings.showwarning = _show_warning
-    logging.basicConfig(level=logging.WARNING, format="fffs: %(message)s")
+    logging.basicConfig(level=logging.WARNING, handlers=[LogLines()], format="%(message)s")
     sys.exit(run(imported=imported))
 
 
@@ -106,6 +106,7 @@ def main_mount_helper(imported: Callable[[], object] = lambda: None) -> None:
     allow_many()
     _notice_exit_codes()
     warnings.showwarning = _show_warning
+    logging.basicConfig(level=logging.WARNING, handlers=[LogLines()], format="%(message)s")
     try:
         from fffs.cli.commands.mount import helper
 

@@ -25,6 +25,8 @@ from fffs.records.index import Int64Array
 from fffs.records.store import RecordStore
 from fffs.tree.tree import ROOT
 
+_ARCHIVE_NAMES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+
 
 class Content(enum.Enum):
     """What is read from a source. Messages use the values."""
@@ -149,6 +151,11 @@ def _refuse_options(request: Request) -> None:
     for kind, known in ((request.from_, kinds.sources()), (request.to, kinds.destinations())):
         if kind is not None and kind not in known:
             raise UsageError(f"there is no format {kind!r}; choose one of {', '.join(known)}")
+    if request.to is None and request.target.lower().endswith(_ARCHIVE_NAMES):
+        raise UsageError(
+            f"{request.target}: archives are read and not written; name a pack (.ffr), or unpack the source "
+            "(fffs unpack) and let zip or tar write the archive"
+        )
     if request.layout not in ("v1", "v3"):
         raise UsageError(f"layout {request.layout!r} cannot be written, only v1 and v3")
     if request.parts is not None and request.part_size is not None:
@@ -188,13 +195,16 @@ def _is_packed(kind: str, sources: Sources) -> bool:
 def _refuse_torn(request: Request, to: str | None, *, several: bool) -> None:
     """Raise UsageError if a tree would be separated from its records, to which it refers by number, or join others."""
     what = "packed folders" if several else "a packed folder"
-    if to is None or to == kinds.GRANULAR:
+    instead = "convert each one separately" if several else "omit --parts and --part-size"
+    if to == kinds.GRANULAR or (to is None and (request.from_ or _has_spec(request.source))):
         return
-    if format_named(to).holds_trees:
+    if to is None:  # any format would be refused, so none is asked for
         raise UsageError(
-            f"{request.source}: {what}: names would lead to wrong records; "
-            + ("convert each one separately" if several else "omit --parts and --part-size")
+            f"{request.source}: {what}: the names would be lost; {instead}, or convert the records without names, as "
+            "with --from ffrecord --to tfrecord"
         )
+    if format_named(to).holds_trees:
+        raise UsageError(f"{request.source}: {what}: names would lead to wrong records; {instead}")
     if not request.from_:
         raise UsageError(f"{request.source}: {what}: the names would be lost; --from ffrecord converts the records")
 
@@ -252,8 +262,10 @@ def _refuse_target(request: Request, result: Result, form: Format | None, source
         if not request.force:
             raise UsageError(f"{name}: already exists; --force replaces it")
         sources.refuse(name)
-    for ending in SIDECARS:
-        sources.refuse(target + ending)  # it is removed when its file is replaced
+    for name in filter(os.path.lexists, (target + ending for ending in SIDECARS)):  # they do not outlive their file
+        sources.refuse(name)
+        if not request.force:
+            raise UsageError(f"{name}: already exists, and belongs to another {target}; --force removes it")
     if request.verity:
         refuse_without_verity(target)
     with no_appenders(replaced):  # checked first: refuse_target would ask to remove the table of a Bag that grows

@@ -31,6 +31,7 @@ from fffs.files.temporary import (
     create_locked_file,
     forget_lock,
     is_named,
+    is_there,
     lock,
     rename_new,
     share_lock,
@@ -139,13 +140,18 @@ class AtomicFile:
             self._close()
 
     def _put_in_place(self, sidecars: Iterable[Aside]) -> None:
+        if not self.replaces and is_there(self.folder, self.name):  # before its sidecars lose their names
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         self._give_rights()
         os.fsync(self.fd)
         _each(sidecars, Aside.move)  # before the rename: after a crash, old checksums must not be beside the new file
         self._take_name()
         self.in_place = True
         with contextlib.suppress(OSError):  # new ones of the old file, written meanwhile
-            forget_checksums(self.name, self.folder)
+            forget_sidecar(self.name, CHECKSUMS, self.folder)
+        with contextlib.suppress(OSError):
+            if is_named(self.folder, self.name, self.fd):  # or it may be that of a pack which has replaced this file
+                forget_sidecar(self.name, DIGEST, self.folder)
         # Keeps the file from being taken for a leftover; an exclusive lock would say that it is appended to.
         with contextlib.suppress(OSError):
             lock(self.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -237,8 +243,13 @@ def forget_checksums(name: bytes, folder: int | None = None) -> None:
 
     name: of FILE, in the open folder, or a path if there is none. Raises OSError.
     """
+    forget_sidecar(name, CHECKSUMS, folder)
+
+
+def forget_sidecar(name: bytes, ending: str, folder: int | None) -> None:
+    """Delete one of the sidecars of a file, if it is there. As ``forget_checksums``."""
     try:
-        os.unlink(name + CHECKSUMS.encode(), dir_fd=folder)
+        os.unlink(name + ending.encode(), dir_fd=folder)
     except OSError as error:
         if error.errno not in ABSENT:
             raise

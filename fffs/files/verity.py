@@ -7,10 +7,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
+import stat
 import struct
 from dataclasses import dataclass
 
-from fffs.base.failures import reading
+from fffs.base.descriptors import above_standard, describe
 from fffs.errors import UsageError, WriteError
 from fffs.files.atomic import DIGEST, real_path
 from fffs.files.dirfd import close
@@ -23,18 +25,29 @@ _MEASURE, _HEAD, _ROOM = 0xC0046686, struct.Struct("=HH"), 64
 _ALGORITHMS = {1: "sha256", 2: "sha512"}
 # Errors of a kernel or file system without fs-verity, or (EINVAL) with smaller blocks.
 _MISSING = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL)
-LONGEST = 4096  # bytes that are read of a kept digest
+# A kept digest: the first word of what fsverity(1) prints.
+_KEPT, _KEPT_MAX = re.compile(rb"(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})(?:\s|\Z)"), 4096
+# The owner of a folder chooses what the name leads to: a link would show a line of any file to another user's command.
+_LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
 class Verity:
-    """The digest of a file under fs-verity, or None if it is not; and the digest that is kept beside it, or None."""
+    """The digest of a file under fs-verity, or None if it is not; and the digest that is kept beside it, or None.
 
-    measured: str | None
-    kept: str | None
+    ``problem`` says why there is no answer to one of the two. ``possible`` tells whether the file system and the kernel
+    have fs-verity.
+    """
+
+    measured: str | None = None
+    kept: str | None = None
+    problem: str = ""
+    possible: bool = False
 
     def __str__(self) -> str:
         """Describe it for people; an empty text if the file has nothing to do with fs-verity."""
+        if self.problem:
+            return f"{self.measured or 'no'}; {self.problem}"
         if self.measured is None:
             return f"no, although the digest {self.kept} is kept" if self.kept is not None else ""
         if self.kept is None:
@@ -43,25 +56,39 @@ class Verity:
 
 
 def look(file: File) -> Verity:
-    """Return what protects an open file, and what is kept beside it. Raises as opening and reading the latter do."""
-    kept = file.open_beside(real_path(file.name) + DIGEST)
-    with reading(file.name):
-        measured = measure(file.descriptor) if file.descriptor >= 0 else None
-    if kept is None:
-        return Verity(measured, None)
-    with kept:
-        words = kept.read_bytes(0, LONGEST).decode(errors="backslashreplace").split()
-    return Verity(measured, words[0] if words else "")
-
-
-def measure(fd: int) -> str | None:
-    """Return the digest of an open file as ``sha256:HEX``; None if it is not under fs-verity. Raises OSError."""
+    """Return what protects an open file, and what is kept beside it. Only local files have either."""
+    if file.descriptor < 0:
+        return Verity()
+    measured, kept, problem, possible = None, None, "", True
     try:
-        return _measure(fd)
+        measured = _measure(file.descriptor)
     except OSError as error:
-        if error.errno not in (errno.ENODATA, *_MISSING):
-            raise
+        possible = error.errno not in _MISSING
+        if possible and error.errno != errno.ENODATA:
+            problem = f"{file.name}: its digest cannot be read: {describe(error)}"
+    path = real_path(file.name) + DIGEST
+    try:
+        kept = _read_kept(path)
+    except OSError as error:
+        what = "is a symbolic link" if error.errno == errno.ELOOP else f"cannot be read: {describe(error)}"
+        problem = problem or f"{path}: {what}; replace it by what `fsverity measure` prints, or remove it"
+    return Verity(measured, kept, problem, possible)
+
+
+def _read_kept(path: str) -> str | None:
+    """Return the digest in a file; None if there is no such file. Raises OSError."""
+    try:
+        fd = above_standard(os.open(path, _LOOK))
+    except FileNotFoundError:
         return None
+    try:
+        regular = stat.S_ISREG(os.fstat(fd).st_mode)
+        digest = _KEPT.match(os.pread(fd, _KEPT_MAX, 0)) if regular else None
+    finally:
+        close(fd)
+    if digest is None:
+        raise OSError(errno.EINVAL, "it has no digest" if regular else "not a regular file")
+    return digest[1].decode()
 
 
 def _measure(fd: int) -> str:

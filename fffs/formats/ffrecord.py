@@ -101,7 +101,9 @@ def load_index(file: File, check_data: bool = True) -> RecordIndex:
     path, size = file.name, file.current_size()
     head = file.read_bytes(0, HEADER.size, "the header")
     if len(head) < HEADER.size:
-        raise MetadataError(f"{path}: too short for an FFRecord file ({len(head)} bytes); was it written completely?")
+        raise MetadataError(
+            f"{path}: not a record file, or not written completely: {len(head)} bytes are too few for an FFRecord file"
+        )
     stored_crc, n = HEADER.unpack(head)
     if stored_crc == 0 and n == 0 and size > HEADER.size:
         raise UnfinishedFileError(
@@ -111,8 +113,8 @@ def load_index(file: File, check_data: bool = True) -> RecordIndex:
     if n < 0 or n > (size - HEADER.size) // 12:
         raise _refusal(
             file,
-            f"the header says {n} records, more than fit into {size} bytes; the file is damaged, or not an FFRecord "
-            "file (specify its format)",
+            f"not a record file, or damaged: as an FFRecord file it would have more records than fit into {size} "
+            "bytes; if it has another format, specify that",
         )
     if n == 0 and size > HEADER.size:
         raise _refusal(file, f"{size - HEADER.size} bytes follow a header for 0 records; the file is damaged")

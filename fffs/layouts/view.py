@@ -100,6 +100,15 @@ class View(Closing):
         """Return a path of an inode, relative to the root, for messages."""
         raise NotImplementedError
 
+    def count_read(self) -> int:
+        """Return how many records can be read through the view and are not empty. May be called from any thread."""
+        return int(np.count_nonzero(self._nonempty()))
+
+    def _nonempty(self) -> npt.NDArray[np.bool_]:
+        """Return for each record whether it has bytes."""
+        indexes = [file.index for file in self.store.files]
+        return np.concatenate([np.empty(0, bool), *(index.ends > index.starts for index in indexes)])
+
     def decode(self, number: int) -> Any:
         """Read and decode an item. May be called from several threads at a time.
 
@@ -189,6 +198,12 @@ class TreeView(View):
         """As in ``View``."""
         node = self._node(inode)
         return self._ref[node] if stat.S_ISREG(self._mode[node]) else None
+
+    def count_read(self) -> int:
+        """As in ``View``: without trees of packs, and the padding of aligned ones."""
+        shown = np.zeros(self.store.n, bool)
+        shown[self.tree.ref[self.tree.kinds == stat.S_IFREG]] = True
+        return int(np.count_nonzero(shown & self._nonempty()))
 
     def path(self, inode: int) -> bytes:
         """Return the path of the first hard link of an inode. Searches all entries."""

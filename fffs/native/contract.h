@@ -447,7 +447,7 @@ int64_t fffs_store_length(const fffs_store *store, uint64_t record);
 /* Returns 1 if all of the record has been verified and no change of its file was noticed since, else 0. */
 int fffs_store_verified(fffs_store *store, uint64_t record);
 
-/* Returns the number of records for which fffs_store_verified returns 1. Looks at every one. */
+/* Returns the number of records with bytes for which fffs_store_verified returns 1. Looks at every one. */
 uint64_t fffs_store_count_verified(fffs_store *store);
 
 /* ---------------------------------------------------------------- files made of frames (frames.c) */

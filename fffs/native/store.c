@@ -587,8 +587,8 @@ uint64_t fffs_store_count_verified(fffs_store *store)
 {
     uint64_t count = 0, records = fffs_store_records(store);
 
-    for (uint64_t record = 0; record < records; record++)
-        count += (uint64_t)fffs_store_verified(store, record);
+    for (uint64_t record = 0; record < records; record++) /* nothing is read of an empty record */
+        count += fffs_store_length(store, record) > 0 && fffs_store_verified(store, record) == 1;
     return count;
 }
 

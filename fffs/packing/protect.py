@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 
+from fffs.base.descriptors import duplicate
 from fffs.base.jobs import Progress
 from fffs.base.withblock import closed_on_error
 from fffs.errors import RecordError
-from fffs.files.atomic import DIGEST, AtomicFile
+from fffs.files.atomic import DIGEST, AtomicFile, forget_sidecar
+from fffs.files.dirfd import close
 from fffs.files.pair import only_writer
 from fffs.files.pwrite import NewFile, write_at
 from fffs.files.verity import enable
@@ -50,9 +53,31 @@ def commit(file: AtomicFile, verity: bool, progress: Progress | None = None) -> 
         kept.belongs_to(file)
         write_at(NewFile(kept.fd, kept.path), [f"{digest}\n".encode()], 0)
         kept.sync()
-        with only_writer(file.path):
+        _commit_both(file, kept)
+
+
+def _commit_both(file: AtomicFile, kept: AtomicFile) -> None:
+    """Put a pack and its digest in place. Other writers of the pack, which hold no lock, remove the digest when theirs
+    has its name; if that was before the digest had one, it is removed here.
+    """
+    folder, ours = duplicate(file.folder), os.fstat(file.fd)
+    try:
+        with only_writer(file.path, folder):
             file.commit()
             kept.commit()
+            if not _is_in_place(file.name, folder, ours):
+                forget_sidecar(file.name, DIGEST, folder)
+    finally:
+        close(folder)
+
+
+def _is_in_place(name: bytes, folder: int, ours: os.stat_result) -> bool:
+    """Whether a file has its name. A later one may have got the inode number."""
+    try:
+        now = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return False
+    return os.path.samestat(now, ours) and now.st_mtime_ns == ours.st_mtime_ns
 
 
 def _protect(file: AtomicFile, progress: Progress | None) -> str:

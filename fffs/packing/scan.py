@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.errors import UnsupportedError
+from fffs.files.atomic import SIDECARS
 from fffs.files.dirfd import PATH_MAX, Way, close
 from fffs.files.file_systems import has_inode_numbers
 from fffs.files.inodes import place
@@ -22,7 +23,8 @@ from fffs.tree.tree import NAME_MAX, Tree
 
 
 class ExcludedOutput:
-    """The file that the scanned folder is packed into. If it lies inside, it and its temporary files are left out.
+    """The file that the scanned folder is packed into. If it lies inside, it is left out, with its temporary files and
+    the sidecars of the file that it replaces, which are removed.
 
     It is recognised by its folder and name, not by its inode: other names of an existing output are packed.
     """
@@ -36,15 +38,16 @@ class ExcludedOutput:
             self._folder, self._numbered = place(os.fstat(fd)), has_inode_numbers(fd)
         finally:
             close(fd)
-        self._temporary = temporary_names(self._name)
+        self._names = {self._name, *(self._name + ending.encode() for ending in SIDECARS)}
+        self._temporary = [temporary_names(name) for name in self._names]
 
     def is_in(self, folder: tuple[int, int], path: bytes) -> bool:
         """Return whether the output lies directly in the folder with that device and inode, and real path."""
         return self._folder == folder if self._numbered else self._path == path
 
     def is_named(self, name: bytes) -> bool:
-        """Return whether the name is that of the output or of one of its temporary files."""
-        return name == self._name or self._temporary.fullmatch(name) is not None
+        """Return whether the name is that of the output, of a sidecar, or of a temporary file of these."""
+        return name in self._names or any(names.fullmatch(name) for names in self._temporary)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class RangeReader:
         return bool(lib.fffs_store_verified(self.native, record))
 
     def count_verified(self) -> int:
-        """Return how many records have been verified since their files last changed."""
+        """Return how many records that are not empty have been verified since their files last changed."""
         return int(lib.fffs_store_count_verified(self.native))
 
     def forget_other_threads(self) -> None:

@@ -455,6 +455,6 @@ class RecordStore(Shared):
             return self._in_c and self._ranges.verified(record)
 
     def count_verified(self) -> int:
-        """Return how many records range reads have verified since their files last changed."""
+        """Return how many records that are not empty range reads have verified since their files changed."""
         with self.use():
             return self._ranges.count_verified() if self._in_c else 0

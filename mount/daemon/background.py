@@ -66,7 +66,14 @@ def spawn(job: Job, *arguments: str, lifeline: bool = False) -> subprocess.Popen
     except OSError as error:
         if isinstance(error, FffsError):
             raise
-        raise MountError(f"{job.mountpoint}: cannot start a daemon: {describe(error)}") from error
+        raise MountError(f"{job.mountpoint}: cannot start a daemon: {describe(error)}{_advice(error)}") from error
+
+
+def _advice(error: OSError) -> str:
+    """Return what to do if this user, or root in a container, cannot run the interpreter; else an empty text."""
+    if isinstance(error, (PermissionError, FileNotFoundError)) and error.filename == sys.executable:
+        return f": {sys.executable or 'no interpreter'}; install Python and fffs where this user can run them"
+    return ""
 
 
 def _spawn(job: Job, arguments: Sequence[str], lifeline: bool) -> subprocess.Popen[bytes]:

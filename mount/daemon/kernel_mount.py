@@ -34,8 +34,9 @@ _log = logging.getLogger("fffs.mount")
 # kernel needs a loop device for it.
 FOLDER = "/var/tmp"
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# Options that change what is shown, which only a daemon can do. Those about a daemon have no effect.
+# Options that change what is shown, which only a daemon can do; and options about a daemon, which have no effect.
 UNKNOWN = ("suffix", "decode", "xattr")
+WITHOUT_EFFECT = ("fastpath", "threads", "readahead", "readdirplus", "log")
 
 
 def mount_without_daemon(job: Job, progress: Progress | None = None) -> bool:
@@ -108,7 +109,7 @@ def _mount_if_possible(
     except CannotError as error:
         if job.options.kernel:
             raise
-        _log.warning("%s; a daemon serves the mount", error)
+        _log.warning("%s; so a daemon serves the mount", error.reason)
         return None
 
 
@@ -133,7 +134,7 @@ def _mount(
         except BaseException:
             point.remove()
             raise
-    _log.warning("%s: mounted without a daemon: %s", job.name, _describe(digests, options.verify))
+    _log.warning("%s: mounted without a daemon: %s", job.name, _describe(digests, options))
     return point, identity
 
 
@@ -156,16 +157,17 @@ def _attach(
 def _digest(file: File) -> Verity:
     """Return the digest of a file under fs-verity. Raises CannotError if the one that is kept belongs to another."""
     digest, kept = look(file), real_path(file.name) + DIGEST
+    if digest.problem:
+        raise CannotError(digest.problem)
     if digest.kept in (None, digest.measured):
         return digest
     if digest.measured is None:
-        raise CannotError(
-            f"{file.name}: not under fs-verity, as after copying it, but {kept} has a digest; "
-            f"run fsverity enable {file.name}, or remove {kept}"
-        )
+        advice = f"run fsverity enable {file.name}, or remove {kept}" if digest.possible else f"remove {kept}"
+        why = "as after copying it" if digest.possible else "which its file system or this kernel does not have"
+        raise CannotError(f"{file.name}: not under fs-verity, {why}, but {kept} has a digest", advice)
     raise CannotError(
-        f"{file.name}: its digest {digest.measured} is not the one in {kept}, so it is another file; restore it, or "
-        f"remove {kept} if it is right"
+        f"{file.name}: its digest {digest.measured} is not the one in {kept}, so it is another file",
+        f"restore it, or remove {kept} if it is right",
     )
 
 
@@ -174,14 +176,15 @@ def _are_known(digests: Sequence[Verity]) -> bool:
     return all(digest.kept is not None for digest in digests)
 
 
-def _describe(digests: Sequence[Verity], verified: bool) -> str:
+def _describe(digests: Sequence[Verity], options: MountOptions) -> str:
     """Return what a mount has and what it gives up."""
-    before = "records were verified" if verified else "no record was verified"
+    before = "records were verified" if options.verify else "no record was verified"
     if _are_known(digests):
         before = "the digest is the one that is kept"
     protected = all(digest.measured is not None for digest in digests)
     now = "fs-verity verifies what is read from the disk" if protected else "nothing is verified while it is read"
-    return f"{before}, and {now}; there are no counters and no log"
+    idle = ", ".join(f"{name}=" for name in WITHOUT_EFFECT if _is_given(options, name))
+    return f"{before}, and {now}; there are no counters and no log{f'; without effect: {idle}' if idle else ''}"
 
 
 def _unnamed_file() -> IO[bytes]:
@@ -190,24 +193,33 @@ def _unnamed_file() -> IO[bytes]:
         with tempfile.TemporaryFile(dir=folder) as file:
             return os.fdopen(duplicate(file.fileno()), "w+b")
     except OSError as error:
-        raise CannotError(f"{folder}: no room for the image: {describe(error)}; set TMPDIR to another folder") from None
+        why = f"{folder}: no room for the image: {describe(error)}"
+        raise CannotError(why, "set TMPDIR to another folder") from None
+
+
+def _is_given(options: MountOptions, name: str) -> bool:
+    return bool(getattr(options, name) != getattr(MountOptions(), name))
 
 
 def _refuse_options(options: MountOptions) -> None:
-    default = MountOptions()
     for name in UNKNOWN:
-        if getattr(options, name) != getattr(default, name):
-            raise CannotError(f"-o kernel: the kernel does not know the option {name}; omit one of the two")
+        if _is_given(options, name):
+            raise CannotError(f"-o kernel: the kernel does not know the option {name}", "omit one of the two")
     if os.geteuid() != 0:
-        raise CannotError("-o kernel: only root can let the kernel mount a pack; omit it")
+        raise CannotError("-o kernel: only root can let the kernel mount a pack", "omit it, or use kernel=auto")
 
 
 def _refuse_source(source: TreeView) -> None:
+    if source.layout not in ("packed", "union"):
+        raise CannotError(
+            f"{source.store.files[0].index.path}: not a pack, and -o kernel mounts nothing else", "omit it"
+        )
     for file in source.store.files:
         if not file.index.alignment:
+            path = file.index.path
             raise CannotError(
-                f"{file.index.path}: its files are not aligned, which -o kernel needs; make a pack whose files are: "
-                "fffs pack --align"
+                f"{path}: its files are not aligned, which -o kernel needs",
+                f"make a pack whose files are: fffs convert --align {path} NEW.ffr, or fffs pack --align",
             )
 
 
@@ -217,6 +229,6 @@ def _verify(source: TreeView, progress: Progress | None) -> None:
         what = bad[0].name or f"record {bad[0].record}"
         more = f", and {plural(len(bad) - 1, 'other record')}" if len(bad) > 1 else ""
         raise CannotError(
-            f"{bad[0].source}: {what}: {bad[0].problem}{more}; the kernel would not notice; copy the file again, "
-            "or mount it without -o kernel"
+            f"{bad[0].source}: {what}: {bad[0].problem}{more}, which the kernel would not notice",
+            "copy the file again, or mount it without -o kernel",
         )

@@ -123,7 +123,7 @@ class _Session:
         job = self._job
         self._attach()
         native = self._connection.stats if isinstance(self._connection, fastpath.FastPath) else dict
-        self._operations = Operations(self._view, job.options, Statistics(self._view.store, native))
+        self._operations = Operations(self._view, job.options, Statistics(self._view, native))
         try:
             # Given a descriptor in this form, libfuse serves it, and neither mounts nor unmounts.
             pyfuse3.init(self._operations, f"/dev/fd/{self._connection.number}", set())

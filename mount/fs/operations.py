@@ -71,7 +71,7 @@ class Operations(pyfuse3.Operations):
         self._view, self._reading = view, Reading(view)
         self._presenter = Presenter(view, options)
         self.failures = Failures(view.path)
-        self.statistics = statistics or Statistics(view.store)
+        self.statistics = statistics or Statistics(view)
         self._answers = answers.Answers(view, self._presenter, self.statistics, self.failures)
         # After ENOSYS, the kernel asks for no more of them; ls -l would ask for several of each file.
         self.unsupported = () if options.xattr else ("getxattr", "listxattr")

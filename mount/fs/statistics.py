@@ -8,9 +8,9 @@ from typing import Any
 
 import trio
 
+from fffs.layouts.view import View
 from fffs.mount.fs.failed_reads import Failures
 from fffs.mount.fs.latency import BUCKETS, bucket, percentile
-from fffs.records.store import RecordStore
 
 # Of lookup and read, what is no question to the daemon is counted by the methods.
 COUNTED = ("getattr", "readdir", "readlink", "open", "opendir", "statfs", "getxattr", "listxattr")
@@ -20,14 +20,15 @@ NATIVE = ("lookup", "getattr", "read", "readdir", "readlink", "forget", "other")
 class Statistics:
     """Counts pyfuse3's requests, and collects all counters of the mount. Used by the thread of the event loop."""
 
-    def __init__(self, store: RecordStore, native: Callable[[], dict[str, Any]] = dict) -> None:
+    def __init__(self, view: View, native: Callable[[], dict[str, Any]] = dict) -> None:
         """native: returns the counters of the native threads, if there are any."""
         self.requests = dict.fromkeys(("lookup", "read", *COUNTED), 0)
-        self._store, self._native = store, native
+        self._view, self._native = view, native
         self._began = time.monotonic()
         self._read_bytes = 0
         self._latency = [0] * BUCKETS
         self._verified = (-1, 0)
+        self._records: int | None = None
 
     def count_read(self, began: int, size: int) -> None:
         """Count a read that is complete. began: its start, by ``perf_counter_ns``. size: bytes returned."""
@@ -53,15 +54,21 @@ class Statistics:
             "reads_waiting": native.get("waiting"),
             "read_errors": max(failures.reads, native.get("read_errors", 0)),
             "bad_records": len(failures.records),
-            "records": self._store.n,
+            "records": await self._count_records(),
             "verified_records": await self._count_verified(reads),
             "read_latency_log2_ns": latency,
             "read_latency_ns": {f"p{p:g}": percentile(latency, p) for p in (50, 90, 99, 99.9)},
         }
 
+    async def _count_records(self) -> int:
+        """Return how many records can be read. Counts once, in a thread."""
+        if self._records is None:
+            self._records = await trio.to_thread.run_sync(self._view.count_read)
+        return self._records
+
     async def _count_verified(self, reads: int) -> int:
         """Return the number of verified records. Counts in a thread, and only if there were reads since last time."""
         if self._verified[0] != reads:
-            count = await trio.to_thread.run_sync(self._store.count_verified)
+            count = await trio.to_thread.run_sync(self._view.store.count_verified)
             self._verified = reads, int(count)
         return self._verified[1]

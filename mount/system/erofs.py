@@ -44,7 +44,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class CannotError(MountError):
-    """The kernel cannot mount this source; a daemon can."""
+    """The kernel cannot mount this source; a daemon can. ``reason`` is the message without what to do."""
+
+    def __init__(self, reason: str, advice: str = "") -> None:
+        super().__init__(f"{reason}; {advice}" if advice else reason)
+        self.reason = reason
+
+
+def shown_source(source: str) -> bytes:
+    """Return what the table of mounts shows as the source: a mark, and the name, or the end of a long one."""
+    name = os.fsencode(source)
+    return IN_KERNEL.encode() + (name if len(name) <= LONGEST else b"..." + name[-LONGEST:])
 
 
 def attach(
@@ -56,7 +66,7 @@ def attach(
         image: a file with the image; it needs no name.
         devices: the files that the image refers to.
         mountpoint: an absolute path.
-        source: what the table of mounts shows, behind ``IN_KERNEL``; only the end of it if it is very long.
+        source: what the table of mounts shows, as ``shown_source`` returns it.
         noexec: do not allow programs in the mount to be run.
         commit: called right before the mount appears.
 
@@ -64,8 +74,7 @@ def attach(
         CannotError: with the reason.
 
     """
-    name = os.fsencode(source)
-    shown = IN_KERNEL.encode() + (name if len(name) <= LONGEST else b"..." + name[-LONGEST:])
+    shown = shown_source(source)
     with ExitStack() as stack:
         try:
             try:

@@ -115,9 +115,16 @@ def _attach_as_user(request: MountRequest) -> int:
         its.close()
         _, fds, _, _ = socket.recv_fds(ours, 1, 1)
     if not fds:
-        raise MountError(f"{request.mountpoint}: cannot mount: {problem}")
+        raise MountError(f"{request.mountpoint}: cannot mount: {problem}{_advice(problem)}")
     os.set_inheritable(fds[0], False)
     return above_standard(fds[0])
+
+
+def _advice(problem: str) -> str:
+    """Return what to do about an error of fusermount3 that it does not say itself; empty if that is unknown."""
+    if DEVICE in problem and os.strerror(errno.EACCES) in problem:
+        return f"; have root allow it (chmod 666 {DEVICE}), or read without a mount (fffs cat, fffs.PackedFolder)"
+    return ""
 
 
 def read_ahead(device: str, kibibytes: int) -> None:
@@ -151,7 +158,8 @@ def detach(mount: Mount, *, lazy: bool = False, table: int | None = None) -> Non
         return
     if problem in (os.strerror(errno.EBUSY), BUSY):
         raise BusyError(f"{mount.path}: busy")
-    raise MountError(f"{mount.path}: cannot unmount: {problem}")
+    who = "" if os.geteuid() == 0 else f"; root can, and the user who mounted it: sudo fffs umount {mount.path}"
+    raise MountError(f"{mount.path}: cannot unmount: {problem}{who}")
 
 
 def _is_there(mount: Mount, table: int | None) -> bool:

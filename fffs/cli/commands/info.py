@@ -8,6 +8,8 @@ import os
 import stat
 from typing import Any
 
+import numpy as np
+
 from fffs.base.paths import PathLike
 from fffs.base.text import human
 from fffs.cli.output import put, say, warn
@@ -29,21 +31,36 @@ LAYOUTS = {
 
 
 ASK_SECONDS = 10.0
+IN_KERNEL = "a mount by the kernel does not verify while it is read; fffs verify SOURCE does"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Describe a source, or a file or folder in a mount."""
-    facts = describe_mounted(args.source[0]) if len(args.source) == 1 and args.format is None else None
-    if facts is None:
+    """Describe a source, or files and folders in a mount."""
+    found = _describe_all_mounted(args.source) if args.format is None else []
+    if not found:
         with load_source(args.source, format=args.format) as source:
             warn(source.warnings)
-            facts = describe(source)
+            found = [describe(source)]
     if args.json:
-        put(json.dumps(facts, indent=1).encode() + b"\n")
+        put(json.dumps(found if len(found) > 1 else found[0], indent=1).encode() + b"\n")
         return Exit.OK
-    for key, value in facts.items():
-        say(f"{key.replace('_', ' ') + ':':20}{_readable(key, value)}")
+    for k, facts in enumerate(found):
+        if k:
+            say("")
+        for key, value in facts.items():
+            say(f"{key.replace('_', ' ') + ':':20}{_readable(key, value)}")
     return Exit.OK
+
+
+def _describe_all_mounted(paths: list[str]) -> list[dict[str, Any]]:
+    """Describe files and folders in mounts; return nothing unless all are. Raises as ``describe_mounted``."""
+    found = []
+    for path in paths:
+        facts = describe_mounted(path)
+        if facts is None:
+            return []
+        found.append({"path": path, **facts} if len(paths) > 1 else facts)
+    return found
 
 
 def describe_mounted(path: PathLike) -> dict[str, Any] | None:
@@ -79,7 +96,7 @@ def _ask(path: str) -> tuple[dict[str, Any] | None]:
         return (None,)
     if mount.in_kernel:
         what = "folder" if stat.S_ISDIR(os.stat(real).st_mode) else "file"
-        return ({"mount": mount.path, "kind": what, "source": mount.origin, "verified": False},)
+        return ({"mount": mount.path, "kind": what, "source": mount.origin, "verified": False, "note": IN_KERNEL},)
     folder, name = (real, "") if stat.S_ISDIR(os.stat(real).st_mode) else os.path.split(real)
     facts = json.loads(questions.read(folder, questions.ENTRY + os.fsencode(name)))
     return ({"mount": mount.path, "kind": "folder" if name == "" else "file", **facts},)
@@ -95,6 +112,12 @@ def _readable(key: str, value: Any) -> str:
 
 def _checksums(check: int) -> str:
     return f"{CHECKSUMS[check].title} per record" if check in CHECKSUMS else "none (not verifiable)"
+
+
+def _padding(source: TreeView) -> int:
+    """Return how many records of a pack are neither the content of a file nor the tree."""
+    tree = source.tree
+    return source.store.n - len(np.unique(tree.ref[tree.kinds == stat.S_IFREG])) - 1
 
 
 def describe(source: TreeView) -> dict[str, Any]:
@@ -122,6 +145,8 @@ def describe(source: TreeView) -> dict[str, Any]:
             "aligned": all(file.index.alignment for file in files),
             "block_checksums": sum(len(file.index.blocks.checksums) for file in files if file.index.blocks),
         }
+    if source.layout == "packed" and files[0].index.alignment:
+        facts["padding_records"] = _padding(source)
     if any(digests := [str(look(file.file)) for file in files]):
         facts["fs_verity"] = [digest or "no" for digest in digests]
     if any(file.index.truncated for file in files):

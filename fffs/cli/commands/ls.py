@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
+import re
+import shlex
 import stat
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from fffs.cli.output import printable, put, warn
+from fffs.cli.output import put, warn
 from fffs.errors import Exit
 from fffs.layouts import load_source
 from fffs.layouts.view import TreeView
 from fffs.native.checksums import CHECK_CRC32, CHECKSUMS
 from fffs.packed_folder import not_found
 
+# What ls(1) quotes among printable characters: those that mean something to a shell.
+QUOTED = re.compile(r"""[][\s"'\\$`!*?(){}<>|&;#^]|^[~-]""")
 TYPES = {stat.S_IFDIR: "dir", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 
 
@@ -67,8 +72,8 @@ def _print_json(source: TreeView, folders: list[tuple[bytes, int]], recursive: b
 
 
 def _print(source: TreeView, folders: list[tuple[bytes, int]], recursive: bool, long: bool) -> None:
-    # Names are escaped for a terminal, so that they cannot control it; a file or a pipe gets them unchanged.
-    show = _printable if sys.stdout is not None and sys.stdout.isatty() else bytes
+    # Names are quoted for a terminal, so that they cannot control it; a file or a pipe gets them unchanged.
+    show = _quoted if sys.stdout is not None and sys.stdout.isatty() else bytes
     for k, (path, node) in enumerate(folders):
         if len(folders) > 1 and source.tree.is_dir(node):
             put((b"\n" if k else b"") + show(path or b".") + b":\n")
@@ -89,8 +94,21 @@ def _long(source: TreeView, node: int) -> bytes:
     return f"{mode} {tree.nlink[node]:3d} {_size(source, node):12d} {when} ".encode()
 
 
-def _printable(name: bytes) -> bytes:
-    return printable(name.decode("utf-8", "backslashreplace")).encode()
+def _quoted(name: bytes) -> bytes:
+    """Quote a name as ls(1) does on a terminal: shells understand it, and no other name looks the same."""
+    text = name.decode("utf-8", "surrogateescape")
+    if text.isprintable() and not QUOTED.search(text):
+        return text.encode()
+    runs = itertools.groupby(text, key=str.isprintable)
+    return "".join(_quoted_run("".join(run), plain) for plain, run in runs).encode()
+
+
+def _quoted_run(run: str, plain: bool) -> str:
+    if plain:
+        return shlex.quote(run) if "'" in run else f"'{run}'"
+    return (
+        "$'" + "".join(f"\\{byte:03o}" for byte in run.encode("utf-8", "surrogateescape")).replace("\\012", "\\n") + "'"
+    )
 
 
 def _describe(source: TreeView, path: bytes, node: int) -> dict[str, Any]:
