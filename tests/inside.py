@@ -32,6 +32,7 @@ fffs.files.local
 fffs.base.importing
 fffs.objects.client=object_client
 fffs.objects.connection=store_connection
+fffs.objects.remote=object_remote
 fffs.base.memory
 fffs.granular.bounded_msgpack
 fffs.mount.system.mounts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import subprocess
@@ -15,11 +16,15 @@ from pathlib import Path
 import numpy as np
 import object_server
 import pytest
+from engine_model import fault
+from inside import SignedUrl, lib, object_remote
+from mounting import wait_until
 from object_server import ObjectServer, flip, good, header, late, reset_after, serving, status
 
 import fffs
 from fffs import ofrecord, tfrecord
 from fffs.errors import (
+    AccessError,
     ChecksumError,
     FffsError,
     ReadError,
@@ -364,3 +369,67 @@ def test_names_that_are_refused(url: str) -> None:
     with pytest.raises(UsageError) as raised:
         fffs.FileReader(url)
     assert "secret" not in str(raised.value)
+
+
+# ---------------------------------------------------------------- access that is refused
+
+
+@pytest.fixture
+def guarded(server: ObjectServer, records_file: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[str]]:
+    """An object that only the last of a list of signatures opens, and the list."""
+    url, valid = server.put("r.ffr", records_file), ["a"]
+
+    def check(request: object_server.Request, answer: object_server.Answer) -> None:
+        if not request.path.endswith(f"?signature={valid[-1]}"):
+            status(403)(request, answer)
+
+    def answer(request: object_server.Request) -> object_server.Answer:
+        plain = request.path.partition("?")[0]
+        return type(server).answer(server, dataclasses.replace(request, path=plain))
+
+    def sign(name: object) -> SignedUrl:
+        return SignedUrl(f"{url}?signature={valid[-1]}", time.monotonic() + 1000)
+
+    monkeypatch.setattr(server, "answer", answer)
+    monkeypatch.setattr(object_remote.client, "sign", sign)
+    server.always = check
+    return url, valid
+
+
+def test_a_reader_signs_again_when_access_is_refused(guarded: tuple[str, list[str]]) -> None:
+    url, valid = guarded
+    with fffs.FileReader(url) as reader:
+        valid.append("b")
+        assert _same(reader.read([4, 5]), [4, 5])
+
+
+def _read_natively(reader: fffs.FileReader, record: int) -> bytes:
+    return bytes(reader.read_range(record, 0, len(RECORDS[record])))
+
+
+def test_native_reads_wait_for_a_new_signature(guarded: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a mount, whose threads cannot sign: its event loop sees that access is refused, and renews it."""
+    url, valid = guarded
+    with fffs.FileReader(url) as reader, fault(lib.FFFS_FAULT_CLOCK, 1, 1 << 40, 11):
+        file = reader.store.files[0].file
+        file.await_access()
+        valid.append("b")
+        results: list[bytes] = []
+        thread = threading.Thread(target=lambda: results.append(_read_natively(reader, 4)))
+        thread.start()
+        wait_until(lambda: file.access_refused)
+        assert not results
+        file.renew_access(float("inf"))
+        thread.join(30)
+    assert results == [RECORDS[4]]
+
+
+def test_native_reads_fail_if_the_new_signature_is_refused_as_well(guarded: tuple[str, list[str]]) -> None:
+    url, valid = guarded
+    with fffs.FileReader(url) as reader:
+        file = reader.store.files[0].file
+        file.await_access()
+        file.renew_access(float("inf"))  # it is new from now on
+        valid += ["b", "c"]
+        with pytest.raises(AccessError):
+            _read_natively(reader, 4)

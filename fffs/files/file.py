@@ -171,6 +171,17 @@ class File(Closing, ABC):
     def renew_access(self, seconds: float) -> None:
         """Renew the permission if it expires within so many seconds. Raises as opening does. The default: nothing."""
 
+    def await_access(self) -> None:
+        """Have reads whose permission is refused wait for ``renew_access``: for threads that cannot call it themselves.
+
+        The caller must then look at ``access_refused``. The default does nothing.
+        """
+
+    @property
+    def access_refused(self) -> bool:
+        """Whether reads wait for ``renew_access``. The default: False."""
+        return False
+
     def use_cache(self) -> None:
         """Keep what is read on the local disk. The default does nothing."""
 

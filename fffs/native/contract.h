@@ -145,11 +145,16 @@ int fffs_object_expect(int32_t number, const char *etag, const char *modified, i
 /* Replaces the URL, for requests that begin later. Returns 0, -EBADF or -ENOMEM. */
 int fffs_object_set_url(int32_t number, const char *url);
 
+/* Has requests that the server refuses wait for fffs_object_set_url, within their deadline, unless the URL is new: the caller
+ * will set one soon after it sees refused in fffs_object_state, even if it is the same. Returns 0 or -EBADF. */
+int fffs_object_set_renewable(int32_t number);
+
 /* What is known of an object. */
 typedef struct {
     int64_t size;                      /* -1: unknown */
     uint64_t requests, retries, bytes; /* of HTTP */
     uint64_t hits, refetched;          /* records that the cache had; records that were damaged there */
+    int32_t refused;                   /* whether requests wait for another URL */
     int32_t http_status;               /* of the last failure; 0: there was none, or no answer */
     char text[512]; /* of the last failure, from the server or libcurl; may have any bytes, but no URL of ours */
     char etag[512];

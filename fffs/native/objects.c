@@ -1,10 +1,11 @@
 /* The table of objects that are read over HTTP. A number instead of a pointer is what a request names an object by, and
  * the number of a closed object is an error, not a crash. */
 #include "objects.h"
-#include "object_cache.h"
-#include "remote_ahead.h"
+#include "clock.h"
 #include "fault.h"
 #include "fork.h"
+#include "object_cache.h"
+#include "remote_ahead.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -16,7 +17,12 @@ struct object {
     struct fffs_version version;
     fffs_object_state state;
     struct fffs_object_cache *cache; /* or NULL */
+    bool renewable;                  /* refused requests wait for another URL */
+    int64_t renewed;                 /* when the URL was set */
 };
+
+/* Nanoseconds during which a new URL is not expected to be refused because it is old. */
+#define FRESH (10 * INT64_C(1000000000))
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct object **objects; /* [room], under the lock; so is each object */
@@ -75,6 +81,7 @@ int32_t fffs_object_open(const char *url)
     if (!new)
         return -ENOMEM;
     new->version.size = -1;
+    new->renewed = fffs_now();
     new->url = strdup(url);
     if (new->url) {
         pthread_mutex_lock(&lock);
@@ -155,10 +162,37 @@ int fffs_object_set_url(int32_t number, const char *url)
     if (object) {
         unused = object->url;
         object->url = copy;
+        object->renewed = fffs_now();
+        object->state.refused = 0;
     }
     pthread_mutex_unlock(&lock);
     free(unused);
     return object ? 0 : -EBADF;
+}
+
+int fffs_object_set_renewable(int32_t number)
+{
+    pthread_mutex_lock(&lock);
+    struct object *object = find(number);
+    if (object)
+        object->renewable = true;
+    pthread_mutex_unlock(&lock);
+    return object ? 0 : -EBADF;
+}
+
+bool fffs_object_awaits_url(int32_t number)
+{
+    int32_t ahead = 0;
+
+    fffs_fault(FFFS_FAULT_CLOCK, &ahead);
+    int64_t now = fffs_now() + ahead * INT64_C(1000000000);
+    pthread_mutex_lock(&lock);
+    struct object *object = find(number);
+    bool waits = object && object->renewable && (object->state.refused || now - object->renewed > FRESH);
+    if (waits)
+        object->state.refused = 1;
+    pthread_mutex_unlock(&lock);
+    return waits;
 }
 
 int fffs_object_look(int32_t number, fffs_object_state *state)

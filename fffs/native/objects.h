@@ -25,6 +25,10 @@ void fffs_object_leave(struct fffs_object_use *use);
  * Thread-safe. */
 void fffs_object_learn(int32_t number, const struct fffs_version *version, const char *url);
 
+/* Notes that the address was refused. Returns whether another one is expected, and the request should wait for that. A new
+ * address that is refused as well is final. Thread-safe. */
+bool fffs_object_awaits_url(int32_t number);
+
 /* Notes why a transfer failed: the HTTP status or 0, and a text without addresses. Thread-safe. */
 void fffs_object_failed(int32_t number, long status, const char *text);
 

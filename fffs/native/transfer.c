@@ -255,7 +255,7 @@ int fffs_transfer_failure(struct fffs_transfer *self, int result, bool *final)
     if (!is_refusal(self))
         return connection_failure(result, final);
     int status = meaning(self->status);
-    *final = status != 0;
+    *final = status != 0 && !(status == -EACCES && fffs_object_awaits_url(self->range->object));
     return status ? status : -EIO;
 }
 bool fffs_transfer_succeeded(struct fffs_transfer *self)

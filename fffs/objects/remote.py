@@ -174,11 +174,20 @@ class RemoteFile(File):
     def _sign_again(self) -> bool:
         """Get a new signature, and return whether it differs from the last one."""
         before = self._signed
-        self._signed = client.sign(self._object)
-        if self._signed.url == before.url:
-            return False
-        transfer.set_url(self._number, self._signed.url)
-        return True
+        try:
+            self._signed = client.sign(self._object)
+        finally:
+            transfer.set_url(self._number, self._signed.url)  # requests may wait for it
+        return self._signed.url != before.url
+
+    def await_access(self) -> None:
+        """See ``File``."""
+        transfer.set_renewable(self._number)
+
+    @property
+    def access_refused(self) -> bool:
+        """Whether reads wait for another signature."""
+        return self.descriptor != -1 and transfer.state_of(self._number).refused
 
     def use_cache(self) -> None:
         """Keep what is read on the local disk, for this process and others: see ``block_cache``."""

@@ -35,7 +35,7 @@ _REQUESTS: Final = ffi.typeof("fffs_request[]")
 class State:
     """What is known of an object. ``size`` is -1 if that is unknown, texts are empty.
 
-    ``status`` and ``text`` belong to the last failure: the HTTP status, or 0, and what the server or libcurl said.
+    ``refused``: requests wait for another URL. ``status`` and ``text`` belong to the last failure: the HTTP status, or 0, and what the server or libcurl said.
     """
 
     size: int
@@ -46,6 +46,7 @@ class State:
     fetched: int
     hits: int
     refetched: int
+    refused: bool
     status: int
     text: str
 
@@ -71,6 +72,11 @@ def set_url(number: int, url: str) -> None:
     _checked(lib.fffs_object_set_url(number, url.encode("utf-8", "surrogateescape")))
 
 
+def set_renewable(number: int) -> None:
+    """Have refused requests wait for ``set_url``; see ``fffs_object_set_renewable``."""
+    _checked(lib.fffs_object_set_renewable(number))
+
+
 def state_of(number: int) -> State:
     """Return what is known of an object."""
     state = ffi.new("fffs_object_state *")
@@ -84,6 +90,7 @@ def state_of(number: int) -> State:
         state.bytes,
         state.hits,
         state.refetched,
+        bool(state.refused),
         state.http_status,
         ffi.string(state.text).decode("utf-8", "replace"),
     )

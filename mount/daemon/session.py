@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
@@ -43,8 +44,8 @@ TASKS = 100_000
 # How long open files are served after a lazy unmount by a signal.
 GRACE = 1.0
 WARNINGS_SHOWN = 10
-# Seconds between two looks whether signatures of objects expire.
-RENEWAL = 60.0
+# Seconds before a signature of an object expires at which it is renewed, and between two looks whether one was refused.
+RENEWAL, REFUSED = 60.0, 1.0
 
 
 def serve(job: Job, ready: Callable[[], None] = lambda: None, lifelines: Sequence[int] = ()) -> None:
@@ -219,13 +220,22 @@ class _Session:
             await self._stop()
 
     async def _renew_access(self) -> None:
-        """Renew what gives access to objects, before native threads read with what has expired."""
+        """Renew what gives access to objects, before it expires, or when native threads wait because it was refused."""
         files = [file.file for file in self._view.store.files if file.file.access_expires < math.inf]
+        not_before = dict.fromkeys(files, 0.0)
+        for file in files:
+            file.await_access()
         while files:
-            await trio.sleep(RENEWAL)
+            await trio.sleep(REFUSED)
+            now = time.monotonic()
             for file in files:
+                refused = file.access_refused
+                if not refused and (now + RENEWAL < file.access_expires or now < not_before[file]):
+                    continue
+                not_before[file] = now + RENEWAL
                 try:
-                    await trio.to_thread.run_sync(file.renew_access, RENEWAL, abandon_on_cancel=True)
+                    ahead = math.inf if refused else RENEWAL
+                    await trio.to_thread.run_sync(file.renew_access, ahead, abandon_on_cancel=True)
                 except FffsError as error:
                     _log.warning("%s", error)
 
