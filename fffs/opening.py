@@ -21,6 +21,8 @@ def open(  # called as fffs.open
     *,
     check_data: bool = True,
     format: str | None = None,
+    cache: PathLike | None = None,
+    cache_size: str | int | None = None,
 ) -> AnyReader:
     """Open a record file, a folder of parts or shards, or a granular data set, in any format.
 
@@ -31,6 +33,10 @@ def open(  # called as fffs.open
         path: a file, a folder, or a list of files whose records are numbered consecutively.
         check_data: compare the checksums of records, if the format has them.
         format: "ffrecord", "tfrecord", "ofrecord" or "bag", for files that are not recognised by content and name.
+        cache: a folder that keeps what is read of objects in stores, for all processes of this user; "off": nothing is
+            kept; None: as FFFS_CACHE says.
+        cache_size: the most bytes that it keeps, as 10**10, "20G" or "30%" (of the free space); None: as
+            FFFS_CACHE_SIZE says, or half of the free space.
 
     Returns:
         ``FileReader`` for record files of all formats: records are 1-D uint8 arrays. ``fffs.granular.BagReader`` for a
@@ -42,7 +48,7 @@ def open(  # called as fffs.open
 
     """
     if isinstance(path, (list, tuple)) or format is not None:
-        return FileReader(path, check_data, format=format)
+        return FileReader(path, check_data, format=format, cache=cache, cache_size=cache_size)
     name = os.fsdecode(path)
     if os.path.isdir(name):
         with importing:
@@ -58,4 +64,4 @@ def open(  # called as fffs.open
             from fffs.granular import BagReader
 
         return BagReader(name, check_data=check_data)
-    return FileReader(path, check_data)
+    return FileReader(path, check_data, cache=cache, cache_size=cache_size)

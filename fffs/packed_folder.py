@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
+from fffs.base.cache_settings import cache_options, caching
 from fffs.base.paths import PathLike
 from fffs.base.withblock import Closing
 from fffs.errors import ClosedError, EntryNotFoundError, UsageError
@@ -28,8 +30,16 @@ class PackedFolder(Closing):
     the copy opens the files again and raises SourceChangedError if they are different.
     """
 
-    def __init__(self, fname: PathLike | list[Any] | tuple[Any, ...], check_data: bool = True) -> None:
+    def __init__(
+        self,
+        fname: PathLike | list[Any] | tuple[Any, ...],
+        check_data: bool = True,
+        *,
+        cache: PathLike | None = None,
+        cache_size: str | int | None = None,
+    ) -> None:
         """Open packed files. fname: one, a folder, or a list of them. check_data: compare checksums at every read.
+        cache, cache_size: as for ``FileReader``.
 
         Raises:
             FormatError: a file is damaged, or not a packed folder. MetadataError: its tree is damaged.
@@ -39,9 +49,14 @@ class PackedFolder(Closing):
         self._names = OpenedNames(fname if isinstance(fname, (list, tuple)) else [fname])
         self._readers: dict[str, FileReader] = {}  # at most one; no lock, which a child of fork could find locked
         self.check_data = bool(check_data)
-        self._view: TreeView = load_packed(self._names.given, self.check_data)
+        self._options = cache_options(cache, cache_size)
+        self._view: TreeView = self._load(self._names.given)
         self.fnames = [file.index.path for file in self._view.store.files]
         """The paths of the packed files."""
+
+    def _load(self, names: Any) -> TreeView:
+        with caching(self._options.get("cache"), self._options.get("cache_size")):
+            return load_packed(names, self.check_data)
 
     @property
     def reader(self) -> FileReader:
@@ -49,7 +64,7 @@ class PackedFolder(Closing):
         if self._view.store.closed:
             raise ClosedError(f"{self.fnames[0]}: the reader has been closed")
         if not self._readers:
-            reader = FileReader(self._names.now(), self.check_data)
+            reader = FileReader(self._names.now(), self.check_data, **self._options)
             refuse_others(reader.store, self._view.store.identity)  # otherwise names and bytes might not match
             # If several threads come here at once, one reader is kept.
             if self._readers.setdefault("reader", reader) is not reader or self._view.store.closed:
@@ -166,8 +181,9 @@ class PackedFolder(Closing):
 
     def __reduce__(self) -> tuple[Any, ...]:
         store, names = self._view.store, self._names.now()
-        refuse_replaced(store, lambda: load_packed(names, self.check_data).store)
-        return opened_again, (type(self), self._names, self.check_data), (self.fnames, store.identity)
+        refuse_replaced(store, lambda: self._load(names).store)
+        kind = partial(type(self), **self._options) if self._options else type(self)
+        return opened_again, (kind, self._names, self.check_data), (self.fnames, store.identity)
 
     def __setstate__(self, state: tuple[Any, Sequence[Identity]]) -> None:
         self.fnames, identity = state

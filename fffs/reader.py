@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fffs.base.asynchronous import in_thread
 from fffs.base.buffers import writable_bytes
+from fffs.base.cache_settings import cache_options, caching
 from fffs.base.numbers import Indices
 from fffs.base.paths import PathLike
 from fffs.base.withblock import Closing
@@ -47,20 +48,24 @@ class FileReader(Closing):
         check_data: bool = True,
         *,
         format: str | None = None,
+        cache: PathLike | None = None,
+        cache_size: str | int | None = None,
     ) -> None:
         """Open files. fname: a file, a folder of parts or shards, or a list of both. check_data: compare checksums at
         every read, if the format has them. format: "ffrecord", "tfrecord", "ofrecord" or "bag"; None: recognise each.
+        cache, cache_size: a folder that keeps what is read of objects in stores, or "off", and the most bytes there, as
+        "20G" or "30%"; None: as FFFS_CACHE and FFFS_CACHE_SIZE say.
 
         Raises:
             SourceNotFoundError: a file or a part is missing, or a folder has no record files.
             FormatError: a file is damaged, unfinished, or of an unknown format.
             MetadataError: the checksum sidecar of a file does not match it.
-            UsageError: there are no files, the format is unknown, or a file is a ``.bagz`` (use ``fffs.open``).
+            UsageError: there are no files, an argument is wrong, or a file is a ``.bagz`` (use ``fffs.open``).
             ReadError: the operating system could not read.
 
         """
         self._store: RecordStore | None = None
-        self._format = format
+        self._options = cache_options(cache, cache_size) | ({} if format is None else {"format": format})
         self.check_data = bool(check_data)
         self.fnames = expand_sources(fname)
         self._names = OpenedNames(self.fnames)
@@ -69,7 +74,8 @@ class FileReader(Closing):
         for name in self.fnames:
             if name.endswith(COMPRESSED) and format is None:
                 raise UsageError(f"{name}: its records are compressed; open it with fffs.open")
-        self._store = RecordStore(open_files(self.fnames, self.check_data, format))
+        with caching(cache, cache_size):
+            self._store = RecordStore(open_files(self.fnames, self.check_data, format))
         self._store.expect_random_reads()
         self.n = self._store.n
 
@@ -221,7 +227,7 @@ class FileReader(Closing):
         store = self.store
         with store.use(), index_cache.unused():
             for source in store.files:
-                recogniser(self._format)(source.file).load_index(source.file, True)
+                recogniser(self._options.get("format"))(source.file).load_index(source.file, True)
 
     # ------------------------------------------------------------ the index
 
@@ -258,13 +264,13 @@ class FileReader(Closing):
             self._store.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without a format, pass only arguments that subclasses have, too.
-        kind = type(self) if self._format is None else partial(type(self), format=self._format)
+        # Pass only arguments that subclasses have, too, unless others were given.
+        kind = partial(type(self), **self._options) if self._options else type(self)
         made = opened_again, (kind, self._names, self.check_data)
         if self._store is None:
             return made
         names = self._names.now()
-        refuse_replaced(self._store, lambda: FileReader(names, self.check_data, format=self._format).store)
+        refuse_replaced(self._store, lambda: FileReader(names, self.check_data, **self._options).store)
         return *made, (self.fnames, self._store.policy, self._store.identity)
 
     def __setstate__(self, state: tuple[list[str], ReadPolicy, list[Identity]]) -> None:

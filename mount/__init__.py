@@ -6,6 +6,7 @@ needs pyfuse3 and libfuse.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from fffs.base.importing import importing
@@ -58,6 +59,7 @@ def mount(
             from fffs.mount.daemon.session import serve
 
         open_standard_streams()
+        os.environ.update(job.environment)
         log = DaemonLog(job.options.log, debug)
         serve(job)
         log.exit_code = 0

@@ -10,7 +10,7 @@ from typing import NoReturn
 from fffs.errors import UsageError
 from fffs.mount.daemon import background
 from fffs.mount.daemon.job import Job, make_job
-from fffs.mount.options import parse
+from fffs.mount.options import parse, split_options
 from fffs.mount.system.erofs import shown_source
 from fffs.mount.system.mounts import mount_at
 
@@ -44,7 +44,7 @@ def helper(argv: Sequence[str]) -> int:
         raise UsageError(
             "mount.fffs: -N: it cannot mount in another namespace; run mount in that: nsenter --mount=NS mount -t fffs"
         )
-    wanted = [option for argument in args.options for option in argument.split(",") if option != "rw"]
+    wanted = [option for argument in args.options for option in split_options(argument) if option != "rw"]
     options = parse([option for option in wanted if _known(option)] if args.sloppy else wanted)
     job = make_job(args.source, args.mountpoint, options)
     if not args.fake and not _is_mounted(job):

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fffs.base.cache_settings import cache_name
 from fffs.base.importing import importing
 from fffs.base.paths import absolute_path
 from fffs.errors import UsageError
+from fffs.objects.overrides import environment_of
 
 # The largest value of each number. 2**32 - 1 means "no user" to the kernel.
 LIMITS = {"threads": 1024, "readahead": 1 << 20, "uid": 2**32 - 2, "gid": 2**32 - 2, "umask": 0o777}
@@ -47,6 +49,11 @@ class MountOptions:
             ``verify`` is False or all packs are under fs-verity with the digests that are kept, and not later.
             ``suffix``, ``decode`` and ``xattr`` need a daemon. ``fastpath``, ``threads``, ``readahead``,
             ``readdirplus`` and ``log`` are about a daemon and have no effect without one, as a warning says.
+        cache: the folder that keeps what is read of objects in stores; "off": nothing is kept; empty: as FFFS_CACHE
+            says, or a folder in that of the user.
+        cache_size: the most bytes that it keeps: a number, "20G", or "30%" of the free space; empty: as FFFS_CACHE_SIZE
+            says, or half of the free space.
+        endpoint_url: the S3 server; empty: as the environment says, or that of Amazon. Without a user and a password.
         log: the file that the daemon's log is appended to; empty: the system log.
 
     """
@@ -67,6 +74,9 @@ class MountOptions:
     readdirplus: str = "always"
     xattr: bool = False
     kernel: bool | None = False
+    cache: str = ""
+    cache_size: str | int = ""
+    endpoint_url: str = ""
     log: str = ""
 
     def __post_init__(self) -> None:
@@ -78,6 +88,7 @@ class MountOptions:
             if not isinstance(value, int) or not 0 <= value <= limit:
                 raise UsageError(_must_be(name, value))
         _listing("readdirplus", self.readdirplus)
+        environment_of(self.cache, self.cache_size, self.endpoint_url)  # raises
 
 
 # Options that fstab and mount(8) pass along, and options that always hold: ro, nosuid, nodev and all about atime.
@@ -91,14 +102,14 @@ IGNORED_PREFIXES = ("x-", "X-", "comment=", "user=", "uhelper=", "helper=")
 
 
 def parse(options: Iterable[str]) -> MountOptions:
-    """Parse any number of ``-o`` arguments, each a comma-separated list. Later options override earlier ones.
+    """Parse any number of ``-o`` arguments, each as ``split_options`` takes it. Later options override earlier ones.
 
     Raises:
         UsageError: an option is unknown, has a wrong value, or cannot be granted.
 
     """
     result = MountOptions()
-    for option in (part for argument in options for part in argument.split(",") if part):
+    for option in (part for argument in options for part in split_options(argument)):
         if option in IGNORED or option.startswith(IGNORED_PREFIXES):
             continue
         name, equals, value = option.partition("=")
@@ -109,13 +120,28 @@ def parse(options: Iterable[str]) -> MountOptions:
         elif name in BARE and not equals:
             changed = {name: VALUES[name](name, "on")}
         elif name in VALUES and equals:
-            changed = {name: VALUES[name](name, value)}
+            changed = {name: VALUES[name](name, _unquoted(value))}
         elif name in FLAGS or name in VALUES:
             raise UsageError(f"-o {option}: write it as {name if name in FLAGS else name + '=...'}")
         else:
             raise UsageError(f"-o {name}: no such option; there are {', '.join(known())}")
         result = replace(result, **changed)
     return result
+
+
+def split_options(argument: str) -> list[str]:
+    """Split a list of options at its commas, except for those in double quotes around a value, as mount(8) does.
+
+    Raises UsageError.
+    """
+    parts = re.findall(r'(?:[^",]|"[^"]*")+', argument)
+    if argument.count('"') % 2:
+        raise UsageError("-o: a double quote has no partner")
+    return parts
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
 
 
 def known() -> list[str]:
@@ -130,6 +156,9 @@ def known() -> list[str]:
         "umask": "umask=OCTAL",
         "suffix": "suffix=TEXT",
         "format": "format=FORMAT",
+        "cache": "cache=DIR|off",
+        "cache_size": "cache_size=SIZE",
+        "endpoint_url": "endpoint_url=URL",
         "log": "log=FILE",
     }
     return [*sorted(FLAGS), *(forms.get(name, f"{name}=N") for name in VALUES)]
@@ -189,6 +218,18 @@ def _path(name: str, value: str) -> str:
     return absolute_path(value)
 
 
+def _cache(name: str, value: str) -> str:
+    if not value:
+        raise UsageError(f"-o {name}=: must be a folder, or off")
+    return cache_name(value)
+
+
+def _filled(name: str, value: str) -> str:
+    if not value:
+        raise UsageError(f"-o {name}=: the value is missing")
+    return value
+
+
 FLAGS = ("allow_other", "noexec", "nonempty", "xattr")
 VALUES: dict[str, Callable[[str, str], Any]] = {
     "verify": _switch,
@@ -203,6 +244,9 @@ VALUES: dict[str, Callable[[str, str], Any]] = {
     "umask": _bits,
     "suffix": _text,
     "format": _format,
+    "cache": _cache,
+    "cache_size": _filled,
+    "endpoint_url": _filled,
     "log": _path,
 }
 BARE = ("decode", "kernel")

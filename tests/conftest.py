@@ -109,6 +109,14 @@ def _own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         yield
 
 
+@pytest.fixture
+def in_public() -> Iterator[Path]:
+    """A folder that every user can access."""
+    with tempfile.TemporaryDirectory(prefix="fffs-test-", ignore_cleanup_errors=True) as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
 # ---------------------------------------------------------------- golden files
 
 

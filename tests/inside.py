@@ -41,7 +41,7 @@ fffs.mount.daemon.kernel_mount
 fffs.mount.system.erofs
 fffs.converting.names
 fffs.native
-fffs.objects.cache_space
+fffs.objects.cache_upkeep
 fffs.layouts.npy
 fffs.formats.ofrecord=ofrecord_files
 fffs.granular.optional
@@ -70,8 +70,10 @@ fffs.converting.verifying
 
 # A module and its names; name=NAME if several modules have one of that name.
 NAMES = """
+fffs.base.cache_settings: cache_settings caching
 fffs.base.failures: reading writing
 fffs.base.numbers: divide resolve
+fffs.base.sizes: Budget parse_budget parse_size
 fffs.cli.program: run=run_program
 fffs.converting.kinds: kind_of_source
 fffs.converting.parts: cut=cut_parts
@@ -124,6 +126,7 @@ fffs.objects.client: SignedUrl list_objects sign
 fffs.objects.names: ObjectName base_name is_url join_url parse_url
 fffs.objects.protocol: BrokenProtocolError MAX_JSON read_message write_message
 fffs.objects.redacting: redact secrets_of
+fffs.objects.transfer: Totals totals
 fffs.packing.dump: dump plan_parts
 fffs.packing.sidecars: keep_checksums
 fffs.packing.unpack: unpack

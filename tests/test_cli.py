@@ -33,7 +33,7 @@ from fffs import errors
 from fffs.version import __version__
 
 FFFS = [sys.executable, "-m", "fffs"]
-COMMANDS = ["pack", "unpack", "convert", "mount", "umount", "stat", "ls", "cat", "info", "verify"]
+COMMANDS = ["pack", "unpack", "convert", "mount", "umount", "stat", "ls", "cat", "info", "verify", "cache"]
 
 
 class Result(NamedTuple):
@@ -160,6 +160,7 @@ def test_the_example_of_each_command_is_accepted(command: str) -> None:
     [
         (["pack", "--", "-f", "-o.ffr"], {"folder": "-f", "output": "-o.ffr"}),
         (["pack", "-q", "folder", "--", "--help"], {"folder": "folder", "output": "--help", "quiet": True}),
+        (["cache", "prune", "--", "-x", "--all"], {"action": "prune", "name": ["-x", "--all"], "all": False}),
         (["unpack", "--", "-x.ffr", "-t"], {"source": "-x.ffr", "target": "-t"}),
         (["convert", "--to", "bag", "--", "-s", "-d"], {"source": "-s", "output": "-d", "to": "bag"}),
         (["mount", "--", "-a", "-b", "-m"], {"source": ["-a", "-b"], "mountpoint": "-m", "options": []}),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import cache_space
+from inside import cache_settings, cache_upkeep
 from mounting import Mounts
 from object_server import ObjectServer, serving
 
@@ -231,8 +231,8 @@ def test_off(server: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_a_wrong_size_is_refused(
     server: ObjectServer, cache: Path, monkeypatch: pytest.MonkeyPatch, records_file: bytes
 ) -> None:
-    monkeypatch.setenv("FFFS_CACHE_SIZE", "1GB")
-    with pytest.raises(UsageError, match="FFFS_CACHE_SIZE"):
+    monkeypatch.setenv("FFFS_CACHE_SIZE", "much")
+    with pytest.raises(UsageError, match="FFFS_CACHE_SIZE: 'much' is not a size"):
         fffs.FileReader(server.put("r.ffr", records_file))
 
 
@@ -262,7 +262,7 @@ def test_others_make_room_the_oldest_first_and_never_an_open_one(
         with fffs.FileReader(url) as reader:
             assert _all_right(reader)
         time.sleep(0.02)
-    names = [entry.name for entry in cache_space.list_cached()]
+    names = [entry.version.name for entry in cache_upkeep.list_cached(cache_settings()).entries if entry.version]
     assert urls[0] in names
     assert urls[1] not in names
     assert urls[3] in names

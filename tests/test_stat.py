@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -226,16 +225,6 @@ def test_a_daemon_that_does_not_answer(mounted: Path, mounts: Mounts, monkeypatc
             command.ask(str(mounted))
     finally:
         mounts.daemon.kill(signal.SIGCONT)
-
-
-@pytest.fixture
-def in_public(tmp_path: Path) -> Iterator[Path]:
-    """A folder that every user can access."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="fffs-test-", ignore_cleanup_errors=True) as name:
-        os.chmod(name, 0o755)
-        yield Path(name)
 
 
 ASK = """

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from fffs.cli.arguments import after_dashes, filled, positive, seconds, size
+from fffs.cli.arguments import add_store_options, after_dashes, budget, filled, positive, seconds, size
 from fffs.cli.output import complain
 from fffs.errors import Exit, UsageError
 from fffs.version import __version__
@@ -53,7 +53,7 @@ class _CommandParser(_Parser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As in the base class. ``parse_known_intermixed_args`` calls this method again, for options and arguments."""
-        if self._is_inner:
+        if self._is_inner or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
         self._is_inner = True
         try:
@@ -82,6 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_cat(commands)
     _add_info(commands)
     _add_verify(commands)
+    _add_cache(commands)
     return parser
 
 
@@ -104,6 +105,7 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
         "source", type=filled, nargs="+", metavar="SOURCE", help="a packed folder or record file, or a folder of parts"
     )
     _add_format(parser)
+    add_store_options(parser)
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
@@ -111,6 +113,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
         "source", type=filled, metavar="SOURCE", help="a packed folder or record file, or a folder of parts"
     )
     _add_format(parser)
+    add_store_options(parser)
 
 
 def _add_format(parser: argparse.ArgumentParser) -> None:
@@ -186,6 +189,7 @@ def _add_convert(commands: _Commands[_CommandParser]) -> None:
         choices=_Formats("granular"),
         help="format of DST: %(choices)s (default: from its name)",
     )
+    add_store_options(parser)
     parser.add_argument("--layout", choices=["v1", "v3"], default="v1", help="of Bags and data sets (default: v1)")
     parser.add_argument("--key", default="data", help="key of a data set that is made from records (default: data)")
     parts = parser.add_mutually_exclusive_group()
@@ -222,7 +226,7 @@ def _mount_options() -> str:
     return (
         "comma-separated: verify=on|off, decode (show features of TFRecords and OFRecords as files), "
         "kernel (without a daemon: for root, and packs made with --align), kernel=auto (so where that is possible, "
-        "otherwise with a daemon), allow_other, uid=N, gid=N, "
+        "otherwise with a daemon), cache=DIR|off, cache_size=SIZE, endpoint_url=URL, allow_other, uid=N, gid=N, "
         "ro, ... (an unknown option prints the list)"
     )
 
@@ -277,3 +281,27 @@ def _add_verify(commands: _Commands[_CommandParser]) -> None:
     parser.add_argument(
         "--keep", action="store_true", help="first write a file of checksums beside each file whose format has none"
     )
+
+
+def _add_cache(commands: _Commands[_CommandParser]) -> None:
+    text = "look after what is kept of objects in stores on this disk"
+    parser = _command(commands, "cache", text, "fffs cache prune --keep 20G")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_CommandParser)
+    listing = _command(actions, "ls", "list the objects in the cache", "fffs cache ls")
+    _add_json(listing)
+    checking = _command(
+        actions, "verify", "check all that the cache has, and drop what is damaged", "fffs cache verify"
+    )
+    _add_json(checking)
+    pruning = _command(
+        actions,
+        "prune",
+        "remove objects that nobody has open from the cache",
+        "fffs cache prune s3://bucket/photos.ffr",
+    )
+    pruning.add_argument("name", type=filled, metavar="OBJECT", nargs="*", help="remove these objects, all versions")
+    pruning.add_argument("--all", action="store_true", help="remove all objects")
+    text = "remove the least recently used ones until the others take at most SIZE (20G, 30%%)"
+    pruning.add_argument("--keep", type=budget, metavar="SIZE", help=text)
+    for action in (listing, checking, pruning):
+        add_store_options(action, reads=False)

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from fffs.base import environment
 from fffs.base.descriptors import allow_many, describe_shortage, open_standard_streams
-from fffs.cli.arguments import PLAIN
+from fffs.cli.arguments import PLAIN, store_options
 from fffs.cli.output import LogLines, complain, put
 from fffs.cli.parser import make_parser
 from fffs.errors import Exit, FffsError, ReadError, UsageError
@@ -34,7 +34,8 @@ def run(argv: Sequence[str] | None = None, imported: Callable[[], object] = lamb
         command = importlib.import_module(f"fffs.cli.commands.{args.command}")
         imported()
         environment.check()
-        code = int(command.run(args))
+        with store_options(args):
+            code = int(command.run(args))
         put(b"", flush=True)
         return code
     except KeyboardInterrupt:

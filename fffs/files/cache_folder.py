@@ -3,40 +3,50 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 
+from fffs.base.cache_settings import OFF, wanted_folder
 from fffs.files.dirfd import close
 
 _log = logging.getLogger("fffs.cache")
 
-SWITCH = "FFFS_CACHE"
-"""Environment: ``off``: no cache is read or written; or the folder for objects; default: fffs in the cache folder."""
-
-
-def is_off() -> bool:
-    """Whether the environment turns caches off."""
-    return os.environ.get(SWITCH, "").lower() == "off"
-
 
 def open_user_folder(create: bool) -> int | None:
-    """Return a descriptor of ``$XDG_CACHE_HOME/fffs``, which the caller closes, or None if it cannot be used."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if is_off() or not os.path.isabs(base):
+    """Return a descriptor of ``$XDG_CACHE_HOME/fffs``, which the caller closes; None if caches are off, or it cannot be
+    used.
+    """
+    if wanted_folder() == OFF:
         return None
     try:
-        if create and _may_create(base):
-            os.makedirs(base, 0o700, exist_ok=True)
-        return open_private_folder(os.path.join(base, "fffs"), create and _may_create(base))
-    except (OSError, ValueError) as error:
+        return open_default_folder(create)
+    except OSError as error:
         _log.debug("no cache folder: %s", error)
         return None
 
 
-def open_private_folder(path: str, create: bool, within: int | None = None) -> int | None:
-    """Return a descriptor of a folder that only this user can write to; None if others can.
+def default_folder() -> str:
+    """Return the path of ``$XDG_CACHE_HOME/fffs``. Raises OSError if this user has no home."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if not os.path.isabs(base) or "\0" in base:
+        raise OSError(errno.ENOENT, "this user has no home folder; set XDG_CACHE_HOME", base)
+    return os.path.join(base, "fffs")
 
-    within: the descriptor of the folder in which path is relative. Raises OSError.
+
+def open_default_folder(create: bool) -> int:
+    """As ``open_user_folder``, also if caches are off. Raises OSError."""
+    path = default_folder()
+    base = os.path.dirname(path)
+    if create and _may_create(base):
+        os.makedirs(base, 0o700, exist_ok=True)
+    return open_private_folder(path, create and _may_create(base))
+
+
+def open_private_folder(path: str, create: bool, within: int | None = None) -> int:
+    """Return a descriptor of a folder that only this user can write to.
+
+    within: the descriptor of the folder in which path is relative. Raises OSError, also if others can write to it.
     """
     if create:
         with contextlib.suppress(FileExistsError):
@@ -46,9 +56,8 @@ def open_private_folder(path: str, create: bool, within: int | None = None) -> i
     # Another user who may write there could forge positions of records, and bytes without checksums.
     if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
         return fd
-    _log.debug("cache folder %s: other users may write to it, or own it", path)
     close(fd)
-    return None
+    raise PermissionError(errno.EPERM, "other users may write to it, or own it", path)
 
 
 def _may_create(base: str) -> bool:

@@ -182,8 +182,12 @@ class File(Closing, ABC):
         """Whether reads wait for ``renew_access``. The default: False."""
         return False
 
-    def use_cache(self) -> None:
-        """Keep what is read on the local disk. The default does nothing."""
+    def use_cache(self) -> str:
+        """Keep what is read on the local disk, for this process and others, unless caches are off.
+
+        Returns for how long it is kept, if not for others, and why; otherwise nothing, the default.
+        """
+        return ""
 
     def expect_random_reads(self) -> None:
         """Prepare for reads in random order. The default does nothing."""

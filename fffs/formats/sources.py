@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -100,7 +101,8 @@ def open_files(paths: list[str], check_data: bool = True, form: str | None = Non
 def _open_together(open_one: Callable[[str], SourceFile], paths: list[str]) -> list[SourceFile]:
     """Open files of stores with their requests in flight together: each file costs several, one after the other."""
     with ThreadPoolExecutor(min(OPENERS, len(paths))) as pool:
-        futures = [pool.submit(open_one, path) for path in paths]
+        # A context for each file, with the settings of this thread: one context cannot run in two threads at once.
+        futures = [pool.submit(contextvars.copy_context().run, open_one, path) for path in paths]
     failed = [error for future in futures if (error := future.exception())]
     if failed:
         for future in futures:

@@ -164,6 +164,21 @@ typedef struct {
 /* Returns 0 with what is known of an object, or -EBADF. */
 int fffs_object_look(int32_t number, fffs_object_state *state);
 
+/* What reading objects cost this process. A child of fork goes on with the sums of its parent. */
+typedef struct {
+    uint64_t requests;        /* of HTTP that ended */
+    uint64_t retries;         /* those of them that repeated one that brought nothing */
+    uint64_t errors;          /* those of them that failed; an object that does not exist is an answer */
+    uint64_t fetched;         /* bytes of objects that they brought */
+    uint64_t asked;           /* bytes of records and metadata that were asked for */
+    uint64_t hits;            /* those of them that a cache had at once */
+    uint64_t damaged_records; /* records that were fetched once more, because their checksum differed */
+    uint64_t damaged_blocks;  /* blocks of caches that differed from the checksum there, and were dropped */
+} fffs_object_totals;
+
+/* Returns the sums since the process began. Each is consistent in itself only, if other threads read. */
+void fffs_object_totals_look(fffs_object_totals *found);
+
 /* Bytes of a block of a cache, and of what precedes the entries of its map. */
 enum { FFFS_CACHE_BLOCK = 4096, FFFS_CACHE_HEAD = 4096 };
 
@@ -171,6 +186,16 @@ enum { FFFS_CACHE_BLOCK = 4096, FFFS_CACHE_HEAD = 4096 };
  * for each block of it: 0, or its CRC-32C (0xffffffff for 0). Both stay the caller's, and must stay open until the object is
  * closed. limit: how many bytes this process may add. Returns 0; -EBADF; -EINVAL; or -ENOMEM. */
 int fffs_object_use_cache(int32_t number, int data_fd, int map_fd, int64_t limit);
+
+/* Blocks that the map of a cache says are there, and those of them that were damaged. */
+typedef struct {
+    uint64_t blocks, damaged;
+} fffs_cache_checked;
+
+/* Compares the blocks of a part of a cache with their checksums, and removes those from the map that differ or cannot be read.
+ * data_fd, map_fd, size: as for fffs_object_use_cache; offset: a multiple of FFFS_CACHE_BLOCK. Adds to *sums. Others may use the
+ * cache meanwhile. Returns 0; -ENOMEM; or -errno of writing the map. */
+int fffs_cache_check(int data_fd, int map_fd, int64_t size, int64_t offset, int64_t length, fffs_cache_checked *sums);
 
 /* As fffs_read_batch, for requests that name objects, and waits as long as that takes. *cancel: another thread may set it to end
  * this one within a tenth of a second; or NULL. Statuses are also: -EACCES, -ENOENT: the server says so; -ESTALE: it has another

@@ -8,6 +8,7 @@
 #include "clock.h"
 #include "fault.h"
 #include "fork.h"
+#include "object_totals.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -107,14 +108,6 @@ static void clear_bit(_Atomic uint64_t *bits, int64_t block)
     atomic_fetch_and(&bits[block / 64], ~(UINT64_C(1) << (block % 64)));
 }
 
-/* The checksum of a block as in the map. 0 means absent, so it stands for no checksum. */
-static uint32_t entry_of(const uint8_t *data, size_t size)
-{
-    uint32_t crc = fffs_crc32c(0, data, size);
-
-    return crc ? crc : UINT32_MAX;
-}
-
 static int64_t last_block(int64_t offset, int64_t length)
 {
     return (offset + length - 1) / BLOCK;
@@ -174,7 +167,8 @@ static bool verify(struct fffs_object_cache *cache, int64_t block)
         return true;
     read_entries(cache, block, 1, &entry);
     if (!entry || fffs_pread(cache->data_fd, data, size, block * BLOCK) != (int64_t)size ||
-        entry_of(data, size) != entry) {
+        fffs_object_cache_entry(data, size) != entry) {
+        fffs_total_add(FFFS_TOTAL_DAMAGED_BLOCKS, entry != 0);
         fffs_object_cache_drop(cache, block * BLOCK, 1);
         return false;
     }
@@ -349,7 +343,7 @@ static void put_some(struct fffs_object_cache *cache, int64_t first, const uint8
     uint32_t entries[ENTRIES];
 
     for (int64_t i = 0; i < count; i++)
-        entries[i] = entry_of(data + i * BLOCK, size_of(cache, first + i));
+        entries[i] = fffs_object_cache_entry(data + i * BLOCK, size_of(cache, first + i));
     int failed = fffs_write_fully(cache->data_fd, first * BLOCK, data, size);
     if (!failed)
         failed = fffs_write_fully(cache->map_fd, HEAD + first * (int64_t)sizeof *entries, (const uint8_t *)entries,

@@ -11,6 +11,14 @@
 struct fffs_object_cache;
 struct fffs_object_claim;
 
+/* Returns the checksum of a block as in the map. 0 means absent, so it stands for no checksum. Pure. */
+static inline uint32_t fffs_object_cache_entry(const uint8_t *data, size_t size)
+{
+    uint32_t crc = fffs_crc32c(0, data, size);
+
+    return crc ? crc : UINT32_MAX;
+}
+
 /* Makes the cache of an object of so many bytes. The descriptors are the caller's, and must stay open. limit: how many bytes this
  * process may add. Returns 0 or -ENOMEM. */
 int fffs_object_cache_new(int data_fd, int map_fd, int64_t size, int64_t limit, struct fffs_object_cache **cache);

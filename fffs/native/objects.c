@@ -5,6 +5,7 @@
 #include "fault.h"
 #include "fork.h"
 #include "object_cache.h"
+#include "object_totals.h"
 #include "remote_ahead.h"
 
 #include <errno.h>
@@ -246,6 +247,7 @@ void fffs_object_learn(int32_t number, const struct fffs_version *version, const
 
 void fffs_object_failed(int32_t number, long status, const char *text)
 {
+    fffs_total_add(FFFS_TOTAL_ERRORS, status != 404); /* as of a sidecar that a file does not have */
     pthread_mutex_lock(&lock);
     struct object *object = find(number);
     if (object) {
@@ -275,6 +277,9 @@ struct fffs_object_cache *fffs_object_cache_at(int32_t number)
 
 void fffs_object_count(int32_t number, uint64_t bytes, bool again)
 {
+    fffs_total_add(FFFS_TOTAL_REQUESTS, 1);
+    fffs_total_add(FFFS_TOTAL_RETRIES, again);
+    fffs_total_add(FFFS_TOTAL_FETCHED, bytes);
     pthread_mutex_lock(&lock);
     struct object *object = find(number);
     if (object) {

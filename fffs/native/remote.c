@@ -4,6 +4,7 @@
 #include "fault.h"
 #include "fetch.h"
 #include "object_cache.h"
+#include "object_totals.h"
 #include "objects.h"
 #include "remote_ahead.h"
 
@@ -263,6 +264,7 @@ static int repair(fffs_request **some, size_t count, const int32_t *cancel)
         }
         some[bad++] = some[i];
     }
+    fffs_total_add(FFFS_TOTAL_DAMAGED_RECORDS, bad);
     return bad ? read_some(some, bad, false, cancel) : 0;
 }
 
@@ -291,8 +293,12 @@ static int read_all(fffs_request **some, size_t count, const int32_t *cancel)
     if (count == 1)
         read_ahead(some[0], there == 0);
 
-    for (size_t i = 0; i < there; i++)
+    for (size_t i = 0; i < there; i++) {
         fffs_object_cache_count(cache_of(some[i]), 1, 0);
+        fffs_total_add(FFFS_TOTAL_HITS, (uint64_t)some[i]->length);
+    }
+    for (size_t i = 0; i < count; i++)
+        fffs_total_add(FFFS_TOTAL_ASKED, (uint64_t)some[i]->length);
     if (grows) {
         qsort(some + there, grows, sizeof *some, by_place);
         status = fill_missing(some + there, grows, cancel);

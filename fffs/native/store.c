@@ -11,6 +11,7 @@
 #include "crc.h"
 #include "fault.h"
 #include "fork.h"
+#include "object_totals.h"
 #include "remote.h"
 #include "watch.h"
 
@@ -235,6 +236,10 @@ static int read_fully(const struct store_file *file, int64_t offset, uint64_t le
         if ((flags & FFFS_READ_NOWAIT) && (got == -EAGAIN || got == -EOPNOTSUPP))
             return -EAGAIN;
         return fffs_file_error(got);
+    }
+    if (fd != file->source.fd) {
+        fffs_total_add(FFFS_TOTAL_ASKED, length);
+        fffs_total_add(FFFS_TOTAL_HITS, length);
     }
     return 0;
 }

@@ -6,21 +6,21 @@ it. See ``cache_space`` for the folder and its size, and ``native/object_cache.c
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
-import logging
 import os
 import stat
 import tempfile
 from typing import Final
 
-from fffs.base.descriptors import above_standard
+from fffs.base.cache_settings import CacheSettings
+from fffs.base.descriptors import above_standard, describe
+from fffs.base.sizes import Budget
 from fffs.base.withblock import Closing
-from fffs.files.cache_folder import is_off
 from fffs.files.dirfd import close
 from fffs.native import lib
-from fffs.objects.cache_space import Version, cache_folder, free_space, remove, room_for, wanted_size
-
-_log = logging.getLogger("fffs.cache")
+from fffs.objects.cache_space import Version, cache_folder, free_space, path_of, remove, room_for
 
 _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -29,10 +29,14 @@ class BlockCache(Closing):
     """The open cache of a version of an object: the descriptors ``data`` and ``map``, and the bytes that may be added.
 
     Close it after the object. A child of fork shares the descriptors, and so the lock.
+
+    Attributes:
+        why_private: why other processes cannot use it, and it ends with this one; empty if they can.
+
     """
 
-    def __init__(self, data: int, map: int, limit: int) -> None:
-        self.data, self.map, self.limit = data, map, limit
+    def __init__(self, data: int, map: int, limit: int, why_private: str = "") -> None:
+        self.data, self.map, self.limit, self.why_private = data, map, limit, why_private
 
     def close(self) -> None:
         """Close both files."""
@@ -42,28 +46,40 @@ class BlockCache(Closing):
         self.data = self.map = -1
 
 
-def open_cache(version: Version) -> BlockCache | None:
-    """Open the cache of an object: the shared one, or one for this process alone. None if caches are off.
+def open_cache(version: Version, settings: CacheSettings) -> BlockCache:
+    """Open the cache of an object: the shared one, or one for this process alone.
 
     An object without an ETag, or with one that does not stand for its bytes, is not the same in two processes.
+
+    Raises:
+        OSError: neither is possible. The error is that of the shared one.
+
     """
-    if is_off():
-        return None
-    budget = wanted_size()
-    if version.etag.startswith('"') and len(version.head) <= lib.FFFS_CACHE_HEAD:
+    if not version.etag.startswith('"'):
+        return _open_private(version, settings.budget, "its server tells no ETag that stands for the bytes")
+    if len(version.head) > lib.FFFS_CACHE_HEAD:
+        return _open_private(version, settings.budget, "its name is too long")
+    try:
+        with cache_folder(settings, create=True) as folder:
+            return _open_shared(folder, version, settings.budget)
+    except OSError as error:
+        why = _explain(settings, error)
         try:
-            with cache_folder(create=True) as folder:
-                if folder is not None:
-                    return _open_shared(folder, version, budget)
-        except OSError as error:
-            _log.debug("cache of %s not used: %s", version.name, error)
-    return _open_private(version, budget)
+            return _open_private(version, settings.budget, why)
+        except OSError:
+            raise OSError(error.errno, why) from None
+
+
+def _explain(settings: CacheSettings, error: OSError) -> str:
+    with contextlib.suppress(OSError):
+        return f"{path_of(settings)}: {describe(error)}"
+    return describe(error)
 
 
 # ---------------------------------------------------------------- one object
 
 
-def _open_shared(folder: int, version: Version, budget: int | None) -> BlockCache:
+def _open_shared(folder: int, version: Version, budget: Budget) -> BlockCache:
     while True:
         data = _open_locked(folder, f"{version.key}.data")
         try:
@@ -89,7 +105,7 @@ def _open_locked(folder: int, name: str) -> int:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(f"{name}: not a regular file")
+            raise OSError(errno.EINVAL, f"{name} is not a regular file")
     except BaseException:
         close(fd)
         raise
@@ -115,18 +131,17 @@ def _open_map(folder: int, version: Version) -> int | None:
     return None
 
 
-def _open_private(version: Version, budget: int | None) -> BlockCache | None:
-    """Return a cache without a name, which ends with its process."""
+def _open_private(version: Version, budget: Budget, why: str) -> BlockCache:
+    """Return a cache without a name, which ends with its process. Raises OSError."""
     files: list[int] = []
     try:
         for size in (version.size, 0):
             with tempfile.TemporaryFile(buffering=0) as file:
                 files.append(above_standard(os.dup(file.fileno())))
                 os.ftruncate(files[-1], size)
-        free = free_space(files[0]) // 2
-    except OSError as error:
-        _log.debug("no cache of %s: %s", version.name, error)
+        free = free_space(files[0])
+    except OSError:
         for fd in files:
             close(fd)
-        return None
-    return BlockCache(files[0], files[1], free if budget is None else min(budget, free))
+        raise
+    return BlockCache(files[0], files[1], min(budget.of(free), free), why)

@@ -1,14 +1,11 @@
 """The folder of the cache of objects: what is in it, and how much room there is.
 
-The folder is ``$FFFS_CACHE``, or ``objects`` in the user's cache folder. ``KEY.data`` has the bytes of an object at
-their offsets; ``KEY.map`` has a head, which says what they are, and then what ``native/object_cache.c`` keeps.
+The folder is that of ``cache_settings``, or ``objects`` in the user's cache folder. ``KEY.data`` has the bytes of an
+object at their offsets; ``KEY.map`` has a head, which says what they are, and then what ``native/object_cache.c``
+keeps.
 
 The cache keeps what it has when it is full: an epoch reads everything once, so that the least recently used block is
 the one that is needed next. Only other objects, which nobody has open, make room for a new one, the oldest first.
-
-Environment:
-    FFFS_CACHE: ``off``, or the folder.
-    FFFS_CACHE_SIZE: bytes of all objects together. Default: half of the free space.
 """
 
 from __future__ import annotations
@@ -18,19 +15,23 @@ import fcntl
 import hashlib
 import json
 import os
+import re
+import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from fffs.errors import UsageError
-from fffs.files.cache_folder import SWITCH, open_private_folder, open_user_folder
+from fffs.base.cache_settings import CacheSettings
+from fffs.base.sizes import Budget
+from fffs.files.cache_folder import default_folder, open_default_folder, open_private_folder
 from fffs.files.dirfd import close
 from fffs.native import lib
 from fffs.native.checksums import crc32
 
-SIZE: Final = "FFFS_CACHE_SIZE"
 MAGIC: Final = b"fffsOBJ1"
+_NAME: Final = "objects"
+_DATA: Final = re.compile(r"([0-9a-f]{40})\.data")
 _HEAD: Final = struct.Struct("<8sII")
 """Magic, length of the description, CRC-32 of the description, which is JSON."""
 
@@ -55,86 +56,62 @@ class Version:
         return _HEAD.pack(MAGIC, len(text), crc32(text)) + text
 
 
-def wants_cache() -> bool:
-    """Whether the environment names a folder: then all readers use it, and not only mounts and torch."""
-    return os.environ.get(SWITCH, "off").lower() != "off"
-
-
-def wanted_size() -> int | None:
-    """Return the bytes in FFFS_CACHE_SIZE, or None. Raises UsageError."""
-    value = os.environ.get(SIZE)
-    if not value:
-        return None
-    if not value.isdecimal():
-        raise UsageError(f"{SIZE} must be a number of bytes, not {value!r}")
-    return int(value)
+def path_of(settings: CacheSettings) -> str:
+    """Return the path of the folder. Raises OSError if this user has no home."""
+    return settings.folder or os.path.join(default_folder(), _NAME)
 
 
 @contextlib.contextmanager
-def cache_folder(create: bool) -> Iterator[int | None]:
-    """Yield the descriptor of the folder, or None if there is none that can be used. Raises OSError."""
-    wanted = os.environ.get(SWITCH)
-    if wanted:
+def cache_folder(settings: CacheSettings, create: bool) -> Iterator[int]:
+    """Yield the descriptor of the folder. Raises OSError if it cannot be used."""
+    if settings.folder:
         if create:
-            os.makedirs(os.path.dirname(os.path.abspath(wanted)), 0o700, exist_ok=True)
-        fd = open_private_folder(wanted, create)
+            os.makedirs(os.path.dirname(settings.folder), 0o700, exist_ok=True)
+        fd = open_private_folder(settings.folder, create)
     else:
-        above = open_user_folder(create)
-        if above is None:
-            yield None
-            return
+        above = open_default_folder(create)
         try:
-            fd = open_private_folder("objects", create, above)
+            fd = open_private_folder(_NAME, create, above)
         finally:
             close(above)
     try:
         yield fd
     finally:
-        if fd is not None:
-            close(fd)
+        close(fd)
 
 
 @dataclass(frozen=True)
 class Cached:
-    """An object in the cache. ``used`` is when it was opened last, in seconds since 1970; ``bytes`` what it takes."""
+    """An object in the cache. ``version``: which one, or None if its map is damaged; ``used``: when it was opened last,
+    in seconds since 1970; ``bytes``: what it takes.
+    """
 
     key: str
-    name: str
-    etag: str
-    size: int
+    version: Version | None
     bytes: int
     used: float
 
 
-def list_cached() -> list[Cached]:
-    """Return what is in the cache, the least recently used first. Raises OSError."""
-    with cache_folder(create=False) as folder:
-        return [] if folder is None else _list(folder)
-
-
-def prune(most: int) -> list[Cached]:
-    """Remove objects, the least recently used first, until the others take at most so many bytes. Returns the removed.
-
-    Those that are open stay. Raises OSError.
-    """
-    with cache_folder(create=False) as folder:
-        return [] if folder is None else _prune(folder, most)
-
-
-def _list(folder: int) -> list[Cached]:
+def find_cached(folder: int) -> list[Cached]:
+    """Return what is in the open folder, the least recently used first. Other files are left out. Raises OSError."""
     found: list[Cached] = []
     for name in os.listdir(folder):
-        key, dot, kind = name.partition(".")
-        if dot and kind == "data":
+        if match := _DATA.fullmatch(name):
             with contextlib.suppress(OSError):
-                found.append(_describe(folder, key))
-    return sorted(found, key=lambda entry: entry.used)
+                found += _describe(folder, match[1])
+    return sorted(found, key=lambda entry: (entry.used, entry.key))
 
 
-def _describe(folder: int, key: str) -> Cached:
+def _describe(folder: int, key: str) -> list[Cached]:
     status = os.stat(f"{key}.data", dir_fd=folder, follow_symlinks=False)
-    name, etag = "?", ""
-    with contextlib.suppress(OSError, ValueError, struct.error):
+    if not stat.S_ISREG(status.st_mode):
+        return []
+    return [Cached(key, read_version(folder, key), status.st_blocks * 512, status.st_mtime)]
+
+
+def read_version(folder: int, key: str) -> Version | None:
+    """Return what the head of a map says, or None if it is damaged."""
+    with contextlib.suppress(OSError, ValueError, TypeError, struct.error):
         fd = os.open(f"{key}.map", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         try:
             head = os.pread(fd, lib.FFFS_CACHE_HEAD, 0)
@@ -142,50 +119,57 @@ def _describe(folder: int, key: str) -> Cached:
             close(fd)
         magic, length, crc = _HEAD.unpack_from(head)
         text = head[_HEAD.size : _HEAD.size + length]
-        if magic == MAGIC and crc32(text) == crc:
-            name, etag, _ = json.loads(text)
-    return Cached(key, name, etag, status.st_size, status.st_blocks * 512, status.st_mtime)
+        if magic == MAGIC and len(text) == length and crc32(text) == crc:
+            version = Version(*json.loads(text))
+            return version if version.key == key else None
+    return None
 
 
-def room_for(folder: int, version: Version, budget: int | None) -> int:
+def room_for(folder: int, version: Version, budget: Budget) -> int:
     """Return how many bytes an object may add, after others made room for it."""
-    cached = _list(folder)
+    cached = find_cached(folder)
     used, mine = sum(entry.bytes for entry in cached), sum(e.bytes for e in cached if e.key == version.key)
-    most = (free_space(folder) + used) // 2 if budget is None else budget
+    most = budget.of(free_space(folder) + used)
     wanted = max(version.size - mine, 0)
     if used + wanted > most:
-        used -= sum(entry.bytes for entry in _prune(folder, max(most - wanted, 0)))
+        used -= sum(entry.bytes for entry in prune(folder, max(most - wanted, 0), cached))
     # Two processes may fetch a block, so that no limit is right where all of it fits.
     return version.size * 4 if used + wanted <= most else max(most - used, 0)
 
 
-def _prune(folder: int, most: int) -> list[Cached]:
-    cached = _list(folder)
-    used = sum(entry.bytes for entry in cached)
+def prune(folder: int, most: int, among: Collection[Cached]) -> list[Cached]:
+    """Remove objects, in this order, until all in the cache take at most so many bytes. Returns the removed.
+
+    Those that are open stay.
+    """
+    used = sum(entry.bytes for entry in find_cached(folder))
     removed: list[Cached] = []
-    for entry in cached:
+    for entry in among:
         if used <= most:
             break
-        if _remove_unused(folder, entry.key):
+        if remove_unused(folder, entry.key):
             used -= entry.bytes
             removed.append(entry)
     return removed
 
 
-def _remove_unused(folder: int, key: str) -> bool:
-    """Remove an object unless it is open somewhere."""
-    try:
-        fd = os.open(f"{key}.data", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-    except OSError:
-        return False
+def remove_unused(folder: int, key: str) -> bool:
+    """Remove an object, and return True, unless it is open somewhere."""
+    with contextlib.suppress(OSError), lock_unused(folder, key):
+        remove(folder, key)
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def lock_unused(folder: int, key: str) -> Iterator[None]:
+    """Lock an object for the block. Raises OSError if it is open somewhere, in this process or another."""
+    fd = os.open(f"{key}.data", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        remove(folder, key)
-    except OSError:
-        return False
+        yield
     finally:
         close(fd)
-    return True
 
 
 def remove(folder: int, key: str) -> None:

@@ -17,6 +17,7 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5})
 # What ends a line, moves the cursor, or changes the direction of text in a terminal or a log.
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _DOTS: Final = re.compile(r"(?:\.|%2e){1,2}", re.IGNORECASE)
+_NOT_IN_ENDPOINTS: Final = re.compile(r"[@?#\s\x00-\x1f\x7f]")
 _WEB: Final = ("https", "http")
 
 
@@ -135,6 +136,18 @@ def is_plain_allowed(host: str) -> bool:
         return ipaddress.ip_address(bare).is_loopback
     except ValueError:
         return False
+
+
+def check_endpoint(url: str, origin: str) -> None:
+    """Raise UsageError unless this is the address of a store, as ``https://host:port``. A wrong one may hold a secret,
+    and is not shown. origin: the beginning of the message.
+    """
+    scheme, mark, rest = url.partition("://")
+    authority = rest.partition("/")[0]
+    if scheme not in _WEB or not mark or not host_of(authority) or _NOT_IN_ENDPOINTS.search(url):
+        raise UsageError(f"{origin} must be like https://host:port, without a user, a password or a query")
+    if scheme == "http" and not is_plain_allowed(authority):
+        raise UsageError(f"{origin} http://{authority} is not encrypted; AWS_ALLOW_HTTP=true allows it")
 
 
 def is_true(value: str | None) -> bool:

@@ -16,13 +16,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base.cache_settings import cache_settings
+from fffs.base.descriptors import describe
 from fffs.errors import AccessError, ReadError, SourceChangedError, SourceNotFoundError
 from fffs.files.file import File, UInt8Array
 from fffs.native import engine, ffi
 from fffs.native.checksums import crc32
 from fffs.objects import client, transfer
 from fffs.objects.block_cache import BlockCache, open_cache
-from fffs.objects.cache_space import Version, wants_cache
+from fffs.objects.cache_space import Version
 from fffs.objects.names import ObjectName, parse_url
 
 HEAD: Final = 64 * 1024  # bytes that the first request asks for; it also tells the size and the version
@@ -55,6 +57,7 @@ class RemoteFile(File):
         self.descriptor = transfer.descriptor_of(self._number)
         self._tail = b""
         self._cache: BlockCache | None = None
+        self._settings = cache_settings()
         _files[self._number] = self
         try:
             self._head = self._begin()
@@ -74,7 +77,7 @@ class RemoteFile(File):
 
         """
         file = cls(parse_url(url))
-        if wants_cache():
+        if file._settings.is_named:
             file.use_cache()
         return file
 
@@ -189,12 +192,17 @@ class RemoteFile(File):
         """Whether reads wait for another signature."""
         return self.descriptor != -1 and transfer.state_of(self._number).refused
 
-    def use_cache(self) -> None:
-        """Keep what is read on the local disk, for this process and others: see ``block_cache``."""
-        if self._cache is None and self.size:
-            self._cache = open_cache(Version(self.name, self.etag, self.size))
-            if self._cache is not None:
-                transfer.use_cache(self._number, self._cache.data, self._cache.map, self._cache.limit)
+    def use_cache(self) -> str:
+        """See ``File``. The settings are those of the moment at which the object was opened."""
+        if self._cache is None and self.size and not self._settings.is_off:
+            try:
+                cache = open_cache(Version(self.name, self.etag, self.size), self._settings)
+            except OSError as error:
+                return f"not at all: {describe(error)}"
+            self._cache = cache
+            transfer.use_cache(self._number, cache.data, cache.map, cache.limit)
+        why = "" if self._cache is None else self._cache.why_private
+        return why and f"only while this process runs: {why}"
 
     @contextlib.contextmanager
     def local(self) -> Iterator[int]:

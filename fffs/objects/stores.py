@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import socket
 import urllib.parse
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from typing import Any, Final
 from fffs.errors import AccessError, UsageError
 from fffs.objects.aws_profile import INDIRECT, is_indirect, profile_name, read_profile
 from fffs.objects.azure_sas import sas_query
-from fffs.objects.names import host_of, is_plain_allowed, is_true
+from fffs.objects.names import check_endpoint, is_plain_allowed, is_true
 from fffs.objects.redacting import secrets_of
 
 # A store that does not answer must not hold a request for the three minutes of obstore's default.
@@ -167,11 +166,7 @@ class StoreSettings:
         options: dict[str, Any] = {"timeout": "30s", "connect_timeout": "5s"}
         options["allow_http"] = is_plain_allowed("")
         if endpoint:
-            parts = urllib.parse.urlsplit(endpoint)
-            if parts.scheme not in ("http", "https") or not host_of(parts.netloc) or re.search(r"[@?#\s]", endpoint):
-                raise UsageError("the endpoint (AWS_ENDPOINT_URL) must be like https://host:port")
-            if parts.scheme == "http" and not is_plain_allowed(parts.netloc):
-                raise UsageError(f"the endpoint http://{parts.netloc} is not encrypted; AWS_ALLOW_HTTP=true allows it")
+            check_endpoint(endpoint, "the endpoint (AWS_ENDPOINT_URL)")
             options["allow_http"] = True
         bundle = self._environment.get("AWS_CA_BUNDLE") or self.profile.get("ca_bundle")
         if bundle:

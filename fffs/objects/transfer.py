@@ -15,7 +15,7 @@ import errno
 import math
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
@@ -35,7 +35,8 @@ _REQUESTS: Final = ffi.typeof("fffs_request[]")
 class State:
     """What is known of an object. ``size`` is -1 if that is unknown, texts are empty.
 
-    ``refused``: requests wait for another URL. ``status`` and ``text`` belong to the last failure: the HTTP status, or 0, and what the server or libcurl said.
+    ``refused``: requests wait for another URL. ``status`` and ``text`` belong to the last failure: the HTTP status, or
+    0, and what the server or libcurl said.
     """
 
     size: int
@@ -94,6 +95,27 @@ def state_of(number: int) -> State:
         state.http_status,
         ffi.string(state.text).decode("utf-8", "replace"),
     )
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What reading objects cost this process: see ``fffs_object_totals``. Bytes, or numbers of what is counted."""
+
+    requests: int
+    retries: int
+    errors: int
+    fetched: int
+    asked: int
+    hits: int
+    damaged_records: int
+    damaged_blocks: int
+
+
+def totals() -> Totals:
+    """Return the sums since this process began; the difference of two is what happened between them."""
+    found = ffi.new("fffs_object_totals *")
+    lib.fffs_object_totals_look(found)
+    return Totals(*(int(getattr(found, field.name)) for field in fields(Totals)))
 
 
 def descriptor_of(number: int) -> int:

@@ -126,12 +126,12 @@ class RecordStore(Shared):
         """Whether reading waits for another machine."""
         return any(file.file.is_remote for file in self.files)
 
-    def use_caches(self) -> None:
-        """Keep what is read of files that are not local on the local disk."""
-        for file in self.files:
-            file.file.use_cache()
+    def use_caches(self) -> str:
+        """Keep what is read of files that are not local on the local disk. Returns as ``File.use_cache``."""
+        answers = [file.file.use_cache() for file in self.files]
         with self._lock:
             self.policy = replace(self.policy, caches=True)
+        return next(filter(None, answers), "")
 
     def use_direct(self, wanted: bool = True) -> bool:
         """Bypass the page cache for batches from now on, or not any more.

@@ -87,12 +87,21 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
     unpickled reader opens its files again. It may be used from any thread if ``process`` may.
     """
 
-    def __init__(self, fnames: PathLike | list[Any] | tuple[Any, ...], check_data: bool = True) -> None:
+    def __init__(
+        self,
+        fnames: PathLike | list[Any] | tuple[Any, ...],
+        check_data: bool = True,
+        *,
+        cache: PathLike | None = None,
+        cache_size: str | int | None = None,
+    ) -> None:
         """fnames: anything that ``fffs.open`` opens: a record file of any format, a folder of them, a list, or a
-        granular data set, whose samples are rows. check_data: verify checksums at every read.
+        granular data set, whose samples are rows. check_data: verify checksums at every read. cache, cache_size: as for
+        ``fffs.open``; what is read of objects in stores is kept also if neither these nor the environment name a
+        folder, in that of the user.
         """
         self.fnames = fnames
-        self.reader = fffs.open(fnames, check_data=check_data)
+        self.reader = fffs.open(fnames, check_data=check_data, cache=cache, cache_size=cache_size)
         if isinstance(self.reader, FileReader):
             suit_memory(self.reader)
 

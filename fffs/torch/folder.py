@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from fffs.base.cache_settings import cache_options, caching
 from fffs.base.numbers import resolve
 from fffs.base.paths import PathLike
 from fffs.errors import SourceNotFoundError
 from fffs.layouts import load_packed
+from fffs.layouts.view import TreeView
 from fffs.reader import FileReader
 from fffs.records.reopening import OpenedNames, refuse_others
 from fffs.torch.batch import share_threads
@@ -47,8 +49,12 @@ class PackedFolder(Dataset):
         target_transform: Callable[[int], Any] | None = None,
         extensions: str | Sequence[str] | None = None,
         check_data: bool = True,
+        *,
+        cache: PathLike | None = None,
+        cache_size: str | int | None = None,
     ) -> None:
         """fname: the packed file, or several, which are merged. extensions: of samples, such as ``(".jpg", ".png")``.
+        cache, cache_size: as for ``Dataset``.
 
         Raises:
             FormatError: not a packed folder. SourceNotFoundError: it has no classes, or a class without samples.
@@ -57,9 +63,10 @@ class PackedFolder(Dataset):
         self.transform, self.target_transform = transform, target_transform
         self.extensions = tuple([extensions] if isinstance(extensions, str) else extensions or ())
         self._names = OpenedNames(fname if isinstance(fname, (list, tuple)) else [fname])
-        with load_packed(self._names.given, check_data) as source:
+        self._options = cache_options(cache, cache_size)
+        with self._load(check_data) as source:
             tree, fnames = source.tree, [file.index.path for file in source.store.files]
-            super().__init__(fnames, check_data)
+            super().__init__(fnames, check_data, **self._options)
             self._identity = source.store.identity
             assert isinstance(self.reader, FileReader)
             refuse_others(self.reader.store, self._identity)  # the file was replaced between the two opens
@@ -74,11 +81,15 @@ class PackedFolder(Dataset):
             ending = f" ending in {' or '.join(self.extensions)}" if self.extensions else ""
             raise SourceNotFoundError(f"{fnames[0]}: every subfolder is a class, but no file{ending} is in: {names}")
 
+    def _load(self, check_data: bool) -> TreeView:
+        with caching(self._options.get("cache"), self._options.get("cache_size")):
+            return load_packed(self._names.now(), check_data)
+
     @property
     def samples(self) -> list[tuple[str, int]]:
         """(path in the folder, class number) of each sample. Raises SourceChangedError: the file was replaced."""
         if "_samples" not in self.__dict__:
-            with load_packed(self._names.now(), self.reader.check_data) as source:
+            with self._load(self.reader.check_data) as source:
                 refuse_others(source.store, self._identity)
                 self._samples = list(find_samples(source.tree, self.extensions))
         return self._samples

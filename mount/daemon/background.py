@@ -145,7 +145,10 @@ def _start_daemon(job: Job, report: int, arguments: Sequence[str], lifeline: boo
         fds = (report, file.fileno())
         options = [f"--job={file.fileno()}", f"--report={report}", *arguments]
         command = [sys.executable, "-m", "fffs.mount", job.mountpoint, *options]
-        return _start_owned(command, fds) if lifeline else _start(command, fds, stdin=subprocess.DEVNULL)
+        environment = _environment(job)
+        if lifeline:
+            return _start_owned(command, fds, environment)
+        return _start(command, fds, environment, stdin=subprocess.DEVNULL)
 
 
 def _unnamed_file() -> IO[bytes]:
@@ -155,18 +158,20 @@ def _unnamed_file() -> IO[bytes]:
         return tempfile.TemporaryFile()
 
 
-def _start(command: list[str], fds: Sequence[int], **options: Any) -> subprocess.Popen[bytes]:
+def _start(
+    command: list[str], fds: Sequence[int], environment: dict[str, str], **options: Any
+) -> subprocess.Popen[bytes]:
     # An interrupt from a terminal reaches the daemon as well, which unblocks it when it has imported its modules.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, cwd="/", env=_environment(), pass_fds=tuple(fds), **options
+            command, stdout=subprocess.DEVNULL, cwd="/", env=environment, pass_fds=tuple(fds), **options
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start_owned(command: list[str], fds: Sequence[int]) -> subprocess.Popen[bytes]:
+def _start_owned(command: list[str], fds: Sequence[int], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """Start a process with two lifelines: a pipe, which this process closes even by exec; and a pidfd of this process,
     because forked children hold their ends of the pipe.
     """
@@ -176,7 +181,7 @@ def _start_owned(command: list[str], fds: Sequence[int]) -> subprocess.Popen[byt
         with suppress(OSError):  # a sandbox
             owner.append(process_file(os.getpid()))
         lifelines = [f"--lifeline={fd}" for fd in (0, *owner)]
-        process = _start([*command, *lifelines], (*fds, *owner), stdin=end, start_new_session=True)
+        process = _start([*command, *lifelines], (*fds, *owner), environment, stdin=end, start_new_session=True)
     except BaseException:
         os.close(kept)
         raise
@@ -187,10 +192,10 @@ def _start_owned(command: list[str], fds: Sequence[int]) -> subprocess.Popen[byt
     return process
 
 
-def _environment() -> dict[str, str]:
+def _environment(job: Job) -> dict[str, str]:
     """Return an environment in which the daemon imports the same modules as this process, whatever its folder."""
     path = [os.path.abspath(entry) for entry in sys.path if entry]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
+    return {**os.environ, **job.environment, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
 
 
 def _how(code: int) -> str:

@@ -7,10 +7,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from fffs.base.cache_settings import SWITCH, cache_name
 from fffs.base.paths import PathLike, absolute_path, named
 from fffs.mount.options import MountOptions
 from fffs.mount.system.mounts import canonical
 from fffs.objects.names import absolute, shown
+from fffs.objects.overrides import environment_of
 
 # mount(2) accepts one page at most, and a longer name is of no use in a listing of mounts.
 LONGEST_NAME = 1000
@@ -34,6 +36,12 @@ class Job:
             return name
         return f"{names[0]}:...({len(names)} sources)"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of the daemon in place of those of the process that starts it."""
+        options, cache = self.options, self.options.cache or os.environ.get(SWITCH, "")
+        return environment_of(cache, options.cache_size, options.endpoint_url)
+
     def encode(self) -> str:
         """Encode the job as text, for another process of this program."""
         return json.dumps(asdict(self))
@@ -52,6 +60,8 @@ def make_job(
     """Make a job from what a user gives: one source or several, with absolute or relative paths."""
     paths = [sources] if isinstance(sources, (str, bytes, os.PathLike)) else list(sources)
     found = tuple(absolute(named(path, "a source")) for path in paths)
+    if options.cache:
+        options = replace(options, cache=cache_name(options.cache))
     if options.log:
         options = replace(options, log=absolute_path(named(options.log, "a log file")))
     return Job(found, canonical(mountpoint), options, debug)

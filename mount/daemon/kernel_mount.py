@@ -26,6 +26,7 @@ from fffs.mount.system import erofs, kernel
 from fffs.mount.system.erofs import CannotError
 from fffs.mount.system.mountpoint import MountPoint
 from fffs.mount.system.mounts import MountIdentity
+from fffs.objects.names import is_url
 from fffs.packing.verify import verify
 
 _log = logging.getLogger("fffs.mount")
@@ -118,6 +119,8 @@ def _mount(
 ) -> tuple[MountPoint, MountIdentity]:
     options = job.options
     _refuse_options(options)
+    if any(map(is_url, job.sources)):
+        raise CannotError("-o kernel: the kernel cannot read objects in stores; omit it")
     with load_source(job.sources, format=options.format) as source:
         for line in source.warnings:
             _log.warning("%s", line)

@@ -86,7 +86,8 @@ def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> Non
             _log.warning("%s", line)
         if len(view.warnings) > WARNINGS_SHOWN:
             _log.warning("and %d more of these", len(view.warnings) - WARNINGS_SHOWN)
-        view.store.use_caches()
+        if limits := view.store.use_caches():
+            _log.warning("%s: what is read of the store is kept on this disk %s", job.mountpoint, limits)
         view.store.watch()
         table, signals = open_table(), SignalPipe()  # never closed: threads may still use them
         point = MountPoint(job.mountpoint, options.nonempty, table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import trio
@@ -11,6 +12,7 @@ import trio
 from fffs.layouts.view import View
 from fffs.mount.fs.failed_reads import Failures
 from fffs.mount.fs.latency import BUCKETS, bucket, percentile
+from fffs.objects import transfer
 
 # Of lookup and read, what is no question to the daemon is counted by the methods.
 COUNTED = ("getattr", "readdir", "readlink", "open", "opendir", "statfs", "getxattr", "listxattr")
@@ -29,6 +31,7 @@ class Statistics:
         self._latency = [0] * BUCKETS
         self._verified = (-1, 0)
         self._records: int | None = None
+        self._objects = any(file.file.descriptor < -1 for file in view.store.files)
 
     def count_read(self, began: int, size: int) -> None:
         """Count a read that is complete. began: its start, by ``perf_counter_ns``. size: bytes returned."""
@@ -56,6 +59,7 @@ class Statistics:
             "bad_records": len(failures.records),
             "records": await self._count_records(),
             "verified_records": await self._count_verified(reads),
+            "objects": asdict(transfer.totals()) if self._objects else None,
             "read_latency_log2_ns": latency,
             "read_latency_ns": {f"p{p:g}": percentile(latency, p) for p in (50, 90, 99, 99.9)},
         }

@@ -196,12 +196,20 @@ static void *read_shared(void *argument)
     return NULL;
 }
 
-/* Opens, prefetches and closes objects, whose numbers are used again. */
-static void *open_and_close(void *unused)
+/* Opens, prefetches and closes objects, whose numbers are used again, and verifies the cache that others fill. */
+static void *open_and_close(void *argument)
 {
+    const struct object *shared = argument;
     unsigned seed = 7;
 
     while (!atomic_load(&over)) {
+        fffs_cache_checked sums = {0};
+        fffs_object_totals totals;
+
+        if (shared->map >= 0)
+            CHECK(!fffs_cache_check(shared->data, shared->map, sizeof content, 0, sizeof content, &sums));
+        CHECK(!sums.damaged);
+        fffs_object_totals_look(&totals);
         struct object object = open_object(rand_r(&seed) % 2);
         fffs_request requests[BATCH];
 
@@ -209,7 +217,7 @@ static void *open_and_close(void *unused)
         fffs_remote_prefetch(requests, BATCH);
         close_object(&object);
     }
-    return unused;
+    return argument;
 }
 
 static void read_in_child(const struct object *object)
@@ -233,7 +241,7 @@ static void one_round(bool cached, bool forks)
     atomic_store(&over, false);
     for (int i = 0; i < READERS; i++)
         CHECK(!pthread_create(&readers[i], NULL, read_shared, &object));
-    CHECK(!pthread_create(&other, NULL, open_and_close, NULL));
+    CHECK(!pthread_create(&other, NULL, open_and_close, &object));
     if (forks)
         read_in_child(&object);
     for (int i = 0; i < READERS; i++)

@@ -11,11 +11,15 @@ from fffs.cli.output import printable
 from fffs.cli.progress import ProgressBar
 from fffs.mount import options as _options
 
+OVERRIDES = ("suffix", "format", "cache", "cache_size", "endpoint_url")
+"""Options that have a name of their own, which wins over one after -o."""
+
 
 def run(args: argparse.Namespace) -> int:
     """Mount sources."""
     options = _options.parse(args.options)
-    options = replace(options, suffix=args.suffix or options.suffix, format=args.format or options.format)
+    given = {name: getattr(args, name) for name in OVERRIDES if getattr(args, name)}
+    options = replace(options, **given)
     with ProgressBar(printable(f"verifying {args.source[0]}")) as bar:
         _mount.mount(
             args.source,

@@ -9,7 +9,7 @@ import os
 import time
 from typing import Any
 
-from fffs.base.text import human
+from fffs.base.text import human, plural
 from fffs.cli.output import put, say
 from fffs.errors import DeadMountError, Exit, MountError
 from fffs.mount.fs.latency import percentile
@@ -108,8 +108,22 @@ def describe(counters: dict[str, Any]) -> list[str]:
         )
     lines.append(f"{'verified':16}{counters['verified_records']} of {counters['records']} records")
     lines.append(f"{'bad records':16}{counters['bad_records']}")
+    if counters.get("objects"):
+        lines += _describe_objects(counters["objects"])
     times = [f"{name} {duration(value)}" for name, value in counters["read_latency_ns"].items() if value is not None]
     return [*lines, f"{'read latency':16}{', '.join(times) or 'no reads yet'}"]
+
+
+def _describe_objects(sums: dict[str, int]) -> list[str]:
+    """Format what the store was asked for, and what the cache saved; since the daemon began to open the source."""
+    asked, hits, damaged = sums["asked"], sums["hits"], sums["damaged_records"] + sums["damaged_blocks"]
+    share = f" ({100 * hits / asked:.0f} %)" if asked else ""
+    return [
+        f"{'store':16}{plural(sums['requests'], 'request')}, {sums['retries']} of them again, {sums['errors']} failed",
+        f"{'':16}{human(sums['fetched'])} fetched for {human(asked)} asked for",
+        f"{'cache':16}had {human(hits)}{share}, {human(asked - hits)} were missing",
+        *([f"{'':16}{plural(damaged, 'damaged part')} fetched again"] if damaged else []),
+    ]
 
 
 def duration(nanoseconds: int | None) -> str:
