@@ -123,7 +123,7 @@ fffs.native.checksums: mask=mask_crc32c unmask=unmask_crc32c
 fffs.native.engine: BLOCK REQUEST
 fffs.objects.azure_sas: sas_query
 fffs.objects.client: SignedUrl list_objects sign
-fffs.objects.names: ObjectName base_name is_url join_url parse_url
+fffs.objects.names: ObjectName absolute=absolute_name base_name is_remote is_url join_url parse_url shown=shown_name
 fffs.objects.protocol: BrokenProtocolError MAX_JSON read_message write_message
 fffs.objects.redacting: redact secrets_of
 fffs.objects.transfer: Totals totals

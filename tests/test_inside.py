@@ -11,7 +11,8 @@ import pytest
 
 HERE = Path(__file__).parent
 PUBLIC = {"fffs"} | {
-    f"fffs.{name}" for name in ("errors", "granular", "mount", "ofrecord", "tfrecord", "torch", "utils", "version")
+    f"fffs.{name}"
+    for name in ("errors", "fsspec", "granular", "mount", "ofrecord", "tfrecord", "torch", "utils", "version")
 }
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
+import fsspec
 import pytest
+from fsspec import AbstractFileSystem
+from fsspec.registry import _registry
 from mounting import Mounts
 from weed import Weed, cloud, weed  # noqa: F401
 
 import fffs
-from fffs.errors import AccessError, FffsError, SourceNotFoundError
+from fffs.errors import AccessError, FffsError, SourceChangedError, SourceNotFoundError
 
 
 @pytest.fixture
@@ -103,3 +107,57 @@ def test_a_mount(url: str, source: Path, mounts: Mounts, tmp_path: Path, monkeyp
     shown = Path(f"/proc/{daemon}/cmdline").read_bytes() + Path("/proc/mounts").read_bytes()
     assert b"X-Amz" not in shown
     assert os.environ["AWS_SECRET_ACCESS_KEY"].encode() not in shown
+
+
+# ---------------------------------------------------------------- through fsspec
+
+
+def test_the_file_system_of_fsspec_reads_stores_without_s3fs(url: str, cloud: Weed) -> None:  # noqa: F811
+    fs = fsspec.filesystem("ffr", fo=url)
+    assert fs.cat(["class1/1 ü.bin", "class2/2 ü.bin"]) == {
+        "class1/1 ü.bin": bytes([1]) * 131,
+        "class2/2 ü.bin": bytes([2]) * 262,
+    }
+    with fs.open("class1/58 ü.bin") as file:
+        assert file.read(10) == bytes([58]) * 10
+        assert file.seek(-5, 2) == 58 * 131 - 5 and file.read() == bytes([58]) * 5
+    assert pickle.loads(pickle.dumps(fs)).ls("", detail=False) == ["class0", "class1", "class2"]
+    assert cloud.secret.encode() not in pickle.dumps(fs)
+
+
+class _Refusing(AbstractFileSystem):
+    """Stands for s3fs, which is only used if it gets options."""
+
+    protocol = "s3"
+
+    def __init__(self, **options: object) -> None:
+        raise RuntimeError(f"s3fs was called with {sorted(options)}")
+
+
+def test_a_chain_uses_s3fs_only_for_its_options(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_registry, "s3", _Refusing)
+    with fsspec.open(f"ffr://class1/1 ü.bin::{url}") as file:
+        assert file.read() == bytes([1]) * 131
+    with pytest.raises(FffsError, match=r"s3fs was called with \['anon'\]"):
+        fsspec.open(f"ffr://class1/1 ü.bin::{url}", s3={"anon": True})
+
+
+def test_a_replaced_object_is_seen_by_new_file_systems(url: str, source: Path, cloud: Weed) -> None:  # noqa: F811
+    old = fsspec.filesystem("ffr", fo=url)
+    (source / "new").write_bytes(b"new")
+    fffs.pack_folder(source, source.parent / "n.ffr")
+    cloud.put(cloud.bucket, "data/a b+c%2F/ü.ffr", (source.parent / "n.ffr").read_bytes())
+    assert fsspec.filesystem("ffr", fo=url).cat_file("new") == b"new"
+    with pytest.raises(SourceChangedError):
+        old.cat_file("class1/58 ü.bin")
+
+
+def test_folders_in_chains(source: Path, cloud: Weed, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    for k in range(2):
+        fffs.pack_folder(source / f"class{k}", source.parent / f"{k}.ffr")
+        cloud.put(cloud.bucket, f"union/{k}.ffr", (source.parent / f"{k}.ffr").read_bytes())
+    monkeypatch.setitem(_registry, "s3", _Refusing)  # a chain loses the slash at the end
+    with fsspec.open(f"ffr://1 ü.bin::s3://{cloud.bucket}/union/") as file:
+        assert file.read() == bytes([1]) * 131
+    with pytest.raises(SourceNotFoundError, match=r"none\.ffr: there is no such object"):
+        fsspec.open(f"ffr://1 ü.bin::s3://{cloud.bucket}/none.ffr")

@@ -15,8 +15,8 @@ from fffs.converting.names import Contents
 from fffs.converting.zip_archive import Zip
 from fffs.errors import MetadataError, UnsupportedError
 from fffs.files.file import File
-from fffs.files.local import LocalFile
 from fffs.formats import other_formats
+from fffs.formats.sources import open_source
 from fffs.formats.streams import Stream, compression
 from fffs.native.engine import BLOCK
 from fffs.packing.runs import RUNS, divide
@@ -116,6 +116,6 @@ def open_archive(path: str, kind: str, warn: Callable[[str], None]) -> Archive:
         UnsupportedError: the compression of the archive is not supported. ReadError: it cannot be read.
 
     """
-    file = LocalFile.open(path)
+    file = open_source(path)
     with closed_on_error((file,)):
         return (Tar if kind == "tar" else Zip)(file, warn)

@@ -10,9 +10,10 @@ from fffs.converting.archives import is_tar, is_zip
 from fffs.errors import UsageError
 from fffs.files.atomic import SIDECARS
 from fffs.files.file import File
-from fffs.files.local import LocalFile
+from fffs.formats.sources import expand_sources, open_source
 from fffs.formats.table import FORMATS, find_format, named_format
 from fffs.granular.shards import data_set_folders
+from fffs.objects.names import is_remote
 
 GRANULAR: Final = "granular"
 FOLDER: Final = "folder"
@@ -46,11 +47,14 @@ def kind_of_source(path: str, result: str = "") -> str:
     if os.path.isdir(path):
         inside = bool(result) and os.path.realpath(os.path.dirname(result)) == os.path.realpath(path)
         return _kind_of_folder(path, os.path.basename(result) if inside else "")
+    if is_remote(path):
+        with open_source(expand_sources(path)[0]) as file:
+            return _kind_of_file(file)
     if not os.path.lexists(path):
         for form in FORMATS:
             if form.is_set(path):
                 return form.name
-    with LocalFile.open(path) as file:
+    with open_source(path) as file:
         return _kind_of_file(file)
 
 

@@ -19,6 +19,7 @@ from fffs.formats.sources import expand_sources
 from fffs.formats.table import FORMATS, format_named
 from fffs.granular import spec as specs
 from fffs.granular.shards import data_set_folders, find_shards
+from fffs.objects.names import is_remote
 
 
 class Sources:
@@ -33,7 +34,8 @@ class Sources:
         self._folders: Sequence[str] = ()
         files: Iterable[str] = ()
         if kinds.is_records(kind):
-            files = self.records = (format_named(kind).expand or expand_sources)(path)
+            expand = None if is_remote(path) else format_named(kind).expand
+            files = self.records = (expand or expand_sources)(path)
         elif kind in kinds.ARCHIVES:
             files = [path]
         elif kind == kinds.GRANULAR:

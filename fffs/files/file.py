@@ -39,6 +39,8 @@ class File(Closing, ABC):
 
     # Bytes that ``read_checked`` asks a store for with one request; 0: as batches do. Local files ignore it.
     together: int = 0
+    # Bytes per read of a record that is read in pieces.
+    piece: int = PIECE
 
     # Whether each read waits for another machine, so that it is worth the effort to begin it early.
     is_remote: bool = False
@@ -99,11 +101,11 @@ class File(Closing, ABC):
     def _read_request(self, request: Any) -> tuple[int, int]:
         """Read one record; return its status and checksum."""
         offset, length, address, kind = (int(request[name]) for name in ("offset", "length", "dest", "check"))
-        scratch = None if address else np.empty(min(length, PIECE), np.uint8)
+        scratch = None if address else np.empty(min(length, self.piece), np.uint8)
         crc = done = 0
         while done < length:
-            size = min(length - done, PIECE)
-            part = _memory(address + done, size) if scratch is None else scratch[:size]
+            size = min(length - done, self.piece)
+            part = memory(address + done, size) if scratch is None else scratch[:size]
             try:
                 got = self.read_at(offset + done, part)
             except ReadError as error:
@@ -217,6 +219,10 @@ class File(Closing, ABC):
         """Whether another file, or none, is known to have its name now. The default: False."""
         return False
 
+    def is_outdated(self) -> bool:
+        """As ``is_replaced``, but may ask a store, which takes a request. The default: the same."""
+        return self.is_replaced()
+
     def is_named(self) -> bool:
         """Whether its name still leads to it; True if that cannot be determined, the default."""
         return True
@@ -229,7 +235,7 @@ class File(Closing, ABC):
         return None
 
 
-def _memory(address: int, size: int) -> UInt8Array:
+def memory(address: int, size: int) -> UInt8Array:
     """Return the memory of a request as an array. The caller keeps it alive."""
     return np.frombuffer(ffi.buffer(ffi.cast("uint8_t *", address), size), np.uint8)
 

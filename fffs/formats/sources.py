@@ -14,11 +14,14 @@ from fffs.base.paths import PathLike
 from fffs.base.withblock import closed_on_error
 from fffs.errors import SourceNotFoundError
 from fffs.files.file import File
+from fffs.files.fsspec_file import FsspecFile
+from fffs.files.fsspec_systems import list_folder
 from fffs.files.local import LocalFile
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.table import FORMATS, Format, recogniser
 from fffs.objects.client import list_objects
-from fffs.objects.names import base_name, is_url, parse_url
+from fffs.objects.fsspec_url import is_folder_url, is_fsspec_url, refuse_password, without_file_scheme
+from fffs.objects.names import base_name, is_remote, is_url, parse_url, shown
 from fffs.objects.remote import RemoteFile
 from fffs.records.reopening import open_unreplaced
 from fffs.records.sidecar import with_checksums
@@ -43,8 +46,10 @@ def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
     names = list(fname) if isinstance(fname, (list, tuple)) else [fname]
     files: list[str] = []
     for name in names:
-        path = os.fsdecode(name)
-        if is_url(path) and parse_url(path).is_folder:
+        path = without_file_scheme(os.fsdecode(name))
+        if is_fsspec_url(path) and is_folder_url(path):
+            files += _files_of_folder_url(path)
+        elif is_url(path) and parse_url(path).is_folder:
             files += _files_among(path, [base_name(key) for key in _list_objects(path)])
         elif os.path.isdir(path):
             with reading(path):
@@ -60,6 +65,15 @@ def _list_objects(url: str) -> list[str]:
     prefix = parse_url(url)
     keys = (key for key, _, _ in list_objects(prefix, delimiter=True))
     return [f"{prefix.scheme}://{prefix.bucket}/{key}" for key in keys if not key.endswith("/")]
+
+
+def _files_of_folder_url(url: str) -> list[str]:
+    """Return the record files in a folder of a file system of fsspec. Raises as ``FsspecFile`` does."""
+    refuse_password(url)
+    folder, chain, rest = url.partition("::")
+    if "://" not in folder:  # a cache in front of the folder
+        raise SourceNotFoundError(f"{shown(url)}: only the first part of a URL can be a folder")
+    return [name + chain + rest for name in _files_among(folder, list_folder(url, shown(url)))]
 
 
 def _files_among(path: str, entries: list[str]) -> list[str]:
@@ -90,7 +104,7 @@ def open_files(paths: list[str], check_data: bool = True, form: str | None = Non
         return open_unreplaced(partial(_open, path, recognise, check_data))
 
     opened: list[SourceFile] = []
-    if len(paths) > 1 and any(map(is_url, paths)):
+    if len(paths) > 1 and any(map(is_remote, paths)):
         return _open_together(open_one, paths)
     with closed_on_error(opened):
         for path in paths:
@@ -117,7 +131,13 @@ def _open(path: str, recognise: Callable[[File], Format], check_data: bool) -> S
 
 
 def open_source(path: str) -> File:
-    """Open a file by its path, or an object by its URL. Raises as ``LocalFile.open`` and ``RemoteFile.open``."""
+    """Open a file by its path, or an object by its URL.
+
+    Raises as ``LocalFile.open``, ``RemoteFile.open`` or ``FsspecFile.open``, and UsageError for a URL with a password.
+    """
+    if is_fsspec_url(path):
+        refuse_password(path)
+        return FsspecFile.open(path, shown(path))
     return RemoteFile.open(path) if is_url(path) else LocalFile.open(path)
 
 

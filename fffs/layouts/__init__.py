@@ -5,6 +5,6 @@ One module per layout: ``packed`` (the tree stored in a packed folder), ``plain`
 or must be decoded, is shown as ``rows``: ``messages`` (features of records) and ``granular_rows``.
 """
 
-from fffs.layouts.load import Paths, load_packed, load_records, load_shown, load_source
+from fffs.layouts.load import Paths, load_files, load_packed, load_records, load_shown, load_source
 
-__all__ = ["Paths", "load_packed", "load_records", "load_shown", "load_source"]
+__all__ = ["Paths", "load_files", "load_packed", "load_records", "load_shown", "load_source"]

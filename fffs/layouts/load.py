@@ -13,8 +13,10 @@ from fffs.base.importing import importing
 from fffs.base.paths import PathLike
 from fffs.base.withblock import closed_on_error
 from fffs.errors import FormatError, MetadataError, RecordError, SourceNotFoundError, UsageError
+from fffs.files.file import File
 from fffs.formats.bag import COMPRESSED
-from fffs.formats.sources import expand_sources, open_files
+from fffs.formats.sources import expand_sources, load_file, open_files
+from fffs.formats.table import recogniser
 from fffs.layouts import packed, plain, union
 from fffs.layouts.rows_view import RowsView
 from fffs.layouts.view import DecodedTreeView, TreeView, View
@@ -54,6 +56,14 @@ def load_source(paths: Paths, suffix: str = "", check_data: bool = True, format:
     if data := _open_data_set(names, suffix, check_data, format):
         return _load_data_set(data)
     return _load(_open(names, check_data, format), lambda files: _load_any(files, suffix))
+
+
+def load_files(files: list[File], check_data: bool = True, format: str | None = None) -> TreeView:
+    """As ``load_source``, for open files. Takes them over, and closes them if this raises."""
+    recognise = recogniser(format)
+    with closed_on_error(files):
+        sources = [load_file(file, recognise, check_data) for file in files]
+    return _load(sources, lambda sources: _load_any(sources, ""))
 
 
 def load_packed(paths: Paths, check_data: bool = True) -> TreeView:

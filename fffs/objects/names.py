@@ -10,6 +10,7 @@ from typing import Final
 
 from fffs.base.paths import absolute_path
 from fffs.errors import UsageError
+from fffs.objects.fsspec_url import absolute_url, is_fsspec_url, shown_url, without_file_scheme
 
 _SCHEME: Final = re.compile(r"(s3|gs|az|https?)://", re.IGNORECASE)
 _BUCKET: Final = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
@@ -60,21 +61,32 @@ class ObjectName:
 
 
 def is_url(name: str) -> bool:
-    """Whether a name is the URL of an object, and not that of a local file."""
+    """Whether a name is the URL of an object in a store or on a web server, which fffs reads itself."""
     return _SCHEME.match(name) is not None
 
 
+def is_remote(name: str) -> bool:
+    """Whether a name is a URL, which fffs itself or fsspec reads, and not that of a local file."""
+    return is_url(name) or is_fsspec_url(name)
+
+
 def shown(name: str) -> str:
-    """Return the name of a file or object for messages: of a URL, without a query, which may be a signature."""
+    """Return the name of a file or object for messages: of a URL, without a password and a query, which may be a
+    signature.
+    """
+    if is_fsspec_url(name):
+        return shown_url(name)
     return parse_url(name).name if is_url(name) else name
 
 
 def absolute(name: str, folder: str | None = None) -> str:
     """Return a name that means the same in every folder: the URL of an object, or the absolute path of a file.
 
-    folder: as for ``absolute_path``, whose errors this raises.
+    folder: as for ``absolute_path``, whose errors this raises. Raises UsageError for a URL of fsspec with a password.
     """
-    return name if is_url(name) else absolute_path(name, folder)
+    if is_fsspec_url(name):
+        return absolute_url(name, folder)
+    return name if is_url(name) else absolute_path(without_file_scheme(name), folder)
 
 
 def parse_url(name: str) -> ObjectName:

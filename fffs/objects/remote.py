@@ -18,18 +18,15 @@ import numpy.typing as npt
 
 from fffs.base.cache_settings import cache_settings
 from fffs.base.descriptors import describe
-from fffs.errors import AccessError, ReadError, SourceChangedError, SourceNotFoundError
+from fffs.errors import AccessError, FffsError, ReadError, SourceChangedError, SourceNotFoundError
+from fffs.files.ends import HEAD, SMALL, TAIL, Ends
 from fffs.files.file import File, UInt8Array
 from fffs.native import engine, ffi
-from fffs.native.checksums import crc32
 from fffs.objects import client, transfer
 from fffs.objects.block_cache import BlockCache, open_cache
 from fffs.objects.cache_space import Version
 from fffs.objects.names import ObjectName, parse_url
 
-HEAD: Final = 64 * 1024  # bytes that the first request asks for; it also tells the size and the version
-TAIL: Final = 64 * 1024  # bytes at the end that are kept, once one of them was read: a pack's footer is there
-SMALL: Final = 4096  # bytes; a smaller read takes these bytes of the end with it
 PIECE: Final = 32 << 20  # bytes of a batch when a whole object is copied
 
 _REASON: Final = re.compile(r"<(?:Code|Message)>([^<]{1,200})</", re.IGNORECASE)
@@ -55,12 +52,12 @@ class RemoteFile(File):
         self._signed = client.sign(name)
         self._number = transfer.open_object(self._signed.url)
         self.descriptor = transfer.descriptor_of(self._number)
-        self._tail = b""
+        self._ends = Ends()
         self._cache: BlockCache | None = None
         self._settings = cache_settings()
         _files[self._number] = self
         try:
-            self._head = self._begin()
+            self._ends.head = self._begin()
         except BaseException:
             self.close()
             raise
@@ -108,36 +105,25 @@ class RemoteFile(File):
     def read_at(self, offset: int, dest: UInt8Array, detail: str = "") -> int:
         """Read a range with as many requests at a time as are useful."""
         dest = dest[: max(self.size - offset, 0)]
-        if self._find_kept(offset, dest):
+        if self._ends.copy(offset, dest, self.size):
             return len(dest)
         if len(dest) < SMALL and offset >= self.size - TAIL:
             tail = np.empty(self.size - max(self.size - TAIL, 0), np.uint8)
             self._fill(self.size - len(tail), tail, detail)
-            self._tail = tail.tobytes()
-            self._find_kept(offset, dest)
+            self._ends.tail = tail.tobytes()
+            self._ends.copy(offset, dest, self.size)
         else:
             self._fill(offset, dest, detail)
         return len(dest)
 
     def read_checked(self, offset: int, dest: UInt8Array, crc: int | None = None) -> tuple[int, int]:
         """See ``File``."""
-        if not self._find_kept(offset, dest):
-            return super().read_checked(offset, dest, crc)
-        actual = 0 if crc is None else crc32(dest)
-        return (errno.EBADMSG if crc is not None and actual != crc else 0), actual
+        return self._ends.read_checked(offset, dest, self.size, crc) or super().read_checked(offset, dest, crc)
 
     def _fill(self, offset: int, dest: UInt8Array, detail: str) -> None:
         status, _ = self.read_checked(offset, dest)
         if status:
             raise self.failure(status, detail)
-
-    def _find_kept(self, offset: int, dest: UInt8Array) -> bool:
-        """Copy bytes that were kept when the object was opened. Returns False if not all of them were."""
-        for kept, begin in ((self._head, 0), (self._tail, self.size - len(self._tail))):
-            if begin <= offset and offset + len(dest) <= begin + len(kept):
-                dest[:] = np.frombuffer(kept, np.uint8)[offset - begin : offset - begin + len(dest)]
-                return True
-        return False
 
     # Static: a batch with records of several objects is one call into C.
     @staticmethod
@@ -224,6 +210,14 @@ class RemoteFile(File):
             return RemoteFile.open(path)
         except SourceNotFoundError:
             return None
+
+    def is_outdated(self) -> bool:
+        """See ``File``. False if the store does not answer."""
+        try:
+            with RemoteFile(self._object) as now:
+                return (now.etag, now.size) != (self.etag, self.size)
+        except FffsError as error:
+            return isinstance(error, SourceNotFoundError)
 
     def stamp(self) -> Any:
         """Return a stamp that is not compared: a version of an object does not change."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from fffs.base.paths import current_folder
 from fffs.errors import SourceChangedError, SourceNotFoundError
-from fffs.objects.names import absolute, is_url
+from fffs.objects.names import absolute, is_remote
 from fffs.records.identity import Identity
 from fffs.records.store import RecordStore
 
@@ -43,7 +43,7 @@ class OpenedNames:
 
     def _absolute(self, given: str) -> str:
         name = absolute(given, self._folder)
-        if not is_url(name) and not os.path.isabs(name):
+        if not is_remote(name) and not os.path.isabs(name):
             what = "the folder that this relative name begins in was removed"
             raise SourceNotFoundError(f"{name}: cannot be opened again: {what}")
         return name
@@ -66,11 +66,19 @@ def open_unreplaced(open: Callable[[], T]) -> T:
 
 def refuse_others(store: RecordStore, before: Sequence[Identity]) -> None:
     """Close the store and raise SourceChangedError unless its files have these identities, in order."""
+    try:
+        require_same(store, before)
+    except SourceChangedError:
+        store.close()
+        raise
+
+
+def require_same(store: RecordStore, before: Sequence[Identity]) -> None:
+    """Raise SourceChangedError unless the files of a store have these identities, in order."""
     paths = [file.index.path for file in store.files]
     changed = [path for path, now, then in zip(paths, store.identity, before, strict=False) if not now.is_that_of(then)]
     if len(paths) == len(before) and not changed:
         return
-    store.close()
     if changed:
         raise SourceChangedError(f"{changed[0]}: not the same file any more: it was replaced or changed; open it again")
     where = paths[0] if paths else "the source"

@@ -385,6 +385,11 @@ class RecordStore(Shared):
         """Return the C store, for ranges read by C; only for local files. Raises ReadError, MemoryError."""
         return self._ranges.native
 
+    @property
+    def reads_ranges(self) -> bool:
+        """Whether a range of a record is read without the rest of the record, once that was verified."""
+        return self._in_c
+
     def watch(self) -> None:
         """Start to watch the files for changes, before the first range does. Raises ReadError.
 

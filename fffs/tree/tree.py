@@ -7,6 +7,7 @@ lookup is a binary search and a listing a slice, so a mount keeps no state for t
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from collections.abc import Iterator
@@ -133,6 +134,17 @@ class Tree:
         """Return the name of an entry."""
         return bytes(self._names[int(self.name_offsets[entry]) : int(self.name_offsets[entry + 1])])
 
+    def names_of(self, first: int, last: int) -> list[str]:
+        """Return the names of consecutive entries as texts, as ``os.fsdecode`` makes them."""
+        offsets = self.name_offsets[first : last + 1].tolist()
+        data = bytes(self._names[offsets[0] : offsets[-1]]) if offsets else b""
+        bounds = itertools.pairwise(offsets)
+        begin = offsets[0] if offsets else 0
+        if data.isascii():  # slices of one text take a quarter of the time
+            text = data.decode()
+            return [text[a - begin : b - begin] for a, b in bounds]
+        return [os.fsdecode(data[a - begin : b - begin]) for a, b in bounds]
+
     def entries(self, node: int, start: int = 0) -> Iterator[tuple[bytes, int]]:
         """Yield (name, node) for the entries of a directory in the order of their bytes, from position start on."""
         first = int(self.ref[node])
@@ -184,6 +196,12 @@ class Tree:
         found = ffi.new("uint32_t *")
         status = lib.fffs_tree_follow(self.native, ffi.from_buffer(path), len(path), found)
         return int(found[0]) if status == 0 else None
+
+    def locate(self, path: bytes) -> int | None:
+        """Return the node at a path as lstat(2) does: links are followed in the path, but not the last one."""
+        above, _, name = b"/".join(part for part in path.split(b"/") if part not in (b"", b".")).rpartition(b"/")
+        folder = None if path.startswith(b"/") else self.follow(above)
+        return folder if folder is None or not name else self.lookup(folder, name)
 
     def prefix(self, directory: int) -> bytes:
         """Return the path of a directory with a slash at its end; empty for the root."""

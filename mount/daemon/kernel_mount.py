@@ -218,6 +218,8 @@ def _refuse_source(source: TreeView) -> None:
             f"{source.store.files[0].index.path}: not a pack, and -o kernel mounts nothing else", "omit it"
         )
     for file in source.store.files:
+        if file.file.descriptor < 0:
+            raise CannotError(f"{file.index.path}: is not a file of this machine, which -o kernel needs", "omit it")
         if not file.index.alignment:
             path = file.index.path
             raise CannotError(

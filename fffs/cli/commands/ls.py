@@ -45,9 +45,7 @@ def _resolve(source: TreeView, shown: str, path: bytes) -> tuple[bytes, int]:
     node = None if path.startswith(b"/") else tree.follow(plain)
     if node is not None and tree.is_dir(node):
         return plain, node
-    folder, _, name = plain.rpartition(b"/")
-    parent = None if path.startswith(b"/") else tree.follow(folder)
-    node = None if parent is None else tree.lookup(parent, name)
+    node = tree.locate(path)
     if node is None:
         raise not_found(os.fsdecode(path), shown)
     return plain, node

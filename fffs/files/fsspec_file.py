@@ -1,0 +1,291 @@
+"""FsspecFile: a file of any file system that fsspec knows, read by ranges."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fffs.errors import FffsError, ReadError, SourceChangedError, SourceNotFoundError, UsageError
+from fffs.files.ends import HEAD, SMALL, TAIL, Ends
+from fffs.files.file import File, UInt8Array, memory
+from fffs.files.fsspec_systems import FOLDER, connect, failure_of, said_by
+from fffs.files.neighbours import PART, plan_requests
+from fffs.native.checksums import CHECK_NONE, checksum
+
+# What file systems tell about the version of a file. Times of access, and objects without a stable text, are not here.
+VERSION: Final = [
+    "size",
+    "mtime",
+    "etag",
+    "ETag",
+    "e_tag",
+    "md5",
+    "md5Hash",
+    "crc32c",
+    "generation",
+    "version",
+    "sha",
+    "blob_id",
+    "content_md5",
+    "content-md5",
+    "Content-MD5",
+    "Digest",
+    "created",
+    "modified",
+    "updated",
+    "last_modified",
+    "LastModified",
+    "Last-Modified",
+    "date_time",
+    "CRC",
+]
+
+Connect = Callable[[], tuple[Any, str]]
+"""Returns a file system of fsspec, and the path of a file in it. Called once in each process."""
+
+
+class _System(NamedTuple):
+    fs: Any
+    path: str
+    lock: Any  # a lock, held while a file system is used that may not be thread-safe
+    options: dict[str, str]
+
+
+class FsspecFile(File):
+    """A file of a file system of fsspec. Thread-safe; a child of fork connects again.
+
+    Each batch is one call of ``cat_ranges`` if the file system is asynchronous, otherwise one range after the other.
+    """
+
+    piece = 4 * PART
+
+    def __init__(self, connect: Connect, name: str, secrets: Sequence[str] = ()) -> None:
+        """Ask for size and version. name: for messages. secrets: texts that messages must not contain.
+
+        Raises:
+            SourceNotFoundError: there is no such file.
+            UsageError: fsspec is missing, does not know the protocol, or this is a folder.
+            AccessError: the file system refuses access.
+            ReadError: it does not answer, or does not tell the size.
+
+        """
+        super().__init__(name, 0)
+        self._connect, self._secrets = connect, secrets
+        self._systems: dict[int, _System] = {}  # by process: those of a parent are kept, not closed, in its children
+        self._ends = Ends()
+        self._said = ""
+        with self._asking():
+            info = self._info()
+        if info.get("type") == "directory":
+            raise UsageError(f"{name}: {FOLDER}")
+        if not isinstance(info.get("size"), int):
+            raise ReadError(errno.ESPIPE, name, "its file system does not tell its size; simplecache:: may help")
+        self.size = info["size"]
+        self._version = _version_of(info)
+        self.mtime_ns = _time_of(info)
+
+    @classmethod
+    def open(cls, url: str, name: str) -> FsspecFile:
+        """Open a file by its URL. name: for messages. Raises as the class does."""
+        return cls(lambda: connect(url, name), name)
+
+    def close(self) -> None:
+        """Forget the file. Connections belong to fsspec, which keeps them."""
+        self._systems.clear()
+
+    # ------------------------------------------------------------ the file system
+
+    def _system(self) -> _System:
+        process = os.getpid()
+        if (system := self._systems.get(process)) is None:
+            fs, path = self._connect()
+            options = {} if fs.async_impl else {"cache_type": "none"}
+            system = self._systems.setdefault(process, _System(fs, path, threading.Lock(), options))
+        return system
+
+    def _held(self, system: _System) -> contextlib.AbstractContextManager[Any]:
+        held: contextlib.AbstractContextManager[Any] = system.lock
+        return contextlib.nullcontext() if system.fs.async_impl else held
+
+    def _info(self) -> dict[str, Any]:
+        """Ask for the attributes, not a cache of listings."""
+        system = self._system()
+        with self._held(system):
+            system.fs.invalidate_cache(system.path)
+            found: dict[str, Any] = system.fs.info(system.path)
+        return found
+
+    @contextlib.contextmanager
+    def _asking(self, detail: str = "") -> Iterator[None]:
+        """Turn any exception of a file system into one of fffs."""
+        try:
+            yield
+        except (FffsError, MemoryError):
+            raise
+        except Exception as error:
+            raise failure_of(error, self.name, detail, self._secrets) from None  # the cause may hold a password
+
+    # ------------------------------------------------------------ bytes
+
+    def _fetch(self, ranges: Sequence[tuple[int, int]]) -> list[bytes | Exception]:
+        """Return the bytes of ranges, or the error of each."""
+        system = self._system()
+        if system.fs.async_impl:
+            starts, ends = [begin for begin, _ in ranges], [end for _, end in ranges]
+            found = system.fs.cat_ranges([system.path] * len(ranges), starts, ends, on_error="return")
+            return list(found)
+        with system.lock:
+            return [_cat(system, begin, end) for begin, end in ranges]
+
+    def read_at(self, offset: int, dest: UInt8Array, detail: str = "") -> int:
+        """Read a range, with several requests at a time if it is large."""
+        dest = dest[: max(self.size - offset, 0)]
+        if self._ends.copy(offset, dest, self.size):
+            return len(dest)
+        if len(dest) <= SMALL and offset + len(dest) <= HEAD:
+            self._ends.head = self._read_end(0, min(HEAD, self.size), detail)
+        elif len(dest) <= SMALL and offset >= self.size - TAIL:
+            self._ends.tail = self._read_end(max(self.size - TAIL, 0), self.size, detail)
+        if self._ends.copy(offset, dest, self.size):
+            return len(dest)
+        return self._read(offset, dest, detail)
+
+    def read_checked(self, offset: int, dest: UInt8Array, crc: int | None = None) -> tuple[int, int]:
+        """See ``File``."""
+        return self._ends.read_checked(offset, dest, self.size, crc) or super().read_checked(offset, dest, crc)
+
+    def _read_end(self, begin: int, end: int, detail: str) -> bytes:
+        data = np.empty(end - begin, np.uint8)
+        return data.tobytes() if self._read(begin, data, detail) == len(data) else b""
+
+    def _read(self, offset: int, dest: UInt8Array, detail: str) -> int:
+        end, done = offset + len(dest), 0
+        ranges = [(begin, min(begin + PART, end)) for begin in range(offset, end, PART)]
+        with self._asking(detail):
+            for (begin, until), data in zip(ranges, self._fetch(ranges) if ranges else (), strict=True):
+                if isinstance(data, Exception):
+                    raise data
+                dest[done : done + len(data)] = np.frombuffer(data, np.uint8)
+                done += len(data)
+                if len(data) != until - begin:
+                    break
+        return done
+
+    def read_batch(self, requests: npt.NDArray[Any]) -> bool:
+        """Read records; those that are near each other with one request."""
+        small = requests["length"] <= PART
+        for group in plan_requests(requests, np.flatnonzero(small)):
+            try:
+                found = self._fetch([(begin, end) for begin, end, _ in group])
+            except Exception as error:
+                found = [error] * len(group)
+            for (begin, _, rows), data in zip(group, found, strict=True):
+                for row in rows:
+                    requests["status"][row], requests["actual"][row] = self._settle(requests[row], begin, data)
+        for row in np.flatnonzero(~small).tolist():
+            requests["status"][row], requests["actual"][row] = self._read_request(requests[row])
+        if not requests["status"].any():
+            return True
+        damaged = (requests["status"] == -errno.EBADMSG) | (requests["status"] == -errno.ENODATA)
+        if damaged.any() and self.changed(None):
+            requests["status"][damaged] = -errno.ESTALE
+        return False
+
+    def _settle(self, request: Any, begin: int, data: bytes | Exception) -> tuple[int, int]:
+        """Copy a record out of bytes that begin at an offset, and return its status and checksum."""
+        if isinstance(data, Exception):
+            if isinstance(data, MemoryError):
+                return -errno.ENOMEM, 0
+            self._said = said_by(data, self._secrets)
+            return (-errno.ENOENT if isinstance(data, FileNotFoundError) else -errno.EIO), 0
+        offset, length, address, kind = (int(request[name]) for name in ("offset", "length", "dest", "check"))
+        record = np.frombuffer(data, np.uint8)[offset - begin : offset - begin + length]
+        if len(record) < length:
+            return -errno.ENODATA, 0
+        crc = 0 if kind == CHECK_NONE else checksum(kind, record)
+        if address:
+            memory(address, length)[:] = record
+        return (0 if kind == CHECK_NONE or crc == int(request["expected"]) else -errno.EBADMSG), crc
+
+    # ------------------------------------------------------------ identity and failures
+
+    def changed(self, stamp: Any) -> int:
+        """Ask whether size, times and tags are those of opening. 0 also if that cannot be determined."""
+        try:
+            return 0 if _version_of(self._info()) == self._version else -errno.ESTALE
+        except FileNotFoundError:
+            return -errno.ESTALE
+        except Exception:
+            return 0
+
+    def is_outdated(self) -> bool:
+        """See ``File``. Connects again: an open archive does not see that it was replaced."""
+        try:
+            with self._asking():
+                again = FsspecFile(self._connect, self.name, self._secrets)
+        except FffsError as error:
+            return isinstance(error, SourceNotFoundError)
+        return again._version != self._version
+
+    def open_beside(self, path: str) -> FsspecFile | None:
+        """Open a file in the same folder, or one whose name begins with that of this file."""
+        if path.startswith(self.name):
+            find = lambda own: own + path[len(self.name) :]  # noqa: E731
+        elif os.path.dirname(path) == os.path.dirname(self.name):
+            find = lambda own: os.path.join(os.path.dirname(own), os.path.basename(path))  # noqa: E731
+        else:
+            return None
+        try:
+            return FsspecFile(lambda: self._connect_beside(find), path, self._secrets)
+        except (SourceNotFoundError, UsageError):
+            return None
+
+    def _connect_beside(self, find: Callable[[str], str]) -> tuple[Any, str]:
+        fs, path = self._connect()
+        return fs, find(path)
+
+    def failure(self, status: int, detail: str = "") -> Exception:
+        """See ``File.failure``."""
+        if status == errno.ESTALE:
+            return SourceChangedError(f"{self.name}: the file was replaced while it was open; open it again")
+        if status == errno.ENOENT:
+            return SourceNotFoundError(f"{self.name}: there is no such file any more")
+        words = f": {self._said}" if self._said and status == errno.EIO else ""
+        return ReadError(status, self.name, detail + words)
+
+
+def _cat(system: _System, begin: int, end: int) -> bytes | Exception:
+    try:
+        try:
+            data: bytes = system.fs.cat_file(system.path, start=begin, end=end, **system.options)
+        except TypeError:  # not all pass options on
+            if not system.options:
+                raise
+            system.options.clear()
+            data = system.fs.cat_file(system.path, start=begin, end=end)
+    except Exception as error:
+        return error
+    return data
+
+
+def _version_of(info: dict[str, Any]) -> dict[str, str]:
+    return {key: str(info[key]) for key in VERSION if info.get(key) is not None}
+
+
+def _time_of(info: dict[str, Any]) -> int:
+    """Return the modification time in nanoseconds, or 0 if the file system does not tell it."""
+    for key in ("mtime", "LastModified", "last_modified", "modified", "updated", "created"):
+        value = info.get(key)
+        if isinstance(value, datetime.datetime):
+            return int(value.timestamp()) * 10**9
+        if isinstance(value, (int, float)):
+            return int(value * 10**9)
+    return 0

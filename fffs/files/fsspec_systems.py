@@ -1,0 +1,87 @@
+"""File systems of fsspec: connecting to one by a URL, listing folders, and what is said of its exceptions."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fffs.base.importing import importing
+from fffs.errors import AccessError, FffsError, ReadError, SourceNotFoundError, UsageError
+
+FOLDER: Final = "is a folder; a slash at the end of the URL opens the files in it"
+
+LONGEST: Final = 200  # characters of an exception that a message shows
+
+_USER: Final = re.compile(r"//[^/\s]*@")
+_QUERY: Final = re.compile(r"(?<=\S)\?\S*")
+
+
+def import_fsspec(name: str) -> Any:
+    """Return the module fsspec. Raises UsageError if it is missing. name: of the file, for the message."""
+    with importing:
+        try:
+            import fsspec
+            import fsspec.asyn
+        except ModuleNotFoundError:
+            raise UsageError(f"{name}: this needs fsspec, which is missing: pip install 'fffs[fsspec]'") from None
+        if not hasattr(fsspec.asyn, "reset_after_fork"):  # a child of fork would wait for a thread of its parent
+            raise UsageError(f"{name}: fsspec {fsspec.__version__} is too old: pip install 'fffs[fsspec]'")
+    return fsspec
+
+
+def connect(url: str, name: str) -> tuple[Any, str]:
+    """Return the file system of a URL and the path in it.
+
+    Raises:
+        UsageError: fsspec, or what it needs for the protocol, is missing; or it does not know the protocol.
+
+    """
+    fsspec = import_fsspec(name)
+    try:
+        with importing:  # only this: connecting may take long
+            for protocol in {part.partition("://")[0] for part in url.split("::")} & set(fsspec.available_protocols()):
+                fsspec.get_filesystem_class(protocol)
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"{name}: {said_by(error)}") from None
+    return found
+
+
+def list_folder(url: str, name: str) -> list[str]:
+    """Return the names of the files in a folder, by its URL. Raises as ``connect`` and ``failure_of``."""
+    try:
+        fs, path = connect(url, name)
+        fs.invalidate_cache(path)
+        found = fs.ls(path, detail=True)
+    except (FffsError, MemoryError):
+        raise
+    except Exception as error:
+        raise failure_of(error, name) from None
+    return [entry["name"].rstrip("/").rpartition("/")[2] for entry in found if entry["type"] != "directory"]
+
+
+def failure_of(error: Exception, name: str, detail: str = "", secrets: Sequence[str] = ()) -> Exception:
+    """Return the exception of fffs for one of a file system, which may be of any class.
+
+    name, detail: of the file, and the part of it that was read. secrets: texts that the message must not contain.
+    """
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return SourceNotFoundError(f"{name}: no such file or folder")
+    if isinstance(error, IsADirectoryError):
+        return UsageError(f"{name}: {FOLDER}")
+    words = said_by(error, secrets)
+    if isinstance(error, PermissionError):
+        return AccessError(f"{name}: no access: {words}")
+    return ReadError(errno.EIO, name, f"{detail}: {words}" if detail else words)
+
+
+def said_by(error: Exception, secrets: Sequence[str] = ()) -> str:
+    """Return an exception as part of a line: without passwords and queries of URLs, and without secrets."""
+    text = " ".join(str(error).split())
+    for secret in secrets:
+        text = text.replace(secret, "…")
+    text = _QUERY.sub("?…", _USER.sub("//…@", text))
+    text = "".join(c if c.isprintable() else "?" for c in text)[:LONGEST]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

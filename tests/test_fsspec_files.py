@@ -1,0 +1,499 @@
+"""Sources that are read through fsspec: the right bytes or one line of error, whatever the file system does."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import pytest
+from builders import record_file
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+from inside import absolute_name, formats_sources, is_remote, shown_name
+from mounting import Mounts
+
+import fffs
+from fffs import tfrecord
+from fffs.errors import (
+    AccessError,
+    ChecksumError,
+    MountError,
+    ReadError,
+    SourceChangedError,
+    SourceNotFoundError,
+    TruncatedError,
+    UsageError,
+)
+
+RECORDS = [os.urandom(size) for size in (0, 1, 700, 5_000, 70_000, 112_000, 3, 300_000, 12)]
+LARGE = [os.urandom(20 << 20), b"small"]
+
+
+class Faulty(AsyncFileSystem):
+    """An asynchronous file system in memory. ``reads`` has the ranges that were read; ``fault`` is raised by each."""
+
+    protocol = "faulty"
+    cachable = False
+    files: ClassVar[dict[str, bytes]] = {}
+    etags: ClassVar[dict[str, str]] = {}
+    reads: ClassVar[list[tuple[int, int]]] = []
+    fault: ClassVar[list[BaseException]] = []
+
+    async def _info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        return {"name": path, "type": "file", "size": len(self.files[path]), "etag": self.etags.get(path)}
+
+    async def _cat_file(self, path: str, start: int = 0, end: int = 0, **kwargs: Any) -> bytes:
+        self.reads.append((start, end))
+        if self.fault:
+            raise self.fault[0]
+        return self.files[path][start:end]
+
+
+class Nameless(MemoryFileSystem):
+    """A file system that does not pass options on, and does not tell sizes of some files."""
+
+    protocol = "nameless"
+    store: ClassVar[dict[str, Any]] = {}
+    cachable = False
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        return "/" + path.removeprefix("nameless://").strip("/")
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        found: dict[str, Any] = super().info(path, **kwargs)
+        return {**found, "size": None} if "unsized" in path else found
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        return bytes(super().cat_file(path, start, end))
+
+
+fsspec.register_implementation("faulty", Faulty, clobber=True)
+fsspec.register_implementation("nameless", Nameless, clobber=True)
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setitem(fsspec.config.conf, "simplecache", {"cache_storage": str(tmp_path / "cache")})
+    yield
+    for kept in (Faulty.files, Faulty.etags, Faulty.reads, Faulty.fault, MemoryFileSystem.store):
+        kept.clear()
+
+
+@pytest.fixture(scope="module")
+def records_file() -> bytes:
+    return record_file(RECORDS)
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packed")
+    for k in range(300):
+        path = folder / "src" / f"d{k % 7}" / f"f{k}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes([k % 256]) * (k * 37 % 2000))
+    fffs.pack_folder(folder / "src", folder / "p.ffr")
+    with zipfile.ZipFile(folder / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(folder / "p.ffr", "in/p.ffr")
+    return folder
+
+
+def _put(protocol: str, name: str, data: bytes) -> str:
+    if protocol == "faulty":
+        Faulty.files[name] = data
+    else:
+        fsspec.filesystem(protocol).pipe_file(name, data)
+    return f"{protocol}://{name}"
+
+
+def _same(records: list[Any], numbers: list[int]) -> bool:
+    return [bytes(record) for record in records] == [RECORDS[k] for k in numbers]
+
+
+# ---------------------------------------------------------------- what is read
+
+
+@pytest.mark.parametrize("protocol", ["memory", "faulty", "nameless", "simplecache::memory"])
+def test_records_in_any_order_and_repeated(protocol: str, records_file: bytes) -> None:
+    url = _put(protocol.rpartition(":")[2], "r.ffr", records_file)
+    numbers = [7, 0, 8, 4, 4, 7, 1, 2, 3, 5, 6]
+    with fffs.FileReader(url if "::" not in protocol else f"simplecache::{url}") as reader:
+        assert _same(reader.read(numbers), numbers)
+        assert bytes(reader.read_one(5)) == RECORDS[5]
+        assert bytes(reader.read_range(7, 1000, 1010)) == RECORDS[7][1000:1010]
+
+
+@pytest.mark.parametrize("chain", ["zip://in/p.ffr::{}/x.zip", "simplecache::file://{}/p.ffr", "file://{}/p.ffr"])
+def test_a_pack_at_the_end_of_a_chain(chain: str, packed: Path) -> None:
+    with fffs.PackedFolder(chain.format(packed)) as folder:
+        assert bytes(folder.read_one("d3/f10")) == bytes([10]) * 370
+        assert folder.num_files() == 300
+
+
+def test_neighbours_are_one_request_and_distant_records_are_requests_of_one_call(records_file: bytes) -> None:
+    with fffs.FileReader(_put("faulty", "r.ffr", records_file)) as reader:
+        Faulty.reads.clear()
+        assert _same(reader.read([1, 3, 2]), [1, 3, 2])
+        assert len(Faulty.reads) == 1
+        Faulty.reads.clear()
+        assert _same(reader.read([1, 7]), [1, 7])
+        assert sum(end - begin for begin, end in Faulty.reads) <= 1.2 * len(RECORDS[7])
+
+
+def test_opening_a_pack_takes_few_requests(packed: Path) -> None:
+    with fffs.PackedFolder(_put("faulty", "p.ffr", (packed / "p.ffr").read_bytes())) as folder:
+        assert len(Faulty.reads) <= 3
+        assert bytes(folder.read_one("d3/f10")) == bytes([10]) * 370
+
+
+def test_a_large_record_is_read_in_parts() -> None:
+    with fffs.FileReader(_put("faulty", "l.ffr", record_file(LARGE))) as reader:
+        Faulty.reads.clear()
+        assert [bytes(record) for record in reader.read([1, 0])] == [LARGE[1], LARGE[0]]
+        assert max(end - begin for begin, end in Faulty.reads) <= 8 << 20
+
+
+def test_every_format_and_the_files_beside_it(tmp_path: Path) -> None:
+    with tfrecord.TFRecordWriter(tmp_path / "a.tfrecord") as writer:
+        for record in RECORDS:
+            writer.write_one(record)
+    url = _put("memory", "/d/a.tfrecord", (tmp_path / "a.tfrecord").read_bytes())
+    with fffs.FileReader(url) as reader:
+        assert _same(reader.read(range(len(RECORDS))), list(range(len(RECORDS))))
+    with fffs.granular.BagWriter(tmp_path / "b.bag") as bag:
+        for record in RECORDS:
+            bag.append(record)
+    for path in tmp_path.glob("*b.bag"):
+        _put("memory", f"/d/{path.name}", path.read_bytes())
+    with fffs.FileReader("memory://d/b.bag") as reader:
+        assert _same(reader.read(range(len(RECORDS))), list(range(len(RECORDS))))
+
+
+def test_a_list_and_a_folder_of_parts(records_file: bytes) -> None:
+    urls = [_put("memory", f"/parts/{k}.ffr", record_file([b"%d" % k])) for k in range(3)]
+    _put("memory", "/parts/other.txt", b"")
+    for source in (urls, "memory://parts/"):
+        with fffs.FileReader(source) as reader:
+            assert [bytes(record) for record in reader.read(range(3))] == [b"0", b"1", b"2"]
+    with pytest.raises(SourceNotFoundError, match="memory://empty/: no such file or folder"):
+        fffs.FileReader("memory://empty/")
+
+
+# ---------------------------------------------------------------- commands and mounts
+
+
+def _run(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "fffs", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_commands(packed: Path, tmp_path: Path) -> None:
+    url = f"zip://in/p.ffr::{packed / 'x.zip'}"
+    assert "d3" in _run("ls", url)
+    assert _run("cat", url, "d3/f10") == chr(10) * 370
+    assert "packed folder" in _run("info", url)
+    assert "ok: 301 records" in _run("verify", url)
+    _run("unpack", url, str(tmp_path / "out"))
+    assert (tmp_path / "out/d3/f10").read_bytes() == bytes([10]) * 370
+    _run("convert", "--from", "ffrecord", url, str(tmp_path / "c.tfrecord"))
+    with fffs.open(tmp_path / "c.tfrecord") as reader:
+        assert reader.n == 301
+    _run("convert", url, str(tmp_path / "aligned.ffr"), "--align")
+    with fffs.PackedFolder(tmp_path / "aligned.ffr") as folder:
+        assert bytes(folder.read_one("d3/f10")) == bytes([10]) * 370
+
+
+def test_workers_of_a_loader_connect_again(packed: Path) -> None:
+    torch = pytest.importorskip("fffs.torch")
+    folder = torch.PackedFolder(f"zip://in/p.ffr::{packed / 'x.zip'}", transform=len)
+    loader = torch.DataLoader(folder, batch_size=50, num_workers=2)
+    assert sum(int(sizes.sum()) for sizes, _ in loader) == sum(k * 37 % 2000 for k in range(300))
+
+
+def test_the_kernel_cannot_mount_what_fsspec_reads(packed: Path, tmp_path: Path) -> None:
+    url = f"zip://in/p.ffr::{packed / 'x.zip'}"
+    done = subprocess.run(
+        [sys.executable, "-m", "fffs", "mount", "-o", "kernel", url, str(tmp_path / "mnt")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == MountError.exit_code and "is not a file of this machine" in done.stderr
+
+
+@pytest.mark.fuse
+def test_a_mount(packed: Path, mounts: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(packed)
+    point = mounts("zip://in/p.ffr::x.zip")  # relative: the daemon has another folder
+    mounts.daemon.expect("without the fast path: .*x.zip is not a file of this machine")
+    assert (point / "d3/f10").read_bytes() == bytes([10]) * 370
+    assert sum(len(files) for _, _, files in os.walk(point)) == 300
+    with open("/proc/mounts") as table:
+        assert f"zip://in/p.ffr::{packed}/x.zip" in table.read()
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+def test_what_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+    _put("nameless", "/unsized", b"x" * 100)
+    for url, error, words in (
+        ("nope://x.ffr", UsageError, "Protocol not known: nope"),
+        ("memory://none.ffr", SourceNotFoundError, "no such file"),
+        ("zip://none.ffr::/none.zip", SourceNotFoundError, "no such file"),
+        ("memory://", UsageError, "is a folder"),
+        ("nameless://unsized", ReadError, "does not tell its size"),
+    ):
+        with pytest.raises(error, match=words) as caught:
+            fffs.open(url)
+        assert str(caught.value).startswith(f"{url}: ") and "\n" not in str(caught.value)
+
+
+def test_without_fsspec_one_line_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['fsspec'] = None\nimport fffs\n"
+        "try: fffs.open('memory://x.ffr')\nexcept fffs.errors.UsageError as error: print(error)\n"
+        "try: import fffs.fsspec\nexcept ModuleNotFoundError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == [
+        "memory://x.ffr: this needs fsspec, which is missing: pip install 'fffs[fsspec]'",
+        "fffs.fsspec needs fsspec: pip install 'fffs[fsspec]'",
+    ]
+
+
+def test_a_version_of_fsspec_that_does_not_work_after_fork_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("fsspec.asyn.reset_after_fork")
+    with pytest.raises(UsageError, match="is too old: pip install"):
+        fffs.open("memory://x.ffr")
+
+
+def test_reading_local_files_does_not_import_fsspec(packed: Path) -> None:
+    program = f"import sys, fffs; fffs.PackedFolder({str(packed / 'p.ffr')!r}); print('fsspec' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (OSError("host\nunreachable"), ReadError),
+        (RuntimeError("https://u:pw@host/x?sig=SECRET"), ReadError),
+        (PermissionError("no"), ReadError),
+        (FileNotFoundError("x"), SourceNotFoundError),
+    ],
+)
+def test_any_exception_of_a_file_system_is_one_line_without_secrets(
+    records_file: bytes, fault: BaseException, error: type[Exception]
+) -> None:
+    with fffs.FileReader(_put("faulty", "r.ffr", records_file)) as reader:
+        Faulty.fault.append(fault)
+        for read in (lambda: reader.read([7, 4]), lambda: reader.read_one(4)):
+            with pytest.raises((error, AccessError)) as caught:
+                read()
+            text = str(caught.value)
+            assert "faulty://r.ffr" in text and "\n" not in text and "pw" not in text and "SECRET" not in text
+        Faulty.fault.clear()
+        assert bytes(reader.read_one(4)) == RECORDS[4]
+
+
+def test_damage_is_an_error_of_its_record_alone(records_file: bytes) -> None:
+    damaged = bytearray(records_file)
+    damaged[records_file.index(RECORDS[5]) + 1000] ^= 1
+    with fffs.FileReader(_put("faulty", "r.ffr", bytes(damaged))) as reader:
+        with pytest.raises(ChecksumError, match=r"faulty://r\.ffr: record 5: checksum mismatch"):
+            reader.read([4, 5, 6])
+        assert _same(reader.read([4, 6, 7]), [4, 6, 7])
+
+
+def test_a_file_that_is_too_short_is_truncated(records_file: bytes) -> None:
+    with fffs.FileReader(_put("faulty", "r.ffr", records_file[: -len(RECORDS[8]) - 1000])) as reader:
+        with pytest.raises(TruncatedError):
+            reader.read([8])
+        assert _same(reader.read([6]), [6])
+
+
+@pytest.mark.parametrize("protocol", ["faulty", "memory"])
+def test_a_replaced_file_is_an_error_that_says_so(protocol: str, records_file: bytes) -> None:
+    with fffs.FileReader(_put(protocol, "/r.ffr", records_file)) as reader:
+        assert _same(reader.read([4]), [4])
+        other = record_file([bytes(len(record)) for record in RECORDS])
+        Faulty.etags["/r.ffr"] = "another"
+        _put(protocol, "/r.ffr", other)
+        with pytest.raises(SourceChangedError, match="was replaced while it was open"):
+            reader.read([4])
+        _put(protocol, "/r.ffr", records_file[:100])
+        with pytest.raises(SourceChangedError):
+            reader.read([7])
+
+
+def test_other_bytes_in_a_file_without_checksums_are_an_error(tmp_path: Path) -> None:
+    with fffs.granular.BagWriter(tmp_path / "b.bag") as bag:
+        bag.append(b"old")
+    for path in tmp_path.glob("*b.bag"):
+        Faulty.files[path.name] = path.read_bytes()
+    Faulty.etags["b.bag"] = "one"
+    with fffs.FileReader("faulty://b.bag") as reader:
+        assert bytes(reader.read([0])[0]) == b"old"
+        Faulty.etags["b.bag"] = "two"
+        with pytest.raises(SourceChangedError):
+            reader.read([0])
+
+
+# ---------------------------------------------------------------- processes and threads
+
+
+def test_pickles(records_file: bytes) -> None:
+    with fffs.FileReader(_put("memory", "/r.ffr", records_file)) as reader:
+        with pickle.loads(pickle.dumps(reader)) as copy:
+            assert _same(copy.read([4, 2]), [4, 2])
+        data = pickle.dumps(reader)
+    _put("memory", "/r.ffr", record_file([b"another"]))
+    with pytest.raises(SourceChangedError):
+        pickle.loads(data)
+
+
+@pytest.mark.parametrize("protocol", ["faulty", "memory"])
+@pytest.mark.parametrize("before", [False, True])
+def test_a_child_of_fork_connects_again(protocol: str, before: bool, records_file: bytes) -> None:
+    with fffs.FileReader(_put(protocol, "r.ffr", records_file)) as reader:
+        if before:
+            reader.read([3])
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if _same(reader.read([7, 4]), [7, 4]) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert _same(reader.read([7, 4]), [7, 4])
+
+
+@pytest.mark.parametrize("chain", ["memory://p.ffr", "zip://in/p.ffr::{}/x.zip"])
+def test_threads_at_once(chain: str, packed: Path) -> None:
+    _put("memory", "/p.ffr", (packed / "p.ffr").read_bytes())
+    failed: list[Any] = []
+    with fffs.PackedFolder(chain.format(packed)) as folder:
+
+        def read() -> None:
+            try:
+                for k in range(20):
+                    assert bytes(folder.read_one(f"d{k % 7}/f{k}")) == bytes([k]) * (k * 37)
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=read) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failed
+
+
+# ---------------------------------------------------------------- through a file system of fsspec
+
+
+def test_options_of_the_target_are_for_fsspec(packed: Path) -> None:
+    _put("memory", "/p.ffr", (packed / "p.ffr").read_bytes())
+    with fsspec.open("ffr://d3/f10::memory://p.ffr", "rb") as file:
+        assert file.read() == bytes([10]) * 370
+    with fsspec.open("ffr://d3/f10::simplecache::memory://p.ffr", "rb") as file:
+        assert file.read() == bytes([10]) * 370
+    fs = fsspec.filesystem("ffr", fo="in/p.ffr", target_protocol="zip", target_options={"fo": str(packed / "x.zip")})
+    assert pickle.loads(pickle.dumps(fs)).cat_file("d3/f10") == bytes([10]) * 370
+
+
+def test_secrets_among_options_are_not_shown() -> None:
+    options = {"client_kwargs": {"password": "VERYSECRET"}, "token": "TOKENTOKEN"}
+    Faulty.fault.append(RuntimeError("refused VERYSECRET and TOKENTOKEN"))
+    Faulty.files["r.ffr"] = b"x" * 100
+    with pytest.raises(ReadError, match="refused … and …"):
+        fsspec.filesystem("ffr", fo="r.ffr", target_protocol="faulty", target_options=options)
+
+
+def test_a_replaced_target_is_seen_by_new_instances(packed: Path, tmp_path: Path) -> None:
+    _put("memory", "/p.ffr", (packed / "p.ffr").read_bytes())
+    assert fsspec.filesystem("ffr", fo="memory://p.ffr").isfile("d3/f10")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/new").write_bytes(b"new")
+    fffs.pack_folder(tmp_path / "src", tmp_path / "n.ffr")
+    _put("memory", "/p.ffr", (tmp_path / "n.ffr").read_bytes())
+    assert fsspec.filesystem("ffr", fo="memory://p.ffr").find("") == ["new"]
+
+
+def test_a_replaced_archive_is_seen_by_new_instances(packed: Path, tmp_path: Path) -> None:
+    for content in (b"old", b"newer"):
+        (tmp_path / "src").mkdir(exist_ok=True)
+        (tmp_path / "src/f").write_bytes(content)
+        fffs.pack_folder(tmp_path / "src", tmp_path / f"{content.decode()}.ffr")
+        with zipfile.ZipFile(tmp_path / "new.zip", "w") as archive:
+            archive.write(tmp_path / f"{content.decode()}.ffr", "p.ffr")
+        os.replace(tmp_path / "new.zip", tmp_path / "x.zip")
+        fs = fsspec.filesystem("ffr", fo=f"zip://p.ffr::{tmp_path / 'x.zip'}")
+        assert fs.cat_file("f") == content
+
+
+# ---------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("sftp://me:pw@host/a.ffr", "sftp://…@host/a.ffr"),
+        ("sftp://me:p/w@host/a.ffr", "sftp://…@host/a.ffr"),
+        ("sftp://me:p@w@host/a.ffr", "sftp://…@host/a.ffr"),
+        ("simplecache::ftp://me:pw@host:21/a.ffr", "simplecache::ftp://…@host:21/a.ffr"),
+        ("zip://a.ffr::sftp://me:pw@host/x.zip", "zip://a.ffr::sftp://…@host/x.zip"),
+    ],
+)
+def test_a_password_in_a_url_is_refused_and_not_shown(name: str, shown: str) -> None:
+    assert shown_name(name) == shown
+    for call in (fffs.open, fffs.PackedFolder, formats_sources.open_source, absolute_name):
+        with pytest.raises(UsageError) as caught:
+            call(name)
+        assert "pw" not in str(caught.value) and "p/w" not in str(caught.value) and "p@w" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("sftp://me@host:22/a.ffr", "sftp://me@host:22/a.ffr"),
+        ("hf://datasets/me/set@main/a.ffr", "hf://datasets/me/set@main/a.ffr"),
+        ("github://org:repo@v1/a.ffr", "github://org:repo@v1/a.ffr"),
+        ("simplecache::https://host/a.ffr?sig=secret", "simplecache::https://host/a.ffr?…"),
+    ],
+)
+def test_what_is_shown_of_other_urls(name: str, shown: str) -> None:
+    assert is_remote(name) and shown_name(name) == shown
+
+
+@pytest.mark.parametrize("name", ["a.ffr", "/a/b.ffr", "./memory://x.ffr", "a::b.ffr", "c:/x", "ü://x"])
+def test_names_of_local_files(name: str) -> None:
+    assert not is_remote(name) and shown_name(name) == name
+
+
+def test_names_that_mean_the_same_in_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, absolute in (
+        ("memory://x.ffr", "memory://x.ffr"),
+        ("zip://a.ffr::x.zip", f"zip://a.ffr::{tmp_path}/x.zip"),
+        ("zip://a.ffr::memory://x.zip", "zip://a.ffr::memory://x.zip"),
+        ("zip://a.ffr::file:///x.zip", "zip://a.ffr::file:///x.zip"),
+        (f"file://{tmp_path}/x.ffr", f"{tmp_path}/x.ffr"),
+    ):
+        assert absolute_name(name) == absolute
+    (tmp_path / "memory:").mkdir()
+    (tmp_path / "memory:/x.ffr").write_bytes(record_file([b"local"]))
+    with fffs.FileReader("./memory://x.ffr") as reader:
+        assert bytes(reader.read_one(0)) == b"local"
