@@ -124,7 +124,7 @@ def test_every_format(server: ObjectServer, tmp_path: Path) -> None:
 
 
 def test_an_empty_object_is_an_error_not_a_crash(server: ObjectServer) -> None:
-    with pytest.raises(FffsError, match="too short"):
+    with pytest.raises(FffsError, match="too few"):
         fffs.FileReader(server.put("e.ffr", b""))
 
 

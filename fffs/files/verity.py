@@ -79,8 +79,10 @@ def _read_kept(path: str) -> str | None:
     """Return the digest in a file; None if there is no such file. Raises OSError."""
     try:
         fd = above_standard(os.open(path, _LOOK))
-    except FileNotFoundError:
-        return None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # of a file whose own name nearly has the greatest length
+            return None
+        raise
     try:
         regular = stat.S_ISREG(os.fstat(fd).st_mode)
         digest = _KEPT.match(os.pread(fd, _KEPT_MAX, 0)) if regular else None
