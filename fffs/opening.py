@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fffs.base.importing import importing
 from fffs.base.paths import PathLike
 from fffs.formats.bag import COMPRESSED
+from fffs.objects.locations import is_folder
 from fffs.reader import FileReader
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def open(  # called as fffs.open
     if isinstance(path, (list, tuple)) or format is not None:
         return FileReader(path, check_data, format=format, cache=cache, cache_size=cache_size)
     name = os.fsdecode(path)
-    if os.path.isdir(name):
+    if is_folder(name):
         with importing:
             from fffs.granular.shards import data_set_folders
 

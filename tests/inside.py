@@ -30,6 +30,7 @@ fffs.records.index_cache
 fffs.files.leftovers
 fffs.files.local
 fffs.base.importing
+fffs.base.long_reads
 fffs.objects.client=object_client
 fffs.objects.connection=store_connection
 fffs.objects.remote=object_remote
@@ -39,7 +40,7 @@ fffs.mount.system.mounts
 fffs.packing.pack_file
 fffs.mount.daemon.kernel_mount
 fffs.mount.system.erofs
-fffs.converting.names
+fffs.packing.names
 fffs.native
 fffs.objects.cache_upkeep
 fffs.layouts.npy
@@ -56,8 +57,10 @@ fffs.granular.shards
 fffs.layouts.refs_table
 fffs.layouts.rows
 fffs.files.pair
+fffs.formats.scanned_file
 fffs.formats.sources=formats_sources
 fffs.packing.sidecars
+fffs.packing.object_folder
 fffs.cli.commands.info=info_command
 fffs.cli.commands.stat=stat_command
 fffs.formats.streams
@@ -122,8 +125,9 @@ fffs.native.checksums: CHECKSUMS=KINDS_OF_CHECKSUMS CHECK_CRC32 CHECK_CRC32C CHE
 fffs.native.checksums: mask=mask_crc32c unmask=unmask_crc32c
 fffs.native.engine: BLOCK REQUEST
 fffs.objects.azure_sas: sas_query
-fffs.objects.client: SignedUrl list_objects sign
+fffs.objects.client: SignedUrl list_entries list_objects sign
 fffs.objects.names: ObjectName absolute=absolute_name base_name is_remote is_url join_url parse_url shown=shown_name
+fffs.objects.part_sizes: PartSizes WrittenRanges
 fffs.objects.protocol: BrokenProtocolError MAX_JSON read_message write_message
 fffs.objects.redacting: redact secrets_of
 fffs.objects.transfer: Totals totals

@@ -1,4 +1,7 @@
-"""A small HTTP server with objects in memory, which can misbehave: answers late, short, wrong, or not at all."""
+"""A small HTTP server with objects in memory, which can misbehave: answers late, short, wrong, or not at all.
+
+It takes objects as S3 does, also in parts, without looking at signatures.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import socket
 import ssl
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +29,7 @@ class Answer:
     body: bytes
     delay: float = 0.0
     cut: int | None = None  # bytes of the body after which the connection is reset
+    lost: bool = False  # nothing is sent, and the connection is closed
 
 
 @dataclass
@@ -33,6 +38,18 @@ class Request:
     start: int
     end: int
     headers: dict[str, str]
+    method: str = "GET"
+    body: bytes = b""
+
+    @property
+    def kind(self) -> str:
+        """What is asked for: read, look, put, begin, part, complete, abort or list."""
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query, keep_blank_values=True)
+        if "uploads" in query:
+            return "begin" if self.method == "POST" else "list"
+        if "uploadId" in query:
+            return {"PUT": "part", "POST": "complete", "DELETE": "abort"}[self.method]
+        return {"GET": "read", "HEAD": "look", "PUT": "put"}[self.method]
 
 
 Fault = Callable[[Request, Answer], None]
@@ -50,6 +67,11 @@ class ObjectServer:
     requests: list[Request] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     always: Fault | None = None
+    writing: dict[str, list[Fault]] = field(default_factory=dict)  # by kind, used up one by one
+    uploads: dict[str, tuple[str, dict[int, bytes]]] = field(default_factory=dict)  # id -> path, parts
+    begun: int = 0
+    conditions: bool = True  # whether If-None-Match is known
+    etags: dict[str, str] = field(default_factory=dict)  # of objects that were written in parts
     connections: int = 0
     sockets: list[socket.socket] = field(default_factory=list)
     url: str = ""
@@ -60,8 +82,54 @@ class ObjectServer:
         self.objects[f"/{name}"] = data
         return f"{self.url}/{name}"
 
+    def write(self, request: Request) -> Answer:
+        """Do what a request that is not GET asks for, unless a fault gives it another status."""
+        answer = Answer(0, {}, b"")
+        if faults := self.writing.get(request.kind):
+            faults.pop(0)(request, answer)
+        if answer.status == 0:
+            done = self._write(request)
+            answer.status, answer.headers, answer.body = done.status, done.headers, done.body
+        return answer
+
+    def _write(self, request: Request) -> Answer:
+        parts = urllib.parse.urlsplit(request.path)
+        path, query = (
+            urllib.parse.unquote(parts.path),
+            dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True)),
+        )
+        kind, there = request.kind, self.objects.get(path)
+        if "If-None-Match" in request.headers and not self.conditions:
+            return Answer(501, {}, b"<Error><Code>NotImplemented</Code></Error>")
+        if kind == "look":
+            headers = {} if there is None else {"ETag": self.etags.get(path, etag_of(there))}
+            headers |= {"Content-Length": str(len(there or b"")), "Last-Modified": "Tue, 24 Nov 2026 00:00:00 GMT"}
+            return Answer(404 if there is None else 200, headers, b"")
+        if kind in ("put", "complete") and "If-None-Match" in request.headers and there is not None:
+            return Answer(412, {}, b"<Error><Code>PreconditionFailed</Code></Error>")
+        if kind == "put":
+            self.objects[path] = request.body
+            return Answer(200, {"ETag": etag_of(request.body)}, b"")
+        if kind == "begin":
+            self.begun += 1
+            self.uploads[f"id{self.begun}"] = path, {}
+            return Answer(200, {}, f"<Result><UploadId>id{self.begun}</UploadId></Result>".encode())
+        if query.get("uploadId") not in self.uploads:
+            return Answer(404, {}, b"<Error><Code>NoSuchUpload</Code></Error>")
+        if kind == "part":
+            self.uploads[query["uploadId"]][1][int(query["partNumber"])] = request.body
+            return Answer(200, {"ETag": etag_of(request.body)}, b"")
+        path, sent = self.uploads.pop(query["uploadId"])
+        if kind == "complete":
+            numbers = [int(number) for number in re.findall(rb"<PartNumber>(\d+)<", request.body)]
+            self.objects[path] = b"".join(sent[number] for number in numbers)
+            digests = b"".join(hashlib.md5(sent[number]).digest() for number in numbers)
+            self.etags[path] = f'"{hashlib.md5(digests).hexdigest()}-{len(numbers)}"'
+            return Answer(200, {}, f"<Result><ETag>{self.etags[path]}</ETag></Result>".encode())
+        return Answer(204, {}, b"")
+
     def answer(self, request: Request) -> Answer:
-        data = self.objects.get(request.path)
+        data = self.objects.get(urllib.parse.unquote(request.path.partition("?")[0]))
         if data is None:
             return Answer(404, {}, b"<Error><Code>NoSuchKey</Code></Error>")
         headers = {"ETag": etag_of(data), "Last-Modified": "Tue, 24 Nov 2026 00:00:00 GMT"}
@@ -102,7 +170,34 @@ def _handler(server: ObjectServer) -> type[BaseHTTPRequestHandler]:
             with contextlib.suppress(OSError):
                 self._send(answer)
 
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            headers = {name.title(): value for name, value in self.headers.items()}
+            request = Request(self.path, 0, 0, headers, self.command, body)
+            with server.lock:
+                server.requests.append(request)
+                answer = server.write(request)
+            answer.headers.setdefault("Content-Length", str(len(answer.body)))
+            time.sleep(answer.delay)
+            if answer.lost:
+                self.close_connection = True
+                return
+            with contextlib.suppress(OSError):
+                self._send(answer)
+
+        def do_POST(self) -> None:
+            self.do_PUT()
+
+        def do_DELETE(self) -> None:
+            self.do_PUT()
+
+        def do_HEAD(self) -> None:
+            self.do_PUT()
+
         def _send(self, answer: Answer) -> None:
+            if self.command == "HEAD":
+                answer.cut = None
+                answer.body = b""
             head = f"HTTP/1.1 {answer.status} x\r\n" + "".join(f"{k}: {v}\r\n" for k, v in answer.headers.items())
             self.wfile.write(head.encode("latin-1") + b"\r\n" + answer.body[: answer.cut])
             if answer.cut is not None or len(answer.body) != int(answer.headers.get("Content-Length", -1)):
@@ -163,6 +258,16 @@ def reset_after(count: int) -> Fault:
         answer.cut = count
 
     return change
+
+
+def lost(request: Request, answer: Answer) -> None:
+    """Do what is asked for, and do not answer."""
+    answer.lost = True
+
+
+def not_done(request: Request, answer: Answer) -> None:
+    """Neither do what is asked for nor answer."""
+    answer.lost, answer.status = True, 500
 
 
 def late(seconds: float) -> Fault:

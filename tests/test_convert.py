@@ -206,7 +206,8 @@ def test_empty_ofrecords_are_warned_of_and_very_many_refused(tmp_path: Path) -> 
 MEASURED = """
 import re, sys
 from fffs.cli import program
-from fffs.converting import names, verifying
+from fffs.converting import verifying
+from fffs.packing import names
 names.FREE, names.available_memory = 64 << 20, lambda: 0  # as if there were so little
 code = program.run(sys.argv[1:])
 print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1], "KiB")

@@ -459,7 +459,7 @@ def test_a_replaced_archive_is_seen_by_new_instances(packed: Path, tmp_path: Pat
 )
 def test_a_password_in_a_url_is_refused_and_not_shown(name: str, shown: str) -> None:
     assert shown_name(name) == shown
-    for call in (fffs.open, fffs.PackedFolder, formats_sources.open_source, absolute_name):
+    for call in (fffs.open, fffs.PackedFolder, formats_sources.open_file, absolute_name):
         with pytest.raises(UsageError) as caught:
             call(name)
         assert "pw" not in str(caught.value) and "p/w" not in str(caught.value) and "p@w" not in str(caught.value)

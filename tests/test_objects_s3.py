@@ -49,6 +49,23 @@ def test_commands(url: str, source: Path, tmp_path: Path) -> None:
     subprocess.run(["diff", "-r", str(source), str(tmp_path / "out")], check=True)
 
 
+def test_unpacking_with_options(url: str, cloud: Weed, source: Path, tmp_path: Path) -> None:  # noqa: F811
+    for k, options in enumerate([("--jobs", "3"), ("--special-bits",), ("--keep-going", "-q")]):
+        done = _run("unpack", *options, "--", url, str(tmp_path / f"out{k}"))
+        assert (done.returncode, done.stderr) == (0, "")
+        subprocess.run(["diff", "-r", str(source), str(tmp_path / f"out{k}")], check=True)
+    damaged = bytearray((tmp_path / "p.ffr").read_bytes())
+    damaged[5000] ^= 1
+    cloud.put(cloud.bucket, "data/damaged.ffr", bytes(damaged))
+    name = f"s3://{cloud.bucket}/data/damaged.ffr"
+    assert _run("unpack", name, str(tmp_path / "none")).returncode == 5
+    assert not (tmp_path / "none").exists()
+    done = _run("unpack", "--keep-going", name, str(tmp_path / "most"))
+    assert done.returncode == 5
+    assert "checksum mismatch" in done.stderr
+    assert len(list((tmp_path / "most").rglob("*.bin"))) == 59
+
+
 def test_no_secret_leaves(url: str, cloud: Weed, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-right-secret-000")
     done = _run("info", url)

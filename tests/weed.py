@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import http.client
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -126,19 +127,29 @@ class Weed:
             response = connection.getresponse()
             return response.status, response.headers, response.read()
 
-    def sign(self, method: str, bucket: str, key: str) -> str:
+    def uploads(self, prefix: str = "") -> list[str]:
+        """Return the keys of uploads that are neither complete nor aborted."""
+        path = self.sign("GET", self.bucket, "", {"uploads": "", "prefix": prefix})
+        with contextlib.closing(http.client.HTTPConnection(self.address, timeout=30)) as connection:
+            connection.request("GET", path)
+            return re.findall(r"<Upload>.*?<Key>([^<]*)</Key>", connection.getresponse().read().decode())
+
+    def sign(self, method: str, bucket: str, key: str, more: dict[str, str] | None = None) -> str:
         """Return the path and query of a request that is valid for ten minutes."""
         now = datetime.datetime.now(datetime.timezone.utc)
         scope = f"{now:%Y%m%d}/{REGION}/s3/aws4_request"
         path = "/" + urllib.parse.quote(f"{bucket}/{key}" if key else bucket, safe="/~")
         query = urllib.parse.urlencode(
-            {
-                "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
-                "X-Amz-Credential": f"{self.key_id}/{scope}",
-                "X-Amz-Date": f"{now:%Y%m%dT%H%M%SZ}",
-                "X-Amz-Expires": "600",
-                "X-Amz-SignedHeaders": "host",
-            }
+            sorted(
+                {
+                    "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
+                    "X-Amz-Credential": f"{self.key_id}/{scope}",
+                    "X-Amz-Date": f"{now:%Y%m%dT%H%M%SZ}",
+                    "X-Amz-Expires": "600",
+                    "X-Amz-SignedHeaders": "host",
+                    **(more or {}),
+                }.items()
+            )
         )
         canonical = f"{method}\n{path}\n{query}\nhost:{self.address}\n\nhost\nUNSIGNED-PAYLOAD"
         digest = hashlib.sha256(canonical.encode()).hexdigest()

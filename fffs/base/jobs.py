@@ -31,11 +31,13 @@ class Jobs:
     Args:
         total: the number of bytes to do.
         progress: called with (bytes done, bytes in total) by ``count``, from any thread.
+        cancel: called, perhaps more than once, when the work of other threads is not needed any more.
 
     """
 
-    def __init__(self, total: int, progress: Progress | None) -> None:
+    def __init__(self, total: int, progress: Progress | None, cancel: Callable[[], None] | None = None) -> None:
         self._total, self._progress = total, progress
+        self._cancel = cancel
         self._done = self._active = 0
         self._stopped = False  # one item failed, or the caller was interrupted
         self._idle = threading.Condition()
@@ -70,6 +72,8 @@ class Jobs:
     def _stop(self) -> None:
         with self._idle:
             self._stopped = True
+        if self._cancel:
+            self._cancel()
 
     def _work(self, work: Callable[[Item], None], items: Sequence[Item]) -> None:
         with self._idle:

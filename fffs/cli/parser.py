@@ -131,13 +131,16 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 
 def _add_pack(commands: _Commands[_CommandParser]) -> None:
     parser = _command(commands, "pack", "pack a folder into one file", "fffs pack photos photos.ffr")
-    parser.add_argument("folder", type=filled, metavar="FOLDER", help="the folder to pack")
+    parser.add_argument(
+        "folder", type=filled, metavar="FOLDER", help="the folder to pack, or the URL of one: s3://bucket/folder/"
+    )
     parser.add_argument(
         "output",
         type=filled,
         metavar="OUTPUT",
         nargs="?",
-        help="the file to write; an existing one is replaced (default: FOLDER's name with .ffr, in the current folder)",
+        help="the file to write, or the URL of an object; an existing one is replaced (default: FOLDER's name with "
+        ".ffr, in the current folder)",
     )
     parser.add_argument("-j", "--jobs", type=positive, help="how many files are copied at once")
     parser.add_argument("--align", action="store_true", help=ALIGN)

@@ -15,6 +15,7 @@ from fffs.base.descriptors import allow_many, describe_shortage, open_standard_s
 from fffs.cli.arguments import PLAIN, store_options
 from fffs.cli.output import LogLines, complain, put
 from fffs.cli.parser import make_parser
+from fffs.cli.progress import ReadingBar
 from fffs.errors import Exit, FffsError, ReadError, UsageError
 
 
@@ -34,7 +35,7 @@ def run(argv: Sequence[str] | None = None, imported: Callable[[], object] = lamb
         command = importlib.import_module(f"fffs.cli.commands.{args.command}")
         imported()
         environment.check()
-        with store_options(args):
+        with store_options(args), ReadingBar():
             code = int(command.run(args))
         put(b"", flush=True)
         return code

@@ -1,4 +1,4 @@
-"""A progress bar on stderr, if stderr is a terminal."""
+"""Progress bars on stderr, if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+from fffs.base.long_reads import set_report
 from fffs.base.text import human
 
 INTERVAL = 0.1  # seconds between drawings
@@ -70,4 +71,39 @@ class ProgressBar:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class ReadingBar:
+    """A progress bar for what is reported to ``fffs.base.long_reads``, of all files that are read at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._bar: ProgressBar | None = None
+        self._parts: dict[str, tuple[int, int]] = {}
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        """Show progress, until all files are read."""
+        with self._lock:
+            self._parts[name] = done, total
+            self._bar = self._bar or ProgressBar("finding records")
+            parts = self._parts.values()
+            self._bar(sum(part[0] for part in parts), sum(part[1] for part in parts))
+            if all(read == size for read, size in parts):
+                self.close()
+
+    def close(self) -> None:
+        """Erase the bar."""
+        with self._lock:
+            self._parts.clear()
+            if self._bar is not None:
+                self._bar.close()
+                self._bar = None
+
+    def __enter__(self) -> ReadingBar:
+        set_report(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        set_report(None)
         self.close()

@@ -1,28 +1,17 @@
-"""Archive: an open archive, and what is done with its files."""
+"""Archive: an open archive."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from fffs.base.jobs import Jobs, Progress
 from fffs.base.withblock import Closing
-from fffs.converting.names import Contents, Int64Array, Names
 from fffs.errors import SourceChangedError
 from fffs.files.file import File
 from fffs.formats.streams import Stream
 from fffs.native.engine import BLOCK
-from fffs.tree.tree import UInt8Array, UInt32Array
-
-
-class Work(Protocol):
-    """What is done with the files of an archive, from any thread."""
-
-    def files(self, records: UInt32Array, starts: Int64Array, data: UInt8Array) -> None:
-        """Called with whole files, none larger than BLOCK: the one that is records[i] begins at starts[i] in data."""
-
-    def file(self, record: int, pieces: Iterator[bytes]) -> None:
-        """Called with a file, in pieces of BLOCK bytes (the last one may be shorter)."""
+from fffs.packing.contents import Work
+from fffs.packing.names import Contents, Names
 
 
 class Archive(Closing):

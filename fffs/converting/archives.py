@@ -10,15 +10,16 @@ import numpy as np
 from fffs.base.jobs import Jobs, Progress
 from fffs.base.withblock import closed_on_error
 from fffs.converting import tar
-from fffs.converting.archive import Archive, Work
-from fffs.converting.names import Contents
+from fffs.converting.archive import Archive
 from fffs.converting.zip_archive import Zip
 from fffs.errors import MetadataError, UnsupportedError
 from fffs.files.file import File
 from fffs.formats import other_formats
-from fffs.formats.sources import open_source
 from fffs.formats.streams import Stream, compression
 from fffs.native.engine import BLOCK
+from fffs.objects.locations import open_in_order
+from fffs.packing.contents import Work
+from fffs.packing.names import Contents
 from fffs.packing.runs import RUNS, divide
 from fffs.tree.tree import UInt8Array
 
@@ -116,6 +117,6 @@ def open_archive(path: str, kind: str, warn: Callable[[str], None]) -> Archive:
         UnsupportedError: the compression of the archive is not supported. ReadError: it cannot be read.
 
     """
-    file = open_source(path)
+    file = open_in_order(path)
     with closed_on_error((file,)):
         return (Tar if kind == "tar" else Zip)(file, warn)

@@ -14,8 +14,8 @@ from fffs.converting.plan import Content, Plan, Result
 from fffs.converting.record_files import Done, Warn, compare_records, refuse_too_many, write_files
 from fffs.converting.records import RecordSource
 from fffs.converting.verifying import differs, rereading
-from fffs.files.atomic import AtomicFile
 from fffs.files.atomic_folder import new_folder, shown_as
+from fffs.files.atomic_output import AtomicOutput
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
 from fffs.granular.columns import Blobs
@@ -23,6 +23,7 @@ from fffs.granular.dataset_writer import DatasetWriter
 from fffs.granular.shards import shard_name
 from fffs.layouts import load_source
 from fffs.layouts.plain import number_names
+from fffs.objects.new_object import new_output
 from fffs.packing.numbering import packable
 from fffs.packing.pack_file import PackFile
 from fffs.packing.protect import commit, reread
@@ -125,7 +126,7 @@ def _check(plan: Plan, data: BlobRows, here: str, work: Jobs) -> None:
 def _to_pack(plan: Plan, data: BlobRows, progress: Progress | None) -> Done:
     target = plan.request.target
     work = Jobs(data.total_bytes * (1 + plan.request.verify), progress)
-    with AtomicFile(target) as file:
+    with new_output(target) as file:
         file.replaces = plan.request.force
         _pack_rows(data, file, work, plan.request.align)
         if plan.request.verify:
@@ -136,7 +137,7 @@ def _to_pack(plan: Plan, data: BlobRows, progress: Progress | None) -> Done:
     return len(data), data.total_bytes, 1
 
 
-def _pack_rows(data: BlobRows, file: AtomicFile, work: Jobs, align: bool) -> None:
+def _pack_rows(data: BlobRows, file: AtomicOutput, work: Jobs, align: bool) -> None:
     lengths, spec = data.blobs.lengths, specs.encode(data.spec)
     with packable(data.shown):
         tree = _lay_out(data).build(len(lengths) + 1, data.shown)

@@ -10,10 +10,12 @@ from fffs.converting.archives import is_tar, is_zip
 from fffs.errors import UsageError
 from fffs.files.atomic import SIDECARS
 from fffs.files.file import File
-from fffs.formats.sources import expand_sources, open_source
+from fffs.formats.sources import expand_sources
 from fffs.formats.table import FORMATS, find_format, named_format
 from fffs.granular.shards import data_set_folders
-from fffs.objects.names import is_remote
+from fffs.objects.fsspec_url import is_fsspec_url
+from fffs.objects.locations import exists, is_folder, list_folder, open_file
+from fffs.objects.names import is_url
 
 GRANULAR: Final = "granular"
 FOLDER: Final = "folder"
@@ -44,17 +46,19 @@ def kind_of_source(path: str, result: str = "") -> str:
 
     Raises SourceNotFoundError, UsageError, ReadError.
     """
-    if os.path.isdir(path):
-        inside = bool(result) and os.path.realpath(os.path.dirname(result)) == os.path.realpath(path)
-        return _kind_of_folder(path, os.path.basename(result) if inside else "")
-    if is_remote(path):
-        with open_source(expand_sources(path)[0]) as file:
+    if is_fsspec_url(path):  # a folder is one of record files
+        with open_file(expand_sources(path)[0]) as file:
             return _kind_of_file(file)
-    if not os.path.lexists(path):
+    if is_folder(path):
+        inside = (
+            bool(result) and not is_url(path) and os.path.realpath(os.path.dirname(result)) == os.path.realpath(path)
+        )
+        return _kind_of_folder(path, os.path.basename(result) if inside else "")
+    if not exists(path):
         for form in FORMATS:
             if form.is_set(path):
                 return form.name
-    with open_source(path) as file:
+    with open_file(path) as file:
         return _kind_of_file(file)
 
 
@@ -78,7 +82,7 @@ def _kind_of_folder(path: str, ignored: str) -> str:
     """
     endings = (*SIDECARS, *(ending for form in FORMATS for ending in form.sidecar_endings))
     with reading(path):
-        names = [name for name in os.listdir(path) if not name.startswith(".") and not name.endswith(endings)]
+        names = [name for name in list_folder(path) if not name.startswith(".") and not name.endswith(endings)]
     if data_set_folders(path):
         return GRANULAR
     for form in FORMATS:

@@ -12,10 +12,10 @@ from fffs.base.numbers import Int64Array, divide
 from fffs.converting.packs import alignment_of
 from fffs.converting.plan import Request
 from fffs.converting.verifying import compare_tree, differs
-from fffs.files.atomic import AtomicFile
 from fffs.layouts import load_packed
 from fffs.layouts.view import TreeView
 from fffs.native.engine import BLOCK
+from fffs.objects.new_object import new_output
 from fffs.packing.pack_file import PIECE, PackFile, numbered, record_of
 from fffs.packing.protect import commit, reread
 from fffs.records.store import RecordStore
@@ -25,7 +25,7 @@ RECORDS = 1 << 14  # the most that are read in one batch
 
 def pack_again(request: Request, progress: Progress | None) -> tuple[int, int, int]:
     """Pack the files of a packed folder in a new one. Returns the number of files, their bytes, and 1."""
-    with load_packed(request.source) as source, AtomicFile(request.target) as output:
+    with load_packed(request.source) as source, new_output(request.target) as output:
         output.replaces = request.force
         tree, store = source.tree, source.store
         is_file = tree.kinds == stat.S_IFREG

@@ -11,13 +11,14 @@ import numpy as np
 
 from fffs.base.jobs import Jobs, Progress
 from fffs.converting.archive import Archive
-from fffs.converting.names import Contents, Int64Array
 from fffs.converting.verifying import compare_tree, differs
 from fffs.errors import SourceChangedError
-from fffs.files.atomic import AtomicFile
+from fffs.files.atomic_output import AtomicOutput
 from fffs.layouts.view import TreeView
 from fffs.native.engine import BLOCK
-from fffs.packing.pack_file import PackFile, numbered, record_of
+from fffs.packing.names import Contents, Int64Array
+from fffs.packing.object_folder import ObjectFolder
+from fffs.packing.pack_file import numbered, record_of
 from fffs.packing.protect import reread
 from fffs.packing.scan import ExcludedOutput, scan_folder
 from fffs.packing.source_folder import open_source
@@ -30,43 +31,10 @@ def scan_archive(archive: Archive, progress: Progress | None) -> Contents:
     return archive.names.lay_out()
 
 
-class _Packing:
-    """Writes files into a packed folder."""
-
-    def __init__(self, pack: PackFile, jobs: Jobs) -> None:
-        self._pack, self._jobs = pack, jobs
-
-    def files(self, records: UInt32Array, starts: Int64Array, data: UInt8Array) -> None:
-        self._pack.put_files(records, starts, data)
-        self._jobs.count(int(self._pack.sizes[records].sum()))
-
-    def file(self, record: int, pieces: Iterator[bytes]) -> None:
-        at = 0
-        for piece in pieces:
-            self._pack.put(record, at, piece)
-            at += len(piece)
-            self._jobs.count(len(piece))
-
-
-def pack_archive(
-    archive: Archive,
-    contents: Contents,
-    output: AtomicFile,
-    jobs: int,
-    progress: Progress | None,
-    align: bool = False,
+def compare_contents(
+    archive: Archive | ObjectFolder, contents: Contents, output: AtomicOutput, jobs: int, progress: Progress | None
 ) -> None:
-    """Pack the members of an archive into a new file, which the caller commits. No member is unpacked to a disk."""
-    pack = PackFile(output, contents.sizes, align)
-    work = Jobs(contents.total_bytes, progress)
-    archive.each(_Packing(pack, work), contents, work, jobs)
-    pack.finish(contents.tree)
-
-
-def compare_archive(
-    archive: Archive, contents: Contents, output: AtomicFile, jobs: int, progress: Progress | None
-) -> None:
-    """Compare an archive with the file that it was packed into. Raises RecordError if they differ."""
+    """Compare an archive, or objects, with the file that they were packed into. Raises RecordError if they differ."""
     target = output.path
     with reread(output) as result:
         alignment = alignment_of(result)
@@ -76,7 +44,7 @@ def compare_archive(
         archive.each(_Comparing(result, target, contents.sizes, work), contents, work, jobs)
 
 
-def compare_folder(folder: str, output: AtomicFile, progress: Progress | None) -> None:
+def compare_folder(folder: str, output: AtomicOutput, progress: Progress | None) -> None:
     """Compare a folder with the file that it was packed into. Raises RecordError if they differ."""
     target = output.path
     with open_source(os.fsencode(folder)) as source, reread(output) as result:

@@ -15,12 +15,14 @@ from fffs.errors import FormatError, RecordError, UsageError
 from fffs.files.atomic import SIDECARS
 from fffs.files.atomic_folder import refuse_content
 from fffs.files.targets import refuse_file, refuse_folder, without_dots
-from fffs.files.verity import refuse_without_verity
 from fffs.formats.new_bag import no_appenders
 from fffs.formats.sources import open_files
 from fffs.formats.table import FORMATS, Format, format_named, format_of_target
 from fffs.granular.spec import NAME
 from fffs.layouts import load_source, packed
+from fffs.objects.names import is_url
+from fffs.objects.new_object import object_exists
+from fffs.packing.protect import refuse_verity
 from fffs.records.index import Int64Array
 from fffs.records.store import RecordStore
 from fffs.tree.tree import ROOT
@@ -246,6 +248,9 @@ def _result(request: Request, content: Content, form: Format | None) -> Result:
 def _refuse_target(request: Request, result: Result, form: Format | None, sources: Sources) -> tuple[str, ...]:
     """Return the files that are replaced. Raises UsageError if the target cannot be written, or has a wrong name."""
     target = request.target
+    if is_url(target):
+        _refuse_object(request, result, form, sources)
+        return ()
     sources.refuse_inside(target)
     if request.split or result is Result.DATA_SET:
         refuse_content(target)  # even with --force: an option must not delete a folder of files
@@ -267,7 +272,31 @@ def _refuse_target(request: Request, result: Result, form: Format | None, source
         if not request.force:
             raise UsageError(f"{name}: already exists, and belongs to another {target}; --force removes it")
     if request.verity:
-        refuse_without_verity(target)
+        refuse_verity(target)
     with no_appenders(replaced):  # checked first: refuse_target would ask to remove the table of a Bag that grows
         form.refuse_target(target, request.layout)
     return replaced
+
+
+def _refuse_object(request: Request, result: Result, form: Format | None, sources: Sources) -> None:
+    """Raise UsageError if the target, a URL, cannot be written."""
+    target = request.target
+    if request.split or result is Result.DATA_SET:
+        raise UsageError(f"{target}: a store cannot put several objects in place together; write a local folder")
+    assert form is not None
+    if form.beside(target, request.layout):
+        raise UsageError(f"{target}: {form.title}s of layout {request.layout} are two files; write layout v1")
+    form.refuse_target(target, request.layout)
+    if request.verify:
+        raise UsageError(
+            f"{target}: an object cannot be read before it is in place; omit --verify, then use fffs verify"
+        )
+    if request.verity:
+        refuse_verity(target)
+    if target in (request.source, *sources.records):
+        raise UsageError(f"{target}: is the source itself, or a part of it")
+    for name in form.sidecars(target):
+        if object_exists(name):
+            raise UsageError(f"{target}: remove {name} first: readers would take it for a part of the new object")
+    if not request.force and object_exists(target):
+        raise UsageError(f"{target}: already exists; --force replaces it")

@@ -20,6 +20,7 @@ from fffs.formats.sources import open_files
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 
+FRAME = 24  # bytes around a record, at most
 SPARE = 4  # descriptors that are used while all parts are open
 DEFAULT_JOBS = 2  # one thread reads and verifies while another writes: file systems serialise writes to a file
 
@@ -62,6 +63,7 @@ def _write_one(plan: Plan, records: RecordSource, batches: Batches, work: Jobs) 
     with plan.form.create(target, count, plan.request.layout) as writer:
         if not plan.request.force:
             writer.keep_existing()
+        writer.expect_size(int(records.lengths.sum()) + count * FRAME)
         _write(writer, batches, count, work)
         next(batches, None)  # lets a stream check that it has no further records
         if plan.request.verify:

@@ -8,15 +8,19 @@ from fffs.base.jobs import Progress, default_jobs
 from fffs.converting import data_set_results, packs
 from fffs.converting.archives import open_archive
 from fffs.converting.pack_again import pack_again
-from fffs.converting.plan import Content, Plan, Result
+from fffs.converting.plan import Content, Plan, Request, Result
 from fffs.converting.record_files import Done, Warn, write_files
 from fffs.converting.records import RecordSource, StoredRecords, StreamedRecords
 from fffs.errors import FormatError, RecordError
-from fffs.files.atomic import AtomicFile
+from fffs.files.atomic_output import AtomicOutput
 from fffs.formats.new_bag import no_appenders
 from fffs.formats.sources import open_files
 from fffs.formats.table import format_named
 from fffs.granular.bag_reader import BagReader
+from fffs.objects.names import is_url
+from fffs.objects.new_object import new_output
+from fffs.packing.contents import pack_contents
+from fffs.packing.object_folder import ObjectFolder
 from fffs.packing.pack import packed_folder
 from fffs.packing.protect import commit
 from fffs.records.store import RecordStore
@@ -77,9 +81,17 @@ def _pack_folder(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
     ):
         file.replaces = request.force
         if request.verify:
-            packs.compare_folder(request.source, file, progress)
+            _compare_folder(request, file, progress)
         commit(file, request.verity, progress)
     return summary.files, summary.total_bytes, 1
+
+
+def _compare_folder(request: Request, file: AtomicOutput, progress: Progress | None) -> None:
+    if not is_url(request.source):
+        packs.compare_folder(request.source, file, progress)
+        return
+    with ObjectFolder(request.source, lambda _: None) as folder:
+        packs.compare_contents(folder, folder.scan(), file, request.jobs or default_jobs(), progress)
 
 
 def _pack_archive(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
@@ -87,11 +99,11 @@ def _pack_archive(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
     jobs = request.jobs or default_jobs()
     with open_archive(request.source, plan.kind, warn) as archive:
         contents = packs.scan_archive(archive, progress)
-        with AtomicFile(request.target) as file:
+        with new_output(request.target) as file:
             file.replaces = request.force
-            packs.pack_archive(archive, contents, file, jobs, progress, request.align)
+            pack_contents(archive, contents, file, jobs, progress, request.align)
             if request.verify:
-                packs.compare_archive(archive, contents, file, jobs, progress)
+                packs.compare_contents(archive, contents, file, jobs, progress)
             archive.refuse_changed()
             commit(file, request.verity, progress)
     return len(contents.sizes), contents.total_bytes, 1

@@ -19,7 +19,8 @@ from fffs.formats.sources import expand_sources
 from fffs.formats.table import FORMATS, format_named
 from fffs.granular import spec as specs
 from fffs.granular.shards import data_set_folders, find_shards
-from fffs.objects.names import is_remote
+from fffs.objects.fsspec_url import is_fsspec_url
+from fffs.objects.names import is_remote, is_url
 
 
 class Sources:
@@ -34,14 +35,14 @@ class Sources:
         self._folders: Sequence[str] = ()
         files: Iterable[str] = ()
         if kinds.is_records(kind):
-            expand = None if is_remote(path) else format_named(kind).expand
+            expand = None if is_fsspec_url(path) else format_named(kind).expand
             files = self.records = (expand or expand_sources)(path)
         elif kind in kinds.ARCHIVES:
             files = [path]
         elif kind == kinds.GRANULAR:
             self._folders, files = _data_set(path)
         self._was: dict[str, Any] = {}  # name -> stamp
-        for name in _with_sidecars(files):
+        for name in _with_sidecars(name for name in files if not is_remote(name)):  # an open object does not change
             with contextlib.suppress(OSError):  # opening a missing file reports it
                 self._was[name] = _stamp(name)
 
@@ -63,6 +64,8 @@ class Sources:
 
     def refuse_inside(self, target: str) -> None:
         """Raise UsageError if the target would lie in the folder of a source data set, where any file may be part."""
+        if not self._folders or is_url(self._folders[0]):
+            return
         place = os.path.realpath(os.path.dirname(target) or ".")
         while True:
             for folder in self._folders:

@@ -9,10 +9,10 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from fffs.converting.names import Names
 from fffs.errors import MetadataError
 from fffs.formats.streams import PIECE, Stream
 from fffs.native import ffi, lib
+from fffs.packing.names import Names
 
 BLOCK: Final = 512
 

@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from fffs.base.jobs import Jobs, Progress
-from fffs.converting.archive import Archive, Work
-from fffs.converting.names import Contents
+from fffs.converting.archive import Archive
 from fffs.converting.zip_directory import EXTRA, read_directory
 from fffs.errors import MetadataError, UnsupportedError
 from fffs.formats.streams import Stream
 from fffs.native.checksums import crc32
 from fffs.native.engine import BLOCK
 from fffs.packing.arrange import KINDS
+from fffs.packing.contents import Work
+from fffs.packing.names import Contents
 
 ZIP_METHODS: Final = {zipfile.ZIP_STORED: None, zipfile.ZIP_DEFLATED: "deflate", zipfile.ZIP_BZIP2: "bz2"}
 ZIP_RATIO: Final = 1 << 21  # no method decompresses one byte to more bytes than this

@@ -8,9 +8,9 @@ import zipfile
 from typing import Final
 
 from fffs.base.failures import reading
-from fffs.converting.names import Names
 from fffs.errors import MetadataError, UnsupportedError
 from fffs.files.file import File
+from fffs.packing.names import Names
 
 INFO: Final = 512  # bytes of memory for a member in zipfile, beside its name
 ENTRY: Final = struct.Struct("<4s24x3H12x")

@@ -20,6 +20,7 @@ from fffs.base.paths import PathLike
 from fffs.base.withblock import refuse_child
 from fffs.errors import UsageError, WriteError
 from fffs.files.aside import Aside
+from fffs.files.atomic_output import RawWriter
 from fffs.files.dirfd import FOLDER, close
 from fffs.files.leftovers import remove_leftover_files
 from fffs.files.local import LocalFile
@@ -65,7 +66,7 @@ class _Reread(LocalFile):
 class AtomicFile:
     """A new file at ``path``. ``commit`` puts it in place; ``discard``, or the end of the with-block, removes it.
 
-    ``name`` is its name in ``folder``. ``fd`` is open for reading and writing; report writes to ``write_back``. Both
+    ``name`` is its name in ``folder``. ``fd`` is open for reading and writing; report writes to ``wrote``. Both
     descriptors belong to this object. The new file gets the permissions of the file that it replaces, otherwise those
     of the umask. Not thread-safe, but several threads may pwrite to ``fd``. After fork, only the process that made the
     object may commit or discard.
@@ -91,10 +92,24 @@ class AtomicFile:
             except BaseException:
                 close(self.folder)
                 raise
-        self.write_back = WriteBack(self.fd)
+        self._write_back = WriteBack(self.fd)
         self.in_place = False
         self.replaces = True
         """Whether ``commit`` replaces a file of that name; otherwise it fails if there is one."""
+
+    def expect_size(self, total: int) -> None:
+        """Do nothing: a file can have any size."""
+
+    def raw(self) -> RawWriter:
+        """Return a raw file object that writes to ``fd``."""
+        return RawWriter(self)
+
+    def wrote(self, offset: int, size: int) -> None:
+        """Count what was written, and start its write-back. Thread-safe."""
+        self._write_back.wrote(size)
+
+    def cancel(self) -> None:
+        """Do nothing: no call waits for long."""
 
     def reread(self) -> LocalFile:
         """Open what was written so far for reading, from the disk instead of the page cache. The caller closes it.

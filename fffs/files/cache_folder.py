@@ -38,9 +38,9 @@ def open_default_folder(create: bool) -> int:
     """As ``open_user_folder``, also if caches are off. Raises OSError."""
     path = default_folder()
     base = os.path.dirname(path)
-    if create and _may_create(base):
+    if create and may_create(base):
         os.makedirs(base, 0o700, exist_ok=True)
-    return open_private_folder(path, create and _may_create(base))
+    return open_private_folder(path, create and may_create(base))
 
 
 def open_private_folder(path: str, create: bool, within: int | None = None) -> int:
@@ -60,7 +60,7 @@ def open_private_folder(path: str, create: bool, within: int | None = None) -> i
     raise PermissionError(errno.EPERM, "other users may write to it, or own it", path)
 
 
-def _may_create(base: str) -> bool:
+def may_create(base: str) -> bool:
     """Whether the folder, or the one above in which it would be made, is this user's or root's.
 
     Root with the home of another user, as after ``sudo -E``, would make folders there that this user cannot write to.

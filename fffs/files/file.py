@@ -42,6 +42,9 @@ class File(Closing, ABC):
     # Bytes per read of a record that is read in pieces.
     piece: int = PIECE
 
+    # What identifies the bytes together with the name, also for other processes; empty: nothing does.
+    tag: str = ""
+
     # Whether each read waits for another machine, so that it is worth the effort to begin it early.
     is_remote: bool = False
 

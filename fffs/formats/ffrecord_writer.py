@@ -64,7 +64,7 @@ class FileWriter(RecordWriter):
         data = readable_bytes(buffer)
         self._checksums[self.count] = crc32(data)
         self._offsets[self.count + 1] = self._offsets[self.count] + data.nbytes
-        self._append((data,), data.nbytes)
+        self._append((data,))
 
     def _frame(self, data: UInt8Array, bounds: Int64Array) -> list[Any]:
         first, count = self.count, len(bounds) - 1

@@ -33,7 +33,7 @@ class FrameWriter(RecordWriter):
         self._need_unfinished()
         data = readable_bytes(buffer)
         head, tail = self._around(data, self.count)
-        self._append((head, data, tail), data.nbytes)
+        self._append((head, data, tail))
 
     def _frame(self, data: UInt8Array, bounds: Int64Array) -> list[Any]:
         view, edges = memoryview(data), bounds.tolist()

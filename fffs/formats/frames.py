@@ -12,6 +12,7 @@ import numpy.typing as npt
 from fffs.base.failures import reading
 from fffs.errors import MetadataError, ReadError, SourceChangedError
 from fffs.files.file import File
+from fffs.formats.scanned_file import ScannedFile
 from fffs.native import engine, ffi, lib
 from fffs.native.checksums import CHECK_CRC32C, CHECK_NONE
 from fffs.records import index_cache
@@ -91,12 +92,15 @@ def scan(file: File, form: FrameFormat, check: bool = True) -> tuple[RecordIndex
     frames.kind, frames.check, frames.size = form.kind, check, file.current_size()
     ends: list[npt.NDArray[np.int64]] = []
     checksums: list[npt.NDArray[np.uint32]] = []
-    n = 0
-    with reading(file.name), file.local() as frames.fd:
+    n, waits = 0, False
+    with reading(file.name), ScannedFile(file) as scanned:
+        frames.fd = scanned.fd
         while frames.position < frames.size and not frames.fault:
             # The number of frames that fit into the rest of the file, and one more to diagnose an incomplete frame.
             room = min(STEP, (frames.size - frames.position) // (form.head + form.tail) + 1)
-            some_ends, some_checksums = _scan_some(frames, file.name, room)
+            # The data of a record is not needed, only what is around it.
+            scanned.load(frames.position, waits, frames.position + form.head + frames.length if frames.length else 0)
+            some_ends, some_checksums, waits = _scan_some(frames, scanned, room)
             ends.append(some_ends)
             checksums.append(some_checksums)
             n += len(some_ends)
@@ -106,7 +110,8 @@ def scan(file: File, form: FrameFormat, check: bool = True) -> tuple[RecordIndex
     return _index(file.name, form, frames.size, all_ends, all_checksums), error
 
 
-def _scan_some(frames: Any, path: str, room: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+def _scan_some(frames: Any, file: ScannedFile, room: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32], bool]:
+    """Return the ends and checksums of some frames, and whether the next one needs bytes that are not loaded."""
     ends, checksums = np.empty(room, np.int64), np.empty(room, np.uint32)
     count = ffi.new("size_t *")
     status = lib.fffs_frames_scan(
@@ -114,11 +119,12 @@ def _scan_some(frames: Any, path: str, room: int) -> tuple[npt.NDArray[np.int64]
     )
     if status == -errno.ENOMEM:
         raise MemoryError("not enough memory to scan a file")
-    if status == -errno.ENODATA:
-        raise SourceChangedError(f"{path}: became shorter while it was scanned; open it when nothing writes to it")
-    if status != 0:
-        raise ReadError(-status, path, "a frame")
-    return ends[: count[0]].copy(), checksums[: count[0]].copy()
+    waits = status == -errno.ENODATA and file.has_more
+    if status == -errno.ENODATA and not waits:
+        raise SourceChangedError(f"{file.name}: became shorter while it was scanned; open it when nothing writes to it")
+    if status != 0 and not waits:
+        raise ReadError(-status, file.name, "a frame")
+    return ends[: count[0]].copy(), checksums[: count[0]].copy(), waits
 
 
 def _index(
@@ -145,7 +151,8 @@ def cached_index(file: File, form: FrameFormat, size: int, entry: index_cache.En
         index = _index(file.name, form, size, entry.ends, entry.checksums)
     except MetadataError:
         return None
-    return None if index.truncated or not _agrees(file, form, index) else index
+    # The tag of an object identifies its bytes, and each look would be a request.
+    return None if index.truncated or not (file.tag or _agrees(file, form, index)) else index
 
 
 def _agrees(file: File, form: FrameFormat, index: RecordIndex) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fffs.base.buffers import readable_bytes
 from fffs.base.paths import PathLike
-from fffs.errors import WriterError
+from fffs.errors import UsageError, WriterError
 from fffs.files.atomic import AtomicFile
 from fffs.files.file import File, UInt8Array
 from fffs.files.pair import commit_pair, only_writer
@@ -21,6 +21,7 @@ from fffs.files.pwrite import write_at
 from fffs.files.temporary import close_locked, lock
 from fffs.formats.bag import SUFFIX, encode_table, load_index, load_with_table, refuse_target, sidecars
 from fffs.formats.record_writer import RecordWriter
+from fffs.objects.names import is_url
 from fffs.records.index import Int64Array, RecordIndex
 
 
@@ -34,6 +35,8 @@ class NewBag(RecordWriter):
     def __init__(self, fname: PathLike, layout: str = "v1") -> None:
         path = os.fsdecode(fname)
         refuse_target(path, layout)
+        if layout == "v3" and is_url(path):
+            raise UsageError(f"{path}: a Bag of layout v3 is two files, which a store cannot put in place together")
         self._ends = array("Q")
         self._end = 0
         self._table: AtomicFile | None = None
@@ -51,7 +54,7 @@ class NewBag(RecordWriter):
         data = readable_bytes(buffer)
         self._end += data.nbytes
         self._ends.append(self._end)
-        self._append((data,), data.nbytes)
+        self._append((data,))
 
     def _frame(self, data: UInt8Array, bounds: Int64Array) -> list[Any]:
         self._ends.frombytes((self._end + bounds[1:] - bounds[0]).tobytes())
@@ -91,6 +94,9 @@ class NewBag(RecordWriter):
         try:
             for file in filter(None, (self._file, self._table)):
                 file.sync()
+            if not isinstance(self._file, AtomicFile):  # an object, whose table is in it
+                super()._commit()
+                return
             # While a pair of files is put in place, no other writer may do so, in any layout.
             place = self._file.folder
             with only_writer(self.fname, place):

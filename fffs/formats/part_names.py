@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from fffs.base.paths import PathLike
-from fffs.errors import FormatError, ReadError, SourceNotFoundError, UsageError
+from fffs.errors import FffsError, FormatError, ReadError, SourceNotFoundError, UsageError
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.ofrecord import NAME as OFRECORD_NAME
 from fffs.formats.tfrecord import NAME, SIDECARS
+from fffs.objects.locations import exists, is_folder, list_folder
 
 SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{1,9})-of-(?P<total>[0-9]{1,9})(?P<end>\.[^/]*)?", re.DOTALL)
 PATTERN: Final = re.compile(
@@ -41,10 +42,10 @@ def expand_shards(path: PathLike) -> list[str]:
 
     """
     name = os.fsdecode(path)
-    if os.path.isdir(name):
+    if is_folder(name):
         return _all_of_folder(name)
     folder, base = os.path.split(name)
-    if os.path.lexists(name) or not base:
+    if not base or exists(name):
         return [name]
     names = _list(folder or ".", name)
     if pattern := PATTERN.fullmatch(base):
@@ -72,7 +73,7 @@ def expand_parts(path: PathLike, prefix: str = "part-") -> list[str]:
 
     """
     name = os.fsdecode(path)
-    if not os.path.isdir(name):
+    if not is_folder(name):
         return [name]
     numbered: dict[int, str] = {}
     for entry in _list(name, name):
@@ -108,8 +109,8 @@ def is_set_of_shards(path: str) -> bool:
     if PATTERN.fullmatch(stem):
         return True
     try:
-        return any(name.startswith(f"{stem}-0") and "-of-" in name for name in os.listdir(folder or "."))
-    except OSError:
+        return any(name.startswith(f"{stem}-0") and "-of-" in name for name in list_folder(folder or "."))
+    except (OSError, UsageError):
         return False
 
 
@@ -203,8 +204,10 @@ def _refuse_gaps(numbered: dict[int, str], total: int, where: str, kind: str) ->
 
 def _list(folder: str, shown: str) -> list[str]:
     try:
-        return sorted(os.listdir(folder))
+        return sorted(list_folder(folder))
     except (FileNotFoundError, NotADirectoryError):
         raise SourceNotFoundError(f"{shown}: no such file") from None
+    except FffsError:
+        raise
     except OSError as error:
         raise ReadError(error.errno, shown) from error

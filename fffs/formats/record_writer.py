@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 from fffs.base.paths import PathLike
 from fffs.base.withblock import Writing, closed_on_error
-from fffs.errors import WriteError, WriterError
-from fffs.files.atomic import AtomicFile
+from fffs.errors import FffsError, WriteError, WriterError
 from fffs.files.file import File, UInt8Array
 from fffs.files.pwrite import PIECES, write_at
+from fffs.objects.new_object import new_output
 from fffs.records.index import Int64Array, RecordIndex
 from fffs.records.source_file import SourceFile
 
@@ -25,16 +25,15 @@ class RecordWriter(Writing):
         self.fname = os.fsdecode(fname)
         self.count = 0
         self._finished = False
-        self._file = AtomicFile(self.fname)
-        self._stream = io.BufferedWriter(io.FileIO(self._file.fd, "wb", closefd=False), buffer_size=1 << 20)
+        self._file = new_output(self.fname)
+        self._stream = io.BufferedWriter(self._file.raw(), buffer_size=1 << 20)
         self._begin(self.fname)
 
-    def _append(self, pieces: Iterable[bytes | memoryview], size: int) -> None:
-        """Write the pieces of a record, about size bytes, and count it. Does not use ``_guarded``, for speed."""
+    def _append(self, pieces: Iterable[bytes | memoryview]) -> None:
+        """Write the pieces of a record, and count it. Does not use ``_guarded``, for speed."""
         try:
             self._stream.writelines(pieces)
             self.count += 1
-            self._file.write_back.wrote(size)
         except BaseException as error:
             self._fail(error)
 
@@ -56,11 +55,12 @@ class RecordWriter(Writing):
     def _write_through(self, pieces: list[Any]) -> None:
         """Write buffers directly to the file. The stream's own buffer collects records that are appended singly."""
         self._stream.flush()
-        begin = place = self._stream.tell()
+        place = self._stream.tell()
         for k in range(0, len(pieces), PIECES):
-            place += write_at(self._file, pieces[k : k + PIECES], place)
+            done = write_at(self._file, pieces[k : k + PIECES], place)
+            self._file.wrote(place, done)
+            place += done
         self._stream.seek(place)
-        self._file.write_back.wrote(place - begin)
 
     def _guarded(self, write: Callable[[], object]) -> None:
         try:
@@ -71,7 +71,7 @@ class RecordWriter(Writing):
     def _fail(self, error: BaseException) -> NoReturn:
         """Discard the file after a failed or interrupted write, which may have written part of a record, and raise."""
         self.discard()
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and not isinstance(error, FffsError):
             raise WriteError(error.errno, self.fname) from error
         raise error
 
@@ -87,6 +87,10 @@ class RecordWriter(Writing):
             self._commit()
         finally:
             self._let_go()
+
+    def expect_size(self, total: int) -> None:
+        """Set about how many bytes all records have with what is around them. Call it before the first record."""
+        self._file.expect_size(total)
 
     def keep_existing(self) -> None:
         """Let ``close`` fail if another file has the name by then, instead of replacing that file."""

@@ -9,20 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
-from fffs.base.failures import reading
 from fffs.base.paths import PathLike
 from fffs.base.withblock import closed_on_error
 from fffs.errors import SourceNotFoundError
 from fffs.files.file import File
-from fffs.files.fsspec_file import FsspecFile
 from fffs.files.fsspec_systems import list_folder
-from fffs.files.local import LocalFile
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.table import FORMATS, Format, recogniser
-from fffs.objects.client import list_objects
 from fffs.objects.fsspec_url import is_folder_url, is_fsspec_url, refuse_password, without_file_scheme
-from fffs.objects.names import base_name, is_remote, is_url, parse_url, shown
-from fffs.objects.remote import RemoteFile
+from fffs.objects.locations import is_folder, names_in, open_file
+from fffs.objects.names import is_remote, shown
 from fffs.records.reopening import open_unreplaced
 from fffs.records.sidecar import with_checksums
 from fffs.records.source_file import SourceFile
@@ -49,22 +45,11 @@ def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
         path = without_file_scheme(os.fsdecode(name))
         if is_fsspec_url(path) and is_folder_url(path):
             files += _files_of_folder_url(path)
-        elif is_url(path) and parse_url(path).is_folder:
-            files += _files_among(path, [base_name(key) for key in _list_objects(path)])
-        elif os.path.isdir(path):
-            with reading(path):
-                entries = os.listdir(path)
-            files += _files_among(path, entries)
+        elif is_folder(path):
+            files += _files_among(path, names_in(path))
         else:
             files.append(path)
     return files
-
-
-def _list_objects(url: str) -> list[str]:
-    """Return the URLs of the objects in a folder of a store, without those in folders below. Raises as listing does."""
-    prefix = parse_url(url)
-    keys = (key for key, _, _ in list_objects(prefix, delimiter=True))
-    return [f"{prefix.scheme}://{prefix.bucket}/{key}" for key in keys if not key.endswith("/")]
 
 
 def _files_of_folder_url(url: str) -> list[str]:
@@ -127,18 +112,7 @@ def _open_together(open_one: Callable[[str], SourceFile], paths: list[str]) -> l
 
 
 def _open(path: str, recognise: Callable[[File], Format], check_data: bool) -> SourceFile:
-    return load_file(open_source(path), recognise, check_data)
-
-
-def open_source(path: str) -> File:
-    """Open a file by its path, or an object by its URL.
-
-    Raises as ``LocalFile.open``, ``RemoteFile.open`` or ``FsspecFile.open``, and UsageError for a URL with a password.
-    """
-    if is_fsspec_url(path):
-        refuse_password(path)
-        return FsspecFile.open(path, shown(path))
-    return RemoteFile.open(path) if is_url(path) else LocalFile.open(path)
+    return load_file(open_file(path), recognise, check_data)
 
 
 def load_file(file: File, recognise: Callable[[File], Format], check_data: bool = True) -> SourceFile:

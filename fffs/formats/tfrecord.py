@@ -13,11 +13,11 @@ from typing import Final
 
 from fffs.errors import UnsupportedError, UsageError
 from fffs.files.file import File
-from fffs.files.local import LocalFile
 from fffs.formats.frame_writer import FrameWriter
 from fffs.formats.frames import TFRECORD, FrameError, scan
 from fffs.formats.frames import load_index as load_frames
 from fffs.native.checksums import crc32c, mask
+from fffs.objects.locations import is_file, open_file
 from fffs.records.index import RecordIndex
 
 HEAD: Final = struct.Struct("<QI")
@@ -75,9 +75,9 @@ def is_target(path: str) -> bool:
 
 def is_compressed(path: str) -> bool:
     """Return whether path is a file that is compressed as a whole. Raises ReadError."""
-    if not os.path.isfile(path):
+    if not is_file(path):
         return False
-    with LocalFile.open(path) as file:
+    with open_file(path) as file:
         return compression(file.read_bytes(0, HEAD.size, "the first frame")) is not None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -15,8 +16,8 @@ from fffs.base.failures import reading, writing
 from fffs.base.paths import PathLike
 from fffs.errors import MetadataError
 from fffs.files.atomic import AtomicFile
-from fffs.files.local import LocalFile
 from fffs.formats.frames import TFRECORD
+from fffs.objects.locations import open_in_order
 from fffs.records.index import RecordIndex
 
 LINE: Final = re.compile(rb"([0-9]{1,18}) ([0-9]{1,18})\r?\n?")
@@ -78,5 +79,5 @@ def check_index_file(index: RecordIndex, path: PathLike) -> None:
 @contextlib.contextmanager
 def _lines(path: PathLike) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Yield the name of an index file and an iterator over its lines. Lines that are too long are split."""
-    with LocalFile.open(path) as opened, reading(opened.name), io.BufferedReader(opened.stream()) as file:
+    with open_in_order(os.fsdecode(path)) as opened, reading(opened.name), io.BufferedReader(opened.stream()) as file:
         yield opened.name, iter(lambda: file.readline(LONGEST + 1), b"")

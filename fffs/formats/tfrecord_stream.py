@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Final
 
@@ -9,11 +10,11 @@ from fffs.base.paths import PathLike
 from fffs.base.withblock import Closing, closed_on_error
 from fffs.errors import ChecksumError, ClosedError, MetadataError
 from fffs.files.file import File
-from fffs.files.local import LocalFile
 from fffs.formats.frames import FrameError, frame_error
 from fffs.formats.streams import SIP, Stream
 from fffs.formats.tfrecord import GZIP, HEAD, TAIL, ZLIB, compression, is_head
 from fffs.native.checksums import crc32c, unmask
+from fffs.objects.locations import open_in_order
 
 LARGEST: Final = 1 << 30
 RATIO: Final = 1032  # maximum number of bytes that DEFLATE expands a byte to
@@ -34,7 +35,7 @@ class TFRecordStream(Closing, Iterator[bytes]):
         check_data: compare the checksums of data; those of lengths are always compared. max_record: in bytes; a larger
         record raises FrameError.
         """
-        self._file: File | None = LocalFile.open(path)
+        self._file: File | None = open_in_order(os.fsdecode(path))
         self.path, self._size = self._file.name, self._file.size
         self._check, self._largest = check_data, max_record
         self._buffer, self._at = b"", 0

@@ -14,9 +14,9 @@ from fffs.base.paths import PathLike
 from fffs.base.withblock import Closing, closed_on_error
 from fffs.errors import ClosedError, RecordError
 from fffs.files.file import UInt8Array
-from fffs.files.local import LocalFile
 from fffs.formats.bag import COMPRESSED, load
 from fffs.granular.zstd import Decompressor
+from fffs.objects.locations import open_file
 from fffs.records.identity import Identity
 from fffs.records.index import RecordIndex
 from fffs.records.reopening import OpenedNames, open_unreplaced, opened_again, refuse_others, refuse_replaced
@@ -34,7 +34,7 @@ def open_bag(path: str, layout: str | None = None, check_data: bool = True) -> t
     """
 
     def attempt() -> tuple[SourceFile, str]:
-        file = LocalFile.open(path)
+        file = open_file(path)
         with closed_on_error((file,)):
             index, found = load(file, layout)
             return SourceFile(file, with_checksums(file, index), check_data), found

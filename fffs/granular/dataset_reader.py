@@ -51,7 +51,7 @@ class DatasetReader(RowReader):
         try:
             found = specs.load_common([path], self._given)
         except SourceNotFoundError as error:
-            if os.path.isdir(os.path.join(path, shard_name(0))):
+            if is_shard(os.path.join(path, shard_name(0))):
                 raise UsageError(f"{path}: a sharded data set; open it with ShardedDatasetReader") from None
             raise error
         self._open([path], found)

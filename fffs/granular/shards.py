@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fffs.errors import MetadataError, ReadError, SourceNotFoundError
-from fffs.files.local import LocalFile
+from fffs.errors import FffsError, MetadataError, ReadError, SourceNotFoundError
 from fffs.formats.bag import SUFFIX, tail_layout
 from fffs.granular.bag_reader import open_bag, size_of
 from fffs.granular.flush_marker import is_marked
 from fffs.granular.spec import NAME, REFS
+from fffs.objects.locations import exists, list_folder, open_file
 from fffs.records.reopening import ATTEMPTS, PAUSE
 from fffs.records.source_file import SourceFile
 
@@ -155,9 +155,9 @@ def _cause(folder: str) -> str:
 def layout_of(folder: str, spec: dict[str, str]) -> str:
     """Return the layout of all Bags of a data set. Records of refs.bag are never empty, so it tells v1 from v2."""
     path = os.path.join(folder, REFS + SUFFIX)
-    if REFS in spec or not os.path.lexists(path):
+    if REFS in spec or not exists(path):
         return "v3"
-    with LocalFile.open(path) as file:
+    with open_file(path) as file:
         return tail_layout(file)
 
 
@@ -182,10 +182,10 @@ def data_set_folders(path: str) -> list[str]:
 
 def is_shard(folder: str) -> bool:
     """Return whether a folder is a data set without shards, or a shard."""
-    if not os.path.lexists(os.path.join(folder, NAME)):
+    if not exists(os.path.join(folder, NAME)):
         return False
     try:
-        return any(name.endswith(SUFFIX) for name in os.listdir(folder))
+        return any(name.endswith(SUFFIX) for name in list_folder(folder))
     except OSError:
         return True  # without permission to list the folder, its files can still be opened
 
@@ -200,9 +200,11 @@ def find_shards(root: str) -> list[str]:
 
     """
     try:
-        names = os.listdir(root)
+        names = list_folder(root)
     except FileNotFoundError:
         raise SourceNotFoundError(f"{root}: no such folder") from None
+    except FffsError:
+        raise
     except OSError as error:
         raise ReadError(error.errno, root) from error
     found = sorted((name for name in names if name.isdigit() and name.isascii()), key=lambda name: (len(name), name))

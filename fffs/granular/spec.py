@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError
-from fffs.files.local import LocalFile
 from fffs.formats.bag import SUFFIX
+from fffs.objects.locations import is_folder, open_file
 
 NAME = "spec.json"
 REFS = "refs"
@@ -105,7 +105,7 @@ def load(folder: str) -> dict[str, str]:
         ReadError: spec.json cannot be read.
 
     """
-    with LocalFile.open(os.path.join(folder, NAME)) as file:
+    with open_file(os.path.join(folder, NAME)) as file:
         text = file.read_bytes(0, min(file.size, LARGEST + 1))
     if len(text) > LARGEST:
         raise MetadataError(f"{file.name}: not a spec: larger than {LARGEST} bytes")
@@ -132,7 +132,7 @@ def _load_or(given: Mapping[str, str] | None, folder: str) -> dict[str, str]:
     try:
         found = load(folder)
     except SourceNotFoundError:
-        if wanted is None or not os.path.isdir(folder):
+        if wanted is None or not is_folder(folder):
             raise
         return wanted
     if wanted is not None and wanted != found:

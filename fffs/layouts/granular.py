@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from fffs.base.withblock import closed_on_error
 from fffs.errors import UnsupportedError
-from fffs.files.local import LocalFile
 from fffs.granular import spec as specs
 from fffs.granular.shards import Shard, data_set_folders, find_shards, open_shards
 from fffs.granular.spec import Type
@@ -26,6 +25,7 @@ from fffs.layouts.escape import file_name
 from fffs.layouts.plain import digits_for, numbered
 from fffs.layouts.refs_table import RefsTable
 from fffs.native.checksums import CHECK_NONE
+from fffs.objects.locations import open_file
 from fffs.records.index import RecordIndex
 from fffs.records.source_file import SourceFile
 from fffs.tree.builder import DIRECTORY, FILE, build_tree
@@ -126,7 +126,7 @@ class DataSetFiles:
 
 def _whole(path: str) -> SourceFile:
     """Open a file as one record."""
-    file = LocalFile.open(path)
+    file = open_file(path)
     starts, ends = np.zeros(1, np.int64), np.full(1, file.size, np.int64)
     index = RecordIndex(file.name, starts, ends, None, CHECK_NONE, file.size, format="JSON").validate()
     return SourceFile(file, index)

@@ -20,6 +20,7 @@ from fffs.formats.table import recogniser
 from fffs.layouts import packed, plain, union
 from fffs.layouts.rows_view import RowsView
 from fffs.layouts.view import DecodedTreeView, TreeView, View
+from fffs.objects.locations import is_folder
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 from fffs.tree.tree import Tree
@@ -217,7 +218,7 @@ def _decode(files: list[SourceFile]) -> View:
 
 def _open_data_set(names: list[str], suffix: str, check_data: bool, form: str | None) -> DataSetFiles | None:
     """Open the data set that is named, if one is. With a format, none is: all formats are those of record files."""
-    folders = [name for name in names if os.path.isdir(name)]
+    folders = [name for name in names if is_folder(name)]
     if form is not None or not folders:
         return None  # importing granular takes as long as opening a large pack, so it is imported for folders only
     with importing:

@@ -1,4 +1,4 @@
-"""What the store process answers: signed URLs, pages of listings, and errors without secrets."""
+"""What the store process answers: signed URLs, pages of listings, what uploads need, and errors without secrets."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any, Final
 from fffs.errors import AccessError, UsageError
 from fffs.objects.protocol import Message
 from fffs.objects.stores import StoreSettings, sign_url, take_environment, time_of
+from fffs.objects.uploads import Uploads
 
 PAGE: Final = 1000
 _LONE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -22,7 +23,8 @@ _MAX_LISTINGS: Final = 64
 # obstore renews temporary credentials five minutes before their end; a URL that is signed with them ends with them.
 _TEMPORARY: Final = timedelta(minutes=5)
 
-Entry = tuple[str, int, str]
+Entry = tuple[str, int, str, int]
+"""Key, size, ETag, and time of modification in nanoseconds since 1970."""
 
 
 class Answerer:
@@ -32,6 +34,7 @@ class Answerer:
         self._settings = StoreSettings(take_environment())
         self._stores: dict[tuple[str, str], Any] = {}
         self._listings: OrderedDict[str, Iterator[list[Entry]]] = OrderedDict()
+        self._uploads: dict[tuple[str, str], Uploads] = {}
         self._lock = threading.Lock()
 
     @property
@@ -45,8 +48,13 @@ class Answerer:
         scheme, bucket, key = request["scheme"], request["bucket"], request["key"]
         if operation == "sign":
             return self._sign(scheme, bucket, key, request["seconds"])
+        if operation == "sign all":
+            signed = [self._sign(scheme, bucket, each, request["seconds"]) for each in request["keys"]]
+            return {"urls": [[entry["url"], entry["seconds"]] for entry in signed]}
         if operation == "list":
             return self._list(scheme, bucket, key, request)
+        if operation == "upload":
+            return self._find_uploads(scheme, bucket).answer(request)
         raise ValueError(f"there is no operation {operation!r}")
 
     def _store(self, scheme: str, bucket: str) -> Any:
@@ -55,6 +63,21 @@ class Answerer:
             if store is None:
                 store = self._stores[scheme, bucket] = self._settings.make(scheme, bucket)
         return store
+
+    def abort_uploads(self) -> None:
+        """Abort all uploads that were begun and not completed."""
+        with self._lock:
+            uploads = list(self._uploads.values())
+        for each in uploads:
+            each.abort_all()
+
+    def _find_uploads(self, scheme: str, bucket: str) -> Uploads:
+        store = self._store(scheme, bucket)
+        with self._lock:
+            found = self._uploads.get((scheme, bucket))
+            if found is None:
+                found = self._uploads[scheme, bucket] = Uploads(self._settings, store, scheme, bucket)
+        return found
 
     # ------------------------------------------------------------ signing
 
@@ -118,7 +141,7 @@ class Answerer:
         if delimiter:
             found = obstore.list_with_delimiter(store, folder or None)
             entries = [_entry(item) for item in found["objects"]]
-            entries += [(f"{name}/", 0, "") for name in found["common_prefixes"]]
+            entries += [(f"{name}/", 0, "", 0) for name in found["common_prefixes"]]
             entries = sorted(entry for entry in entries if after is None or entry[0] > after)
             pages: Any = (entries[start : start + PAGE] for start in range(0, len(entries), PAGE))
         else:
@@ -129,7 +152,8 @@ class Answerer:
 
 
 def _entry(item: Any) -> Entry:
-    return item["path"], int(item["size"]), item["e_tag"] or ""
+    modified = item["last_modified"]
+    return item["path"], int(item["size"]), item["e_tag"] or "", int(modified.timestamp() * 1000) * 1_000_000
 
 
 def _half(seconds: float, ends: datetime | None) -> float:

@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from errno import EIO, ETIMEDOUT
-from typing import Any, Final
+from errno import EEXIST, EIO, ETIMEDOUT
+from typing import Any, Final, NamedTuple
 
-from fffs.errors import AccessError, FffsError, ReadError, SourceNotFoundError, UsageError
+from fffs.errors import AccessError, ReadError, SourceNotFoundError, UsageError
 from fffs.objects.aws_profile import profile_files
 from fffs.objects.connection import ConnectionLostError, StoreConnection
 from fffs.objects.describing import CHECK
@@ -33,6 +33,15 @@ _PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_")
 _NAMES: Final = frozenset(
     {"HOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "IDENTITY_ENDPOINT", "IDENTITY_HEADER"}
 )
+
+
+class ListedObject(NamedTuple):
+    """An object in a listing. ``mtime_ns``: nanoseconds since 1970."""
+
+    key: str
+    size: int
+    etag: str
+    mtime_ns: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,7 +77,20 @@ def sign(name: ObjectName, seconds: int = 3600) -> SignedUrl:
         return SignedUrl(name.url, math.inf)
     begin = time.monotonic()
     answer = _ask(name, {"do": "sign", "seconds": seconds})
-    url, valid = answer.get("url"), answer.get("seconds")
+    return _signed(name, answer.get("url"), answer.get("seconds"), begin)
+
+
+def sign_all(folder: ObjectName, keys: list[str], seconds: int = 3600) -> list[SignedUrl]:
+    """Return the URLs of several objects of a bucket. Raises as ``sign``."""
+    begin = time.monotonic()
+    answer = _ask(folder, {"do": "sign all", "seconds": seconds, "keys": keys})
+    try:
+        return [_signed(folder, url, valid, begin) for url, valid in answer["urls"]]
+    except (KeyError, TypeError, ValueError):
+        raise _wrong_answer(folder) from None
+
+
+def _signed(name: ObjectName, url: object, valid: object, begin: float) -> SignedUrl:
     if not isinstance(url, str) or not isinstance(valid, (int, float, type(None))):
         raise _wrong_answer(name)
     return SignedUrl(url, math.inf if valid is None else begin + valid)
@@ -87,6 +109,11 @@ def list_objects(prefix: ObjectName, delimiter: bool) -> Iterator[tuple[str, int
         SourceNotFoundError: there is no such bucket.
 
     """
+    return ((entry.key, entry.size, entry.etag) for entry in list_entries(prefix, delimiter))
+
+
+def list_entries(prefix: ObjectName, delimiter: bool = False) -> Iterator[ListedObject]:
+    """Yield the objects in a folder as ``list_objects``, with their times."""
     if prefix.is_web:
         raise UsageError(f"{prefix.name}: a folder of a web server cannot be listed; name its files")
     request: Message = {"do": "list", "delimiter": delimiter, "listing": None, "after": None}
@@ -96,7 +123,7 @@ def list_objects(prefix: ObjectName, delimiter: bool) -> Iterator[tuple[str, int
             request["listing"] = answer.get("listing")
             for entry in _entries(prefix, answer):
                 yield entry
-                request["after"] = entry[0]
+                request["after"] = entry.key
             if request["listing"] is None:
                 return
     finally:
@@ -104,10 +131,12 @@ def list_objects(prefix: ObjectName, delimiter: bool) -> Iterator[tuple[str, int
             _drop(prefix, request)
 
 
-def _entries(name: ObjectName, answer: Message) -> list[tuple[str, int, str]]:
+def _entries(name: ObjectName, answer: Message) -> list[ListedObject]:
     """Return the entries of a page. Raises ReadError if it is none."""
     try:
-        return [(str(key), int(size), str(etag)) for key, size, etag in answer["entries"]]
+        return [
+            ListedObject(str(key), int(size), str(etag), int(mtime)) for key, size, etag, mtime in answer["entries"]
+        ]
     except (KeyError, TypeError, ValueError):
         raise _wrong_answer(name) from None
 
@@ -126,13 +155,24 @@ def _drop(prefix: ObjectName, request: Message) -> None:
             _owner.discard(connection)
 
 
-def _ask(name: ObjectName, request: Message) -> Message:
+def ask_upload(name: ObjectName, action: str, patience: float | None = None, **fields: Any) -> Message:
+    """Return the answer to a request about an upload: see ``uploads``.
+
+    Raises:
+        FileExistsError: the object was to be new, and is not.
+        UsageError, AccessError, ReadError, SourceNotFoundError: as ``sign`` and ``list_objects``.
+
+    """
+    return _ask(name, {"do": "upload", "action": action, **fields}, patience)
+
+
+def _ask(name: ObjectName, request: Message, patience: float | None = None) -> Message:
     """Return the answer of the store process; a process that was killed is replaced once."""
     request = {**request, "scheme": name.scheme, "bucket": name.bucket, "key": name.key}
     for _ in range(2):
         connection = _owner.connect()
         try:
-            answer = connection.ask(request, _LISTING if request.get("delimiter") else None)
+            answer = connection.ask(request, _LISTING if request.get("delimiter") else patience)
         except ConnectionLostError:
             _owner.discard(connection)
             continue
@@ -145,9 +185,11 @@ def _ask(name: ObjectName, request: Message) -> Message:
     raise ReadError(EIO, name.name, "the store process was killed twice")
 
 
-def _error(name: ObjectName, answer: Message) -> FffsError:
+def _error(name: ObjectName, answer: Message) -> Exception:
     """Return the exception for an error that the process described."""
     kind, text = answer["error"], str(answer["message"])
+    if kind == "exists":
+        return FileExistsError(EEXIST, "exists", name.name)
     if kind == "usage":
         return UsageError(f"{name.name}: {text}")
     if kind == "access":

@@ -35,10 +35,15 @@ _REASONS: Final = (
 )
 
 
+class ObjectExistsError(Exception):
+    """There is an object of that key, which was not to be replaced."""
+
+
 def describe(error: BaseException, scheme: str, secrets: list[str]) -> Message:
     """Return an error as the answer of the store process.
 
-    ``error`` is its kind: usage, access, missing or read; ``message`` is one line, ``errno`` a number for ReadError.
+    ``error`` is its kind: usage, access, missing, exists or read; ``message`` is one line, ``errno`` a number for
+    ReadError.
     """
     whole = str(error)
     said, _, debug = whole.partition("\n\nDebug source")
@@ -63,6 +68,8 @@ def _kind(error: BaseException, said: str, status: str) -> str:
     name = type(error).__name__
     if isinstance(error, UsageError):
         return "usage"
+    if isinstance(error, ObjectExistsError):
+        return "exists"
     if isinstance(error, AccessError) or name in _DENIED or status in ("401", "403"):
         return "access"
     if any(place in said for place in _ROLE):  # there is no role, or it gave no credentials

@@ -45,11 +45,14 @@ class RemoteFile(File):
     together = 64 << 20
     is_remote = True
 
-    def __init__(self, name: ObjectName) -> None:
-        """Ask for the version, the size and the first bytes. Raises as ``open``."""
+    def __init__(self, name: ObjectName, known: tuple[client.SignedUrl, int, str] | None = None) -> None:
+        """Ask for the version, the size and the first bytes, unless they are known. Raises as ``open``.
+
+        known: a signed URL, the size and the ETag, as from a listing; then nothing is asked.
+        """
         super().__init__(name.name, 0)
         self._object = name
-        self._signed = client.sign(name)
+        self._signed = known[0] if known else client.sign(name)
         self._number = transfer.open_object(self._signed.url)
         self.descriptor = transfer.descriptor_of(self._number)
         self._ends = Ends()
@@ -57,7 +60,7 @@ class RemoteFile(File):
         self._settings = cache_settings()
         _files[self._number] = self
         try:
-            self._ends.head = self._begin()
+            self._ends.head = self._expect(known[1], known[2]) if known else self._begin()
         except BaseException:
             self.close()
             raise
@@ -78,6 +81,13 @@ class RemoteFile(File):
             file.use_cache()
         return file
 
+    def _expect(self, size: int, etag: str) -> bytes:
+        """Set the version that is read. Returns the bytes that are known."""
+        transfer.expect_version(self._number, etag, "", size)
+        self.size, self.etag = size, etag
+        self.tag = _strong(etag)
+        return b""
+
     def _begin(self) -> bytes:
         head = np.empty(HEAD, np.uint8)
         request = np.zeros(1, engine.REQUEST)
@@ -87,6 +97,7 @@ class RemoteFile(File):
         if state.size < 0:
             raise self.failure(-int(request["status"][0]))
         self.size, self.etag = state.size, state.etag
+        self.tag = _strong(state.etag)
         self.mtime_ns = _nanoseconds(state.modified)
         return head[: min(HEAD, self.size)].tobytes()
 
@@ -261,6 +272,11 @@ def _said(state: transfer.State) -> str:
     if not state.status:
         return shown
     return f"HTTP status {state.status}" + (f", {shown}" if shown else "")
+
+
+def _strong(etag: str) -> str:
+    """Return an ETag that identifies bytes; nothing for a weak one."""
+    return "" if etag.startswith("W/") else etag
 
 
 def _nanoseconds(modified: str) -> int:

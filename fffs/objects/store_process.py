@@ -1,10 +1,12 @@
-"""The process that talks to stores with obstore: signs URLs and lists, for the process that started it.
+"""The process that talks to stores with obstore: signs URLs, lists and uploads, for the process that started it.
 
-It reads requests from its standard input, and ends when that ends. Its standard output is for answers only.
+It reads requests from its standard input, and ends when that ends; uploads that are not complete are then aborted. Its
+standard output is for answers only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -35,6 +37,7 @@ def main() -> int:
     send({"ready": getattr(obstore, "__version__", "")})
     with ThreadPoolExecutor(THREADS) as pool:
         _serve(owner, lambda request, payload: pool.submit(_answer, answerer, send, request, payload))
+        answerer.abort_uploads()
         os._exit(0)  # threads may still wait for stores, for nobody
 
 
@@ -69,10 +72,8 @@ def _answer(answerer: Answerer, send: _Sender, request: Message, payload: bytes)
         answer = answerer.answer(request)
     except BaseException as error:  # a panic of Rust is no Exception
         answer = describe(error, str(request.get("scheme")), answerer.secrets)
-    try:
+    with contextlib.suppress(OSError):  # the owner is gone, which the main thread notices
         send({"id": request.get("id"), **answer})
-    except OSError:
-        os._exit(0)  # the owner is gone
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from fffs.objects.aws_profile import INDIRECT, is_indirect, profile_name, read_p
 from fffs.objects.azure_sas import sas_query
 from fffs.objects.names import check_endpoint, is_plain_allowed, is_true
 from fffs.objects.redacting import secrets_of
+from fffs.objects.sigv4 import Keys
 
 # A store that does not answer must not hold a request for the three minutes of obstore's default.
 _RETRY: Final = {
@@ -62,6 +63,7 @@ class StoreSettings:
         self._environment = environment
         self.profile: dict[str, str] = {}
         self._plain: dict[tuple[str, str], Any] = {}  # stores with keys that are none
+        self._s3: dict[str, Any] | None = None  # what _keys returned for the last store
         self.secrets = secrets_of(environment)
         self.ends: datetime | None = time_of(environment.get("AWS_CREDENTIAL_EXPIRATION"))
 
@@ -117,7 +119,26 @@ class StoreSettings:
                 self._require_role()
             return self._make_azure(bucket)
         self.load_profile()
-        return self._make_s3(bucket, {} if self.is_anonymous("s3") else self._keys())
+        self._s3 = {} if self.is_anonymous("s3") else self._keys()
+        return self._make_s3(bucket, self._s3)
+
+    def s3_keys(self) -> Keys | None:
+        """Return the keys of S3; None if only obstore can get them, as those of a role. Raises UsageError, AccessError.
+
+        ``make`` must have been called.
+        """
+        region = self._first("AWS_REGION", "AWS_DEFAULT_REGION") or self.profile.get("region") or "us-east-1"
+        if self._first("AWS_ACCESS_KEY_ID"):
+            names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+            found = [*map(self._first, names), self._first("AWS_SESSION_TOKEN", "AWS_TOKEN")]
+            return Keys(found[0], found[1], found[2], region)
+        keys = self._s3 or {}
+        if provide := keys.get("credential_provider"):
+            keys = provide()
+            return Keys(keys["access_key_id"], keys["secret_access_key"], keys["token"] or "", region)
+        if "access_key_id" in keys:
+            return Keys(keys["access_key_id"], keys["secret_access_key"], keys.get("session_token", ""), region)
+        return None
 
     def plain_url(self, scheme: str, bucket: str, key: str) -> str:
         """Return the URL of an object without a signature, in the style that obstore has for this store."""

@@ -208,6 +208,11 @@ def _configure() -> None:
     _configured = values
 
 
+def deadline() -> float:
+    """Return FFFS_DEADLINE. Raises UsageError."""
+    return _number("FFFS_DEADLINE", os.environ.get("FFFS_DEADLINE"), DEADLINE, 1, 86400)
+
+
 def _number(name: str, value: str | None, default: float, least: float, most: float) -> float:
     if not value:
         return default

@@ -21,6 +21,7 @@ from fffs.errors import UsageError
 from fffs.files.atomic_folder import make_folder, new_folder, refuse_content
 from fffs.files.targets import refuse_folder
 from fffs.formats.part_names import ffrecord_part
+from fffs.objects.names import is_url
 from fffs.writer import FileWriter
 
 PART_BYTES = 256 << 20  # minimum size of a part that the format's authors recommend
@@ -65,7 +66,11 @@ def dump(dataset: Items, fname: PathLike, nfiles: int | None = None, verbose: bo
         RuntimeError: a process was killed. Also, whatever the data set or ``FileWriter.write_one`` raises in a process.
 
     """
-    target, n = os.path.realpath(os.fsdecode(fname)), len(dataset)
+    target, n = os.fsdecode(fname), len(dataset)
+    if not is_url(target):
+        target = os.path.realpath(target)
+    elif nfiles != 1:
+        raise UsageError(f"{target}: a store cannot put several objects in place together; use nfiles=1")
     if nfiles == 1:
         _write_part(dataset, target, 0, n, verbose)
         return

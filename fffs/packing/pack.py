@@ -14,15 +14,18 @@ from fffs.base.jobs import Jobs, Progress, default_jobs
 from fffs.base.paths import PathLike
 from fffs.base.text import tell
 from fffs.errors import FffsError, ReadError, SourceChangedError, UsageError
-from fffs.files.atomic import AtomicFile
+from fffs.files.atomic_output import AtomicOutput
 from fffs.files.dirfd import close
 from fffs.files.targets import refuse_file
-from fffs.files.verity import refuse_without_verity
 from fffs.formats.ffrecord import SUFFIX
 from fffs.native import lib
 from fffs.native.engine import BLOCK
+from fffs.objects.names import is_url
+from fffs.objects.new_object import new_output
+from fffs.packing.contents import pack_contents
+from fffs.packing.object_folder import ObjectFolder
 from fffs.packing.pack_file import PIECE, PackFile
-from fffs.packing.protect import commit
+from fffs.packing.protect import commit, refuse_verity
 from fffs.packing.runs import RUNS, divide
 from fffs.packing.scan import ExcludedOutput, Scan, scan_folder
 from fffs.packing.source_folder import SourceFolder, open_source
@@ -51,7 +54,7 @@ def pack_folder(
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> PackSummary:
-    """Pack a folder into the file ``fname``, which appears complete or not at all.
+    """Pack a folder into the file or object ``fname``, which appears complete or not at all.
 
     Kept: names, contents, modes, modification times (ns), symbolic links, hard links, empty folders. Not kept: owners,
     access times, extended attributes. FIFOs, sockets and devices are left out with a warning; ``fname`` itself is left
@@ -59,8 +62,8 @@ def pack_folder(
     symbolic links to files as files, and no other symbolic links.
 
     Args:
-        dirname: the folder.
-        fname: the file to write; its name must end in ``.ffr``.
+        dirname: the folder, or the URL of one, which ends with a slash: its objects become files with the mode 0644.
+        fname: the file to write, or the URL of an object; its name must end in ``.ffr``.
         verbose: print a line when done.
         jobs: how many files are copied at once.
         align: let each file begin where ``-o kernel`` of a mount needs it: at a multiple of 512 bytes, or of 4096 from
@@ -83,7 +86,7 @@ def pack_folder(
     """
     target = os.fsdecode(fname)
     if verity:
-        refuse_without_verity(target)
+        refuse_verity(target)
     with packed_folder(dirname, target, jobs, progress, warn or log.warning, align) as (file, summary):
         commit(file, verity, progress)
     if verbose:
@@ -99,20 +102,40 @@ def packed_folder(
     progress: Progress | None,
     warn: Callable[[str], None],
     align: bool = False,
-) -> Iterator[tuple[AtomicFile, PackSummary]]:
+) -> Iterator[tuple[AtomicOutput, PackSummary]]:
     """Yield the complete packed file, which replaces ``target`` when the block commits it. As ``pack_folder``."""
     if not target.endswith(SUFFIX):
         raise UsageError(f"{target}: the name of a packed folder must end in {SUFFIX}")
-    refuse_file(target)
-    with writing(target):
-        output = ExcludedOutput(os.fsencode(target))
+    if is_url(os.fsdecode(dirname)):
+        with _packed_objects(os.fsdecode(dirname), target, jobs, progress, warn, align) as packed:
+            yield packed
+        return
+    output = None
+    if not is_url(target):
+        refuse_file(target)
+        with writing(target):
+            output = ExcludedOutput(os.fsencode(target))
     with contextlib.ExitStack() as stack:
         with open_source(os.fsencode(dirname)) as source:
             # Scan first: creating the output may change the modification time of a folder that is packed.
             packer = _Packer(scan_folder(source, output, warn), source, align)
-            file = stack.enter_context(AtomicFile(target))
+            file = stack.enter_context(new_output(target))
             summary = packer.run(file, jobs or default_jobs(), progress)
         yield file, summary
+
+
+@contextlib.contextmanager
+def _packed_objects(
+    url: str, target: str, jobs: int | None, progress: Progress | None, warn: Callable[[str], None], align: bool
+) -> Iterator[tuple[AtomicOutput, PackSummary]]:
+    """Yield the complete file of the objects in a folder of a store, as ``packed_folder``."""
+    with ObjectFolder(url, warn, output=target) as folder:
+        if not is_url(target):
+            refuse_file(target)
+        contents = folder.scan()
+        with new_output(target) as file:
+            pack_contents(folder, contents, file, jobs or default_jobs(), progress, align)
+            yield file, PackSummary(len(contents.sizes), contents.total_bytes)
 
 
 class _Packer:
@@ -123,10 +146,10 @@ class _Packer:
         self.folders = scan.listing.parents[scan.entries]
         self.runs = divide(self.folders[1:] != self.folders[:-1], scan.sizes)
 
-    def run(self, file: AtomicFile, jobs: int, progress: Progress | None) -> PackSummary:
+    def run(self, file: AtomicOutput, jobs: int, progress: Progress | None) -> PackSummary:
         """Copy the files, append the tree, write the header."""
         scan, pack = self.scan, PackFile(file, self.scan.sizes, self.align)
-        self.pack, self.jobs = pack, Jobs(scan.total_bytes, progress)
+        self.pack, self.jobs = pack, Jobs(scan.total_bytes, progress, file.cancel)
         self.jobs.run(self._copy, range(len(self.runs) - 1), jobs, RUNS)
         tree, summary = scan.tree, PackSummary(len(scan.sizes), scan.total_bytes)
         del scan, self.scan, self.folders, self.runs  # before the tree is written, which takes memory, too

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.errors import WriteError
-from fffs.files.atomic import AtomicFile
+from fffs.files.atomic_output import AtomicOutput
 from fffs.files.file import UInt8Array
 from fffs.files.pwrite import write_at
 from fffs.formats.ffrecord import encode_header, header_size
@@ -27,6 +27,7 @@ from fffs.tree.tree import Tree
 
 PORTION = 64 * BLOCK  # bytes written from memory between two checks for an interrupt
 PAGE = 1 << max(trailer.ALIGNMENTS)
+TREE_BYTES = 128  # bytes of the tree for each file, about
 LONG = 64 << 10  # bytes of a file that begins at a page: at 3 % more space at most, on average
 PIECE = 16 * BLOCK  # bytes of a record copied between two checks for an interrupt or a failed job
 
@@ -60,7 +61,7 @@ class PackFile:
     and the tree. Nothing names it.
     """
 
-    def __init__(self, file: AtomicFile, sizes: Int64Array, align: bool = False) -> None:
+    def __init__(self, file: AtomicOutput, sizes: Int64Array, align: bool = False) -> None:
         """file: empty; the caller closes it. sizes: int64[n], the sizes of the files."""
         self.file, self.sizes = file, sizes
         n = len(sizes)
@@ -72,6 +73,7 @@ class PackFile:
         np.cumsum(self.offsets, out=self.offsets)
         if align:
             self._align_to_pages(np.flatnonzero(sizes >= LONG))
+        file.expect_size(int(self.offsets[-1]) + n * TREE_BYTES)
         self._checksums = np.zeros(n + 1, np.uint32)
         self._big = np.flatnonzero(sizes > BLOCK)
         counts = (sizes[self._big] + (BLOCK - 1)) // BLOCK
@@ -100,8 +102,8 @@ class PackFile:
             if failed[0] == self.file.fd:
                 raise WriteError(-status, self.file.path)
             raise OSError(-status, os.strerror(-status))
-        self.file.write_back.wrote(length)
         self._count(k, at, int(crc[0]), length)
+        self._wrote(k, at, length)
 
     def copy_files(self, k: int, entries: UInt32Array, listing: Listing, dir_fd: int) -> tuple[int, int]:
         """Copy files of the open folder, none larger than ``BLOCK``, to record k and the following ones.
@@ -129,7 +131,8 @@ class PackFile:
             raise MemoryError("not enough memory to copy files")
         if status != 0 and failed[0] == self.file.fd:
             raise WriteError(-status, self.file.path)
-        self.file.write_back.wrote(int(self.offsets[k + len(entries)] - self.offsets[k]))
+        if status == 0:
+            self.file.wrote(int(self.offsets[k]), int(self.offsets[k + len(entries)] - self.offsets[k]))
         return int(read[0]), -status
 
     def put_files(self, records: UInt32Array, starts: Int64Array, data: UInt8Array) -> None:
@@ -154,12 +157,17 @@ class PackFile:
             raise MemoryError("not enough memory to write files")
         if status != 0:
             raise WriteError(-status, self.file.path)
-        self.file.write_back.wrote(int(self.sizes[records].sum()))
+        apart = np.flatnonzero(np.diff(records) != 1) + 1
+        for run in np.split(records, apart):
+            if len(run):
+                begin = int(self.offsets[run[0]])
+                self.file.wrote(begin, int(self.offsets[int(run[-1]) + 1]) - begin)
 
     def put(self, k: int, at: int, data: Any) -> None:
         """Write a piece from memory to byte ``at`` of record k. Raises WriteError."""
         view = memoryview(data)
         self._write(view, int(self.offsets[k]) + at)
+        self._wrote(k, at, len(view))
         first = self._first_block(k, at)
         if first is None:
             self._count(k, at, crc32(view), len(view))
@@ -187,8 +195,10 @@ class PackFile:
         for part in itertools.chain([packed_pickle.encode(tree)], trailer.encode(tree, blocks, self.alignment)):
             self._checksums[-1] = crc32(part, int(self._checksums[-1]))
             self._write(part, at)
+            self.file.wrote(at, len(part))
             at += len(part)
         self._write(encode_header(*self._records()), 0)
+        self.file.wrote(0, int(self.offsets[0]))
 
     def _choose_alignment(self) -> int:
         _, small, large = trailer.ALIGNMENTS
@@ -217,5 +227,11 @@ class PackFile:
     def _write(self, data: bytes | memoryview | UInt8Array, offset: int) -> None:
         view = memoryview(data)
         for begin in range(0, len(view), PORTION):
-            done = write_at(self.file, [view[begin : begin + PORTION]], offset + begin)
-            self.file.write_back.wrote(done)
+            write_at(self.file, [view[begin : begin + PORTION]], offset + begin)
+
+    def _wrote(self, k: int, at: int, length: int) -> None:
+        """Report a piece of record k, with the padding behind it if it is the last."""
+        begin, end = int(self.offsets[k]) + at, int(self.offsets[k]) + at + length
+        if at + length == self.sizes[k]:
+            end = int(self.offsets[k + 1])
+        self.file.wrote(begin, end - begin)

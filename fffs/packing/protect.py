@@ -9,22 +9,31 @@ from collections.abc import Iterator
 from fffs.base.descriptors import duplicate
 from fffs.base.jobs import Progress
 from fffs.base.withblock import closed_on_error
-from fffs.errors import RecordError
+from fffs.errors import RecordError, UsageError
 from fffs.files.atomic import DIGEST, AtomicFile, forget_sidecar
+from fffs.files.atomic_output import AtomicOutput
 from fffs.files.dirfd import close
 from fffs.files.pair import only_writer
 from fffs.files.pwrite import NewFile, write_at
-from fffs.files.verity import enable
+from fffs.files.verity import enable, refuse_without_verity
 from fffs.formats import ffrecord
 from fffs.layouts import packed
 from fffs.layouts.view import TreeView
+from fffs.objects.names import is_url
 from fffs.packing.verify import verify
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 
 
+def refuse_verity(target: str) -> None:
+    """Raise UsageError if a new pack could not be put under fs-verity, which saves the work for it."""
+    if is_url(target):
+        raise UsageError(f"{target}: fs-verity is for local files; omit --verity")
+    refuse_without_verity(target)
+
+
 @contextlib.contextmanager
-def reread(file: AtomicFile) -> Iterator[TreeView]:
+def reread(file: AtomicOutput) -> Iterator[TreeView]:
     """Open a packed folder that was just written, before it is renamed, from the disk. Raises as ``load_source``."""
     written = file.reread()
     with closed_on_error((written,)):
@@ -33,7 +42,7 @@ def reread(file: AtomicFile) -> Iterator[TreeView]:
         yield source
 
 
-def commit(file: AtomicFile, verity: bool, progress: Progress | None = None) -> None:
+def commit(file: AtomicOutput, verity: bool, progress: Progress | None = None) -> None:
     """Put a complete packed folder in place; with ``verity``, under fs-verity and with its digest beside it.
 
     The digest follows the pack: a process that is killed between the two leaves a pack whose digest is not kept, and
@@ -48,6 +57,7 @@ def commit(file: AtomicFile, verity: bool, progress: Progress | None = None) -> 
     if not verity:
         file.commit()
         return
+    assert isinstance(file, AtomicFile)  # see refuse_verity
     digest = _protect(file, progress)
     with AtomicFile(file.path + DIGEST) as kept:
         kept.belongs_to(file)

@@ -1,4 +1,4 @@
-"""The cache of indexes that were made by scanning a file, in the user's cache folder.
+"""The cache of indexes that were made by scanning a file or object, in the user's cache folder.
 
 ``$XDG_CACHE_HOME/fffs`` (mode 0700, files 0600) has one entry per file, named by device and inode. An entry is used if
 the user owns it, its key (file system, device, inode, size, times) equals that of the file, and its checksum is right.
@@ -6,7 +6,8 @@ Its content is then validated like all input, and compared with the file (``fffs
 ignored, and the index is made and stored again. Failures of the cache are never errors.
 
 A key identifies a file only on a local disk: a mounted image or FUSE file system may reuse a device number, and may
-have any inodes and times. Files on such file systems have no key (``fffs.files.file_systems``).
+have any inodes and times. Files on such file systems have no key (``fffs.files.file_systems``). That of an object is
+made of its URL and its ETag.
 
 Environment:
     FFFS_CACHE: ``off``: neither read nor write entries.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import fcntl
+import hashlib
 import itertools
 import logging
 import os
@@ -93,11 +95,19 @@ def unused() -> Iterator[None]:
 
 def key_of(file: File) -> Key | None:
     """Return the key of an open file, or None if its file system does not identify files. Raises OSError."""
+    if file.tag:
+        return _key_of_object(file)
     fd = file.descriptor
     if fd < 0 or not keeps_times(fd):
         return None
     status = os.fstat(fd)
     return Key(_system(fd), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _key_of_object(file: File) -> Key:
+    """Return the key of an object: its URL in place of device and inode, and its tag in place of the rest."""
+    device, inode = struct.unpack("<QQ", hashlib.sha256(file.name.encode(errors="surrogateescape")).digest()[:16])
+    return Key(hashlib.sha256(file.tag.encode()).digest()[:16], device, inode, file.size, 0, 0)
 
 
 def _system(fd: int) -> bytes:
@@ -118,6 +128,8 @@ def settle(file: File, key: Key, smallest: int) -> bool:
     """
     if key.size < FEWEST * smallest:
         return False
+    if file.tag:
+        return True
     newest = max(key.mtime, key.ctime)
     return newest <= time.time_ns() - int(SETTLED * 1e9) and lib.fffs_clean_pages(file.descriptor) == 0
 

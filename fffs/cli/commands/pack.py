@@ -11,13 +11,14 @@ from fffs.cli.output import Warnings, printable, say
 from fffs.cli.program import interrupt_once
 from fffs.cli.progress import ProgressBar
 from fffs.errors import Exit, UsageError
+from fffs.objects.names import base_name, is_url
 from fffs.packing.pack import pack_folder
 
 
 def run(args: argparse.Namespace) -> int:
     """Pack a folder."""
     interrupt_once()
-    name = os.path.basename(os.path.abspath(args.folder))
+    name = base_name(args.folder) if is_url(args.folder) else os.path.basename(os.path.abspath(args.folder))
     if not args.output and not name:
         raise UsageError(f"{args.folder}: has no name to derive the name of the output from; give OUTPUT, too")
     output = args.output or f"{name}.ffr"

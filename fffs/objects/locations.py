@@ -1,0 +1,76 @@
+"""Names that are those of files and folders, or URLs: opens, lists and looks for what they name."""
+
+from __future__ import annotations
+
+import os
+
+from fffs.base.failures import reading
+from fffs.errors import SourceNotFoundError
+from fffs.files import fsspec_systems
+from fffs.files.file import File
+from fffs.files.fsspec_file import FsspecFile
+from fffs.files.local import LocalFile
+from fffs.files.read_ahead import ReadAhead
+from fffs.objects.client import list_objects
+from fffs.objects.fsspec_url import is_folder_url, is_fsspec_url, refuse_password
+from fffs.objects.names import is_remote, is_url, parse_url, shown
+from fffs.objects.remote import RemoteFile
+
+
+def open_file(name: str) -> File:
+    """Open a file by its path, or an object by its URL.
+
+    Raises as ``LocalFile.open``, ``RemoteFile.open`` or ``FsspecFile.open``, and UsageError for a URL with a password.
+    """
+    if is_fsspec_url(name):
+        refuse_password(name)
+        return FsspecFile.open(name, shown(name))
+    return RemoteFile.open(name) if is_url(name) else LocalFile.open(name)
+
+
+def open_in_order(name: str) -> File:
+    """Open a file that is read from its start to its end. Raises as ``open_file``."""
+    return ReadAhead(RemoteFile.open(name)) if is_url(name) else open_file(name)
+
+
+def is_folder(name: str) -> bool:
+    """Whether a name is that of a folder. A URL is if it ends with a slash, or names a bucket."""
+    if is_fsspec_url(name):
+        return is_folder_url(name)
+    return parse_url(name).is_folder if is_url(name) else os.path.isdir(name)
+
+
+def exists(name: str) -> bool:
+    """Whether there is a file or object. Raises as ``RemoteFile.open``."""
+    if not is_remote(name):
+        return os.path.lexists(name)
+    if is_fsspec_url(name) or parse_url(name).is_web:
+        return True  # opening it tells
+    try:
+        RemoteFile.open(name).close()
+    except SourceNotFoundError:
+        return False
+    return True
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is that of a regular file, or of an object that exists. Raises as ``exists``."""
+    return not is_folder(name) and exists(name) if is_remote(name) else os.path.isfile(name)
+
+
+def list_folder(name: str) -> list[str]:
+    """Return the names in a folder. Raises OSError; for a URL, as ``list_objects``."""
+    if is_fsspec_url(name):
+        refuse_password(name)
+        return fsspec_systems.list_folder(name, shown(name))
+    if not is_url(name):
+        return os.listdir(name)
+    folder = parse_url(name)
+    prefix = f"{folder.key.rstrip('/')}/" if folder.key else ""
+    return [key[len(prefix) :].rstrip("/") for key, _, _ in list_objects(folder, delimiter=True)]
+
+
+def names_in(name: str) -> list[str]:
+    """Return the names in a folder. Raises ReadError; for a URL, as ``list_objects``."""
+    with reading(name):
+        return list_folder(name)

@@ -1,0 +1,189 @@
+"""PartSender: sends the parts of an upload in threads, from a file in memory whose pages are freed as they are sent."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import os
+import threading
+from collections import deque
+from errno import EACCES, EIO
+from typing import Any, Final
+
+from fffs.base.jobs import Stopped
+from fffs.errors import FffsError, WriteError
+from fffs.files.pages import free, mapped
+from fffs.objects.client import access_error, ask_upload
+from fffs.objects.names import ObjectName
+from fffs.objects.redacting import redact, secrets_of
+from fffs.objects.transfer import deadline
+from fffs.objects.unfinished import Note
+
+THREADS: Final = 4
+_WAITING: Final = 4
+"""Parts that may wait while others are sent."""
+_LAST: Final = 10.0  # seconds in which an upload is aborted, because a user may wait
+_BYTES: Final = 512 << 20
+"""Bytes of parts that are sent or wait, from the second part on."""
+
+
+class PartSender:
+    """Sends parts of one upload. ``put``, ``finish`` and ``stop`` may be called from any thread of one process."""
+
+    def __init__(self, target: ObjectName, place: str, fd: int) -> None:
+        """place: see ``Note``. fd: the file of which parts are sent; it stays open until ``stop`` has returned."""
+        self._target, self._fd = target, fd
+        self._note = Note(target, place)
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[int, int, int]] = deque()
+        self._sizes = self._parts = 0  # of parts that are sent or wait
+        self._etags: dict[int, str] = {}
+        self._failed: BaseException | None = None
+        self._stopped = False
+        self._threads: list[threading.Thread] = []
+        self._senders: list[Any] = []
+        try:
+            self._upload = str(ask_upload(target, "begin", deadline() + 60, deadline=deadline())["upload"])
+            self._note.write(self._upload)
+        except BaseException:
+            self._note.close()  # an upload may have begun: the next writer looks
+            raise
+
+    def put(self, number: int, begin: int, end: int) -> None:
+        """Send a part of the file soon. Waits while many others wait. Raises what sending another one raised."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failed is not None or self._stopped or self._has_room(end - begin))
+            self._raise_failure()
+            self._queue.append((number, begin, end))
+            self._sizes += end - begin
+            self._parts += 1
+            if len(self._threads) < min(THREADS, self._parts):
+                thread = threading.Thread(target=self._work, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self._changed.notify_all()
+
+    def _has_room(self, size: int) -> bool:
+        return self._parts < THREADS + _WAITING and (not self._parts or self._sizes + size <= _BYTES)
+
+    def finish(self) -> list[str]:
+        """Wait until all parts are sent, and return their ETags. Raises what sending raised."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failed is not None or self._stopped or not self._parts)
+            self._raise_failure()
+            return [self._etags[number] for number in sorted(self._etags)]
+
+    def complete(self, etags: list[str], new: bool) -> None:
+        """Make the object of the parts. Raises FileExistsError if it was to be new; and as ``ask_upload``."""
+        ask_upload(
+            self._target,
+            "complete",
+            2 * deadline() + 60,
+            upload=self._upload,
+            etags=etags,
+            new=new,
+            deadline=deadline(),
+        )
+        self.stop()
+        self._note.remove()
+
+    def abort(self) -> None:
+        """Stop, and remove all parts from the store. If that fails, the next writer on this machine does it."""
+        self.stop()
+        try:
+            seconds = min(deadline(), _LAST)
+            ask_upload(self._target, "abort", 2 * seconds + 10, upload=self._upload, deadline=seconds)
+        except (FffsError, OSError):
+            self._note.close()
+        else:
+            self._note.remove()
+
+    def abandon(self) -> None:
+        """In a child of fork: close what is the parent's."""
+        self._note.close()
+
+    def cancel(self) -> None:
+        """Let all threads end soon; ``put`` raises Stopped, which ``Jobs`` expects."""
+        with self._changed:
+            self._stopped = True
+            self._queue.clear()
+            for sender in self._senders:
+                sender.cancel()
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End all threads of this object. May be called again."""
+        self.cancel()
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # a collector may run in any thread
+                thread.join()
+
+    def _raise_failure(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if self._stopped:
+            raise Stopped
+
+    # ------------------------------------------------------------ threads
+
+    def _work(self) -> None:
+        """Send parts until there are no more."""
+        sending = importlib.import_module("fffs.objects.sending")  # which imports much that reading does not need
+        sender = sending.Sender()
+        with self._changed:
+            self._senders.append(sender)
+        try:
+            while (part := self._next()) is not None:
+                number, begin, end = part
+                etag = self._send(sender, number, begin, end)
+                with self._changed:
+                    self._etags[number] = etag
+                    self._sizes -= end - begin
+                    self._parts -= 1
+                    self._changed.notify_all()
+        except sending.CancelledError:
+            pass
+        except sending.NotSentError as error:
+            self._fail(WriteError(error.errno, self._target.name, str(error.strerror)))
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            sender.close()
+
+    def _next(self) -> tuple[int, int, int] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._stopped or self._failed is not None)
+            return self._queue.popleft() if self._queue and self._failed is None and not self._stopped else None
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._failed = self._failed or error
+            self._changed.notify_all()
+
+    def _send(self, sender: Any, number: int, begin: int, end: int) -> str:
+        """Send a part and free its memory. Returns its ETag."""
+
+        def url() -> str:
+            return str(ask_upload(self._target, "url", upload=self._upload, part=number + 1)["url"])
+
+        with mapped(self._fd, begin, end) as data:
+            reply = sender.send("PUT", url, data, {"Content-MD5": digest(data)}, deadline())
+        etag = reply.headers.get("etag", "")
+        if not reply.is_good or not etag:
+            raise refusal(self._target, reply)
+        free(self._fd, begin, end)
+        return str(etag)
+
+
+def refusal(target: ObjectName, reply: Any) -> Exception:
+    """Return the exception for an answer that is not good."""
+    said = redact(reply.describe(), secrets_of(os.environ))
+    if reply.status in (401, 403):
+        return access_error(target, said)
+    return WriteError(EACCES if reply.status == 405 else EIO, target.name, said)
+
+
+def digest(data: Any) -> str:
+    """Return the value of the header Content-MD5, with which a store checks what it received."""
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()

@@ -1,0 +1,202 @@
+"""Sends requests with bodies over HTTP. Reading is in C (``native/remote.c``): it needs many small requests at once."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http.client
+import os
+import random
+import socket
+import ssl
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_PIECE: Final = 256 << 10  # bytes per send(2); the time limit holds for each
+_PATIENCE: Final = 30.0  # seconds without progress
+_LATEST: Final = 5.0  # seconds between two attempts, at most
+_LONGEST: Final = 1 << 20  # bytes of an answer that are read
+_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_CODES: Final = (b"<Code>RequestTimeout<", b"<Code>BadDigest<", b"<Code>IncompleteBody<", b"<Code>InternalError<")
+
+
+class NotSentError(OSError):
+    """There was no answer to a request. The message says why, without its URL."""
+
+
+class CancelledError(Exception):
+    """Another thread has called ``Sender.cancel``."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer. The names of ``headers`` are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the server did what it was asked for. S3 may report an error of a long request after status 200."""
+        return 200 <= self.status < 300 and b"<Error>" not in self.body[:1000]
+
+    @property
+    def is_worth_another(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.status in _AGAIN or (not self.is_good and any(code in self.body for code in _CODES))
+
+    def describe(self) -> str:
+        """Return the status and the body, from which ``redact`` takes what is shown."""
+        return f"HTTP status {self.status}: {self.body.decode(errors='replace')}"
+
+
+class Sender:
+    """One connection, which is kept between requests. For one thread, except ``cancel``; not for a child of fork."""
+
+    def __init__(self) -> None:
+        self._connection: http.client.HTTPConnection | None = None
+        self._place = ""
+        self._cancelled = threading.Event()
+
+    def send(
+        self,
+        method: str,
+        make_url: Callable[[], str],
+        body: Any = b"",
+        headers: Mapping[str, str] | None = None,
+        deadline: float = 60.0,
+    ) -> Reply:
+        """Send a request until the server takes or refuses it, or for about ``deadline`` seconds of failures.
+
+        Args:
+            method: the method.
+            make_url: returns the URL, for each attempt: signatures end.
+            body: any contiguous bytes.
+            headers: further headers.
+            deadline: seconds.
+
+        Returns:
+            The last answer, whatever its status.
+
+        Raises:
+            NotSentError: there is no answer.
+            CancelledError: see ``cancel``.
+
+        """
+        end, wait = time.monotonic() + deadline, 0.1
+        while True:
+            failure: NotSentError | None = None
+            try:
+                reply = self._try(method, make_url(), memoryview(body).cast("B"), headers or {})
+                if not reply.is_worth_another:
+                    return reply
+            except NotSentError as error:
+                failure = error
+            if self._cancelled.is_set():
+                raise CancelledError
+            if time.monotonic() + wait > end:
+                if failure is not None:
+                    raise failure
+                return reply
+            if self._cancelled.wait(wait * random.uniform(0.5, 1)):
+                raise CancelledError
+            wait = min(wait * 2, _LATEST)
+
+    def cancel(self) -> None:
+        """End a request in another thread."""
+        self._cancelled.set()
+        connection = self._connection
+        sock = connection.sock if connection is not None else None
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection. May be called again."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _try(self, method: str, url: str, body: memoryview, headers: Mapping[str, str]) -> Reply:
+        parts = urllib.parse.urlsplit(url)
+        place = f"{parts.scheme}://{parts.netloc}"
+        try:
+            if self._connection is None or self._place != place:
+                self.close()
+                self._connection, self._place = _connect(parts), place
+            target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+            if isinstance(self._connection, _Proxied):
+                target = place + target
+            pieces: Any = _Pieces(body)
+            self._connection.request(
+                method, target, pieces, {"Content-Length": str(len(body)), "User-Agent": "fffs", **headers}
+            )
+            answer = self._connection.getresponse()
+            data = answer.read(_LONGEST)
+            if not answer.isclosed():
+                self.close()
+            return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, data)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise NotSentError(_number(error), f"{parts.netloc}: {_said(error)}") from None
+
+
+class _Pieces:
+    """A body that is sent in pieces, because a time limit holds for each call."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data, self._at = data, 0
+
+    def read(self, _: int = -1) -> memoryview:
+        piece = self._data[self._at : self._at + _PIECE]
+        self._at += len(piece)
+        return piece
+
+
+class _Proxied(http.client.HTTPConnection):
+    """A connection to a proxy, which is asked for whole URLs."""
+
+
+def _connect(url: urllib.parse.SplitResult) -> http.client.HTTPConnection:
+    """Return a connection that is not open yet, through the proxy that the environment names, if any."""
+    host, secure = url.hostname or "", url.scheme == "https"
+    proxy = "" if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(url.scheme, "")
+    if not proxy:
+        kind: Any = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        return _with_context(kind, url.netloc, secure)
+    server = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}").netloc.rpartition("@")[2]
+    if not secure:
+        return _Proxied(server, timeout=_PATIENCE)
+    connection = _with_context(http.client.HTTPSConnection, server, secure)
+    connection.set_tunnel(host, url.port or 443)
+    return connection
+
+
+def _with_context(kind: Any, place: str, secure: bool) -> http.client.HTTPConnection:
+    options: dict[str, Any] = {"timeout": _PATIENCE}
+    if secure:
+        options["context"] = ssl.create_default_context()  # SSL_CERT_FILE is taken into account
+        if bundle := os.environ.get("AWS_CA_BUNDLE"):
+            options["context"].load_verify_locations(bundle)
+    connection: http.client.HTTPConnection = kind(place, **options)
+    return connection
+
+
+def _number(error: BaseException) -> int:
+    if isinstance(error, TimeoutError):
+        return errno.ETIMEDOUT
+    number = error.errno if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
+    return number if isinstance(number, int) and number > 0 else errno.EIO
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message}); see AWS_CA_BUNDLE"
+    text = getattr(error, "strerror", None) or str(error)
+    return text if text else type(error).__name__

@@ -1,0 +1,237 @@
+"""Uploads of objects, in the store process: begun, signed for each part, completed, and aborted when the owner is gone.
+
+S3 keeps the parts of an upload until it is completed or aborted, and charges for them. So the process that begins an
+upload is one that survives its owner: whatever ends the owner, the uploads that it left are aborted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import re
+import threading
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+from xml.sax.saxutils import escape, unescape
+
+from fffs.errors import AccessError, UsageError
+from fffs.objects.describing import ObjectExistsError
+from fffs.objects.protocol import Message
+from fffs.objects.sending import NotSentError, Reply, Sender
+from fffs.objects.sigv4 import Keys, sign_request
+from fffs.objects.stores import StoreSettings, time_of
+
+_ID: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
+_ETAG: Final = re.compile(rb"<ETag>([^<]+)</ETag>")
+_UPLOAD: Final = re.compile(rb"<Upload>(.*?)</Upload>", re.DOTALL)
+_KEY: Final = re.compile(rb"<Key>([^<]*)</Key>")
+_BEGAN: Final = re.compile(rb"<Initiated>([^<]*)</Initiated>")
+_BYTES: Final = {"Content-Type": "application/octet-stream"}
+_XML: Final = {"Content-Type": "application/xml"}
+_DEADLINE: Final = 60.0  # seconds
+_GOODBYE: Final = 10.0  # seconds in which uploads are aborted when the owner is gone
+_CHUNK: Final = 64 << 20  # bytes of a part that obstore sends; 10,000 of them are more than half a TiB
+_WHOLE: Final = 64 << 20  # bytes that are sent in one request
+
+
+class Uploads:
+    """Uploads to one bucket of a store. Thread-safe."""
+
+    def __init__(self, settings: StoreSettings, store: Any, scheme: str, bucket: str) -> None:
+        self._settings, self._store, self._scheme, self._bucket = settings, store, scheme, bucket
+        self._lock = threading.Condition()
+        self._unfinished: dict[str, str] = {}  # id -> key
+        self._beginning = 0
+
+    def answer(self, request: Message) -> Message:
+        """Return the answer to a request. Raises what went wrong."""
+        action, key, deadline = request["action"], request["key"], float(request.get("deadline", _DEADLINE))
+        if action == "place":
+            return {"place": self._place(key)}
+        if action == "look":
+            found = self._look(key)
+            beside = request.get("beside", []) if found["exists"] else []
+            return {**found, "beside": [ending for ending in beside if self._look(key + ending)["exists"]]}
+        if action == "spool":
+            return self._put_file(key, request["path"], request["new"])
+        if action == "begin":
+            return self._begin(key, deadline)
+        if action == "url":  # for a part, or for a whole object
+            return {"url": self._sign("PUT", key, self._named(request))}
+        if action == "complete":
+            return self._complete(key, request["upload"], request["etags"], request["new"], deadline)
+        if action == "abort":
+            self._abort(key, request["upload"], deadline)
+            return {}
+        if action == "unfinished":
+            return {"uploads": self._list(key, deadline)}
+        raise ValueError(f"there is no action {action!r}")
+
+    def abort_all(self) -> None:
+        """Abort all uploads that are neither complete nor aborted."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._beginning, _GOODBYE)
+            left = list(self._unfinished.items())
+        for upload, key in left:
+            # If this fails, the next writer on this machine tries again.
+            with contextlib.suppress(OSError, RuntimeError, AccessError, UsageError):
+                self._abort(key, upload, _GOODBYE)
+
+    # ------------------------------------------------------------ any store
+
+    def _look(self, key: str) -> Message:
+        """Return whether there is an object, and how one is written."""
+        try:
+            found = importlib.import_module("obstore").head(self._store, key)
+        except FileNotFoundError:
+            found = None
+        return {
+            "exists": found is not None,
+            "etag": (found or {}).get("e_tag") or "",
+            "parts": self._scheme == "s3" and (self._settings.is_anonymous("s3") or self._keys() is not None),
+            "place": self._place(key),
+        }
+
+    def _place(self, key: str) -> str:
+        return self._settings.plain_url(self._scheme, self._bucket, key)
+
+    def _put_file(self, key: str, path: str, new: bool) -> Message:
+        """Store a complete file."""
+        obstore = importlib.import_module("obstore")
+        size = Path(path).stat().st_size
+        if size <= _WHOLE:
+            try:
+                done = obstore.put(self._store, key, Path(path).read_bytes(), mode="create" if new else "overwrite")
+            except obstore.exceptions.AlreadyExistsError:
+                raise ObjectExistsError from None
+        else:
+            with Path(path).open("rb") as file:
+                if new and self._look(key)["exists"]:
+                    raise ObjectExistsError
+                done = obstore.put(self._store, key, file, chunk_size=max(_CHUNK, -(-size // 9000)))
+        return {"etag": done.get("e_tag") or ""}
+
+    # ------------------------------------------------------------ S3
+
+    def _keys(self) -> Keys | None:
+        return self._settings.s3_keys()
+
+    def _sign(self, method: str, key: str, query: dict[str, str]) -> str:
+        url = self._settings.plain_url(self._scheme, self._bucket, key or "k")
+        if not key:
+            url = url.removesuffix("k")
+            url = url.removesuffix("/") if url.count("/") > 3 else url
+        if self._settings.is_anonymous("s3"):
+            return url + ("?" + "&".join(f"{k}={v}" for k, v in query.items()) if query else "")
+        keys = self._keys()
+        if keys is None:
+            raise AccessError("the credentials that this upload began with are gone")
+        return sign_request(keys, method, url, query)
+
+    def _named(self, request: Message) -> dict[str, str]:
+        """Return the query of a part. An upload that another process began is this one's from now on."""
+        if not request.get("upload"):
+            return {}
+        with self._lock:
+            self._unfinished[request["upload"]] = request["key"]
+        return {"partNumber": str(request["part"]), "uploadId": request["upload"]}
+
+    def _send(
+        self,
+        method: str,
+        key: str,
+        query: dict[str, str],
+        deadline: float,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        sender = Sender()
+        try:
+            return sender.send(method, lambda: self._sign(method, key, query), body, headers, deadline)
+        finally:
+            sender.close()
+
+    def _begin(self, key: str, deadline: float) -> Message:
+        with self._lock:
+            self._beginning += 1
+        try:
+            reply = self._send("POST", key, {"uploads": ""}, deadline, headers=_BYTES)
+            found = _ID.search(reply.body)
+            if not reply.is_good or found is None:
+                raise RuntimeError(reply.describe())
+            upload = unescape(found[1].decode())
+            with self._lock:
+                self._unfinished[upload] = key
+            return {"upload": upload}
+        finally:
+            with self._lock:
+                self._beginning -= 1
+                self._lock.notify_all()
+
+    def _complete(self, key: str, upload: str, etags: list[str], new: bool, deadline: float) -> Message:
+        """Make an object of parts.
+
+        An answer may be lost, and the second request refused because the first one succeeded: then the object is there
+        with the ETag that these parts have.
+        """
+        parts = "".join(
+            f"<Part><PartNumber>{k}</PartNumber><ETag>{escape(etag)}</ETag></Part>" for k, etag in enumerate(etags, 1)
+        )
+        body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
+        condition = {"If-None-Match": "*"} if new else {}
+        query, reply = {"uploadId": upload}, None
+        try:
+            reply = self._send("POST", key, query, deadline, body, _XML | condition)
+            if reply.status == 501 and new:  # the store has no conditions
+                if self._look(key)["exists"]:
+                    raise ObjectExistsError
+                reply = self._send("POST", key, query, deadline, body, _XML)
+        except NotSentError:
+            pass  # it may have succeeded
+        if reply is None or not reply.is_good:
+            there = self._look(key)["etag"]
+            if there.strip('"') != _etag_of(etags):
+                if reply is None:
+                    raise RuntimeError("nothing answers, and the object is not there")
+                if reply.status in (409, 412):
+                    raise ObjectExistsError
+                raise RuntimeError(reply.describe())
+        with self._lock:
+            self._unfinished.pop(upload, None)
+        return {}
+
+    def _abort(self, key: str, upload: str, deadline: float) -> None:
+        reply = self._send("DELETE", key, {"uploadId": upload}, deadline)
+        if not reply.is_good and reply.status != 404:
+            raise RuntimeError(reply.describe())
+        with self._lock:
+            self._unfinished.pop(upload, None)
+
+    def _list(self, key: str, deadline: float) -> list[tuple[str, float]]:
+        """Return the unfinished uploads of a key, and when they began, in seconds since 1970."""
+        found: list[tuple[str, float]] = []
+        reply = self._send("GET", "", {"uploads": "", "prefix": key}, deadline)
+        if not reply.is_good:
+            raise RuntimeError(reply.describe())
+        for entry in _UPLOAD.findall(reply.body):
+            name, upload, began = _KEY.search(entry), _ID.search(entry), _BEGAN.search(entry)
+            if name and upload and began and unescape(name[1].decode()) == key:
+                time = time_of(began[1].decode())
+                found.append((unescape(upload[1].decode()), _seconds(time)))
+        return found
+
+
+def _seconds(time: datetime | None) -> float:
+    return time.timestamp() if time else 0.0
+
+
+def _etag_of(etags: list[str]) -> str:
+    """Return the ETag of an object of these parts, as S3 computes it. Nothing if it does not follow from theirs."""
+    try:
+        digests = [bytes.fromhex(etag.strip('"')) for etag in etags]
+    except ValueError:
+        return "unknown"
+    return f"{hashlib.md5(b''.join(digests), usedforsecurity=False).hexdigest()}-{len(etags)}"

@@ -1,0 +1,626 @@
+"""Objects are written complete or not at all, in bounded memory, and no parts stay in the store."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import itertools
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from inside import PackFile, PartSizes, WrittenRanges, object_client
+from object_server import ObjectServer, late, lost, not_done, serving, status
+from weed import Weed, clear_environment, cloud, weed
+
+import fffs
+from fffs.errors import AccessError, SourceChangedError, UsageError, WriteError, WriterError
+from fffs.ofrecord import OFRecordWriter
+from fffs.tfrecord import TFRecordWriter
+
+__all__ = ["cloud", "weed"]  # fixtures
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of notes of uploads."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    yield tmp_path / "state" / "fffs" / "uploads"
+    object_client._owner.end()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    noise = np.random.default_rng(7).bytes(40 * MIB)
+    for k in range(300):
+        path = tmp_path / "src" / f"class{k % 3}" / f"{k} ü.bin"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(noise[k : k + k * 331])
+    for k in range(3):
+        (tmp_path / "src" / f"large{k}").write_bytes(noise[k * 7 * MIB : k * 7 * MIB + (5 + 9 * k) * MIB + k])
+    (tmp_path / "src" / "empty").touch()
+    (tmp_path / "src" / "link").symlink_to("large1")
+    return tmp_path / "src"
+
+
+def content(cloud: Weed, key: str) -> bytes | None:
+    status, _, body = cloud.request("GET", cloud.bucket, key)
+    return body if status == 200 else None
+
+
+def run(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fffs", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **more},
+    )
+
+
+def start(code: str) -> subprocess.Popen[bytes]:
+    """Start Python code that prints a line when it has come to its point."""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def kill_all(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and its store process."""
+    os.kill(process.pid, signal.SIGSTOP)
+    for child in children(process.pid):
+        os.kill(child, signal.SIGKILL)
+    end(process)
+
+
+def wait_until_none(cloud: Weed, prefix: str) -> None:
+    end = time.monotonic() + 30
+    while cloud.uploads(prefix) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert cloud.uploads(prefix) == []
+
+
+# ---------------------------------------------------------------- what is written
+
+
+@pytest.mark.parametrize("options", [(), ("--align",)], ids=["plain", "aligned"])
+@pytest.mark.parametrize("jobs", [1, 5])
+def test_a_packed_folder_has_the_bytes_of_a_local_one(
+    cloud: Weed, source: Path, tmp_path: Path, options: tuple[str, ...], jobs: int
+) -> None:
+    assert run("pack", source, tmp_path / "p.ffr", *options).returncode == 0
+    done = run("pack", source, f"s3://{cloud.bucket}/w/a b+ü.ffr", "--jobs", jobs, *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert content(cloud, "w/a b+ü.ffr") == (tmp_path / "p.ffr").read_bytes()
+    assert cloud.uploads("w/") == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 8 * MIB - 32, 8 * MIB - 31, 20 * MIB])
+def test_objects_of_one_and_of_several_parts(cloud: Weed, tmp_path: Path, state: Path, size: int) -> None:
+    names = (str(tmp_path / "p.ffr"), f"s3://{cloud.bucket}/w/sizes.ffr")
+    for name in names:
+        with fffs.FileWriter(name, 2) as writer:
+            writer.write_one(bytes(size))
+            writer.write_one(b"x" * (size // 3))
+    assert content(cloud, "w/sizes.ffr") == (tmp_path / "p.ffr").read_bytes()
+    assert list(state.glob("*")) == []
+
+
+def test_the_writers_of_all_formats(cloud: Weed, tmp_path: Path) -> None:
+    records = [bytes([k]) * (k * 700_001) for k in range(1, 9)]
+    for kind, name in ((TFRecordWriter, "a.tfrecord"), (OFRecordWriter, "part-0")):
+        for place in (str(tmp_path), f"s3://{cloud.bucket}/w"):
+            with kind(f"{place}/{name}") as writer:
+                for record in records:
+                    writer.write_one(record)
+        assert content(cloud, f"w/{name}") == (tmp_path / name).read_bytes()
+
+
+def test_conversions_and_dumps(cloud: Weed, tmp_path: Path) -> None:
+    records = [bytes([k]) * 900_001 for k in range(20)]
+    fffs.utils.dump(records, f"s3://{cloud.bucket}/w/d.ffr", nfiles=1)
+    fffs.utils.dump(records, tmp_path / "d.ffr", nfiles=1)
+    assert content(cloud, "w/d.ffr") == (tmp_path / "d.ffr").read_bytes()
+    for name in ("c.tfrecord", "c.bag", "c.ffr", "part-0"):
+        fffs.convert(tmp_path / "d.ffr", tmp_path / name)
+        fffs.convert(tmp_path / "d.ffr", f"s3://{cloud.bucket}/c/{name}")
+        assert content(cloud, f"c/{name}") == (tmp_path / name).read_bytes()
+
+
+def test_memory_is_bounded(cloud: Weed, tmp_path: Path) -> None:
+    code = """if True:
+        import os, sys, fffs, threading
+        most = 0
+        with fffs.FileWriter(sys.argv[1], 400) as writer:
+            for k in range(400):
+                writer.write_one(bytes(1 << 20))
+                most = max(most, os.fstat(writer._file.fd).st_blocks * 512)
+        print(most)
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", code, f"s3://{cloud.bucket}/w/long.ffr"], stdout=subprocess.PIPE, check=True
+    )
+    assert int(done.stdout) < 120 * MIB
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10 < 700 * MIB
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_existing_objects(cloud: Weed, source: Path, tmp_path: Path) -> None:
+    name = f"s3://{cloud.bucket}/w/old.ffr"
+    cloud.put(cloud.bucket, "w/old.ffr", b"old")
+    done = run("convert", source, name)
+    assert (done.returncode, done.stderr) == (2, f"fffs: {name}: already exists; --force replaces it\n")
+    assert content(cloud, "w/old.ffr") == b"old"
+    assert run("convert", source, name, "--force").returncode == 0
+    assert content(cloud, "w/old.ffr") != b"old"
+    cloud.put(cloud.bucket, "w/old.ffr", b"old")
+    assert run("pack", source, name).returncode == 0  # as it replaces a file
+    assert content(cloud, "w/old.ffr") != b"old"
+
+
+@pytest.mark.parametrize("size", [1, 20 * MIB], ids=["whole", "in parts"])
+def test_the_second_of_two_writers_fails(cloud: Weed, state: Path, size: int) -> None:
+    writer = fffs.FileWriter(f"s3://{cloud.bucket}/w/two.ffr", 1)
+    writer.keep_existing()
+    writer.write_one(bytes(size))
+    cloud.put(cloud.bucket, "w/two.ffr", b"the first")
+    with pytest.raises(WriteError, match=r"s3://test/w/two.ffr: .*another process made it meanwhile"):
+        writer.close()
+    assert content(cloud, "w/two.ffr") == b"the first"
+    assert cloud.uploads("w/") == []
+    assert list(state.glob("*")) == []
+    cloud.delete(cloud.bucket, "w/two.ffr")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("pack", "SRC", "s3://test/w/v.ffr", "--verity"), "fs-verity is for local files; omit --verity"),
+        (("convert", "SRC", "s3://test/w/v.ffr", "--verify"), "cannot be read before it is in place"),
+        (("pack", "SRC", "https://127.0.0.1/v.ffr"), "cannot write to an address of the web"),
+        (("pack", "SRC", "s3://test/w/v"), "must end in .ffr"),
+        (
+            ("convert", "FILE", "s3://test/w/", "--to", "tfrecord", "--parts", "2"),
+            "cannot put several objects in place",
+        ),
+        (("convert", "FILE", "s3://test/w/x.bag", "--layout", "v3"), "two files; write layout v1"),
+    ],
+)
+def test_what_an_object_cannot_have(
+    cloud: Weed, source: Path, tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    with fffs.FileWriter(tmp_path / "f.ffr", 1) as writer:
+        writer.write_one(b"1")
+    done = run(*({"SRC": source, "FILE": tmp_path / "f.ffr"}.get(word, word) for word in arguments))
+    assert done.returncode == UsageError.exit_code
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert content(cloud, "w/v.ffr") is None
+
+
+def test_checksums_of_the_object_that_is_there_are_not_taken_for_those_of_a_new_one(cloud: Weed) -> None:
+    name = f"s3://{cloud.bucket}/w/kept.bag"
+    cloud.put(cloud.bucket, "w/kept.bag", b"old")
+    cloud.put(cloud.bucket, "w/kept.bag.fffs-crc", b"of the old")
+    with pytest.raises(UsageError, match=r"w/kept.bag: remove s3://test/w/kept.bag.fffs-crc first"):
+        TFRecordWriter(name)
+    assert content(cloud, "w/kept.bag") == b"old"
+
+
+def test_a_source_is_not_replaced(cloud: Weed, tmp_path: Path) -> None:
+    with fffs.FileWriter(tmp_path / "a.ffr", 1) as writer:
+        writer.write_one(b"1")
+    cloud.put(cloud.bucket, "own/a.ffr", (tmp_path / "a.ffr").read_bytes())
+    for source in ("own/a.ffr", "own/"):
+        with pytest.raises(UsageError, match="is the source itself, or a part of it"):
+            fffs.convert(f"s3://{cloud.bucket}/{source}", f"s3://{cloud.bucket}/own/a.ffr", force=True)
+
+
+def test_no_access(cloud: Weed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-right-secret-000")
+    with pytest.raises(AccessError) as raised:
+        fffs.FileWriter(f"s3://{cloud.bucket}/x.ffr", 1)
+    assert "not-the-right" not in str(raised.value)
+
+
+# ---------------------------------------------------------------- what is left
+
+
+def _half(cloud: Weed, key: str) -> fffs.FileWriter:
+    """Return a writer that has begun an upload."""
+    writer = fffs.FileWriter(f"s3://{cloud.bucket}/{key}", 2)
+    writer.write_one(np.random.default_rng(1).bytes(30 * MIB))
+    assert cloud.uploads(key) == [key]
+    return writer
+
+
+def test_an_exception_aborts(cloud: Weed, state: Path) -> None:
+    with pytest.raises(ZeroDivisionError), _half(cloud, "l/exception.ffr"):
+        raise ZeroDivisionError
+    assert cloud.uploads("l/") == []
+    assert list(state.glob("*")) == []
+
+
+def test_collection_aborts(cloud: Weed) -> None:
+    writer = _half(cloud, "l/garbage.ffr")
+    del writer
+    gc.collect()
+    assert cloud.uploads("l/") == []
+
+
+def test_a_writer_that_is_not_closed_at_exit_aborts(cloud: Weed) -> None:
+    code = """if True:
+        import fffs, builtins
+        builtins.kept = writer = fffs.FileWriter("s3://test/l/exit.ffr", 2)
+        writer.write_one(bytes(30 << 20))
+        """
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert cloud.uploads("l/") == []
+
+
+def test_a_child_of_fork_aborts_nothing(cloud: Weed) -> None:
+    writer = _half(cloud, "l/fork.ffr")
+    child = os.fork()
+    if child == 0:
+        try:
+            writer.write_one(b"1")
+        except WriterError:
+            writer.discard()
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    writer.write_one(b"2")
+    writer.close()
+    assert len(content(cloud, "l/fork.ffr") or b"") > 30 * MIB
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_abort(cloud: Weed, tmp_path: Path, number: signal.Signals) -> None:
+    for k in range(20):
+        (tmp_path / "many").mkdir(exist_ok=True)
+        (tmp_path / "many" / f"{k}").write_bytes(bytes(10 * MIB))
+    command = [sys.executable, "-m", "fffs", "pack", str(tmp_path / "many"), f"s3://{cloud.bucket}/l/signal.ffr"]
+    process = subprocess.Popen(command)
+    while not cloud.uploads("l/") and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(number)
+    assert process.wait(60) == (130 if number == signal.SIGINT else 128 + number)
+    assert cloud.uploads("l/") == []
+    assert content(cloud, "l/signal.ffr") is None
+
+
+WRITER = """if True:
+    import sys, fffs
+    writer = fffs.FileWriter("s3://test/l/killed.ffr", 2)
+    writer.write_one(bytes(30 << 20))
+    print("ready", flush=True)
+    sys.stdin.read()
+    """
+
+
+def test_a_killed_writer_leaves_nothing(cloud: Weed) -> None:
+    process = start(WRITER)
+    assert cloud.uploads("l/") == ["l/killed.ffr"]
+    end(process)
+    wait_until_none(cloud, "l/")  # by the store process
+
+
+def test_what_is_left_when_all_processes_are_killed_is_aborted_by_the_next_writer(cloud: Weed, state: Path) -> None:
+    process = start(WRITER)
+    kill_all(process)
+    assert cloud.uploads("l/") == ["l/killed.ffr"]
+    live = _half(cloud, "l/other.ffr")
+    assert cloud.uploads("l/") == ["l/other.ffr"]
+    live.write_one(b"2")
+    live.close()
+    assert list(state.glob("*")) == []
+
+
+def test_an_upload_without_a_noted_id_is_found(cloud: Weed, state: Path) -> None:
+    process = start(WRITER)
+    kill_all(process)
+    [note] = state.glob("*")
+    note.write_text(json.dumps({**json.loads(note.read_text()), "upload": None}))
+    fffs.FileWriter(f"s3://{cloud.bucket}/l/other.ffr", 1).discard()
+    assert cloud.uploads("l/") == []
+
+
+def test_an_upload_of_another_machine_or_server_is_left_alone(cloud: Weed, state: Path) -> None:
+    process = start(WRITER)
+    kill_all(process)
+    [note] = state.glob("*")
+    was = json.loads(note.read_text())
+    for change in ({"host": "another"}, {"place": "http://127.0.0.1:1/test/l/killed.ffr"}):
+        note.write_text(json.dumps({**was, **change}))
+        fffs.FileWriter(f"s3://{cloud.bucket}/l/other.ffr", 1).discard()
+        assert cloud.uploads("l/") == ["l/killed.ffr"]
+    note.write_text(json.dumps(was))
+    fffs.FileWriter(f"s3://{cloud.bucket}/l/other.ffr", 1).discard()
+    assert cloud.uploads("l/") == []
+
+
+def test_a_live_writer_of_the_same_object_is_left_alone(cloud: Weed) -> None:
+    process = start(WRITER)
+    _half(cloud, "l/second.ffr").discard()
+    assert cloud.uploads("l/killed") == ["l/killed.ffr"]
+    process.communicate()
+    assert cloud.uploads("l/") == []
+
+
+def test_a_store_process_that_is_killed_does_not_end_an_upload(cloud: Weed) -> None:
+    writer = _half(cloud, "l/lost.ffr")
+    for child in children(os.getpid()):
+        os.kill(child, signal.SIGKILL)
+    writer.write_one(bytes(30 * MIB))
+    writer.close()
+    assert len(content(cloud, "l/lost.ffr") or b"") > 60 * MIB
+
+
+def children(pid: int) -> list[int]:
+    """Return the store processes of a process."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+            command = (stat.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and b"store_process" in command:
+            found.append(int(stat.parent.name))
+    assert found
+    return found
+
+
+# ---------------------------------------------------------------- parts
+
+
+def test_ten_thousand_parts_are_enough() -> None:
+    five_tib = 5 << 40
+    assert PartSizes().number(five_tib - 1) < 10_000
+    for total in (0, 1, 8 * MIB, 10**9, 10**12, five_tib):
+        sizes = PartSizes(total)
+        assert sizes.number(max(total * 11 // 10 - 1, 0)) < 10_000
+    for sizes in (PartSizes(), PartSizes(10**12)):
+        end = 0
+        for number in range(10_000):
+            begin, after = sizes.range(number)
+            assert (begin, sizes.number(begin), sizes.number(after - 1)) == (end, number, number)
+            assert after - begin >= 5 * MIB
+            end = after
+
+
+def test_a_part_is_complete_when_all_its_bytes_are_written_in_any_order() -> None:
+    rng = np.random.default_rng(3)
+    end = 40 * MIB
+    edges = np.unique(np.concatenate([[0, end], rng.integers(0, end, 500)])).tolist()
+    pieces = list(itertools.pairwise(edges))
+    rng.shuffle(pieces)
+    written, missing, found = WrittenRanges(PartSizes()), [8 * MIB] * 5, []
+    for begin, after in pieces:
+        for number in range(5):
+            missing[number] -= max(min(after, (number + 1) * 8 * MIB) - max(begin, number * 8 * MIB), 0)
+        found += written.add(begin, after - begin)
+        assert sorted(found) == [number for number in range(5) if not missing[number]]
+    assert written.add(0, end) == []
+
+
+# ---------------------------------------------------------------- faults
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ObjectServer]:
+    with serving() as state:
+        clear_environment(monkeypatch, tmp_path)
+        for name, value in {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s" * 20, "FFFS_DEADLINE": "3"}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", state.url)
+        yield state
+        object_client._owner.end()
+
+
+def write(server: ObjectServer, size: int, keep: bool = False) -> None:
+    with fffs.FileWriter("s3://b/x.ffr", 2) as writer:
+        if keep:
+            writer.keep_existing()
+        writer.write_one(bytes(size))
+        writer.write_one(b"2")
+
+
+FAULTS = [status(500), status(503), status(429), status(400, X="RequestTimeout"), lost, not_done, late(0.3)]
+FAULTS[3] = lambda request, answer: answer.__dict__.update(status=400, body=b"<Error><Code>BadDigest</Code></Error>")
+
+
+@pytest.mark.parametrize("fault", range(len(FAULTS)))
+@pytest.mark.parametrize("kind", ["begin", "part", "complete", "put"])
+def test_requests_are_repeated(server: ObjectServer, tmp_path: Path, state: Path, kind: str, fault: int) -> None:
+    server.writing[kind] = [FAULTS[fault], FAULTS[fault]]
+    write(server, 100 if kind == "put" else 9 * MIB)
+    with fffs.FileWriter(tmp_path / "x.ffr", 2) as writer:
+        writer.write_one(bytes(100 if kind == "put" else 9 * MIB))
+        writer.write_one(b"2")
+    assert server.objects["/b/x.ffr"] == (tmp_path / "x.ffr").read_bytes()
+    if not (kind == "begin" and fault == FAULTS.index(lost)):  # the store keeps one that nobody knows
+        assert server.uploads == {}
+    assert list(state.glob("*")) == []
+
+
+@pytest.mark.parametrize("kind", ["begin", "part", "complete", "put"])
+@pytest.mark.parametrize("code", [403, 400, 404])
+def test_what_the_store_refuses_is_an_error_of_one_line(
+    server: ObjectServer, state: Path, kind: str, code: int
+) -> None:
+    server.writing[kind] = [status(code)] * 20
+    error = AccessError if code == 403 else WriteError
+    with pytest.raises(error) as raised:
+        write(server, 100 if kind == "put" else 9 * MIB)
+    assert str(raised.value).startswith("s3://b/x.ffr: ")
+    assert "\n" not in str(raised.value)
+    assert "X-Amz" not in str(raised.value)
+    assert server.objects == {}
+    assert server.uploads == {}
+
+
+def test_a_store_that_does_not_answer_any_more(server: ObjectServer, state: Path) -> None:
+    server.writing["part"] = [not_done] * 1000
+    server.writing["abort"] = [not_done] * 1000
+    with pytest.raises(WriteError, match=r"s3://b/x.ffr"):
+        write(server, 9 * MIB)
+    assert list(server.uploads) == ["id1"]
+    assert len(list(state.glob("*"))) == 1  # for the next writer
+    server.writing.clear()
+    write(server, 9 * MIB)
+    assert server.uploads == {}
+    assert list(state.glob("*")) == []
+
+
+@pytest.mark.parametrize("size", [1, 9 * MIB])
+def test_a_store_without_conditions(server: ObjectServer, size: int) -> None:
+    server.conditions = False
+    write(server, size, keep=True)
+    with pytest.raises(WriteError, match="another process made it meanwhile"):
+        write(server, size, keep=True)
+    assert server.uploads == {}
+
+
+@pytest.mark.parametrize("size", [1, 9 * MIB])
+def test_a_lost_answer_to_the_last_request_is_not_another_writer(server: ObjectServer, size: int) -> None:
+    server.writing["complete"] = server.writing["put"] = [lost]
+    write(server, size, keep=True)
+    assert len(server.objects["/b/x.ffr"]) > size
+
+
+def test_keys_of_a_role_are_used_by_obstore(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"AccessKeyId": "a", "SecretAccessKey": "b" * 20, "Token": "c" * 20, "Expiration": "2100-01-01T00:00:00Z"}
+    server.put("keys", json.dumps(keys).encode())
+    (tmp_path / "token").write_text("token")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.url}/keys")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "token"))
+    for size in (1, 80 * MIB):
+        write(server, size)
+        assert len(server.objects["/b/x.ffr"]) > size
+        with pytest.raises(WriteError, match="another process made it meanwhile"):
+            write(server, size, keep=True)
+        assert server.uploads == {}
+        del server.objects["/b/x.ffr"]
+
+
+def test_an_interrupt_does_not_wait_for_a_store(server: ObjectServer, tmp_path: Path) -> None:
+    server.writing["part"] = [late(1000)] * 1000
+    (tmp_path / "many").mkdir()
+    for k in range(30):
+        (tmp_path / "many" / f"{k}").write_bytes(bytes(9 * MIB))
+    command = [sys.executable, "-m", "fffs", "pack", "-j", "2", str(tmp_path / "many"), "s3://b/x.ffr"]
+    process = subprocess.Popen(command, env={**os.environ, "FFFS_DEADLINE": "600"}, stderr=subprocess.DEVNULL)
+    while len([request for request in server.requests if request.kind == "part"]) < 4:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert server.uploads == {}
+
+
+def test_the_error_of_one_thread_is_reported_and_not_the_end_of_the_others(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.writing["part"] = [late(1000)] * 1000
+    (tmp_path / "many").mkdir()
+    for k in range(30):
+        (tmp_path / "many" / f"{k:02}").write_bytes(bytes(9 * MIB))
+    copy = PackFile.copy
+
+    def copy_and_change(self: PackFile, k: int, *where: int) -> None:
+        if k == 29:
+            raise OSError(errno.ESTALE, "")
+        copy(self, k, *where)
+
+    monkeypatch.setattr(PackFile, "copy", copy_and_change)
+    with pytest.raises(SourceChangedError, match="many/29: changed"):
+        fffs.pack_folder(tmp_path / "many", "s3://b/x.ffr", jobs=30)
+    assert server.uploads == {}
+
+
+KILLED = """if True:
+    import os, signal, sys, threading
+    import fffs
+    from fffs.objects import connection, part_sender
+    moment = int(sys.argv[1])
+    count, lock = [0], threading.Lock()
+
+    def counted(act):
+        def run(*arguments, **named):
+            with lock:
+                count[0] += 1
+                if count[0] == moment:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return act(*arguments, **named)
+        return run
+
+    connection.write_message = counted(connection.write_message)
+    connection.read_message = counted(connection.read_message)
+    part_sender.PartSender._send = counted(part_sender.PartSender._send)
+    with fffs.FileWriter("s3://test/k/killed.ffr", 2) as writer:
+        writer.write_one(bytes(30 << 20))
+        writer.write_one(b"2")
+    """
+
+
+def test_a_writer_that_is_killed_at_any_request_leaves_nothing(cloud: Weed) -> None:
+    moment, code = 0, -signal.SIGKILL
+    while code == -signal.SIGKILL:
+        moment += 1
+        code = subprocess.run([sys.executable, "-c", KILLED, str(moment)], check=False).returncode
+        wait_until_none(cloud, "k/")
+    assert code == 0
+    assert moment > 10
+
+
+def test_a_server_that_dies_is_an_error_and_what_it_has_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: Path
+) -> None:
+    (tmp_path / "weed").mkdir()
+    own = Weed(tmp_path / "weed")
+    try:
+        clear_environment(monkeypatch, tmp_path)
+        for name, value in {**own.environment, "FFFS_DEADLINE": "2"}.items():
+            monkeypatch.setenv(name, value)
+        writer = _half(own, "l/dies.ffr")
+        own.process.kill()
+        own.process.wait()
+        with pytest.raises(WriteError, match=r"s3://test/l/dies.ffr: cannot write .*Connection refused"), writer:
+            writer.write_one(bytes(60 * MIB))
+        assert len(list(state.glob("*"))) == 1
+    finally:
+        own.end()
+
+
+def test_other_stores_get_a_whole_file(server: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5a2V5a2V5")
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", server.url)
+    for name in (tmp_path / "x.ffr", "az://box/x.ffr"):
+        with fffs.FileWriter(name, 1) as writer:
+            writer.write_one(b"record")
+    assert server.objects["/box/x.ffr"] == (tmp_path / "x.ffr").read_bytes()
+    with pytest.raises(UsageError, match="already exists; --force replaces it"):
+        fffs.convert(tmp_path / "x.ffr", "az://box/x.ffr")
