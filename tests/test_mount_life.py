@@ -530,9 +530,11 @@ def test_a_daemon_that_does_not_end_keeps_nobody_who_gave_up_waiting(
 ) -> None:
     start, started = background._start, []
 
-    def starting(_: list[str], fds: Sequence[int], **options: Any) -> subprocess.Popen[bytes]:
+    def starting(
+        _: list[str], fds: Sequence[int], environment: dict[str, str], **options: Any
+    ) -> subprocess.Popen[bytes]:
         code = f"import os, signal; signal.signal(15, signal.SIG_IGN); os.write({fds[0]}, b'.'); signal.pause()"
-        started.append(start([sys.executable, "-c", code], fds, **options))
+        started.append(start([sys.executable, "-c", code], fds, environment, **options))
         return started[0]
 
     def interrupted(report: BinaryIO, _: object) -> None:
@@ -1108,9 +1110,11 @@ def test_a_child_that_another_thread_forks_keeps_nobody_waiting(
     """The child inherits an end of the pipe on which the daemon reports."""
     start, kept = background._start, []
 
-    def starting(command: list[str], fds: Sequence[int], **options: Any) -> subprocess.Popen[bytes]:
+    def starting(
+        command: list[str], fds: Sequence[int], environment: dict[str, str], **options: Any
+    ) -> subprocess.Popen[bytes]:
         kept.append(os.dup(fds[0]))  # as such a child has
-        return start(command if ready else ["false"], fds, **options)
+        return start(command if ready else ["false"], fds, environment, **options)
 
     monkeypatch.setattr(background, "_start", starting)
     try:
