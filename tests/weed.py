@@ -49,7 +49,7 @@ class Weed:
         ports = free_ports(len(PORTS))
         self.address = f"127.0.0.1:{ports[PORTS.index('s3.port')]}"
         self.endpoint = f"http://{self.address}"
-        self._log = (folder / "log").open("wb")
+        self._folder, self._log = folder, (folder / "log").open("wb")
         options = [f"-{name}={port}" for name, port in zip(PORTS, ports, strict=True)]
         options += [f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-admin.ui=false", "-webdav=false"]
         options += [
@@ -59,23 +59,37 @@ class Weed:
         ]
         # The server ends with the tests, even if these are killed.
         guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+        self._command = [*guard, str(Path(sys.executable).parent / "weed"), "mini", *options]
+        self.start()
+
+    def start(self, wait: bool = True) -> None:
+        """Start the server again, after ``kill``, with what it stored. The kernel kills it when this thread ends.
+
+        wait: until it works, which takes about a second.
+        """
         self.process = subprocess.Popen(
-            [*guard, str(Path(sys.executable).parent / "weed"), "mini", *options],
+            self._command,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
-            cwd=folder,
+            cwd=self._folder,
             env={
                 "PATH": os.environ["PATH"],
-                "HOME": str(folder),
+                "HOME": str(self._folder),
                 "AWS_ACCESS_KEY_ID": self.key_id,
                 "AWS_SECRET_ACCESS_KEY": self.secret,
                 "S3_BUCKET": self.bucket,
             },
         )
-        self._wait_until_it_works(folder)
+        if wait:
+            self._wait_until_it_works()
 
-    def _wait_until_it_works(self, folder: Path) -> None:
+    def kill(self) -> None:
+        """Kill the server, as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+    def _wait_until_it_works(self) -> None:
         end = time.monotonic() + 60
         while time.monotonic() < end and self.process.poll() is None:
             with contextlib.suppress(OSError):
@@ -83,12 +97,11 @@ class Weed:
                     return
             time.sleep(0.1)
         self.end()
-        raise RuntimeError(f"weed does not start:\n{(folder / 'log').read_text(errors='replace')[-2000:]}")
+        raise RuntimeError(f"weed does not start:\n{(self._folder / 'log').read_text(errors='replace')[-2000:]}")
 
     def end(self) -> None:
         """Stop the server."""
-        self.process.kill()  # what it stored is not needed any more
-        self.process.wait()
+        self.kill()  # what it stored is not needed any more
         self._log.close()
 
     @property
