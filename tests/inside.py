@@ -42,6 +42,7 @@ fffs.mount.daemon.kernel_mount
 fffs.mount.system.erofs
 fffs.packing.names
 fffs.native
+fffs.objects.cache_space
 fffs.objects.cache_upkeep
 fffs.layouts.npy
 fffs.formats.ofrecord=ofrecord_files

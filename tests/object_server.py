@@ -30,6 +30,8 @@ class Answer:
     delay: float = 0.0
     cut: int | None = None  # bytes of the body after which the connection is reset
     lost: bool = False  # nothing is sent, and the connection is closed
+    drip: float = 0.0  # seconds between two bytes of the body
+    hold: threading.Event | None = None  # what it waits for
 
 
 @dataclass
@@ -129,7 +131,10 @@ class ObjectServer:
         return Answer(204, {}, b"")
 
     def answer(self, request: Request) -> Answer:
-        data = self.objects.get(urllib.parse.unquote(request.path.partition("?")[0]))
+        # As it was stored by ``put``, which may be with a query, or by a request.
+        data = self.objects.get(request.path)
+        if data is None:
+            data = self.objects.get(urllib.parse.unquote(request.path.partition("?")[0]))
         if data is None:
             return Answer(404, {}, b"<Error><Code>NoSuchKey</Code></Error>")
         headers = {"ETag": etag_of(data), "Last-Modified": "Tue, 24 Nov 2026 00:00:00 GMT"}
@@ -167,6 +172,8 @@ def _handler(server: ObjectServer) -> type[BaseHTTPRequestHandler]:
                 if server.faults:
                     server.faults.pop(0)(request, answer)
             time.sleep(answer.delay)
+            if answer.hold:
+                answer.hold.wait(60)
             with contextlib.suppress(OSError):
                 self._send(answer)
 
@@ -199,7 +206,10 @@ def _handler(server: ObjectServer) -> type[BaseHTTPRequestHandler]:
                 answer.cut = None
                 answer.body = b""
             head = f"HTTP/1.1 {answer.status} x\r\n" + "".join(f"{k}: {v}\r\n" for k, v in answer.headers.items())
-            self.wfile.write(head.encode("latin-1") + b"\r\n" + answer.body[: answer.cut])
+            self.wfile.write(head.encode("latin-1") + b"\r\n" + (b"" if answer.drip else answer.body[: answer.cut]))
+            for byte in answer.body if answer.drip else b"":
+                time.sleep(answer.drip)
+                self.wfile.write(bytes([byte]))
             if answer.cut is not None or len(answer.body) != int(answer.headers.get("Content-Length", -1)):
                 self.close_connection = True
 
@@ -273,6 +283,13 @@ def not_done(request: Request, answer: Answer) -> None:
 def late(seconds: float) -> Fault:
     def change(request: Request, answer: Answer) -> None:
         answer.delay = seconds
+
+    return change
+
+
+def dripping(seconds: float) -> Fault:
+    def change(request: Request, answer: Answer) -> None:
+        answer.drip = seconds
 
     return change
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import object_server
 import pytest
-from inside import cache_settings, cache_upkeep
+from inside import cache_settings, cache_space, cache_upkeep
 from mounting import Mounts
 from object_server import ObjectServer, serving
 
@@ -107,6 +108,36 @@ def test_another_version_is_another_object(server: ObjectServer, cache: Path, re
     with fffs.FileReader(url) as reader, pytest.raises(ChecksumError):
         reader.read([3])  # which the other version has damaged
     assert len(list(cache.glob("*.data"))) == 2
+
+
+def test_the_same_etag_at_another_address_is_another_object(
+    server: ObjectServer, cache: Path, records_file: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of servers whose ETags are made of a size and a time."""
+    with fffs.FileWriter(tmp_path / "o.ffr", COUNT) as writer:
+        for k in range(COUNT):
+            writer.write_one(bytes(len(_record(k))))
+    monkeypatch.setattr(object_server, "etag_of", lambda _: '"64d2-1f40"')
+    with fffs.FileReader(server.put("get?id=1", records_file)) as reader:
+        assert _all_right(reader)
+    with fffs.FileReader(server.put("get?id=2", (tmp_path / "o.ffr").read_bytes()), check_data=False) as reader:
+        assert bytes(reader.read_one(9)) == bytes(len(_record(9)))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "X-Amz-Algorithm=a&X-Amz-Date={0}&X-Amz-Signature={0}",
+        "GoogleAccessId=me&Expires={0}&Signature={0}",
+        "sv=2&se={0}&sr=b&sp=r&sig={0}",
+    ],
+)
+def test_another_signature_is_the_same_object(query: str) -> None:
+    first, second = (f"https://h/k?versionId=7&{query.format(k)}" for k in (1, 2))
+    assert cache_space.place_of(first) == cache_space.place_of(second)
+    assert cache_space.place_of(first) != cache_space.place_of(first.replace("versionId=7", "versionId=8"))
+    assert cache_space.place_of("https://h/k?sp=1") != cache_space.place_of("https://h/k?sp=2")
+    assert cache_space.place_of("https://one/b/k") != cache_space.place_of("https://two/b/k")
 
 
 def test_no_etag_no_sharing(server: ObjectServer, cache: Path, records_file: bytes) -> None:
@@ -249,6 +280,45 @@ def test_when_it_is_full_it_keeps_what_it_has(
             for k in range(COUNT):
                 assert bytes(reader.read_one(k)) == _record(k)
     assert _file_of(cache, "data").stat().st_blocks * 512 <= 12 * BLOCK
+
+
+@pytest.mark.parametrize("fork", [False, True])
+def test_objects_that_are_open_together_share_the_room(
+    server: ObjectServer, cache: Path, monkeypatch: pytest.MonkeyPatch, records_file: bytes, fork: bool
+) -> None:
+    monkeypatch.setenv("FFFS_CACHE_SIZE", str(2 * len(records_file)))
+    readers = [fffs.FileReader(server.put(f"r{k}.ffr", records_file)) for k in range(6)]
+    for reader in readers:
+        child = os.fork() if fork else 0
+        if not fork:
+            assert _all_right(reader)
+        elif child == 0:
+            os._exit(0 if _all_right(reader) else 1)
+        else:
+            assert os.waitpid(child, 0)[1] == 0
+    taken = sum(path.stat().st_blocks * 512 for path in cache.glob("*.data"))
+    assert taken <= 2 * len(records_file) + 8 * BLOCK
+    for reader in readers:
+        reader.close()
+
+
+def test_half_of_a_disk_stays_free(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records_file: bytes
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k,mode=700", "fffs-test", str(disk)], check=True)
+    try:
+        monkeypatch.setenv("FFFS_CACHE", str(disk))
+        readers = [fffs.FileReader(server.put(f"r{k}.ffr", records_file)) for k in range(6)]
+        for reader in readers:
+            assert _all_right(reader)
+        system = os.statvfs(disk)
+        assert system.f_bavail >= system.f_blocks // 2 - 16
+        for reader in readers:
+            reader.close()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_others_make_room_the_oldest_first_and_never_an_open_one(

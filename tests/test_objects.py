@@ -19,7 +19,7 @@ import pytest
 from engine_model import fault
 from inside import SignedUrl, lib, object_remote
 from mounting import wait_until
-from object_server import ObjectServer, flip, good, header, late, reset_after, serving, status
+from object_server import ObjectServer, dripping, flip, good, header, late, reset_after, serving, status
 
 import fffs
 from fffs import ofrecord, tfrecord
@@ -215,6 +215,7 @@ def test_a_missing_object(server: ObjectServer) -> None:
         header("Content-Length", "7"),
         reset_after(0),
         late(3),
+        dripping(0.05),
     ],
 )
 def test_faults_that_stay_are_errors_in_time(
@@ -227,6 +228,33 @@ def test_faults_that_stay_are_errors_in_time(
         reader.read([5])
     assert time.monotonic() - begin < 8
     assert "\n" not in str(raised.value)
+
+
+def test_a_redirection_that_expires(server: ObjectServer, records_file: bytes) -> None:
+    """As of sites that lead to a signed URL, valid for an hour. The site has another version than the object."""
+    url = server.put("r.ffr", b"the site's own page")
+    for k in range(3):
+        server.put(f"signed-{k}", records_file)
+    valid = 0
+
+    def site(request: object_server.Request, answer: object_server.Answer) -> None:
+        if request.path == "/r.ffr" and answer.status != 412:
+            answer.status, answer.body = 302, b""
+            answer.headers = {"Location": f"{server.url}/signed-{valid}", "Content-Length": "0"}
+        elif request.path != f"/signed-{valid}":
+            status(403)(request, answer)
+
+    server.always = site
+    with fffs.FileReader(url) as reader:
+        for code in range(3):
+            valid = code
+            assert _same(reader.read([4, 5, 7]), [4, 5, 7])
+            asked = len([request for request in server.requests if request.path == "/r.ffr"])
+            assert _same(reader.read([5]), [5])
+            assert len([request for request in server.requests if request.path == "/r.ffr"]) == asked
+        valid = 7
+        with pytest.raises(SourceNotFoundError):
+            reader.read([5])
 
 
 def test_a_body_that_is_longer_than_announced(server: ObjectServer, impatient: None, records_file: bytes) -> None:

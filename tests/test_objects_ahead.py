@@ -118,6 +118,31 @@ def test_a_reader_without_checks_gets_no_less_than_it_asks_for(url: str, cache: 
         assert _same(unchecked.read([4, 5]), [4, 5])
 
 
+def test_a_server_that_does_not_answer_holds_up_no_other(
+    server: ObjectServer, url: str, packed: bytes, cache: str
+) -> None:
+    released, results = threading.Event(), []
+
+    def hold(request: Request, answer: Any) -> None:
+        answer.hold = released if request.path == "/dead.ffr" else None
+
+    with fffs.FileReader(server.put("dead.ffr", packed)) as dead, fffs.FileReader(url) as reader:
+        server.always = hold
+        asked = len(server.requests)
+        dead.prefetch([1])
+        dead.prefetch([9])
+        wait_until(lambda: len(server.requests) == asked + 2)
+        reader.prefetch([5, 6])
+        thread = threading.Thread(target=lambda: results.append(_same(reader.read([5, 6, 7]), [5, 6, 7])))
+        thread.start()
+        thread.join(20)
+        answered = not thread.is_alive()
+        released.set()
+        thread.join()
+        assert answered
+        assert results == [True]
+
+
 def test_closing_while_records_are_on_their_way(server: ObjectServer, url: str, cache: str) -> None:
     """Another object may get the number of the closed one."""
     other = server.put("other.ffr", server.objects["/r.ffr"])

@@ -184,8 +184,13 @@ enum { FFFS_CACHE_BLOCK = 4096, FFFS_CACHE_HEAD = 4096 };
 
 /* Gives an object of known size a cache: data_fd is a sparse file for its bytes, and map_fd, from FFFS_CACHE_HEAD on, has a u32
  * for each block of it: 0, or its CRC-32C (0xffffffff for 0). Both stay the caller's, and must stay open until the object is
- * closed. limit: how many bytes this process may add. Returns 0; -EBADF; -EINVAL; or -ENOMEM. */
-int fffs_object_use_cache(int32_t number, int data_fd, int map_fd, int64_t limit);
+ * closed. limit: how many bytes this process may add; keep_free: how many bytes of the file system stay free in any case. Returns
+ * 0; -EBADF; -EINVAL; or -ENOMEM. */
+int fffs_object_use_cache(int32_t number, int data_fd, int map_fd, int64_t limit, int64_t keep_free);
+
+/* Sets how many bytes all caches of this process and of its children of fork may add together from now on; at first, there is no
+ * limit. Returns 0 or -ENOMEM. */
+int fffs_object_cache_budget(int64_t bytes);
 
 /* Blocks that the map of a cache says are there, and those of them that were damaged. */
 typedef struct {

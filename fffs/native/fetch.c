@@ -91,7 +91,8 @@ static void finish(struct fffs_fetch *fetch, struct fffs_transfer *transfer, int
 
     fetch->active--;
     fffs_object_count(range->object, (uint64_t)(range->place - transfer->begun), range->tries > 0);
-    if (range->place > transfer->begun) {
+    /* Bytes that trickle are no progress: a server could go on like this for years. */
+    if (range->place > transfer->begun && result != CURL_TIMEOUT) {
         range->tries = range->offences = 0;
         range->since = fffs_now();
     }
@@ -99,7 +100,7 @@ static void finish(struct fffs_fetch *fetch, struct fffs_transfer *transfer, int
         note_latency(fetch->client, fffs_transfer_latency(transfer));
         give_up(fetch, range, -ENODATA); /* only pieces behind the end of the object are pending */
     } else if (fffs_transfer_found_nothing(transfer)) {
-        fffs_object_learn(range->object, &transfer->answer.version, NULL);
+        fffs_object_learn(range->object, &transfer->answer.version, &transfer->use, NULL);
         give_up(fetch, range, -ENODATA);
     } else {
         fail(fetch, transfer, result);

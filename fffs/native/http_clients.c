@@ -21,6 +21,9 @@ enum { RECEIVE_SIZE = 256 * 1024 };
 /* Seconds for a connection; redirections that are followed. */
 enum { CONNECT_SECONDS = 10, REDIRECTS = 5 };
 
+/* Bytes per second below which a connection is given up after some time: 64 of them have more over any line that is of use. */
+enum { SLOWEST = 256 };
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fffs_http_client *all, *idle; /* under the lock */
 static int idle_count;
@@ -82,7 +85,7 @@ void *fffs_http_take_transfer(struct fffs_http_client *client)
     curl->easy_setopt(transfer, CURL_BUFFER_SIZE, (long)RECEIVE_SIZE);
     curl->easy_setopt(transfer, CURL_KEEP_ALIVE, 1L);
     curl->easy_setopt(transfer, CURL_CONNECT_TIMEOUT, (long)CONNECT_SECONDS);
-    curl->easy_setopt(transfer, CURL_LOW_SPEED_LIMIT, 1L);
+    curl->easy_setopt(transfer, CURL_LOW_SPEED_LIMIT, (long)SLOWEST);
     curl->easy_setopt(transfer, CURL_MAX_REDIRECTS, (long)REDIRECTS);
     curl->easy_setopt(transfer, CURL_USER_AGENT, "fffs");
     curl->easy_setopt(transfer, CURL_OPEN_SOCKET_FUNCTION, open_socket);

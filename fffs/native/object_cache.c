@@ -10,10 +10,13 @@
 #include "fork.h"
 #include "object_totals.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/statvfs.h>
 
 enum { BLOCK = FFFS_CACHE_BLOCK, HEAD = FFFS_CACHE_HEAD };
 
@@ -25,7 +28,7 @@ enum { STEP_FIRST = 256 * 1024, STEP_MOST = 16 * 1024 * 1024 };
 
 struct fffs_object_cache {
     int data_fd, map_fd;
-    int64_t size;
+    int64_t size, keep_free;
     _Atomic uint64_t *present, *verified; /* [blocks] bits */
     _Atomic int64_t room;                 /* bytes that may be added */
     _Atomic bool broken;                  /* a write failed */
@@ -36,7 +39,8 @@ struct fffs_object_cache {
 
 /* ---------------------------------------------------------------- life */
 
-int fffs_object_cache_new(int data_fd, int map_fd, int64_t size, int64_t limit, struct fffs_object_cache **cache)
+int fffs_object_cache_new(int data_fd, int map_fd, int64_t size, int64_t limit, int64_t keep_free,
+                          struct fffs_object_cache **cache)
 {
     struct fffs_object_cache *new = fffs_allocate_zeroed(1, sizeof *new);
     size_t words = (size_t)(size / BLOCK / 64 + 1);
@@ -46,6 +50,7 @@ int fffs_object_cache_new(int data_fd, int map_fd, int64_t size, int64_t limit, 
     new->data_fd = data_fd;
     new->map_fd = map_fd;
     new->size = size;
+    new->keep_free = keep_free;
     atomic_init(&new->room, limit);
     atomic_init(&new->step_start, -1);
     atomic_init(&new->step_end, -1);
@@ -336,6 +341,46 @@ bool fffs_object_cache_settled(struct fffs_object_cache *cache, int64_t offset, 
 
 /* ---------------------------------------------------------------- changing */
 
+/* Bytes that may be added in this process and its children of fork, whose memory this is. NULL: no limit. Under the mutex. */
+static _Atomic int64_t *budget;
+
+int fffs_object_cache_budget(int64_t bytes)
+{
+    pthread_mutex_lock(&mutex);
+    if (!budget) {
+        void *page = mmap(NULL, sizeof *budget, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+        budget = page == MAP_FAILED ? NULL : page;
+    }
+    if (budget)
+        atomic_store(budget, bytes);
+    int status = budget ? 0 : -ENOMEM;
+    pthread_mutex_unlock(&mutex);
+    return status;
+}
+
+/* Takes bytes from a counter if it has as many. */
+static bool take_from(_Atomic int64_t *counter, int64_t length)
+{
+    if (atomic_fetch_sub(counter, length) >= length)
+        return true;
+    atomic_fetch_add(counter, length);
+    return false;
+}
+
+/* Whether so many bytes may be added: to this cache, to all together, and to the file system, which others fill as well. */
+static bool take_room(struct fffs_object_cache *cache, int64_t length)
+{
+    struct statvfs system;
+
+    if (fstatvfs(cache->data_fd, &system) || (int64_t)(system.f_bavail * system.f_frsize) - length < cache->keep_free)
+        return false;
+    pthread_mutex_lock(&mutex);
+    _Atomic int64_t *shared = budget;
+    pthread_mutex_unlock(&mutex);
+    return take_from(&cache->room, length) && (!shared || take_from(shared, length));
+}
+
 /* Writes at most ENTRIES blocks. */
 static void put_some(struct fffs_object_cache *cache, int64_t first, const uint8_t *data, size_t size)
 {
@@ -358,7 +403,7 @@ static void put_some(struct fffs_object_cache *cache, int64_t first, const uint8
 
 void fffs_object_cache_put(struct fffs_object_cache *cache, int64_t start, const uint8_t *data, int64_t length)
 {
-    if (atomic_fetch_sub(&cache->room, length) < length) {
+    if (!take_room(cache, length)) {
         atomic_store(&cache->broken, true); /* what is there stays: an epoch reads everything once */
         return;
     }

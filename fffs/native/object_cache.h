@@ -19,9 +19,10 @@ static inline uint32_t fffs_object_cache_entry(const uint8_t *data, size_t size)
     return crc ? crc : UINT32_MAX;
 }
 
-/* Makes the cache of an object of so many bytes. The descriptors are the caller's, and must stay open. limit: how many bytes this
- * process may add. Returns 0 or -ENOMEM. */
-int fffs_object_cache_new(int data_fd, int map_fd, int64_t size, int64_t limit, struct fffs_object_cache **cache);
+/* Makes the cache of an object of so many bytes. The descriptors are the caller's, and must stay open. limit and
+ * keep_free: see fffs_object_use_cache. Returns 0 or -ENOMEM. */
+int fffs_object_cache_new(int data_fd, int map_fd, int64_t size, int64_t limit, int64_t keep_free,
+                          struct fffs_object_cache **cache);
 void fffs_object_cache_free(struct fffs_object_cache *cache);
 
 /* Returns the descriptor of the sparse file. */

@@ -14,7 +14,9 @@
 #include <string.h>
 
 struct object {
-    char *url; /* NULL: this number is free */
+    char *url;
+    char *redirection; /* where the URL led to, or NULL */
+    bool redirects;    /* the URL led elsewhere at least once */
     struct fffs_version version;
     fffs_object_state state;
     struct fffs_object_cache *cache; /* or NULL */
@@ -109,18 +111,19 @@ void fffs_object_close(int32_t number)
     if (object) {
         fffs_object_cache_free(object->cache);
         free(object->url);
+        free(object->redirection);
     }
     free(object);
 }
 
-int fffs_object_use_cache(int32_t number, int data_fd, int map_fd, int64_t limit)
+int fffs_object_use_cache(int32_t number, int data_fd, int map_fd, int64_t limit, int64_t keep_free)
 {
     struct fffs_object_cache *cache = NULL;
     int64_t size = fffs_object_size(number);
 
     if (size < 0)
         return -EBADF;
-    int status = fffs_object_cache_new(data_fd, map_fd, size, limit, &cache);
+    int status = fffs_object_cache_new(data_fd, map_fd, size, limit, keep_free, &cache);
     if (status)
         return status;
     pthread_mutex_lock(&lock);
@@ -159,15 +162,18 @@ int fffs_object_set_url(int32_t number, const char *url)
         return -ENOMEM;
     pthread_mutex_lock(&lock);
     struct object *object = find(number);
-    char *unused = copy;
+    char *unused = copy, *redirection = NULL;
     if (object) {
         unused = object->url;
         object->url = copy;
         object->renewed = fffs_now();
         object->state.refused = 0;
+        redirection = object->redirection;
+        object->redirection = NULL;
     }
     pthread_mutex_unlock(&lock);
     free(unused);
+    free(redirection);
     return object ? 0 : -EBADF;
 }
 
@@ -216,9 +222,12 @@ int fffs_object_enter(int32_t number, struct fffs_object_use *use)
 {
     pthread_mutex_lock(&lock);
     struct object *object = find(number);
-    use->url = object ? strdup(object->url) : NULL;
-    if (object)
+    use->url = object ? strdup(object->redirection ? object->redirection : object->url) : NULL;
+    if (object) {
         use->version = object->version;
+        use->redirected = object->redirection;
+        use->follow = !object->redirection && (object->redirects || object->version.size < 0);
+    }
     pthread_mutex_unlock(&lock);
     return !object ? -EBADF : use->url ? 0 : -ENOMEM;
 }
@@ -229,18 +238,28 @@ void fffs_object_leave(struct fffs_object_use *use)
     use->url = NULL;
 }
 
-void fffs_object_learn(int32_t number, const struct fffs_version *version, const char *url)
+void fffs_object_learn(int32_t number, const struct fffs_version *version, const struct fffs_object_use *use,
+                       const char *url)
 {
     pthread_mutex_lock(&lock);
     struct object *object = find(number);
-    if (object && object->version.size < 0) {
-        char *copy = url && strcmp(url, object->url) ? strdup(url) : NULL;
-
+    if (object && object->version.size < 0)
         object->version = *version;
-        if (copy) {
-            free(object->url);
-            object->url = copy;
-        }
+    /* The URL may have been replaced since the use began. */
+    if (object && url && !object->redirection && !strcmp(use->url, object->url) && strcmp(url, object->url)) {
+        object->redirection = strdup(url);
+        object->redirects = true;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void fffs_object_forget_redirection(int32_t number, const struct fffs_object_use *use)
+{
+    pthread_mutex_lock(&lock);
+    struct object *object = find(number);
+    if (object && object->redirection && !strcmp(use->url, object->redirection)) {
+        free(object->redirection);
+        object->redirection = NULL;
     }
     pthread_mutex_unlock(&lock);
 }

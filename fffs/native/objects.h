@@ -14,6 +14,8 @@ struct fffs_version {
 /* One use of an object's address, for one transfer. The user frees it with fffs_object_leave. */
 struct fffs_object_use {
     char *url;
+    bool redirected; /* url is where redirections led to, not the object's own address */
+    bool follow;     /* redirections are expected */
     struct fffs_version version;
 };
 
@@ -21,9 +23,14 @@ struct fffs_object_use {
 int fffs_object_enter(int32_t number, struct fffs_object_use *use);
 void fffs_object_leave(struct fffs_object_use *use);
 
-/* Notes the version that the first answer told, and the address that redirections led to. A version that is known stays.
+/* Notes the version that the first answer told; a version that is known stays. url: where redirections of the use's address led
+ * to, or NULL; later uses begin there. Thread-safe. */
+void fffs_object_learn(int32_t number, const struct fffs_version *version, const struct fffs_object_use *use,
+                       const char *url);
+
+/* Has later uses begin at the object's own address again: an address that redirections lead to is often valid for an hour only.
  * Thread-safe. */
-void fffs_object_learn(int32_t number, const struct fffs_version *version, const char *url);
+void fffs_object_forget_redirection(int32_t number, const struct fffs_object_use *use);
 
 /* Notes that the address was refused. Returns whether another one is expected, and the request should wait for that. A new
  * address that is refused as well is final. Thread-safe. */

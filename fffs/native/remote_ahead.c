@@ -210,6 +210,20 @@ static struct stage *first_waiting(void)
     return stage;
 }
 
+/* Leaves out the records that were taken before their stage began. Under the lock. */
+static void leave_out_taken(struct stage *stage)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; stage->taken && i < stage->count; i++)
+        if (!stage->taken[i])
+            stage->requests[kept++] = stage->requests[i];
+    if (!stage->taken)
+        return;
+    stage->count = kept;
+    memset(stage->taken, 0, kept * sizeof *stage->taken);
+}
+
 static void read_stage(struct stage *stage)
 {
     fffs_request *requests = stage->requests;
@@ -230,6 +244,7 @@ static void *run(void *unused)
     (void)unused;
     pthread_mutex_lock(&lock);
     while ((stage = first_waiting())) {
+        leave_out_taken(stage);
         stage->state = READING;
         pthread_mutex_unlock(&lock);
         read_stage(stage);
@@ -327,6 +342,13 @@ struct take {
     size_t place;
 };
 
+/* late: what was asked for should have begun earlier. */
+static void deepen(bool late)
+{
+    if (late && atomic_load(&depth) < DEPTH_MOST)
+        atomic_fetch_add(&depth, 1);
+}
+
 /* Waits until a stage is done. Returns false if *cancel was set before. */
 static bool wait_for(struct stage *stage, const int32_t *cancel)
 {
@@ -345,9 +367,7 @@ static bool wait_for(struct stage *stage, const int32_t *cancel)
     }
     bool done = stage->state == DONE;
     pthread_mutex_unlock(&lock);
-    /* It should have begun earlier. */
-    if (late && atomic_load(&depth) < DEPTH_MOST)
-        atomic_fetch_add(&depth, 1);
+    deepen(late);
     return done;
 }
 
@@ -364,24 +384,34 @@ static bool copy(const struct take *take, fffs_request *request)
     return true;
 }
 
-/* Finds and takes the records of some requests. takes: [count]. Returns how many. */
+/* Finds and takes the records of some requests. takes: [count]. Returns how many. Those of a stage that waits are left to the caller:
+ * the threads may wait for a server that does not answer. */
 static size_t take_all(fffs_request **some, size_t count, struct take *takes)
 {
     size_t found = 0;
+    bool late = false;
 
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < count; i++) {
         struct take *take = &takes[i];
+        struct stage *stage = some[i]->dest ? find(some[i], &take->place) : NULL;
 
-        take->stage = some[i]->dest ? find(some[i], &take->place) : NULL;
+        take->stage = stage && stage->state != WAITING ? stage : NULL;
+        if (!stage)
+            continue;
+        stage->taken[take->place] = true;
+        stage->left--;
         if (take->stage) {
-            take->stage->taken[take->place] = true;
-            take->stage->left--;
-            take->stage->users++;
+            stage->users++;
             found++;
+            continue;
         }
+        late = true;
+        if (!stage->left) /* a stage that waits has no users */
+            drop(stage);
     }
     pthread_mutex_unlock(&lock);
+    deepen(late);
     return found;
 }
 

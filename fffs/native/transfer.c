@@ -13,7 +13,7 @@
 /* Answers that are not what was asked for, before that is final; bytes of the text of an error that are read. */
 enum { OFFENCES_MAX = 3, TEXT_MAX = 64 * 1024 };
 
-/* Seconds without a byte after which a connection is given up: half of the deadline, within these limits. */
+/* Seconds with hardly a byte after which a connection is given up: half of the deadline, within these limits. */
 enum { PATIENCE_LEAST = 1, PATIENCE_MOST = 30 };
 
 /* ---------------------------------------------------------------- settings */
@@ -66,14 +66,14 @@ static int judge(struct fffs_transfer *self)
         fffs_answer_judge(&self->answer, self->status, &self->use.version, range->place, range->end, &self->why);
     if (status)
         return status;
-    if (self->use.version.size < 0) {
+    if (self->use.follow) {
         const char *url = NULL;
 
         curl->easy_getinfo(self->handle, CURL_GET_URL, &url);
-        fffs_object_learn(range->object, &self->answer.version, url);
-        if (range->end > self->answer.end)
-            range->end = self->answer.end;
+        fffs_object_learn(range->object, &self->answer.version, &self->use, url);
     }
+    if (self->use.version.size < 0 && range->end > self->answer.end)
+        range->end = self->answer.end;
     return 1;
 }
 
@@ -117,13 +117,17 @@ static size_t on_header(char *line, size_t unit, size_t count, void *user)
 }
 
 /* Returns the header lines of a request, or NULL: no memory. The caller frees them. */
-static void *make_headers(const struct fffs_curl *curl, const struct fffs_version *version)
+static void *make_headers(const struct fffs_curl *curl, const struct fffs_object_use *use)
 {
+    const struct fffs_version *version = &use->version;
     char line[FFFS_ETAG_MAX + 32] = "";
     void *headers = curl->list_append(NULL, "Accept-Encoding: identity"), *more = headers;
 
-    /* A weak ETag, W/"…", matches nothing in If-Match; it is compared when the answer comes. */
-    if (*version->etag == '"')
+    /* A weak ETag, W/"…", matches nothing in If-Match; it is compared when the answer comes. So is the version of an object whose
+     * address redirects: it is not that of the address itself. */
+    if (use->follow)
+        ;
+    else if (*version->etag == '"')
         snprintf(line, sizeof line, "If-Match: %s", version->etag);
     else if (!*version->etag && *version->modified)
         snprintf(line, sizeof line, "If-Unmodified-Since: %s", version->modified);
@@ -143,7 +147,6 @@ static void set_options(struct fffs_transfer *self)
     long protocols =
         CURL_HTTPS | (!strncmp(self->use.url, "http://", 7) || atomic_load(&plain_allowed) ? CURL_HTTP : 0);
     long patience = (long)(atomic_load(&deadline) / FFFS_SECOND / 2);
-    bool learning = self->use.version.size < 0;
     char range[64];
 
     snprintf(range, sizeof range, "%lld-%lld", (long long)self->range->place, (long long)self->range->end - 1);
@@ -151,9 +154,9 @@ static void set_options(struct fffs_transfer *self)
     curl->easy_setopt(self->handle, CURL_RANGE, range);
     curl->easy_setopt(self->handle, CURL_HEADERS, self->headers);
     curl->easy_setopt(self->handle, CURL_PROTOCOLS, protocols);
-    /* From https, redirections lead to https only. They are followed once: the address that they lead to is kept. */
+    /* From https, redirections lead to https only. They are followed once: the address that they lead to is kept while it works. */
     curl->easy_setopt(self->handle, CURL_REDIRECT_PROTOCOLS, protocols);
-    curl->easy_setopt(self->handle, CURL_FOLLOW, (long)learning);
+    curl->easy_setopt(self->handle, CURL_FOLLOW, (long)self->use.follow);
     curl->easy_setopt(self->handle, CURL_LOW_SPEED_TIME,
                       patience < PATIENCE_LEAST  ? (long)PATIENCE_LEAST
                       : patience > PATIENCE_MOST ? (long)PATIENCE_MOST
@@ -189,7 +192,7 @@ int fffs_transfer_begin(struct fffs_transfer *self, struct fffs_http_client *cli
     int status = fffs_object_enter(range->object, &self->use);
     if (!status) {
         self->handle = fffs_http_take_transfer(client);
-        self->headers = make_headers(client->curl, &self->use.version);
+        self->headers = make_headers(client->curl, &self->use);
         status = self->handle && self->headers ? 0 : -ENOMEM;
     }
     if (!status) {
@@ -246,8 +249,21 @@ static int connection_failure(int result, bool *final)
     }
 }
 
+/* Whether the address that redirections led to is of no use any more: its signature expired, or its server is gone. */
+static bool lost_redirection(const struct fffs_transfer *self, int result)
+{
+    int status = is_refusal(self) ? meaning(self->status) : 0;
+    bool unreachable = !is_refusal(self) && (result == CURL_NO_HOST || result == CURL_NO_CONNECTION);
+
+    return self->use.redirected && (status == -EACCES || status == -ENOENT || unreachable);
+}
+
 int fffs_transfer_failure(struct fffs_transfer *self, int result, bool *final)
 {
+    bool lost = lost_redirection(self, result);
+
+    if (lost)
+        fffs_object_forget_redirection(self->range->object, &self->use);
     if (self->judged == -EPROTO || self->judged == -ESTALE) {
         *final = self->judged == -ESTALE || ++self->range->offences >= OFFENCES_MAX;
         return self->judged;
@@ -255,9 +271,10 @@ int fffs_transfer_failure(struct fffs_transfer *self, int result, bool *final)
     if (!is_refusal(self))
         return connection_failure(result, final);
     int status = meaning(self->status);
-    *final = status != 0 && !(status == -EACCES && fffs_object_awaits_url(self->range->object));
+    *final = status != 0 && !lost && !(status == -EACCES && fffs_object_awaits_url(self->range->object));
     return status ? status : -EIO;
 }
+
 bool fffs_transfer_succeeded(struct fffs_transfer *self)
 {
     self->client->curl->easy_getinfo(self->handle, CURL_GET_STATUS, &self->status);

@@ -22,11 +22,15 @@ from fffs.files.dirfd import close
 from fffs.native import lib
 from fffs.objects.cache_space import Version, cache_folder, free_space, path_of, remove, room_for
 
+_kept_free: int | None = None  # by all private caches together: half of what was free for the first
+
 _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class BlockCache(Closing):
     """The open cache of a version of an object: the descriptors ``data`` and ``map``, and the bytes that may be added.
+
+    ``keep_free``: the bytes that stay free on the disk.
 
     Close it after the object. A child of fork shares the descriptors, and so the lock.
 
@@ -35,8 +39,8 @@ class BlockCache(Closing):
 
     """
 
-    def __init__(self, data: int, map: int, limit: int, why_private: str = "") -> None:
-        self.data, self.map, self.limit, self.why_private = data, map, limit, why_private
+    def __init__(self, data: int, map: int, limit: int, keep_free: int, why_private: str = "") -> None:
+        self.data, self.map, self.limit, self.keep_free, self.why_private = data, map, limit, keep_free, why_private
 
     def close(self) -> None:
         """Close both files."""
@@ -92,7 +96,7 @@ def _open_shared(folder: int, version: Version, budget: Budget) -> BlockCache:
         # Removed between opening and locking, or with the wrong map: begin anew.
         if map is not None and os.fstat(data).st_nlink:
             os.utime(data)  # when it was used last
-            return BlockCache(data, map, room_for(folder, version, budget))
+            return BlockCache(data, map, *room_for(folder, version, budget))
         close(data)
         if map is None:
             remove(folder, version.key)
@@ -133,6 +137,7 @@ def _open_map(folder: int, version: Version) -> int | None:
 
 def _open_private(version: Version, budget: Budget, why: str) -> BlockCache:
     """Return a cache without a name, which ends with its process. Raises OSError."""
+    global _kept_free
     files: list[int] = []
     try:
         for size in (version.size, 0):
@@ -144,4 +149,8 @@ def _open_private(version: Version, budget: Budget, why: str) -> BlockCache:
         for fd in files:
             close(fd)
         raise
-    return BlockCache(files[0], files[1], min(budget.of(free), free), why)
+    if _kept_free is None:
+        _kept_free = free - min(budget.of(free), free)
+        if budget.bytes is not None:
+            lib.fffs_object_cache_budget(budget.bytes)
+    return BlockCache(files[0], files[1], min(budget.of(free), free), _kept_free, why)

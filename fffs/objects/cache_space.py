@@ -32,17 +32,28 @@ from fffs.native.checksums import crc32
 MAGIC: Final = b"fffsOBJ1"
 _NAME: Final = "objects"
 _DATA: Final = re.compile(r"([0-9a-f]{40})\.data")
+_UNLIMITED: Final = 1 << 62
 _HEAD: Final = struct.Struct("<8sII")
 """Magic, length of the description, CRC-32 of the description, which is JSON."""
 
 
+# The fields of a query that belong to a signature, and change with it, by the one that says that there is one.
+_SIGNATURES: Final = {
+    "x-amz-signature": re.compile(r"x-amz-.*"),
+    "x-goog-signature": re.compile(r"x-goog-.*"),
+    "signature": re.compile(r"signature|expires|policy|key-pair-id|awsaccesskeyid|googleaccessid"),
+    "sig": re.compile(r"sig|s[veprt]|ss|srt|spr|sip|sk[tesv]|skoid|sktid|saoid|suoid|scid|sdd"),
+}
+
+
 @dataclass(frozen=True)
 class Version:
-    """A version of an object: its URL without a query, its ETag, and its size in bytes."""
+    """A version of an object: its URL without a query, its ETag, its size in bytes, and its ``place_of``."""
 
     name: str
     etag: str
     size: int
+    place: str = ""
 
     @property
     def key(self) -> str:
@@ -52,13 +63,28 @@ class Version:
     @property
     def head(self) -> bytes:
         """What precedes the blocks in the map: ``FFFS_CACHE_HEAD`` bytes, or more if the name is very long."""
-        text = json.dumps([self.name, self.etag, self.size]).encode()
+        text = json.dumps([self.name, self.etag, self.size, self.place]).encode()
         return _HEAD.pack(MAGIC, len(text), crc32(text)) + text
 
 
 def path_of(settings: CacheSettings) -> str:
     """Return the path of the folder. Raises OSError if this user has no home."""
     return settings.folder or os.path.join(default_folder(), _NAME)
+
+
+def place_of(url: str) -> str:
+    """Return a hash of where an object is: its server, its path, and the query without a signature.
+
+    ETags are unique for one address only: some servers make them of a size and a time. A name does not tell the
+    server of a bucket, which is a setting, nor what a query chooses.
+    """
+    path, _, query = url.partition("?")
+    fields = [field for field in query.split("&") if field]
+    names = {field.partition("=")[0].lower() for field in fields}
+    for mark, signature in _SIGNATURES.items():
+        if mark in names:
+            fields = [field for field in fields if not signature.fullmatch(field.partition("=")[0].lower())]
+    return hashlib.sha256("&".join([path, *fields]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 @contextlib.contextmanager
@@ -125,16 +151,23 @@ def read_version(folder: int, key: str) -> Version | None:
     return None
 
 
-def room_for(folder: int, version: Version, budget: Budget) -> int:
-    """Return how many bytes an object may add, after others made room for it."""
+def room_for(folder: int, version: Version, budget: Budget) -> tuple[int, int]:
+    """Return how many bytes an object may add, after others made room for it, and how many stay free on the disk.
+
+    Sets what all objects of this process and its children may add together: others may be opened before one of them
+    is read.
+    """
     cached = find_cached(folder)
     used, mine = sum(entry.bytes for entry in cached), sum(e.bytes for e in cached if e.key == version.key)
-    most = budget.of(free_space(folder) + used)
+    space = free_space(folder) + used
+    most = budget.of(space)
     wanted = max(version.size - mine, 0)
     if used + wanted > most:
         used -= sum(entry.bytes for entry in prune(folder, max(most - wanted, 0), cached))
+    left = max(most - used, 0)
+    lib.fffs_object_cache_budget(_UNLIMITED if budget.bytes is None else left)
     # Two processes may fetch a block, so that no limit is right where all of it fits.
-    return version.size * 4 if used + wanted <= most else max(most - used, 0)
+    return (version.size * 4 if wanted <= left else left), (space - most if budget.bytes is None else 0)
 
 
 def prune(folder: int, most: int, among: Collection[Cached]) -> list[Cached]:

@@ -24,7 +24,7 @@ from fffs.files.file import File, UInt8Array
 from fffs.native import engine, ffi
 from fffs.objects import client, transfer
 from fffs.objects.block_cache import BlockCache, open_cache
-from fffs.objects.cache_space import Version
+from fffs.objects.cache_space import Version, place_of
 from fffs.objects.names import ObjectName, parse_url
 
 PIECE: Final = 32 << 20  # bytes of a batch when a whole object is copied
@@ -193,11 +193,12 @@ class RemoteFile(File):
         """See ``File``. The settings are those of the moment at which the object was opened."""
         if self._cache is None and self.size and not self._settings.is_off:
             try:
-                cache = open_cache(Version(self.name, self.etag, self.size), self._settings)
+                version = Version(self.name, self.etag, self.size, place_of(self._signed.url))
+                cache = open_cache(version, self._settings)
             except OSError as error:
                 return f"not at all: {describe(error)}"
             self._cache = cache
-            transfer.use_cache(self._number, cache.data, cache.map, cache.limit)
+            transfer.use_cache(self._number, cache.data, cache.map, cache.limit, cache.keep_free)
         why = "" if self._cache is None else self._cache.why_private
         return why and f"only while this process runs: {why}"
 

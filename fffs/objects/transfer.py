@@ -128,9 +128,9 @@ def numbers_of(descriptors: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
     return int(lib.FFFS_OBJECT_FD) - descriptors.astype(np.int64)
 
 
-def use_cache(number: int, data_fd: int, map_fd: int, limit: int) -> None:
+def use_cache(number: int, data_fd: int, map_fd: int, limit: int, keep_free: int) -> None:
     """Give an object a cache, whose files must stay open until the object is closed: see ``fffs_object_use_cache``."""
-    _checked(lib.fffs_object_use_cache(number, data_fd, map_fd, limit))
+    _checked(lib.fffs_object_use_cache(number, data_fd, map_fd, limit, keep_free))
 
 
 def read_batch(requests: npt.NDArray[Any]) -> bool:

@@ -132,7 +132,7 @@ static struct object open_object(bool cached)
         object.data = memfd_create("data", MFD_CLOEXEC);
         object.map = memfd_create("map", MFD_CLOEXEC);
         CHECK(!ftruncate(object.data, sizeof content) && !ftruncate(object.map, CACHE_HEAD + sizeof content / 1024));
-        CHECK(!fffs_object_use_cache(object.number, object.data, object.map, 1 << 30));
+        CHECK(!fffs_object_use_cache(object.number, object.data, object.map, 1 << 30, 0));
     }
     return object;
 }
