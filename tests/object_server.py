@@ -74,6 +74,7 @@ class ObjectServer:
     begun: int = 0
     conditions: bool = True  # whether If-None-Match is known
     etags: dict[str, str] = field(default_factory=dict)  # of objects that were written in parts
+    closes_early: bool = False  # connections are closed before the body of a request is read
     connections: int = 0
     sockets: list[socket.socket] = field(default_factory=list)
     url: str = ""
@@ -178,6 +179,9 @@ def _handler(server: ObjectServer) -> type[BaseHTTPRequestHandler]:
                 self._send(answer)
 
         def do_PUT(self) -> None:
+            if server.closes_early and self.command == "PUT":
+                self.close_connection = True
+                return
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name.title(): value for name, value in self.headers.items()}
             request = Request(self.path, 0, 0, headers, self.command, body)

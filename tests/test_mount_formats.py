@@ -1012,9 +1012,10 @@ class Slow:
 
 
 class FileOnDisk(NamedTuple):
-    """Stands for a file; only its device is asked for."""
+    """Stands for a file; only these are asked for."""
 
     device: int
+    is_remote: bool = False
 
 
 async def look_at(slow: Slow, size: int, *numbers: int, at_once: bool = False) -> None:

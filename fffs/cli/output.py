@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterable
 from types import TracebackType
@@ -29,6 +30,11 @@ def put(data: bytes | memoryview, flush: bool = False) -> None:
             sys.stdout.buffer.write(data)
         if flush:
             sys.stdout.flush()
+    except BrokenPipeError:
+        # Die silently like other tools (fffs ls | head). The signal is not left to the kernel: it would also end a
+        # program whose connection to a store is closed.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
     except OSError as error:
         # The interpreter flushes the rest of the buffer at exit, which would fail again.
         with open(os.devnull, "wb") as nowhere:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import signal
@@ -16,7 +17,7 @@ from fffs.cli.arguments import PLAIN, store_options
 from fffs.cli.output import LogLines, complain, put
 from fffs.cli.parser import make_parser
 from fffs.cli.progress import ReadingBar
-from fffs.errors import Exit, FffsError, ReadError, UsageError
+from fffs.errors import Exit, FffsError, ReadError, UsageError, WriteError
 
 
 def run(argv: Sequence[str] | None = None, imported: Callable[[], object] = lambda: None) -> int:
@@ -94,12 +95,15 @@ def main(imported: Callable[[], object] = lambda: None) -> None:
     """Run the ``fffs`` program. imported: as for ``run``."""
     open_standard_streams()
     allow_many()
-    # Like other tools, die silently when writing to a closed pipe (fffs ls | head).
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     _notice_exit_codes()
     warnings.showwarning = _show_warning
     logging.basicConfig(level=logging.WARNING, handlers=[LogLines()], format="%(message)s")
-    sys.exit(run(imported=imported))
+    try:
+        code = run(imported=imported)
+    finally:
+        with contextlib.suppress(WriteError):  # of help, which the parser printed
+            put(b"", flush=True)
+    sys.exit(code)
 
 
 def main_mount_helper(imported: Callable[[], object] = lambda: None) -> None:

@@ -31,7 +31,7 @@ class Statistics:
         self._latency = [0] * BUCKETS
         self._verified = (-1, 0)
         self._records: int | None = None
-        self._objects = any(file.file.descriptor < -1 for file in view.store.files)
+        self._objects = any(file.file.is_remote for file in view.store.files)
 
     def count_read(self, began: int, size: int) -> None:
         """Count a read that is complete. began: its start, by ``perf_counter_ns``. size: bytes returned."""
