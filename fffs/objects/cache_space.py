@@ -20,7 +20,7 @@ import stat
 import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from fffs.base.cache_settings import CacheSettings
 from fffs.base.sizes import Budget
@@ -44,6 +44,9 @@ _SIGNATURES: Final = {
     "signature": re.compile(r"signature|expires|policy|key-pair-id|awsaccesskeyid|googleaccessid"),
     "sig": re.compile(r"sig|s[veprt]|ss|srt|spr|sip|sk[tesv]|skoid|sktid|saoid|suoid|scid|sdd"),
 }
+
+
+_Files = TypeVar("_Files", bound="CachedFiles")
 
 
 @dataclass(frozen=True)
@@ -107,32 +110,41 @@ def cache_folder(settings: CacheSettings, create: bool) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Cached:
-    """An object in the cache. ``version``: which one, or None if its map is damaged; ``used``: when it was opened last,
-    in seconds since 1970; ``bytes``: what it takes.
+class CachedFiles:
+    """The files of an object in the cache. ``key``: their name; ``bytes``: what they take; ``used``: when they were opened
+    last, in seconds since 1970.
     """
 
     key: str
-    version: Version | None
     bytes: int
     used: float
 
 
-def find_cached(folder: int) -> list[Cached]:
-    """Return what is in the open folder, the least recently used first. Other files are left out. Raises OSError."""
-    found: list[Cached] = []
+@dataclass(frozen=True)
+class Cached(CachedFiles):
+    """An object in the cache, and which one it is: ``version`` is None if its map is damaged."""
+
+    version: Version | None
+
+
+def find_files(folder: int) -> list[CachedFiles]:
+    """Return what is in the open folder, the least recently used first. Other files are left out. Raises OSError.
+
+    Each object that is opened lists all others. So no map is read here: that would take minutes for thousands of parts.
+    """
+    found: list[CachedFiles] = []
     for name in os.listdir(folder):
         if match := _DATA.fullmatch(name):
             with contextlib.suppress(OSError):
-                found += _describe(folder, match[1])
-    return sorted(found, key=lambda entry: (entry.used, entry.key))
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    found.append(CachedFiles(match[1], status.st_blocks * 512, status.st_mtime))
+    return sorted(found, key=lambda files: (files.used, files.key))
 
 
-def _describe(folder: int, key: str) -> list[Cached]:
-    status = os.stat(f"{key}.data", dir_fd=folder, follow_symlinks=False)
-    if not stat.S_ISREG(status.st_mode):
-        return []
-    return [Cached(key, read_version(folder, key), status.st_blocks * 512, status.st_mtime)]
+def find_cached(folder: int) -> list[Cached]:
+    """Return what is in the open folder, as ``find_files``, with what the maps say."""
+    return [Cached(files.key, files.bytes, files.used, read_version(folder, files.key)) for files in find_files(folder)]
 
 
 def read_version(folder: int, key: str) -> Version | None:
@@ -157,32 +169,31 @@ def room_for(folder: int, version: Version, budget: Budget) -> tuple[int, int]:
     Sets what all objects of this process and its children may add together: others may be opened before one of them
     is read.
     """
-    cached = find_cached(folder)
-    used, mine = sum(entry.bytes for entry in cached), sum(e.bytes for e in cached if e.key == version.key)
+    found, key = find_files(folder), version.key
+    used, mine = sum(files.bytes for files in found), sum(files.bytes for files in found if files.key == key)
     space = free_space(folder) + used
     most = budget.of(space)
     wanted = max(version.size - mine, 0)
     if used + wanted > most:
-        used -= sum(entry.bytes for entry in prune(folder, max(most - wanted, 0), cached))
+        used -= sum(files.bytes for files in prune(folder, max(most - wanted, 0), found, used))
     left = max(most - used, 0)
     lib.fffs_object_cache_budget(_UNLIMITED if budget.bytes is None else left)
     # Two processes may fetch a block, so that no limit is right where all of it fits.
     return (version.size * 4 if wanted <= left else left), (space - most if budget.bytes is None else 0)
 
 
-def prune(folder: int, most: int, among: Collection[Cached]) -> list[Cached]:
+def prune(folder: int, most: int, among: Collection[_Files], used: int) -> list[_Files]:
     """Remove objects, in this order, until all in the cache take at most so many bytes. Returns the removed.
 
-    Those that are open stay.
+    Those that are open stay. used: what all in the cache take.
     """
-    used = sum(entry.bytes for entry in find_cached(folder))
-    removed: list[Cached] = []
-    for entry in among:
+    removed: list[_Files] = []
+    for files in among:
         if used <= most:
             break
-        if remove_unused(folder, entry.key):
-            used -= entry.bytes
-            removed.append(entry)
+        if remove_unused(folder, files.key):
+            used -= files.bytes
+            removed.append(files)
     return removed
 
 

@@ -90,10 +90,11 @@ def prune_cached(settings: CacheSettings, most: int, names: list[str] | None = N
     with _opened(settings) as (_, folder):
         if folder is None:
             return []
-        among = find_cached(folder)
-        if names is not None:
-            among = [entry for entry in among if entry.version and entry.version.name in names]
-        return prune(folder, most, among)
+        entries = find_cached(folder)
+        among = [
+            entry for entry in entries if names is None or (entry.version is not None and entry.version.name in names)
+        ]
+        return prune(folder, most, among, sum(entry.bytes for entry in entries))
 
 
 def verify_cached(settings: CacheSettings, progress: Progress | None = None) -> list[Verified]:
