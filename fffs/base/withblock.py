@@ -1,4 +1,4 @@
-"""Closing, Writing: with-blocks that close an object, or discard what an exception left incomplete."""
+"""Closing, Discarding, Writing: with-blocks that close an object, or discard what is incomplete at their end."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import NoReturn, Protocol, SupportsIndex, TypeVar
 from fffs.errors import WriterError
 
 _Self = TypeVar("_Self", bound="Closing")
+_Output = TypeVar("_Output", bound="Discarding")
 
 
 class Closing:
@@ -27,6 +28,29 @@ class Closing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Discarding:
+    """A new file, folder or object. It is discarded at the end of a with-block, or when it is garbage-collected, unless
+    it is in place by then. ``discard`` does nothing unless it is ``_open``, as until the end of ``__init__``.
+    """
+
+    _open = False
+
+    def discard(self) -> None:
+        """Remove what is not in place. May be called again."""
+        raise NotImplementedError
+
+    def __enter__(self: _Output) -> _Output:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.discard()
+
+    def __del__(self) -> None:
+        self.discard()
 
 
 class Closes(Protocol):

@@ -12,12 +12,11 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterable
-from types import TracebackType
 
 from fffs.base.descriptors import above_standard, duplicate
 from fffs.base.failures import reading, writing
 from fffs.base.paths import PathLike
-from fffs.base.withblock import refuse_child
+from fffs.base.withblock import Discarding, refuse_child
 from fffs.errors import UsageError, WriteError
 from fffs.files.aside import Aside
 from fffs.files.atomic_output import RawWriter
@@ -63,7 +62,7 @@ class _Reread(LocalFile):
         super().close()
 
 
-class AtomicFile:
+class AtomicFile(Discarding):
     """A new file at ``path``. ``commit`` puts it in place; ``discard``, or the end of the with-block, removes it.
 
     ``name`` is its name in ``folder``. ``fd`` is open for reading and writing; report writes to ``wrote``. Both
@@ -226,18 +225,6 @@ class AtomicFile:
         self._open = False
         close_locked(self.fd, self._owner)
         close(self.folder)
-
-    def __enter__(self) -> AtomicFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.discard()
-
-    def __del__(self) -> None:
-        if getattr(self, "_open", False):
-            self.discard()
 
 
 def _each(sidecars: Iterable[Aside], act: Callable[[Aside], object]) -> None:

@@ -8,10 +8,10 @@ import stat
 import time
 import warnings
 from collections.abc import Iterator
-from types import TracebackType
 
 from fffs.base.descriptors import above_standard
 from fffs.base.failures import writing
+from fffs.base.withblock import Discarding
 from fffs.errors import FffsError, UsageError
 from fffs.files.atomic import IN_PLACE, PLACE, sync_open_folder, sync_place
 from fffs.files.dirfd import close
@@ -26,7 +26,7 @@ class LeftoverWarning(UserWarning):
     """Temporary folders are not removed, because other users can have given another folder such a name."""
 
 
-class AtomicFolder:
+class AtomicFolder(Discarding):
     """A new folder at ``path``, which must be missing or an empty folder. ``commit`` puts it in place; ``discard``, or
     the end of the with-block, removes it.
 
@@ -119,18 +119,6 @@ class AtomicFolder:
         self._open = False
         close_locked(self.fd, self._owner)
         close(self._parent)
-
-    def __enter__(self) -> AtomicFolder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.discard()
-
-    def __del__(self) -> None:
-        if getattr(self, "_open", False):
-            self.discard()
 
 
 def _warn_of_leftovers(shown: str, left: list[bytes]) -> None:

@@ -111,8 +111,8 @@ def cache_folder(settings: CacheSettings, create: bool) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class CachedFiles:
-    """The files of an object in the cache. ``key``: their name; ``bytes``: what they take; ``used``: when they were opened
-    last, in seconds since 1970.
+    """The files of an object in the cache. ``key``: their name; ``bytes``: what they take; ``used``: when they were
+    opened last, in seconds since 1970.
     """
 
     key: str

@@ -16,12 +16,11 @@ import threading
 import weakref
 from collections.abc import Callable
 from errno import EEXIST
-from types import TracebackType
 from typing import Final, TypeVar
 
 from fffs.base.descriptors import above_standard
 from fffs.base.paths import PathLike
-from fffs.base.withblock import refuse_child
+from fffs.base.withblock import Discarding, refuse_child
 from fffs.errors import FffsError, ReadError, SourceNotFoundError, UsageError, WriteError
 from fffs.files.atomic import CHECKSUMS, AtomicFile
 from fffs.files.atomic_output import AtomicOutput, RawWriter
@@ -37,7 +36,7 @@ from fffs.objects.unfinished import abort_left_uploads
 _Result = TypeVar("_Result")
 _DAY: Final = 86400.0  # seconds
 
-_open: weakref.WeakSet[NewObject] = weakref.WeakSet()
+_outputs: weakref.WeakSet[NewObject] = weakref.WeakSet()
 
 
 def new_output(path: PathLike) -> AtomicOutput:
@@ -61,7 +60,7 @@ def _writable(url: str) -> ObjectName:
     return target
 
 
-class NewObject:
+class NewObject(Discarding):
     """A new object. ``commit`` puts it in place; ``discard``, or the end of the with-block, removes what was sent.
 
     ``fd`` is open for reading and writing, also by several threads; report what is written to ``wrote``. After fork,
@@ -70,7 +69,6 @@ class NewObject:
 
     def __init__(self, url: str) -> None:
         """Raises UsageError, AccessError, ReadError: the store cannot be written to."""
-        self._is_open = False
         self._target = _writable(url)
         self.path = self._target.name
         self._owner = os.getpid()
@@ -87,8 +85,8 @@ class NewObject:
         self._sender: PartSender | None = None
         self._set_sizes(PartSizes())
         self.fd = _memory() if self._in_parts else _file()
-        self._is_open = True
-        _open.add(self)
+        self._open = True
+        _outputs.add(self)
 
     def expect_size(self, total: int) -> None:
         """Set about what the size will be. Call it before anything is written."""
@@ -208,27 +206,15 @@ class NewObject:
 
     def discard(self) -> None:
         """Remove what was sent. May be called again, and after ``commit``."""
-        if not self._is_open:
+        if not self._open:
             return
-        self._is_open = False
+        self._open = False
         sender, self._sender = self._sender, None
         try:
             if sender is not None:
                 (sender.abort if os.getpid() == self._owner else sender.abandon)()
         finally:
             os.close(self.fd)
-
-    def __enter__(self) -> NewObject:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.discard()
-
-    def __del__(self) -> None:
-        if getattr(self, "_is_open", False):
-            self.discard()
 
 
 def _place_of(target: ObjectName) -> str:
@@ -248,7 +234,7 @@ def _file() -> int:
 
 def _discard_all() -> None:
     """At exit: abort uploads while the store process still runs."""
-    for output in list(_open):
+    for output in list(_outputs):
         with contextlib.suppress(FffsError, OSError):
             output.discard()
 
