@@ -354,11 +354,18 @@ int fffs_remote_read_now(fffs_request *requests, size_t count, const int32_t *ca
     return read_batch(requests, count, cancel, false);
 }
 
+/* Whether the cache has a range, as far as this process knows. */
+static bool is_hot(const fffs_request *request, bool verified)
+{
+    struct fffs_object_cache *cache = cache_of(request);
+
+    return cache && fffs_object_cache_has(cache, request->offset, request->length, verified, false);
+}
+
 int fffs_remote_is_hot(const fffs_request *requests, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        if (fffs_remote_hot_fd(requests[i].fd, requests[i].offset, requests[i].length,
-                               requests[i].check == FFFS_CHECK_NONE) < 0)
+        if (!is_hot(&requests[i], requests[i].check == FFFS_CHECK_NONE))
             return 0;
     return 1;
 }
@@ -366,10 +373,9 @@ int fffs_remote_is_hot(const fffs_request *requests, size_t count)
 int fffs_remote_hot_fd(int fd, int64_t offset, int64_t length, bool verified)
 {
     const fffs_request request = {.offset = offset, .length = length, .fd = fd};
-    struct fffs_object_cache *cache = cache_of(&request);
 
-    if (!cache || !fffs_object_cache_has(cache, offset, length, verified, false))
+    if (!is_hot(&request, verified))
         return -EAGAIN;
     read_ahead(&request, false);
-    return fffs_object_cache_fd(cache);
+    return fffs_object_cache_fd(cache_of(&request));
 }
