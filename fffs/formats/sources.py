@@ -13,12 +13,11 @@ from fffs.base.paths import PathLike
 from fffs.base.withblock import closed_on_error
 from fffs.errors import SourceNotFoundError
 from fffs.files.file import File
-from fffs.files.fsspec_systems import list_folder
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.table import FORMATS, Format, recogniser
-from fffs.objects.fsspec_url import is_folder_url, is_fsspec_url, refuse_password, without_file_scheme
+from fffs.objects.fsspec_url import folder_and_chain, without_file_scheme
 from fffs.objects.locations import is_folder, names_in, open_file
-from fffs.objects.names import is_remote, shown
+from fffs.objects.names import is_remote
 from fffs.records.reopening import open_unreplaced
 from fffs.records.sidecar import with_checksums
 from fffs.records.source_file import SourceFile
@@ -43,22 +42,12 @@ def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
     files: list[str] = []
     for name in names:
         path = without_file_scheme(os.fsdecode(name))
-        if is_fsspec_url(path) and is_folder_url(path):
-            files += _files_of_folder_url(path)
-        elif is_folder(path):
-            files += _files_among(path, names_in(path))
+        if is_folder(path):
+            folder, chain = folder_and_chain(path)
+            files += [file + chain for file in _files_among(folder, names_in(path))]
         else:
             files.append(path)
     return files
-
-
-def _files_of_folder_url(url: str) -> list[str]:
-    """Return the record files in a folder of a file system of fsspec. Raises as ``FsspecFile`` does."""
-    refuse_password(url)
-    folder, chain, rest = url.partition("::")
-    if "://" not in folder:  # a cache in front of the folder
-        raise SourceNotFoundError(f"{shown(url)}: only the first part of a URL can be a folder")
-    return [name + chain + rest for name in _files_among(folder, list_folder(url, shown(url)))]
 
 
 def _files_among(path: str, entries: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from fffs.base.paths import absolute_path
-from fffs.errors import UsageError
+from fffs.errors import SourceNotFoundError, UsageError
 
 _CHAIN: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*::)*[A-Za-z][A-Za-z0-9+.-]+://")
 _OWN: Final = re.compile(r"(?:s3|gs|az|https?|file)://", re.IGNORECASE)
@@ -60,6 +60,21 @@ def refuse_password(url: str) -> None:
 def is_folder_url(url: str) -> bool:
     """Whether a URL of fsspec names a folder: its first path ends with a slash."""
     return url.partition("::")[0].endswith("/") and not url.partition("::")[0].endswith("://")
+
+
+def folder_and_chain(name: str) -> tuple[str, str]:
+    """Return the folder in the name of a folder, and what must follow the name of a file in it.
+
+    The latter is empty except for a URL of fsspec. Raises UsageError if that holds a password, and SourceNotFoundError
+    if its first part is no path.
+    """
+    if not is_fsspec_url(name):
+        return name, ""
+    refuse_password(name)
+    folder, mark, rest = name.partition("::")
+    if "://" not in folder:  # a cache in front of the folder
+        raise SourceNotFoundError(f"{shown_url(name)}: only the first part of a URL can be a folder")
+    return folder, mark + rest
 
 
 def _is_protocol(part: str) -> bool:

@@ -25,7 +25,6 @@ from fffs.objects.sigv4 import Keys, sign_request
 from fffs.objects.stores import StoreSettings, time_of
 
 _ID: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
-_ETAG: Final = re.compile(rb"<ETag>([^<]+)</ETag>")
 _UPLOAD: Final = re.compile(rb"<Upload>(.*?)</Upload>", re.DOTALL)
 _KEY: Final = re.compile(rb"<Key>([^<]*)</Key>")
 _BEGAN: Final = re.compile(rb"<Initiated>([^<]*)</Initiated>")

@@ -78,7 +78,6 @@ def _find_shortage(error: BaseException) -> str:
 
 
 def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> None:
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     leave_when_signalled()
     options = job.options
     with load_shown(job.sources, options.suffix, options.verify, options.format, options.decode) as view:
