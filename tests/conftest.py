@@ -13,6 +13,7 @@ import mounting
 import pytest
 from golden_files import GOLDEN, Golden
 from mounting import Mounts
+from object_server import ObjectServer, serving
 
 FUSE_DEVICE = Path("/dev/fuse")
 NO_FUSE = f"there is no {FUSE_DEVICE}"
@@ -56,6 +57,22 @@ def mounts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mounts]:
     yield mounts
     mounts.end()
     assert not mounting.mounts_below(tmp_path)
+
+
+@pytest.fixture
+def server() -> Iterator[ObjectServer]:
+    """An HTTP server of objects that can misbehave."""
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the cache of objects, which does not exist yet."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("FFFS_CACHE", str(folder))
+    monkeypatch.delenv("FFFS_CACHE_SIZE", raising=False)
+    return folder
 
 
 @pytest.fixture

@@ -9,14 +9,13 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from inside import cache_settings, cache_upkeep, caching
 from mounting import Mounts, run_fffs
-from object_server import ObjectServer, serving
+from object_server import ObjectServer
 
 import fffs
 from fffs import ofrecord
@@ -25,20 +24,6 @@ from fffs.errors import Exit, UsageError
 BLOCK = 4096
 COUNT = 30
 LENGTH = 5000
-
-
-@pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    with serving() as found:
-        yield found
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("FFFS_CACHE", str(folder))
-    monkeypatch.delenv("FFFS_CACHE_SIZE", raising=False)
-    return folder
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,19 +27,6 @@ COUNT = 40
 
 def _record(k: int) -> bytes:
     return bytes([k + 1]) * (k * 611 % 9000 + 1)
-
-
-@pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    with serving() as found:
-        yield found
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("FFFS_CACHE", str(folder))
-    return folder
 
 
 @pytest.fixture(scope="module")

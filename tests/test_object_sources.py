@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from inside import FrameError, long_reads, object_client, scanned_file
 from mounting import Mounts
-from object_server import ObjectServer, serving
+from object_server import ObjectServer
 from weed import Weed, cloud, weed
 
 import fffs
@@ -149,12 +149,6 @@ def test_archives(cloud: Weed, tmp_path: Path, name: str) -> None:
 
 
 # ---------------------------------------------------------------- scanning
-
-
-@pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    with serving() as state:
-        yield state
 
 
 @pytest.fixture

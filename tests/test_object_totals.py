@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,12 @@ from typing import Any
 import pytest
 from inside import Totals, totals
 from mounting import Mounts, counters_of, wait_until
-from object_server import ObjectServer, flip, serving, status
+from object_server import ObjectServer, flip, status
 
 import fffs
 
 COUNT = 30
 LENGTH = 5000
-
-
-@pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    with serving() as found:
-        yield found
 
 
 @pytest.fixture

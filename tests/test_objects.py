@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +33,6 @@ from fffs.errors import (
 )
 
 RECORDS = [os.urandom(size) for size in (0, 1, 700, 5_000, 70_000, 112_000, 3, 3_000_000, 12)]
-
-
-@pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    with serving() as found:
-        yield found
 
 
 @pytest.fixture

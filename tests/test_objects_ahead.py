@@ -8,14 +8,13 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from mounting import wait_until
-from object_server import ObjectServer, Request, flip, late, serving, status
+from object_server import ObjectServer, Request, flip, late, status
 
 import fffs
 import fffs.torch
@@ -23,12 +22,6 @@ from fffs.errors import ChecksumError, RecordIndexError, SourceChangedError
 
 COUNT = 64
 RECORDS = [random.Random(k).randbytes(70_000 + 13 * k) for k in range(COUNT)]
-
-
-@pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    with serving() as found:
-        yield found
 
 
 @pytest.fixture(params=["off", "on"])

@@ -6,13 +6,12 @@ import os
 import pickle
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from inside import Budget, cache_settings, caching, parse_budget, parse_options, parse_size
 from mounting import Mounts, run_fffs
-from object_server import ObjectServer, serving
+from object_server import ObjectServer
 from weed import Weed, cloud, weed  # noqa: F401
 
 import fffs
@@ -20,12 +19,6 @@ from fffs.errors import UsageError
 from fffs.mount import MountOptions, mounted
 
 COUNT = 40
-
-
-@pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    with serving() as found:
-        yield found
 
 
 @pytest.fixture
