@@ -19,6 +19,7 @@ from object_server import ObjectServer, Request, flip, late, status
 import fffs
 import fffs.torch
 from fffs.errors import ChecksumError, RecordIndexError, SourceChangedError
+from fffs.native import ffi, lib
 
 COUNT = 64
 RECORDS = [random.Random(k).randbytes(70_000 + 13 * k) for k in range(COUNT)]
@@ -158,6 +159,21 @@ def test_a_child_of_fork(server: ObjectServer, url: str, cache: str) -> None:
             os._exit(0 if _same(reader.read([1, 2, 3]), [1, 2, 3]) else 1)
         assert _same(reader.read([1, 2, 3]), [1, 2, 3])
         assert os.waitpid(child, 0)[1] == 0
+
+
+def test_children_share_what_is_known_of_the_cache(url: str, tmp_path: Path) -> None:
+    """The workers of an epoch are new children: they need not ask the map for what those of the last one found."""
+    with fffs.FileReader(url, cache=tmp_path / "cache") as reader:
+        [file] = reader.store.files
+        view = ffi.new("fffs_request[1]")
+        view[0].fd, view[0].offset, view[0].length = file.file.descriptor, reader.get_offsets()[5], len(RECORDS[5])
+        view[0].check = lib.FFFS_CHECK_CRC32
+        assert not lib.fffs_remote_is_hot(view, 1)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if _same(reader.read([5]), [5]) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert lib.fffs_remote_is_hot(view, 1)
 
 
 def test_threads_that_read_and_prefetch(url: str, cache: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,3 +122,47 @@ def test_a_server_that_speaks_no_tls(trust: None, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(ReadError) as raised:
             _read(url)
         assert "\n" not in str(raised.value)
+
+
+FORKING = """
+import os, signal, sys, threading, warnings
+import fffs
+
+warnings.simplefilter("ignore", DeprecationWarning)  # of fork with threads
+url = sys.argv[1]
+reader, ended = fffs.FileReader(url), threading.Event()
+
+
+def read() -> None:
+    while not ended.is_set():
+        with fffs.FileReader(url) as other:
+            other.read([1, 2, 3])
+
+
+def fork(depth: int) -> None:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        if depth:
+            fork(depth - 1)
+        os._exit(0 if bytes(reader.read_one(depth)) == bytes([depth]) * 1000 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+threads = [threading.Thread(target=read) for _ in range(4)]
+for thread in threads:
+    thread.start()
+try:
+    for _ in range(15):
+        fork(1)
+finally:
+    ended.set()
+"""
+
+
+def test_forks_while_other_threads_are_inside_libcurl(server: ObjectServer, trust: None, content: bytes) -> None:
+    """Locks of libcurl and OpenSSL must not stay locked in the child."""
+    url = server.put("r.ffr", content)
+    server.always = lambda request, answer: answer.headers.update({"Connection": "close"})  # so that many are opened
+    done = subprocess.run([sys.executable, "-c", FORKING, url], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")

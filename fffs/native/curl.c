@@ -13,8 +13,8 @@ enum { NAMES = sizeof names / sizeof *names };
 enum { EVERYTHING = 3 };
 
 static struct fffs_curl curl;
-static const char *version; /* set when curl is usable */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static const char *version;                     /* set when curl is usable */
+static pthread_once_t once = PTHREAD_ONCE_INIT; /* a child that is forked meanwhile begins anew */
 
 /* The names of the functions, in the order of struct fffs_curl. */
 static const char *const symbols[] = {
@@ -48,9 +48,8 @@ static const char *take_functions(void *library)
     return global_version();
 }
 
-const struct fffs_curl *fffs_curl_load(void)
+static void load(void)
 {
-    pthread_mutex_lock(&lock);
     for (int i = 0; !version && i < NAMES; i++) {
         void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
 
@@ -60,7 +59,11 @@ const struct fffs_curl *fffs_curl_load(void)
         if (!version)
             dlclose(library);
     }
-    pthread_mutex_unlock(&lock);
+}
+
+const struct fffs_curl *fffs_curl_load(void)
+{
+    pthread_once(&once, load);
     return version ? &curl : NULL;
 }
 

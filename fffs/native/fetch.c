@@ -27,6 +27,7 @@ struct fffs_fetch {
     struct fffs_http_client *client;
     struct fffs_transfer *transfers; /* [FFFS_HTTP_CONNECTIONS] */
     int active, limit;
+    int64_t fastest; /* of the answers, in nanoseconds; 0: not known */
     unsigned random;
 };
 
@@ -59,13 +60,14 @@ static void wait_again(struct fffs_fetch *fetch, struct fffs_range *range, int s
     fetch->waiting = range;
 }
 
-/* The fastest answer says how far the server is; slower ones waited for it, or for us. */
-static void note_latency(struct fffs_http_client *client, int64_t latency)
+/* The fastest answer of a batch says how far the server is. The others waited behind the batch's own requests: more requests at
+ * a time for them would only make them wait longer. */
+static void note_latency(struct fffs_http_client *client, int64_t fastest)
 {
-    int64_t older = client->latency + client->latency / 64;
+    int64_t older = client->latency + client->latency / 8;
 
-    if (latency)
-        client->latency = !client->latency || latency < older ? latency : older;
+    if (fastest)
+        client->latency = !client->latency || fastest < older ? fastest : older;
 }
 
 /* Ends the range of a transfer that failed, or has it wait. */
@@ -97,7 +99,8 @@ static void finish(struct fffs_fetch *fetch, struct fffs_transfer *transfer, int
         range->since = fffs_now();
     }
     if (succeeded) {
-        note_latency(fetch->client, fffs_transfer_latency(transfer));
+        int64_t latency = fffs_transfer_latency(transfer);
+        fetch->fastest = !fetch->fastest || (latency && latency < fetch->fastest) ? latency : fetch->fastest;
         give_up(fetch, range, -ENODATA); /* only pieces behind the end of the object are pending */
     } else if (fffs_transfer_found_nothing(transfer)) {
         fffs_object_learn(range->object, &transfer->answer.version, &transfer->use, NULL);
@@ -190,9 +193,11 @@ int fffs_fetch_run(fffs_fetch *fetch, int32_t milliseconds)
         int64_t until = end;
         int running, events;
 
+        fffs_http_enter();
         begin_some(fetch, &until);
         fetch->client->curl->multi_perform(fetch->client->group, &running);
         finish_some(fetch);
+        fffs_http_leave();
         int64_t now = fffs_now();
         if (!fetch->open)
             break;
@@ -262,14 +267,18 @@ int fffs_fetch_begin(fffs_request *requests, size_t count, fffs_fetch **fetch)
 
 int fffs_fetch_end(fffs_fetch *fetch)
 {
+    fffs_http_enter();
     for (int i = 0; fetch->transfers && i < FFFS_HTTP_CONNECTIONS; i++)
         if (fetch->transfers[i].range)
             fffs_transfer_end(&fetch->transfers[i]);
+    fffs_http_leave();
     for (size_t i = 0; i < fetch->batch.piece_count; i++)
         if (fetch->batch.pieces[i].status == FFFS_PENDING)
             fetch->batch.pieces[i].status = -ECANCELED;
-    if (fetch->client)
+    if (fetch->client) {
+        note_latency(fetch->client, fetch->fastest);
         fffs_http_give(fetch->client);
+    }
     int status = fffs_batch_close(&fetch->batch);
     free(fetch->transfers);
     free(fetch->ranges);

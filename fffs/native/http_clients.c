@@ -24,6 +24,10 @@ enum { CONNECT_SECONDS = 10, REDIRECTS = 5 };
 /* Bytes per second below which a connection is given up after some time: 64 of them have more over any line that is of use. */
 enum { SLOWEST = 256 };
 
+/* Held for reading by threads that are inside libcurl, and by a thread that forks for writing: libcurl and OpenSSL have locks of
+ * their own, which would stay locked in the child. A thread that forks goes first, or many readers would keep it waiting. */
+static pthread_rwlock_t inside = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fffs_http_client *all, *idle; /* under the lock */
 static int idle_count;
@@ -197,15 +201,27 @@ void fffs_http_give(struct fffs_http_client *client)
     } else {
         unlist(client);
     }
-    pthread_mutex_unlock(&lock);
+    /* Under the lock, so that at a fork its sockets are closed, or it is listed. */
     if (!kept)
         free_client(client);
+    pthread_mutex_unlock(&lock);
 }
 
 /* ---------------------------------------------------------------- fork */
 
+void fffs_http_enter(void)
+{
+    pthread_rwlock_rdlock(&inside);
+}
+
+void fffs_http_leave(void)
+{
+    pthread_rwlock_unlock(&inside);
+}
+
 void fffs_http_before_fork(void)
 {
+    pthread_rwlock_wrlock(&inside);
     pthread_mutex_lock(&lock);
 }
 
@@ -225,4 +241,8 @@ void fffs_http_after_fork(bool child)
         idle_count = 0;
     }
     pthread_mutex_unlock(&lock);
+    if (child) /* it counts threads of the parent that wait for it */
+        inside = (pthread_rwlock_t)PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+    else
+        pthread_rwlock_unlock(&inside);
 }

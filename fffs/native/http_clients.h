@@ -25,8 +25,12 @@ int fffs_http_take(struct fffs_http_client **client);
 /* Has clients made from now on, with fresh transfers and connections: settings changed. Thread-safe. */
 void fffs_http_renew(void);
 
-/* Gives a client back. No transfer may be in its group. Thread-safe. */
+/* Gives a client back. Not called between fffs_http_enter and fffs_http_leave. No transfer may be in its group. Thread-safe. */
 void fffs_http_give(struct fffs_http_client *client);
+
+/* Called before and after libcurl is used with a taken client: no process forks in between. Not nested. Polling needs neither. */
+void fffs_http_enter(void);
+void fffs_http_leave(void);
 
 /* Takes a transfer of the client with all options that do not depend on a request, or NULL: there is no memory. */
 void *fffs_http_take_transfer(struct fffs_http_client *client);

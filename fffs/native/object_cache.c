@@ -1,9 +1,10 @@
 /* Blocks of an object on the local disk.
  *
- * Two bitmaps say what this process knows: which blocks are present, as the map in the file said or as it wrote them itself, and
- * which were compared with the checksum in the map. A record with a checksum of its own needs only the first: it is compared as a
- * whole when it is read. Bits are only ever cleared by drop. Blocks have no locks: writing one twice writes the same bytes. Claims
- * only save a second request for them. */
+ * Two bitmaps say what this process and its children of fork know: which blocks are present, as the map in the file said or as
+ * they wrote them themselves, and which were compared with the checksum in the map. Their memory is shared, so that the workers of
+ * the next epoch, new children, need not ask the map again. A record with a checksum of its own needs only the first: it is
+ * compared as a whole when it is read. Bits are only ever cleared by drop. Blocks have no locks: writing one twice writes the same
+ * bytes. Claims only save a second request for them. */
 #include "object_cache.h"
 #include "clock.h"
 #include "fault.h"
@@ -29,7 +30,8 @@ enum { STEP_FIRST = 256 * 1024, STEP_MOST = 16 * 1024 * 1024 };
 struct fffs_object_cache {
     int data_fd, map_fd;
     int64_t size, keep_free;
-    _Atomic uint64_t *present, *verified; /* [blocks] bits */
+    size_t bitmap_size;                   /* bytes of each of the next two */
+    _Atomic uint64_t *present, *verified; /* [blocks] bits, shared with children of fork */
     _Atomic int64_t room;                 /* bytes that may be added */
     _Atomic bool broken;                  /* a write failed */
     /* Of a reader of one part after the other: where its last step begins and ends, and how long that is. */
@@ -38,6 +40,14 @@ struct fffs_object_cache {
 };
 
 /* ---------------------------------------------------------------- life */
+
+/* Returns zeroed memory that children of fork share, or NULL. It costs nothing until a page of it is touched. */
+static void *share(size_t size)
+{
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    return memory == MAP_FAILED ? NULL : memory;
+}
 
 int fffs_object_cache_new(int data_fd, int map_fd, int64_t size, int64_t limit, int64_t keep_free,
                           struct fffs_object_cache **cache)
@@ -54,9 +64,9 @@ int fffs_object_cache_new(int data_fd, int map_fd, int64_t size, int64_t limit, 
     atomic_init(&new->room, limit);
     atomic_init(&new->step_start, -1);
     atomic_init(&new->step_end, -1);
-    /* calloc of a large array costs nothing until a page of it is touched. */
-    new->present = fffs_allocate_zeroed(words, sizeof *new->present);
-    new->verified = fffs_allocate_zeroed(words, sizeof *new->verified);
+    new->bitmap_size = words * sizeof *new->present;
+    new->present = share(new->bitmap_size);
+    new->verified = share(new->bitmap_size);
     if (!new->present || !new->verified) {
         fffs_object_cache_free(new);
         return -ENOMEM;
@@ -69,8 +79,10 @@ void fffs_object_cache_free(struct fffs_object_cache *cache)
 {
     if (!cache)
         return;
-    free((void *)cache->present);
-    free((void *)cache->verified);
+    if (cache->present)
+        munmap((void *)cache->present, cache->bitmap_size);
+    if (cache->verified)
+        munmap((void *)cache->verified, cache->bitmap_size);
     free(cache);
 }
 
@@ -113,6 +125,20 @@ static void clear_bit(_Atomic uint64_t *bits, int64_t block)
     atomic_fetch_and(&bits[block / 64], ~(UINT64_C(1) << (block % 64)));
 }
 
+/* Whether all bits from the first to the last one are set. */
+static bool has_all(const _Atomic uint64_t *bits, int64_t first, int64_t last)
+{
+    for (int64_t word = first / 64; word <= last / 64; word++) {
+        uint64_t wanted = word == first / 64 ? UINT64_MAX << (first % 64) : UINT64_MAX;
+
+        if (word == last / 64)
+            wanted &= UINT64_MAX >> (63 - last % 64);
+        if (wanted & ~atomic_load_explicit(&bits[word], memory_order_acquire))
+            return false;
+    }
+    return true;
+}
+
 static int64_t last_block(int64_t offset, int64_t length)
 {
     return (offset + length - 1) / BLOCK;
@@ -151,14 +177,6 @@ static void learn_present(struct fffs_object_cache *cache, int64_t first, int64_
     }
 }
 
-static bool all_present(const struct fffs_object_cache *cache, int64_t first, int64_t last)
-{
-    for (int64_t block = first; block <= last; block++)
-        if (!has_bit(cache->present, block))
-            return false;
-    return true;
-}
-
 /* ---------------------------------------------------------------- verifying */
 
 /* Compares a block with the map. */
@@ -188,15 +206,17 @@ bool fffs_object_cache_has(struct fffs_object_cache *cache, int64_t offset, int6
 
     if (length <= 0)
         return true;
-    if (!all_present(cache, first, last)) {
+    if (!has_all(cache->present, first, last)) {
         if (wait)
             learn_present(cache, first, last);
-        if (!wait || !all_present(cache, first, last))
+        if (!wait || !has_all(cache->present, first, last))
             return false;
     }
-    for (int64_t block = first; verified && block <= last; block++)
-        good &= wait ? verify(cache, block) : has_bit(cache->verified, block);
-    return good;
+    if (!verified || has_all(cache->verified, first, last))
+        return true;
+    for (int64_t block = first; wait && block <= last; block++)
+        good &= verify(cache, block);
+    return wait && good;
 }
 
 bool fffs_object_cache_missing(struct fffs_object_cache *cache, int64_t offset, int64_t length, int64_t *start,
@@ -347,11 +367,8 @@ static _Atomic int64_t *budget;
 int fffs_object_cache_budget(int64_t bytes)
 {
     pthread_mutex_lock(&mutex);
-    if (!budget) {
-        void *page = mmap(NULL, sizeof *budget, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-
-        budget = page == MAP_FAILED ? NULL : page;
-    }
+    if (!budget)
+        budget = share(sizeof *budget);
     if (budget)
         atomic_store(budget, bytes);
     int status = budget ? 0 : -ENOMEM;
@@ -408,7 +425,7 @@ void fffs_object_cache_put(struct fffs_object_cache *cache, int64_t start, const
         return;
     }
     while (length > 0 && !atomic_load(&cache->broken)) {
-        int64_t some = length < ENTRIES * BLOCK ? length : ENTRIES * BLOCK;
+        int64_t aligned = ENTRIES * BLOCK - start % (ENTRIES * BLOCK), some = length < aligned ? length : aligned;
 
         put_some(cache, start / BLOCK, data, (size_t)some);
         start += some;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 from abc import ABC, abstractmethod
+from array import array
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
@@ -62,8 +63,8 @@ class LookAhead(ABC):
     def _wanted(self) -> int:
         """Return how many batches to hold in addition to the one that is returned."""
 
-    def upcoming(self) -> list[list[int]]:
-        """Return the batches that the worker of the last returned one gets next, to be announced there."""
+    def upcoming(self) -> list[bytes]:
+        """Return the batches, ``packed``, that the worker of the last returned one gets next, to be announced there."""
         return []
 
 
@@ -102,14 +103,35 @@ class Told(LookAhead):
     def __init__(self, batches: Iterator[Any], left: int, workers: int) -> None:
         super().__init__(batches, left)
         self._workers = workers
+        self._packed: deque[bytes] = deque()
+
+    def __next__(self) -> Any:
+        batch = super().__next__()
+        self._packed.popleft()
+        return batch
+
+    def _pull(self) -> None:
+        super()._pull()
+        self._packed.append(packed(self._held[-1]))
 
     def _wanted(self) -> int:
         return FARTHEST * self._workers
 
-    def upcoming(self) -> list[list[int]]:
+    def upcoming(self) -> list[bytes]:
         """As in ``LookAhead``. Called right after a batch was returned."""
-        places = range(self._workers - 1, len(self._held), self._workers)
-        return [list(self._held[place]) for place in places if isinstance(self._held[place], list)]
+        places = range(self._workers - 1, len(self._packed), self._workers)
+        return [self._packed[place] for place in places if self._packed[place]]
+
+
+def packed(batch: Any) -> bytes:
+    """Return the indices of a batch as int64, which is quicker to pickle than a list; empty if they are no integers.
+
+    A batch is sent with each of up to ``FARTHEST`` batches before it.
+    """
+    try:
+        return array("q", batch).tobytes() if isinstance(batch, list) else b""
+    except (TypeError, OverflowError):
+        return b""
 
 
 def _from_disks() -> int:

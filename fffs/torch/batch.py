@@ -25,7 +25,7 @@ class Batch(list[int]):
 
     ``seed``: for the random numbers that samples may use. ``joined``: the result goes to ``Collate``, which accepts
     ``Records`` that are not read yet. ``single``: return the one sample itself, not a list of one. ``upcoming``: the
-    batches that the same worker gets next.
+    batches that the same worker gets next, int64 each.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Batch(list[int]):
         seed: int,
         joined: bool = False,
         single: bool = False,
-        upcoming: Sequence[list[int]] = (),
+        upcoming: Sequence[bytes] = (),
     ) -> None:
         super().__init__(indices)
         self.seed, self.joined, self.single, self.upcoming = seed, joined, single, upcoming

@@ -127,7 +127,7 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         if not isinstance(indices, Batch):
             return self[numbers]
         for batch in indices.upcoming[: lib.fffs_remote_depth()]:
-            self.announce_safely(batch)
+            self.announce_safely(memoryview(batch).cast("q").tolist())
         if indices.joined and (records := self.raw(numbers)) is not None:
             share_threads()
             return records

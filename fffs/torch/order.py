@@ -234,7 +234,7 @@ class Draws:
         self._order, self._kind = order, order.kind
         self._epoch: Epoch | None = None
         self._rest: Iterator[Any] = iter(())
-        self._upcoming: Callable[[], list[list[int]]] = list
+        self._upcoming: Callable[[], list[bytes]] = list
         self._position = 0
 
     @property

@@ -1,6 +1,8 @@
-/* A TCP proxy on the loopback address whose answers come late: delay PORT_OF_SERVER MILLISECONDS. Prints its own port.
+/* A TCP proxy on the loopback address whose answers come late: delay PORT_OF_SERVER MILLISECONDS BYTES_PER_SECOND. Prints its
+ * own port.
  *
- * Bytes to the server are passed on at once, those from it after the delay, at any rate. Ends with its standard input. */
+ * Bytes to the server are passed on at once, those from it after the delay. All connections share the rate, 0 for none. Ends with
+ * its standard input. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -32,7 +34,7 @@ struct end {
 };
 
 static int epoll;
-static int64_t delay;
+static int64_t delay, rate, free_at; /* free_at: when the bytes that were received before have passed */
 static struct end *all;
 
 static int64_t now(void)
@@ -96,6 +98,18 @@ static void flush(struct end *end)
     }
 }
 
+/* Returns when bytes that come from the server now have passed. */
+static int64_t pass(size_t length)
+{
+    int64_t moment = now();
+
+    if (rate) {
+        free_at = (free_at > moment ? free_at : moment) + (int64_t)length * 1000000000 / rate;
+        moment = free_at;
+    }
+    return moment + delay;
+}
+
 static void receive(struct end *end)
 {
     struct packet *packet = malloc(sizeof *packet + PIECE);
@@ -111,7 +125,7 @@ static void receive(struct end *end)
     packet->length = (size_t)count;
     packet->sent = 0;
     packet->next = NULL;
-    packet->due = now() + (end->other->late ? delay : 0);
+    packet->due = end->other->late ? pass(packet->length) : now();
     *end->other->last = packet;
     end->other->last = &packet->next;
     flush(end->other);
@@ -159,9 +173,10 @@ int main(int argc, char **argv)
     struct epoll_event events[EVENTS], event = {.events = EPOLLIN};
     int listener = socket(AF_INET, SOCK_STREAM, 0);
 
-    if (argc != 3)
+    if (argc != 4)
         return 2;
     delay = atoll(argv[2]) * 1000000;
+    rate = atoll(argv[3]);
     if (bind(listener, (struct sockaddr *)&address, size) || listen(listener, 1024))
         return 1;
     getsockname(listener, (struct sockaddr *)&address, &size);

@@ -69,9 +69,12 @@ def nginx(root: Path, folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 @contextlib.contextmanager
-def delayed(port: int, milliseconds: int, scratch: Path) -> Iterator[int]:
-    """Run a proxy before a server for the block; what the server sends comes late. Yields the proxy's port."""
-    command = [compiled("delay", scratch), str(port), str(milliseconds)]
+def delayed(port: int, milliseconds: int, scratch: Path, rate: int = 0) -> Iterator[int]:
+    """Run a proxy before a server for the block; what the server sends comes late. Yields the proxy's port.
+
+    rate: bytes a second for all connections together; 0: no limit
+    """
+    command = [compiled("delay", scratch), str(port), str(milliseconds), str(rate)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as proxy:
         assert proxy.stdout is not None
         try:

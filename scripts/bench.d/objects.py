@@ -25,6 +25,7 @@ from fffs.objects import transfer
 
 BATCH, LARGE_BATCH = 128, 1024
 DELAY = 20  # milliseconds
+LINK = 125_000_000  # bytes a second of a connection of 1 Gbit/s
 NEAR, FAR = 16, 256  # connections that libcurl alone gets
 WORKERS = 2
 
@@ -48,7 +49,10 @@ def run(report: Report, scratch: Path, quick: bool) -> None:
         with servers.delayed(port, DELAY, scratch) as late_port:
             late = f"https://127.0.0.1:{late_port}"
             _late(report, scratch, f"{late}/small/records", small, certificate, rounds)
-            _training(report, scratch, late, photos, certificate, 1 if quick else 3)
+            _training(report, scratch, late, photos, certificate, 1 if quick else 3, "no limit")
+        with servers.delayed(port, DELAY, scratch, LINK) as late_port:
+            late = f"https://127.0.0.1:{late_port}"
+            _training(report, scratch, late, photos, certificate, 1 if quick else 3, "1 Gbit/s")
         _opening(report, scratch, url, root, quick)
     object_mounts.run(report, scratch, DELAY, quick)
 
@@ -261,8 +265,11 @@ def _cache() -> Iterator[None]:
 # ---------------------------------------------------------------- training, opening
 
 
-def _training(report: Report, scratch: Path, url: str, path: Path, certificate: Path, rounds: int) -> None:
-    """An epoch of a loader: the first through the network with latency, the second from the cache."""
+def _training(report: Report, scratch: Path, url: str, path: Path, certificate: Path, rounds: int, link: str) -> None:
+    """An epoch of a loader: the first through the network with latency, the second from the cache.
+
+    Without a limit of the connection, the processors are the limit: the server, the proxy and the client share them.
+    """
     import fffs.torch
 
     def epoch(source: str) -> tuple[list[float], int]:
@@ -272,7 +279,7 @@ def _training(report: Report, scratch: Path, url: str, path: Path, certificate: 
 
     first, second, best = [], [], [0.0, 0.0]
     for k in range(rounds):
-        progress(f"objects: training: round {k + 1} of {rounds}")
+        progress(f"objects: training, {link}: round {k + 1} of {rounds}")
         with FileReader(path) as index, _cache():
             page_cache.warm(path)
             curl = _Curl(scratch, f"{url}/photos/records", index, FAR, certificate)
@@ -286,10 +293,10 @@ def _training(report: Report, scratch: Path, url: str, path: Path, certificate: 
         best = [max(best[0], count / one), max(best[1], count / two)]
     progress("")
     ratio = statistics.median(first)
-    what = f"epoch 1, {WORKERS} workers, {DELAY} ms latency"
+    what = f"epoch 1, {WORKERS} workers, {DELAY} ms latency, {link}"
     report.add(Figure("objects", what, best[0], "records/s", best[0] / ratio, "libcurl, 256", ratio, 0.9))
     ratio = statistics.median(second)
-    what = f"epoch 2, {WORKERS} workers, from the cache"
+    what = f"epoch 2, {WORKERS} workers, from the cache, {link}"
     report.add(Figure("objects", what, best[1], "records/s", best[1] / ratio, "local file", ratio, 0.95))
 
 
