@@ -18,6 +18,8 @@ fffs.granular.bag_reader
 fffs.granular.codecs
 fffs.base.descriptors
 fffs.torch.disk
+fffs.torch.elastic
+fffs.torch.permutation
 fffs.files.write_back
 fffs.native.engine
 fffs.mount.daemon.fastpath

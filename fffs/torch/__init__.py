@@ -15,12 +15,14 @@ except ModuleNotFoundError as error:
 from fffs.torch.batch import RecordBatch
 from fffs.torch.dataloader import DataLoader
 from fffs.torch.dataset import ConcatDataset, Dataset, ReaderRegistry, Subset
+from fffs.torch.elastic import ElasticBatchSampler
 from fffs.torch.folder import PackedFolder
 
 __all__ = [
     "ConcatDataset",
     "DataLoader",
     "Dataset",
+    "ElasticBatchSampler",
     "PackedFolder",
     "ReaderRegistry",
     "RecordBatch",

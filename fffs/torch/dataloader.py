@@ -17,6 +17,8 @@ from fffs.torch.ahead import Announced, LookAhead, Told, has_fixed_order
 from fffs.torch.arena import Arena, settle
 from fffs.torch.batch import Collate, RestoredGenerators
 from fffs.torch.dataset import Dataset
+from fffs.torch.elastic import ElasticBatchSampler
+from fffs.torch.elastic_order import ElasticOrder
 from fffs.torch.epoch import Epoch
 from fffs.torch.fingerprint import fingerprint
 from fffs.torch.order import Kind, Order
@@ -112,7 +114,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 elif dataset.is_remote:
                     look_ahead = partial(Told, workers=num_workers)
             fits = _Fits(dataset, batch_size, drop_last)
-            self._order = Order(order, self.generator, fits, look_ahead, persistent_workers)
+            kind = ElasticOrder if isinstance(order, ElasticBatchSampler) else Order
+            self._order = kind(order, self.generator, fits, look_ahead, persistent_workers)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "collate_fn" and not isinstance(value, Collate):
@@ -203,7 +206,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for ``load_state_dict``, to be saved with the model. Each rank has its own state; with
-        torch's DistributedSampler, that of any rank serves all of them.
+        torch's DistributedSampler, that of any rank serves all of them; with an ``ElasticBatchSampler``, that of rank 0
+        serves any number of ranks.
 
         Besides the position, it has the state of the generator that the order came from. If this is torch's global
         generator (``shuffle=True`` without ``generator``), loading restores that generator to its current state.

@@ -23,10 +23,11 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from fffs.torch.elastic import ElasticBatchSampler
 from fffs.torch.generators import Source
 
 LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
-WITHOUT_GENERATOR = (SequentialSampler, DistributedSampler, *LISTS)
+WITHOUT_GENERATOR = (SequentialSampler, DistributedSampler, ElasticBatchSampler, *LISTS)
 # The order of these depends only on their arguments and a generator, from which they may draw during the epoch.
 KNOWN = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, *WITHOUT_GENERATOR)
 SETTINGS = (

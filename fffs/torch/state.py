@@ -108,6 +108,8 @@ def refuse_what_is_no_state(state: Any) -> None:
     foreign = "this is not what state_dict of an fffs.torch.DataLoader returns"
     if not isinstance(state, Mapping) or type(state.get("version")) is not int:
         raise UsageError(foreign)
+    if "elastic" in state:
+        raise UsageError("the state is of a loader with an ElasticBatchSampler, which this one does not have")
     if state["version"] != VERSION:
         raise UsageError(f"the state has version {state['version']}, but this release needs {VERSION}")
     for name, is_right in PARTS.items():
