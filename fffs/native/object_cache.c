@@ -30,7 +30,7 @@ enum { STEP_FIRST = 256 * 1024, STEP_MOST = 16 * 1024 * 1024 };
 struct fffs_object_cache {
     int data_fd, map_fd;
     int64_t size, keep_free;
-    size_t bitmap_size;                   /* bytes of each of the next two */
+    size_t bitmaps_size;                  /* bytes of the next two together */
     _Atomic uint64_t *present, *verified; /* [blocks] bits, shared with children of fork */
     _Atomic int64_t room;                 /* bytes that may be added */
     _Atomic bool broken;                  /* a write failed */
@@ -64,13 +64,14 @@ int fffs_object_cache_new(int data_fd, int map_fd, int64_t size, int64_t limit, 
     atomic_init(&new->room, limit);
     atomic_init(&new->step_start, -1);
     atomic_init(&new->step_end, -1);
-    new->bitmap_size = words * sizeof *new->present;
-    new->present = share(new->bitmap_size);
-    new->verified = share(new->bitmap_size);
-    if (!new->present || !new->verified) {
-        fffs_object_cache_free(new);
+    /* One mapping for both, because their number is limited. */
+    new->bitmaps_size = 2 * words * sizeof *new->present;
+    new->present = share(new->bitmaps_size);
+    if (!new->present) {
+        free(new);
         return -ENOMEM;
     }
+    new->verified = new->present + words;
     *cache = new;
     return 0;
 }
@@ -79,10 +80,7 @@ void fffs_object_cache_free(struct fffs_object_cache *cache)
 {
     if (!cache)
         return;
-    if (cache->present)
-        munmap((void *)cache->present, cache->bitmap_size);
-    if (cache->verified)
-        munmap((void *)cache->verified, cache->bitmap_size);
+    munmap((void *)cache->present, cache->bitmaps_size);
     free(cache);
 }
 
