@@ -18,7 +18,7 @@ import pytest
 import torch
 from builders import record_file
 from inside import elastic, permutation
-from torch_samples import WARNINGS, Numbers, Tagged, begun, plain, write
+from torch_samples import WARNINGS, Noisy, Numbers, Tagged, begun, plain, write
 
 from fffs.errors import UsageError
 from fffs.torch import DataLoader, ElasticBatchSampler
@@ -275,6 +275,22 @@ def test_states_of_resumed_loaders(path: Path) -> None:
     batches, later = begun(again, 2)
     [last] = loaders(path, 1, later)
     assert plain(last) == plain(batches)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_as_many_ranks_draw_the_random_numbers_of_the_other_run(path: Path, workers: int) -> None:
+    def make() -> DataLoader:
+        sampler = ElasticBatchSampler(N, 4, seed=2, rank=1, ranks=2)
+        sampler.set_epoch(3)
+        return DataLoader(Noisy(path), batch_sampler=sampler, num_workers=workers)
+
+    loader = make()
+    batches, state = begun(loader, 5)
+    rest = [plain(batches), plain(loader)]
+    torch.manual_seed(99)
+    again = make()
+    again.load_state_dict(state)
+    assert [plain(again), plain(again)] == rest
 
 
 def test_other_states_are_refused(path: Path, tmp_path: Path) -> None:

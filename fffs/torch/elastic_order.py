@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from fffs.errors import UsageError
@@ -24,6 +24,16 @@ class ElasticOrder(Order):
     def __init__(self, sampler: Any, *others: Any) -> None:
         super().__init__(sampler, *others)
         self._seed = zlib.crc32(str(sampler.seed).encode())  # the same on all ranks, and after a resume
+
+    def begin(self) -> tuple[Epoch, Iterator[Any]]:
+        """As in ``Order``. The number of the epoch is the sampler's, also after a resume or ``set_epoch``."""
+        epoch, rest = super().begin()
+        epoch.number = self.sampler.epoch + 1
+        return epoch, rest
+
+    def seed(self, epoch: Epoch, position: int, batch: Any) -> int:
+        """As in ``Order``, but the position is left out, which begins anew after a resume. No batch comes twice."""
+        return super().seed(epoch, min(position, 0), batch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the loader: numbers, and the checksums of the first files."""
