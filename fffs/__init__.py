@@ -58,7 +58,7 @@ _HOMES = {
 }
 
 # Submodules that are imported on first access to fffs.name.
-_MODULES = ("granular", "mount", "ofrecord", "tfrecord", "torch", "utils")
+_MODULES = ("dask", "granular", "mount", "ofrecord", "ray", "tfrecord", "torch", "utils")
 
 
 def __getattr__(name: str) -> Any:

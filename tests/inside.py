@@ -19,6 +19,8 @@ fffs.granular.codecs
 fffs.base.descriptors
 fffs.torch.disk
 fffs.torch.elastic
+fffs.engines.slices
+fffs.engines.arrow=engine_tables
 fffs.torch.permutation
 fffs.files.write_back
 fffs.native.engine

@@ -14,7 +14,7 @@ from fffs.base.paths import PathLike
 from fffs.files.pwrite import NewFile
 from fffs.fsspec.entries import Entries
 from fffs.fsspec.names import NamedFileSystem
-from fffs.fsspec.shared_views import OpenSource, open_view
+from fffs.layouts.shared_views import OpenSource, open_view
 from fffs.records.identity import Identity
 from fffs.records.read_each import read_each
 from fffs.records.record_file import RecordFile

@@ -1,0 +1,54 @@
+"""Records as bags of Dask. Needs ``pip install 'fffs[dask]'``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+try:
+    import dask.bag
+    from dask.delayed import delayed
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("fffs.dask needs Dask: pip install 'fffs[dask]'", name=error.name) from error
+
+from fffs.base.paths import PathLike
+from fffs.engines.slices import SLICE_BYTES, Slice, rows_of, slices_of
+
+
+def read(
+    source: PathLike | Sequence[PathLike],
+    *,
+    decode: Callable[[bytes], Any] | None = None,
+    partition_bytes: int = SLICE_BYTES,
+    npartitions: int | None = None,
+    check_data: bool = True,
+    format: str | None = None,
+) -> Any:
+    """Return the files of a pack, or the records of any other source, as a ``dask.bag.Bag`` of (path, bytes).
+
+    A partition is read in one verified batch by the worker that needs it. The workers must see the source under the
+    same absolute name. Files come in the order of their bytes in the source; one with several names comes once.
+
+    Args:
+        source: a file, a folder, a URL, or a list of them, as for ``fffs.open``. Records without names have the paths
+            that a mount would show.
+        decode: called with the bytes of each file; the bag then has its results. For example ``fffs.tfrecord.decode``.
+        partition_bytes: the bytes of a partition, unless a single file is larger.
+        npartitions: instead of that, how many partitions there are.
+        check_data: compare checksums.
+        format: as for ``fffs.open``.
+
+    Raises:
+        UsageError, FormatError, SourceNotFoundError, ReadError: the source cannot be opened, or divided. When a
+        partition is computed: SourceChangedError if the source was replaced meanwhile, ChecksumError, and others.
+
+    """
+    slices = slices_of(source, count=npartitions, slice_bytes=partition_bytes, check_data=check_data, format=format)
+    bags: Any = dask.bag  # without type hints
+    if not slices:
+        return bags.from_sequence([], npartitions=1)
+    return bags.from_delayed([delayed(_rows, pure=False)(part, decode) for part in slices])
+
+
+def _rows(part: Slice, decode: Callable[[bytes], Any] | None) -> list[Any]:
+    return rows_of(part.read(), decode)
