@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fffs.opening import open
     from fffs.packed_folder import PackedFolder
     from fffs.packing.pack import pack_folder
+    from fffs.packing.pack_plan import plan_pack
     from fffs.packing.unpack import unpack
     from fffs.reader import FileReader
     from fffs.writer import FileWriter
@@ -39,6 +40,7 @@ __all__ = [
     "load_source",
     "open",
     "pack_folder",
+    "plan_pack",
     "unpack",
 ]
 
@@ -54,6 +56,7 @@ _HOMES = {
     "load_source": "fffs.layouts",
     "open": "fffs.opening",
     "pack_folder": "fffs.packing.pack",
+    "plan_pack": "fffs.packing.pack_plan",
     "unpack": "fffs.packing.unpack",
 }
 

@@ -23,7 +23,8 @@ Each is also the built-in exception that Python code usually catches, or code wr
     ├── EntryNotFoundError (FileNotFoundError)     no such path in the packed folder
     ├── MountError (RuntimeError)
     │   └── DeadMountError                         the daemon of a mount is gone
-    └── EngineError (RuntimeError)                 this machine cannot run the engine correctly
+    ├── EngineError (RuntimeError)                 this machine cannot run the engine correctly
+    └── WorkerError (RuntimeError)                 a process or machine that ran a task died
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Exit(IntEnum):
     NO_ENTRY = 9, "the source has no such record or path"
     MOUNT = 10, "mounting or unmounting failed"
     ENGINE = 11, "this machine cannot run the engine correctly"
+    WORKER = 12, "a worker process or machine died, again and again"
     INTERRUPTED = 130, "interrupted (143: ended by SIGTERM; 129: ended by SIGHUP)"
 
     meaning: str
@@ -219,3 +221,9 @@ class EngineError(FffsError, RuntimeError):
     """This machine cannot run the engine, or computes wrong checksums."""
 
     exit_code = Exit.ENGINE
+
+
+class WorkerError(FffsError, RuntimeError):
+    """A process or machine that ran a task died, or the executor failed, as often as it is tried."""
+
+    exit_code = Exit.WORKER

@@ -44,6 +44,8 @@ fffs.mount.system.mounts
 fffs.packing.pack_file
 fffs.mount.daemon.kernel_mount
 fffs.mount.system.erofs
+fffs.packing.division
+fffs.cluster.executors
 fffs.packing.names
 fffs.native
 fffs.objects.cache_space
@@ -122,6 +124,12 @@ fffs.mount.fs.operations: Operations
 fffs.mount.fs.reading: Reading LARGE=LARGE_READ
 fffs.mount.options: parse=parse_options
 fffs.packing.pack_file: PackFile
+fffs.packing.pack_plan: PackPlan
+fffs.packing.scan: scan_folder
+fffs.packing.source_folder: open_source
+fffs.packing.span: Span
+fffs.packing.survey: survey
+fffs.cluster.plan_folder: PlanFolder
 fffs.mount.system.mountpoint: MARK=MOUNT_POINT_MARK MountPoint refuse_mounted remove_left
 fffs.mount.system.mounts: mount_at
 fffs.mount.system.questions: DAEMON=DAEMON_QUESTION ENTRY=ENTRY_QUESTION STAT=STAT_QUESTION

@@ -33,7 +33,7 @@ from fffs import errors
 from fffs.version import __version__
 
 FFFS = [sys.executable, "-m", "fffs"]
-COMMANDS = ["pack", "unpack", "convert", "mount", "umount", "stat", "ls", "cat", "info", "verify", "cache"]
+COMMANDS = ["pack", "unpack", "plan", "convert", "mount", "umount", "stat", "ls", "cat", "info", "verify", "cache"]
 
 
 class Result(NamedTuple):
@@ -161,6 +161,7 @@ def test_the_example_of_each_command_is_accepted(command: str) -> None:
         (["pack", "--", "-f", "-o.ffr"], {"folder": "-f", "output": "-o.ffr"}),
         (["pack", "-q", "folder", "--", "--help"], {"folder": "folder", "output": "--help", "quiet": True}),
         (["cache", "prune", "--", "-x", "--all"], {"action": "prune", "name": ["-x", "--all"], "all": False}),
+        (["plan", "run", "--task", "3", "--", "--task"], {"action": "run", "task": [3], "target": "--task"}),
         (["unpack", "--", "-x.ffr", "-t"], {"source": "-x.ffr", "target": "-t"}),
         (["convert", "--to", "bag", "--", "-s", "-d"], {"source": "-s", "output": "-d", "to": "bag"}),
         (["mount", "--", "-a", "-b", "-m"], {"source": ["-a", "-b"], "mountpoint": "-m", "options": []}),
@@ -250,11 +251,11 @@ def test_the_tree_in_errors_gives_each_class_its_parents(kind: type[errors.FffsE
 def test_exit_codes_stay_and_each_has_an_exception_or_none() -> None:
     """Scripts compare exit codes, so they must never change."""
     listed = [int(code) for code in re.findall(r"^ *(\d+)  \w", parser.EXIT_CODES, re.MULTILINE)]
-    assert listed == [*range(12), 130]
+    assert listed == [*range(13), 130]
     assert set(listed) == {kind.exit_code for kind in classes()} | {0, 1, 130}
     codes = {kind.__name__.removesuffix("Error"): int(kind.exit_code) for kind in classes()}
-    names = "Usage SourceNotFound Metadata Checksum Read Write SourceChanged RecordIndex DeadMount Engine"
-    assert [codes[name] for name in names.split()] == [*range(2, 12)]
+    names = "Usage SourceNotFound Metadata Checksum Read Write SourceChanged RecordIndex DeadMount Engine Worker"
+    assert [codes[name] for name in names.split()] == [*range(2, 13)]
 
 
 def make_error(kind: type[errors.FffsError]) -> errors.FffsError:

@@ -41,6 +41,7 @@ def test_every_file_that_a_document_names_exists() -> None:
         "SECURITY.md",
         "SEMANTICS.md",
         "CONTRIBUTING.md",
+        "docs/cluster.md",
         "docs/mounting.md",
         "docs/objects.md",
         "docs/reading.md",

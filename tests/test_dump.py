@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,33 @@ def test_a_failure_in_a_process_is_an_error_and_leaves_nothing(
     assert os.listdir(tmp_path) == []
     dump(ITEMS, tmp_path / "set", 5)
     assert len(parts(tmp_path / "set")) == 5
+
+
+@pytest.mark.parametrize("executor", ["processes:2", ThreadPoolExecutor(2)], ids=["processes", "pool"])
+def test_an_executor_writes_the_same_parts(tmp_path: Path, executor: Any) -> None:
+    dump(ITEMS, tmp_path / "set", 3)
+    dump(ITEMS, tmp_path / "other", 3, executor=executor)
+    assert parts(tmp_path / "set") == parts(tmp_path / "other")
+
+
+class Once(Failing):
+    """Item 40 cannot be read the first time."""
+
+    failed = False
+
+    def fail(self) -> None:
+        if not self.failed:
+            self.failed = True
+            raise OSError("the network is down")
+
+
+def test_a_part_that_fails_on_an_executor_is_written_again(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        dump(Once(ITEMS), tmp_path / "set", 3, executor=pool)
+        assert [record for part in parts(tmp_path / "set") for record in part] == ITEMS
+        with pytest.raises(KeyError, match="item 40"):
+            dump(Failing(ITEMS), tmp_path / "other", 3, executor=pool)
+    assert os.listdir(tmp_path) == ["set"]
 
 
 def test_processes_end_when_the_parent_is_killed(tmp_path: Path) -> None:

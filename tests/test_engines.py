@@ -1,249 +1,202 @@
-"""Records in Dask and Ray: every file once, verified, from the source that was divided."""
+"""Executors by name, with stand-ins for the packages of other engines. ``scripts/cluster`` tries the real ones."""
 
 from __future__ import annotations
 
 import os
-import pickle
-import random
-import subprocess
 import sys
-import warnings
-from collections.abc import Iterator
+import types
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import dask
-import numpy as np
 import pytest
-from inside import slices
+from inside import executors
+from set_sources import assert_same
 
-import fffs.dask
-from fffs import tfrecord
-from fffs.errors import ChecksumError, SourceChangedError, UsageError
-
-COUNT = 200
+import fffs
+from fffs.errors import SourceChangedError, UsageError, WorkerError
 
 
-def content(k: int) -> bytes:
-    return random.Random(k).randbytes(k * 37 % 3000)
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder of six files."""
+    (tmp_path / "photos").mkdir()
+    for k in range(6):
+        (tmp_path / "photos" / f"{k}.jpg").write_bytes(bytes([k]) * 1000)
+    return tmp_path / "photos"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("engines") / "photos"
-    (folder / "a" / "b").mkdir(parents=True)
-    for k in range(COUNT):
-        (folder / ("a" if k % 2 else "a/b") / f"{k}.jpg").write_bytes(content(k))
-    os.link(folder / "a" / "1.jpg", folder / "again.jpg")
-    (folder / "link").symlink_to("a/3.jpg")
-    return folder
+class RayTaskError(Exception):
+    """As Ray's: the exception of a task is its cause."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"a traceback\nof many lines\n{cause}")
+        self.cause = cause
 
 
-@pytest.fixture(scope="module")
-def pack(folder: Path) -> Path:
-    path = folder.parent / "photos.ffr"
-    fffs.pack_folder(folder, path)
-    return path
+class Reference:
+    def __init__(self, future: Future[Any]) -> None:
+        self.inner = future
+
+    def future(self) -> Future[Any]:
+        return self.inner
 
 
-@pytest.fixture(scope="module")
-def messages(folder: Path) -> Path:
-    path = folder.parent / "m.tfrecord"
-    with tfrecord.TFRecordWriter(path) as writer:
-        for k in range(COUNT):
-            writer.write_one(tfrecord.encode({"number": [k], "data": [content(k)]}))
-    return path
+class FakeRay(types.ModuleType):
+    """Runs functions in threads."""
+
+    def __init__(self) -> None:
+        super().__init__("ray")
+        self.addresses: list[str | None] = []
+        self.cancelled: list[Reference] = []
+        self.pool = ThreadPoolExecutor(2)
+        self.wrong: dict[int, Exception] = {}
+
+    def is_initialized(self) -> bool:
+        return bool(self.addresses)
+
+    def init(self, address: str | None) -> None:
+        if address == "nowhere:1":
+            raise ConnectionError("no cluster")
+        self.addresses.append(address)
+
+    def remote(self, fn: Callable[..., Any]) -> Any:
+        def run(task: Any, *args: Any) -> Any:
+            if error := self.wrong.pop(task.number, None):
+                raise error
+            try:
+                return fn(task, *args)
+            except Exception as error:
+                raise RayTaskError(error) from error
+
+        return types.SimpleNamespace(remote=lambda *args: Reference(self.pool.submit(run, *args)))
+
+    def cancel(self, reference: Reference) -> None:
+        self.cancelled.append(reference)
 
 
-def right(folder: Path, rows: list[tuple[str, bytes]]) -> bool:
-    """Return whether these are all files of the folder, each once."""
-    files = {os.stat(folder / path).st_ino for path, _ in rows}
-    return len(files) == len(rows) == COUNT and all((folder / path).read_bytes() == data for path, data in rows)
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    """A stand-in for Ray."""
+    module = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", module)
+    return module
 
 
-# ---------------------------------------------------------------- slices
+def test_ray_by_name_and_as_an_object(source: Path, tmp_path: Path, ray: FakeRay) -> None:
+    fffs.pack_folder(source, tmp_path / "a", parts=3, executor="ray:10.0.0.1:6379")
+    assert ray.addresses == ["10.0.0.1:6379"]
+    fffs.pack_folder(source, tmp_path / "b", parts=3, executor=fffs.ray.executor())
+    assert ray.addresses == ["10.0.0.1:6379"]  # it is connected already
+    assert_same(source, tmp_path / "a", tmp_path / "copy")
+    assert_same(source, tmp_path / "b", tmp_path / "copy-b")
 
 
-def test_slices_have_every_file_once(pack: Path) -> None:
-    for count in (1, 2, 7, COUNT, 1000):
-        parts = slices.slices_of(pack, count=count)
-        assert len(parts) == min(count, COUNT)
-        assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
-        assert parts[-1].stop == COUNT
-        assert min(map(len, parts)) > 0
-    few = slices.slices_of(pack, count=4)
-    assert max(part.size for part in few) - min(part.size for part in few) <= 6000
-    assert [len(part.read().paths) for part in few] == [len(part) for part in few]
+def test_a_worker_of_ray_that_dies(source: Path, tmp_path: Path, ray: FakeRay) -> None:
+    ray.wrong[1] = RuntimeError("the actor died")
+    fffs.pack_folder(source, tmp_path / "a", parts=3, executor="ray")
+    assert ray.wrong == {} and ray.addresses == [None]
 
 
-def test_cuts_of_any_sizes() -> None:
-    numbers = random.Random(1)
-    for _ in range(300):
-        sizes = [numbers.choice([0, 1, 10, 10_000]) for _ in range(numbers.randrange(1, 30))]
-        count = numbers.randrange(1, 40)
-        cuts = slices._cuts(np.cumsum(sizes), count)
-        assert [start for start, _ in cuts] == [0, *(stop for _, stop in cuts[:-1])]
-        assert cuts[-1][1] == len(sizes)
-        assert all(start < stop for start, stop in cuts)
-        assert len(cuts) == min(count, len(sizes))
+def test_an_error_in_ray_is_that_of_the_task(source: Path, tmp_path: Path, ray: FakeRay) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "a", 3)
+    (source / "3.jpg").write_bytes(b"changed")
+    with pytest.raises(SourceChangedError, match=r"3\.jpg") as caught:
+        executors.run_tasks(plan.tasks, fffs.ray.executor())
+    assert "\n" not in str(caught.value)
 
 
-def test_a_slice_is_divided(pack: Path) -> None:
-    for part in slices.slices_of(pack, count=2):
-        smaller = part.divided(20_000)
-        assert len(smaller) > 3
-        assert sum(some.size for some in smaller) == part.size
-        together = [path for some in smaller for path in some.read().paths]
-        assert together == part.read().paths
+def test_a_cancelled_future_of_ray_ends_what_waits_for_it(ray: FakeRay, source: Path, tmp_path: Path) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "a", 3)
+    started = [fffs.ray.executor().submit(hold, task, tmp_path / "go") for task in plan.tasks]
+    assert all(future.cancel() for future in started)
+    assert len(ray.cancelled) == 3
+    (tmp_path / "go").touch()
+    ray.pool.shutdown()
+    assert all(future.cancelled() for future in started)
 
 
-def test_a_source_that_was_replaced_is_refused(pack: Path, folder: Path, tmp_path: Path) -> None:
-    path = tmp_path / "p.ffr"
-    path.write_bytes(pack.read_bytes())
-    [part] = slices.slices_of(path, count=1)
-    assert len(pickle.loads(pickle.dumps(part)).read().paths) == COUNT
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "file").write_bytes(b"x")
-    fffs.pack_folder(tmp_path / "new", path)
-    with pytest.raises(SourceChangedError):
-        part.read()
+def hold(_: Any, until: Path) -> None:
+    while not until.exists():
+        os.sched_yield()
 
 
-@pytest.mark.parametrize("arguments", [{"count": 0}, {"slice_bytes": -1}])
-def test_impossible_numbers(pack: Path, arguments: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="must be positive"):
-        slices.slices_of(pack, **arguments)  # type: ignore[arg-type]
+def test_a_cluster_that_is_not_there(source: Path, tmp_path: Path, ray: FakeRay) -> None:
+    with pytest.raises(UsageError, match="ray:nowhere:1: the cluster cannot be reached"):
+        fffs.pack_folder(source, tmp_path / "a", parts=3, executor="ray:nowhere:1")
+    assert os.listdir(tmp_path) == ["photos"]
 
 
-# ---------------------------------------------------------------- Dask
+def fake_dask(addresses: list[str]) -> Any:
+    class Client:
+        def __init__(self, address: str) -> None:
+            if "nowhere" in address:
+                raise OSError("timed out")
+            addresses.append(address)
+
+        def __enter__(self) -> Client:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            addresses.append("closed")
+
+        def get_executor(self) -> ThreadPoolExecutor:
+            return ThreadPoolExecutor(2)
+
+    return types.SimpleNamespace(Client=Client)
 
 
-def test_a_bag_of_files(pack: Path, folder: Path) -> None:
-    bag = fffs.dask.read(pack, npartitions=5)
-    assert bag.npartitions == 5
-    with dask.config.set(scheduler="threads"):
-        assert right(folder, bag.compute())
-        assert bag.map(lambda row: len(row[1])).sum().compute() == sum(len(content(k)) for k in range(COUNT))
-        assert right(folder, fffs.dask.read(pack, partition_bytes=50_000).compute())
+def test_dask_by_the_address_of_its_scheduler(source: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    addresses: list[str] = []
+    monkeypatch.setitem(sys.modules, "distributed", fake_dask(addresses))
+    fffs.pack_folder(source, tmp_path / "a", parts=3, executor="dask:tcp://10.0.0.1:8786")
+    assert addresses == ["tcp://10.0.0.1:8786", "closed"]
+    for name, message in (("dask", "name the scheduler"), ("dask:tcp://nowhere:1", "cannot be reached: timed out")):
+        with pytest.raises(UsageError, match=message):
+            fffs.pack_folder(source, tmp_path / "b", parts=3, executor=name)
+    assert_same(source, tmp_path / "a", tmp_path / "copy")
 
 
-def test_a_bag_of_messages(messages: Path) -> None:
-    bag = fffs.dask.read(messages, decode=tfrecord.decode, npartitions=3)
-    with dask.config.set(scheduler="synchronous"):
-        found = bag.compute()
-    assert [int(row["number"][0]) for row in found] == list(range(COUNT))
-    assert [row["data"][0] for row in found] == [content(k) for k in range(COUNT)]
+def test_mpi_by_name(source: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    futures = types.SimpleNamespace(MPIPoolExecutor=lambda: ThreadPoolExecutor(2))
+    monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(futures=futures))
+    monkeypatch.setitem(sys.modules, "mpi4py.futures", futures)
+    fffs.pack_folder(source, tmp_path / "a", parts=3, executor="mpi")
+    assert_same(source, tmp_path / "a", tmp_path / "copy")
 
 
-def test_a_bag_without_files(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    fffs.pack_folder(tmp_path / "empty", tmp_path / "p.ffr")
-    assert fffs.dask.read(tmp_path / "p.ffr").compute(scheduler="synchronous") == []
+@pytest.mark.parametrize(
+    ("executor", "package"), [("dask:tcp://x:1", "distributed"), ("ray", "ray"), ("mpi", "mpi4py")]
+)
+def test_a_package_that_is_not_installed_is_named(
+    source: Path, tmp_path: Path, executor: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, f"{package}.futures", None)
+    with pytest.raises(UsageError, match=f"the executor needs the package {package}"):
+        fffs.pack_folder(source, tmp_path / "a", parts=3, executor=executor)
+    assert os.listdir(tmp_path) == ["photos"]
 
 
-def test_damage_is_an_error_of_its_partition(pack: Path, tmp_path: Path) -> None:
-    data = bytearray(pack.read_bytes())
-    with fffs.FileReader(pack) as reader:
-        data[reader.get_offsets()[COUNT // 2] + 5] ^= 1
-    (tmp_path / "p.ffr").write_bytes(data)
-    bag = fffs.dask.read(tmp_path / "p.ffr", npartitions=10)
-    failed = 0
-    for partition in bag.to_delayed():
-        try:
-            partition.compute(scheduler="synchronous")
-        except ChecksumError:
-            failed += 1
-    assert failed == 1
+def test_an_executor_that_was_shut_down(source: Path, tmp_path: Path) -> None:
+    pool = ThreadPoolExecutor(1)
+    pool.shutdown()
+    with pytest.raises(WorkerError, match="the executor failed: RuntimeError"):
+        fffs.pack_folder(source, tmp_path / "a", parts=3, executor=pool)
 
 
-def test_processes_of_a_cluster(pack: Path, folder: Path) -> None:
-    from distributed import Client, LocalCluster
+class Forgetful(ThreadPoolExecutor):
+    """Its futures stay pending when they are cancelled, as those of some engines."""
 
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        assert right(folder, fffs.dask.read(pack, npartitions=6).compute())
-        assert len(client.scheduler_info()["workers"]) == 2
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if args[0].number != 1:
+            return Future()
+        return super().submit(fn, *args, **kwargs)
 
 
-# ---------------------------------------------------------------- Ray
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    import ray
-
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of its own settings
-        ray.data.DataContext.get_current().enable_progress_bars = False
-    yield
-    ray.shutdown()
-
-
-def test_a_data_set_of_files(cluster: None, pack: Path, folder: Path) -> None:
-    import fffs.ray
-
-    found = fffs.ray.read(pack, override_num_blocks=4)
-    assert found.count() == COUNT
-    assert right(folder, [(row["path"], row["bytes"]) for row in found.take_all()])
-
-
-def test_a_data_set_of_messages(cluster: None, messages: Path) -> None:
-    import fffs.ray
-
-    rows = fffs.ray.read(messages, decode=tfrecord.decode).take_all()
-    assert sorted((row["number"][0], row["data"][0]) for row in rows) == [(k, content(k)) for k in range(COUNT)]
-
-
-def test_damage_fails_the_data_set(cluster: None, pack: Path, tmp_path: Path) -> None:
-    import ray.exceptions
-
-    import fffs.ray
-
-    data = bytearray(pack.read_bytes())
-    with fffs.FileReader(pack) as reader:
-        data[reader.get_offsets()[COUNT // 2] + 5] ^= 1
-    (tmp_path / "p.ffr").write_bytes(data)
-    with pytest.raises(ray.exceptions.RayTaskError, match="ChecksumError"):
-        fffs.ray.read(tmp_path / "p.ffr").take_all()
-
-
-def test_a_table_is_the_memory_of_its_batch(pack: Path) -> None:
-    from inside import engine_tables
-
-    [part] = slices.slices_of(pack, count=1)
-    batch = part.read()
-    table = engine_tables.table_of(batch)
-    [column] = table.column("bytes").chunks
-    assert column.buffers()[2].address == batch.buffer.ctypes.data
-    assert table.column("path").to_pylist() == batch.paths
-    table.validate(full=True)
-
-
-def test_decode_must_return_columns(messages: Path) -> None:
-    from inside import engine_tables
-
-    [part] = slices.slices_of(messages, count=1)
-    with pytest.raises(UsageError, match="must return a dictionary"):
-        engine_tables.table_of(part.read(), len)
-
-
-@pytest.mark.parametrize(("name", "package"), [("dask", "dask"), ("ray", "ray")])
-def test_what_to_install(name: str, package: str) -> None:
-    code = f"import sys; sys.modules[{package!r}] = None; import fffs.{name}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert f"pip install 'fffs[{name}]'" in done.stderr.splitlines()[-1]
-
-
-def test_names_that_are_not_utf8(tmp_path: Path) -> None:
-    from inside import engine_tables
-
-    os.mkdir(tmp_path / "odd")
-    with open(os.fsencode(tmp_path) + b"/odd/\xff.txt", "wb") as file:
-        file.write(b"x")
-    fffs.pack_folder(tmp_path / "odd", tmp_path / "p.ffr")
-    [part] = slices.slices_of(tmp_path / "p.ffr")
-    rows: Any = engine_tables.table_of(part.read()).to_pylist()
-    assert rows == [{"path": "\\xff.txt", "bytes": b"x"}]
+def test_an_error_does_not_wait_for_what_never_runs(source: Path, tmp_path: Path) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "a", 3)
+    (source / "3.jpg").write_bytes(b"changed")
+    with Forgetful(1) as pool, pytest.raises(SourceChangedError):
+        executors.run_tasks(plan.tasks, pool)

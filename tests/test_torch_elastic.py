@@ -74,8 +74,8 @@ def test_ranks_divide_all_samples() -> None:
     cases = itertools.product(range(13), (1, 2, 3), (1, 2, 3, 5), (False, True))
     some = ((numbers.randrange(3000), numbers.randrange(1, 40), numbers.randrange(1, 20), False) for _ in range(200))
     for samples, batch_size, ranks, drop_last in [*cases, *some]:
-        division = elastic.Division(samples, batch_size, ranks, drop_last)
-        shares = [[division.share(step, rank) for rank in range(ranks)] for step in range(division.steps)]
+        division = elastic.Steps(samples, batch_size, ranks, drop_last)
+        shares = [[division.share(step, rank) for rank in range(ranks)] for step in range(division.count)]
         ends = [bound for step in shares for share in step for bound in share]
         kept = samples - samples % (batch_size * ranks) if drop_last else samples
         assert ends == sorted(ends)

@@ -41,6 +41,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def whole(text: str) -> int:
+    """Parse a whole number of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return int(text)
+
+
 def size(text: str) -> int:
     """Parse a size in bytes: a whole number, with or without a unit."""
     with contextlib.suppress(ValueError):

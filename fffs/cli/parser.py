@@ -3,77 +3,40 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterator
-from typing import Any, NoReturn
 
-from fffs.cli.arguments import add_store_options, after_dashes, budget, filled, positive, seconds, size
-from fffs.cli.output import complain
-from fffs.errors import Exit, UsageError
+from fffs.cli.arguments import add_store_options, budget, filled, positive, seconds, size
+from fffs.cli.command_parser import (
+    ALIGN,
+    VERITY,
+    CommandParser,
+    Commands,
+    Formats,
+    OneLineParser,
+    add_json,
+    add_source,
+    add_sources,
+    command,
+)
+from fffs.cli.packing_parser import add_pack, add_plan, add_unpack
+from fffs.errors import Exit
 from fffs.version import __version__
 
 EXIT_CODES = "exit codes:\n" + "".join(f"{code:4d}  {code.meaning}\n" for code in Exit)
 
-ALIGN = (
-    "let files begin where mount -o kernel needs it: at multiples of 512 bytes, or of 4096 for files of 64 KiB or more"
-)
-VERITY = "put the pack under fs-verity, which lets nobody change it, and keep its digest in a file .fsverity beside it"
-
-
-class _Formats:
-    """The choices of an option: the names of record file formats, and others. The table of formats is imported only
-    when a choice is checked or listed, because the import can take longer than everything else that a command does.
-    """
-
-    def __init__(self, *others: str) -> None:
-        self._others = others
-
-    def __iter__(self) -> Iterator[str]:
-        from fffs.formats.table import FORMATS
-
-        yield from (form.name for form in FORMATS)
-        yield from self._others
-
-    def __contains__(self, name: object) -> bool:
-        return name in tuple(self)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports usage errors in one line, like all other errors."""
-
-    def error(self, message: str) -> NoReturn:
-        complain(f"{message} (see {self.prog} --help)")
-        sys.exit(UsageError.exit_code)
-
-
-class _CommandParser(_Parser):
-    """Accepts options between arguments: ``fffs ls photos.ffr -l cats``."""
-
-    _is_inner = False
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As in the base class. ``parse_known_intermixed_args`` calls this method again, for options and arguments."""
-        if self._is_inner or self._subparsers is not None:
-            return super().parse_known_args(args, namespace)
-        self._is_inner = True
-        try:
-            return self.parse_known_intermixed_args(after_dashes(args), namespace)
-        finally:
-            self._is_inner = False
-
 
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of the whole command line."""
-    parser = _Parser(
+    parser = OneLineParser(
         prog="fffs",
         description="One file for millions of small ones: pack a folder, mount it, read it; every byte is verified.",
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"fffs {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_CommandParser)
-    _add_pack(commands)
-    _add_unpack(commands)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=CommandParser)
+    add_pack(commands)
+    add_unpack(commands)
+    add_plan(commands)
     _add_convert(commands)
     _add_mount(commands)
     _add_umount(commands)
@@ -86,82 +49,6 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-_Commands = argparse._SubParsersAction  # the return type of add_subparsers has no public name
-
-
-def _command(commands: _Commands[_CommandParser], name: str, text: str, example: str) -> argparse.ArgumentParser:
-    parser = commands.add_parser(
-        name,
-        help=text,
-        description=text[0].upper() + text[1:] + ".",
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    return parser
-
-
-def _add_sources(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source", type=filled, nargs="+", metavar="SOURCE", help="a packed folder or record file, or a folder of parts"
-    )
-    _add_format(parser)
-    add_store_options(parser)
-
-
-def _add_source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source", type=filled, metavar="SOURCE", help="a packed folder or record file, or a folder of parts"
-    )
-    _add_format(parser)
-    add_store_options(parser)
-
-
-def _add_format(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--format",
-        metavar="FORMAT",
-        choices=_Formats(),
-        help="format of the record files: %(choices)s (default: detected)",
-    )
-
-
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-
-
-def _add_pack(commands: _Commands[_CommandParser]) -> None:
-    parser = _command(commands, "pack", "pack a folder into one file", "fffs pack photos photos.ffr")
-    parser.add_argument(
-        "folder", type=filled, metavar="FOLDER", help="the folder to pack, or the URL of one: s3://bucket/folder/"
-    )
-    parser.add_argument(
-        "output",
-        type=filled,
-        metavar="OUTPUT",
-        nargs="?",
-        help="the file to write, or the URL of an object; an existing one is replaced (default: FOLDER's name with "
-        ".ffr, in the current folder)",
-    )
-    parser.add_argument("-j", "--jobs", type=positive, help="how many files are copied at once")
-    parser.add_argument("--align", action="store_true", help=ALIGN)
-    parser.add_argument("--verity", action="store_true", help=VERITY)
-    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
-
-
-def _add_unpack(commands: _Commands[_CommandParser]) -> None:
-    parser = _command(commands, "unpack", "unpack a file into a new folder", "fffs unpack photos.ffr restored")
-    _add_source(parser)
-    parser.add_argument("target", type=filled, metavar="TARGET", help="the folder to create")
-    parser.add_argument("-j", "--jobs", type=positive, help="how many files are written at once")
-    parser.add_argument(
-        "--special-bits", action="store_true", help="restore set-user-ID and set-group-ID bits of files"
-    )
-    parser.add_argument(
-        "-k", "--keep-going", action="store_true", help="leave out and name files whose records are bad"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
-
-
 CONVERSIONS = """SRC is a record file of any format (FFRecord, TFRecord, OFRecord, Bag), a folder of parts, a granular
 data set, a tar or zip archive (also compressed; it is not unpacked), or a folder. The name of DST (.ffr, .tfrecord,
 part-00000, .bag) or --to selects its format. Archives, folders and data sets of several keys become packed folders.
@@ -172,8 +59,8 @@ example:
 """
 
 
-def _add_convert(commands: _Commands[_CommandParser]) -> None:
-    parser = _command(commands, "convert", "convert records, data sets and archives", "")
+def _add_convert(commands: Commands[CommandParser]) -> None:
+    parser = command(commands, "convert", "convert records, data sets and archives", "")
     parser.epilog = CONVERSIONS
     parser.add_argument("source", type=filled, metavar="SRC", help="what to convert")
     parser.add_argument(
@@ -183,13 +70,13 @@ def _add_convert(commands: _Commands[_CommandParser]) -> None:
         "--from",
         dest="source_format",
         metavar="FORMAT",
-        choices=_Formats("granular", "tar", "zip", "folder"),
+        choices=Formats("granular", "tar", "zip", "folder"),
         help="format of SRC: %(choices)s (default: detected)",
     )
     parser.add_argument(
         "--to",
         metavar="FORMAT",
-        choices=_Formats("granular"),
+        choices=Formats("granular"),
         help="format of DST: %(choices)s (default: from its name)",
     )
     add_store_options(parser)
@@ -206,14 +93,14 @@ def _add_convert(commands: _Commands[_CommandParser]) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 
 
-def _add_mount(commands: _Commands[_CommandParser]) -> None:
-    parser = _command(
+def _add_mount(commands: Commands[CommandParser]) -> None:
+    parser = command(
         commands,
         "mount",
         "show a packed folder, a record file or a data set as a read-only folder",
         "fffs mount photos.ffr /mnt/photos\n  fffs mount -o kernel,allow_other aligned.ffr /mnt/photos",
     )
-    _add_sources(parser)
+    add_sources(parser)
     parser.add_argument(
         "mountpoint", type=filled, metavar="MOUNTPOINT", help="the folder to mount on; created if missing"
     )
@@ -234,14 +121,14 @@ def _mount_options() -> str:
     )
 
 
-def _add_umount(commands: _Commands[_CommandParser]) -> None:
-    parser = _command(commands, "umount", "unmount, even if the daemon is dead", "fffs umount /mnt/photos")
+def _add_umount(commands: Commands[CommandParser]) -> None:
+    parser = command(commands, "umount", "unmount, even if the daemon is dead", "fffs umount /mnt/photos")
     parser.add_argument("mountpoint", type=filled, metavar="MOUNTPOINT")
     parser.add_argument("-l", "--lazy", action="store_true", help="detach now, finish when the last file is closed")
 
 
-def _add_stat(commands: _Commands[_CommandParser]) -> None:
-    parser = _command(
+def _add_stat(commands: Commands[CommandParser]) -> None:
+    parser = command(
         commands, "stat", "show a mount's request counters and read latency", "fffs stat --watch /mnt/photos"
     )
     parser.add_argument("mountpoint", type=filled, metavar="MOUNTPOINT")
@@ -250,53 +137,51 @@ def _add_stat(commands: _Commands[_CommandParser]) -> None:
     parser.add_argument("--interval", type=seconds, default=1.0, metavar="SECONDS", help="of --watch (default: 1)")
 
 
-def _add_ls(commands: _Commands[_CommandParser]) -> None:
-    parser = _command(commands, "ls", "list the names in a source", "fffs ls -l photos.ffr 2024/july")
-    _add_source(parser)
+def _add_ls(commands: Commands[CommandParser]) -> None:
+    parser = command(commands, "ls", "list the names in a source", "fffs ls -l photos.ffr 2024/july")
+    add_source(parser)
     parser.add_argument(
         "path", type=filled, metavar="PATH", nargs="*", default=[], help="a path in the source (default: its root)"
     )
     parser.add_argument("-l", "--long", action="store_true", help="show mode, links, size, time and name")
     parser.add_argument("-R", "--recursive", action="store_true", help="list folders recursively, as paths")
-    _add_json(parser)
+    add_json(parser)
 
 
-def _add_cat(commands: _Commands[_CommandParser]) -> None:
-    parser = _command(
+def _add_cat(commands: Commands[CommandParser]) -> None:
+    parser = command(
         commands, "cat", "write files to standard output, verified", "fffs cat photos.ffr 2024/a.jpg > a.jpg"
     )
-    _add_source(parser)
+    add_source(parser)
     parser.add_argument("path", type=filled, metavar="PATH", nargs="+", help="a path in it, or with --record a number")
     parser.add_argument("--record", action="store_true", help="PATH is a record number")
 
 
-def _add_info(commands: _Commands[_CommandParser]) -> None:
-    parser = _command(commands, "info", "describe a source, or a file in a mount", "fffs info photos.ffr")
-    _add_sources(parser)
-    _add_json(parser)
+def _add_info(commands: Commands[CommandParser]) -> None:
+    parser = command(commands, "info", "describe a source, or a file in a mount", "fffs info photos.ffr")
+    add_sources(parser)
+    add_json(parser)
 
 
-def _add_verify(commands: _Commands[_CommandParser]) -> None:
-    parser = _command(commands, "verify", "check every byte, and name bad records", "fffs verify photos.ffr")
-    _add_sources(parser)
-    _add_json(parser)
+def _add_verify(commands: Commands[CommandParser]) -> None:
+    parser = command(commands, "verify", "check every byte, and name bad records", "fffs verify photos.ffr")
+    add_sources(parser)
+    add_json(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but bad records")
     parser.add_argument(
         "--keep", action="store_true", help="first write a file of checksums beside each file whose format has none"
     )
 
 
-def _add_cache(commands: _Commands[_CommandParser]) -> None:
+def _add_cache(commands: Commands[CommandParser]) -> None:
     text = "look after what is kept of objects in stores on this disk"
-    parser = _command(commands, "cache", text, "fffs cache prune --keep 20G")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_CommandParser)
-    listing = _command(actions, "ls", "list the objects in the cache", "fffs cache ls")
-    _add_json(listing)
-    checking = _command(
-        actions, "verify", "check all that the cache has, and drop what is damaged", "fffs cache verify"
-    )
-    _add_json(checking)
-    pruning = _command(
+    parser = command(commands, "cache", text, "fffs cache prune --keep 20G")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=CommandParser)
+    listing = command(actions, "ls", "list the objects in the cache", "fffs cache ls")
+    add_json(listing)
+    checking = command(actions, "verify", "check all that the cache has, and drop what is damaged", "fffs cache verify")
+    add_json(checking)
+    pruning = command(
         actions,
         "prune",
         "remove objects that nobody has open from the cache",

@@ -26,10 +26,11 @@ PAUSE = 0.01
 
 
 @contextlib.contextmanager
-def only_writer(path: str, place: int | None = None) -> Iterator[None]:
+def only_writer(path: str, place: int | None = None, patience: float | None = None) -> Iterator[None]:
     """Hold the lock of a name: every writer of a pair takes that of its last file to put files in place.
 
     place: its folder, if that is open already; the path may lead to another one when the working folder has changed.
+    patience: seconds to wait for another process; None: PATIENCE.
 
     The lock is that of a file of its own, because a lock of the folder would make all writers of a large data set wait
     for each other. Its owner removes the file, and before that marks it by a size, for others that have opened it and
@@ -37,14 +38,14 @@ def only_writer(path: str, place: int | None = None) -> Iterator[None]:
     has no locks, or another user's file has that name.
 
     Raises:
-        WriteError: another process holds the lock for PATIENCE seconds.
+        WriteError: another process holds the lock for so long.
 
     """
     with writing(path):
         folder = open_place(path) if place is None else duplicate(place)
     lock_file = _LockFile(folder, lock_name(os.path.basename(os.fsencode(path))))
     try:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + (PATIENCE if patience is None else patience)
         while not lock_file.take():
             if time.monotonic() > end:
                 raise WriteError(errno.EAGAIN, path, "another process is putting a file in place there")

@@ -19,6 +19,8 @@ SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{1,9})-of-(?P<total>[0-
 PATTERN: Final = re.compile(
     r"(?P<stem>.+)(?:-[?*]+-of-(?P<total>[0-9]{1,9})|@(?P<count>[0-9]{1,9}))(?P<end>\.[^/]*)?", re.DOTALL
 )
+# A set of packs. Fewer digits may be those of a year.
+PACKS: Final = re.compile(rf"(?P<stem>.+)-[0-9]{{5,9}}-of-(?P<total>[0-9]{{5,9}}){re.escape(SUFFIX)}", re.DOTALL)
 PART_DIGITS: Final = 5
 NAMED: Final = 5  # maximum number of missing files that a message lists
 
@@ -88,8 +90,16 @@ def expand_parts(path: PathLike, prefix: str = "part-") -> list[str]:
 
 
 def ffrecord_parts(folder: str, names: list[str]) -> list[str]:
-    """Return the FFRecord files of a folder with these names, sorted as ffrecord does, so that record numbers agree."""
+    """Return the FFRecord files of a folder with these names, sorted as ffrecord does, so that record numbers agree.
+
+    Raises:
+        SourceNotFoundError: some parts of a set (``NAME-00000-of-00020.ffr``) are missing; the message lists them.
+        FormatError: the number of a part is too large, or two parts have the same number.
+
+    """
     parts = sorted(name for name in names if name.endswith(SUFFIX) and not name.startswith("."))
+    for group, found in _groups(name for name in parts if PACKS.fullmatch(name)).items():
+        _complete(folder, group, found, "part")
     return [os.path.join(folder, part) for part in parts]
 
 
@@ -101,6 +111,16 @@ def ofrecord_parts(folder: str, names: list[str]) -> list[str]:
 def tfrecord_shards(folder: str, names: list[str]) -> list[str]:
     """Return the TFRecord files of a folder with these names, shards by number. Raises as ``expand_shards``."""
     return expand_shards(folder) if any(NAME.search(name) for name in names) else []
+
+
+def sets_among(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Return the parts of each set of packs, by a pattern of their paths; not what is no part of a set."""
+    sets: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        folder, name = os.path.split(path)
+        if match := PACKS.fullmatch(name):
+            sets[os.path.join(folder, f"{match['stem']}-*-of-{match['total']}{SUFFIX}")].append(path)
+    return dict(sets)
 
 
 def is_set_of_shards(path: str) -> bool:
@@ -175,13 +195,13 @@ def _add(numbered: dict[int, str], number: int, name: str, where: str) -> None:
     numbered[number] = name
 
 
-def _complete(folder: str, group: Group, shards: dict[int, str]) -> list[str]:
+def _complete(folder: str, group: Group, shards: dict[int, str], kind: str = "shard") -> list[str]:
     stem, end, total = group
     where = os.path.join(folder, f"{stem}-?????-of-{total:05}{end}")
     for number, name in shards.items():
         if number >= total:
             raise FormatError(f"{where}: the number of {name} is too large, the last is {total - 1}; rename the file")
-    _refuse_gaps(shards, total, where, "shard")
+    _refuse_gaps(shards, total, where, kind)
     return [shards[k] for k in range(total)]
 
 

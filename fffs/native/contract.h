@@ -601,12 +601,23 @@ typedef struct fffs_scan fffs_scan;
 int fffs_scan_new(fffs_scan **scan);
 void fffs_scan_free(fffs_scan *scan);
 
-/* Lists the open folder fd as number node, and stores its own status. An entry whose status cannot be had is listed
- * with the error. Returns 0; -ENOMEM; -EOVERFLOW if there are 2**32 - 1 entries or bytes of names; or -errno. */
-int fffs_scan_folder(fffs_scan *scan, int fd, uint32_t node, fffs_status *status);
+/* A range of names: those from first on, and before stop. A stop without bytes is behind all names. */
+typedef struct {
+    const uint8_t *first, *stop;
+    uint32_t first_size, stop_size;
+} fffs_name_range;
+
+/* Lists the open folder fd as number node, and stores its own status. Names outside of the range are not listed, and
+ * their status is not asked for. An entry whose status cannot be had is listed with the error. Returns 0; -ENOMEM; -EOVERFLOW if there are 2**32 - 1 entries or bytes of names; or -errno. */
+int fffs_scan_folder(fffs_scan *scan, int fd, uint32_t node, const fffs_name_range *range, fffs_status *status);
 
 /* Returns the first entry at or after from, and below to, that is a folder; or to. */
 uint64_t fffs_scan_next_folder(const fffs_scan *scan, uint64_t from, uint64_t to);
+
+/* Sets, for each entry at or after from and below to, paths[i - from] to a digest of its path, if folder is that of its
+ * folder's path, and digests[i - from] to one of path, mode, time of modification and, except for folders, size. */
+void fffs_scan_digest(const fffs_scan *scan, uint64_t from, uint64_t to, uint64_t folder, uint64_t *paths,
+                      uint64_t *digests);
 
 /* Returns the columns. */
 fffs_scan_columns *fffs_scan_get(fffs_scan *scan);

@@ -59,8 +59,14 @@ static int grow_entries(fffs_scan *scan, size_t count)
 
 /* ---------------------------------------------------------------- the names of a folder */
 
-/* Reads all names of an open folder. Returns their number or -errno. */
-static int64_t read_names(fffs_scan *scan, int fd)
+static int is_in(const fffs_name_range *range, const uint8_t *name, size_t size)
+{
+    return fffs_compare_names(name, size, range->first, range->first_size) >= 0 &&
+           (!range->stop_size || fffs_compare_names(name, size, range->stop, range->stop_size) < 0);
+}
+
+/* Reads the names of an open folder that are in the range. Returns their number or -errno. */
+static int64_t read_names(fffs_scan *scan, int fd, const fffs_name_range *range)
 {
     size_t used = 0;
 
@@ -85,6 +91,8 @@ static int64_t read_names(fffs_scan *scan, int fd)
 
         at += entry->length;
         if (length <= 2 && memcmp(entry->name, "..", length) == 0)
+            continue;
+        if (!is_in(range, (const uint8_t *)entry->name, length))
             continue;
         int status = fffs_grow(&scan->items, &scan->items_room, count + 1, sizeof *scan->items);
         if (status)
@@ -201,14 +209,14 @@ int fffs_scan_new(fffs_scan **scan)
     return 0;
 }
 
-int fffs_scan_folder(fffs_scan *scan, int fd, uint32_t node, fffs_status *status)
+int fffs_scan_folder(fffs_scan *scan, int fd, uint32_t node, const fffs_name_range *range, fffs_status *status)
 {
     struct stat found;
 
     if (fstat(fd, &found) != 0)
         return -errno;
     fill_status(status, &found);
-    int64_t count = read_names(scan, fd);
+    int64_t count = read_names(scan, fd, range);
     if (count < 0)
         return (int)count;
     int failed = grow_entries(scan, (size_t)count);
@@ -220,6 +228,34 @@ uint64_t fffs_scan_next_folder(const fffs_scan *scan, uint64_t from, uint64_t to
     while (from < to && !S_ISDIR(scan->columns.statuses[from].mode))
         from++;
     return from;
+}
+
+/* The digest of a number after another: the finaliser of splitmix64, so that sums of digests rarely agree by chance. */
+static uint64_t mix(uint64_t digest, uint64_t number)
+{
+    uint64_t z = (digest ^ number) + 0x9e3779b97f4a7c15u;
+
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+void fffs_scan_digest(const fffs_scan *scan, uint64_t from, uint64_t to, uint64_t folder, uint64_t *paths,
+                      uint64_t *digests)
+{
+    const fffs_scan_columns *columns = &scan->columns;
+
+    for (uint64_t i = from; i < to; i++) {
+        const fffs_status *status = &columns->statuses[i];
+        uint64_t name = 0xcbf29ce484222325u; /* FNV-1a */
+
+        for (uint32_t at = columns->name_offsets[i]; at < columns->name_offsets[i + 1]; at++)
+            name = (name ^ columns->names[at]) * 0x100000001b3u;
+        uint64_t digest = paths[i - from] = mix(folder, name);
+        digest = mix(mix(digest, status->mode), (uint64_t)status->mtime);
+        digest = mix(digest, status->mtime_ns);
+        digests[i - from] = mix(digest, S_ISDIR(status->mode) ? 0 : (uint64_t)status->size);
+    }
 }
 
 fffs_scan_columns *fffs_scan_get(fffs_scan *scan)

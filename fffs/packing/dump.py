@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
-import multiprocessing.connection
 import operator
 import os
-import pickle
-import signal
-import sys
-import time
-import traceback
+from collections.abc import Generator
 from typing import Any, Protocol
 
 from fffs.base.buffers import readable_bytes
-from fffs.base.failures import writing
 from fffs.base.paths import PathLike
 from fffs.base.text import tell
+from fffs.cluster.engines import executing
+from fffs.cluster.executors import Call, ExecutorLike, run_calls
+from fffs.cluster.processes import Processes
 from fffs.errors import UsageError
 from fffs.files.atomic_folder import make_folder, new_folder, refuse_content
 from fffs.files.targets import refuse_folder
@@ -28,8 +26,6 @@ PART_BYTES = 256 << 20  # minimum size of a part that the format's authors recom
 PARTS_MAX = 200
 PROCESSES_MAX = 16
 SAMPLES = 32  # items read to estimate the total size
-PATIENCE = 1.0  # seconds that a process has to end by SIGTERM
-LOOK = 0.1  # seconds between two checks that the parent process is alive, if items do not take longer
 
 
 class Items(Protocol):
@@ -45,7 +41,14 @@ def plan_parts(total_bytes: int) -> int:
     return min(max(total_bytes // PART_BYTES, 1), PARTS_MAX)
 
 
-def dump(dataset: Items, fname: PathLike, nfiles: int | None = None, verbose: bool = False) -> None:
+def dump(
+    dataset: Items,
+    fname: PathLike,
+    nfiles: int | None = None,
+    verbose: bool = False,
+    *,
+    executor: ExecutorLike = None,
+) -> None:
     """Write all items of a data set as records: to one file, or to ``PART_00000.ffr``, … in a folder.
 
     Parts are written by parallel processes, which get the data set by fork or pickle, depending on the start method of
@@ -59,6 +62,8 @@ def dump(dataset: Items, fname: PathLike, nfiles: int | None = None, verbose: bo
         nfiles: the number of parts, limited to the number of items. None: the number that ``plan_parts`` recommends
             for the size of this data set, always in a folder.
         verbose: print a line for each part.
+        executor: where the parts are written, as for ``pack_folder``. The data set is pickled for each part, and a part
+            that fails is tried three times. None: in processes of this machine, as above, each part once.
 
     Raises:
         UsageError: bad arguments.
@@ -84,11 +89,7 @@ def dump(dataset: Items, fname: PathLike, nfiles: int | None = None, verbose: bo
     make_folder(os.path.dirname(target))
     with new_folder(target) as here:
         parts = [(os.path.join(here, ffrecord_part("", k, count)), bounds[k], bounds[k + 1]) for k in range(count)]
-        if count == 1 or multiprocessing.current_process().daemon:  # a daemonic process may have no children
-            for part in parts:
-                _write_part(dataset, *part, verbose)
-        else:
-            _write_in_processes(dataset, parts, verbose)
+        _write_parts(dataset, parts, verbose, executor)
 
 
 def _guess_size(dataset: Items) -> int:
@@ -98,109 +99,35 @@ def _guess_size(dataset: Items) -> int:
     return sum(readable_bytes(dataset[n * k // count]).nbytes for k in range(count)) * n // max(count, 1)
 
 
-def _write_part(dataset: Items, path: str, start: int, stop: int, verbose: bool, parent: Any = None) -> None:
-    """Write items to a file. parent: the process that this one must not outlive."""
-    look = 0.0
+def _write_part(dataset: Items, path: str, start: int, stop: int, verbose: bool) -> None:
+    """Write items to a file."""
     with FileWriter(path, stop - start) as writer:
         for i in range(start, stop):
-            if parent is not None and time.monotonic() >= look:
-                if not parent.is_alive():
-                    sys.exit("the parent process is gone")  # only the parent can rename the folder
-                look = time.monotonic() + LOOK
             writer.write_one(dataset[i])
     if verbose:
         tell(f"{os.path.basename(path)}: {stop - start} records")
 
 
-# ---------------------------------------------------------------- processes
+def _write_parts(dataset: Items, parts: list[tuple[str, int, int]], verbose: bool, executor: ExecutorLike) -> None:
+    """Write all parts. Raises the exception of the first one that fails, after the others have ended."""
 
-Part = tuple[str, int, int]
+    def calls(*given: Any) -> list[Call]:
+        return [Call(_write_part, (*given, *part, verbose), f"items {part[1]} to {part[2]}") for part in parts]
 
-
-def _write_in_processes(dataset: Items, parts: list[Part], verbose: bool) -> None:
-    """Write all parts. Raises the exception of the first process that fails, after all processes have ended."""
-    context = multiprocessing.get_context()
-    count = min(len(parts), len(os.sched_getaffinity(0)), PROCESSES_MAX)
-    waiting: dict[Any, Any] = {}  # pipe -> process
-    try:
-        for k in range(count):
-            ours, process = _start(context, dataset, parts[k::count], verbose)
-            waiting[ours] = process
-        while waiting:
-            for pipe in multiprocessing.connection.wait(list(waiting)):
-                _finish(pipe, waiting[pipe])
-                del waiting[pipe]
-    finally:
-        for process in waiting.values():
-            process.terminate()
-        for process in waiting.values():
-            _end(process)
-
-
-def _end(process: Any) -> None:
-    """Join a process that was told to end. It may have had no time to restore the default of SIGTERM."""
-    # Not is_alive(): in a program that ignores SIGCHLD, it does not notice the end, and the number may be used again.
-    if not multiprocessing.connection.wait([process.sentinel], PATIENCE):
-        process.kill()
-    process.join()
-
-
-def _start(context: Any, dataset: Items, parts: list[Part], verbose: bool) -> tuple[Any, Any]:
-    """Start a process that writes some parts. Returns the pipe that it reports through, and it. Raises WriteError."""
-    with writing(os.path.dirname(parts[0][0]), "starting a process for it"):
-        ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(dataset, parts, verbose, theirs), daemon=True)
-        try:
-            process.start()
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-    return ours, process
-
-
-def _finish(pipe: Any, process: Any) -> None:
-    """Join a process. Raises the exception that it sent, or RuntimeError if it ended without sending anything."""
-    try:
-        what, text, pickled = pipe.recv()
-    except EOFError:
-        process.join()
-        code = process.exitcode  # None in a program that ignores SIGCHLD
-        why = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        raise RuntimeError(f"a process that was writing parts of the data set ended early: {why}") from None
-    process.join()
-    if what:
-        error = _load_error(pickled) or RuntimeError(what)
-        raise error from RuntimeError(f"in a process that was writing parts of the data set:\n{text}")
-
-
-def _load_error(pickled: bytes) -> BaseException | None:
-    """Return the exception of a process; None if it cannot be pickled or, as with arguments of its own, loaded."""
-    try:
-        error = pickle.loads(pickled)
-    except Exception:
-        return None
-    return error if isinstance(error, BaseException) else None
-
-
-def _work(dataset: Items, parts: list[Part], verbose: bool, pipe: Any) -> None:
-    """Write parts in a child process, then send three empty values, or what failed, its traceback and the exception."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also receives SIGINT, and terminates this process
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the parent's handler, which may do something else than end it
-    signal.set_wakeup_fd(-1)
-    try:
+    if executor is not None:
+        with executing(executor) as workers:
+            assert workers is not None
+            _finish(run_calls(calls(dataset), workers))
+    elif len(parts) == 1 or multiprocessing.current_process().daemon:  # a daemonic process may have no children
         for part in parts:
-            _write_part(dataset, *part, verbose, multiprocessing.parent_process())
-    except BaseException as error:
-        what = "".join(traceback.format_exception_only(error)).strip()
-        pipe.send((what, traceback.format_exc(), _pickle_error(error)))
+            _write_part(dataset, *part, verbose)
     else:
-        pipe.send(("", "", b""))
+        count = min(len(parts), len(os.sched_getaffinity(0)), PROCESSES_MAX)
+        with Processes(count, multiprocessing.get_start_method(), (dataset,)) as processes:
+            _finish(run_calls(calls(), processes, tries=1))
 
 
-def _pickle_error(error: BaseException) -> bytes:
-    try:
-        return pickle.dumps(error)
-    except Exception:
-        return b""
+def _finish(results: Generator[object, None, None]) -> None:
+    with contextlib.closing(results):
+        for _ in results:
+            pass

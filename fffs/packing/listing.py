@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,11 @@ STATUS = np.dtype(
 assert STATUS.itemsize == ffi.sizeof("fffs_status")
 
 UInt32Array = npt.NDArray[np.uint32]
+UInt64Array = npt.NDArray[np.uint64]
+
+NameRange = tuple[bytes, bytes]
+"""The first name, and the one before which the range ends; b"": it does not."""
+ALL: Final = (b"", b"")
 
 
 class Listing:
@@ -53,15 +58,19 @@ class Listing:
     def __len__(self) -> int:
         return int(self.columns.entries)
 
-    def add(self, fd: int, node: int, shown: str) -> npt.NDArray[Any]:
+    def add(self, fd: int, node: int, shown: str, names: NameRange = ALL) -> npt.NDArray[Any]:
         """Add the entries of an open folder, sorted by their names, and return its status: STATUS[1].
+
+        names: the only ones that are added.
 
         Raises:
             OSError: the folder cannot be read. UnsupportedError: a tree cannot hold so many names.
 
         """
         status = np.zeros(1, STATUS)
-        result = lib.fffs_scan_folder(self._scan, fd, node, ffi.cast("fffs_status *", status.ctypes.data))
+        first, stop = (ffi.from_buffer("uint8_t[]", name) for name in names)
+        wanted = ffi.new("fffs_name_range *", (first, stop, len(first), len(stop)))
+        result = lib.fffs_scan_folder(self._scan, fd, node, wanted, ffi.cast("fffs_status *", status.ctypes.data))
         if result == -errno.ENOMEM:
             raise MemoryError("not enough memory to list a folder")
         if result == -errno.EOVERFLOW:
@@ -71,6 +80,16 @@ class Listing:
         if node:
             self.statuses[node - 1] = status[0]
         return status
+
+    def digests(self, first: int, folder: int) -> tuple[UInt64Array, UInt64Array]:
+        """Return digests of the paths of all entries from ``first`` on, and of their paths, modes, times and sizes.
+
+        folder: the digest of the path of the folder that all of them are in.
+        """
+        paths, all_ = np.empty(len(self) - first, np.uint64), np.empty(len(self) - first, np.uint64)
+        pointers = [ffi.cast("uint64_t *", array.ctypes.data) for array in (paths, all_)]
+        lib.fffs_scan_digest(self._scan, first, len(self), folder, *pointers)
+        return paths, all_
 
     def next_folder(self, start: int, end: int) -> int:
         """Return the first entry from ``start`` on that is a folder, or ``end``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,15 @@ from fffs.files.dirfd import PATH_MAX, Way, close
 from fffs.files.file_systems import has_inode_numbers
 from fffs.files.inodes import place
 from fffs.files.temporary import temporary_names
+from fffs.native.checksums import crc32
 from fffs.packing.arrange import Arranger
-from fffs.packing.listing import STATUS, Listing, UInt32Array
+from fffs.packing.listing import STATUS, Listing, UInt32Array, UInt64Array
 from fffs.packing.source_folder import SourceFolder
+from fffs.packing.span import WHOLE, Bounds, Span
 from fffs.tree.tree import NAME_MAX, Tree
+
+Array = npt.NDArray[Any]
+ROOT_DIGEST = 0
 
 
 class ExcludedOutput:
@@ -60,6 +66,8 @@ class Scan:
     sizes: npt.NDArray[np.int64]  # of the files, in bytes
     holds_output: bytes | None
     """The path of the folder that the output lies in. Writing the output changes this folder's modification time."""
+    digest: int
+    """Of the paths, modes, times and sizes of what lies in the span that was scanned; see ``fffs.packing.survey``."""
 
     @property
     def total_bytes(self) -> int:
@@ -71,13 +79,16 @@ class Scan:
         return self.listing.path(int(self.entries[k]) + 1)
 
 
-def scan_folder(source: SourceFolder, output: ExcludedOutput | None, warn: Callable[[str], None]) -> Scan:
+def scan_folder(
+    source: SourceFolder, output: ExcludedOutput | None, warn: Callable[[str], None], span: Span = WHOLE
+) -> Scan:
     """Scan a folder depth first, the names of each folder sorted by their bytes. This is the order of the records.
 
     Args:
         source: the folder.
         output: left out without a warning if it lies inside.
         warn: called with a line for everything that cannot be packed as it is.
+        span: what is scanned, with the folders that lead to it.
 
     Raises:
         ReadError: something in the folder cannot be read.
@@ -85,7 +96,18 @@ def scan_folder(source: SourceFolder, output: ExcludedOutput | None, warn: Calla
 
     """
     with Way(source.fd) as way:
-        return _Scanner(source, output, warn, way).run()
+        return _Scanner(source, output, warn, way).run(span)
+
+
+@dataclass
+class _Folder:
+    """A folder whose content is being scanned: its entries from ``next`` on, up to ``end``, are still to do."""
+
+    path: bytes
+    next: int
+    end: int
+    bounds: Bounds
+    paths: UInt64Array  # digests of the paths of all of its entries
 
 
 class _Scanner:
@@ -96,51 +118,82 @@ class _Scanner:
     ) -> None:
         self.source, self.output, self.warn, self.way = source, output, warn, way
         self.listing = Listing()
+        self.digest = 0
         self.holds_output: bytes | None = None
         self.numbered: dict[int, bool] = {}  # device -> whether its inode numbers are reliable
 
-    def run(self) -> Scan:
+    def run(self, span: Span) -> Scan:
         listing, way = self.listing, self.way
-        root = self._add(b"", 0)
-        stack = [(b"", 0, len(listing))]
+        root, folder = self._add(b"", 0, span.bounds(), ROOT_DIGEST)
+        self.digest += 0 if span.start else digest_of_root(root)
+        stack = [folder]
         while stack:
-            path, start, end = stack.pop()
-            entry = listing.next_folder(start, end)
-            if entry == end:
+            folder = stack[-1]
+            entry = listing.next_folder(folder.next, folder.end)
+            if entry == folder.end:
+                stack.pop()
                 if stack:
                     way.leave()
                 continue
-            stack.append((path, entry + 1, end))
+            digest = int(folder.paths[entry - folder.end])  # from the end of the array
+            folder.next = entry + 1
             name = listing.name(entry)
-            below = os.path.join(path, name)
+            below = os.path.join(folder.path, name)
             try:
                 way.enter(name)
             except OSError as error:
                 raise self.source.failure(error, below) from error
-            first = len(listing)
-            self._add(below, entry + 1)
-            stack.append((below, first, len(listing)))
+            stack.append(self._add(below, entry + 1, folder.bounds.below(name), digest)[1])
         arranged = Arranger(listing, root, self.numbered, self.source, self.warn).run()
-        return Scan(arranged.tree, listing, arranged.entries, arranged.sizes, self.holds_output)
+        return Scan(arranged.tree, listing, arranged.entries, arranged.sizes, self.holds_output, self.digest % 2**64)
 
-    def _add(self, path: bytes, node: int) -> npt.NDArray[Any]:
-        """List the current folder, except for the output if that is in it. Returns its status."""
+    def _add(self, path: bytes, node: int, bounds: Bounds, digest: int) -> tuple[Array, _Folder]:
+        """List the current folder, except for the output if that is in it. Returns its status, and itself.
+
+        digest: of its path.
+        """
         listing, first = self.listing, len(self.listing)
         try:
             fd = self.way.fd
-            status = listing.add(fd, node, self.source.shown(b""))
+            status = listing.add(fd, node, self.source.shown(b""), bounds.names())
         except OSError as error:
             raise self.source.failure(error, path) from error
         device = int(status["device"][0])
         if device not in self.numbered:
             self.numbered[device] = has_inode_numbers(fd)
-        if len(path) + 1 + NAME_MAX > PATH_MAX:
-            for entry in range(first, len(listing)):
-                if len(below := os.path.join(path, listing.name(entry))) > PATH_MAX:
-                    raise UnsupportedError(f"{self.source.shown(below)}: its path is longer than {PATH_MAX} bytes")
+        refuse_long_paths(listing, first, path, self.source)
+        paths, digests = listing.digests(first, digest)
+        self._leave_out_leading(first, bounds, digests)
+        self.digest += int(digests.sum())
+        self._leave_out_output(first, path, (device, int(status["inode"][0])))
+        return status, _Folder(path, first, len(listing), bounds, paths)
+
+    def _leave_out_leading(self, first: int, bounds: Bounds, digests: UInt64Array) -> None:
+        """Leave out what the span begins below, unless it is a folder, which is kept for what is in it."""
+        listing = self.listing
+        if first < len(listing) and bounds.leads_to(listing.name(first)):
+            digests[0] = 0
+            if not stat.S_ISDIR(int(listing.statuses["mode"][first])):
+                listing.statuses[first] = np.zeros((), STATUS)
+
+    def _leave_out_output(self, first: int, path: bytes, folder: tuple[int, int]) -> None:
+        """folder: device and inode."""
+        listing = self.listing
         real = os.path.join(self.source.real, path) if path else self.source.real
-        if self.output and self.output.is_in((device, int(status["inode"][0])), real):
+        if self.output and self.output.is_in(folder, real):
             self.holds_output = path
             named = [k for k in range(first, len(listing)) if self.output.is_named(listing.name(k))]
             listing.statuses[named] = np.zeros((), STATUS)
-        return status
+
+
+def refuse_long_paths(listing: Listing, first: int, folder: bytes, source: SourceFolder) -> None:
+    """Raise UnsupportedError if a path is too long, of an entry of a folder from ``first`` on."""
+    if len(folder) + 1 + NAME_MAX > PATH_MAX:
+        for entry in range(first, len(listing)):
+            if len(below := os.path.join(folder, listing.name(entry))) > PATH_MAX:
+                raise UnsupportedError(f"{source.shown(below)}: its path is longer than {PATH_MAX} bytes")
+
+
+def digest_of_root(status: Array) -> int:
+    """Return a digest of the mode and time of the folder that is walked."""
+    return crc32(repr([int(status[field][0]) for field in ("mode", "mtime", "mtime_ns")]).encode())

@@ -21,7 +21,7 @@ _BLOCK: Final = 1 << 14  # indices that are computed at a time: many, because nu
 
 
 @dataclass(frozen=True)
-class Division:
+class Steps:
     """How the ranks divide the samples that are left of an epoch into steps, in each of which each rank gets a batch.
 
     Every step takes the next ``batch_size`` samples for each rank. With drop_last, samples that do not fill a step are
@@ -35,7 +35,7 @@ class Division:
     drop_last: bool
 
     @property
-    def steps(self) -> int:
+    def count(self) -> int:
         """The number of steps."""
         full, rest = divmod(self.samples, self._most)
         return full + (rest > 0 and not self.drop_last)
@@ -62,7 +62,7 @@ class Division:
 
     def batches(self, rank: int) -> int:
         """Return how many batches a rank gets. It gets none in the last step if that has too few samples."""
-        steps = self.steps
+        steps = self.count
         return steps - (steps > 0 and operator.eq(*self.share(steps - 1, rank)))
 
 
@@ -155,8 +155,8 @@ class ElasticBatchSampler(Sampler[list[int]]):
             if self._current is place:  # no other iterator has begun
                 self._runs = False
 
-    def _division(self, place: Taken) -> Division:
-        return Division(self.samples - place.taken, self.batch_size, self.ranks, self.drop_last)
+    def _division(self, place: Taken) -> Steps:
+        return Steps(self.samples - place.taken, self.batch_size, self.ranks, self.drop_last)
 
     def _batches(self, place: Taken) -> Iterator[list[int]]:
         division, order = self._division(place), Permutation(self.samples, f"{self.seed} {place.epoch}")
@@ -172,7 +172,7 @@ class ElasticBatchSampler(Sampler[list[int]]):
             for step, batch in zip(steps, np.split(numbers, ends[:-1]), strict=True):
                 yield (self._own(batch, division, step) if self.locality else batch).tolist()
 
-    def _own(self, numbers: Int64Array, division: Division, step: int) -> Int64Array:
+    def _own(self, numbers: Int64Array, division: Steps, step: int) -> Int64Array:
         """Return those of a step's samples whose homes are nearest to that of this rank, in their order.
 
         Every sample has its home on a line, always the same. The ranks share the samples of a step in the order of
@@ -193,7 +193,7 @@ class ElasticBatchSampler(Sampler[list[int]]):
 
     def _after(self, batches: int) -> Taken:
         place, division = self._current, self._division(self._current)
-        if place.ended or batches >= division.steps:
+        if place.ended or batches >= division.count:
             return Taken(place.epoch, self.samples, True)
         return Taken(place.epoch, place.taken + (division.bounds(batches - 1)[1] if batches else 0))
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from fffs.base.paths import PathLike
-from fffs.base.text import human
+from fffs.base.text import human, plural
 from fffs.cli.output import put, say, warn
 from fffs.errors import Exit, MountError
 from fffs.files.verity import look
+from fffs.formats.part_names import sets_among
 from fffs.layouts import load_source
 from fffs.layouts.view import TreeView
 from fffs.mount.system import questions
@@ -47,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
     for k, facts in enumerate(found):
         if k:
             say("")
+        if sum(one["parts"] for one in facts.get("sets", ())) == len(facts.get("sources", ())):
+            facts.pop("sources", None)  # there may be hundreds
         for key, value in facts.items():
             say(f"{key.replace('_', ' ') + ':':20}{_readable(key, value)}")
     return Exit.OK
@@ -102,7 +105,23 @@ def _ask(path: str) -> tuple[dict[str, Any] | None]:
     return ({"mount": mount.path, "kind": "folder" if name == "" else "file", **facts},)
 
 
+def _sets(source: TreeView) -> list[dict[str, Any]]:
+    """Describe the sets of packs that the files of a source belong to."""
+    sizes = {file.index.path: file.index.file_size for file in source.store.files}
+    sets = []
+    for name, parts in sets_among(sizes).items():
+        of = [sizes[part] for part in parts]
+        sets.append({"name": name, "parts": len(parts), "smallest_bytes": min(of), "largest_bytes": max(of)})
+    return sets
+
+
 def _readable(key: str, value: Any) -> str:
+    if key == "sets":
+        forms = "{} ({}, from {} to {})".format
+        sizes = ("smallest_bytes", "largest_bytes")
+        return ", ".join(
+            forms(one["name"], plural(one["parts"], "part"), *(human(one[size]) for size in sizes)) for one in value
+        )
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, bool):
@@ -126,6 +145,7 @@ def describe(source: TreeView) -> dict[str, Any]:
     kinds = tree.kinds
     facts: dict[str, Any] = {
         "sources": [file.index.path for file in files],
+        **({"sets": sets} if (sets := _sets(source)) else {}),
         "format": ", ".join(dict.fromkeys(file.index.format for file in files)),
         "layout": LAYOUTS[source.layout],
         "records": source.store.n,

@@ -21,14 +21,27 @@ def run(args: argparse.Namespace) -> int:
     name = base_name(args.folder) if is_url(args.folder) else os.path.basename(os.path.abspath(args.folder))
     if not args.output and not name:
         raise UsageError(f"{args.folder}: has no name to derive the name of the output from; give OUTPUT, too")
+    if args.parts and not args.output:
+        raise UsageError(f"{args.folder}: name the folder for the parts, too")
     output = args.output or f"{name}.ffr"
     begin = time.monotonic()
     with Warnings() as warn, ProgressBar(printable(f"packing {args.folder}")) as bar:
         summary = pack_folder(
-            args.folder, output, jobs=args.jobs, align=args.align, verity=args.verity, progress=bar, warn=warn
+            args.folder,
+            output,
+            jobs=args.jobs,
+            align=args.align,
+            verity=args.verity,
+            parts=args.parts,
+            executor=args.executor,
+            restart=args.restart,
+            progress=bar,
+            warn=warn,
         )
     if not args.quiet:
         seconds = max(time.monotonic() - begin, 1e-9)
         rate = human(summary.total_bytes / seconds)
-        say(f"{output}: {plural(summary.files, 'file')}, {human(summary.total_bytes)} in {seconds:.1f} s ({rate}/s)")
+        parts = f" in {plural(len(os.listdir(output)), 'part')}" if args.parts else ""
+        size = human(summary.total_bytes)
+        say(f"{output}: {plural(summary.files, 'file')}{parts}, {size} in {seconds:.1f} s ({rate}/s)")
     return Exit.OK

@@ -1,0 +1,67 @@
+"""``fffs plan``: packs a folder into parts in three steps."""
+
+from __future__ import annotations
+
+import argparse
+
+from fffs.base.text import human, plural
+from fffs.cli.output import Warnings, printable, put, say
+from fffs.cli.program import interrupt_once
+from fffs.cli.progress import ProgressBar
+from fffs.errors import Exit, UsageError
+from fffs.packing.pack_parts import tell_left_out
+from fffs.packing.pack_plan import PackPlan, plan_pack
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan, run tasks, commit or abort."""
+    interrupt_once()
+    return {"pack": _pack, "run": _run, "commit": _commit, "abort": _abort}[args.action](args)
+
+
+def _pack(args: argparse.Namespace) -> int:
+    plan = plan_pack(args.folder, args.target, args.parts, align=args.align, restart=args.restart)
+    if args.json:
+        put(plan.to_json().encode() + b"\n")
+        return Exit.OK
+    count = len(plan.tasks)
+    say(
+        f"{args.target}: {human(plan.total_bytes)} in {plural(count, 'task')}, from 0 to {count - 1}; "
+        f"run each with fffs plan run {args.target} --task K, and then fffs plan commit {args.target}"
+    )
+    return Exit.OK
+
+
+def _run(args: argparse.Namespace) -> int:
+    plan = PackPlan.load(args.target)
+    for number in args.task if args.task is not None else range(len(plan.tasks)):
+        if number >= len(plan.tasks):
+            raise UsageError(f"{args.target}: there is no task {number}, the last is {len(plan.tasks) - 1}")
+        _run_task(plan, number, args)
+    return Exit.OK
+
+
+def _run_task(plan: PackPlan, number: int, args: argparse.Namespace) -> None:
+    task = plan.tasks[number]
+    with ProgressBar(printable(f"packing {task.name}")) as bar:
+        result = task.run(args.jobs, bar)
+    if not args.quiet:
+        rate = human(result.total_bytes / max(result.seconds, 1e-9))
+        size = f"{plural(result.records, 'file')}, {human(result.total_bytes)}"
+        say(f"{task.name}: {size} in {result.seconds:.1f} s ({rate}/s)")
+
+
+def _commit(args: argparse.Namespace) -> int:
+    plan = PackPlan.load(args.target)
+    results = plan.commit()
+    with Warnings() as warn:
+        tell_left_out(results, args.target, warn)
+    if not args.quiet:
+        files, size = sum(result.records for result in results), sum(result.total_bytes for result in results)
+        say(f"{args.target}: {plural(files, 'file')} in {plural(len(results), 'part')}, {human(size)}")
+    return Exit.OK
+
+
+def _abort(args: argparse.Namespace) -> int:
+    PackPlan.load(args.target).abort()
+    return Exit.OK

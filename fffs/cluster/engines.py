@@ -1,0 +1,132 @@
+"""Engines: executors by name. Ray, Dask and MPI are imported only when they are named."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from fffs.cluster.executors import ExecutorLike, Submits
+from fffs.cluster.processes import Processes
+from fffs.errors import FffsError, UsageError
+
+NAMES: Final = "processes:N, threads:N, dask:ADDRESS, ray, ray:ADDRESS or mpi"
+
+_T = TypeVar("_T")
+
+
+@contextlib.contextmanager
+def executing(executor: ExecutorLike) -> Iterator[Submits | None]:
+    """Yield an executor, or None for None. One that was given by its name ends with the block.
+
+    Raises:
+        UsageError: there is no executor of that name, or its package is not installed.
+
+    """
+    if isinstance(executor, str):
+        kind, _, rest = executor.partition(":")
+        if kind not in _ENGINES:
+            raise UsageError(f"{executor!r} is not an executor; write {NAMES}")
+        with _ENGINES[kind](rest) as made:
+            yield made
+        return
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise UsageError(f"an executor needs a method submit, which {type(executor).__name__} does not have")
+    yield executor
+
+
+def _number(kind: str, rest: str) -> int:
+    if not rest.isdecimal() or int(rest) < 1:
+        raise UsageError(f"'{kind}:{rest}' is not an executor; write {kind}:N with a number of at least 1")
+    return int(rest)
+
+
+def _imported(name: str, package: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(f"the executor needs the package {package}, which cannot be imported: {error}") from error
+
+
+@contextlib.contextmanager
+def _dask(address: str) -> Iterator[Submits]:
+    distributed = _imported("distributed", "distributed")
+    if not address:
+        raise UsageError("name the scheduler of Dask, as in dask:tcp://HOST:8786")
+    try:
+        client = distributed.Client(address)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"dask:{address}: the scheduler cannot be reached: {error}") from error
+    with client, client.get_executor() as executor:
+        yield executor
+
+
+@contextlib.contextmanager
+def _mpi(_: str) -> Iterator[Submits]:
+    with _imported("mpi4py.futures", "mpi4py").MPIPoolExecutor() as executor:
+        yield executor
+
+
+_ENGINES: Final[dict[str, Callable[[str], contextlib.AbstractContextManager[Submits]]]] = {
+    "processes": lambda rest: Processes(_number("processes", rest)),
+    "threads": lambda rest: ThreadPoolExecutor(_number("threads", rest)),
+    "dask": _dask,
+    "ray": lambda address: RayExecutor(address or None),
+    "mpi": _mpi,
+}
+
+
+# ---------------------------------------------------------------- Ray
+
+
+class RayExecutor(Executor):
+    """Submits functions to Ray, which has no executor of its own. ``shutdown`` leaves Ray as it is."""
+
+    def __init__(self, address: str | None = None) -> None:
+        """address: of the cluster, if this process is not connected to one yet. None: ``ray.init`` decides.
+
+        Raises:
+            UsageError: Ray is not installed, or there is no cluster at the address.
+
+        """
+        self._ray = _imported("ray", "ray")
+        if not self._ray.is_initialized():
+            try:
+                self._ray.init(address)
+            except (ConnectionError, ValueError) as error:
+                raise UsageError(f"ray:{address or ''}: the cluster cannot be reached: {error}") from error
+
+    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
+        """As in the base class. Ray itself runs a function again whose worker dies, three times."""
+        reference = self._ray.remote(fn).remote(*args, **kwargs)
+        future = _RayFuture(self._ray, reference)
+        reference.future().add_done_callback(future.take)
+        return future
+
+
+class _RayFuture(Future[Any]):
+    """The result of a function in Ray."""
+
+    def __init__(self, ray: Any, reference: Any) -> None:
+        super().__init__()
+        self._ray, self._reference = ray, reference
+
+    def cancel(self) -> bool:
+        """As in the base class, but also for a function that runs: Ray interrupts it."""
+        if not self.done():
+            with contextlib.suppress(Exception):
+                self._ray.cancel(self._reference)
+        return super().cancel()
+
+    def take(self, inner: Future[Any]) -> None:
+        """Take the result of Ray's own future."""
+        if not self.set_running_or_notify_cancel():
+            return
+        error = inner.exception()
+        if error is None:
+            self.set_result(inner.result())
+            return
+        cause = getattr(error, "cause", None)  # the text of Ray's exception is a traceback
+        self.set_exception(cause if isinstance(cause, FffsError) else error)

@@ -1,0 +1,133 @@
+"""PartTask: the work for one part of a set; PartResult: what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, replace
+
+from fffs.base.jobs import Progress
+from fffs.cluster.plan_folder import PlanFolder
+from fffs.errors import UsageError
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """A part that is complete. Small, and can be pickled.
+
+    ``path``: where it is when the plan is committed. ``checksum``: of the checksums of all its records. ``records``,
+    ``total_bytes``: the files in it, and their bytes. ``seconds``: that it took. ``left_out``: a line for each input
+    that is not in it. ``apart``: how many files have further names (hard links) that are not in this part. ``mark``:
+    that of the task.
+    """
+
+    part: int
+    path: str
+    size: int
+    checksum: int
+    records: int
+    total_bytes: int
+    left_out: tuple[str, ...] = ()
+    apart: int = 0
+    seconds: float = 0.0
+    mark: str = ""
+
+    def to_json(self) -> str:
+        """Return it as text of ASCII characters."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> PartResult:
+        """Raises ValueError, TypeError or KeyError for other texts."""
+        fields = json.loads(text)
+        return cls(**{**fields, "left_out": tuple(fields["left_out"])})
+
+
+@dataclass(frozen=True)
+class PartTask:
+    """Writes one part. Can be pickled.
+
+    ``number`` counts from 0; ``name`` is the name of the part in ``target``, the folder by its absolute path;
+    ``fingerprint`` is that of the plan, and ``mark`` a hash of what the part is made from.
+    """
+
+    number: int
+    target: str
+    name: str
+    fingerprint: str
+    mark: str
+
+    def run(self, jobs: int | None = None, progress: Progress | None = None) -> PartResult:
+        """Write the part, unless it is there already, complete and undamaged.
+
+        May run in any process of any machine that sees source and target under their paths, also several times, and at
+        the same time: each attempt writes a temporary file of its own and then renames it, and all write the same.
+
+        Args:
+            jobs: how many files are copied at once; None: as ``pack_folder``.
+            progress: called with (bytes done, total bytes) from time to time, from any thread.
+
+        Raises:
+            UsageError: the plan was committed or aborted meanwhile.
+            SourceChangedError: the source is not as it was when the plan was made.
+            Also what writing the part raises.
+
+        """
+        folder = PlanFolder(self.target)
+        folder.check(self.fingerprint)
+        path, begin = folder.part(self.name), time.monotonic()
+        if (found := self.result()) and self._is_whole(path, found):
+            return found
+        result = self._write(path, jobs, progress)
+        result = replace(result, mark=self.mark, seconds=time.monotonic() - begin)
+        folder.keep(self.number, result.to_json())
+        return result
+
+    def result(self) -> PartResult | None:
+        """Return the result of the task if it has run, on whichever machine. Raises ReadError."""
+        text = PlanFolder(self.target).kept(self.number)
+        if text is None:
+            return None
+        try:
+            result = PartResult.from_json(text)
+        except (ValueError, TypeError, KeyError):  # damaged: the task runs again
+            return None
+        return result if (result.part, result.mark) == (self.number, self.mark) else None
+
+    @property
+    def path(self) -> str:
+        """The path of the part when the plan is committed."""
+        return os.path.join(self.target, self.name)
+
+    @property
+    def shown(self) -> str:
+        """The input, for messages."""
+        raise NotImplementedError
+
+    def _write(self, path: str, jobs: int | None, progress: Progress | None) -> PartResult:
+        """Write the part to ``path``; it appears there complete or not at all."""
+        raise NotImplementedError
+
+    def _is_whole(self, path: str, result: PartResult) -> bool:
+        """Whether the file is there, has the checksum of the result, and all records have theirs."""
+        raise NotImplementedError
+
+
+def run_task(task: PartTask, jobs: int | None = None) -> PartResult:
+    """Run a task: a function of a module, which every engine can call in another process. As ``PartTask.run``."""
+    return task.run(jobs)
+
+
+def refuse_incomplete(task: PartTask, result: PartResult | None) -> PartResult:
+    """Return the result, after checking that its part is there. Raises UsageError."""
+    path = PlanFolder(task.target).part(task.name)
+    if result is None or result.mark != task.mark:
+        raise UsageError(f"{task.path}: part {task.number} is missing ({task.shown}); run its task first")
+    try:
+        size = os.stat(path).st_size
+    except OSError:
+        size = -1
+    if size != result.size:
+        raise UsageError(f"{path}: part {task.number} has vanished or changed ({task.shown}); run its task again")
+    return result

@@ -1,0 +1,47 @@
+"""pack_parts: packs a folder into the parts of a set, on any executor, and goes on after it was killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fffs.base.jobs import Progress
+from fffs.base.paths import PathLike
+from fffs.base.text import plural
+from fffs.cluster.engines import executing
+from fffs.cluster.executors import ExecutorLike, run_tasks
+from fffs.cluster.part_task import PartResult
+from fffs.cluster.plan_folder import PlanFolder
+from fffs.packing.pack_plan import check_places, make_plan_folder
+from fffs.packing.packer import PackSummary
+
+
+def pack_parts(
+    source: PathLike,
+    target: PathLike,
+    parts: int,
+    executor: ExecutorLike,
+    jobs: int | None,
+    align: bool,
+    restart: bool,
+    progress: Progress | None,
+    warn: Callable[[str], None],
+) -> PackSummary:
+    """Plan, run all tasks and commit: ``pack_folder`` with ``parts``, whose arguments these are.
+
+    After an error, complete parts stay for the next call.
+    """
+    folder, there = check_places(source, target, parts)
+    with PlanFolder(there).only_driver(), executing(executor) as workers:
+        plan = make_plan_folder(folder, there, parts, align, restart)
+        results = plan.put_in_place(run_tasks(plan.tasks, workers, jobs, progress, plan.total_bytes))
+    tell_left_out(results, there, warn)
+    return PackSummary(sum(result.records for result in results), sum(result.total_bytes for result in results))
+
+
+def tell_left_out(results: list[PartResult], target: str, warn: Callable[[str], None]) -> None:
+    """Warn of what was left out, and of hard links that became copies."""
+    for result in results:
+        for line in result.left_out:
+            warn(line)
+    if apart := sum(result.apart for result in results):
+        warn(f"{target}: {plural(apart, 'file')} with hard links elsewhere: each part has a copy of its own")

@@ -1,0 +1,249 @@
+"""Records in Dask and Ray: every file once, verified, from the source that was divided."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from inside import slices
+
+import fffs.dask
+from fffs import tfrecord
+from fffs.errors import ChecksumError, SourceChangedError, UsageError
+
+COUNT = 200
+
+
+def content(k: int) -> bytes:
+    return random.Random(k).randbytes(k * 37 % 3000)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("engines") / "photos"
+    (folder / "a" / "b").mkdir(parents=True)
+    for k in range(COUNT):
+        (folder / ("a" if k % 2 else "a/b") / f"{k}.jpg").write_bytes(content(k))
+    os.link(folder / "a" / "1.jpg", folder / "again.jpg")
+    (folder / "link").symlink_to("a/3.jpg")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pack(folder: Path) -> Path:
+    path = folder.parent / "photos.ffr"
+    fffs.pack_folder(folder, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def messages(folder: Path) -> Path:
+    path = folder.parent / "m.tfrecord"
+    with tfrecord.TFRecordWriter(path) as writer:
+        for k in range(COUNT):
+            writer.write_one(tfrecord.encode({"number": [k], "data": [content(k)]}))
+    return path
+
+
+def right(folder: Path, rows: list[tuple[str, bytes]]) -> bool:
+    """Return whether these are all files of the folder, each once."""
+    files = {os.stat(folder / path).st_ino for path, _ in rows}
+    return len(files) == len(rows) == COUNT and all((folder / path).read_bytes() == data for path, data in rows)
+
+
+# ---------------------------------------------------------------- slices
+
+
+def test_slices_have_every_file_once(pack: Path) -> None:
+    for count in (1, 2, 7, COUNT, 1000):
+        parts = slices.slices_of(pack, count=count)
+        assert len(parts) == min(count, COUNT)
+        assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+        assert parts[-1].stop == COUNT
+        assert min(map(len, parts)) > 0
+    few = slices.slices_of(pack, count=4)
+    assert max(part.size for part in few) - min(part.size for part in few) <= 6000
+    assert [len(part.read().paths) for part in few] == [len(part) for part in few]
+
+
+def test_cuts_of_any_sizes() -> None:
+    numbers = random.Random(1)
+    for _ in range(300):
+        sizes = [numbers.choice([0, 1, 10, 10_000]) for _ in range(numbers.randrange(1, 30))]
+        count = numbers.randrange(1, 40)
+        cuts = slices._cuts(np.cumsum(sizes), count)
+        assert [start for start, _ in cuts] == [0, *(stop for _, stop in cuts[:-1])]
+        assert cuts[-1][1] == len(sizes)
+        assert all(start < stop for start, stop in cuts)
+        assert len(cuts) == min(count, len(sizes))
+
+
+def test_a_slice_is_divided(pack: Path) -> None:
+    for part in slices.slices_of(pack, count=2):
+        smaller = part.divided(20_000)
+        assert len(smaller) > 3
+        assert sum(some.size for some in smaller) == part.size
+        together = [path for some in smaller for path in some.read().paths]
+        assert together == part.read().paths
+
+
+def test_a_source_that_was_replaced_is_refused(pack: Path, folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "p.ffr"
+    path.write_bytes(pack.read_bytes())
+    [part] = slices.slices_of(path, count=1)
+    assert len(pickle.loads(pickle.dumps(part)).read().paths) == COUNT
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "file").write_bytes(b"x")
+    fffs.pack_folder(tmp_path / "new", path)
+    with pytest.raises(SourceChangedError):
+        part.read()
+
+
+@pytest.mark.parametrize("arguments", [{"count": 0}, {"slice_bytes": -1}])
+def test_impossible_numbers(pack: Path, arguments: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="must be positive"):
+        slices.slices_of(pack, **arguments)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- Dask
+
+
+def test_a_bag_of_files(pack: Path, folder: Path) -> None:
+    bag = fffs.dask.read(pack, npartitions=5)
+    assert bag.npartitions == 5
+    with dask.config.set(scheduler="threads"):
+        assert right(folder, bag.compute())
+        assert bag.map(lambda row: len(row[1])).sum().compute() == sum(len(content(k)) for k in range(COUNT))
+        assert right(folder, fffs.dask.read(pack, partition_bytes=50_000).compute())
+
+
+def test_a_bag_of_messages(messages: Path) -> None:
+    bag = fffs.dask.read(messages, decode=tfrecord.decode, npartitions=3)
+    with dask.config.set(scheduler="synchronous"):
+        found = bag.compute()
+    assert [int(row["number"][0]) for row in found] == list(range(COUNT))
+    assert [row["data"][0] for row in found] == [content(k) for k in range(COUNT)]
+
+
+def test_a_bag_without_files(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    fffs.pack_folder(tmp_path / "empty", tmp_path / "p.ffr")
+    assert fffs.dask.read(tmp_path / "p.ffr").compute(scheduler="synchronous") == []
+
+
+def test_damage_is_an_error_of_its_partition(pack: Path, tmp_path: Path) -> None:
+    data = bytearray(pack.read_bytes())
+    with fffs.FileReader(pack) as reader:
+        data[reader.get_offsets()[COUNT // 2] + 5] ^= 1
+    (tmp_path / "p.ffr").write_bytes(data)
+    bag = fffs.dask.read(tmp_path / "p.ffr", npartitions=10)
+    failed = 0
+    for partition in bag.to_delayed():
+        try:
+            partition.compute(scheduler="synchronous")
+        except ChecksumError:
+            failed += 1
+    assert failed == 1
+
+
+def test_processes_of_a_cluster(pack: Path, folder: Path) -> None:
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        assert right(folder, fffs.dask.read(pack, npartitions=6).compute())
+        assert len(client.scheduler_info()["workers"]) == 2
+
+
+# ---------------------------------------------------------------- Ray
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of its own settings
+        ray.data.DataContext.get_current().enable_progress_bars = False
+    yield
+    ray.shutdown()
+
+
+def test_a_data_set_of_files(cluster: None, pack: Path, folder: Path) -> None:
+    import fffs.ray
+
+    found = fffs.ray.read(pack, override_num_blocks=4)
+    assert found.count() == COUNT
+    assert right(folder, [(row["path"], row["bytes"]) for row in found.take_all()])
+
+
+def test_a_data_set_of_messages(cluster: None, messages: Path) -> None:
+    import fffs.ray
+
+    rows = fffs.ray.read(messages, decode=tfrecord.decode).take_all()
+    assert sorted((row["number"][0], row["data"][0]) for row in rows) == [(k, content(k)) for k in range(COUNT)]
+
+
+def test_damage_fails_the_data_set(cluster: None, pack: Path, tmp_path: Path) -> None:
+    import ray.exceptions
+
+    import fffs.ray
+
+    data = bytearray(pack.read_bytes())
+    with fffs.FileReader(pack) as reader:
+        data[reader.get_offsets()[COUNT // 2] + 5] ^= 1
+    (tmp_path / "p.ffr").write_bytes(data)
+    with pytest.raises(ray.exceptions.RayTaskError, match="ChecksumError"):
+        fffs.ray.read(tmp_path / "p.ffr").take_all()
+
+
+def test_a_table_is_the_memory_of_its_batch(pack: Path) -> None:
+    from inside import engine_tables
+
+    [part] = slices.slices_of(pack, count=1)
+    batch = part.read()
+    table = engine_tables.table_of(batch)
+    [column] = table.column("bytes").chunks
+    assert column.buffers()[2].address == batch.buffer.ctypes.data
+    assert table.column("path").to_pylist() == batch.paths
+    table.validate(full=True)
+
+
+def test_decode_must_return_columns(messages: Path) -> None:
+    from inside import engine_tables
+
+    [part] = slices.slices_of(messages, count=1)
+    with pytest.raises(UsageError, match="must return a dictionary"):
+        engine_tables.table_of(part.read(), len)
+
+
+@pytest.mark.parametrize(("name", "package"), [("dask", "dask"), ("ray", "ray")])
+def test_what_to_install(name: str, package: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; import fffs.{name}; fffs.{name}.read('x')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert f"pip install 'fffs[{name}]'" in done.stderr.splitlines()[-1]
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    from inside import engine_tables
+
+    os.mkdir(tmp_path / "odd")
+    with open(os.fsencode(tmp_path) + b"/odd/\xff.txt", "wb") as file:
+        file.write(b"x")
+    fffs.pack_folder(tmp_path / "odd", tmp_path / "p.ffr")
+    [part] = slices.slices_of(tmp_path / "p.ffr")
+    rows: Any = engine_tables.table_of(part.read()).to_pylist()
+    assert rows == [{"path": "\\xff.txt", "bytes": b"x"}]

@@ -1,0 +1,452 @@
+"""Plans for packing into parts: how a folder is divided, and what tasks do anywhere and at any time."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import Pack, as_nobody, snapshot
+from hypothesis import given
+from hypothesis import strategies as st
+from inside import PackPlan, PlanFolder, Span, division, open_source, scan_folder, survey
+from set_sources import assert_same, files_of, grow
+
+import fffs
+from fffs.errors import FormatError, SourceChangedError, SourceNotFoundError, UsageError, WriteError
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder of about 200 KB in five folders."""
+    folder = tmp_path / "photos"
+    for k in range(5):
+        (folder / f"day{k}").mkdir(parents=True)
+        for j in range(20):
+            (folder / f"day{k}" / f"{j:03}.jpg").write_bytes(bytes([k, j]) * 1000)
+    return folder
+
+
+# ---------------------------------------------------------------- the division
+
+
+def paths_in(folder: Path | bytes, span: Any = None) -> list[bytes]:
+    """Return the files that a scan of a span finds, in the order of their records."""
+    with open_source(os.fsencode(folder)) as opened:
+        scan = scan_folder(opened, None, lambda _: None, span or Span())
+        return [scan.path(k) for k in range(len(scan.sizes))]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_spans_cover_a_folder_of_odd_names_exactly_once(tmp_path: Path, seed: int) -> None:
+    grow(tmp_path / "f", seed)
+    whole = paths_in(tmp_path / "f")
+    for parts in (1, 2, 5, 1000):
+        with open_source(os.fsencode(tmp_path / "f")) as opened:
+            places = survey(opened, parts)
+            for begin, end in itertools.pairwise(places):
+                scan = scan_folder(opened, None, lambda _: None, Span(begin.path, end.path))
+                assert scan.digest == (end.digest - begin.digest) % 2**64
+                assert scan.total_bytes == end.size - begin.size
+        found = [paths_in(tmp_path / "f", Span(a.path, b.path)) for a, b in itertools.pairwise(places)]
+        assert list(itertools.chain(*found)) == whole
+        assert places[-1].names == len(snapshot(tmp_path / "f"))
+
+
+def sizes_of(weights: list[int], parts: int, depth: int = 0) -> list[int]:
+    ends = np.cumsum([0, *weights])
+    cuts = division.cut_at(ends, np.full(len(ends), depth), parts)
+    assert cuts[0] == 0 and cuts[-1] == len(weights) and len(cuts) == parts + 1
+    assert all(a < b for a, b in itertools.pairwise(cuts))
+    return [int(ends[b] - ends[a]) for a, b in itertools.pairwise(cuts)]
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=60), st.integers(1, 60))
+def test_each_part_has_something(weights: list[int], parts: int) -> None:
+    assert sum(sizes_of(weights, min(parts, len(weights)))) == sum(weights)
+
+
+@pytest.mark.parametrize("parts", [2, 7, 12, 100])
+def test_parts_of_small_files_differ_by_less_than_two_percent(parts: int) -> None:
+    weights = np.random.Generator(np.random.PCG64(parts)).integers(1, 100, 2000 * parts).tolist()
+    sizes = sizes_of(weights, parts)
+    assert max(sizes) <= 1.02 * sum(weights) / parts
+    assert min(sizes) >= 0.98 * sum(weights) / parts
+
+
+@pytest.mark.parametrize(
+    ("weights", "parts", "expected"),
+    [
+        ([1000] * 4 + [10**9], 3, [2000, 2000, 10**9]),
+        ([10**9] + [1000] * 4, 3, [10**9, 2000, 2000]),
+        ([500] * 4 + [10**9] + [500] * 4, 3, [2000, 10**9, 2000]),
+        ([10**9, 1, 1, 1], 4, [10**9, 1, 1, 1]),
+    ],
+)
+def test_a_huge_file_leaves_equal_parts_of_the_others(weights: list[int], parts: int, expected: list[int]) -> None:
+    assert sizes_of(weights, parts) == expected
+
+
+def folders_in(plan: Any) -> list[set[bytes]]:
+    return [{path.split(b"/")[0] for path in paths_in(plan.source, Span(t.start, t.stop))} for t in plan.tasks]
+
+
+def test_folders_of_equal_size_stay_together(source: Path, tmp_path: Path) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "set", 5)
+    assert folders_in(plan) == [{b"day%d" % k} for k in range(5)]
+
+
+def test_places_that_are_thinned_still_divide_equally() -> None:
+    """There are six times as many places as are kept: a cut is still near, and before a folder."""
+    parts = division.Division(5)
+    for k in range(5000):
+        parts.add_folder(b"%05d" % k, 100, 1, is_first=k == 0)
+        ones: Any = np.ones(3, np.int64)
+        run = division.NamedRun(
+            b"%05d/" % k, (b"a", b"b", b"c").__getitem__, 100 * ones, 100 * ones, ones.astype(np.uint64)
+        )
+        parts.add(run, is_first=True)
+    cuts = parts.cut()
+    assert [cut.depth for cut in cuts] == [0] * 6
+    assert [cut.digest for cut in cuts] == [cut.names for cut in cuts]
+    assert cuts[-1][:2] == (2_000_000, 0)
+    for k, cut in enumerate(cuts):
+        assert abs(cut.weight - 400_000 * k) <= 0.009 * 400_000
+        assert cut.size == cut.weight - 100 * (cut.names // 4)
+
+
+def test_heavy_files_do_not_blur_the_places_between_small_ones() -> None:
+    parts = division.Division(8, places=400)
+    weights = np.full(10_000, 100, np.int64)
+    weights[::2500] = 10**12
+    parts.add(division.NamedRun(b"", lambda k: b"%05d" % k, weights, weights, weights.astype(np.uint64)), is_first=True)
+    cuts = parts.cut()
+    sizes = [b.size - a.size for a, b in itertools.pairwise(cuts)]
+    assert len(sizes) == 8
+    assert sorted(size // 10**12 for size in sizes) == [0] * 4 + [1] * 4
+    assert max(size for size in sizes if size < 10**12) <= 260_000
+
+
+# ---------------------------------------------------------------- plans
+
+
+def test_the_same_folder_gives_the_same_plan(source: Path, tmp_path: Path) -> None:
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+    one, other = (fffs.plan_pack(source, tmp_path / name / "set", 4) for name in "ab")
+    assert [task.start for task in one.tasks] == [task.start for task in other.tasks]
+    assert one.fingerprint == other.fingerprint
+    assert one.fingerprint != fffs.plan_pack(source, tmp_path / "c" / "set", 3).fingerprint
+    assert one.fingerprint != fffs.plan_pack(source, tmp_path / "d" / "set", 4, align=True).fingerprint
+
+
+def test_a_plan_survives_pickle_and_json(tmp_path: Path) -> None:
+    grow(tmp_path / "f", 3)
+    plan = fffs.plan_pack(tmp_path / "f", tmp_path / "set", 9)
+    assert any(b"\xff" in task.start for task in plan.tasks)
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    assert PackPlan.from_json(plan.to_json()) == plan
+    assert PackPlan.load(tmp_path / "set") == plan
+    assert len(pickle.dumps(plan.tasks[3])) < 1000
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda fields: fields["tasks"].pop(),
+        lambda fields: fields["tasks"][0].update(stop="else"),
+        lambda fields: fields["tasks"][0].pop("stop"),
+        lambda fields: fields.update(format="fffs plan 99"),
+        lambda fields: fields.update(tasks=7),
+        lambda fields: fields.pop("fingerprint"),
+    ],
+)
+def test_a_damaged_plan_is_refused(source: Path, tmp_path: Path, damage: Any) -> None:
+    fields = json.loads(fffs.plan_pack(source, tmp_path / "set", 4).to_json())
+    damage(fields)
+    with pytest.raises(FormatError, match="plan"):
+        PackPlan.from_json(json.dumps(fields))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", '{"format": 1}', "\x00"])
+def test_what_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(FormatError, match="plan"):
+        PackPlan.from_json(text)
+
+
+# ---------------------------------------------------------------- tasks
+
+
+def test_tasks_in_any_order_and_the_commit_make_the_folder(source: Path, tmp_path: Path) -> None:
+    os.symlink("day0/000.jpg", source / "link")
+    (source / "empty").mkdir(0o700)
+    os.link(source / "day0/000.jpg", source / "day0/000.jpg-again")
+    plan = fffs.plan_pack(source, tmp_path / "set", 4)
+    results = [task.run() for task in plan.tasks[::-1]]
+    assert sorted(os.listdir(tmp_path)) == [".set.fffs-plan", "photos"]
+    assert plan.commit(results) == results[::-1]
+    assert sorted(os.listdir(tmp_path)) == ["photos", "set"]
+    assert sorted(os.listdir(tmp_path / "set")) == [f"set-0000{k}-of-00004.ffr" for k in range(4)]
+    for result in results:
+        assert os.stat(result.path).st_size == result.size
+        assert int.from_bytes(Path(result.path).read_bytes()[:4], "little") == result.checksum
+    assert sum(result.records for result in results) == 100
+    assert_same(source, tmp_path / "set", tmp_path / "copy")
+
+
+def test_each_part_is_a_pack_of_its_own_with_the_folders_above(source: Path, tmp_path: Path) -> None:
+    os.chmod(source / "day1", 0o711)
+    plan = fffs.plan_pack(source, tmp_path / "set", 3)
+    plan.commit([task.run() for task in plan.tasks])
+    for task in plan.tasks:
+        assert Pack.parse(Path(task.path).read_bytes()).records  # ffrecord reads its tree
+        with fffs.PackedFolder(task.path) as part:
+            inside = part.list(recursive=True, list_dir=False)
+        assert [os.fsencode(name) for name in inside] == paths_in(source, Span(task.start, task.stop))
+    trees = [fffs.load_source(task.path).tree for task in plan.tasks]
+    nodes = [(tree, tree.lookup(0, b"day1")) for tree in trees]
+    assert [tree.mode[node] & 0o777 for tree, node in nodes if node is not None] == [0o711] * 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("align", [False, True])
+def test_a_set_of_odd_names_is_lossless(tmp_path: Path, seed: int, align: bool) -> None:
+    grow(tmp_path / "f", seed)
+    plan = fffs.plan_pack(tmp_path / "f", tmp_path / "set", 6, align=align)
+    plan.commit([task.run() for task in plan.tasks])
+    assert_same(tmp_path / "f", tmp_path / "set", tmp_path / "copy")
+
+
+def test_more_parts_than_files(source: Path, tmp_path: Path) -> None:
+    shutil.rmtree(source / "day4")
+    plan = fffs.plan_pack(source, tmp_path / "set", 4000)
+    assert len(plan.tasks) == 80
+    plan.abort()
+    shutil.rmtree(source)
+    source.mkdir()
+    plan = fffs.plan_pack(source, tmp_path / "set", 7)
+    plan.commit([task.run() for task in plan.tasks])
+    assert os.listdir(tmp_path / "set") == ["set-00000-of-00001.ffr"]
+    assert_same(source, tmp_path / "set", tmp_path / "copy")
+
+
+def test_hard_links_across_parts_become_copies_which_results_count(source: Path, tmp_path: Path) -> None:
+    os.link(source / "day0/000.jpg", source / "day4/zzz.jpg")
+    plan = fffs.plan_pack(source, tmp_path / "set", 3)
+    results = plan.commit([task.run() for task in plan.tasks])
+    assert [result.apart for result in results] == [1, 0, 1]
+    with fffs.PackedFolder(tmp_path / "set") as pack:
+        assert bytes(pack.read_one("day4/zzz.jpg")) == bytes(pack.read_one("day0/000.jpg")) == b"\0\0" * 1000
+
+
+def test_what_cannot_be_packed_is_in_the_result_of_its_part(source: Path, tmp_path: Path) -> None:
+    for k in range(150):
+        os.mkfifo(source / "day3" / f"fifo{k:03}")
+    plan = fffs.plan_pack(source, tmp_path / "set", 5)
+    left_out = [task.run().left_out for task in plan.tasks]
+    assert [len(lines) for lines in left_out] == [0, 0, 0, 101, 0]
+    assert left_out[3][0] == f"{source}/day3/fifo000: a FIFO, left out"
+    assert left_out[3][-1] == "... and 50 more inputs left out"
+
+
+def test_a_task_that_ran_leaves_its_part_as_it_is(source: Path, tmp_path: Path) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "set", 3)
+    first = plan.tasks[1].run()
+    part = Path(PlanFolder(plan.target).part(plan.tasks[1].name))
+    before = part.stat()
+    assert plan.tasks[1].run() == first
+    assert os.path.samestat(part.stat(), before)
+
+
+@pytest.mark.parametrize("at", [0, -5000, -1], ids=["header", "file", "tree"])
+def test_a_damaged_part_is_written_again(source: Path, tmp_path: Path, at: int) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "set", 3)
+    first = plan.tasks[1].run()
+    part = Path(PlanFolder(plan.target).part(plan.tasks[1].name))
+    whole = part.read_bytes()
+    damaged = bytearray(whole)
+    damaged[at] ^= 1
+    part.write_bytes(damaged)
+    again = plan.tasks[1].run()
+    assert (again.size, again.checksum) == (first.size, first.checksum)
+    assert part.read_bytes() == whole
+
+
+def test_tasks_that_run_twice_at_once_write_the_same(source: Path, tmp_path: Path) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "set", 2)
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda task: task.run(), plan.tasks * 4))
+    plan.commit(results)
+    assert len({(result.part, result.size, result.checksum) for result in results}) == 2
+    other = fffs.plan_pack(source, tmp_path / "other" / "set", 2) if (tmp_path / "other").mkdir() is None else None
+    assert other is not None
+    other.commit([task.run(jobs=1) for task in other.tasks])
+    assert files_of(tmp_path / "set") == files_of(tmp_path / "other" / "set")
+
+
+def test_a_task_runs_in_a_new_process_of_another_folder(source: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = fffs.plan_pack("photos", "set", 2)
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).run().records)"
+    for task in plan.tasks:
+        subprocess.run([sys.executable, "-c", code], input=pickle.dumps(task), cwd="/", check=True)
+    plan.commit()
+    assert_same(source, tmp_path / "set", tmp_path / "copy")
+
+
+# ---------------------------------------------------------------- changes
+
+
+def changes(source: Path) -> dict[str, Any]:
+    file = source / "day2/010.jpg"
+    return {
+        "other bytes": lambda: file.write_bytes(b"other bytes"),
+        "another time": lambda: os.utime(file, ns=(0, 1)),
+        "another mode": lambda: file.chmod(0o600),
+        "a new file": lambda: (source / "day2/new").write_bytes(b""),
+        "a missing file": file.unlink,
+        "another name": lambda: file.rename(source / "day2/x"),
+        "a folder instead": lambda: (file.unlink(), file.mkdir()),
+        "a missing folder": lambda: shutil.rmtree(source / "day2"),
+    }
+
+
+@pytest.mark.parametrize("kind", list(changes(Path())))
+def test_a_change_after_the_plan_is_an_error_that_names_it(source: Path, tmp_path: Path, kind: str) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "set", 5)
+    changes(source)[kind]()
+    failed = []
+    for task in plan.tasks:
+        try:
+            task.run()
+        except SourceChangedError as error:
+            failed.append((task.number, str(error)))
+    assert [number for number, _ in failed] == ([0, 2] if kind == "a missing folder" else [2])  # the root, too
+    assert str(source) in failed[0][1]
+    if kind != "a missing folder":
+        assert "day2" in failed[0][1]
+
+
+def test_a_folder_that_became_a_file_where_a_part_begins(source: Path, tmp_path: Path) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "set", 8)
+    task = next(task for task in plan.tasks if b"/" in task.start)
+    folder = source / os.fsdecode(task.start.split(b"/")[0])
+    shutil.rmtree(folder)
+    folder.write_bytes(b"")
+    with pytest.raises(SourceChangedError, match=r"changed after the plan was made"):
+        task.run()
+
+
+def test_a_new_plan_keeps_the_parts_whose_input_is_the_same(source: Path, tmp_path: Path) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "set", 5)
+    results = [task.run() for task in plan.tasks]
+    os.utime(source / "day2" / "003.jpg", ns=(0, 1))
+    other = fffs.plan_pack(source, tmp_path / "set", 5)
+    assert other.results() == [*results[:2], None, *results[3:]]
+    with pytest.raises(UsageError, match="not there any more"):
+        plan.tasks[1].run()
+    with pytest.raises(UsageError, match="part 2 is missing"):
+        other.commit(results)
+    other.commit([task.run() for task in other.tasks])
+    assert_same(source, tmp_path / "set", tmp_path / "copy")
+
+
+def test_a_plan_for_another_request_is_refused_until_it_is_restarted(source: Path, tmp_path: Path) -> None:
+    fffs.plan_pack(source, tmp_path / "set", 5)
+    plan = fffs.plan_pack(source, tmp_path / "set", 4)  # nothing is lost
+    plan.tasks[0].run()
+    shutil.copytree(source, tmp_path / "other")
+    for acts in ((source, 5, False), (source, 4, True), (tmp_path / "other", 4, False)):
+        folder, parts, align = acts
+        with pytest.raises(UsageError, match=r"another number of parts.*--restart"):
+            fffs.plan_pack(folder, tmp_path / "set", parts, align=align)
+    assert fffs.plan_pack(source, tmp_path / "set", 4).results()[0]
+    other = fffs.plan_pack(source, tmp_path / "set", 5, restart=True)
+    assert other.results() == [None] * 5
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_a_missing_part_is_named(source: Path, tmp_path: Path) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "set", 3)
+    results = [plan.tasks[k].run() for k in (0, 2)]
+    for passed in (results, None):
+        with pytest.raises(UsageError, match=r"set-00001-of-00003\.ffr: part 1 is missing"):
+            plan.commit(passed)
+    results.append(plan.tasks[1].run())
+    os.unlink(PlanFolder(plan.target).part(plan.tasks[0].name))
+    with pytest.raises(UsageError, match=r"part 0 has vanished"):
+        plan.commit(results)
+    assert not (tmp_path / "set").exists()
+
+
+def test_abort_leaves_nothing(source: Path, tmp_path: Path) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "set", 3)
+    plan.tasks[0].run()
+    plan.abort()
+    plan.abort()
+    assert os.listdir(tmp_path) == ["photos"]
+    for act in (plan.tasks[0].run, plan.commit):
+        with pytest.raises(UsageError, match="not there any more"):
+            act()
+    assert os.listdir(tmp_path) == ["photos"]
+    with pytest.raises(SourceNotFoundError, match="no plan"):
+        PackPlan.load(tmp_path / "set")
+
+
+def test_a_target_that_exists_is_refused_before_and_after_the_work(source: Path, tmp_path: Path) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "set", 2)
+    results = [task.run() for task in plan.tasks]
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "mine").touch()
+    with pytest.raises(WriteError):
+        plan.commit(results)
+    with pytest.raises(UsageError, match="not empty"):
+        fffs.plan_pack(source, tmp_path / "set", 2)
+    assert os.listdir(tmp_path / "set") == ["mine"]
+    os.unlink(tmp_path / "set" / "mine")
+    plan.commit(results)
+    assert len(os.listdir(tmp_path / "set")) == 2
+
+
+@pytest.mark.parametrize("parts", [0, -1, 4097])
+def test_impossible_numbers_of_parts_are_refused(source: Path, tmp_path: Path, parts: int) -> None:
+    with pytest.raises(UsageError, match="from 1 to 4096"):
+        fffs.plan_pack(source, tmp_path / "set", parts)
+
+
+@pytest.mark.parametrize("target", ["photos/set", "photos/day1/set", "photos/../photos/set"])
+def test_a_target_inside_the_source_is_refused(source: Path, tmp_path: Path, target: str) -> None:
+    with pytest.raises(UsageError, match="inside the folder"):
+        fffs.plan_pack(source, tmp_path / target, 2)
+
+
+def test_a_plan_folder_that_others_can_write_to_is_not_trusted(source: Path, tmp_path: Path) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "set", 2)
+    os.chmod(tmp_path / ".set.fffs-plan", 0o777)
+    for act in (plan.tasks[0].run, lambda: PackPlan.load(tmp_path / "set"), lambda: plan_again(source, tmp_path)):
+        with pytest.raises(UsageError, match="other users can write to it"):
+            act()
+
+
+def plan_again(source: Path, place: Path) -> object:
+    return fffs.plan_pack(source, place / "set", 2)
+
+
+def test_a_folder_that_cannot_be_listed_is_named(source: Path, tmp_path: Path, in_public: Path) -> None:
+    shutil.copytree(source, in_public / "photos")
+    os.chmod(in_public / "photos" / "day3", 0)
+    os.chmod(in_public, 0o777)
+    with as_nobody(in_public), pytest.raises(fffs.errors.ReadError, match="day3"):
+        fffs.plan_pack(in_public / "photos", in_public / "set", 2)
+    assert os.listdir(in_public) == ["photos"]
