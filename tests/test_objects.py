@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import threading
@@ -144,7 +146,10 @@ def test_commands(server: ObjectServer, packed: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [status(500), status(503), status(503, Retry_After="0"), status(429), status(408), late(0.3), reset_after(0)],
+    [
+        *(status(500), status(503), status(503, Retry_After="0"), status(429), status(408), late(0.3), reset_after(0)),
+        header("Content-Encoding", "aws-chunked"),  # how it was sent to the store
+    ],
 )
 def test_faults_that_pass(server: ObjectServer, fault: object, records_file: bytes) -> None:
     with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
@@ -261,6 +266,37 @@ def test_a_body_that_is_longer_than_announced(server: ObjectServer, impatient: N
     server.always = longer
     with reader, pytest.raises(ReadError, match="more bytes"):
         reader.read([5])
+
+
+def test_header_lines_without_end(impatient: None) -> None:
+    def answer() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 206 x\r\n" + (b"X: " + b"x" * 1000 + b"\r\n") * 4000)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ReadError, match="too many header lines"):
+            fffs.FileReader(f"http://127.0.0.1:{listener.getsockname()[1]}/r.ffr")
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def test_this_machine_is_not_asked_through_a_proxy(
+    server: ObjectServer, impatient: None, records_file: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which would get an address that gives access, without encryption, and ask another machine."""
+    with serving() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+            assert _same(reader.read([5]), [5])
+        assert not proxy.requests
 
 
 def test_a_wrong_byte_is_fetched_once_more(server: ObjectServer, records_file: bytes) -> None:

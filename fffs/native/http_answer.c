@@ -75,6 +75,20 @@ static const char *value_of(const char *line, const char *end, const char *name)
     return line;
 }
 
+static bool is_text(const char *value, const char *end, const char *text)
+{
+    size_t length = strlen(text);
+
+    return (size_t)(end - value) == length && !strncasecmp(value, text, length);
+}
+
+/* Whether a Content-Encoding leaves the bytes as they are. aws-chunked is how they were sent to a store; some stores keep the
+ * word, but not the chunks. */
+static bool is_plain(const char *value, const char *end)
+{
+    return value == end || is_text(value, end, "identity") || is_text(value, end, "aws-chunked");
+}
+
 void fffs_answer_line(struct fffs_answer *answer, const char *line, size_t length)
 {
     const char *end = line + length, *value;
@@ -96,7 +110,7 @@ void fffs_answer_line(struct fffs_answer *answer, const char *line, size_t lengt
     } else if ((value = value_of(line, end, "Retry-After"))) {
         answer->retry_after = is_number(value, end, &number) ? number : 0;
     } else if ((value = value_of(line, end, "Content-Encoding"))) {
-        answer->encoded = end - value != 8 || strncasecmp(value, "identity", 8);
+        answer->encoded |= !is_plain(value, end);
     }
 }
 

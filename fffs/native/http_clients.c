@@ -18,8 +18,8 @@ enum { IDLE_CLIENTS = 4 };
 /* Bytes that libcurl receives at a time. */
 enum { RECEIVE_SIZE = 256 * 1024 };
 
-/* Seconds for a connection; redirections that are followed. */
-enum { CONNECT_SECONDS = 10, REDIRECTS = 5 };
+/* Redirections that are followed. */
+enum { REDIRECTS = 5 };
 
 /* Bytes per second below which a connection is given up after some time: 64 of them have more over any line that is of use. */
 enum { SLOWEST = 256 };
@@ -88,7 +88,8 @@ void *fffs_http_take_transfer(struct fffs_http_client *client)
     curl->easy_setopt(transfer, CURL_HTTP_VERSION, (long)CURL_HTTP_1_1);
     curl->easy_setopt(transfer, CURL_BUFFER_SIZE, (long)RECEIVE_SIZE);
     curl->easy_setopt(transfer, CURL_KEEP_ALIVE, 1L);
-    curl->easy_setopt(transfer, CURL_CONNECT_TIMEOUT, (long)CONNECT_SECONDS);
+    /* The end of a transfer does not wait for its thread that looks up a name (unknown before 7.87). */
+    curl->easy_setopt(transfer, CURL_QUICK_EXIT, 1L);
     curl->easy_setopt(transfer, CURL_LOW_SPEED_LIMIT, (long)SLOWEST);
     curl->easy_setopt(transfer, CURL_MAX_REDIRECTS, (long)REDIRECTS);
     curl->easy_setopt(transfer, CURL_USER_AGENT, "fffs");

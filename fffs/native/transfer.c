@@ -13,8 +13,12 @@
 /* Answers that are not what was asked for, before that is final; bytes of the text of an error that are read. */
 enum { OFFENCES_MAX = 3, TEXT_MAX = 64 * 1024 };
 
-/* Seconds with hardly a byte after which a connection is given up: half of the deadline, within these limits. */
-enum { PATIENCE_LEAST = 1, PATIENCE_MOST = 30 };
+/* Bytes of the header lines of a transfer, with those of redirections and proxies. Stores send a few thousand. */
+enum { HEADERS_MAX = 256 * 1024 };
+
+/* Seconds with hardly a byte after which a connection is given up: half of the deadline, within these limits. Milliseconds in
+ * which it must be made: the deadline, or less. */
+enum { PATIENCE_LEAST = 1, PATIENCE_MOST = 30, CONNECT_MOST = 10000 };
 
 /* ---------------------------------------------------------------- settings */
 
@@ -112,6 +116,12 @@ static size_t on_header(char *line, size_t unit, size_t count, void *user)
 {
     struct fffs_transfer *self = user;
 
+    self->header_bytes += (int64_t)(unit * count);
+    if (self->header_bytes > HEADERS_MAX) {
+        self->judged = -EPROTO;
+        self->why = "the server sends too many header lines";
+        return 0;
+    }
     fffs_answer_line(&self->answer, line, unit * count);
     return unit * count;
 }
@@ -147,6 +157,7 @@ static void set_options(struct fffs_transfer *self)
     long protocols =
         CURL_HTTPS | (!strncmp(self->use.url, "http://", 7) || atomic_load(&plain_allowed) ? CURL_HTTP : 0);
     long patience = (long)(atomic_load(&deadline) / FFFS_SECOND / 2);
+    long connect = (long)(atomic_load(&deadline) / (FFFS_SECOND / 1000));
     char range[64];
 
     snprintf(range, sizeof range, "%lld-%lld", (long long)self->range->place, (long long)self->range->end - 1);
@@ -154,9 +165,13 @@ static void set_options(struct fffs_transfer *self)
     curl->easy_setopt(self->handle, CURL_RANGE, range);
     curl->easy_setopt(self->handle, CURL_HEADERS, self->headers);
     curl->easy_setopt(self->handle, CURL_PROTOCOLS, protocols);
+    /* Without permission for plain http, its hosts are this machine, which a proxy cannot reach. */
+    curl->easy_setopt(self->handle, CURL_NO_PROXY,
+                      protocols & CURL_HTTP && !atomic_load(&plain_allowed) ? "*" : NULL);
     /* From https, redirections lead to https only. They are followed once: the address that they lead to is kept while it works. */
     curl->easy_setopt(self->handle, CURL_REDIRECT_PROTOCOLS, protocols);
     curl->easy_setopt(self->handle, CURL_FOLLOW, (long)self->use.follow);
+    curl->easy_setopt(self->handle, CURL_CONNECT_TIMEOUT, connect < CONNECT_MOST ? connect : (long)CONNECT_MOST);
     curl->easy_setopt(self->handle, CURL_LOW_SPEED_TIME,
                       patience < PATIENCE_LEAST  ? (long)PATIENCE_LEAST
                       : patience > PATIENCE_MOST ? (long)PATIENCE_MOST

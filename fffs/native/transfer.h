@@ -18,7 +18,7 @@ struct fffs_transfer {
     struct fffs_object_use use;
     struct fffs_answer answer;
     int64_t begun; /* range->place when it began */
-    int64_t dropped;
+    int64_t dropped, header_bytes;
     int judged; /* 1: the answer is good; 0: not known yet; or -errno */
     long status;
     const char *why;           /* a constant string, or NULL */

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from fffs.errors import EngineError, UsageError
 from fffs.native import ffi, lib
+from fffs.objects.names import is_true
 
 DEADLINE: Final = 60.0
 CONNECTIONS: Final = 64
@@ -201,7 +202,7 @@ def _configure() -> None:
     status = lib.fffs_http_configure(
         _number("FFFS_DEADLINE", deadline, DEADLINE, 1, 86400),
         int(_number("FFFS_CONNECTIONS", connections, CONNECTIONS, 1, lib.FFFS_HTTP_CONNECTIONS)),
-        (plain or "").lower() in ("1", "true"),
+        is_true(plain),
         ffi.NULL if authorities is None else authorities,
     )
     _checked(status)
