@@ -458,8 +458,10 @@ void fffs_store_free(fffs_store *store);
 
 /* Flags of fffs_store_read. */
 enum {
-    FFFS_READ_NOWAIT = 1,    /* return -EAGAIN instead of waiting for a disk or checking a whole large record */
-    FFFS_READ_UNVERIFIED = 2 /* return the bytes as they are in the file, without checks */
+    FFFS_READ_NOWAIT = 1,     /* return -EAGAIN instead of waiting for a disk or checking a whole large record */
+    FFFS_READ_UNVERIFIED = 2, /* return the bytes as they are in the file, without checks */
+    FFFS_READ_LOCAL =
+        4 /* of an object: return -EAGAIN instead of asking its store or checking a whole large record */
 };
 
 /* Reads up to length bytes of a record from start on into dest. Returns only verified bytes: the first read of a

@@ -48,7 +48,7 @@ static int make_path(const fffs_fastpath_config *config, const fffs_tree *tree, 
     pthread_mutex_init(&path->starting, NULL);
     int unwatched = fffs_events_open(&path->events, fffs_store_records(store));
     int status =
-        fffs_cold_open(&path->cold, fffs_store_files(store), config->cold_threads, fffs_workers_start_cold, path);
+        fffs_cold_open(&path->cold, fffs_store_files(store) + 1, config->cold_threads, fffs_workers_start_cold, path);
     status = unwatched ? unwatched : status;
     if (!status && !make_workers(path))
         status = -ENOMEM;

@@ -229,11 +229,11 @@ static struct fffs_fast_answer answer_readdir(const struct fffs_fast_view *view,
 /* ---------------------------------------------------------------- contents */
 
 static struct fffs_fast_answer answer_read(const struct fffs_fast_view *view, const struct request *request,
-                                           uint32_t node, uint8_t *reply, bool wait)
+                                           uint32_t node, uint8_t *reply, int how)
 {
     const fffs_tree *tree = view->tree;
     struct fuse_read_in in;
-    int flags = (wait ? 0 : FFFS_READ_NOWAIT) | (view->config.verify ? 0 : FFFS_READ_UNVERIFIED);
+    int flags = how | (view->config.verify ? 0 : FFFS_READ_UNVERIFIED);
 
     if (request->length < sizeof in)
         return malformed(reply, request);
@@ -246,7 +246,7 @@ static struct fffs_fast_answer answer_read(const struct fffs_fast_view *view, co
     int64_t got =
         fffs_store_read(view->store, tree->ref[node], in.offset, size, reply + sizeof(struct fuse_out_header), flags);
     struct fffs_fast_answer answer;
-    if (got == -EAGAIN && !wait)
+    if (got == -EAGAIN && how)
         answer = (struct fffs_fast_answer){.length = -EAGAIN, .kind = FFFS_FAST_READ};
     else if (got < 0) {
         answer = reply_error(reply, request, FFFS_FAST_READ, -EIO);
@@ -283,7 +283,7 @@ static struct fffs_fast_answer answer_about_other(const struct request *request,
 
 /* Handles requests for a node. */
 static struct fffs_fast_answer answer_about_node(const struct fffs_fast_view *view, const struct request *request,
-                                                 uint8_t *reply, bool wait)
+                                                 uint8_t *reply, int how)
 {
     int64_t node = request_node(view, request);
 
@@ -293,7 +293,7 @@ static struct fffs_fast_answer answer_about_node(const struct fffs_fast_view *vi
     case FUSE_LOOKUP: return answer_lookup(view, request, (uint32_t)node, reply);
     case FUSE_GETATTR: return answer_getattr(view, request, (uint32_t)node, reply);
     case FUSE_READLINK: return answer_readlink(view, request, (uint32_t)node, reply);
-    case FUSE_READ: return answer_read(view, request, (uint32_t)node, reply, wait);
+    case FUSE_READ: return answer_read(view, request, (uint32_t)node, reply, how);
     case FUSE_READDIR: return answer_readdir(view, request, (uint32_t)node, reply, false);
     case FUSE_READDIRPLUS: return answer_readdir(view, request, (uint32_t)node, reply, true);
     default: return answer_open(request, reply);
@@ -301,7 +301,7 @@ static struct fffs_fast_answer answer_about_node(const struct fffs_fast_view *vi
 }
 
 struct fffs_fast_answer fffs_fast_answer_request(const struct fffs_fast_view *view, const uint8_t *message,
-                                                 size_t length, uint8_t *reply, bool wait)
+                                                 size_t length, uint8_t *reply, int how)
 {
     struct request request;
 
@@ -325,7 +325,7 @@ struct fffs_fast_answer fffs_fast_answer_request(const struct fffs_fast_view *vi
     case FUSE_READ:
     case FUSE_READDIR:
     case FUSE_READDIRPLUS:
-    case FUSE_OPEN: return answer_about_node(view, &request, reply, wait);
+    case FUSE_OPEN: return answer_about_node(view, &request, reply, how);
     default: return forward();
     }
 }

@@ -25,8 +25,9 @@ struct fffs_fast_answer {
 };
 
 /* Makes the reply to a message of length bytes, which may be unaligned and is not trusted. reply has FFFS_REPLY_ROOM
- * bytes and 8-byte alignment. With wait, reads may wait. Thread-safe. */
+ * bytes and 8-byte alignment. how: FFFS_READ_NOWAIT, FFFS_READ_LOCAL,
+ * or 0: reads wait as long as they take. Thread-safe. */
 struct fffs_fast_answer fffs_fast_answer_request(const struct fffs_fast_view *view, const uint8_t *message,
-                                                 size_t length, uint8_t *reply, bool wait);
+                                                 size_t length, uint8_t *reply, int how);
 
 #endif

@@ -65,13 +65,38 @@ static void forward(struct fffs_worker *worker, uint8_t *message, size_t length)
     }
 }
 
+/* Returns the number of the lane in which reads of objects wait for the disk of the caches: the last one. */
+static size_t cache_lane(const struct fffs_fastpath *path)
+{
+    return fffs_store_files(path->view.store);
+}
+
+/* Queues a read that must wait. Reads of objects begin in the lane of the caches, so that those that the caches have wait for no
+ * store. Returns as fffs_cold_put. */
+static int put_cold(struct fffs_fastpath *path, const uint8_t *message, size_t length, uint64_t record, bool cached,
+                    int64_t began)
+{
+    size_t file = (size_t)fffs_store_file_of(path->view.store, record); /* the record exists */
+    size_t lane = path->view.config.lanes ? path->view.config.lanes[file] : 0;
+
+    if (cached && fffs_store_is_remote(path->view.store, file))
+        lane = cache_lane(path);
+    return fffs_cold_put(&path->cold, lane, message, length, began);
+}
+
 static void answer_cold(struct fffs_worker *worker, struct fffs_cold_read *read, uint8_t *reply)
 {
     struct fffs_fastpath *path = worker->path;
-    struct fffs_fast_answer answer = fffs_fast_answer_request(&path->view, read->message, read->length, reply, true);
+    int how = read->lane == &path->cold.lanes[cache_lane(path)] ? FFFS_READ_LOCAL : 0;
+    struct fffs_fast_answer answer = fffs_fast_answer_request(&path->view, read->message, read->length, reply, how);
 
-    fffs_count(&worker->counters.cold_reads, 1);
-    send_reply(worker, reply, &answer, read->began);
+    if (answer.length == -EAGAIN &&
+        put_cold(path, read->message, read->length, answer.record, false, read->began) == -ENOMEM)
+        answer = fffs_fast_answer_request(&path->view, read->message, read->length, reply, 0);
+    if (answer.length != -EAGAIN) {
+        fffs_count(&worker->counters.cold_reads, 1);
+        send_reply(worker, reply, &answer, read->began);
+    }
     fffs_cold_done(&path->cold, read);
 }
 
@@ -80,7 +105,7 @@ static void handle(struct fffs_worker *worker, uint8_t *message, size_t length, 
 {
     struct fffs_fastpath *path = worker->path;
     int64_t began = fffs_now();
-    struct fffs_fast_answer answer = fffs_fast_answer_request(&path->view, message, length, reply, false);
+    struct fffs_fast_answer answer = fffs_fast_answer_request(&path->view, message, length, reply, FFFS_READ_NOWAIT);
 
     if (answer.length == -EREMOTE) {
         forward(worker, message, length);
@@ -90,12 +115,10 @@ static void handle(struct fffs_worker *worker, uint8_t *message, size_t length, 
         send_reply(worker, reply, &answer, began);
         return;
     }
-    size_t file = (size_t)fffs_store_file_of(path->view.store, answer.record); /* the record exists */
-    size_t lane = path->view.config.lanes ? path->view.config.lanes[file] : 0;
-    int status = fffs_cold_put(&path->cold, lane, message, length, began);
+    int status = put_cold(path, message, length, answer.record, true, began);
     struct fffs_cold_read *read;
     if (status == -ENOMEM) {
-        answer = fffs_fast_answer_request(&path->view, message, length, reply, true);
+        answer = fffs_fast_answer_request(&path->view, message, length, reply, 0);
         send_reply(worker, reply, &answer, began);
     }
     /* Without cold threads: all that are ready, because each answer may move one of the backlog there. */

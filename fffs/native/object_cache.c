@@ -37,6 +37,8 @@ struct fffs_object_cache {
     /* Of a reader of one part after the other: where its last step begins and ends, and how long that is. */
     _Atomic int64_t step_start, step_end, step;
     _Atomic uint64_t hits, refetched;
+    _Atomic int64_t failed; /* when a fetch failed last; 0: never */
+    _Atomic int failure;    /* its status */
 };
 
 /* ---------------------------------------------------------------- life */
@@ -104,6 +106,17 @@ void fffs_object_cache_counters(const struct fffs_object_cache *cache, fffs_obje
 {
     state->hits = atomic_load(&cache->hits);
     state->refetched = atomic_load(&cache->refetched);
+}
+
+void fffs_object_cache_failed(struct fffs_object_cache *cache, int status)
+{
+    atomic_store(&cache->failure, status);
+    atomic_store(&cache->failed, fffs_now());
+}
+
+int fffs_object_cache_failure(const struct fffs_object_cache *cache, int64_t begin)
+{
+    return atomic_load(&cache->failed) >= begin ? atomic_load(&cache->failure) : 0;
 }
 
 /* ---------------------------------------------------------------- bits */

@@ -55,6 +55,11 @@ bool fffs_object_cache_settled(struct fffs_object_cache *cache, int64_t offset, 
  * later. Thread-safe. */
 void fffs_object_cache_put(struct fffs_object_cache *cache, int64_t start, const uint8_t *data, int64_t length);
 
+/* Notes that bytes could not be fetched, with the status of a request. Returns the last status that was noted since begin, a time
+ * of fffs_now, or 0. Thread-safe. */
+void fffs_object_cache_failed(struct fffs_object_cache *cache, int status);
+int fffs_object_cache_failure(const struct fffs_object_cache *cache, int64_t begin);
+
 /* Forgets the blocks of a range, whose bytes are wrong. Thread-safe. */
 void fffs_object_cache_drop(struct fffs_object_cache *cache, int64_t offset, int64_t length);
 

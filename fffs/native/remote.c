@@ -1,6 +1,7 @@
 /* Batches of records of objects: what the caches have is read by the engine, what is missing is fetched into them, and what they
  * have no room for is fetched to its destination. */
 #include "remote.h"
+#include "clock.h"
 #include "fault.h"
 #include "fetch.h"
 #include "object_cache.h"
@@ -41,7 +42,7 @@ static int fetch_all(fffs_request *requests, size_t count, const int32_t *cancel
 
     if (status)
         return status;
-    while (fffs_fetch_run(fetch, SLICE) == -EAGAIN && !is_cancelled(cancel))
+    while (!is_cancelled(cancel) && fffs_fetch_run(fetch, SLICE) == -EAGAIN)
         ;
     status = fffs_fetch_end(fetch);
     return status == -EIO ? 0 : status;
@@ -52,6 +53,8 @@ static int fetch_all(fffs_request *requests, size_t count, const int32_t *cancel
 /* Runs of missing blocks: requests without a checksum, and their memory. */
 struct filling {
     const int32_t *cancel;
+    fffs_request **sorted;      /* [sorted_count] by place: who needs the runs */
+    size_t sorted_count, first; /* first: of those before it, nothing is fetched any more */
     fffs_request *runs;
     struct fffs_object_claim **claims; /* [room], for each run */
     size_t count, room;
@@ -120,7 +123,30 @@ static void put_all(struct filling *self)
     }
 }
 
-/* Fetches the runs and puts them into their caches. What fails stays missing: reading it then says why. */
+static bool is_before(const fffs_request *one, const fffs_request *other)
+{
+    return one->fd != other->fd ? one->fd < other->fd : one->offset + one->length <= other->offset;
+}
+
+/* Gives requests the failures of the runs that they need: to fetch them again would take as long again. */
+static void note_failures(struct filling *self)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        const fffs_request *run = &self->runs[i];
+
+        if (!run->status || run->status == -ENOMEM)
+            continue;
+        if (run->status != -ECANCELED)
+            fffs_object_cache_failed(cache_of(run), run->status);
+        while (self->first < self->sorted_count && is_before(self->sorted[self->first], run))
+            self->first++;
+        for (size_t k = self->first; k < self->sorted_count && !is_before(run, self->sorted[k]); k++)
+            if (!is_before(self->sorted[k], run))
+                self->sorted[k]->status = run->status;
+    }
+}
+
+/* Fetches the runs and puts them into their caches. */
 static int fill(struct filling *self)
 {
     uint8_t *memory = self->count ? fffs_buffer_take((size_t)self->bytes) : NULL, *next = memory;
@@ -136,8 +162,10 @@ static int fill(struct filling *self)
         next += self->runs[i].length;
     }
     int status = fetch_all(self->runs, self->count, self->cancel);
-    if (!status)
+    if (!status) {
         put_all(self);
+        note_failures(self);
+    }
     fffs_buffer_give(memory);
     release_all(self);
     return status;
@@ -171,14 +199,15 @@ static int add_missing(struct filling *self, const fffs_request *request, int64_
     return status;
 }
 
-/* Fetches what is missing of some requests, whose caches grow. sorted: [count], by place. */
+/* Fetches what is missing of some requests, whose caches grow, and sets the statuses of those that fail. sorted: [count], by
+ * place. */
 static int fill_missing(fffs_request **sorted, size_t count, const int32_t *cancel)
 {
-    struct filling filling = {.cancel = cancel};
+    struct filling filling = {.cancel = cancel, .sorted = sorted, .sorted_count = count};
     int64_t done = 0;
     int status = 0, fd = 0;
 
-    for (size_t i = 0; !status && i < count; i++) {
+    for (size_t i = 0; !status && i < count && !is_cancelled(cancel); i++) {
         if (sorted[i]->fd != fd)
             done = 0;
         fd = sorted[i]->fd;
@@ -213,13 +242,20 @@ static void read_ahead(const fffs_request *request, bool missed)
         fffs_ahead_fill(request->fd, from, step);
 }
 
-/* Waits until what other threads fetch of these requests is there, or failed. */
+/* Waits until what other threads fetch of these requests is there, or failed: that failure is theirs, too. */
 static void wait_for_others(fffs_request **some, size_t count, const int32_t *cancel)
 {
-    for (size_t i = 0; i < count; i++)
-        while (!fffs_object_cache_settled(cache_of(some[i]), some[i]->offset, some[i]->length) &&
-               !is_cancelled(cancel))
-            ;
+    int64_t begin = fffs_now();
+
+    for (size_t i = 0; i < count; i++) {
+        struct fffs_object_cache *cache = cache_of(some[i]);
+        bool waited = false;
+
+        while (!fffs_object_cache_settled(cache, some[i]->offset, some[i]->length) && !is_cancelled(cancel))
+            waited = true;
+        if (waited && !some[i]->status)
+            some[i]->status = fffs_object_cache_failure(cache, begin);
+    }
 }
 
 /* ---------------------------------------------------------------- reading */
@@ -233,6 +269,7 @@ static int read_some(fffs_request **some, size_t count, bool cached, const int32
         return -ENOMEM;
     for (size_t i = 0; i < count; i++) {
         copies[i] = *some[i];
+        copies[i].status = 0;
         if (cached) {
             copies[i].fd = fffs_object_cache_fd(cache_of(some[i]));
             copies[i].around = 0;
@@ -302,6 +339,22 @@ static size_t growing(fffs_request **some, size_t count)
     return front;
 }
 
+/* Moves the requests that have not failed to the front, and returns their number. */
+static size_t without_failed(fffs_request **some, size_t count)
+{
+    size_t front = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        fffs_request *request = some[i];
+
+        if (request->status)
+            continue;
+        some[i] = some[front];
+        some[front++] = request;
+    }
+    return front;
+}
+
 /* Reads requests that have something to read. some: [count], in any order, which changes. */
 static int read_all(fffs_request **some, size_t count, const int32_t *cancel)
 {
@@ -322,6 +375,7 @@ static int read_all(fffs_request **some, size_t count, const int32_t *cancel)
         status = fill_missing(some + there, grows, cancel);
         wait_for_others(some + there, grows, cancel);
         there += divide(some + there, grows, false);
+        count = there + without_failed(some + there, count - there);
     }
     if (!status && there)
         status = read_some(some, there, true, NULL);
@@ -372,27 +426,27 @@ int fffs_remote_read_now(fffs_request *requests, size_t count, const int32_t *ca
     return read_batch(requests, count, cancel, false);
 }
 
-/* Whether the cache has a range, as far as this process knows. */
-static bool is_hot(const fffs_request *request, bool verified)
+/* Whether the cache has a range. */
+static bool is_hot(const fffs_request *request, bool verified, bool wait)
 {
     struct fffs_object_cache *cache = cache_of(request);
 
-    return cache && fffs_object_cache_has(cache, request->offset, request->length, verified, false);
+    return cache && fffs_object_cache_has(cache, request->offset, request->length, verified, wait);
 }
 
 int fffs_remote_is_hot(const fffs_request *requests, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        if (!is_hot(&requests[i], requests[i].check == FFFS_CHECK_NONE))
+        if (!is_hot(&requests[i], requests[i].check == FFFS_CHECK_NONE, false))
             return 0;
     return 1;
 }
 
-int fffs_remote_hot_fd(int fd, int64_t offset, int64_t length, bool verified)
+int fffs_remote_hot_fd(int fd, int64_t offset, int64_t length, bool verified, bool wait)
 {
     const fffs_request request = {.offset = offset, .length = length, .fd = fd};
 
-    if (!is_hot(&request, verified))
+    if (!is_hot(&request, verified, wait))
         return -EAGAIN;
     read_ahead(&request, false);
     return fffs_object_cache_fd(cache_of(&request));

@@ -3,7 +3,7 @@
  * A batch of a distant store waits at least once for the way there and back. A training loop that knows its next batches has them
  * read meanwhile: each becomes a stage, with memory for its records, which one of a few threads reads as any other batch, with
  * caches, checksums and repairs. The read that asks for the records then copies them, which costs less than a tenth of receiving
- * them. What fails here is read again when it is asked for, which reports the error. */
+ * them. What failed is read again when it is asked for; who was waiting for it gets its error. */
 #include "remote_ahead.h"
 #include "clock.h"
 #include "fault.h"
@@ -14,6 +14,7 @@
 #include "remote.h"
 #include "threads.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -340,6 +341,7 @@ void fffs_ahead_fill(int fd, int64_t offset, int64_t length)
 struct take {
     struct stage *stage; /* NULL: there is none */
     size_t place;
+    bool late; /* it was being read when it was asked for */
 };
 
 /* late: what was asked for should have begun earlier. */
@@ -371,15 +373,22 @@ static bool wait_for(struct stage *stage, const int32_t *cancel)
     return done;
 }
 
-/* Copies a record if it could be read. */
+/* Whether a record that could not be read will not be by another try at once. */
+static bool is_final(int status)
+{
+    return status && status != -EBADMSG && status != -ECANCELED && status != -ENOMEM;
+}
+
+/* Copies a record if it could be read. A failure that was waited for counts as well: another try would take as long again. */
 static bool copy(const struct take *take, fffs_request *request)
 {
     const fffs_request *found = &take->stage->requests[take->place];
 
-    if (found->status)
+    if (found->status && !(take->late && is_final(found->status)))
         return false;
-    memcpy(request->dest, found->dest, (size_t)found->length);
-    request->status = 0;
+    if (!found->status)
+        memcpy(request->dest, found->dest, (size_t)found->length);
+    request->status = found->status;
     request->actual = found->actual;
     return true;
 }
@@ -402,6 +411,7 @@ static size_t take_all(fffs_request **some, size_t count, struct take *takes)
         stage->taken[take->place] = true;
         stage->left--;
         if (take->stage) {
+            take->late = stage->state == READING;
             stage->users++;
             found++;
             continue;

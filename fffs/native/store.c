@@ -194,13 +194,13 @@ static int read_object(const struct store_file *file, int64_t offset, uint64_t l
 {
     /* Blocks of the cache are compared with its own checksums if nothing else will be. */
     bool verified = file->source.check == FFFS_CHECK_NONE;
-    int hot = fffs_remote_hot_fd(file->source.fd, offset, (int64_t)length, verified);
+    int hot = fffs_remote_hot_fd(file->source.fd, offset, (int64_t)length, verified, flags & FFFS_READ_LOCAL);
 
     if (hot >= 0) {
         *fd = hot;
         return 0;
     }
-    if (flags & FFFS_READ_NOWAIT)
+    if (flags & (FFFS_READ_NOWAIT | FFFS_READ_LOCAL))
         return -EAGAIN;
     *fd = -1;
     return fffs_read_one(file->source.fd, offset, (int64_t)length, dest,
@@ -250,12 +250,13 @@ static int read_checked(const struct store_file *file, int64_t offset, uint64_t 
 {
     bool small = dest && length <= FFFS_BLOCK && !fffs_is_remote(file->source.fd);
 
-    if ((flags & FFFS_READ_NOWAIT) || small) {
+    if ((flags & (FFFS_READ_NOWAIT | FFFS_READ_LOCAL)) || small) {
         int status = read_fully(file, offset, length, dest, flags);
 
-        if (status)
+        if (status || fffs_checksum(file->source.check, 0, dest, length) == expected)
             return status;
-        return fffs_checksum(file->source.check, 0, dest, length) == expected ? 0 : -EBADMSG;
+        /* The store has the bytes that the cache lost. */
+        return fffs_is_remote(file->source.fd) ? -EAGAIN : -EBADMSG;
     }
     return fffs_read_one(file->source.fd, offset, (int64_t)length, dest, file->source.check, expected);
 }
@@ -494,7 +495,8 @@ static int read_large(fffs_store *store, struct store_file *file, uint64_t row, 
     struct blocks blocks;
 
     if (!known_blocks(file, row, &blocks)) {
-        int status = flags & FFFS_READ_NOWAIT ? -EAGAIN : learn_once(store, file, row, mark);
+        bool waits = !(flags & (FFFS_READ_NOWAIT | FFFS_READ_LOCAL));
+        int status = waits ? learn_once(store, file, row, mark) : -EAGAIN;
 
         if (status)
             return status;
@@ -607,6 +609,11 @@ int64_t fffs_store_file_of(const fffs_store *store, uint64_t record)
     const struct store_file *file = find_file(store, record);
 
     return file ? file - store->files : -ERANGE;
+}
+
+bool fffs_store_is_remote(const fffs_store *store, size_t file)
+{
+    return fffs_is_remote(store->files[file].source.fd);
 }
 
 uint64_t fffs_store_records(const fffs_store *store)

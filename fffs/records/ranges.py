@@ -34,9 +34,9 @@ class RangeReader:
                     self._native, self._keep = make_native_store(self._files)
         return self._native
 
-    def read_into(self, record: int, start: int, dest: UInt8Array, *, check: bool, wait: bool) -> int:
+    def read_into(self, record: int, start: int, dest: UInt8Array, *, check: bool, how: int) -> int:
         """Fill ``dest`` with a range, and return its size in bytes or -errno. See ``fffs_store_read``."""
-        flags = (0 if check else lib.FFFS_READ_UNVERIFIED) | (0 if wait else lib.FFFS_READ_NOWAIT)
+        flags = (0 if check else lib.FFFS_READ_UNVERIFIED) | how
         into = ffi.from_buffer("uint8_t[]", dest, require_writable=True)
         got = int(lib.fffs_store_read(self.native, record, start, dest.size, into, flags))
         if got == -errno.ENOMEM:

@@ -398,7 +398,9 @@ class RecordStore(Shared):
         if self._in_c:
             _ = self.native  # which is made now
 
-    def read_range_into(self, record: int, start: int, dest: UInt8Array, *, wait: bool = True) -> int | None:
+    def read_range_into(
+        self, record: int, start: int, dest: UInt8Array, *, wait: bool = True, fetch: bool = True
+    ) -> int | None:
         """Fill ``dest`` with a range of a record; only with verified bytes, unless the policy does not check.
 
         For a file that is not local, the whole record is read.
@@ -408,6 +410,7 @@ class RecordStore(Shared):
             start: the offset in the record, in bytes.
             dest: uint8, contiguous and writable.
             wait: False: return None instead of waiting for a disk or checking a large record.
+            fetch: False: return None instead of asking the store of an object.
 
         Returns:
             The number of bytes read: fewer only at the record's end. None if it would have to wait.
@@ -417,13 +420,14 @@ class RecordStore(Shared):
 
         """
         if not self._in_c:
-            return self._cut_into(record, start, dest) if wait else None
+            return self._cut_into(record, start, dest) if wait and fetch else None
+        how = (0 if wait else lib.FFFS_READ_NOWAIT) | (0 if fetch else lib.FFFS_READ_LOCAL)
         for _ in range(RANGE_TRIES):
             with self.use():
-                got = self._ranges.read_into(record, start, dest, check=self.policy.check, wait=wait)
+                got = self._ranges.read_into(record, start, dest, check=self.policy.check, how=how)
             if got >= 0:
                 return got
-            if not wait and got in (-errno.EAGAIN, -errno.EBADMSG):
+            if how and got in (-errno.EAGAIN, -errno.EBADMSG):
                 return None  # the error needs the whole record to be read again
             if got != -errno.EBADMSG:
                 break

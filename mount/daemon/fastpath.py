@@ -140,7 +140,8 @@ class FastPath:
         self._lanes = config.lanes = ffi.new("uint32_t[]", lanes)
         config.fuse_fd, config.library_fd = self._fuse, self._ours.fileno()
         config.threads = options.threads or min(max(cores, FEWEST_THREADS), MOST_THREADS)
-        config.cold_threads = lib.FFFS_FAST_LANE * (max(lanes, default=0) + 1)
+        remote = any(file.file.is_remote for file in self._view.store.files)  # their caches have a lane of their own
+        config.cold_threads = lib.FFFS_FAST_LANE * (max(lanes, default=0) + 1 + remote)
         config.max_read = LARGEST_READ
         if self._view.forwarded is not None:
             config.forwarded = ffi.from_buffer("uint8_t[]", self._view.forwarded)

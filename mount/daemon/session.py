@@ -263,7 +263,9 @@ class _Session:
     # ------------------------------------------------------------ the end
 
     async def _stop(self) -> None:
-        """Unmount, lazily if necessary. pyfuse3's loop answers the requests in flight and ends, and cancels this."""
+        """Unmount, lazily if necessary. pyfuse3's loop answers the requests in flight and ends, and cancels this; reads
+        that wait for a disk or a store that does not answer are given up.
+        """
         if self._stopping:
             return
         self._stopping = True
@@ -276,6 +278,8 @@ class _Session:
         pyfuse3.terminate()
         await trio.sleep(GRACE)
         self._overdue = True
+        await trio.sleep(fastpath.PATIENCE)
+        self._serving.cancel()
 
     def _detach(self, lazy: bool) -> None:
         """Unmount, unless another process has already unmounted it."""

@@ -34,6 +34,9 @@ class Reading:
         disks = disks_of(view.store.files)
         limiters = [trio.CapacityLimiter(lib.FFFS_FAST_LANE) for _ in set(disks)]
         self._limiters = {file.file: limiters[disk] for file, disk in zip(view.store.files, disks, strict=True)}
+        self._caches = trio.CapacityLimiter(
+            lib.FFFS_FAST_LANE
+        )  # of threads that wait for the disk of caches of objects
         self._buffer = np.empty(LARGEST_READ, np.uint8)
         self._decoding: dict[int, trio.Event] = {}
         self._large = trio.Lock()
@@ -78,6 +81,10 @@ class Reading:
             # From the pool: what threads allocate and the event loop frees otherwise leaves free memory in many arenas.
             dest = take(count)
             read = functools.partial(self._store.read_range_into, record, first + begin, dest)
-            got = await in_thread(read, limiter=self._limiter(record))
+            # What the cache has must not wait behind reads of a store that does not answer.
+            if self._store.locate(record)[0].file.is_remote:
+                got = await in_thread(functools.partial(read, fetch=False), limiter=self._caches)
+            if got is None:
+                got = await in_thread(read, limiter=self._limiter(record))
         tail = dest[: got or 0]
         return head + tail.tobytes() if head else tail

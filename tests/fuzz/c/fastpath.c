@@ -206,7 +206,7 @@ static void step(struct input *in)
 {
     size_t length;
     uint8_t *message = take_message(in, &length);
-    struct fffs_fast_answer answer = fffs_fast_answer_request(&view, message, length, direct, true);
+    struct fffs_fast_answer answer = fffs_fast_answer_request(&view, message, length, direct, 0);
 
     check_answer(&answer, message, length);
     if (!is_too_long(message, length)) {

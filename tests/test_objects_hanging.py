@@ -1,0 +1,205 @@
+"""Objects of stores and name servers that do not answer: who waits, how long, and who does not."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from mounting import Mounts, in_namespace, libc, pack_files, wait_until
+from object_server import Answer, Fault, ObjectServer, Request, good, status
+
+import fffs
+from fffs.errors import SourceNotFoundError
+
+COUNT = 100
+MANY = 50  # reads at a time: more than threads wait for one store
+
+
+@pytest.fixture(scope="module")
+def contents() -> dict[str, bytes]:
+    return {f"{k:03}": random.Random(k).randbytes(20_000) for k in range(COUNT)}
+
+
+@pytest.fixture
+def url(server: ObjectServer, tmp_path: Path, contents: dict[str, bytes]) -> str:
+    return server.put("p.ffr", pack_files(tmp_path / "p", **contents).read_bytes())
+
+
+class Hold:
+    """Has the server answer no more, from ``begin`` to ``end``."""
+
+    def __init__(self, server: ObjectServer) -> None:
+        self._server, self._released = server, threading.Event()
+
+    def begin(self, then: Fault = good) -> None:
+        """then: what becomes of the answers that are held."""
+
+        def hold(request: Request, answer: Answer) -> None:
+            then(request, answer)
+            answer.hold = self._released
+
+        self._server.always = hold
+
+    def end(self) -> None:
+        self._server.always = None
+        self._released.set()
+
+
+@pytest.fixture
+def held(server: ObjectServer) -> Iterator[Hold]:
+    hold = Hold(server)
+    yield hold
+    hold.end()
+
+
+# ---------------------------------------------------------------- mounts
+
+
+@pytest.mark.fuse
+def test_cached_files_are_read_while_others_wait_for_the_store(
+    url: str, held: Hold, contents: dict[str, bytes], mounts: Mounts, cache: Path
+) -> None:
+    """Also those that an earlier mount fetched, of which this one knows nothing yet."""
+    before = mounts(cast(Any, url))
+    assert (before / "003").read_bytes() == contents["003"]
+    subprocess.run(["umount", before], check=True)
+    point = mounts(cast(Any, url))
+    held.begin()
+    waiting = [_read_later(point / f"{k:03}") for k in range(COUNT - MANY, COUNT)]
+    wait_until(lambda: mounts.daemon.threads() > 32)
+    results: list[bytes] = []
+    thread = threading.Thread(target=lambda: results.append((point / "003").read_bytes()))
+    thread.start()
+    thread.join(20)
+    answered = not thread.is_alive()
+    held.end()
+    thread.join()
+    for reader, _ in waiting:
+        reader.join()
+    assert answered
+    assert results == [contents["003"]]
+    assert {name: data for _, found in waiting for name, data in found} == {
+        f"{k:03}": contents[f"{k:03}"] for k in range(COUNT - MANY, COUNT)
+    }
+
+
+def _read_later(path: Path) -> tuple[threading.Thread, list[tuple[str, bytes]]]:
+    found: list[tuple[str, bytes]] = []
+    thread = threading.Thread(target=lambda: found.append((path.name, path.read_bytes())))
+    thread.start()
+    return thread, found
+
+
+@pytest.mark.fuse
+def test_the_end_of_a_mount_waits_for_no_store(url: str, held: Hold, mounts: Mounts) -> None:
+    point = mounts(cast(Any, url))
+    held.begin()
+    readers = [subprocess.Popen(["cat", point / f"{k:03}"], stderr=subprocess.DEVNULL) for k in range(MANY)]
+    wait_until(lambda: mounts.daemon.threads() > 32)
+    begin = time.monotonic()
+    mounts.daemon.kill(signal.SIGTERM)
+    assert mounts.daemon.wait(20)
+    assert time.monotonic() - begin < 10
+    assert {reader.wait(10) for reader in readers} == {1}
+
+
+@pytest.mark.fuse
+def test_a_damaged_block_of_the_cache_is_fetched_again_for_a_mount(
+    server: ObjectServer, url: str, contents: dict[str, bytes], mounts: Mounts, cache: Path
+) -> None:
+    """Although it is in the page cache, where reads need not wait."""
+    point = mounts(cast(Any, url))
+    assert (point / "003").read_bytes() == contents["003"]  # fetches what follows, too
+    assert (point / "004").read_bytes() == contents["004"]
+    [data] = cache.glob("*.data")
+    place = server.objects["/p.ffr"].index(contents["005"])
+    wait_until(lambda: data.read_bytes()[place : place + 20_000] == contents["005"])
+    with data.open("r+b") as file:
+        file.seek(place + 10_000)
+        file.write(b"damaged")
+    assert (point / "005").read_bytes() == contents["005"]
+
+
+# ---------------------------------------------------------------- once is enough
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["read", "prefetched"])
+@pytest.mark.parametrize("cached", [False, True], ids=["no cache", "cache"])
+def test_a_failure_is_not_waited_for_again(
+    server: ObjectServer, url: str, held: Hold, tmp_path: Path, ahead: bool, cached: bool
+) -> None:
+    """Neither of what was prefetched, nor to bypass the cache."""
+    errors: list[Exception] = []
+    with fffs.FileReader(url, cache=tmp_path / "cache" if cached else "off") as reader:
+        asked = len(server.requests)
+        held.begin(status(404))
+        if ahead:
+            reader.prefetch([5])
+            wait_until(lambda: len(server.requests) == asked + 1)
+        thread = threading.Thread(target=lambda: errors.extend(_error_of(reader, 5)))
+        thread.start()
+        wait_until(lambda: len(server.requests) == asked + 1)
+        time.sleep(0.1)  # until the thread waits
+        held.end()
+        thread.join()
+        assert [type(error) for error in errors] == [SourceNotFoundError]
+        assert len(server.requests) == asked + 1
+        assert not _error_of(reader, 5)
+
+
+def _error_of(reader: fffs.FileReader, record: int) -> list[Exception]:
+    try:
+        reader.read([record])
+    except Exception as error:
+        return [error]
+    return []
+
+
+# ---------------------------------------------------------------- names
+
+
+OPEN = """
+import fffs, signal, sys, threading, os
+if sys.argv[1:]:
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+fffs.FileReader("https://objects.example.com/x.ffr")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make namespaces")
+@pytest.mark.parametrize("interrupt", [True, False])
+def test_a_name_server_that_does_not_answer(interrupt: bool) -> None:
+    results: list[tuple[float, str]] = []
+
+    def work(folder: Path) -> None:
+        (folder / "resolv.conf").write_text("nameserver 127.0.0.77\noptions timeout:30 attempts:1\n")
+        bind = ctypes.c_ulong(0x1000)
+        assert libc.mount(bytes(folder / "resolv.conf"), b"/etc/resolv.conf", None, bind, None) == 0
+        with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as silent:
+            silent.bind(("127.0.0.77", 53))
+            begin = time.monotonic()
+            done = subprocess.run(
+                [sys.executable, "-c", OPEN, *["interrupt"][:interrupt]],
+                env={**os.environ, "FFFS_DEADLINE": "1"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        results.append((time.monotonic() - begin, done.stderr))
+
+    in_namespace(work)
+    [(seconds, said)] = results
+    assert seconds < 10
+    assert ("KeyboardInterrupt" if interrupt else "Resolving timed out") in said
