@@ -307,6 +307,19 @@ def test_half_of_a_disk_stays_free(
         subprocess.run(["umount", str(disk)], check=True)
 
 
+def test_parts_that_are_opened_together_look_at_the_folder_once(
+    server: ObjectServer, cache: Path, records_file: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand of them would look at a thousand files a thousand times."""
+    names = [server.put(f"{k}.ffr", records_file) for k in range(50)]
+    looked: list[int] = []
+    find = cache_space.find_files
+    monkeypatch.setattr(cache_space, "find_files", lambda folder: looked.append(folder) or find(folder))
+    with fffs.FileReader(names) as reader:
+        assert len(looked) <= 32  # threads that open begin at the same time
+        assert [bytes(record) for record in reader.read([COUNT * 7 + 3])] == [_record(3)]
+
+
 def test_others_make_room_the_oldest_first_and_never_an_open_one(
     server: ObjectServer, cache: Path, monkeypatch: pytest.MonkeyPatch, records_file: bytes
 ) -> None:

@@ -15,6 +15,7 @@ from fffs.errors import SourceNotFoundError
 from fffs.files.file import File
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.table import FORMATS, Format, recogniser
+from fffs.objects.cache_space import listed_once
 from fffs.objects.fsspec_url import folder_and_chain, without_file_scheme
 from fffs.objects.locations import is_folder, names_in, open_file
 from fffs.objects.names import is_remote
@@ -88,7 +89,7 @@ def open_files(paths: list[str], check_data: bool = True, form: str | None = Non
 
 def _open_together(open_one: Callable[[str], SourceFile], paths: list[str]) -> list[SourceFile]:
     """Open files of stores with their requests in flight together: each file costs several, one after the other."""
-    with ThreadPoolExecutor(min(OPENERS, len(paths))) as pool:
+    with listed_once(), ThreadPoolExecutor(min(OPENERS, len(paths))) as pool:
         # A context for each file, with the settings of this thread: one context cannot run in two threads at once.
         futures = [pool.submit(contextvars.copy_context().run, open_one, path) for path in paths]
     failed = [error for future in futures if (error := future.exception())]

@@ -19,6 +19,7 @@ import re
 import stat
 import struct
 from collections.abc import Collection, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -127,10 +128,54 @@ class Cached(CachedFiles):
     version: Version | None
 
 
+class _Listing:
+    """What is in a folder when objects are opened, without those that were removed since.
+
+    ``used``: the bytes of all. ``spent``: whether only open ones are left.
+    """
+
+    def __init__(self, files: list[CachedFiles]) -> None:
+        self.files, self.spent = files, False
+        self.sizes = {each.key: each.bytes for each in files}
+        self.used = sum(self.sizes.values())
+
+    def shrink(self, folder: int, most: int) -> None:
+        """Remove objects until all take at most so many bytes, as ``prune``."""
+        if self.spent or self.used <= most:
+            return
+        removed = {each.key for each in prune(folder, most, self.files, self.used)}
+        self.files = [each for each in self.files if each.key not in removed]
+        self.sizes = {each.key: each.bytes for each in self.files}
+        self.used = sum(self.sizes.values())
+        self.spent = self.used > most
+
+
+_listings: Final[ContextVar[dict[tuple[int, int], _Listing] | None]] = ContextVar("_listings", default=None)
+
+
+@contextlib.contextmanager
+def listed_once() -> Iterator[None]:
+    """Have the objects that are opened in the block, also by threads with its context, list each folder only once."""
+    token = _listings.set({})
+    try:
+        yield
+    finally:
+        _listings.reset(token)
+
+
+def _listing(folder: int) -> _Listing:
+    known, status = _listings.get(), os.fstat(folder)
+    if known is None:
+        return _Listing(find_files(folder))
+    place = status.st_dev, status.st_ino
+    found = known.get(place)
+    return found or known.setdefault(place, _Listing(find_files(folder)))
+
+
 def find_files(folder: int) -> list[CachedFiles]:
     """Return what is in the open folder, the least recently used first. Other files are left out. Raises OSError.
 
-    Each object that is opened lists all others. So no map is read here: that would take minutes for thousands of parts.
+    Objects that are opened list all others. So no map is read here: that would take minutes for thousands of parts.
     """
     found: list[CachedFiles] = []
     for name in os.listdir(folder):
@@ -169,14 +214,12 @@ def room_for(folder: int, version: Version, budget: Budget) -> tuple[int, int]:
     Sets what all objects of this process and its children may add together: others may be opened before one of them
     is read.
     """
-    found, key = find_files(folder), version.key
-    used, mine = sum(files.bytes for files in found), sum(files.bytes for files in found if files.key == key)
-    space = free_space(folder) + used
+    listing = _listing(folder)
+    space = free_space(folder) + listing.used
     most = budget.of(space)
-    wanted = max(version.size - mine, 0)
-    if used + wanted > most:
-        used -= sum(files.bytes for files in prune(folder, max(most - wanted, 0), found, used))
-    left = max(most - used, 0)
+    wanted = max(version.size - listing.sizes.get(version.key, 0), 0)
+    listing.shrink(folder, max(most - wanted, 0))
+    left = max(most - listing.used, 0)
     lib.fffs_object_cache_budget(_UNLIMITED if budget.bytes is None else left)
     # Two processes may fetch a block, so that no limit is right where all of it fits.
     return (version.size * 4 if wanted <= left else left), (space - most if budget.bytes is None else 0)

@@ -20,6 +20,7 @@ from fffs.files.file import UInt8Array
 from fffs.files.pwrite import Writable
 from fffs.native import engine, ffi, lib
 from fffs.native.checksums import CHECK_NONE, checksum_combine
+from fffs.objects.cache_space import listed_once
 from fffs.records.batch_reader import BatchReader
 from fffs.records.identity import Identity, identify
 from fffs.records.joined_index import JoinedIndex
@@ -128,7 +129,8 @@ class RecordStore(Shared):
 
     def use_caches(self) -> str:
         """Keep what is read of files that are not local on the local disk. Returns as ``File.use_cache``."""
-        answers = [file.file.use_cache() for file in self.files]
+        with listed_once():
+            answers = [file.file.use_cache() for file in self.files]
         with self._lock:
             self.policy = replace(self.policy, caches=True)
         return next(filter(None, answers), "")
