@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import subprocess
 import sys
 import threading
@@ -318,6 +319,20 @@ def test_parts_that_are_opened_together_look_at_the_folder_once(
     with fffs.FileReader(names) as reader:
         assert len(looked) <= 32  # threads that open begin at the same time
         assert [bytes(record) for record in reader.read([COUNT * 7 + 3])] == [_record(3)]
+
+
+def test_caches_leave_descriptors_for_connections(server: ObjectServer, cache: Path, records_file: bytes) -> None:
+    names = [server.put(f"{k}.ffr", records_file) for k in range(40)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 300, hard))
+    try:
+        with fffs.FileReader(names) as reader:
+            assert max(map(int, os.listdir("/proc/self/fd"))) < used + 150
+            assert [bytes(record) for record in reader.read(range(3, 40 * COUNT, COUNT))] == [_record(3)] * 40
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert 0 < len(list(cache.glob("*.data"))) <= 40
 
 
 def test_others_make_room_the_oldest_first_and_never_an_open_one(

@@ -124,6 +124,12 @@ def allow_many() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def leaves(fd: int, count: int) -> bool:
+    """Whether the limit of this process allows so many descriptors above one that was just opened."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft < 0 or fd + count < soft
+
+
 def are_free(count: int) -> bool:
     """Whether so many more descriptors may be opened. True without /proc, where the open ones are unknown."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.base.cache_settings import cache_settings
-from fffs.base.descriptors import describe
+from fffs.base.descriptors import describe, leaves
 from fffs.errors import AccessError, FffsError, ReadError, SourceChangedError, SourceNotFoundError
 from fffs.files.ends import HEAD, SMALL, TAIL, Ends
 from fffs.files.file import File, UInt8Array
-from fffs.native import engine, ffi
+from fffs.native import engine, ffi, lib
 from fffs.objects import client, transfer
 from fffs.objects.block_cache import BlockCache, open_cache
 from fffs.objects.cache_space import Version, place_of
@@ -195,6 +195,9 @@ class RemoteFile(File):
             try:
                 version = Version(self.name, self.etag, self.size, place_of(self._signed.url))
                 cache = open_cache(version, self._settings)
+                if not leaves(cache.map, int(lib.FFFS_HTTP_CONNECTIONS)):  # without connections nothing could be read
+                    cache.close()
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             except OSError as error:
                 return f"not at all: {describe(error)}"
             self._cache = cache
