@@ -132,6 +132,25 @@ def test_a_damaged_block_of_the_cache_is_fetched_again_for_a_mount(
     assert (point / "005").read_bytes() == contents["005"]
 
 
+@pytest.mark.fuse
+def test_the_second_request_of_the_kernel_does_not_wait_again(
+    server: ObjectServer, url: str, contents: dict[str, bytes], mounts: Mounts
+) -> None:
+    """After a failed read ahead, it asks once more for the page that a program wants."""
+    point = mounts(cast(Any, url))
+    assert (point / "003").read_bytes() == contents["003"]
+    place = server.objects["/p.ffr"].index(contents["050"])
+    server.requests.clear()
+    server.always = status(404)
+    mounts.daemon.expect("050: .*there is no such object")
+    mounts.daemon.expect("reads failed, of 1 records")
+    with pytest.raises(OSError, match="Input/output"):
+        (point / "050").read_bytes()
+    wait_until(lambda: "no such object" in mounts.daemon.log())
+    asked = [request for request in server.requests if request.start <= place < request.end]
+    assert len(asked) <= 2  # one is of the daemon, which finds out why
+
+
 # ---------------------------------------------------------------- once is enough
 
 

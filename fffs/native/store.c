@@ -8,6 +8,7 @@
  * A verification is valid only while the file is the same, and only if the file was resting: see watch.c. So it is
  * stored with the mark of that moment, and each plain read is followed by an fstat. */
 #include "store.h"
+#include "clock.h"
 #include "crc.h"
 #include "fault.h"
 #include "fork.h"
@@ -48,10 +49,25 @@ struct check {
     unsigned epoch; /* of the process that checks: a forked child inherits the entry, but not the thread */
 };
 
+/* A record that its object's store did not give. */
+struct failure {
+    uint64_t record;
+    int64_t when; /* on fffs_now's clock; 0: none */
+    int status;
+};
+
+/* How many failures are known, and nanoseconds for which each holds: the kernel asks again at once for what it did not get, and the
+ * store would keep the same reader waiting for as long as before. */
+enum { FAILURES = 64 };
+#define FAILURE_HOLDS (INT64_C(1000000000) / 4)
+
 struct fffs_store {
     struct store_file *files;
     size_t count;
-    struct check *checks; /* guarded by the mutex */
+    struct check *checks; /* guarded by the mutex, and so are the failures */
+    struct failure failures[FAILURES];
+    unsigned next_failure;
+    _Atomic int64_t failed; /* when the last one was noted */
 };
 
 /* One for all stores, so that the fork handlers can take it: else a child could start with a mutex that is locked for
@@ -486,6 +502,34 @@ static int read_blocks(struct store_file *file, uint64_t row, const struct block
     return status;
 }
 
+/* ---------------------------------------------------------------- failures of stores */
+
+/* Returns the status with which a record failed a moment ago, or 0. */
+static int failed_before(fffs_store *store, uint64_t record)
+{
+    int64_t since = fffs_now() - FAILURE_HOLDS;
+    int status = 0;
+
+    if (atomic_load(&store->failed) < since)
+        return 0;
+    pthread_mutex_lock(&mutex);
+    for (int i = 0; i < FAILURES; i++)
+        if (store->failures[i].when > since && store->failures[i].record == record)
+            status = store->failures[i].status;
+    pthread_mutex_unlock(&mutex);
+    return status;
+}
+
+static void note_failure(fffs_store *store, uint64_t record, int status)
+{
+    if (status == -EAGAIN || status == -EBADMSG || status == -ENOMEM || status == -ECANCELED)
+        return;
+    pthread_mutex_lock(&mutex);
+    store->failures[store->next_failure++ % FAILURES] = (struct failure){record, fffs_now(), status};
+    pthread_mutex_unlock(&mutex);
+    atomic_store(&store->failed, fffs_now());
+}
+
 /* ---------------------------------------------------------------- entry points */
 
 /* Reads a range of a record of more than a block. */
@@ -540,13 +584,11 @@ static int check_empty(const struct store_file *file, uint64_t row)
     return file->source.check == FFFS_CHECK_NONE || file->source.checksums[row] == 0 ? 0 : -EBADMSG;
 }
 
-int64_t fffs_store_read(fffs_store *store, uint64_t record, uint64_t start, uint64_t length, uint8_t *dest, int flags)
+/* Reads a range of a record of a file. Returns as fffs_store_read. */
+static int64_t read_record(fffs_store *store, struct store_file *file, uint64_t record, uint64_t start,
+                           uint64_t length, uint8_t *dest, int flags)
 {
-    struct store_file *file = find_file(store, record);
     int status = -ESTALE;
-
-    if (!file)
-        return -ERANGE;
     uint64_t row = record - file->first;
     uint64_t whole = (uint64_t)(file->source.ends[row] - file->source.starts[row]);
     /* Lengths come from the file's own tables, and must not be trusted beyond the size of the file. */
@@ -563,9 +605,26 @@ int64_t fffs_store_read(fffs_store *store, uint64_t record, uint64_t start, uint
     else if (file->source.check == FFFS_CHECK_NONE)
         status = read_unchecked(file, file->source.starts[row] + (int64_t)start, length, dest, flags);
     else
-        for (int tries = 0; status == -ESTALE && tries < CHANGES_MAX; tries++)
+        for (int tries = 0; status == -ESTALE && tries < (fffs_is_remote(file->source.fd) ? 1 : CHANGES_MAX); tries++)
             status = read_range(store, file, row, start, length, dest, flags);
     return status ? status : (int64_t)length;
+}
+
+int64_t fffs_store_read(fffs_store *store, uint64_t record, uint64_t start, uint64_t length, uint8_t *dest, int flags)
+{
+    struct store_file *file = find_file(store, record);
+
+    if (!file)
+        return -ERANGE;
+    if (!fffs_is_remote(file->source.fd))
+        return read_record(store, file, record, start, length, dest, flags);
+    int64_t got = failed_before(store, record);
+    if (!got) {
+        got = read_record(store, file, record, start, length, dest, flags);
+        if (got < 0)
+            note_failure(store, record, (int)got);
+    }
+    return got;
 }
 
 int fffs_store_verified(fffs_store *store, uint64_t record)

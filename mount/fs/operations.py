@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 import pyfuse3
 
-from fffs.errors import ReadError, RecordError, SourceChangedError
+from fffs.errors import AccessError, ReadError, RecordError, SourceChangedError, SourceNotFoundError
 from fffs.layouts.rows import FileContent
 from fffs.layouts.view import NodeError, NotDecoded, View
 from fffs.mount.fs import answers
@@ -30,7 +30,7 @@ _log = logging.getLogger("fffs.mount")
 
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
-BAD = (RecordError, ReadError, SourceChangedError, MemoryError)
+BAD = (RecordError, ReadError, AccessError, SourceChangedError, SourceNotFoundError, MemoryError)
 
 
 def answered(method: _Method) -> _Method:

@@ -25,7 +25,7 @@ class Reading:
     """Reads the bytes of a view's files. Used by the thread of the event loop.
 
     Raises:
-        RecordError, ReadError, SourceChangedError, MemoryError.
+        RecordError, ReadError, AccessError, SourceChangedError, SourceNotFoundError, MemoryError.
 
     """
 
