@@ -37,13 +37,18 @@ def open_standard_streams() -> None:
 
 def describe_shortage(error: BaseException) -> str:
     """Return one line if the error is a lack of descriptors or threads, else an empty string."""
-    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":  # Python's only sign of EAGAIN
+    if is_lack_of_threads(error):
         return "the system refuses to start a thread; allow this user or container more of them (ulimit -u)"
     if not isinstance(error, OSError):
         return ""
     if error.errno == errno.EMFILE:
         return f"{error.strerror}; allow this process more of them (ulimit -n)"
     return str(error.strerror) if error.errno == errno.ENFILE else ""
+
+
+def is_lack_of_threads(error: BaseException) -> bool:
+    """Whether the error is that of a thread that the system refuses to start."""
+    return isinstance(error, RuntimeError) and str(error) == "can't start new thread"  # Python's only sign of EAGAIN
 
 
 def describe(error: OSError) -> str:

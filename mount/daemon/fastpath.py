@@ -184,7 +184,8 @@ class FastPath:
     def count_failures(self) -> tuple[int, bool]:
         """Return how many reads failed, and whether some of their records were not logged."""
         stats = self.stats()
-        return stats["read_errors"], stats["untold"] > 0 or (self._reports is not None and self._reports.waiting > 0)
+        untold = self._reports is not None and (self._reports.waiting > 0 or self._reports.is_incomplete)
+        return stats["read_errors"], stats["untold"] > 0 or untold
 
     def stats(self) -> dict[str, Any]:
         """Return the counters since the mount began; latencies are counted by power of two of a nanosecond."""

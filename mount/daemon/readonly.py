@@ -13,6 +13,7 @@ import select
 
 import trio
 
+from fffs.base.descriptors import is_lack_of_threads
 from fffs.errors import MountError
 from fffs.mount.system import kernel
 from fffs.mount.system.mounts import mount_of, read_table
@@ -23,6 +24,8 @@ _log = logging.getLogger("fffs.mount")
 BUSY_SECONDS = 0.1
 # Seconds between two looks at a table that changes constantly. A first change is looked at immediately.
 PAUSE_SECONDS = 0.05
+# Seconds between two looks while the system refuses to start the thread that waits for a change.
+LOOK_SECONDS = 1.0
 
 
 async def keep_read_only(path: str, table: int, device: str, noexec: bool) -> None:
@@ -47,7 +50,12 @@ async def _watch(path: str, table: int, device: str, source: str, noexec: bool) 
                 if not await _undo(path, table, device, noexec):
                     return
             await trio.sleep(PAUSE_SECONDS)
-            await trio.to_thread.run_sync(_wait, table, ended, abandon_on_cancel=True)
+            try:
+                await trio.to_thread.run_sync(_wait, table, ended, abandon_on_cancel=True)
+            except RuntimeError as error:
+                if not is_lack_of_threads(error):
+                    raise
+                await trio.sleep(LOOK_SECONDS)
     finally:
         os.eventfd_write(ended, 1)
         os.close(ended)
@@ -74,10 +82,12 @@ async def _undo(path: str, table: int, device: str, noexec: bool) -> bool:
     """Make the mount read-only again. Returns False if that will never be possible."""
     try:
         await trio.to_thread.run_sync(_remount, path, table, device, noexec)
-    except OSError as error:
-        if error.errno == errno.EBUSY:
+    except (OSError, RuntimeError) as error:
+        if is_lack_of_threads(error) or getattr(error, "errno", None) == errno.EBUSY:
             await trio.sleep(BUSY_SECONDS)
             return True
+        if not isinstance(error, OSError):
+            raise
         _log.warning("%s: remounted as writable by another process: opening for writing succeeds, writing fails", path)
         return False
     _log.warning("%s: remounted as writable by another process: it is read-only again", path)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import errno
+import functools
+import logging
 import math
 from contextlib import suppress
 
 import numpy as np
 import trio
 
+from fffs.base.text import plural
 from fffs.errors import ReadError
 from fffs.layouts.view import TreeView
 from fffs.mount.fs.failed_reads import Failures
+from fffs.mount.fs.waiting import in_thread
+
+_log = logging.getLogger("fffs.mount")
 
 # Limits of records that are explained at a time, and of their bytes: each is read again completely.
 BATCH = 256
@@ -21,14 +27,14 @@ BATCH_BYTES = 64 << 20
 class Reports:
     """Records whose failure is to be logged. Used by the thread of the event loop.
 
-    ``waiting``: the number of records that are not logged yet.
+    ``waiting``: the number of records that are not logged yet. ``is_incomplete``: some never will be.
     """
 
     def __init__(self, view: TreeView, failures: Failures) -> None:
         self._view, self._failures = view, failures
         self._put, self._get = trio.open_memory_channel[tuple[int, int]](math.inf)
         self._progress = trio.Event()
-        self.waiting = 0
+        self.waiting, self.is_incomplete = 0, False
 
     def add(self, record: int, status: int) -> None:
         """Add a record that could not be read. status: -errno."""
@@ -43,8 +49,14 @@ class Reports:
                 while len(bad) < BATCH and size < BATCH_BYTES:
                     bad.append(self._get.receive_nowait())
                     size += self._view.store.length(bad[-1][0])
-            for inode, path, record, error in await trio.to_thread.run_sync(self._explain, bad, abandon_on_cancel=True):
-                self._failures.add(inode, record, error, path)
+            try:
+                for inode, path, record, error in await in_thread(functools.partial(self._explain, bad)):
+                    self._failures.add(inode, record, error, path)
+            except MemoryError:
+                self.is_incomplete = True
+                _log.error(
+                    "%s could not be read; there is not enough memory to find out why", plural(len(bad), "record")
+                )
             self.waiting -= len(bad)
             self._progress.set()
             self._progress = trio.Event()

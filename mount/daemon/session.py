@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import math
 import os
@@ -31,6 +32,7 @@ try:
     from fffs.mount.daemon.signals import SignalPipe, ignore_signals, leave_when_signalled
     from fffs.mount.fs.operations import Operations
     from fffs.mount.fs.statistics import Statistics
+    from fffs.mount.fs.waiting import in_thread
 except ModuleNotFoundError as error:
     raise MountError(
         f"mounting needs pyfuse3 and trio, and {error.name} is missing: pip install 'fffs[mount]' "
@@ -235,7 +237,7 @@ class _Session:
                 not_before[file] = now + RENEWAL
                 try:
                     ahead = math.inf if refused else RENEWAL
-                    await trio.to_thread.run_sync(file.renew_access, ahead, abandon_on_cancel=True)
+                    await in_thread(functools.partial(file.renew_access, ahead))
                 except FffsError as error:
                     _log.warning("%s", error)
 
@@ -270,10 +272,10 @@ class _Session:
             return
         self._stopping = True
         try:
-            await trio.to_thread.run_sync(self._detach, False)
+            await in_thread(functools.partial(self._detach, False), abandon=False)
         except kernel.BusyError:
             _log.info("%s: in use, unmounting lazily", self._job.mountpoint)
-            await trio.to_thread.run_sync(self._detach, True)
+            await in_thread(functools.partial(self._detach, True), abandon=False)
             await trio.sleep(GRACE)
         pyfuse3.terminate()
         await trio.sleep(GRACE)

@@ -10,15 +10,13 @@ import trio
 
 from fffs.layouts.rows import FileContent
 from fffs.layouts.view import CAPACITY, NotDecoded, View
+from fffs.mount.fs.waiting import in_thread
 from fffs.native import lib
 from fffs.native.engine import take
 from fffs.records.source_file import disks_of
 
 LARGEST_READ = int(lib.FFFS_READ_MAX)
 LARGE = CAPACITY // 4  # bytes of a record from which on it is decoded alone
-
-# When a mount ends, a disk that may never answer must not delay it.
-in_thread = functools.partial(trio.to_thread.run_sync, abandon_on_cancel=True)
 
 
 class Reading:

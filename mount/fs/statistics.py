@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-import trio
-
 from fffs.layouts.view import View
 from fffs.mount.fs.failed_reads import Failures
 from fffs.mount.fs.latency import BUCKETS, bucket, percentile
+from fffs.mount.fs.waiting import in_thread
 from fffs.objects import transfer
 
 # Of lookup and read, what is no question to the daemon is counted by the methods.
@@ -67,12 +66,12 @@ class Statistics:
     async def _count_records(self) -> int:
         """Return how many records can be read. Counts once, in a thread."""
         if self._records is None:
-            self._records = await trio.to_thread.run_sync(self._view.count_read)
+            self._records = await in_thread(self._view.count_read, abandon=False)
         return self._records
 
     async def _count_verified(self, reads: int) -> int:
         """Return the number of verified records. Counts in a thread, and only if there were reads since last time."""
         if self._verified[0] != reads:
-            count = await trio.to_thread.run_sync(self._view.store.count_verified)
+            count = await in_thread(self._view.store.count_verified, abandon=False)
             self._verified = reads, int(count)
         return self._verified[1]
