@@ -1,7 +1,7 @@
 """A file system that shows a folder with meaningless inode numbers, as some FUSE file systems do.
 
-As a program: ``python strange_disk.py {changing|equal} FOLDER MOUNTPOINT``. ``changing``: each lookup gives another
-number. ``equal``: all numbers are the same, and files have two links.
+As a program: ``python strange_disk.py {changing|equal|caseless} FOLDER MOUNTPOINT``. ``changing``: each lookup gives
+another number. ``equal``: all numbers are the same, and files have two links. ``caseless``: names are in lower case.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class StrangeDisk(pyfuse3.Operations):
         self._numbers: dict[bytes, int] = {}
 
     def _child(self, parent: int, name: bytes) -> bytes:
-        return os.path.join(self._paths[parent], name)
+        return os.path.join(self._paths[parent], name.lower() if self._kind == "caseless" else name)
 
     def _entry(self, path: bytes) -> Any:
         """Return the reply to a lookup, with the number for further requests."""

@@ -16,6 +16,7 @@ import pytest
 from builders import differences, snapshot, split_records
 from engine_model import FOREVER, fault
 from inside import AtomicFile, UnlockedWarning, dump, index_cache, lib, open_folder, unpack
+from mounting import pack_files
 from strange_disk import strange_disk
 
 import fffs
@@ -91,6 +92,17 @@ def test_where_there_are_no_locks_writers_do_without(
     else:
         work(tmp_path)
     assert set(tmp_path.rglob("*.fffs-tmp")) == leftovers, "whose they are is not known"
+
+
+@pytest.mark.fuse
+@pytest.mark.parametrize(("one", "other"), [("d/name", "d/NAME"), ("d/x", "D/y")])
+def test_names_that_the_file_system_takes_for_one_are_named(one: str, other: str, tmp_path: Path) -> None:
+    pack = pack_files(tmp_path / "from", **{one: b"1", other: b"2"})
+    (tmp_path / "disk").mkdir()
+    with strange_disk("caseless", tmp_path / "disk", tmp_path / "caseless") as disk:
+        with pytest.raises(WriteError, match=r"caseless/t/d(/name)?: cannot write \(its file system takes it for an"):
+            unpack(pack, disk / "t")
+        assert not os.listdir(disk)
 
 
 def test_the_folder_of_an_owner_that_cannot_be_known_keeps_its_mode(

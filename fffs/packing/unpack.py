@@ -38,6 +38,7 @@ from fffs.tree.tree import ROOT
 
 log = logging.getLogger("fffs.unpack")
 
+ONE_NAME = "its file system takes it for another name of the source, as if case did not matter; use another one"
 SPECIAL = stat.S_ISUID | stat.S_ISGID
 
 
@@ -142,6 +143,10 @@ class _Unpacker:
             for path, node in reversed(self.places.folders):
                 with writing(self._shown(path)), self.ways.at(path) as fd:
                     self._restore(fd, node)
+        except WriteError as error:
+            if error.errno == errno.EEXIST:  # nobody else makes files in the new folder
+                error.detail = ONE_NAME
+            raise
         finally:
             self.ways.close()
         self.folder.commit(self._mode(ROOT), int(self.tree.mtime[ROOT]))
