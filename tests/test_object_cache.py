@@ -475,4 +475,5 @@ def test_a_mount_whose_store_goes_away_and_comes_back(
     assert (point / "d1/f1").read_bytes() == (tmp_path / "src/d1/f1").read_bytes()
     with serving(port) as second:
         second.put("p.ffr", packed)
+        time.sleep(0.3)  # for a quarter of a second, a record that failed fails at once
         subprocess.run(["diff", "-r", str(tmp_path / "src"), str(point)], check=True)
