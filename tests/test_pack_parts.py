@@ -54,12 +54,11 @@ def executor_of(kind: str) -> Any:
         "jobs": Jobs,
         "threads": lambda: ThreadPoolExecutor(3),
         "pool": lambda: ProcessPoolExecutor(1),
-        "text": lambda: "threads:2",
         "processes": lambda: "processes:2",
     }[kind]()
 
 
-@pytest.mark.parametrize("kind", ["none", "jobs", "threads", "pool", "text", "processes"])
+@pytest.mark.parametrize("kind", ["none", "jobs", "threads", "pool", "processes"])
 def test_every_executor_writes_the_same_bytes(source: Path, tmp_path: Path, kind: str) -> None:
     executor, reports = executor_of(kind), []
     summary = fffs.pack_folder(
@@ -78,7 +77,7 @@ def test_every_executor_writes_the_same_bytes(source: Path, tmp_path: Path, kind
         executor.shutdown()
 
 
-@pytest.mark.parametrize("text", ["processes", "processes:0", "threads:x", "slurm:3", ""])
+@pytest.mark.parametrize("text", ["processes", "processes:0", "processes:x", "slurm:3", ""])
 def test_other_texts_and_objects_are_refused_before_any_work(source: Path, tmp_path: Path, text: str) -> None:
     for executor in (text, object()):
         with pytest.raises(UsageError, match="executor"):
@@ -87,7 +86,7 @@ def test_other_texts_and_objects_are_refused_before_any_work(source: Path, tmp_p
 
 
 def test_options_that_do_not_go_together_are_refused(source: Path, tmp_path: Path) -> None:
-    for options in ({"executor": "threads:2"}, {"restart": True}, {"parts": 2, "verity": True}):
+    for options in ({"executor": "processes:2"}, {"restart": True}, {"parts": 2, "verity": True}):
         with pytest.raises(UsageError):
             fffs.pack_folder(source, tmp_path / "x.ffr", **options)  # type: ignore[arg-type]
     for places in (("s3://b/f/", tmp_path / "set"), (source, "s3://b/set/")):
@@ -166,7 +165,7 @@ def test_a_pool_that_a_dead_worker_broke_is_an_error_that_names_the_input(
         fffs.pack_folder(source, tmp_path / "set", parts=4, executor=pool)
 
 
-@pytest.mark.parametrize("executor", [None, "threads:2"])
+@pytest.mark.parametrize("executor", [None, ThreadPoolExecutor(2)], ids=str)
 def test_a_file_that_cannot_be_read_is_named_and_other_parts_are_kept(
     source: Path, in_public: Path, executor: Any
 ) -> None:

@@ -153,7 +153,7 @@ def test_other_names_are_no_sets(source: Path, tmp_path: Path) -> None:
 
 
 def test_pack_into_parts(source: Path, tmp_path: Path) -> None:
-    out = done("pack", "--parts", 3, "--executor", "threads:2", source, tmp_path / "set")
+    out = done("pack", "--parts", 3, "--executor", "processes:2", source, tmp_path / "set")
     assert out.startswith(f"{tmp_path / 'set'}: 12 files in 3 parts, 6.0 KB in ")
     assert_same(source, tmp_path / "set", tmp_path / "copy")
     again = run("pack", "--parts", 3, source, tmp_path / "set")
@@ -164,7 +164,7 @@ def test_pack_into_parts(source: Path, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--parts", "3"), "name the folder for the parts"),
-        (("--executor", "threads:2", "x.ffr"), "executor and restart are for parts"),
+        (("--executor", "processes:2", "x.ffr"), "executor and restart are for parts"),
         (("--restart", "x.ffr"), "executor and restart are for parts"),
         (("--parts", "3", "--executor", "mars", "x"), "is not an executor"),
         (("--parts", "3", "--verity", "x"), "fs-verity is for single files"),
@@ -230,3 +230,27 @@ def test_info_shows_the_set(parts: Path) -> None:
     assert "files:              12" in text
     alone = done("info", parts / "set-00003-of-00005.ffr")
     assert "(1 part, from " in alone
+
+
+def test_verify_on_an_executor_finds_the_same(parts: Path) -> None:
+    assert done("verify", "--executor", "processes:2", parts).startswith("ok: 17 records, ")
+    for name, at in (("set-00001-of-00005.ffr", 100), ("set-00003-of-00005.ffr", -1)):
+        damaged = bytearray((parts / name).read_bytes())
+        damaged[at] ^= 1
+        (parts / name).write_bytes(damaged)
+    here, there = run("verify", parts), run("verify", "--executor", "processes:2", parts)
+    assert there.returncode == here.returncode == 5
+    assert there.stderr == here.stderr
+    assert "set-00001-of-00005.ffr: record 0" in there.stdout and "set-00003-of-00005.ffr: record" in there.stdout
+    found = json.loads(run("verify", "--json", "--executor", "processes:2", parts).stdout)
+    assert [one["number"] for one in found["bad"]] == [
+        one["number"] for one in json.loads(run("verify", "--json", parts).stdout)["bad"]
+    ]
+
+
+def test_verify_on_an_executor_names_what_it_cannot_open(parts: Path) -> None:
+    (parts / "set-00002-of-00005.ffr").write_bytes(b"no pack")
+    result = run("verify", "--executor", "processes:2", parts)
+    assert (result.returncode, result.stdout) == (4, "")
+    assert "set-00002-of-00005.ffr" in result.stderr
+    assert "is not an executor" in run("verify", "--executor", "mars", parts).stderr

@@ -106,3 +106,9 @@ def add_format(parser: argparse.ArgumentParser) -> None:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def add_executor(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add ``--executor``. text: what runs there, for the help."""
+    names = "processes:N, dask:tcp://HOST:PORT, ray, ray:ADDRESS or mpi (default: one after the other, here)"
+    parser.add_argument("--executor", type=filled, metavar="EXECUTOR", help=f"{text}: {names}")

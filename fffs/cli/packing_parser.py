@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fffs.cli.arguments import filled, positive, whole
-from fffs.cli.command_parser import ALIGN, VERITY, CommandParser, Commands, add_json, add_source, command
+from fffs.cli.command_parser import ALIGN, VERITY, CommandParser, Commands, add_executor, add_json, add_source, command
 
 EXAMPLE = "fffs pack photos photos.ffr\n  fffs pack --parts 20 --executor processes:8 photos packed/photos"
 PARTS = "write a folder of N files, which together are the packed folder"
@@ -28,13 +28,7 @@ def add_pack(commands: Commands[CommandParser]) -> None:
         ".ffr, in the current folder); with --parts, the folder to make",
     )
     parser.add_argument("--parts", type=positive, metavar="N", help=PARTS)
-    parser.add_argument(
-        "--executor",
-        type=filled,
-        metavar="EXECUTOR",
-        help="with --parts: where they are written: processes:N, threads:N, dask:tcp://HOST:PORT, ray, ray:ADDRESS or "
-        "mpi (default: one after the other, here)",
-    )
+    add_executor(parser, "with --parts: where they are written")
     parser.add_argument("--restart", action="store_true", help=RESTART)
     parser.add_argument("-j", "--jobs", type=positive, help="how many files are copied at once")
     parser.add_argument("--align", action="store_true", help=ALIGN)

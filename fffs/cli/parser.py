@@ -12,6 +12,7 @@ from fffs.cli.command_parser import (
     Commands,
     Formats,
     OneLineParser,
+    add_executor,
     add_json,
     add_source,
     add_sources,
@@ -171,6 +172,7 @@ def _add_verify(commands: Commands[CommandParser]) -> None:
     parser.add_argument(
         "--keep", action="store_true", help="first write a file of checksums beside each file whose format has none"
     )
+    add_executor(parser, "where the files are verified, each by itself")
 
 
 def _add_cache(commands: Commands[CommandParser]) -> None:

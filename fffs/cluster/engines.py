@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import Any, Final, TypeVar
 
 from fffs.cluster.executors import ExecutorLike, Submits
 from fffs.cluster.processes import Processes
 from fffs.errors import FffsError, UsageError
 
-NAMES: Final = "processes:N, threads:N, dask:ADDRESS, ray, ray:ADDRESS or mpi"
+NAMES: Final = "processes:N, dask:ADDRESS, ray, ray:ADDRESS or mpi"
 
 _T = TypeVar("_T")
 
@@ -37,10 +37,10 @@ def executing(executor: ExecutorLike) -> Iterator[Submits | None]:
     yield executor
 
 
-def _number(kind: str, rest: str) -> int:
-    if not rest.isdecimal() or int(rest) < 1:
-        raise UsageError(f"'{kind}:{rest}' is not an executor; write {kind}:N with a number of at least 1")
-    return int(rest)
+def _processes(number: str) -> Processes:
+    if not number.isdecimal() or int(number) < 1:
+        raise UsageError(f"'processes:{number}' is not an executor; write processes:N with a number of at least 1")
+    return Processes(int(number))
 
 
 def _imported(name: str, package: str) -> Any:
@@ -70,8 +70,7 @@ def _mpi(_: str) -> Iterator[Submits]:
 
 
 _ENGINES: Final[dict[str, Callable[[str], contextlib.AbstractContextManager[Submits]]]] = {
-    "processes": lambda rest: Processes(_number("processes", rest)),
-    "threads": lambda rest: ThreadPoolExecutor(_number("threads", rest)),
+    "processes": _processes,
     "dask": _dask,
     "ray": lambda address: RayExecutor(address or None),
     "mpi": _mpi,

@@ -65,7 +65,7 @@ def pack_folder(
         parts: make a folder ``fname`` with this number of files, ``NAME-00000-of-00020.ffr`` and so on, which together
             are the packed folder. It appears with all of them at once. ``plan_pack`` describes them.
         executor: where the parts are written: any ``concurrent.futures.Executor``, an object with the same ``submit``,
-            ``"processes:8"`` or ``"threads:8"``. A part whose worker dies is written again, twice at most. None: one
+            or a name such as ``"processes:8"``. A part whose worker dies is written again, twice at most. None: one
             part after the other in this process. An executor that is passed is not shut down.
         restart: with ``parts``, remove what an earlier call left that was killed, instead of going on with it.
         progress: called with (bytes done, total bytes) from time to time, from any thread.

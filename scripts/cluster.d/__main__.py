@@ -55,6 +55,11 @@ def workers_named(title: bytes) -> list[int]:
     return found
 
 
+def process_id() -> int:
+    """Return the id of this process; Ray takes no functions of C."""
+    return os.getpid()
+
+
 @contextlib.contextmanager
 def processes() -> Iterator[Any]:
     """The processes of fffs itself, without a cluster."""
@@ -80,7 +85,7 @@ def ray() -> Iterator[Any]:
 
     environment = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", runtime_env=environment)
-    ray.get([ray.remote(os.getpid).remote() for _ in range(2)])  # workers start
+    ray.get([ray.remote(process_id).remote() for _ in range(2)])  # workers start
     kill_worker(lambda: workers_named(b"ray::run_task"))
     try:
         yield fffs.ray.executor()

@@ -5,18 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import replace
 
 from fffs.base.text import human, plural
 from fffs.cli.output import complain, printable, put, say
 from fffs.cli.progress import ProgressBar
-from fffs.errors import Exit, FormatError, RecordError
-from fffs.files.verity import look
-from fffs.layouts import load_records, load_source
-from fffs.layouts.view import TreeView
-from fffs.packing.sidecars import keep_checksums, suspects
-from fffs.packing.verify import BadRecord, unverifiable, verify
-from fffs.records import index_cache
+from fffs.errors import Exit, RecordError
+from fffs.packing.sidecars import keep_checksums
+from fffs.packing.verify import BadRecord
+from fffs.packing.verify_source import verify_files, verify_source
 
 LINES_MAX = 100  # bad records; in a truncated file, every record past the end is bad
 
@@ -27,18 +23,12 @@ def run(args: argparse.Namespace) -> int:
         for path in args.source:
             keep_checksums(path, args.format)
     begin = time.monotonic()
-    source, refusal = _load(args.source, args.format)
-    with source:
-        with ProgressBar(printable(f"verifying {args.source[0]}")) as bar:
-            bad = verify(source, bar)
-        records, size = source.store.n, source.store.size
-        without = unverifiable(source)
-        digests = {file.index.path: str(look(file.file)) for file in source.store.files}
-        stale = suspects(source.store.files, (entry.source for entry in bad))
-    if refusal and not bad:
-        raise refusal
-    if refusal:  # the tree is damaged: load_records named the records by their numbers, which is no help here
-        bad = [replace(entry, name=None) for entry in bad]
+    with ProgressBar(printable(f"verifying {args.source[0]}")) as bar:
+        if args.executor:
+            found = verify_files(args.source, args.format, args.executor, bar)
+        else:
+            found = verify_source(args.source, args.format, bar)
+    records, size, without, bad = found.records, found.size, found.unverifiable, found.bad
     if args.json:
         facts = {"records": records, "bytes": size, "unverifiable": without, "bad": [vars(entry) for entry in bad]}
         put(json.dumps(facts, indent=1).encode() + b"\n")
@@ -54,26 +44,17 @@ def run(args: argparse.Namespace) -> int:
                 say(f"ok: {plural(records - without, 'record')}, {how}")
             if without:
                 say(f"not verifiable: {plural(without, 'record')} without checksums could be read, {how}")
-            for path, digest in digests.items():
+            for path, digest in found.digests.items():
                 if digest:
                     say(f"{path}: fs-verity: {digest}")
     if not bad:
         return Exit.OK
-    for name in stale:
+    for name in found.stale:
         complain(f"{name}: all records differ from it; if another program replaced the file, remove it (see --keep)")
     count = len({entry.number for entry in bad})
     are = "is" if count == 1 else "are"
     complain(f"{count} of {plural(records, 'record')} {are} bad; copy the file again, or restore it from a backup")
     return RecordError.exit_code
-
-
-def _load(paths: list[str], form: str | None) -> tuple[TreeView, FormatError | None]:
-    """Open a source. If its tree of names is damaged, return its records alone, and the error."""
-    with index_cache.unused():
-        try:
-            return load_source(paths, format=form), None
-        except FormatError as refusal:
-            return load_records(paths, form), refusal
 
 
 def _line(entry: BadRecord) -> str:
