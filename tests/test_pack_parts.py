@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import shutil
@@ -354,6 +355,25 @@ def test_one_huge_sparse_file_is_alone(source: Path, tmp_path: Path) -> None:
     sizes = sorted(len(data) for data in files_of(tmp_path / "set").values())
     assert sizes[2] > 64 << 20 > 1000 * sizes[1]
     assert_same_contents(source, tmp_path / "set", tmp_path / "copy")
+
+
+def test_an_error_before_the_first_part_leaves_nothing(source: Path, tmp_path: Path) -> None:
+    class Broken(Executor):
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            future.set_exception(WriteError(errno.EIO, args[0].path))
+            return future
+
+    with pytest.raises(WriteError, match="Input/output error"):
+        fffs.pack_folder(source, tmp_path / "set", parts=4, executor=Broken())
+    assert os.listdir(tmp_path) == ["photos"]
+
+
+def test_names_that_parts_cannot_have_are_refused(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="too long for the names of parts"):
+        fffs.pack_folder(source, tmp_path / ("x" * 240), parts=2)
+    assert os.listdir(tmp_path) == ["photos"]
+    fffs.pack_folder(source, tmp_path / ("x" * 230), parts=2)
 
 
 def test_a_disk_that_is_full_leaves_the_parts_that_fit(source: Path, tmp_path: Path) -> None:

@@ -28,12 +28,18 @@ def pack_parts(
 ) -> PackSummary:
     """Plan, run all tasks and commit: ``pack_folder`` with ``parts``, whose arguments these are.
 
-    After an error, complete parts stay for the next call.
+    After an error, complete parts stay for the next call; if there are none, nothing is left.
     """
     folder, there = check_places(source, target, parts)
-    with PlanFolder(there).only_driver(), executing(executor) as workers:
+    place = PlanFolder(there)
+    with place.only_driver(), executing(executor) as workers:
         plan = make_plan_folder(folder, there, parts, align, restart)
-        results = plan.put_in_place(run_tasks(plan.tasks, workers, jobs, progress, plan.total_bytes))
+        try:
+            results = plan.put_in_place(run_tasks(plan.tasks, workers, jobs, progress, plan.total_bytes))
+        except BaseException:
+            if not any(plan.results()):
+                place.remove()
+            raise
     tell_left_out(results, there, warn)
     return PackSummary(sum(result.records for result in results), sum(result.total_bytes for result in results))
 

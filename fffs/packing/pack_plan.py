@@ -31,6 +31,7 @@ from fffs.packing.source_folder import SourceFolder, open_source
 from fffs.packing.span import Span
 from fffs.packing.survey import survey
 from fffs.packing.verify import verify
+from fffs.tree.tree import NAME_MAX
 
 FORMAT: Final = "fffs plan 1"
 PARTS_MAX: Final = 4096
@@ -214,6 +215,8 @@ def check_places(source: PathLike, target: PathLike, parts: int) -> tuple[str, s
         raise UsageError(f"{folder if is_url(folder) else there}: only local folders can be packed into parts")
     if not 1 <= parts <= PARTS_MAX:
         raise UsageError(f"{there}: the number of parts must be from 1 to {PARTS_MAX}, not {parts}")
+    if len(os.fsencode(_part_name(there, 0, parts))) > NAME_MAX:
+        raise UsageError(f"{there}: this name is too long for the names of parts; choose a shorter one")
     refuse_content(there)
     refuse_folder(without_dots(os.fsencode(there)), there)
     folder, there = absolute_path(folder), os.fsdecode(without_dots(os.fsencode(absolute_path(there))))
@@ -250,14 +253,18 @@ def _cut(places: list[CutPlace], k: int) -> _Cut:
 
 
 def _plan(source: str, target: str, align: bool, cuts: list[_Cut]) -> PackPlan:
-    stem = os.path.basename(target).removesuffix(SUFFIX).lstrip(".") or "parts"
-    names = [shard_name(stem, k, len(cuts), SUFFIX) for k in range(len(cuts))]
+    names = [_part_name(target, k, len(cuts)) for k in range(len(cuts))]
     marks = [_hash([FORMAT, "pack", align, name, _texts(cut)]) for name, cut in zip(names, cuts, strict=True)]
     fingerprint = _hash(marks)
     tasks = [
         PackTask(k, target, names[k], fingerprint, marks[k], source, align=align, **cut) for k, cut in enumerate(cuts)
     ]
     return PackPlan(target, fingerprint, tuple(tasks), source, align)
+
+
+def _part_name(target: str, number: int, total: int) -> str:
+    stem = os.path.basename(target.rstrip("/")).removesuffix(SUFFIX).lstrip(".") or "parts"
+    return shard_name(stem, number, total, SUFFIX)
 
 
 def _hash(values: object) -> str:
