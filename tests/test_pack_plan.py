@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import Pack, as_nobody, snapshot
+from builders import Pack, as_nobody, once, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import PackPlan, PlanFolder, Span, division, open_source, scan_folder, survey
@@ -404,6 +404,24 @@ def test_abort_leaves_nothing(source: Path, tmp_path: Path) -> None:
         PackPlan.load(tmp_path / "set")
 
 
+@pytest.mark.parametrize("end", ["abort", "commit"])
+def test_a_task_that_still_runs_at_the_end_fails_and_leaves_nothing(source: Path, tmp_path: Path, end: str) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "set", 3)
+    results = [task.run() for task in plan.tasks]
+    os.unlink(PlanFolder(plan.target).part(plan.tasks[1].name))
+
+    def finish() -> None:
+        for task in plan.tasks:  # another attempt has completed the part meanwhile
+            task.run()
+        plan.abort() if end == "abort" else plan.commit(results)
+
+    with pytest.raises(WriteError, match="No such file"):
+        plan.tasks[1].run(progress=once(finish))
+    assert sorted(os.listdir(tmp_path)) == (["photos"] if end == "abort" else ["photos", "set"])
+    if end == "commit":
+        assert_same(source, tmp_path / "set", tmp_path / "copy")
+
+
 def test_a_target_that_exists_is_refused_before_and_after_the_work(source: Path, tmp_path: Path) -> None:
     plan = fffs.plan_pack(source, tmp_path / "set", 2)
     results = [task.run() for task in plan.tasks]
@@ -437,6 +455,19 @@ def test_a_plan_folder_that_others_can_write_to_is_not_trusted(source: Path, tmp
     for act in (plan.tasks[0].run, lambda: PackPlan.load(tmp_path / "set"), lambda: plan_again(source, tmp_path)):
         with pytest.raises(UsageError, match="other users can write to it"):
             act()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_another_users_plan_folder_is_refused(source: Path, in_public: Path) -> None:
+    shutil.copytree(source, in_public / "photos")
+    in_public.chmod(0o777)
+    plan = fffs.plan_pack(in_public / "photos", in_public / "set", 2)
+    os.chown(in_public / ".set.fffs-plan", 1, 1)
+    with pytest.raises(UsageError, match="other users can write to it"):
+        plan.tasks[0].run()
+    (in_public / ".other.fffs-plan").symlink_to(in_public / ".set.fffs-plan")
+    with pytest.raises(UsageError, match="is not a folder"):
+        fffs.plan_pack(in_public / "photos", in_public / "other", 2)
 
 
 def plan_again(source: Path, place: Path) -> object:

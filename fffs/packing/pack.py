@@ -90,13 +90,18 @@ def pack_folder(
             raise UsageError(f"{target}: fs-verity is for single files; omit verity or parts")
         with importing:
             from fffs.packing.pack_parts import pack_parts
-        return pack_parts(dirname, target, parts, executor, jobs, align, restart, progress, warn or log.warning)
+        summary = pack_parts(dirname, target, parts, executor, jobs, align, restart, progress, warn or log.warning)
+        return _told(summary, target, verbose)
     if executor is not None or restart:
         raise UsageError(f"{target}: executor and restart are for parts; give their number, too")
     if verity:
         refuse_verity(target)
     with packed_folder(dirname, target, jobs, progress, warn or log.warning, align) as (file, summary):
         commit(file, verity, progress)
+    return _told(summary, target, verbose)
+
+
+def _told(summary: PackSummary, target: str, verbose: bool) -> PackSummary:
     if verbose:
         tell(f"{target}: {summary.files} files, {summary.total_bytes} bytes")
     return summary
