@@ -166,7 +166,7 @@ def test_a_pool_that_a_dead_worker_broke_is_an_error_that_names_the_input(
         fffs.pack_folder(source, tmp_path / "set", parts=4, executor=pool)
 
 
-@pytest.mark.parametrize("executor", [None, ThreadPoolExecutor(2)], ids=str)
+@pytest.mark.parametrize("executor", [None, ThreadPoolExecutor(2)], ids=["none", "pool"])
 def test_a_file_that_cannot_be_read_is_named_and_other_parts_are_kept(
     source: Path, in_public: Path, executor: Any
 ) -> None:
