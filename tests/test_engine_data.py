@@ -156,15 +156,27 @@ def test_damage_is_an_error_of_its_partition(pack: Path, tmp_path: Path) -> None
     assert failed == 1
 
 
-def test_processes_of_a_cluster(pack: Path, folder: Path) -> None:
-    from distributed import Client, LocalCluster
+CLUSTER = """
+import sys
+from distributed import Client, LocalCluster
+import fffs.dask
 
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        assert right(folder, fffs.dask.read(pack, npartitions=6).compute())
-        assert len(client.scheduler_info()["workers"]) == 2
+if __name__ == "__main__":
+    with LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None) as cluster, Client(cluster) as client:
+        bag = fffs.dask.read(sys.argv[1], npartitions=6)
+        print(len(client.scheduler_info()["workers"]), bag.count().compute())
+        print(bag.map(lambda row: len(row[1])).sum().compute())
+"""
+
+
+def test_processes_of_a_cluster(pack: Path, tmp_path: Path) -> None:
+    """In a program of its own: the package changes how exceptions are pickled."""
+    (tmp_path / "program.py").write_text(CLUSTER)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "program.py", pack], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["2", str(COUNT), str(sum(len(content(k)) for k in range(COUNT)))]
 
 
 # ---------------------------------------------------------------- Ray
