@@ -38,6 +38,7 @@ fffs.base.long_reads
 fffs.objects.client=object_client
 fffs.objects.connection=store_connection
 fffs.objects.remote=object_remote
+fffs.objects.transfer=object_transfer
 fffs.base.memory
 fffs.granular.bounded_msgpack
 fffs.mount.system.mounts
@@ -82,6 +83,7 @@ fffs.converting.verifying
 NAMES = """
 fffs.base.cache_settings: cache_settings caching
 fffs.base.failures: reading writing
+fffs.base.jobs: Jobs
 fffs.base.numbers: divide resolve
 fffs.base.sizes: Budget parse_budget parse_size
 fffs.cli.program: run=run_program

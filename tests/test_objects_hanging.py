@@ -14,9 +14,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
+from inside import Jobs, engine, ffi, object_transfer
 from mounting import Mounts, in_namespace, libc, pack_files, wait_until
 from object_server import Answer, Fault, ObjectServer, Request, good, status
 
@@ -48,9 +51,12 @@ class Hold:
 
         def hold(request: Request, answer: Answer) -> None:
             then(request, answer)
-            answer.hold = self._released
+            self.hold(request, answer)
 
         self._server.always = hold
+
+    def hold(self, request: Request, answer: Answer) -> None:
+        answer.hold = self._released
 
     def end(self) -> None:
         self._server.always = None
@@ -184,6 +190,74 @@ def _error_of(reader: fffs.FileReader, record: int) -> list[Exception]:
     except Exception as error:
         return [error]
     return []
+
+
+# ---------------------------------------------------------------- interrupts
+
+
+def test_an_interrupted_batch_is_not_used_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the thread that reads it would write to memory that is freed."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def read(view: Any, count: int, cancel: Any) -> int:
+        begun.set()
+        wait_until(lambda: cancel[0])
+        time.sleep(0.2)
+        ended.set()
+        return 0
+
+    def interrupt() -> None:
+        begun.wait()
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    fake = SimpleNamespace(fffs_remote_is_hot=lambda view, count: 0, fffs_remote_read_batch=read)
+    monkeypatch.setattr(object_transfer, "lib", fake)
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        object_transfer.read_batch(np.zeros(1, engine.REQUEST))
+    assert ended.is_set()
+
+
+OPEN_PARTS = "import fffs, sys; fffs.FileReader(sys.argv[1:])"
+
+
+def test_an_interrupt_ends_the_opening_of_parts(server: ObjectServer, url: str, held: Hold) -> None:
+    asked = len(server.requests)
+    held.begin()
+    command = [sys.executable, "-c", OPEN_PARTS, *[url] * 9]
+    process = subprocess.Popen(command, env={**os.environ, "FFFS_CACHE": "off"}, stderr=subprocess.PIPE)
+    wait_until(lambda: len(server.requests) == asked + 9)
+    process.send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    process.communicate(timeout=30)
+    assert time.monotonic() - begin < 10
+    assert process.returncode != 0
+
+
+def test_an_interrupt_ends_the_reads_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of unpacking, converting and packing a folder of a store."""
+    begun, stopped = threading.Semaphore(0), threading.Semaphore(0)
+
+    def read(view: Any, count: int, cancel: Any) -> int:
+        begun.release()
+        if cancel != ffi.NULL:
+            wait_until(lambda: cancel[0])
+            stopped.release()
+        return 0
+
+    def interrupt() -> None:
+        for _ in range(2):
+            begun.acquire()
+        time.sleep(0.1)  # until the main thread waits
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(object_transfer, "lib", SimpleNamespace(fffs_remote_read_batch=read))
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        Jobs(1, None).run(lambda _: object_transfer.read_batch(np.zeros(1, engine.REQUEST)) and None, [1, 2], 2, 1)
+    assert stopped.acquire(blocking=False)
+    assert stopped.acquire(blocking=False)
 
 
 # ---------------------------------------------------------------- names

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from fffs.base.descriptors import are_few
+from fffs.base.stopping import StopFlag
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
@@ -40,6 +41,7 @@ class Jobs:
         self._cancel = cancel
         self._done = self._active = 0
         self._stopped = False  # one item failed, or the caller was interrupted
+        self._flag = StopFlag()  # the same, for C
         self._idle = threading.Condition()
 
     def run(self, work: Callable[[Item], None], items: Sequence[Item], jobs: int, size: int = SLICE) -> None:
@@ -72,6 +74,7 @@ class Jobs:
     def _stop(self) -> None:
         with self._idle:
             self._stopped = True
+        self._flag.set()
         if self._cancel:
             self._cancel()
 
@@ -81,10 +84,11 @@ class Jobs:
                 return
             self._active += 1
         try:
-            for item in items:
-                if self._stopped:
-                    return
-                work(item)
+            with self._flag.here():
+                for item in items:
+                    if self._stopped:
+                        return
+                    work(item)
         except Stopped:
             return
         except BaseException:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextvars
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, Final
 
 from fffs.base.paths import PathLike
+from fffs.base.stopping import StopFlag
 from fffs.base.withblock import closed_on_error
 from fffs.errors import SourceNotFoundError
 from fffs.files.file import File
@@ -89,9 +90,21 @@ def open_files(paths: list[str], check_data: bool = True, form: str | None = Non
 
 def _open_together(open_one: Callable[[str], SourceFile], paths: list[str]) -> list[SourceFile]:
     """Open files of stores with their requests in flight together: each file costs several, one after the other."""
+    flag = StopFlag()
+
+    def open_here(path: str) -> SourceFile:
+        with flag.here():
+            return open_one(path)
+
     with listed_once(), ThreadPoolExecutor(min(OPENERS, len(paths))) as pool:
-        # A context for each file, with the settings of this thread: one context cannot run in two threads at once.
-        futures = [pool.submit(contextvars.copy_context().run, open_one, path) for path in paths]
+        try:
+            # A context for each file, with the settings of this thread: one context cannot run in two threads at once.
+            futures = [pool.submit(contextvars.copy_context().run, open_here, path) for path in paths]
+            wait(futures)
+        except BaseException:
+            flag.set()
+            pool.shutdown(cancel_futures=True)
+            raise
     failed = [error for future in futures if (error := future.exception())]
     if failed:
         for future in futures:

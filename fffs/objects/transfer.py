@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base.stopping import current_flag
 from fffs.errors import EngineError, UsageError
 from fffs.native import ffi, lib
 from fffs.objects.names import is_true
@@ -137,7 +138,7 @@ def use_cache(number: int, data_fd: int, map_fd: int, limit: int, keep_free: int
 def read_batch(requests: npt.NDArray[Any]) -> bool:
     """Read and check all records of a contiguous 1-D array of ``engine.REQUEST``, like ``engine.read_batch``.
 
-    Ctrl-C ends it within a tenth of a second.
+    Ctrl-C ends it within a tenth of a second, and in other threads their ``StopFlag``.
 
     Raises:
         MemoryError: memory is not sufficient.
@@ -146,20 +147,64 @@ def read_batch(requests: npt.NDArray[Any]) -> bool:
     """
     view = ffi.from_buffer(_REQUESTS, requests, True)
     if threading.current_thread() is not threading.main_thread() or lib.fffs_remote_is_hot(view, len(view)):
-        return _result(lib.fffs_remote_read_batch(view, len(view), ffi.NULL))
+        flag = current_flag()
+        cancel = ffi.NULL if flag is None else ffi.from_buffer("int32_t[]", flag.memory)
+        return _result(lib.fffs_remote_read_batch(view, len(view), cancel))
     # Python runs the handlers of signals in the main thread only, and not while that is in C.
-    cancel, results = ffi.new("int32_t *"), []
-    thread = threading.Thread(
-        target=lambda: results.append(lib.fffs_remote_read_batch(view, len(view), cancel)), daemon=True
-    )
-    thread.start()
+    reading = _Reading(view)
     try:
-        while thread.is_alive():
-            thread.join(_SLICE)
+        reading.start()
+        while not reading.ended(_SLICE):
+            pass
     finally:
-        cancel[0] = 1  # the memory of the requests must not be freed before the thread ends
-        thread.join()
-    return _result(results[0])
+        reading.end()
+    return _result(reading.result)
+
+
+class _Reading:
+    """A batch that is read by another thread, which ``end`` waits for.
+
+    Thread.join is no way to wait: before Python 3.13, an interrupt makes it take a thread that runs for one that ended,
+    which would then write to memory that its owner has freed.
+    """
+
+    def __init__(self, view: Any) -> None:
+        self._view, self._cancel = view, ffi.new("int32_t *")
+        self._starting, self._done = threading.Lock(), threading.Lock()
+        self._done.acquire()
+        self._runs = False
+        self.result = 0
+
+    def start(self) -> None:
+        """Start the thread. If this is interrupted, it may start later, but then does nothing."""
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with self._starting:
+            if self._cancel[0]:
+                return
+            self._runs = True
+        self.result = lib.fffs_remote_read_batch(self._view, len(self._view), self._cancel)
+        self._runs = False
+        self._done.release()
+
+    def ended(self, seconds: float) -> bool:
+        """Wait until the batch is read, for some time. Returns whether it is."""
+        return self._done.acquire(timeout=seconds)
+
+    def end(self) -> None:
+        """Return when the thread does not use the batch, also after further interrupts."""
+        interrupted = None
+        while self._runs or not self._cancel[0]:
+            try:
+                with self._starting:
+                    self._cancel[0] = 1
+                if self._runs:
+                    self._done.acquire(timeout=_SLICE)
+            except KeyboardInterrupt as error:
+                interrupted = error
+        if interrupted is not None:
+            raise interrupted
 
 
 def prefetch(requests: npt.NDArray[Any]) -> None:

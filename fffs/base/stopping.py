@@ -1,0 +1,37 @@
+"""Stopping: a flag that ends the waiting of C code in all threads that work for one caller."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from array import array
+from collections.abc import Iterator
+
+_current = threading.local()
+
+
+class StopFlag:
+    """Set it when the work is not needed any more. ``memory``: an int32, which C looks at; it lives as long as this."""
+
+    def __init__(self) -> None:
+        self.memory = array("i", [0])
+
+    def set(self) -> None:
+        """Have reads of objects in the blocks of ``here`` fail soon."""
+        self.memory[0] = 1
+
+    @contextlib.contextmanager
+    def here(self) -> Iterator[None]:
+        """Make it the flag of this thread for the block."""
+        before = current_flag()
+        _current.flag = self
+        try:
+            yield
+        finally:
+            _current.flag = before
+
+
+def current_flag() -> StopFlag | None:
+    """Return the flag of this thread, if it has one."""
+    flag: StopFlag | None = getattr(_current, "flag", None)
+    return flag
