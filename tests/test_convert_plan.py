@@ -25,6 +25,7 @@ def folder(tmp_path: Path) -> Path:
     fffs.convert(tmp_path / "x.ffr", tmp_path / "set", to="granular")
     fffs.convert(tmp_path / "set", tmp_path / "set.ffr")
     fffs.convert(tmp_path / "x.ffr", tmp_path / "x.bag", layout="v3")
+    fffs.convert(tmp_path / "x.ffr", tmp_path / "sets", to="ffrecord", parts=2)
     return tmp_path
 
 
@@ -48,6 +49,8 @@ def state(folder: Path) -> dict[str, tuple[int, int]]:
         ("pack.ffr", "y.bag", {}, (Content.RECORDS, Result.FILES, "bag", [])),
         ("set", "y", {}, (Content.COLUMN, Result.DATA_SET, "granular", [])),
         ("set", "y.bag", {}, (Content.COLUMN, Result.FILES, "bag", [])),
+        ("sets", "sets/y.bag", {}, (Content.RECORDS, Result.FILES, "bag", [])),
+        ("sets", "sets/y", {"to": "tfrecord", "parts": 3}, (Content.RECORDS, Result.FILES, "tfrecord", [])),
         ("set", "x.ffr", {"force": True}, (Content.COLUMN, Result.PACK, "ffrecord", ["x.ffr"])),
         ("set.ffr", "y", {}, (Content.PACKED_ROWS, Result.DATA_SET, "granular", [])),
         ("set.ffr", "y.ffr", {"from_": "ffrecord"}, (Content.RECORDS, Result.FILES, "ffrecord", [])),
@@ -77,6 +80,11 @@ def test_a_plan_says_what_becomes_of_a_source_and_changes_nothing(
         ("x.ffr", "x.bag", {"layout": "v3"}, "--force replaces it"),
         ("x.ffr", "x.ffr", {"force": True}, "the source itself"),
         ("set", "set/y.bag", {}, "is in the source"),
+        ("sets", "sets/y.ffr", {}, "would become a part of the source"),
+        ("sets", "f/../sets/y.tfrecord", {}, "would become a part of the source"),
+        ("sets", "sets/part-00000", {"to": "ofrecord"}, "would become a part of the source"),
+        ("sets", "sets/y-00003-of-00010.tfrecord", {}, "would become a part of the source"),
+        ("sets", "sets/y.ffr", {"to": "granular"}, "would become a part of the source"),
         ("set", "f", {"force": True}, "not empty"),
         ("f", "y.bag", {}, "a folder can only become a packed folder"),
         ("f", "y.ffr", {"parts": 2}, "without parts"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from fffs.base.failures import reading
 from fffs.converting import kinds
-from fffs.errors import SourceChangedError, UsageError
+from fffs.errors import FffsError, SourceChangedError, UsageError
 from fffs.files.atomic import CHECKSUMS, real_path
 from fffs.files.dirfd import close
 from fffs.files.file_systems import has_inode_numbers
@@ -33,6 +33,7 @@ class Sources:
         """Raises SourceNotFoundError, FormatError, UsageError, ReadError: the source is incomplete or unreadable."""
         self.records: list[str] = []
         self._folders: Sequence[str] = ()
+        self._set = path if kinds.is_records(kind) and not is_remote(path) and os.path.isdir(path) else None
         files: Iterable[str] = ()
         if kinds.is_records(kind):
             expand = None if is_fsspec_url(path) else format_named(kind).expand
@@ -63,7 +64,12 @@ class Sources:
             raise SourceChangedError(f"{name}: changed while it was converted; convert it when nothing writes to it")
 
     def refuse_inside(self, target: str) -> None:
-        """Raise UsageError if the target would lie in the folder of a source data set, where any file may be part."""
+        """Raise UsageError if the target would lie in the folder of a source data set, where any file may be part, or
+        become a part of the set of record files in a folder: its records would be there twice.
+        """
+        if self._set and _is_same(os.path.dirname(target) or ".", self._set) and _is_part(self._set, target):
+            self.refuse(target)
+            raise UsageError(f"{target}: would become a part of the source, {self._set}; name another folder")
         if not self._folders or is_url(self._folders[0]):
             return
         place = os.path.realpath(os.path.dirname(target) or ".")
@@ -79,6 +85,14 @@ class Sources:
         """Raise UsageError if a file that would be replaced or removed is a source, under this or another name."""
         if any(_is_same(name, source) for source in self._was):
             raise UsageError(f"{name}: is the source itself, or a part of it")
+
+
+def _is_part(folder: str, path: str) -> bool:
+    """Return whether the folder would stand for a file of this name, perhaps besides others."""
+    try:
+        return any(form.parts_of(folder, [os.path.basename(path)]) for form in FORMATS)
+    except FffsError:  # it is one part of a set
+        return True
 
 
 def _stamp(name: str) -> Any:
