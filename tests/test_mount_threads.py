@@ -6,14 +6,17 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from mounting import Daemon, Mounts, counters_of, is_mounted, wait_until
+from mounting import Daemon, Mounts, counters_of, is_mounted, pack_files, wait_until
 
 import fffs
+import fffs.mount
+from fffs.errors import MountError
 
 pytestmark = pytest.mark.fuse
 
@@ -122,6 +125,20 @@ def test_a_signal_unmounts_lazily(limited: Limited) -> None:
         limited.daemon.kill(15)
         assert limited.daemon.wait()
     assert not is_mounted(limited.path)
+
+
+def test_a_mount_is_unmounted_by_a_process_that_can_start_no_thread(
+    mounts: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    mounted = mounts(pack_files(tmp_path / "f", a=b"content"))
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with (mounted / "a").open("rb"), pytest.raises(MountError, match="in use"):
+        fffs.mount.umount(mounted)
+    fffs.mount.umount(mounted)
+    assert not is_mounted(mounted) and mounts.daemon.wait()
 
 
 def test_what_was_made_writable_is_made_read_only_again(limited: Limited) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import select
 
-from fffs.base.descriptors import process_file
+from fffs.base.descriptors import is_lack_of_threads, process_file
 from fffs.base.paths import PathLike
 from fffs.errors import MountError
 from fffs.mount.system import kernel
@@ -42,7 +42,7 @@ def umount(mountpoint: PathLike, lazy: bool = False) -> None:
         raise MountError(_describe_absence(path))
     if not mount.ours:
         raise MountError(f"{path}: not a mount of fffs but of type {mount.type}; use umount(8)")
-    answer = ask(path, DAEMON, ASK_SECONDS)
+    answer = _ask(path)
     try:
         daemon = _daemon(answer)
     except ConnectionError:
@@ -67,6 +67,16 @@ def umount(mountpoint: PathLike, lazy: bool = False) -> None:
     finally:
         if daemon is not None:
             os.close(daemon)
+
+
+def _ask(path: str) -> bytes | OSError | None:
+    """Ask for the daemon. Unmounting does not need the answer, so it works where no thread can be started to wait."""
+    try:
+        return ask(path, DAEMON, ASK_SECONDS)
+    except RuntimeError as error:
+        if not is_lack_of_threads(error):
+            raise
+        return b""
 
 
 def _describe_absence(path: str) -> str:
