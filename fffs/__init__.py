@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fffs.opening import open
     from fffs.packed_folder import PackedFolder
     from fffs.packing.pack import pack_folder
-    from fffs.packing.pack_plan import plan_pack
+    from fffs.packing.pack_plan import PackPlan, plan_pack
     from fffs.packing.unpack import unpack
     from fffs.reader import FileReader
     from fffs.writer import FileWriter
@@ -31,6 +31,7 @@ __all__ = [
     "FileReader",
     "FileWriter",
     "LegacyFileWarning",
+    "PackPlan",
     "PackedFolder",
     "__version__",
     "checkFsAlign",
@@ -49,6 +50,7 @@ _HOMES = {
     "FileReader": "fffs.reader",
     "FileWriter": "fffs.writer",
     "LegacyFileWarning": "fffs.formats.ffrecord",
+    "PackPlan": "fffs.packing.pack_plan",
     "PackedFolder": "fffs.packed_folder",
     "checkFsAlign": "fffs.compat",
     "convert": "fffs.converting",

@@ -126,7 +126,6 @@ fffs.mount.fs.operations: Operations
 fffs.mount.fs.reading: Reading LARGE=LARGE_READ
 fffs.mount.options: parse=parse_options
 fffs.packing.pack_file: PackFile
-fffs.packing.pack_plan: PackPlan
 fffs.packing.scan: scan_folder
 fffs.packing.source_folder: open_source
 fffs.packing.span: Span

@@ -13,7 +13,7 @@ from typing import Any
 import fsspec
 import pytest
 from builders import contents, differences, snapshot
-from inside import PackPlan, load_source
+from inside import load_source
 from mounting import Mounts
 from set_sources import assert_same, grow
 from weed import Weed, cloud, weed
@@ -206,8 +206,8 @@ def test_three_steps_as_in_a_job_array(source: Path, tmp_path: Path) -> None:
 
 def test_a_plan_as_json_and_its_abort(source: Path, tmp_path: Path) -> None:
     text = done("plan", "pack", "--parts", 3, "--json", source, tmp_path / "set")
-    plan = PackPlan.from_json(text)
-    assert plan == PackPlan.load(tmp_path / "set")
+    plan = fffs.PackPlan.from_json(text)
+    assert plan == fffs.PackPlan.load(tmp_path / "set")
     assert len(json.loads(text)["tasks"]) == 3
     assert done("plan", "abort", tmp_path / "set") == ""
     assert os.listdir(tmp_path) == ["photos"]

@@ -155,7 +155,7 @@ class PackPlan(PartPlan):
             source, target, align = str(fields["source"]), str(fields["target"]), bool(fields["align"])
             plan = _plan(source, target, align, [_unfielded(task) for task in fields["tasks"]])
             intact = plan.fingerprint == fields["fingerprint"]
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             if isinstance(error, FormatError):
                 raise
             raise FormatError(f"not a plan for packing, or a damaged one ({error!a:.80})") from error
