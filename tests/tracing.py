@@ -49,6 +49,7 @@ def prepare(room):
     for target in ("d.tfrecord", "e.ffr"):
         fffs.cli.program.run(["convert", "-q", "--verify", "--force", f"{room}/a.ffr", f"{room}/{target}"])
     fffs.cli.program.run(["convert", "-q", "-j", "1", "--verify", "--force", f"{room}/d.tfrecord", f"{room}/e.ffr"])
+    fffs.cli.program.run(["pack", "-q", "--parts", "2", f"{room}/b", f"{room}/set"])
 
 with tempfile.TemporaryDirectory() as room:
     prepare(room)

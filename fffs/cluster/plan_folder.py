@@ -26,6 +26,7 @@ SUFFIX: Final = ".fffs-plan"
 _STATE: Final = "state"  # written last and removed first: without it, there is no plan
 _PLAN: Final = "plan.json"
 _RESULTS: Final = "results"
+PATIENCE: Final = 0.5  # seconds; a killed owner of the lock may have left a file that is only removed at first
 _ATTEMPTS: Final = 3  # to remove a folder that a late task still writes to
 
 
@@ -49,7 +50,7 @@ class PlanFolder:
         """
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(only_writer(self.target, patience=0))
+                stack.enter_context(only_writer(self.target, patience=PATIENCE))
             except WriteError as error:
                 if error.errno != errno.EAGAIN:
                     raise
@@ -133,10 +134,12 @@ class PlanFolder:
         self.refuse_strange()
 
     def refuse_strange(self) -> None:
-        """Raise UsageError if another user may have written to the folder."""
+        """Raise UsageError if another user may have written to the folder, SourceNotFoundError if there is none."""
         with reading(self.path):
             try:
                 fd = os.open(self.path, FOLDER)
+            except FileNotFoundError:
+                raise SourceNotFoundError(f"{self.target}: there is no plan for it (no {self.path})") from None
             except NotADirectoryError:
                 raise UsageError(f"{self.path}: is not a folder; remove it, or choose another target") from None
             try:

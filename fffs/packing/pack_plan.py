@@ -208,6 +208,20 @@ def plan_pack(
         return make_plan_folder(folder, there, parts, align, restart)
 
 
+def remove_plan(target: PathLike) -> None:
+    """Remove the plan for a target and all that was written, whatever state it is in.
+
+    Raises:
+        SourceNotFoundError: there is none. UsageError: it may be another user's.
+        WriteError: it cannot be removed, or another process is writing the parts.
+
+    """
+    folder = PlanFolder(absolute_path(named(target, "the target")))
+    with folder.only_driver():
+        folder.refuse_strange()
+        folder.remove()
+
+
 def check_places(source: PathLike, target: PathLike, parts: int) -> tuple[str, str]:
     """Return both as absolute paths. Raises UsageError, WriteError if nothing can be packed from one to the other."""
     folder, there = named(source, "the folder"), named(target, "the target")

@@ -10,7 +10,7 @@ from fffs.cli.program import interrupt_once
 from fffs.cli.progress import ProgressBar
 from fffs.errors import Exit, UsageError
 from fffs.packing.pack_parts import tell_left_out
-from fffs.packing.pack_plan import PackPlan, plan_pack
+from fffs.packing.pack_plan import PackPlan, plan_pack, remove_plan
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,5 +63,5 @@ def _commit(args: argparse.Namespace) -> int:
 
 
 def _abort(args: argparse.Namespace) -> int:
-    PackPlan.load(args.target).abort()
+    remove_plan(args.target)
     return Exit.OK
