@@ -1,4 +1,4 @@
-"""Records as bags of Dask. Needs ``pip install 'fffs[dask]'``."""
+"""Records as bags of Dask, and back. Needs ``pip install 'fffs[dask]'``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 try:
     import dask.bag
+    from dask.base import compute
     from dask.delayed import delayed
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("fffs.dask needs Dask: pip install 'fffs[dask]'", name=error.name) from error
 
 from fffs.base.paths import PathLike
+from fffs.engines.record_parts import RecordParts, WrittenPart
 from fffs.engines.slices import SLICE_BYTES, Slice, rows_of, slices_of
 
 
@@ -52,3 +54,33 @@ def read(
 
 def _rows(part: Slice, decode: Callable[[bytes], Any] | None) -> list[Any]:
     return rows_of(part.read(), decode)
+
+
+def write_records(bag: Any, target: PathLike, **options: Any) -> int:
+    """Write the items of a bag as records of FFRecord files, one file for each partition that has items.
+
+    The workers write the files beside the target, a folder that all of them see under the same absolute path. It
+    appears when all are written: ``NAME-00000-of-00020.ffr``, ..., in the order of the partitions. A partition whose
+    worker dies is written again.
+
+    Args:
+        bag: of bytes, arrays or other contiguous buffers.
+        target: the folder, which must be missing or empty.
+        options: for ``dask.compute``, such as ``scheduler``.
+
+    Returns:
+        The number of records.
+
+    Raises:
+        UsageError: the target exists, or the bag is empty. WriteError: something cannot be written, or another process
+        writes this target. Also what computing the bag raises. Nothing is left then.
+
+    """
+    with RecordParts.begin(target) as parts:
+        tasks = [delayed(_write, pure=False)(parts, k, items) for k, items in enumerate(bag.to_delayed())]
+        results: Any = compute(*tasks, **options)  # type: ignore[no-untyped-call]
+        return parts.commit(results)
+
+
+def _write(parts: RecordParts, number: int, items: Any) -> WrittenPart:
+    return parts.write(number, list(items))

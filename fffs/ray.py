@@ -1,4 +1,4 @@
-"""Ray: an executor for ``pack_folder`` and others, and records as data sets. Needs ``pip install 'fffs[ray]'``."""
+"""Ray: an executor for ``pack_folder`` and others; records as data sets, and back. Needs ``fffs[ray]``."""
 
 from __future__ import annotations
 
@@ -64,3 +64,32 @@ def read(
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("fffs.ray.read needs Ray: pip install 'fffs[ray]'", name=error.name) from error
     return ray.data.read_datasource(RecordDatasource(source, decode, check_data, format), **options)
+
+
+def write_records(dataset: Any, target: PathLike, column: str = "bytes", **options: Any) -> int:
+    """Write a column of a data set as records of FFRecord files, one file for each task that has rows.
+
+    The tasks write the files beside the target, a folder that all nodes see under the same absolute path. It appears
+    when all are written: ``NAME-00000-of-00020.ffr``, ...
+
+    Args:
+        dataset: a ``ray.data.Dataset``.
+        target: the folder, which must be missing or empty.
+        column: of bytes or text.
+        options: for ``Dataset.write_datasink``, such as ``ray_remote_args`` and ``concurrency``.
+
+    Returns:
+        The number of records.
+
+    Raises:
+        UsageError: the target exists, or there are no rows. WriteError: something cannot be written, or another process
+        writes this target. In a task, UsageError: there is no such column. Nothing is left then.
+
+    """
+    with importing:
+        from fffs.engines.ray_sink import RecordDatasink
+        from fffs.engines.record_parts import RecordParts
+    with RecordParts.begin(target) as parts:
+        sink = RecordDatasink(parts, column)
+        dataset.write_datasink(sink, **options)
+        return parts.commit(sink.written)

@@ -19,6 +19,7 @@ fffs.granular.codecs
 fffs.base.descriptors
 fffs.torch.disk
 fffs.torch.elastic
+fffs.engines.record_parts
 fffs.engines.slices
 fffs.engines.arrow=engine_tables
 fffs.torch.permutation

@@ -15,7 +15,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from inside import slices
+from inside import record_parts, slices
 
 import fffs.dask
 from fffs import tfrecord
@@ -179,6 +179,57 @@ def test_processes_of_a_cluster(pack: Path, tmp_path: Path) -> None:
     assert done.stdout.split() == ["2", str(COUNT), str(sum(len(content(k)) for k in range(COUNT)))]
 
 
+def records_of(folder: Path) -> list[bytes]:
+    with fffs.FileReader(folder) as reader:
+        return [bytes(record) for record in reader.read(range(reader.n))]
+
+
+def test_a_bag_becomes_records(tmp_path: Path) -> None:
+    items = [content(k) for k in range(COUNT)]
+    bag = dask.bag.from_sequence(items, npartitions=8).filter(lambda item: len(item) % 10)
+    kept = [item for item in items if len(item) % 10]
+    target = tmp_path / "new" / "records"
+    assert fffs.dask.write_records(bag, target, scheduler="threads") == len(kept)
+    assert sorted(os.listdir(target)) == [f"records-{k:05}-of-00008.ffr" for k in range(8)]
+    assert records_of(target) == kept
+    assert os.listdir(target.parent) == ["records"]
+    with pytest.raises(UsageError):
+        fffs.dask.write_records(bag, target)
+
+
+def test_partitions_without_items_have_no_part(tmp_path: Path) -> None:
+    bag = dask.bag.from_sequence(range(6), npartitions=3).filter(lambda k: not 2 <= k < 4).map(lambda k: bytes([k]))
+    assert fffs.dask.write_records(bag, tmp_path / "r", scheduler="synchronous") == 4
+    assert records_of(tmp_path / "r") == [b"\0", b"\1", b"\4", b"\5"]
+    assert len(os.listdir(tmp_path / "r")) == 2
+    with pytest.raises(UsageError, match="no records"):
+        fffs.dask.write_records(bag.filter(lambda item: False), tmp_path / "none", scheduler="synchronous")
+    assert os.listdir(tmp_path) == ["r"]
+
+
+def test_a_partition_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def fail(k: int) -> bytes:
+        if k == 5:
+            raise ValueError("item 5")
+        return b"x"
+
+    with pytest.raises(ValueError, match="item 5"):
+        fffs.dask.write_records(dask.bag.range(9, npartitions=3).map(fail), tmp_path / "r", scheduler="synchronous")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_part_that_is_written_twice_counts_once(tmp_path: Path) -> None:
+    with record_parts.RecordParts.begin(tmp_path / "r") as parts:
+        again = pickle.loads(pickle.dumps(parts))
+        again.write(0, [b"a"])  # its worker died before the engine had the result
+        written = [parts.write(1, [b"c"]), parts.write(0, [b"a", b"b"])]
+        assert parts.commit(written) == 3
+    assert records_of(tmp_path / "r") == [b"a", b"b", b"c"]
+    assert len(os.listdir(tmp_path / "r")) == 2
+    with pytest.raises(UsageError, match="not there any more"):
+        again.write(2, [b"late"])
+
+
 # ---------------------------------------------------------------- Ray
 
 
@@ -207,6 +258,19 @@ def test_a_data_set_of_messages(cluster: None, messages: Path) -> None:
 
     rows = fffs.ray.read(messages, decode=tfrecord.decode).take_all()
     assert sorted((row["number"][0], row["data"][0]) for row in rows) == [(k, content(k)) for k in range(COUNT)]
+
+
+def test_a_data_set_becomes_records(cluster: None, pack: Path, folder: Path, tmp_path: Path) -> None:
+    import ray.exceptions
+
+    import fffs.ray
+
+    found = fffs.ray.read(pack, override_num_blocks=3)
+    assert fffs.ray.write_records(found, tmp_path / "r") == COUNT
+    assert sorted(records_of(tmp_path / "r")) == sorted(content(k) for k in range(COUNT))
+    with pytest.raises(ray.exceptions.RayTaskError, match="no column 'data', but path, bytes"):
+        fffs.ray.write_records(found, tmp_path / "s", column="data")
+    assert os.listdir(tmp_path) == ["r"]
 
 
 def test_damage_fails_the_data_set(cluster: None, pack: Path, tmp_path: Path) -> None:

@@ -12,7 +12,19 @@ import pytest
 HERE = Path(__file__).parent
 PUBLIC = {"fffs"} | {
     f"fffs.{name}"
-    for name in ("errors", "fsspec", "granular", "mount", "ofrecord", "tfrecord", "torch", "utils", "version")
+    for name in (
+        "dask",
+        "errors",
+        "fsspec",
+        "granular",
+        "mount",
+        "ofrecord",
+        "ray",
+        "tfrecord",
+        "torch",
+        "utils",
+        "version",
+    )
 }
 
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+from inside import ffi, lib
 from mounting import wait_until
 from object_server import ObjectServer, Request, flip, late, status
 
 import fffs
 import fffs.torch
 from fffs.errors import ChecksumError, RecordIndexError, SourceChangedError
-from fffs.native import ffi, lib
 
 COUNT = 64
 RECORDS = [random.Random(k).randbytes(70_000 + 13 * k) for k in range(COUNT)]

@@ -1,0 +1,38 @@
+"""RecordDatasink: what ``fffs.ray.write_records`` writes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ray.data.block import BlockAccessor
+from ray.data.datasource import Datasink
+
+from fffs.engines.record_parts import RecordParts, WrittenPart
+from fffs.errors import UsageError
+
+
+class RecordDatasink(Datasink[WrittenPart]):
+    """Writes a column as records: each task a part. Who makes it commits what is in ``written`` at the end."""
+
+    def __init__(self, parts: RecordParts, column: str) -> None:
+        self._parts, self._column = parts, column
+        self.written: list[WrittenPart] = []
+
+    def get_name(self) -> str:
+        """Return the name that Ray shows."""
+        return "fffs"
+
+    def write(self, blocks: Iterable[Any], ctx: Any) -> WrittenPart:
+        """Write the blocks of a task, whose memory belongs to Ray. Raises UsageError: there is no such column."""
+        records: list[Any] = []
+        for block in blocks:
+            table = BlockAccessor.for_block(block).to_arrow()
+            if self._column not in table.column_names:
+                raise UsageError(f"there is no column {self._column!r}, but {', '.join(table.column_names)}")
+            records += (value.as_buffer() for value in table.column(self._column))
+        return self._parts.write(ctx.task_idx, records)
+
+    def on_write_complete(self, write_result: Any) -> None:
+        """Note what the tasks wrote."""
+        self.written = list(write_result.write_returns)

@@ -1,0 +1,93 @@
+"""RecordParts: a folder of FFRecord parts that the workers of an engine write; it appears when all are written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fffs.base.failures import writing
+from fffs.base.paths import PathLike, absolute_path, named
+from fffs.cluster.plan_folder import PlanFolder
+from fffs.errors import UsageError
+from fffs.files.atomic_folder import make_folder, refuse_content
+from fffs.files.targets import refuse_folder, without_dots
+from fffs.formats.ffrecord import SUFFIX
+from fffs.formats.part_names import shard_name
+from fffs.objects.names import is_url
+from fffs.writer import FileWriter
+
+
+class WrittenPart(NamedTuple):
+    """What a worker wrote: the number of the partition, and the name of its file, if it has any records."""
+
+    number: int
+    name: str
+    records: int
+
+
+@dataclass(frozen=True)
+class RecordParts:
+    """The parts of ``target``, a folder by its absolute path. Can be pickled, for the workers."""
+
+    target: str
+    fingerprint: str
+
+    @classmethod
+    @contextlib.contextmanager
+    def begin(cls, target: PathLike) -> Iterator[RecordParts]:
+        """Make the parts of a target for the block. Afterwards, the target is there, or nothing.
+
+        Raises:
+            UsageError: the target exists, or is in a store. WriteError: it cannot be written, or another process does.
+
+        """
+        name = named(target, "the target")
+        if is_url(name):
+            raise UsageError(f"{name}: parts are written to folders; copy them to the store afterwards")
+        refuse_content(name)
+        path = os.fsdecode(without_dots(os.fsencode(absolute_path(name))))
+        refuse_folder(os.fsencode(path), name)
+        make_folder(os.path.dirname(path))
+        folder, fingerprint = PlanFolder(path), secrets.token_hex(16)
+        with folder.only_driver():
+            folder.create("", json.dumps(["records", fingerprint]), fingerprint, False)
+            try:
+                yield cls(path, fingerprint)
+            finally:
+                if folder.fingerprint() == fingerprint:
+                    folder.remove()
+
+    def write(self, number: int, records: Sequence[Any]) -> WrittenPart:
+        """Write the records of a partition, in any process. May run again, also at the same time as before.
+
+        Raises UsageError if the parts are not wanted any more; also what ``FileWriter`` raises.
+        """
+        folder = PlanFolder(self.target)
+        folder.check(self.fingerprint)
+        name = f"{number:06}-{secrets.token_hex(6)}{SUFFIX}"
+        if records:
+            with FileWriter(folder.part(name), len(records)) as writer:
+                for record in records:
+                    writer.write_one(record)
+        return WrittenPart(number, name, len(records))
+
+    def commit(self, written: Iterable[WrittenPart]) -> int:
+        """Let the target appear with the parts that have records, in the order of the partitions.
+
+        Returns the number of records. Raises UsageError: there are none; WriteError.
+        """
+        folder, parts = PlanFolder(self.target), sorted(part for part in written if part.records)
+        if not parts:
+            raise UsageError(f"{self.target}: there are no records to write")
+        stem, names = os.path.basename(self.target).removesuffix(SUFFIX).lstrip(".") or "parts", []
+        with writing(self.target):
+            for k, part in enumerate(parts):
+                names.append(shard_name(stem, k, len(parts), SUFFIX))
+                os.rename(folder.part(part.name), folder.part(names[-1]))
+        folder.put_in_place(names)
+        return sum(part.records for part in parts)
