@@ -140,6 +140,12 @@ def test_a_pack_at_the_end_of_a_chain(chain: str, packed: Path) -> None:
         assert folder.num_files() == 300
 
 
+def test_a_local_file_with_its_scheme_is_converted(packed: Path, tmp_path: Path) -> None:
+    fffs.convert(f"file://{packed}/p.ffr", tmp_path / "p.tfrecord")
+    with fffs.FileReader(tmp_path / "p.tfrecord") as reader:
+        assert reader.n == 301
+
+
 def test_neighbours_are_one_request_and_distant_records_are_requests_of_one_call(records_file: bytes) -> None:
     with fffs.FileReader(_put("faulty", "r.ffr", records_file)) as reader:
         Faulty.reads.clear()

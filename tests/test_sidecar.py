@@ -17,7 +17,7 @@ from test_cli import run
 
 import fffs
 from fffs import granular
-from fffs.errors import ChecksumError, MetadataError, RecordError, TruncatedError
+from fffs.errors import ChecksumError, MetadataError, RecordError, TruncatedError, UsageError
 
 RECORDS = [b"\n\0" + np.random.default_rng(k).bytes(500 * k) for k in range(30)] + [b"\n\0" + bytes(3_000_000)]
 
@@ -39,6 +39,12 @@ def flip(path: Path, record: int) -> None:
     data = bytearray(path.read_bytes())
     data[data.find(RECORDS[record]) + len(RECORDS[record]) - 1] ^= 4
     path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["https://example.com/x.tfrecord", "s3://bucket/x.tfrecord", "sftp://host/x.tfrecord"])
+def test_objects_get_none(name: str) -> None:
+    with pytest.raises(UsageError, match="beside local files only"):
+        sidecars.keep_checksums(name)
 
 
 def test_a_sidecar_makes_a_format_verifiable(path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fffs.converting import kinds
 from fffs.converting.datasets import is_column
@@ -20,6 +20,7 @@ from fffs.formats.sources import open_files
 from fffs.formats.table import FORMATS, Format, format_named, format_of_target
 from fffs.granular.spec import NAME
 from fffs.layouts import load_source, packed
+from fffs.objects.fsspec_url import without_file_scheme
 from fffs.objects.names import is_url
 from fffs.objects.new_object import object_exists
 from fffs.packing.protect import refuse_verity
@@ -127,6 +128,7 @@ def make_plan(request: Request) -> Plan:
 
     """
     _refuse_options(request)
+    request = replace(request, source=without_file_scheme(request.source))
     kind = request.from_ or kinds.kind_of_source(request.source, request.target)
     named = format_of_target(request.target) if request.to is None else None
     to = named.name if named else request.to

@@ -140,20 +140,24 @@ class Answerer:
         folder = key.rstrip("/")
         if delimiter:
             found = obstore.list_with_delimiter(store, folder or None)
-            entries = [_entry(item) for item in found["objects"]]
+            entries = [entry_of(item) for item in found["objects"]]
             entries += [(f"{name}/", 0, "", 0) for name in found["common_prefixes"]]
             entries = sorted(entry for entry in entries if after is None or entry[0] > after)
             pages: Any = (entries[start : start + PAGE] for start in range(0, len(entries), PAGE))
         else:
             stream = obstore.list(store, folder or None, offset=after, chunk_size=PAGE)
-            pages = ([_entry(item) for item in page] for page in stream)
+            pages = ([entry_of(item) for item in page] for page in stream)
         for page in _without_markers(pages):
             yield [entry for entry in page if not folder or entry[0].startswith(f"{folder}/")]
 
 
-def _entry(item: Any) -> Entry:
-    modified = item["last_modified"]
-    return item["path"], int(item["size"]), item["e_tag"] or "", int(modified.timestamp() * 1000) * 1_000_000
+def entry_of(item: Any) -> Entry:
+    """Return the entry of an object that obstore lists. The ETag is that of answers, where it has quotes: listings of
+    Azure have none.
+    """
+    modified, etag = item["last_modified"], item["e_tag"] or ""
+    etag = f'"{etag}"' if etag and not etag.endswith('"') else etag
+    return item["path"], int(item["size"]), etag, int(modified.timestamp() * 1000) * 1_000_000
 
 
 def _half(seconds: float, ends: datetime | None) -> float:

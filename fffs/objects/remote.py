@@ -187,7 +187,7 @@ class RemoteFile(File):
     @property
     def access_refused(self) -> bool:
         """Whether reads wait for another signature."""
-        return self.descriptor != -1 and transfer.state_of(self._number).refused
+        return self.descriptor != -1 and transfer.is_refused(self._number)
 
     def use_cache(self) -> str:
         """See ``File``. The settings are those of the moment at which the object was opened."""

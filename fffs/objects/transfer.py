@@ -99,6 +99,13 @@ def state_of(number: int) -> State:
     )
 
 
+def is_refused(number: int) -> bool:
+    """Return ``State.refused`` alone: a mount of many parts asks each of them every second."""
+    state = ffi.new("fffs_object_state *")
+    _checked(lib.fffs_object_look(number, state))
+    return bool(state.refused)
+
+
 @dataclass(frozen=True)
 class Totals:
     """What reading objects cost this process: see ``fffs_object_totals``. Bytes, or numbers of what is counted."""

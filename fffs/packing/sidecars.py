@@ -23,6 +23,7 @@ from fffs.formats.table import recogniser
 from fffs.granular import shards, spec
 from fffs.native import engine
 from fffs.native.checksums import CHECK_CRC32, CHECK_NONE, crc32
+from fffs.objects.names import is_remote, shown
 from fffs.records import index_cache
 from fffs.records.sidecar import CRC, encode_head, with_checksums
 from fffs.records.source_file import SourceFile
@@ -45,9 +46,14 @@ def keep_checksums(path: PathLike, format: str | None = None) -> list[str]:
 
     Raises:
         ReadError, TruncatedError: a record cannot be read.
+        UsageError: it is not local.
         WriteError: a sidecar cannot be written. Also, whatever opening the source raises.
 
     """
+    if is_remote(os.fsdecode(path)):
+        raise UsageError(
+            f"{shown(os.fsdecode(path))}: checksums are kept beside local files only; copy the object first"
+        )
     written: list[str] = []
     recognise = recogniser(format)
     for name, layout in _files(os.fsdecode(path), may_be_data_set=format is None):
