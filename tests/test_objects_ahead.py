@@ -8,9 +8,11 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import object_server
 import pytest
 import torch
 from inside import ffi, lib
@@ -73,6 +75,28 @@ def test_repeated_and_other_records_of_a_batch(url: str, cache: str) -> None:
         reader.prefetch([1, 2, 3])
         assert _same(reader.read([3, 9, 3, 1, 60, 3]), [3, 9, 3, 1, 60, 3])
         assert _same(reader.read([2]), [2])
+
+
+def test_what_is_needed_soon_makes_no_room_for_what_is_needed_later(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for two of these records. The third is fetched when it is read."""
+    monkeypatch.setenv("FFFS_CACHE", "off")
+    monkeypatch.setattr(object_server, "etag_of", lambda data: '"large"')  # which takes a second
+    size = 90 << 20
+    with fffs.FileWriter(tmp_path / "large.ffr", 3) as writer:
+        for _ in range(3):
+            writer.write_one(bytes(size))
+    with fffs.FileReader(server.put("large.ffr", (tmp_path / "large.ffr").read_bytes())) as reader:
+        before = _fetched(server)
+        for k in range(2):
+            reader.prefetch([k])
+        wait_until(lambda: _fetched(server) - before >= 2 * size)
+        time.sleep(0.2)  # until they are complete
+        reader.prefetch([2])
+        for k in range(3):
+            assert len(reader.read([k])[0]) == size
+        assert _fetched(server) - before < 3.1 * size
 
 
 def test_a_record_that_does_not_exist_is_refused(url: str) -> None:

@@ -27,6 +27,9 @@ enum { THREADS = 2 };
 #define ROOM (INT64_C(256) << 20)
 enum { DEPTH_MOST = 4 };
 
+/* Nanoseconds after which what was staged and not asked for makes room. */
+#define LEFT_AFTER (INT64_C(10) * 1000000000)
+
 /* Milliseconds between two looks at *cancel. */
 enum { SLICE = 50 };
 
@@ -41,6 +44,8 @@ struct stage {
     int64_t bytes;
     int32_t cancel;
     enum state state;
+    uint64_t number;    /* in the order in which stages were added, from 1 */
+    int64_t finished;   /* when it was done, on fffs_now's clock */
     struct stage *next; /* the next younger */
 };
 
@@ -49,6 +54,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a stage is done, or
 /* All under the lock. */
 static struct stage *oldest;
 static int64_t staged_bytes;
+static uint64_t added, taken; /* numbers of the last stage that was added, and of the last one that was taken from */
 static int threads;
 
 static _Atomic int depth = 1;
@@ -108,7 +114,16 @@ static void drop(struct stage *stage)
     free_stage(stage);
 }
 
-/* Drops stages that are done, oldest first, until there is room. Returns whether there is. Under the lock. */
+/* Whether nobody seems to want the rest of a stage any more: records of a younger one were taken, or none were for long. Under the
+ * lock. */
+static bool is_left(const struct stage *stage)
+{
+    return stage->state == DONE && !stage->users &&
+           (stage->number < taken || fffs_now() - stage->finished > LEFT_AFTER);
+}
+
+/* Drops stages that are left, oldest first, until there is room. Those that will be asked for soon stay, and what is asked for after
+ * them is not staged. Returns whether there is room. Under the lock. */
 static bool make_room(int64_t bytes)
 {
     struct stage *stage = oldest;
@@ -116,7 +131,7 @@ static bool make_room(int64_t bytes)
     while (stage && staged_bytes + bytes > ROOM) {
         struct stage *next = stage->next;
 
-        if (stage->state == DONE && !stage->users)
+        if (is_left(stage))
             drop(stage);
         stage = next;
     }
@@ -251,6 +266,7 @@ static void *run(void *unused)
         read_stage(stage);
         pthread_mutex_lock(&lock);
         stage->state = DONE;
+        stage->finished = fffs_now();
         if (!stage->taken)
             drop(stage);
         pthread_cond_broadcast(&changed);
@@ -300,6 +316,7 @@ static bool add(struct stage *stage)
     while (*link)
         link = &(*link)->next;
     *link = stage;
+    stage->number = ++added;
     staged_bytes += stage->bytes;
     atomic_fetch_add(&stages, 1);
     return true;
@@ -409,6 +426,7 @@ static size_t take_all(fffs_request **some, size_t count, struct take *takes)
         if (!stage)
             continue;
         stage->taken[take->place] = true;
+        taken = stage->number > taken ? stage->number : taken;
         stage->left--;
         if (take->stage) {
             take->late = stage->state == READING;
