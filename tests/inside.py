@@ -146,6 +146,7 @@ fffs.objects.names: ObjectName absolute=absolute_name base_name is_remote is_url
 fffs.objects.part_sizes: PartSizes WrittenRanges
 fffs.objects.protocol: BrokenProtocolError MAX_JSON read_message write_message
 fffs.objects.redacting: redact secrets_of
+fffs.objects.sending: Sender
 fffs.objects.transfer: Totals totals
 fffs.packing.dump: dump plan_parts
 fffs.packing.sidecars: keep_checksums

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import PackFile, PartSizes, WrittenRanges, object_client
+from inside import PackFile, PartSizes, Sender, WrittenRanges, object_client
 from object_server import ObjectServer, late, lost, not_done, serving, status
 from weed import Weed, clear_environment, cloud, weed
 
@@ -461,6 +461,31 @@ def test_requests_are_repeated(server: ObjectServer, tmp_path: Path, state: Path
     if not (kind == "begin" and fault == FAULTS.index(lost)):  # the store keeps one that nobody knows
         assert server.uploads == {}
     assert list(state.glob("*")) == []
+
+
+@pytest.mark.parametrize("size", [100, 9 * MIB])
+def test_this_machine_is_not_written_to_through_a_proxy(
+    server: ObjectServer, state: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Neither by this process nor by obstore: the proxy would get what gives access, without encryption."""
+    with serving() as proxy:
+        for name in ("http_proxy", "HTTP_PROXY"):
+            monkeypatch.setenv(name, proxy.url)
+        write(server, size)
+        assert not proxy.requests
+    assert len(server.objects["/b/x.ffr"]) > size
+
+
+def test_a_proxy_that_wants_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    with serving() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//me:p%40ss@"))
+        sender = Sender()
+        assert sender.send("PUT", lambda: "http://store.example/b/k", b"abc").status == 200
+        sender.close()
+        [request] = proxy.requests
+    assert request.path == "http://store.example/b/k"
+    assert request.headers["Proxy-Authorization"] == "Basic bWU6cEBzcw=="
 
 
 @pytest.mark.parametrize("kind", ["begin", "part", "complete", "put"])

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from fffs.errors import ReadError, UsageError
+from fffs.objects.names import is_true
 from fffs.objects.protocol import BrokenProtocolError, Message, read_message, write_message
 from fffs.objects.redacting import redact, secrets_of
 
 _START: Final = 60.0  # seconds
 PATIENCE = 120.0  # seconds; the process itself gives up earlier on a store that does not answer
+_THIS_MACHINE: Final = "localhost,127.0.0.1,127.0.0.0/8,::1"
 _COMMAND: Final = "fffs.objects.store_process"
 
 
@@ -167,6 +169,9 @@ class StoreConnection:
 def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.FileIO]:
     """Start a process, and return it with the file of what it writes to its standard error. Raises ReadError."""
     settings = {**environment, "RUST_BACKTRACE": "0"}
+    if not is_true(environment.get("AWS_ALLOW_HTTP")):  # this machine is asked without encryption, and so by no proxy
+        for name in ("no_proxy", "NO_PROXY"):
+            settings[name] = ",".join(filter(None, [environment.get(name), _THIS_MACHINE]))
     if not _is_current(Path(__file__).parent.parent.parent):
         settings["PYTHONSAFEPATH"] = "1"  # modules in the current folder are not ours
     stderr = io.FileIO(os.memfd_create("fffs-store-stderr"), "w+")  # closed by the connection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
 import http.client
@@ -16,6 +17,8 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+from fffs.objects.names import is_true
 
 _PIECE: Final = 256 << 10  # bytes per send(2); the time limit holds for each
 _PATIENCE: Final = 30.0  # seconds without progress
@@ -133,6 +136,7 @@ class Sender:
             target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
             if isinstance(self._connection, _Proxied):
                 target = place + target
+                headers = {**headers, **self._connection.access}
             pieces: Any = _Pieces(body)
             self._connection.request(
                 method, target, pieces, {"Content-Length": str(len(body)), "User-Agent": "fffs", **headers}
@@ -160,21 +164,28 @@ class _Pieces:
 
 
 class _Proxied(http.client.HTTPConnection):
-    """A connection to a proxy, which is asked for whole URLs."""
+    """A connection to a proxy, which is asked for whole URLs. ``access``: header lines for the proxy."""
+
+    access: Mapping[str, str] = {}
 
 
 def _connect(url: urllib.parse.SplitResult) -> http.client.HTTPConnection:
     """Return a connection that is not open yet, through the proxy that the environment names, if any."""
     host, secure = url.hostname or "", url.scheme == "https"
     proxy = "" if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(url.scheme, "")
-    if not proxy:
+    # Without permission for plain http, its hosts are this machine, which a proxy cannot reach.
+    if not proxy or (not secure and not is_true(os.environ.get("AWS_ALLOW_HTTP"))):
         kind: Any = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         return _with_context(kind, url.netloc, secure)
-    server = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}").netloc.rpartition("@")[2]
+    user, _, server = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}").netloc.rpartition("@")
+    token = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
+    access = {"Proxy-Authorization": f"Basic {token}"} if user else {}
     if not secure:
-        return _Proxied(server, timeout=_PATIENCE)
+        proxied = _Proxied(server, timeout=_PATIENCE)
+        proxied.access = access
+        return proxied
     connection = _with_context(http.client.HTTPSConnection, server, secure)
-    connection.set_tunnel(host, url.port or 443)
+    connection.set_tunnel(host, url.port or 443, access)
     return connection
 
 
