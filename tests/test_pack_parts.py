@@ -328,12 +328,12 @@ def wait_for_end(pidfd: int) -> bool:
 # ---------------------------------------------------------------- hostile folders
 
 
-def test_a_hundred_thousand_files_in_one_folder(tmp_path: Path) -> None:
+def test_many_files_in_one_folder(tmp_path: Path) -> None:
     folder = tmp_path / "f"
     folder.mkdir()
     names = os.open(folder, os.O_RDONLY)
     (folder / "0").write_bytes(b"x")
-    for k in range(1, 100_000):
+    for k in range(1, 20_000):
         os.close(os.open(str(k), os.O_CREAT | os.O_WRONLY, dir_fd=names))
     os.close(names)
     summary = fffs.pack_folder(folder, tmp_path / "set", parts=7)

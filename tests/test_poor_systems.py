@@ -20,7 +20,7 @@ from mounting import pack_files
 from strange_disk import strange_disk
 
 import fffs
-from fffs.errors import SourceChangedError, WriteError
+from fffs.errors import SourceChangedError, WorkerError
 from fffs.granular import BagReader, BagWriter
 from fffs.ofrecord import OFRecordWriter
 
@@ -363,8 +363,9 @@ def test_a_dump_that_can_start_no_process_is_one_clear_error(tmp_path: Path, mon
 
     monkeypatch.setattr(os, "fork", too_many)
     context = multiprocessing.get_context("fork")
-    monkeypatch.setattr(multiprocessing, "get_context", lambda: context)
-    with pytest.raises(WriteError, match=r"out: cannot write \(starting a process for it\): Too many open files$"):
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
+    said = r"out/PART_00000\.ffr: items 0 to 1: a worker process cannot be started: Too many open files$"
+    with pytest.raises(WorkerError, match=said):
         dump(RECORDS, tmp_path / "out", 2)
     assert os.listdir(tmp_path) == []
 

@@ -127,8 +127,8 @@ class _Attempts:
         call = self._calls[number]
         try:
             future = self._executor.submit(call.fn, *call.args)
-        except FffsError:
-            raise
+        except WorkerError as error:
+            raise WorkerError(f"{call.shown}: {error}") from error
         except Exception as error:  # a pool that a dead worker has broken
             raise WorkerError(f"{call.shown}: the executor failed: {error!r}") from error
         self._running[future] = number, attempt

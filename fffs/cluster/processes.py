@@ -42,7 +42,7 @@ class Processes(Executor):
         self._ended = False
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
-        """As in the base class. The result raises WorkerError if the process dies."""
+        """As in the base class. The result raises WorkerError if the process dies, and this if none can be started."""
         with self._lock:
             if len(self._all) < self._count and not self._ended:
                 self._idle.append(self._new())
@@ -96,11 +96,18 @@ class _Worker:
     """A process, for one thread at a time."""
 
     def __init__(self, method: str, given: tuple[Any, ...]) -> None:
+        """Raises WorkerError: the system refuses."""
         context: Any = multiprocessing.get_context(method)
-        self._pipe, theirs = context.Pipe()
+        try:
+            self._pipe, theirs = context.Pipe()
+        except OSError as error:
+            raise WorkerError(f"a worker process cannot be started: {error.strerror}") from error
         self._process = context.Process(target=_serve, args=(theirs, given), daemon=True)
         try:
             self._process.start()
+        except OSError as error:
+            self._pipe.close()
+            raise WorkerError(f"a worker process cannot be started: {error.strerror}") from error
         except BaseException:
             self._pipe.close()
             raise

@@ -68,7 +68,8 @@ def dump(
     Raises:
         UsageError: bad arguments.
         WriteError: the operating system could not write.
-        RuntimeError: a process was killed. Also, whatever the data set or ``FileWriter.write_one`` raises in a process.
+        WorkerError: a process was killed, or none could be started. Also, whatever the data set or
+            ``FileWriter.write_one`` raises in a process.
 
     """
     target, n = os.fsdecode(fname), len(dataset)
@@ -112,7 +113,8 @@ def _write_parts(dataset: Items, parts: list[tuple[str, int, int]], verbose: boo
     """Write all parts. Raises the exception of the first one that fails, after the others have ended."""
 
     def calls(*given: Any) -> list[Call]:
-        return [Call(_write_part, (*given, *part, verbose), f"items {part[1]} to {part[2]}") for part in parts]
+        shown = "{}: items {} to {}".format
+        return [Call(_write_part, (*given, *part, verbose), shown(*part)) for part in parts]
 
     if executor is not None:
         with executing(executor) as workers:
