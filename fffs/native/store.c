@@ -504,7 +504,8 @@ static int read_blocks(struct store_file *file, uint64_t row, const struct block
 
 /* ---------------------------------------------------------------- failures of stores */
 
-/* Returns the status with which a record failed a moment ago, or 0. */
+/* Returns the status with which a record failed a moment ago, or 0. Only once: the kernel asks twice, and who asks then may find the
+ * store back. */
 static int failed_before(fffs_store *store, uint64_t record)
 {
     int64_t since = fffs_now() - FAILURE_HOLDS;
@@ -513,9 +514,14 @@ static int failed_before(fffs_store *store, uint64_t record)
     if (atomic_load(&store->failed) < since)
         return 0;
     pthread_mutex_lock(&mutex);
-    for (int i = 0; i < FAILURES; i++)
-        if (store->failures[i].when > since && store->failures[i].record == record)
-            status = store->failures[i].status;
+    for (int i = 0; i < FAILURES; i++) {
+        struct failure *failure = &store->failures[i];
+
+        if (failure->when <= since || failure->record != record)
+            continue;
+        status = failure->status;
+        failure->when = 0;
+    }
     pthread_mutex_unlock(&mutex);
     return status;
 }
