@@ -217,7 +217,7 @@ int fffs_scan_folder(fffs_scan *scan, int fd, uint32_t node, const fffs_name_ran
         return -errno;
     fill_status(status, &found);
     int64_t count = read_names(scan, fd, range);
-    if (count < 0)
+    if (count <= 0)
         return (int)count;
     int failed = grow_entries(scan, (size_t)count);
     return failed ? failed : append(scan, fd, node, (size_t)count);
