@@ -20,7 +20,7 @@ from mounting import pack_files
 from strange_disk import strange_disk
 
 import fffs
-from fffs.errors import SourceChangedError, WorkerError
+from fffs.errors import SourceChangedError, WorkerError, WriteError
 from fffs.granular import BagReader, BagWriter
 from fffs.ofrecord import OFRecordWriter
 

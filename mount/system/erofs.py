@@ -122,13 +122,16 @@ def _create(context: int, image: int, source: bytes) -> None:
                 _configure(context, _CREATE)
         except OSError as error:
             errors.append(error)
+        finally:
+            done.set()
 
-    thread = threading.Thread(target=work)
-    thread.start()
+    # Not join(): before Python 3.13, it takes a running thread for an ended one after Ctrl-C.
+    done = threading.Event()
+    threading.Thread(target=work).start()
     try:
-        thread.join()
+        done.wait()
     finally:
-        thread.join()  # also after Ctrl-C: it uses descriptors that the caller closes
+        done.wait()  # also after Ctrl-C: the thread uses descriptors that the caller closes
     if errors:
         raise errors[0]
 
