@@ -153,6 +153,10 @@ class Unpicklable(Failing):
 
 
 class SampleError(Exception):
+    def __new__(cls, path: str, why: str) -> SampleError:
+        """A package that is imported elsewhere may load exceptions without ``__init__``, but not without this."""
+        return super().__new__(cls)
+
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import random
 import subprocess
 import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -233,57 +232,54 @@ def test_a_part_that_is_written_twice_counts_once(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- Ray
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    import ray
+RAY = """
+import json, sys, warnings
+import ray
+import fffs.ray
+from fffs import tfrecord
 
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of its own settings
-        ray.data.DataContext.get_current().enable_progress_bars = False
-    yield
-    ray.shutdown()
-
-
-def test_a_data_set_of_files(cluster: None, pack: Path, folder: Path) -> None:
-    import fffs.ray
-
-    found = fffs.ray.read(pack, override_num_blocks=4)
-    assert found.count() == COUNT
-    assert right(folder, [(row["path"], row["bytes"]) for row in found.take_all()])
-
-
-def test_a_data_set_of_messages(cluster: None, messages: Path) -> None:
-    import fffs.ray
-
-    rows = fffs.ray.read(messages, decode=tfrecord.decode).take_all()
-    assert sorted((row["number"][0], row["data"][0]) for row in rows) == [(k, content(k)) for k in range(COUNT)]
-
-
-def test_a_data_set_becomes_records(cluster: None, pack: Path, folder: Path, tmp_path: Path) -> None:
-    import ray.exceptions
-
-    import fffs.ray
-
-    found = fffs.ray.read(pack, override_num_blocks=3)
-    assert fffs.ray.write_records(found, tmp_path / "r") == COUNT
-    assert sorted(records_of(tmp_path / "r")) == sorted(content(k) for k in range(COUNT))
-    with pytest.raises(ray.exceptions.RayTaskError, match="no column 'data', but path, bytes"):
-        fffs.ray.write_records(found, tmp_path / "s", column="data")
-    assert os.listdir(tmp_path) == ["r"]
+pack, damaged, messages, target = sys.argv[1:]
+ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of its own settings
+    ray.data.DataContext.get_current().enable_progress_bars = False
+found = fffs.ray.read(pack, override_num_blocks=4)
+decoded = fffs.ray.read(messages, decode=tfrecord.decode)
+errors = []
+for work in (lambda: fffs.ray.read(damaged).take_all(), lambda: fffs.ray.write_records(found, target + "2", "data")):
+    try:
+        work()
+    except ray.exceptions.RayTaskError as error:
+        errors.append(str(error))
+print(json.dumps({
+    "count": found.count(),
+    "rows": [[row["path"], row["bytes"].hex()] for row in found.take_all()],
+    "messages": [[row["number"][0], row["data"][0].hex()] for row in decoded.take_all()],
+    "written": fffs.ray.write_records(found, target),
+    "errors": errors,
+}))
+ray.shutdown()
+"""
 
 
-def test_damage_fails_the_data_set(cluster: None, pack: Path, tmp_path: Path) -> None:
-    import ray.exceptions
-
-    import fffs.ray
-
-    data = bytearray(pack.read_bytes())
+def test_data_sets_of_ray(pack: Path, folder: Path, messages: Path, tmp_path: Path) -> None:
+    """In a program of its own: Ray changes the handling of signals, and leaves descriptors open for a while."""
+    damaged, data = tmp_path / "damaged.ffr", bytearray(pack.read_bytes())
     with fffs.FileReader(pack) as reader:
         data[reader.get_offsets()[COUNT // 2] + 5] ^= 1
-    (tmp_path / "p.ffr").write_bytes(data)
-    with pytest.raises(ray.exceptions.RayTaskError, match="ChecksumError"):
-        fffs.ray.read(tmp_path / "p.ffr").take_all()
+    damaged.write_bytes(data)
+    (tmp_path / "program.py").write_text(RAY)
+    command = [sys.executable, tmp_path / "program.py", pack, damaged, messages, tmp_path / "r"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["count"] == found["written"] == COUNT
+    assert right(folder, [(path, bytes.fromhex(data)) for path, data in found["rows"]])
+    assert sorted(found["messages"]) == [[k, content(k).hex()] for k in range(COUNT)]
+    assert "ChecksumError" in found["errors"][0]
+    assert "no column 'data', but path, bytes" in found["errors"][1]
+    assert sorted(records_of(tmp_path / "r")) == sorted(content(k) for k in range(COUNT))
+    assert sorted(os.listdir(tmp_path)) == ["damaged.ffr", "program.py", "r"]
 
 
 def test_a_table_is_the_memory_of_its_batch(pack: Path) -> None:

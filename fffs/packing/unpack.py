@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import stat
+import unicodedata
 from collections.abc import Callable
 
 import numpy as np
@@ -144,7 +145,7 @@ class _Unpacker:
                 with writing(self._shown(path)), self.ways.at(path) as fd:
                     self._restore(fd, node)
         except WriteError as error:
-            if error.errno == errno.EEXIST:  # nobody else makes files in the new folder
+            if error.errno == errno.EEXIST and self._has_like_names(error.filename):
                 error.detail = ONE_NAME
             raise
         finally:
@@ -162,6 +163,12 @@ class _Unpacker:
             parent, name = os.path.split(path)
             with writing(self._shown(path)), self.ways.at(parent) as fd:
                 os.mkdir(name, 0o700, dir_fd=fd)
+
+    def _has_like_names(self, shown: str) -> bool:
+        """Whether the source has another name beside this one that differs from it only in case or Unicode form."""
+        folder, name = os.path.split(os.fsencode(os.path.relpath(shown, self.folder.shown)))
+        beside = (os.fsdecode(other) for other, _ in self.tree.entries(self.tree.find(folder)))
+        return sum(_folded(other) == _folded(os.fsdecode(name)) for other in beside) > 1
 
     def _shown(self, path: bytes) -> str:
         """Return the name of a path below the folder for messages."""
@@ -298,3 +305,8 @@ def _name_file(error: RecordError | ReadError, path: bytes) -> None:
         error.detail = f"{error.detail}, {name}" if error.detail else name
     else:
         error.args = (f"{error} (file {name})",)
+
+
+def _folded(name: str) -> str:
+    """Return what is equal for names that a file system may take for one."""
+    return unicodedata.normalize("NFC", name.casefold())
