@@ -23,9 +23,17 @@ hypothesis.settings.register_profile("fffs", derandomize=True, deadline=None, da
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fffs"))
 
 
-# Shells start background jobs with SIGINT ignored, and children inherit that. Tests send SIGINT.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def receive_interrupts() -> None:
+    """Have SIGINT raise KeyboardInterrupt, here and in programs that tests start, which inherit what is ignored.
+
+    Shells start background jobs with SIGINT ignored, and libraries that tests use change the handling of signals.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
+receive_interrupts()
 
 
 # ---------------------------------------------------------------- tests that mount
@@ -34,6 +42,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests marked ``fuse`` if nothing can be mounted; in continuous integration this is a failure."""
+    receive_interrupts()
     if item.get_closest_marker("fuse") and not FUSE_DEVICE.exists():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(NO_FUSE)
 
