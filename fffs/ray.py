@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fffs.base.importing import importing
 from fffs.base.paths import PathLike
 from fffs.cluster.engines import RayExecutor
 
-Decode = Callable[[bytes], dict[str, Any]]
+if TYPE_CHECKING:
+    from fffs.engines.slices import Decode
 
 
 def executor(address: str | None = None) -> Executor:

@@ -89,7 +89,7 @@ def test_cuts_of_any_sizes() -> None:
 
 def test_a_slice_is_divided(pack: Path) -> None:
     for part in slices.slices_of(pack, count=2):
-        smaller = part.divided(20_000)
+        smaller = part.divided(slice_bytes=20_000)
         assert len(smaller) > 3
         assert sum(some.size for some in smaller) == part.size
         together = [path for some in smaller for path in some.read().paths]

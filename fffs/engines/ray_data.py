@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,9 +11,7 @@ from ray.data.datasource import Datasource, ReadTask
 
 from fffs.base.paths import PathLike
 from fffs.engines.arrow import SCHEMA, table_of
-from fffs.engines.slices import SLICE_BYTES, Slice, slices_of
-
-Decode = Callable[[bytes], dict[str, Any]]
+from fffs.engines.slices import Decode, Slice, whole_of
 
 
 class RecordDatasource(Datasource):
@@ -32,9 +30,7 @@ class RecordDatasource(Datasource):
         """Open the source to see what is in it. Arguments and errors are those of ``fffs.ray.read``."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._decode = decode
-        self._slices = slices_of(source, check_data=check_data, format=format)
-        self._arguments: dict[str, Any] = {"check_data": check_data, "format": format}
-        self._source = source
+        self._whole = whole_of(source, check_data=check_data, format=format)
 
     def get_name(self) -> str:
         """Return the name that Ray shows."""
@@ -42,13 +38,13 @@ class RecordDatasource(Datasource):
 
     def estimate_inmemory_data_size(self) -> int:
         """Return the bytes of all files."""
-        return sum(part.size for part in self._slices)
+        return self._whole.size
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
         """Return so many tasks, as far as there are files. Each yields blocks of at most ``SLICE_BYTES``."""
-        shares = slices_of(self._source, count=max(parallelism, 1), **self._arguments) if self._slices else []
+        shares = self._whole.divided(count=max(parallelism, 1))
         return [self._task(share, per_task_row_limit) for share in shares]
 
     def _task(self, share: Slice, limit: int | None) -> ReadTask:
@@ -58,7 +54,7 @@ class RecordDatasource(Datasource):
         )
 
         def read() -> Iterable[pa.Table]:
-            for part in share.divided(SLICE_BYTES):
+            for part in share.divided():
                 yield table_of(part.read(), decode)
 
         schema = SCHEMA if decode is None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import stat
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -22,6 +22,8 @@ from fffs.records.identity import Identity
 from fffs.records.reopening import require_same
 
 SLICE_BYTES: Final = 64 << 20
+
+Decode = Callable[[bytes], dict[str, Any]]
 
 
 class SliceBatch(NamedTuple):
@@ -48,12 +50,17 @@ class Slice:
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def divided(self, slice_bytes: int) -> list[Slice]:
-        """Return this slice as smaller ones. The source is opened for that. Raises as ``read``."""
+    def divided(self, *, count: int | None = None, slice_bytes: int = SLICE_BYTES) -> list[Slice]:
+        """Return this slice as smaller ones, as ``slices_of``. The source is opened for that. Raises as ``read``."""
+        if not len(self):
+            return []
         view = self._view()
         ends = np.cumsum(view.store.lengths(view.tree.ref[_nodes_of(view)[self.start : self.stop]].astype(np.int64)))
-        cuts = _cuts(ends, -(-self.size // slice_bytes))
-        return [_slice(self.source, self.identity, ends, *cut, self.start) for cut in cuts]
+        smaller = []
+        for start, stop in _cuts(ends, count or -(-self.size // slice_bytes)):
+            size = int(ends[stop - 1] - (ends[start - 1] if start else 0))
+            smaller.append(Slice(self.source, self.identity, self.start + start, self.start + stop, size))
+        return smaller
 
     def _view(self) -> TreeView:
         view = open_view(self.source)
@@ -112,28 +119,22 @@ def slices_of(
     for what, number in (("count", count), ("slice_bytes", slice_bytes)):
         if number is not None and operator.index(number) < 1:
             raise UsageError(f"{what} must be positive, not {number}")
+    return whole_of(fo, check_data=check_data, format=format).divided(count=count, slice_bytes=slice_bytes)
+
+
+def whole_of(fo: PathLike | Sequence[PathLike], *, check_data: bool = True, format: str | None = None) -> Slice:
+    """Return all files of a source as one slice. Arguments and errors are those of ``slices_of``."""
     source = OpenSource.of(fo, None, None, check_data, format, "")
     view = open_view(source)
     if type(view) is not TreeView:
         raise UsageError(f"{source.shown}: shown as rows or decoded files, which engines cannot read; use fffs.open")
-    identity, lengths = tuple(view.store.identity), view.store.lengths(view.tree.ref[_nodes_of(view)].astype(np.int64))
-    ends = np.cumsum(lengths)
-    cuts = _cuts(ends, count or -(-int(ends[-1]) // slice_bytes) if len(ends) else 0)
-    return [_slice(source, identity, ends, *cut) for cut in cuts]
-
-
-def _slice(
-    source: OpenSource, identity: tuple[Identity, ...], ends: Int64Array, start: int, stop: int, first: int = 0
-) -> Slice:
-    """Return a slice of files that end at ``ends``, of which the first has the number ``first``."""
-    size = int(ends[stop - 1] - (ends[start - 1] if start else 0))
-    return Slice(source, identity, first + start, first + stop, size)
+    nodes = _nodes_of(view)
+    size = int(view.store.lengths(view.tree.ref[nodes].astype(np.int64)).sum())
+    return Slice(source, tuple(view.store.identity), 0, len(nodes), size)
 
 
 def _cuts(ends: Int64Array, count: int) -> list[tuple[int, int]]:
     """Return the beginning and end of at most ``count`` slices, none of them empty."""
-    if not len(ends):
-        return []
     count = min(max(count, 1), len(ends))
     wanted = ends[-1] * np.arange(1, count) / count
     cuts = np.concatenate([[0], np.searchsorted(ends, wanted) + 1, [len(ends)]])

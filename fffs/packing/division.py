@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -191,8 +190,3 @@ def _step(weights: Int64Array, parts: int) -> float:
             return step
         step = smaller
     return step
-
-
-def spans(places: list[CutPlace]) -> list[tuple[CutPlace, CutPlace]]:
-    """Return the beginning and the end of each part."""
-    return list(pairwise(places))
