@@ -89,7 +89,9 @@ def nothing_leaks() -> Iterator[None]:
     engine.select("pread")
     assert usage()[0] == 0
     gc.collect()
-    assert (descriptors(), buffers()[0]) == before
+    now = descriptors(), buffers()[0]
+    # Fewer are no leak: a thread that an earlier test of this process left may have closed a descriptor meanwhile.
+    assert now[0] <= before[0] and now[1] <= before[1], f"{now} descriptors and bytes of buffers, {before} before"
     engine.select(chosen)
 
 
