@@ -19,6 +19,7 @@ fffs.granular.codecs
 fffs.base.descriptors
 fffs.torch.disk
 fffs.torch.elastic
+fffs.cluster.lease
 fffs.engines.record_parts
 fffs.engines.slices
 fffs.engines.arrow=engine_tables
@@ -147,6 +148,7 @@ fffs.objects.part_sizes: PartSizes WrittenRanges
 fffs.objects.protocol: BrokenProtocolError MAX_JSON read_message write_message
 fffs.objects.redacting: redact secrets_of
 fffs.objects.sending: Sender
+fffs.objects.small: read_object
 fffs.objects.transfer: Totals totals
 fffs.packing.dump: dump plan_parts
 fffs.packing.sidecars: keep_checksums

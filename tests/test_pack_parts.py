@@ -216,7 +216,7 @@ def start(source: Path, tmp_path: Path) -> Iterator[Callable[[str], subprocess.P
         code = f"""
             import os, signal, sys, fffs
             from fffs.cluster import part_task
-            from fffs.packing.pack_plan import PackTask
+            from fffs.packing.pack_task import PackTask
             write = PackTask._write
             def stop_at_third(self, *args):
                 if self.number >= 2:

@@ -111,9 +111,8 @@ def test_places_that_are_thinned_still_divide_equally() -> None:
     for k in range(5000):
         parts.add_folder(b"%05d" % k, 100, 1, is_first=k == 0)
         ones: Any = np.ones(3, np.int64)
-        run = division.NamedRun(
-            b"%05d/" % k, (b"a", b"b", b"c").__getitem__, 100 * ones, 100 * ones, ones.astype(np.uint64)
-        )
+        names = b"%05d/a" % k, b"%05d/b" % k, b"%05d/c" % k
+        run = division.NamedRun(names.__getitem__, ones, 100 * ones, 100 * ones, ones.astype(np.uint64))
         parts.add(run, is_first=True)
     cuts = parts.cut()
     assert [cut.depth for cut in cuts] == [0] * 6
@@ -128,7 +127,8 @@ def test_heavy_files_do_not_blur_the_places_between_small_ones() -> None:
     parts = division.Division(8, places=400)
     weights = np.full(10_000, 100, np.int64)
     weights[::2500] = 10**12
-    parts.add(division.NamedRun(b"", lambda k: b"%05d" % k, weights, weights, weights.astype(np.uint64)), is_first=True)
+    run = division.NamedRun(lambda k: b"%05d" % k, 0 * weights, weights, weights, weights.astype(np.uint64))
+    parts.add(run, is_first=True)
     cuts = parts.cut()
     sizes = [b.size - a.size for a, b in itertools.pairwise(cuts)]
     assert len(sizes) == 8

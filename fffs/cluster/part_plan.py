@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Final
 
 from fffs.cluster.part_task import PartResult, PartTask, refuse_incomplete
-from fffs.cluster.plan_folder import PlanFolder
+from fffs.cluster.places import place_of
+
+MANIFEST: Final = "fffs parts 1"
 
 
 @dataclass(frozen=True)
 class PartPlan:
-    """A plan for the set of parts ``target``, a folder by its absolute path. Can be pickled.
+    """A plan for the set of parts ``target``, a folder by its absolute path or URL. Can be pickled.
 
     ``fingerprint`` is a hash of how the work is divided, and of what the plan saw of the source. ``tasks`` may run in
     any order, in any processes.
@@ -39,19 +43,24 @@ class PartPlan:
             WriteError: it could not be written; or another process is writing the parts.
 
         """
-        with PlanFolder(self.target).only_driver():
+        with place_of(self.target).only_driver():
             return self.put_in_place(results)
 
     def put_in_place(self, results: Iterable[PartResult] | None = None) -> list[PartResult]:
         """As ``commit``, for a process that holds the lock of the target."""
-        folder = PlanFolder(self.target)
+        folder = place_of(self.target)
         folder.check(self.fingerprint)
         if results is None:
             found = {task.number: task.result() for task in self.tasks}
         else:
             found = {result.part: result for result in results}
-        done = [refuse_incomplete(task, found.get(task.number)) for task in self.tasks]
-        folder.put_in_place(task.name for task in self.tasks)
+        sizes = folder.sizes()
+        done = [
+            refuse_incomplete(task, found.get(task.number), sizes.get(task.name), folder.part(task.name))
+            for task in self.tasks
+        ]
+        manifest = {"format": MANIFEST, "fingerprint": self.fingerprint, "parts": [asdict(result) for result in done]}
+        folder.put_in_place([task.name for task in self.tasks], json.dumps(manifest))
         return done
 
     def abort(self) -> None:
@@ -61,7 +70,7 @@ class PartPlan:
             WriteError: something cannot be removed; or another process is writing the parts.
 
         """
-        folder = PlanFolder(self.target)
+        folder = place_of(self.target)
         with folder.only_driver():
             if folder.fingerprint() == self.fingerprint:
                 folder.remove()

@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 
 from fffs.base.jobs import Progress
-from fffs.cluster.plan_folder import PlanFolder
+from fffs.cluster.places import place_of
 from fffs.errors import UsageError
 
 
@@ -48,7 +48,7 @@ class PartResult:
 class PartTask:
     """Writes one part. Can be pickled.
 
-    ``number`` counts from 0; ``name`` is the name of the part in ``target``, the folder by its absolute path;
+    ``number`` counts from 0; ``name`` is the name of the part in ``target``, the folder by its absolute path or URL;
     ``fingerprint`` is that of the plan, and ``mark`` a hash of what the part is made from.
     """
 
@@ -74,7 +74,7 @@ class PartTask:
             Also what writing the part raises.
 
         """
-        folder = PlanFolder(self.target)
+        folder = place_of(self.target)
         folder.check(self.fingerprint)
         path, begin = folder.part(self.name), time.monotonic()
         if (found := self.result()) and self._is_whole(path, found):
@@ -86,7 +86,7 @@ class PartTask:
 
     def result(self) -> PartResult | None:
         """Return the result of the task if it has run, on whichever machine. Raises ReadError."""
-        text = PlanFolder(self.target).kept(self.number)
+        text = place_of(self.target).kept(self.number)
         if text is None:
             return None
         try:
@@ -119,15 +119,13 @@ def run_task(task: PartTask, jobs: int | None = None) -> PartResult:
     return task.run(jobs)
 
 
-def refuse_incomplete(task: PartTask, result: PartResult | None) -> PartResult:
-    """Return the result, after checking that its part is there. Raises UsageError."""
-    path = PlanFolder(task.target).part(task.name)
+def refuse_incomplete(task: PartTask, result: PartResult | None, size: int | None, place: str) -> PartResult:
+    """Return the result, after checking that its part is there. Raises UsageError.
+
+    size: of the part, if it is there. place: where it is, for messages.
+    """
     if result is None or result.mark != task.mark:
         raise UsageError(f"{task.path}: part {task.number} is missing ({task.shown}); run its task first")
-    try:
-        size = os.stat(path).st_size
-    except OSError:
-        size = -1
     if size != result.size:
-        raise UsageError(f"{path}: part {task.number} has vanished or changed ({task.shown}); run its task again")
+        raise UsageError(f"{place}: part {task.number} has vanished or changed ({task.shown}); run its task again")
     return result

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from fffs.base.failures import writing
 from fffs.base.paths import PathLike, absolute_path, named
 from fffs.cluster.plan_folder import PlanFolder
+from fffs.cluster.plan_place import part_stem
 from fffs.errors import UsageError
 from fffs.files.atomic_folder import make_folder, refuse_content
 from fffs.files.targets import refuse_folder, without_dots
@@ -84,10 +85,10 @@ class RecordParts:
         folder, parts = PlanFolder(self.target), sorted(part for part in written if part.records)
         if not parts:
             raise UsageError(f"{self.target}: there are no records to write")
-        stem, names = os.path.basename(self.target).removesuffix(SUFFIX).lstrip(".") or "parts", []
+        names: list[str] = []
         with writing(self.target):
             for k, part in enumerate(parts):
-                names.append(shard_name(stem, k, len(parts), SUFFIX))
+                names.append(shard_name(part_stem(self.target), k, len(parts), SUFFIX))
                 os.rename(folder.part(part.name), folder.part(names[-1]))
-        folder.put_in_place(names)
+        folder.put_in_place(names, "")
         return sum(part.records for part in parts)

@@ -14,6 +14,7 @@ from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.ofrecord import NAME as OFRECORD_NAME
 from fffs.formats.tfrecord import NAME, SIDECARS
 from fffs.objects.locations import exists, is_folder, list_folder
+from fffs.objects.names import shown
 
 SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{1,9})-of-(?P<total>[0-9]{1,9})(?P<end>\.[^/]*)?", re.DOTALL)
 PATTERN: Final = re.compile(
@@ -21,6 +22,9 @@ PATTERN: Final = re.compile(
 )
 # A set of packs. Fewer digits may be those of a year.
 PACKS: Final = re.compile(rf"(?P<stem>.+)-[0-9]{{5,9}}-of-(?P<total>[0-9]{{5,9}}){re.escape(SUFFIX)}", re.DOTALL)
+MANIFEST: Final = "fffs-parts.json"
+"""What is written last where parts in a store appear one after the other; until then, UNFINISHED is beside them."""
+UNFINISHED: Final = ".fffs-plan"
 PART_DIGITS: Final = 5
 NAMED: Final = 5  # maximum number of missing files that a message lists
 
@@ -98,6 +102,10 @@ def ffrecord_parts(folder: str, names: list[str]) -> list[str]:
 
     """
     parts = sorted(name for name in names if name.endswith(SUFFIX) and not name.startswith("."))
+    if UNFINISHED in names and MANIFEST not in names:
+        raise FormatError(
+            f"{shown(folder)}: its parts are still being written; or run fffs plan commit {shown(folder)}"
+        )
     for group, found in _groups(name for name in parts if PACKS.fullmatch(name)).items():
         _complete(folder, group, found, "part")
     return [os.path.join(folder, part) for part in parts]

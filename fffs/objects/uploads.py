@@ -62,6 +62,9 @@ class Uploads:
             return {"url": self._sign("PUT", key, self._named(request))}
         if action == "complete":
             return self._complete(key, request["upload"], request["etags"], request["new"], deadline)
+        if action == "delete":
+            self._delete(request["keys"])
+            return {}
         if action == "abort":
             self._abort(key, request["upload"], deadline)
             return {}
@@ -112,6 +115,11 @@ class Uploads:
                     raise ObjectExistsError
                 done = obstore.put(self._store, key, file, chunk_size=max(_CHUNK, -(-size // 9000)))
         return {"etag": done.get("e_tag") or ""}
+
+    def _delete(self, keys: list[str]) -> None:
+        """Delete objects, as far as they are there."""
+        with contextlib.suppress(FileNotFoundError):  # only if there is a single one
+            importlib.import_module("obstore").delete(self._store, keys)
 
     # ------------------------------------------------------------ S3
 

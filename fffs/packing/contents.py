@@ -56,9 +56,12 @@ def pack_contents(
     jobs: int,
     progress: Progress | None,
     align: bool = False,
-) -> None:
-    """Pack files into a new file, which the caller commits. Nothing is unpacked to a disk."""
+) -> int:
+    """Pack files into a new file, which the caller commits. Nothing is unpacked to a disk.
+
+    Returns the checksum of its header.
+    """
     pack = PackFile(output, contents.sizes, align)
     work = Jobs(contents.total_bytes, progress, output.cancel)
     source.each(_Packing(pack, work), contents, work, jobs)
-    pack.finish(contents.tree)
+    return pack.finish(contents.tree)

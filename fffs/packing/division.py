@@ -37,10 +37,10 @@ class CutPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class NamedRun:
-    """NamedRun of a folder that follow each other and have no content of their own, with columns for all of them."""
+    """Names that follow each other and have no content of their own, with columns for all of them."""
 
-    prefix: bytes  # the path of the folder with a slash, or b"" in the root
-    name: Callable[[int], bytes]  # called with the number of an entry, from 0
+    path: Callable[[int], bytes]  # called with the number of a name, from 0
+    depths: Int64Array  # how many folders the name and the one before it have in common
     weights: Int64Array
     sizes: Int64Array
     digests: UInt64Array
@@ -64,12 +64,12 @@ class Division:
         self._end = CutPlace(end.weight + weight, 0, b"", end.size, end.names + 1, end.digest + digest)
 
     def add(self, entries: NamedRun, is_first: bool) -> None:
-        """Add entries of a folder. is_first: they are the first ones of their folder."""
+        """Add names. is_first: they are the first ones of their folder."""
         for begin in range(0, len(entries.weights), SLICE):
             self._add(entries, begin, min(begin + SLICE, len(entries.weights)), is_first and begin == 0)
 
     def _add(self, entries: NamedRun, begin: int, stop: int, is_first: bool) -> None:
-        part, end, depth = slice(begin, stop), self._end, entries.prefix.count(b"/")
+        part, end = slice(begin, stop), self._end
         weights = end.weight + np.cumsum(entries.weights[part])
         sizes = end.size + np.cumsum(entries.sizes[part])
         digests = np.cumsum(entries.digests[part])  # modulo 2**64
@@ -77,7 +77,7 @@ class Division:
             if k or not is_first:
                 before = (weights[k - 1], sizes[k - 1], digests[k - 1]) if k else (end.weight, end.size, 0)
                 weight, size, digest = (int(number) for number in before)
-                path = entries.prefix + entries.name(begin + k)
+                path, depth = entries.path(begin + k), int(entries.depths[begin + k])
                 self._keep(CutPlace(weight, depth, path, size, end.names + k, end.digest + digest))
         names, digest = end.names + stop - begin, end.digest + int(digests[-1])
         self._end = CutPlace(int(weights[-1]), 0, b"", int(sizes[-1]), names, digest)

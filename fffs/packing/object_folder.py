@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -32,22 +32,47 @@ _RANGE: Final = 8 << 20  # bytes of a request, at most
 _VALID: Final = 3600  # seconds
 
 
+def parse_folder(url: str) -> ObjectName:
+    """Return the parts of the URL of a folder. Raises UsageError for other URLs."""
+    folder = parse_url(url)
+    if not folder.is_folder and not folder.is_web:  # which cannot be listed
+        raise UsageError(f"{folder.name}: a folder of a store ends with a slash; write {folder.name}/")
+    return folder
+
+
+def key_prefix(folder: ObjectName) -> str:
+    """Return what the keys of all objects in a folder begin with."""
+    return f"{folder.key.rstrip('/')}/" if folder.key else ""
+
+
+def list_folder(folder: ObjectName) -> Iterator[tuple[str, ListedObject]]:
+    """Yield the path of each object from the folder on, and the object, in the order of the store.
+
+    Raises:
+        UsageError: a key cannot be a path. AccessError, ReadError, SourceNotFoundError: as ``list_entries``.
+
+    """
+    above = len(key_prefix(folder))
+    for entry in list_entries(folder):
+        parse_url(f"{folder.scheme}://{folder.bucket}/{entry.key}")  # refuses odd keys
+        yield entry.key[above:], entry
+
+
 class ObjectFolder(Closing):
     """The objects whose keys begin with that of a folder. ``path``: its name in messages."""
 
     def __init__(self, url: str, warn: Callable[[str], None], output: str = "") -> None:
         """output: a URL that is left out if it lies inside, as the pack that is being written."""
-        self._folder = parse_url(url)
-        if not self._folder.is_folder and not self._folder.is_web:  # which cannot be listed
-            raise UsageError(f"{self._folder.name}: a folder of a store ends with a slash; write {self._folder.name}/")
+        self._folder = parse_folder(url)
         self.path = self._folder.name
-        self._prefix = f"{self._folder.key.rstrip('/')}/" if self._folder.key else ""
         self._entries: list[ListedObject] = []
         self._names = Names(self.path, warn)
         self._output = output
 
-    def scan(self) -> Contents:
+    def scan(self, objects: Iterable[tuple[str, ListedObject]] | None = None) -> Contents:
         """List the objects, and return their tree.
+
+        objects: those that are taken, as ``list_folder`` yields them; None: all.
 
         Raises:
             SourceNotFoundError: there are none.
@@ -56,19 +81,19 @@ class ObjectFolder(Closing):
 
         """
         folders: set[str] = set()
-        for entry in list_entries(self._folder):
-            target = parse_url(f"{self._folder.scheme}://{self._folder.bucket}/{entry.key}")  # refuses odd keys
-            if target.url == self._output:
+        paths: list[str] = []
+        for path, entry in list_folder(self._folder) if objects is None else objects:
+            if self._name(entry).url == self._output:
                 continue
-            folders.update(_folders_above(entry.key[len(self._prefix) :], folders))
+            folders.update(_folders_above(path, folders))
+            paths.append(path)
             self._entries.append(entry)
-        for k, entry in enumerate(self._entries):
-            path = entry.key[len(self._prefix) :]
+        for k, (path, entry) in enumerate(zip(paths, self._entries, strict=True)):
             if path in folders:
-                raise UsageError(f"{self._name(entry).name}: an object and a folder have this name; rename one")
+                raise two_names(self._name(entry))
             self._names.add_file(path.encode(), k, entry.size, MODE, entry.mtime_ns)
         if not self._entries:
-            raise SourceNotFoundError(f"{self.path}: no objects in this folder")
+            raise no_objects(self._folder)
         return self._names.lay_out()
 
     def each(self, work: Work, contents: Contents, jobs: Jobs, threads: int) -> None:
@@ -153,6 +178,16 @@ class ObjectFolder(Closing):
             work.file(int(records[k]), (view[at : at + BLOCK].tobytes() for at in range(0, len(view), BLOCK)))
         if small.any():
             work.files(records[small], np.ascontiguousarray(starts[small]), data)
+
+
+def two_names(name: ObjectName) -> UsageError:
+    """Return the error for an object with the name of a folder of others."""
+    return UsageError(f"{name.name}: an object and a folder have this name; rename one")
+
+
+def no_objects(folder: ObjectName) -> SourceNotFoundError:
+    """Return the error for a folder without objects."""
+    return SourceNotFoundError(f"{folder.name}: no objects in this folder")
 
 
 def _folders_above(path: str, known: set[str]) -> Iterator[str]:

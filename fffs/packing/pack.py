@@ -133,8 +133,8 @@ def packed_folder(
             # Scan first: creating the output may change the modification time of a folder that is packed.
             packer = Packer(scan_folder(source, output, warn), source, align)
             file = stack.enter_context(new_output(target))
-            summary = packer.run(file, jobs or default_jobs(), progress)
-        yield file, summary
+            packer.run(file, jobs or default_jobs(), progress)
+        yield file, packer.summary
 
 
 @contextlib.contextmanager

@@ -186,8 +186,11 @@ class PackFile:
     def _count(self, k: int, at: int, crc: int, length: int) -> None:
         self._checksums[k] = crc32_combine(int(self._checksums[k]), crc, length) if at else crc
 
-    def finish(self, tree: Tree) -> None:
-        """Append the tree and write the header. Raises WriteError."""
+    def finish(self, tree: Tree) -> int:
+        """Append the tree and write the header. Returns its checksum: of the checksums and places of all records.
+
+        Raises WriteError.
+        """
         tree = numbered(tree, self.alignment)
         big = record_of(self._big, self.alignment)
         blocks = BlockChecksums(big.astype(np.uint32), self._first_blocks, self._block_checksums)
@@ -197,8 +200,10 @@ class PackFile:
             self._write(part, at)
             self.file.wrote(at, len(part))
             at += len(part)
-        self._write(encode_header(*self._records()), 0)
+        header = encode_header(*self._records())
+        self._write(header, 0)
         self.file.wrote(0, int(self.offsets[0]))
+        return int.from_bytes(header[:4], "little")
 
     def _choose_alignment(self) -> int:
         _, small, large = trailer.ALIGNMENTS

@@ -10,7 +10,7 @@ from fffs.base.text import plural
 from fffs.cluster.engines import executing
 from fffs.cluster.executors import ExecutorLike, run_tasks
 from fffs.cluster.part_task import PartResult
-from fffs.cluster.plan_folder import PlanFolder
+from fffs.cluster.places import place_of
 from fffs.packing.pack_plan import check_places, make_plan_folder
 from fffs.packing.packer import PackSummary
 
@@ -31,7 +31,7 @@ def pack_parts(
     After an error, complete parts stay for the next call; if there are none, nothing is left.
     """
     folder, there = check_places(source, target, parts)
-    place = PlanFolder(there)
+    place = place_of(there)
     with place.only_driver(), executing(executor) as workers:
         plan = make_plan_folder(folder, there, parts, align, restart)
         try:

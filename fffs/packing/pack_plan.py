@@ -1,4 +1,4 @@
-"""plan_pack: divides a folder into the parts of a set, each a packed folder that any process can write."""
+"""plan_pack: divides a folder, local or in a store, into the parts of a set, which any processes can write."""
 
 from __future__ import annotations
 
@@ -8,115 +8,26 @@ import os
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
-from fffs.base.jobs import Progress, default_jobs
 from fffs.base.paths import PathLike, absolute_path, named
-from fffs.base.text import plural
 from fffs.cluster.part_plan import PartPlan
-from fffs.cluster.part_task import PartResult, PartTask
-from fffs.cluster.plan_folder import PlanFolder
-from fffs.errors import FffsError, FormatError, SourceChangedError, UsageError
-from fffs.files.atomic_folder import refuse_content
-from fffs.files.targets import refuse_folder, without_dots
+from fffs.cluster.places import place_of
+from fffs.cluster.plan_place import Inputs, part_stem
+from fffs.errors import FormatError, UsageError
+from fffs.files.targets import without_dots
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.part_names import shard_name
-from fffs.layouts import load_packed
-from fffs.objects.names import is_url
-from fffs.objects.new_object import new_output
+from fffs.objects.fsspec_url import is_fsspec_url
+from fffs.objects.names import is_url, parse_url, shown
 from fffs.packing.division import CutPlace
-from fffs.packing.packer import Packer
-from fffs.packing.scan import Scan, scan_folder
-from fffs.packing.source_folder import SourceFolder, open_source
-from fffs.packing.span import Span
+from fffs.packing.object_folder import parse_folder
+from fffs.packing.object_survey import survey_objects
+from fffs.packing.pack_task import PackTask
+from fffs.packing.source_folder import open_source
 from fffs.packing.survey import survey
-from fffs.packing.verify import verify
 from fffs.tree.tree import NAME_MAX
 
 FORMAT: Final = "fffs plan 1"
 PARTS_MAX: Final = 4096
-LEFT_OUT_MAX: Final = 100  # lines in a result
-
-
-@dataclass(frozen=True)
-class PackTask(PartTask):
-    """Packs the part of a folder from the path ``start`` on, and before ``stop``, in the order of a sorted walk.
-
-    ``names``, ``total_bytes`` and ``digest``: what lies between, when the plan was made.
-    """
-
-    source: str
-    start: bytes
-    stop: bytes
-    names: int
-    total_bytes: int
-    digest: int
-    align: bool = False
-
-    @property
-    def shown(self) -> str:
-        """The input, for messages."""
-        end = f" up to {os.fsdecode(self.stop)}" if self.stop else ""
-        return f"{self.source} from {os.fsdecode(self.start) or 'its beginning'}{end}"
-
-    def _write(self, path: str, jobs: int | None, progress: Progress | None) -> PartResult:
-        left_out: list[str] = []
-        with open_source(os.fsencode(self.source)) as source:
-            scan = scan_folder(source, None, left_out.append, Span(self.start, self.stop))
-            if scan.digest != self.digest:
-                raise _changed(scan, source)
-            apart = _count_apart(scan)
-            with new_output(path) as file:
-                summary = Packer(scan, source, self.align).run(file, jobs or default_jobs(), progress)
-                size, checksum = os.fstat(file.fd).st_size, _checksum_of(file.fd)
-                file.commit()
-        if len(left_out) > LEFT_OUT_MAX:
-            left_out[LEFT_OUT_MAX:] = [f"... and {plural(len(left_out) - LEFT_OUT_MAX, 'more input')} left out"]
-        return PartResult(
-            part=self.number,
-            path=self.path,
-            size=size,
-            checksum=checksum,
-            records=summary.files,
-            total_bytes=summary.total_bytes,
-            left_out=tuple(left_out),
-            apart=apart,
-        )
-
-    def _is_whole(self, path: str, result: PartResult) -> bool:
-        try:
-            with open(path, "rb") as file:
-                if os.fstat(file.fileno()).st_size != result.size or _checksum_of(file.fileno()) != result.checksum:
-                    return False
-            with load_packed(path) as pack:
-                return not verify(pack)
-        except (OSError, FffsError):
-            return False
-
-
-def _checksum_of(fd: int) -> int:
-    """Return the checksum in the header of a pack: of the checksums and places of all of its records."""
-    return int.from_bytes(os.pread(fd, 4, 0), "little")
-
-
-def _count_apart(scan: Scan) -> int:
-    """Return how many files have more names than were scanned."""
-    links = scan.listing.statuses["links"][scan.entries]
-    files = (scan.tree.mode & 0o170000) == 0o100000
-    found = np.zeros(len(scan.entries), np.uint32)
-    found[scan.tree.ref[files]] = scan.tree.nlink[files]
-    return int((links > found).sum())
-
-
-def _changed(scan: Scan, source: SourceFolder) -> SourceChangedError:
-    """Return the error for a part of a folder that changed. It names what changed last."""
-    statuses = scan.listing.statuses
-    last = np.lexsort((statuses["ctime_ns"], statuses["ctime"]))[-1:].tolist()
-    path = scan.listing.path(last[0] + 1) if last else b""
-    return SourceChangedError(
-        f"{source.shown(b'')}: changed after the plan was made, at last probably {source.shown(path)}; make a new plan "
-        "when nothing changes it"
-    )
 
 
 @dataclass(frozen=True)
@@ -171,7 +82,7 @@ class PackPlan(PartPlan):
             SourceNotFoundError: there is none. FormatError: it is damaged. UsageError, ReadError: it cannot be read.
 
         """
-        return cls.from_json(PlanFolder(absolute_path(named(target, "the target"))).plan())
+        return cls.from_json(place_of(_absolute(named(target, "the target"))).plan())
 
 
 def plan_pack(
@@ -188,8 +99,11 @@ def plan_pack(
     whose names lie in several parts is in each of them. Otherwise as ``pack_folder``.
 
     Args:
-        source: the folder. All machines must see it, and the target, under the same absolute paths.
-        target: the folder that is made, outside of ``source``; it must be missing or empty.
+        source: the folder. All machines must see it, and the target, under the same absolute paths. Or the URL of a
+            folder of a store, which ends with a slash; it is listed once, and objects that are added later are not
+            packed.
+        target: the folder that is made, outside of ``source``; it must be missing or empty. Or the URL of one in a
+            store: its parts are written there, and count when all of them are there.
         parts: how many files it has, at most 4096. There are fewer if there are fewer names.
         align: as for ``pack_folder``.
         restart: remove the parts of an unfinished plan.
@@ -204,7 +118,7 @@ def plan_pack(
 
     """
     folder, there = check_places(source, target, parts)
-    with PlanFolder(there).only_driver():
+    with place_of(there).only_driver():
         return make_plan_folder(folder, there, parts, align, restart)
 
 
@@ -216,38 +130,68 @@ def remove_plan(target: PathLike) -> None:
         WriteError: it cannot be removed, or another process is writing the parts.
 
     """
-    folder = PlanFolder(absolute_path(named(target, "the target")))
+    folder = place_of(_absolute(named(target, "the target")))
     with folder.only_driver():
         folder.refuse_strange()
         folder.remove()
 
 
+def _absolute(target: str) -> str:
+    """Return a target as plans name it: by its absolute path without dots, or its URL without a slash at the end."""
+    if is_fsspec_url(target) or (is_url(target) and parse_url(target).is_web):
+        raise UsageError(f"{shown(target)}: parts can only be written to a local folder, or to s3://, gs:// or az://")
+    if is_url(target):
+        return parse_url(target).url.rstrip("/")
+    return os.fsdecode(without_dots(os.fsencode(absolute_path(target))))
+
+
 def check_places(source: PathLike, target: PathLike, parts: int) -> tuple[str, str]:
-    """Return both as absolute paths. Raises UsageError, WriteError if nothing can be packed from one to the other."""
-    folder, there = named(source, "the folder"), named(target, "the target")
-    if is_url(folder) or is_url(there):
-        raise UsageError(f"{folder if is_url(folder) else there}: only local folders can be packed into parts")
+    """Return both as absolute paths or URLs.
+
+    Raises UsageError, WriteError and those of stores if nothing can be packed from one to the other.
+    """
+    folder, there = named(source, "the folder"), _absolute(named(target, "the target"))
+    if is_fsspec_url(folder):
+        raise UsageError(
+            f"{shown(folder)}: only local folders, and those of s3://, gs:// and az://, can be packed into parts"
+        )
     if not 1 <= parts <= PARTS_MAX:
-        raise UsageError(f"{there}: the number of parts must be from 1 to {PARTS_MAX}, not {parts}")
+        raise UsageError(f"{shown(there)}: the number of parts must be from 1 to {PARTS_MAX}, not {parts}")
     if len(os.fsencode(_part_name(there, 0, parts))) > NAME_MAX:
-        raise UsageError(f"{there}: this name is too long for the names of parts; choose a shorter one")
-    refuse_content(there)
-    refuse_folder(without_dots(os.fsencode(there)), there)
-    folder, there = absolute_path(folder), os.fsdecode(without_dots(os.fsencode(absolute_path(there))))
-    real, place = os.path.realpath(folder), os.path.realpath(os.path.dirname(there))
-    if place == real or place.startswith(real.rstrip("/") + "/"):
-        raise UsageError(f"{there}: lies inside the folder that is packed; name a target outside of it")
+        raise UsageError(f"{shown(there)}: this name is too long for the names of parts; choose a shorter one")
+    place_of(there).refuse_content()
+    folder = parse_folder(folder).url if is_url(folder) else absolute_path(folder)
+    _refuse_inside(folder, there)
     return folder, there
+
+
+def _refuse_inside(folder: str, target: str) -> None:
+    """Raise UsageError if the target lies inside the folder that is packed."""
+    if is_url(folder) != is_url(target):
+        return
+    if not is_url(folder):
+        folder, target_folder = os.path.realpath(folder), os.path.realpath(os.path.dirname(target))
+    else:
+        target_folder = target
+    if f"{target_folder}/".startswith(f"{folder.rstrip('/')}/"):
+        raise UsageError(f"{shown(target)}: lies inside the folder that is packed; name a target outside of it")
 
 
 def make_plan_folder(source: str, target: str, parts: int, align: bool, restart: bool) -> PackPlan:
     """As ``plan_pack``, for absolute paths that were checked, and a process that holds the lock of the target."""
+    request = json.dumps(["pack", source, target, parts, align])
+
+    def create(places: list[CutPlace], inputs: Inputs = ()) -> PackPlan:
+        plan = _plan(source, target, align, [_cut(places, k) for k in range(len(places) - 1)])
+        place_of(target).create(plan.to_json(), request, plan.fingerprint, restart, inputs)
+        return plan
+
+    if is_url(source):
+        with survey_objects(source, parts, None if is_url(target) else os.path.dirname(target)) as found:
+            return create(found.places, found.lists())
     with open_source(os.fsencode(source)) as opened:
         places = survey(opened, parts)
-    plan = _plan(source, target, align, [_cut(places, k) for k in range(len(places) - 1)])
-    request = json.dumps(["pack", source, target, parts, align])
-    PlanFolder(target).create(plan.to_json(), request, plan.fingerprint, restart)
-    return plan
+    return create(places)
 
 
 # ---------------------------------------------------------------- tasks
@@ -277,8 +221,7 @@ def _plan(source: str, target: str, align: bool, cuts: list[_Cut]) -> PackPlan:
 
 
 def _part_name(target: str, number: int, total: int) -> str:
-    stem = os.path.basename(target.rstrip("/")).removesuffix(SUFFIX).lstrip(".") or "parts"
-    return shard_name(stem, number, total, SUFFIX)
+    return shard_name(part_stem(target), number, total, SUFFIX)
 
 
 def _hash(values: object) -> str:

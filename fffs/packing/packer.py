@@ -33,18 +33,18 @@ class Packer:
 
     def __init__(self, scan: Scan, source: SourceFolder, align: bool) -> None:
         self.scan, self.source, self.align = scan, source, align
+        self.summary = PackSummary(len(scan.sizes), scan.total_bytes)
         self.folders = scan.listing.parents[scan.entries]
         self.runs = divide(self.folders[1:] != self.folders[:-1], scan.sizes)
 
-    def run(self, file: AtomicOutput, jobs: int, progress: Progress | None) -> PackSummary:
-        """Copy the files, append the tree, write the header."""
+    def run(self, file: AtomicOutput, jobs: int, progress: Progress | None) -> int:
+        """Copy the files, append the tree, write the header. Returns the checksum of the header."""
         scan, pack = self.scan, PackFile(file, self.scan.sizes, self.align)
         self.pack, self.jobs = pack, Jobs(scan.total_bytes, progress, file.cancel)
         self.jobs.run(self._copy, range(len(self.runs) - 1), jobs, RUNS)
-        tree, summary = scan.tree, PackSummary(len(scan.sizes), scan.total_bytes)
+        tree = scan.tree
         del scan, self.scan, self.folders, self.runs  # before the tree is written, which takes memory, too
-        pack.finish(tree)
-        return summary
+        return pack.finish(tree)
 
     def _copy(self, run: int) -> None:
         """Copy files of one folder whose records follow each other: several small ones, or a large one."""

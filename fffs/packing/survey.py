@@ -36,7 +36,8 @@ class _Listed:
         part, first = slice(self.next, stop), self.next
         prefix = self.path + b"/" if self.path else b""
         columns = self.weights[part], self.sizes[part], self.digests[part]
-        return NamedRun(prefix, lambda k: self.listing.name(first + k), *columns)
+        depths = np.broadcast_to(np.int64(prefix.count(b"/")), stop - first)
+        return NamedRun(lambda k: prefix + self.listing.name(first + k), depths, *columns)
 
 
 def survey(source: SourceFolder, parts: int) -> list[CutPlace]:

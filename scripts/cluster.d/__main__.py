@@ -107,6 +107,15 @@ def submitit() -> Iterator[Any]:
 ENGINES = (processes, dask, ray, submitit)
 
 
+def pack_from_store(engine: str, source: str, target: Path, parts: int) -> None:
+    """Pack a folder of a store with one engine."""
+    target.parent.mkdir()
+    with {made.__name__: made for made in ENGINES}[engine]() as executor:
+        begin = time.monotonic()
+        summary = fffs.pack_folder(source, target, parts=parts, executor=executor)
+        print(f"{engine}: {summary.files} objects in {parts} parts in {time.monotonic() - begin:.1f} s", flush=True)
+
+
 def pack(source: Path, target: Path, executor: Any) -> None:
     """Pack, and print how long it took and what came out."""
     begin = time.monotonic()
@@ -123,9 +132,12 @@ def pack(source: Path, target: Path, executor: Any) -> None:
 
 
 def main() -> None:
-    """Try all engines, or one in a process that MPI started."""
+    """Try all engines; or MPI, in a process that it started; or one engine with a folder of a store."""
     if sys.argv[1:2] == ["--mpi"]:
         pack(Path(sys.argv[2]), Path(sys.argv[3]), "mpi")
+        return
+    if len(sys.argv) == 5:
+        pack_from_store(sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))
         return
     import numpy
 

@@ -11,6 +11,8 @@ from fffs.cli.output import Warnings, printable, say
 from fffs.cli.program import interrupt_once
 from fffs.cli.progress import ProgressBar
 from fffs.errors import Exit, UsageError
+from fffs.formats.ffrecord import SUFFIX
+from fffs.objects.locations import list_folder
 from fffs.objects.names import base_name, is_url
 from fffs.packing.pack import pack_folder
 
@@ -41,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet:
         seconds = max(time.monotonic() - begin, 1e-9)
         rate = human(summary.total_bytes / seconds)
-        parts = f" in {plural(len(os.listdir(output)), 'part')}" if args.parts else ""
+        count = sum(name.endswith(SUFFIX) for name in list_folder(output)) if args.parts else 0
+        parts = f" in {plural(count, 'part')}" if count else ""
         size = human(summary.total_bytes)
         say(f"{output}: {plural(summary.files, 'file')}{parts}, {size} in {seconds:.1f} s ({rate}/s)")
     return Exit.OK

@@ -1,0 +1,135 @@
+"""lease: the lock of a target in a store. An object that its owner renews; others take it when it is not renewed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from fffs.errors import FffsError, WriteError
+from fffs.objects.names import parse_url
+from fffs.objects.small import delete_objects, put_object, read_object
+
+RENEW: Final = 5.0  # seconds
+LIMIT: Final = 15.0
+"""Seconds after which an owner that did not renew it has ended. Measured by who wants it, so that no clocks are
+compared."""
+_PAUSE: Final = 1.0
+
+
+@contextlib.contextmanager
+def lease(url: str, target: str) -> Iterator[None]:
+    """Hold the lock. An owner that was killed on this machine is noticed at once, another one after LIMIT seconds.
+
+    A process that was stopped for so long loses it without noticing; what two drivers write is the same.
+
+    Args:
+        url: of the object.
+        target: what is locked, for messages.
+
+    Raises:
+        WriteError: another process holds it, or it cannot be written. AccessError, ReadError: as ``read_object``.
+
+    """
+    owner = {"owner": secrets.token_hex(8), **_here()}
+    _take(url, target, owner)
+    end = threading.Event()
+    thread = threading.Thread(target=_renew, args=(url, owner, end), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+        with contextlib.suppress(FffsError):
+            if _is_ours(read_object(url), owner):
+                delete_objects(url, [parse_url(url).key])
+
+
+def _here() -> dict[str, Any]:
+    """Return what identifies this process among those of all machines, except that its number is used again."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot = file.read().strip()
+    return {"host": socket.gethostname(), "boot": boot, "space": os.readlink("/proc/self/ns/pid"), "pid": os.getpid()}
+
+
+def _content(owner: dict[str, Any], renewed: int) -> bytes:
+    return json.dumps({**owner, "renewed": renewed}).encode("ascii")
+
+
+def _take(url: str, target: str, owner: dict[str, Any]) -> None:
+    for _ in range(2):
+        try:
+            put_object(url, _content(owner, 0), new=True)
+            return
+        except WriteError as error:
+            if error.errno != errno.EEXIST:
+                raise
+        there = read_object(url)
+        _await_end(url, target, there)
+        # One that comes at the same time finds an object that was just put, and is refused by its owner's renewing.
+        delete_objects(url, [parse_url(url).key])
+    raise WriteError(errno.EAGAIN, target, "another process is writing its parts")
+
+
+def _await_end(url: str, target: str, there: bytes | None) -> None:
+    """Return when the owner has ended. Raises WriteError if it has not."""
+    if there is None or _has_ended(there):
+        return
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        time.sleep(_PAUSE)
+        now = read_object(url)
+        if now is None:
+            return
+        if now != there:
+            raise WriteError(errno.EAGAIN, target, f"another process is writing its parts{_who(now)}")
+
+
+def _has_ended(content: bytes) -> bool:
+    """Whether the owner was a process of this machine that is not there any more."""
+    fields, here = _fields(content), _here()
+    if any(fields.get(name) != here[name] for name in ("host", "boot", "space")):
+        return False
+    try:
+        os.kill(int(fields.get("pid", 0)), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, TypeError, OverflowError):
+        pass
+    return False
+
+
+def _fields(content: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(content)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _who(content: bytes) -> str:
+    fields = _fields(content)
+    return f" (process {fields.get('pid')} of {fields.get('host')})" if "host" in fields else ""
+
+
+def _is_ours(content: bytes | None, owner: dict[str, Any]) -> bool:
+    return content is not None and _fields(content).get("owner") == owner["owner"]
+
+
+def _renew(url: str, owner: dict[str, Any], end: threading.Event) -> None:
+    """Renew it until the end, or until it is another's."""
+    renewed = 0
+    while not end.wait(RENEW):
+        renewed += 1
+        with contextlib.suppress(FffsError):  # the next time
+            if not _is_ours(read_object(url), owner):
+                return
+            put_object(url, _content(owner, renewed))

@@ -1,0 +1,140 @@
+"""PackTask: packs a part of a folder, local or in a store, into one file of a set."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from fffs.base.jobs import Progress, default_jobs
+from fffs.base.text import plural
+from fffs.cluster.part_task import PartResult, PartTask
+from fffs.cluster.places import place_of
+from fffs.errors import FffsError, SourceChangedError
+from fffs.files.atomic_output import AtomicOutput
+from fffs.layouts import load_packed
+from fffs.objects.locations import open_file
+from fffs.objects.names import is_url
+from fffs.objects.new_object import new_output
+from fffs.packing.contents import pack_contents
+from fffs.packing.object_folder import ObjectFolder
+from fffs.packing.object_survey import read_list
+from fffs.packing.packer import Packer, PackSummary
+from fffs.packing.scan import Scan, scan_folder
+from fffs.packing.source_folder import SourceFolder, open_source
+from fffs.packing.span import Span
+from fffs.packing.verify import verify
+
+LEFT_OUT_MAX: Final = 100  # lines in a result
+
+
+@dataclass(frozen=True)
+class PackTask(PartTask):
+    """Packs the part of a folder from the path ``start`` on, and before ``stop``.
+
+    This is meant in the order of a sorted walk; in a folder of a store, in the order in which the store lists it.
+    ``names``, ``total_bytes`` and ``digest``: what lies between, when the plan was made.
+    """
+
+    source: str
+    start: bytes
+    stop: bytes
+    names: int
+    total_bytes: int
+    digest: int
+    align: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The input, for messages."""
+        end = f" up to {os.fsdecode(self.stop)}" if self.stop else ""
+        return f"{self.source} from {os.fsdecode(self.start) or 'its beginning'}{end}"
+
+    def _write(self, path: str, jobs: int | None, progress: Progress | None) -> PartResult:
+        left_out: list[str] = []
+        pack = self._pack_objects if is_url(self.source) else self._pack_files
+        with new_output(path) as file:
+            summary, checksum, apart = pack(file, left_out.append, jobs or default_jobs(), progress)
+            size = os.fstat(file.fd).st_size
+            file.commit()
+        if len(left_out) > LEFT_OUT_MAX:
+            left_out[LEFT_OUT_MAX:] = [f"... and {plural(len(left_out) - LEFT_OUT_MAX, 'more input')} left out"]
+        return PartResult(
+            part=self.number,
+            path=self.path,
+            size=size,
+            checksum=checksum,
+            records=summary.files,
+            total_bytes=summary.total_bytes,
+            left_out=tuple(left_out),
+            apart=apart,
+        )
+
+    def _pack_files(
+        self, file: AtomicOutput, warn: Callable[[str], None], jobs: int, progress: Progress | None
+    ) -> _Packed:
+        """Pack a part of a local folder."""
+        with open_source(os.fsencode(self.source)) as source:
+            scan = scan_folder(source, None, warn, Span(self.start, self.stop))
+            if scan.digest != self.digest:
+                raise _changed(scan, source)
+            packer, apart = Packer(scan, source, self.align), _count_apart(scan)
+            checksum = packer.run(file, jobs, progress)
+            return _Packed(packer.summary, checksum, apart)
+
+    def _pack_objects(
+        self, file: AtomicOutput, warn: Callable[[str], None], jobs: int, progress: Progress | None
+    ) -> _Packed:
+        """Pack the objects that the plan listed."""
+        place = place_of(self.target)
+        listed = place.read_input(self.number)
+        shown = f"{place.path}/{place.input(self.number)}"
+        with ObjectFolder(self.source, warn) as folder:
+            contents = folder.scan(read_list(listed, shown, self.source, self.names, self.digest))
+            checksum = pack_contents(folder, contents, file, jobs, progress, self.align)
+            return _Packed(PackSummary(len(contents.sizes), contents.total_bytes), checksum)
+
+    def _is_whole(self, path: str, result: PartResult) -> bool:
+        try:
+            with open_file(path) as file:
+                header = np.zeros(4, np.uint8)
+                file.read_at(0, header)
+                if (file.size, int.from_bytes(header.tobytes(), "little")) != (result.size, result.checksum):
+                    return False
+            if is_url(path):  # the store has compared what it was sent, and keeps it whole
+                return True
+            with load_packed(path) as pack:
+                return not verify(pack)
+        except (OSError, FffsError):
+            return False
+
+
+class _Packed(NamedTuple):
+    """What a task wrote. checksum: that of the header. apart: how many files have further names elsewhere."""
+
+    summary: PackSummary
+    checksum: int
+    apart: int = 0
+
+
+def _count_apart(scan: Scan) -> int:
+    """Return how many files have more names than were scanned."""
+    links = scan.listing.statuses["links"][scan.entries]
+    files = (scan.tree.mode & 0o170000) == 0o100000
+    found = np.zeros(len(scan.entries), np.uint32)
+    found[scan.tree.ref[files]] = scan.tree.nlink[files]
+    return int((links > found).sum())
+
+
+def _changed(scan: Scan, source: SourceFolder) -> SourceChangedError:
+    """Return the error for a part of a folder that changed. It names what changed last."""
+    statuses = scan.listing.statuses
+    last = np.lexsort((statuses["ctime_ns"], statuses["ctime"]))[-1:].tolist()
+    path = scan.listing.path(last[0] + 1) if last else b""
+    return SourceChangedError(
+        f"{source.shown(b'')}: changed after the plan was made, at last probably {source.shown(path)}; make a new plan "
+        "when nothing changes it"
+    )

@@ -1,0 +1,246 @@
+"""Sets of packs whose parts are written into a store."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inside import lease, list_entries, object_client, parse_url, read_object
+from set_sources import files_of
+from weed import Weed, cloud, weed
+
+import fffs
+from fffs.errors import FormatError, UsageError, WriteError
+
+__all__ = ["cloud", "weed"]  # fixtures
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    yield
+    object_client._owner.end()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder with four folders of five files."""
+    folder = tmp_path / "photos"
+    for k in range(4):
+        (folder / f"day{k}").mkdir(parents=True)
+        for j in range(5):
+            (folder / f"day{k}" / f"{j}.jpg").write_bytes(bytes([k, j]) * 2000)
+    return folder
+
+
+@pytest.fixture
+def target(cloud: Weed, request: pytest.FixtureRequest) -> str:
+    """The URL of a folder of this test."""
+    return f"s3://{cloud.bucket}/{re.sub('[^a-z]', '-', request.node.name)}/photos"
+
+
+def keys_in(target: str) -> set[str]:
+    folder = parse_url(f"{target}/")
+    return {entry.key.removeprefix(folder.key) for entry in list_entries(folder)}
+
+
+def contents(folder: str) -> dict[str, bytes]:
+    with fffs.PackedFolder(folder) as packed:
+        paths = [path for path in packed.list("", recursive=True) if packed.is_file(path)]
+        return {path: bytes(packed.read_one(path)) for path in paths}
+
+
+def on_disk(source: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(source)): path.read_bytes() for path in source.rglob("*.jpg")}
+
+
+PARTS = {f"photos-0000{k}-of-00004.ffr" for k in range(4)}
+
+
+@pytest.mark.parametrize("slash", ["", "/"], ids=["name", "slash"])
+def test_parts_in_a_store_are_those_on_a_disk(source: Path, target: str, tmp_path: Path, slash: str) -> None:
+    summary = fffs.pack_folder(source, target + slash, parts=4, executor="processes:2")
+    assert summary == (20, 80_000)
+    assert keys_in(target) == PARTS | {"fffs-parts.json"}
+    assert contents(f"{target}/") == on_disk(source)
+    (tmp_path / "set").mkdir()
+    fffs.pack_folder(source, tmp_path / "set" / "photos", parts=4)
+    for name, data in files_of(tmp_path / "set" / "photos").items():
+        assert read(f"{target}/{name}") == data
+    manifest = json.loads(read(f"{target}/fffs-parts.json"))
+    assert [Path(part["path"]).name for part in manifest["parts"]] == sorted(PARTS)
+    assert sum(part["records"] for part in manifest["parts"]) == 20
+    with pytest.raises(UsageError, match="already exists and is not empty"):
+        fffs.pack_folder(source, target, parts=4)
+
+
+def read(url: str) -> bytes:
+    data = read_object(url)
+    assert data is not None
+    return data
+
+
+def test_a_set_counts_when_it_is_committed(source: Path, target: str) -> None:
+    plan = fffs.plan_pack(source, target, 4)
+    results = [task.run() for task in plan.tasks]
+    with pytest.raises(FormatError, match=r"its parts are still being written; or run fffs plan commit s3://"):
+        fffs.PackedFolder(f"{target}/")
+    plan.commit(results)
+    assert contents(f"{target}/") == on_disk(source)
+    with pytest.raises(UsageError, match="this plan is not there any more"):
+        plan.commit(results)
+    with pytest.raises(UsageError, match="this plan is not there any more"):
+        plan.tasks[0].run()
+    plan.abort()
+    assert keys_in(target) == PARTS | {"fffs-parts.json"}
+
+
+def test_each_command(source: Path, target: str) -> None:
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "fffs", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    assert "in 4 tasks" in run("plan", "pack", "--parts", 4, source, target).stdout
+    for k in range(3):
+        assert run("plan", "run", target, "--task", k).returncode == 0
+    missing = run("plan", "commit", target)
+    assert missing.returncode
+    assert "photos-00003-of-00004.ffr: part 3 is missing" in missing.stderr
+    assert run("plan", "run", target).returncode == 0
+    assert "20 files in 4 parts" in run("plan", "commit", target).stdout
+    assert run("info", f"{target}/").stdout.count("photos-*-of-00004.ffr (4 parts") == 1
+    assert contents(f"{target}/") == on_disk(source)
+
+
+def test_what_is_complete_stays(source: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = fffs.plan_pack(source, target, 4)
+    for task in plan.tasks[:2]:
+        task.run()
+    times = {entry.key: entry.mtime_ns for entry in list_entries(parse_url(f"{target}/")) if entry.key.endswith(".ffr")}
+    assert len(times) == 2
+    with pytest.raises(UsageError, match="has parts for another source"):
+        fffs.plan_pack(source, target, 3)
+    time.sleep(1.1)  # the store's times are whole seconds
+    fffs.pack_folder(source, target, parts=4)
+    now = {entry.key: entry.mtime_ns for entry in list_entries(parse_url(f"{target}/"))}
+    assert {key: now[key] for key in times} == times
+    assert contents(f"{target}/") == on_disk(source)
+
+
+def test_abort_and_restart_leave_nothing_of_an_old_plan(source: Path, target: str) -> None:
+    plan = fffs.plan_pack(source, target, 4)
+    for task in plan.tasks:
+        task.run()
+    fffs.pack_folder(source, target, parts=3, restart=True)
+    assert keys_in(target) == {f"photos-0000{k}-of-00003.ffr" for k in range(3)} | {"fffs-parts.json"}
+    plan = fffs.plan_pack(source, f"{target}-2", 4)
+    plan.tasks[1].run()
+    plan.abort()
+    assert keys_in(f"{target}-2") == set()
+
+
+def test_what_cannot_be_a_target(cloud: Weed, source: Path, target: str) -> None:
+    cloud.put(cloud.bucket, f"{parse_url(target).key}/other", b"somebody's")
+    with pytest.raises(UsageError, match=r"already exists and is not empty \(it has other\)"):
+        fffs.plan_pack(source, target, 4)
+    with pytest.raises(UsageError, match="lies inside the folder that is packed"):
+        fffs.plan_pack(f"s3://{cloud.bucket}/a/", f"s3://{cloud.bucket}/a/b", 4)
+    for url in ("https://127.0.0.1/x", "memory://x"):
+        with pytest.raises(UsageError, match="parts can only be written to a local folder, or to s3://"):
+            fffs.plan_pack(source, url, 4)
+    assert keys_in(target) == {"other"}
+
+
+# ---------------------------------------------------------------- the lock
+
+HOLDING = """
+import time
+from fffs.cluster.lease import lease
+
+with lease({url!r}, "target"):
+    print(".", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Owners renew their locks often."""
+    for name, seconds in {"RENEW": 0.1, "LIMIT": 0.5, "_PAUSE": 0.05}.items():
+        monkeypatch.setattr(lease, name, seconds)
+
+
+def test_a_second_driver_is_refused(source: Path, target: str, quick: None) -> None:
+    with lease.lease(f"{target}/.fffs-plan-driver", target):
+        for act in (
+            lambda: fffs.plan_pack(source, target, 4),
+            lambda: fffs.pack_folder(source, target, parts=4),
+        ):
+            with pytest.raises(WriteError, match=r"another process is writing its parts \(process \d+ of "):
+                act()
+    fffs.pack_folder(source, target, parts=4)
+    assert keys_in(target) == PARTS | {"fffs-parts.json"}
+
+
+def test_a_driver_that_was_killed_is_noticed(cloud: Weed, source: Path, target: str, quick: None) -> None:
+    url = f"{target}/.fffs-plan-driver"
+    program = HOLDING.format(url=url)
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    owner.stdout.read(1)
+    owner.kill()
+    owner.communicate()
+    begin = time.monotonic()
+    with lease.lease(url, target):
+        assert time.monotonic() - begin < 0.45  # less than LIMIT
+    # One of another machine is waited for.
+    cloud.put(cloud.bucket, parse_url(url).key, b'{"host": "elsewhere", "pid": 1}')
+    begin = time.monotonic()
+    with lease.lease(url, target):
+        assert time.monotonic() - begin >= 0.5
+    for other in (b"", b"\xff", b"[]", b'{"pid": "x"}'):
+        cloud.put(cloud.bucket, parse_url(url).key, other)
+        with lease.lease(url, target):
+            pass
+    assert keys_in(target) == set()
+
+
+def test_a_lock_that_was_taken_is_not_renewed(cloud: Weed, target: str, quick: None) -> None:
+    url = f"{target}/.fffs-plan-driver"
+    with lease.lease(url, target):
+        cloud.put(cloud.bucket, parse_url(url).key, b'{"host": "elsewhere", "pid": 1, "owner": "another"}')
+        time.sleep(0.5)
+        assert b"another" in read(url)
+    assert b"another" in read(url)
+    assert not [thread for thread in threading.enumerate() if "_renew" in thread.name]
+
+
+def test_drivers_at_the_same_time(target: str, quick: None) -> None:
+    """One of them holds the lock at a time, whoever comes first."""
+    holding: list[int] = []
+    refused: list[Any] = []
+
+    def drive(number: int) -> None:
+        try:
+            with lease.lease(f"{target}/.fffs-plan-driver", target):
+                holding.append(number)
+                assert len(holding) == 1
+                time.sleep(0.3)
+                holding.remove(number)
+        except WriteError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=drive, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) < 4
