@@ -90,9 +90,6 @@ def test_options_that_do_not_go_together_are_refused(source: Path, tmp_path: Pat
     for options in ({"executor": "processes:2"}, {"restart": True}, {"parts": 2, "verity": True}):
         with pytest.raises(UsageError):
             fffs.pack_folder(source, tmp_path / "x.ffr", **options)  # type: ignore[arg-type]
-    for places in (("s3://b/f/", tmp_path / "set"), (source, "s3://b/set/")):
-        with pytest.raises(UsageError, match="only local folders"):
-            fffs.pack_folder(*places, parts=2)
     assert os.listdir(tmp_path) == ["photos"]
 
 

@@ -96,12 +96,12 @@ def compare(mounted: Path, count: int) -> None:
     print(f"mount: {found} files, all as they were stored", flush=True)
 
 
-def train(pack: Path, folder: Path, environment: dict[str, str]) -> None:
-    """Train with four ranks, stop in the first epoch, and go on with three. Each sample must come once in an epoch."""
+def train(pack: Path, folder: Path, steps: int, environment: dict[str, str]) -> None:
+    """Train with four ranks, stop after some steps, and go on with three. Each sample must come once in an epoch."""
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     one_thread = environment | {"OMP_NUM_THREADS": "1"}
-    for ranks, steps in ((4, 10), (3, 10**9)):
-        command = [*run, f"--nproc-per-node={ranks}", HERE / "train.py", pack, folder, steps]
+    for ranks, most in ((4, steps), (3, 10**9)):
+        command = [*run, f"--nproc-per-node={ranks}", HERE / "train.py", pack, folder, most]
         timed(f"training with {ranks} ranks", command, one_thread)
 
 
@@ -126,7 +126,7 @@ def main() -> None:
             compare(mounted, count)
         finally:
             subprocess.run([*fffs, "umount", str(mounted)], check=True)
-        train(pack, scratch, environment)
+        train(pack, scratch, max(count // 3000, 1), environment)
 
 
 if __name__ == "__main__":
