@@ -15,6 +15,7 @@ from fffs.base.importing import importing as _importing
 from fffs.version import __version__
 
 if TYPE_CHECKING:
+    from fffs.cluster.report import JobReport
     from fffs.compat import checkFsAlign, install_as_ffrecord
     from fffs.converting import convert
     from fffs.formats.ffrecord import LegacyFileWarning
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FileReader",
     "FileWriter",
+    "JobReport",
     "LegacyFileWarning",
     "PackPlan",
     "PackedFolder",
@@ -49,6 +51,7 @@ __all__ = [
 _HOMES = {
     "FileReader": "fffs.reader",
     "FileWriter": "fffs.writer",
+    "JobReport": "fffs.cluster.report",
     "LegacyFileWarning": "fffs.formats.ffrecord",
     "PackPlan": "fffs.packing.pack_plan",
     "PackedFolder": "fffs.packed_folder",

@@ -49,6 +49,7 @@ fffs.mount.daemon.kernel_mount
 fffs.mount.system.erofs
 fffs.packing.division
 fffs.cluster.executors
+fffs.cluster.processes
 fffs.packing.names
 fffs.native
 fffs.objects.cache_space

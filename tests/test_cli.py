@@ -905,6 +905,9 @@ def test_a_terminal_is_shown_progress_which_is_erased_in_the_end(folder: Path, t
     assert code == 0
     assert re.search(r"\r\x1b\[Kpacking photos \[#+ *\] +\d+% ", shown)
     assert re.search(r"\r\x1b\[Kp\.ffr: 3 files, 21 B in [^\n]*\n$", shown)
+    code, shown = in_terminal("pack", "--parts", "2", "photos", "set", cwd=tmp_path, slow=EVERY_TIME)
+    assert code == 0
+    assert re.search(r"\r\x1b\[Kpacking photos \[#+ *\] 1/2 parts +\d+% ", shown)
     assert "verifying p.ffr" in in_terminal("verify", "p.ffr", cwd=tmp_path, slow=EVERY_TIME)[1]
     assert "unpacking p.ffr" in in_terminal("unpack", "p.ffr", "copy", cwd=tmp_path, slow=EVERY_TIME)[1]
 

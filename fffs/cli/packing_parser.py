@@ -8,6 +8,7 @@ from fffs.cli.command_parser import ALIGN, VERITY, CommandParser, Commands, add_
 EXAMPLE = "fffs pack photos photos.ffr\n  fffs pack --parts 20 --executor processes:8 photos packed/photos"
 PARTS = "write a folder of N files, which together are the packed folder"
 RESTART = "with --parts: remove the parts that an unfinished run left, instead of going on with it"
+REPORT = "write a JSON document that says what each part took, which attempts failed, and what was left out"
 STEPS = """fffs plan pack --parts 20 photos packed/photos
   fffs plan run packed/photos --task 7
   fffs plan commit packed/photos"""
@@ -30,6 +31,7 @@ def add_pack(commands: Commands[CommandParser]) -> None:
     parser.add_argument("--parts", type=positive, metavar="N", help=PARTS)
     add_executor(parser, "with --parts: where they are written")
     parser.add_argument("--restart", action="store_true", help=RESTART)
+    parser.add_argument("--report", type=filled, metavar="FILE", help=f"with --parts: {REPORT}")
     parser.add_argument("-j", "--jobs", type=positive, help="how many files are copied at once")
     parser.add_argument("--align", action="store_true", help=ALIGN)
     parser.add_argument("--verity", action="store_true", help=VERITY)
@@ -73,6 +75,7 @@ def add_plan(commands: Commands[CommandParser]) -> None:
     )
     running.add_argument("-j", "--jobs", type=positive, help="how many files are copied at once")
     committing = command(actions, "commit", "let the target appear, complete", "fffs plan commit packed/photos")
+    committing.add_argument("--report", type=filled, metavar="FILE", help=REPORT)
     aborting = command(actions, "abort", "remove all that was written", "fffs plan abort packed/photos")
     for action in (running, committing, aborting):
         action.add_argument("target", type=filled, metavar="TARGET", help="as for fffs plan pack")

@@ -23,6 +23,7 @@ class ProgressBar:
 
     def __init__(self, label: str) -> None:
         self._label = label if len(label) <= LABEL_MAX else label[: LABEL_MAX - 1] + "…"
+        self.detail = ""  # shown before the numbers, as "3/20 parts"
         self._shown = sys.stderr is not None and sys.stderr.isatty()
         self._begin = time.monotonic()
         self._next = self._begin + INTERVAL  # work that takes less time shows no bar
@@ -45,7 +46,8 @@ class ProgressBar:
         rate = done / elapsed
         part = min(done / total, 1.0) if total else 1.0
         left = f"{(total - done) / rate:.0f} s left" if rate else ""
-        text = f"{part:4.0%} {human(done)} {human(rate)}/s {left}"
+        detail = f"{self.detail} " if self.detail else ""
+        text = f"{detail}{part:4.0%} {human(done)} {human(rate)}/s {left}"
         columns = shutil.get_terminal_size().columns
         width = max(columns - len(self._label) - len(text) - 6, 0)
         bar = f"[{'#' * int(width * part):{width}}] " if width >= 10 else ""

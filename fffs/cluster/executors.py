@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any, Final, NoReturn, Protocol
 
-from fffs.base.jobs import Progress
 from fffs.cluster.part_task import PartResult, PartTask, run_task
 from fffs.cluster.processes import Processes
+from fffs.cluster.report import JobWatch
 from fffs.errors import FffsError, FormatError, SourceChangedError, SourceNotFoundError, UsageError, WorkerError
 
 TRIES: Final = 3
@@ -38,8 +39,17 @@ class Call:
     shown: str
 
 
+FailureListener = Callable[[int, int, Exception, int], None]
+"""Called with the number of a call, that of the attempt from 1, its error, and how many attempts there are at most."""
+
+
 def run_calls(
-    calls: Sequence[Call], executor: Submits, tries: int = TRIES, *, wrap: bool = False
+    calls: Sequence[Call],
+    executor: Submits,
+    tries: int = TRIES,
+    *,
+    wrap: bool = False,
+    failed: FailureListener | None = None,
 ) -> Generator[tuple[int, Any], None, None]:
     """Submit all calls, each again if it fails, and yield the number and result of each as they come.
 
@@ -48,6 +58,7 @@ def run_calls(
         executor: where they run. It is not shut down.
         tries: how often a call is tried.
         wrap: exceptions that are not of fffs come from the executor, and the last one becomes a WorkerError.
+        failed: called when an attempt failed.
 
     Raises:
         WorkerError: the worker of a call died, or the executor failed, ``tries`` times; the message names the input.
@@ -55,7 +66,7 @@ def run_calls(
         ``concurrent.futures`` have ended.
 
     """
-    attempts = _Attempts(calls, executor, tries, wrap)
+    attempts = _Attempts(calls, executor, tries, wrap, failed)
     try:
         attempts.begin()
         yield from attempts.results()
@@ -68,55 +79,59 @@ def run_tasks(
     tasks: Sequence[PartTask],
     executor: Submits | None = None,
     jobs: int | None = None,
-    progress: Progress | None = None,
-    total: int = 0,
+    watch: JobWatch | None = None,
 ) -> list[PartResult]:
     """Run tasks, each up to TRIES times if its worker dies or the system fails, and return the results by part.
 
     Args:
-        tasks: of one plan.
+        tasks: all of a plan, by part.
         executor: as for ``run_calls``. None: in this process, one after the other.
         jobs: as for ``PartTask.run``.
-        progress: called with (bytes done, total) when a task is done; without an executor more often.
-        total: bytes of all tasks together.
+        watch: follows the job. It hears of bytes while a task runs in this process or in ``Processes``, and otherwise
+            when a task is done.
 
     Raises as ``run_calls``.
 
     """
-    if executor is None:
-        return _run_here(tasks, jobs, progress, total)
-    calls = [Call(run_task, (task, jobs), f"{task.shown}: {task.path}") for task in tasks]
+    watch = watch or JobWatch()
     results: list[PartResult] = []
-    done = 0
-    with contextlib.closing(run_calls(calls, executor, wrap=True)) as found:
-        for _, result in found:
+    found = _here(tasks, jobs, watch) if executor is None else _anywhere(tasks, executor, jobs, watch)
+    with contextlib.closing(found):
+        for result in found:
+            watch.done(result)
             results.append(result)
-            done += result.total_bytes
-            if progress:
-                progress(done, total)
     return sorted(results, key=lambda result: result.part)
 
 
-def _run_here(tasks: Sequence[PartTask], jobs: int | None, progress: Progress | None, total: int) -> list[PartResult]:
-    results: list[PartResult] = []
-    done = 0
+_Results = Generator[PartResult, None, None]
 
-    def report(here: int, _: int) -> None:
-        if progress:
-            progress(done + here, total)
 
+def _here(tasks: Sequence[PartTask], jobs: int | None, watch: JobWatch) -> _Results:
     for task in tasks:
-        results.append(task.run(jobs, report))
-        done += results[-1].total_bytes
-    return results
+        yield task.run(jobs, lambda done, _, part=task.number: watch.running(part, done))  # type: ignore[misc]
+
+
+def _anywhere(tasks: Sequence[PartTask], executor: Submits, jobs: int | None, watch: JobWatch) -> _Results:
+    calls = [Call(run_task, (task, jobs), f"{task.shown}: {task.path}") for task in tasks]
+    with contextlib.ExitStack() as stack:
+        if isinstance(executor, Processes):
+            stack.enter_context(executor.heard_by(lambda message: watch.running(*message)))
+        found = run_calls(calls, executor, wrap=True, failed=watch.failed)
+        for _, result in stack.enter_context(contextlib.closing(found)):
+            yield result
 
 
 class _Attempts:
     """The attempts that are waiting or running on an executor."""
 
-    def __init__(self, calls: Sequence[Call], executor: Submits, tries: int, wrap: bool) -> None:
+    def __init__(
+        self, calls: Sequence[Call], executor: Submits, tries: int, wrap: bool, failed: FailureListener | None
+    ) -> None:
         self._calls, self._executor, self._tries, self._wrap = calls, executor, tries, wrap
+        self._failed = failed
         self._running: dict[Any, tuple[int, int]] = {}  # future -> number of the call, and of the attempt
+        self._done: SimpleQueue[Any] = SimpleQueue()  # futures of ``concurrent.futures``
+        self._others = 0  # how many are other futures
 
     def begin(self) -> None:
         """Submit all calls."""
@@ -132,20 +147,26 @@ class _Attempts:
         except Exception as error:  # a pool that a dead worker has broken
             raise WorkerError(f"{call.shown}: the executor failed: {error!r}") from error
         self._running[future] = number, attempt
+        if isinstance(future, Future):
+            future.add_done_callback(self._done.put)
+        else:
+            self._others += 1
 
     def results(self) -> Iterator[tuple[int, Any]]:
         """Yield numbers and results as they come, until all calls are done. Raises as ``run_calls``."""
         while self._running:
-            for future in self._next():
-                number, attempt = self._running.pop(future)
-                try:
-                    yield number, future.result()
-                except _FINAL:
-                    raise
-                except Exception as error:
-                    if attempt == self._tries:
-                        self._fail(number, error)
-                    self._submit(number, attempt + 1)
+            future = self._next()
+            number, attempt = self._running.pop(future)
+            try:
+                yield number, future.result()
+            except _FINAL:
+                raise
+            except Exception as error:
+                if self._failed:
+                    self._failed(number, attempt, error, self._tries)
+                if attempt == self._tries:
+                    self._fail(number, error)
+                self._submit(number, attempt + 1)
 
     def _fail(self, number: int, error: Exception) -> NoReturn:
         """Raise the error of the last attempt: one that names the input."""
@@ -154,11 +175,12 @@ class _Attempts:
             raise WorkerError(f"{self._calls[number].shown}: {often}{str(error) or repr(error)}") from error
         raise error
 
-    def _next(self) -> list[Any]:
-        """Return at least one that is done. Others than those of ``concurrent.futures`` are waited for in order."""
-        if all(isinstance(future, Future) for future in self._running):
-            return list(wait(self._running, return_when=FIRST_COMPLETED).done)
-        return [next(iter(self._running))]
+    def _next(self) -> Any:
+        """Return one that is done. Others than those of ``concurrent.futures`` are waited for in order."""
+        if not self._others:
+            return self._done.get()  # not wait(), which would look at all of them again each time
+        self._others -= 1
+        return next(future for future in self._running if not isinstance(future, Future))
 
     def cancel(self, wait_for_them: bool) -> None:
         """Cancel what waits, and wait for what runs if that is possible and wanted."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from dataclasses import asdict, dataclass, replace
 
 from fffs.base.jobs import Progress
 from fffs.cluster.places import place_of
+from fffs.cluster.processes import tell_driver
 from fffs.errors import UsageError
 
 
@@ -19,7 +21,7 @@ class PartResult:
     ``path``: where it is when the plan is committed. ``checksum``: of the checksums of all its records. ``records``,
     ``total_bytes``: the files in it, and their bytes. ``seconds``: that it took. ``left_out``: a line for each input
     that is not in it. ``apart``: how many files have further names (hard links) that are not in this part. ``mark``:
-    that of the task.
+    that of the task. ``host``: the name of the machine that wrote it.
     """
 
     part: int
@@ -32,6 +34,7 @@ class PartResult:
     apart: int = 0
     seconds: float = 0.0
     mark: str = ""
+    host: str = ""
 
     def to_json(self) -> str:
         """Return it as text of ASCII characters."""
@@ -80,7 +83,7 @@ class PartTask:
         if (found := self.result()) and self._is_whole(path, found):
             return found
         result = self._write(path, jobs, progress)
-        result = replace(result, mark=self.mark, seconds=time.monotonic() - begin)
+        result = replace(result, mark=self.mark, seconds=time.monotonic() - begin, host=socket.gethostname())
         folder.keep(self.number, result.to_json())
         return result
 
@@ -116,7 +119,7 @@ class PartTask:
 
 def run_task(task: PartTask, jobs: int | None = None) -> PartResult:
     """Run a task: a function of a module, which every engine can call in another process. As ``PartTask.run``."""
-    return task.run(jobs)
+    return task.run(jobs, lambda done, _: tell_driver((task.number, done)))
 
 
 def refuse_incomplete(task: PartTask, result: PartResult | None, size: int | None, place: str) -> PartResult:

@@ -9,14 +9,17 @@ import os
 import pickle
 import signal
 import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from fffs.errors import WorkerError
 
 PATIENCE: Final = 1.0  # seconds that an idle process has to end
+INTERVAL: Final = 0.2  # seconds between two messages of a worker
 
 _T = TypeVar("_T")
 
@@ -40,6 +43,20 @@ class Processes(Executor):
         self._all: set[_Worker] = set()
         self._lock = threading.Lock()
         self._ended = False
+        self._listener: Callable[[Any], None] | None = None
+
+    @contextlib.contextmanager
+    def heard_by(self, listener: Callable[[Any], None]) -> Iterator[None]:
+        """In the block, call ``listener``, from any thread, with what functions pass to ``tell_driver``."""
+        self._listener = listener
+        try:
+            yield
+        finally:
+            self._listener = None
+
+    def _hear(self, message: Any) -> None:
+        if listener := self._listener:
+            listener(message)
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
         """As in the base class. The result raises WorkerError if the process dies, and this if none can be started."""
@@ -59,7 +76,7 @@ class Processes(Executor):
                 raise WorkerError("the executor was shut down")
             worker = self._idle.pop() if self._idle else self._new()
         try:
-            good, value, trace = worker.call(fn, args, kwargs)
+            good, value, trace = worker.call((fn, args, kwargs), self._hear)
         except BaseException:
             worker.kill()
             with self._lock:
@@ -114,18 +131,25 @@ class _Worker:
         finally:
             theirs.close()
 
-    def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, Any, str]:
+    def call(self, call: tuple[Any, ...], hear: Callable[[Any], None]) -> tuple[bool, Any, str]:
         """Return whether the function returned, its value or exception, and the traceback of that.
+
+        call: the function, its arguments and keyword arguments. hear: called with what it passes to ``tell_driver``.
 
         Raises WorkerError if the process ends meanwhile.
         """
         with contextlib.suppress(EOFError, OSError):
-            self._pipe.send((fn, args, kwargs))
-            # Also at its end: the other end of the pipe may be open in a child of another thread.
-            multiprocessing.connection.wait([self._pipe, self._process.sentinel])
-            if self._pipe.poll():
-                good, value, trace = self._pipe.recv()
-                return bool(good), value, str(trace)
+            self._pipe.send(call)
+            while True:
+                # Also at its end: the other end of the pipe may be open in a child of another thread.
+                multiprocessing.connection.wait([self._pipe, self._process.sentinel])
+                if not self._pipe.poll():
+                    break
+                answer = self._pipe.recv()
+                if isinstance(answer, tuple):
+                    good, value, trace = answer
+                    return bool(good), value, str(trace)
+                hear(answer.content)
         self._process.join()
         code = self._process.exitcode  # None in a program that ignores SIGCHLD
         why = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
@@ -145,6 +169,44 @@ class _Worker:
         self._process.join()
 
 
+@dataclass(frozen=True)
+class _Message:
+    """What a function says while it runs."""
+
+    content: Any
+
+
+class _Driver:
+    """The way from a worker to its driver. Nobody listens in a process that is no worker."""
+
+    def __init__(self) -> None:
+        self.pipe: Any = None
+        self._lock = threading.Lock()
+        self._next = 0.0
+
+    def tell(self, message: Any) -> None:
+        """Send a message from any thread, unless one was sent a moment ago."""
+        if self.pipe is None or time.monotonic() < self._next or not self._lock.acquire(blocking=False):
+            return
+        try:
+            with contextlib.suppress(OSError):  # the driver has ended
+                self.pipe.send(_Message(message))
+            self._next = time.monotonic() + INTERVAL
+        finally:
+            self._lock.release()
+
+
+_driver: Final = _Driver()
+
+
+def tell_driver(message: Any) -> None:
+    """Send a message to the driver of this worker, unless one was sent a moment ago. Elsewhere, do nothing.
+
+    Called by a function that runs in ``Processes``, from any thread, but not after it returned.
+    """
+    _driver.tell(message)
+
+
 def _serve(pipe: Any, given: tuple[Any, ...]) -> None:
     """Call functions in a worker, until the parent ends or sends None."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the parent, too, which ends the workers
@@ -153,6 +215,7 @@ def _serve(pipe: Any, given: tuple[Any, ...]) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    _driver.pipe = pipe
     with contextlib.suppress(EOFError):
         while call := pipe.recv():
             fn, args, kwargs = call

@@ -28,6 +28,7 @@ from fffs.packing.source_folder import open_source
 
 if TYPE_CHECKING:
     from fffs.cluster.executors import ExecutorLike
+    from fffs.cluster.report import JobReport
 
 log = logging.getLogger("fffs.pack")
 
@@ -45,6 +46,7 @@ def pack_folder(
     restart: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
+    report: Callable[[JobReport], None] | None = None,
 ) -> PackSummary:
     """Pack a folder into the file or object ``fname``, which appears complete or not at all; or into several files.
 
@@ -69,7 +71,10 @@ def pack_folder(
             part after the other in this process. An executor that is passed is not shut down.
         restart: with ``parts``, remove what an earlier call left that was killed, instead of going on with it.
         progress: called with (bytes done, total bytes) from time to time, from any thread.
-        warn: called with one line for each thing that is left out or changed; the default logs it.
+        warn: called with one line for each thing that is left out or changed, and for each attempt at a part that
+            failed; the default logs it.
+        report: with ``parts``, called with a ``fffs.JobReport``, which says what each part took, when a part is
+            complete or an attempt failed, and at the end, also before an error is raised.
 
     Returns:
         How many files were packed (hard links count once), and their bytes.
@@ -89,11 +94,13 @@ def pack_folder(
         if verity:
             raise UsageError(f"{target}: fs-verity is for single files; omit verity or parts")
         with importing:
+            from fffs.cluster.report import JobWatch
             from fffs.packing.pack_parts import pack_parts
-        summary = pack_parts(dirname, target, parts, executor, jobs, align, restart, progress, warn or log.warning)
+        watch = JobWatch(progress, warn or log.warning, report)
+        summary = pack_parts(dirname, target, parts, executor, jobs, align, restart, watch, warn or log.warning)
         return _told(summary, target, verbose)
-    if executor is not None or restart:
-        raise UsageError(f"{target}: executor and restart are for parts; give their number, too")
+    if executor is not None or restart or report:
+        raise UsageError(f"{target}: executor, restart and report are for parts; give their number, too")
     if verity:
         refuse_verity(target)
     with packed_folder(dirname, target, jobs, progress, warn or log.warning, align) as (file, summary):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fffs.base.jobs import Progress
 from fffs.base.paths import PathLike
 from fffs.base.text import plural
 from fffs.cluster.engines import executing
 from fffs.cluster.executors import ExecutorLike, run_tasks
 from fffs.cluster.part_task import PartResult
 from fffs.cluster.places import place_of
+from fffs.cluster.report import JobWatch
 from fffs.packing.pack_plan import check_places, make_plan_folder
 from fffs.packing.packer import PackSummary
 
@@ -23,10 +23,10 @@ def pack_parts(
     jobs: int | None,
     align: bool,
     restart: bool,
-    progress: Progress | None,
+    watch: JobWatch,
     warn: Callable[[str], None],
 ) -> PackSummary:
-    """Plan, run all tasks and commit: ``pack_folder`` with ``parts``, whose arguments these are.
+    """Plan, run all tasks and commit: ``pack_folder`` with ``parts``, whose arguments these are. watch: follows the job.
 
     After an error, complete parts stay for the next call; if there are none, nothing is left.
     """
@@ -34,12 +34,15 @@ def pack_parts(
     place = place_of(there)
     with place.only_driver(), executing(executor) as workers:
         plan = make_plan_folder(folder, there, parts, align, restart)
+        watch.begin(there, plan.tasks, plan.total_bytes)
         try:
-            results = plan.put_in_place(run_tasks(plan.tasks, workers, jobs, progress, plan.total_bytes))
-        except BaseException:
+            results = plan.put_in_place(run_tasks(plan.tasks, workers, jobs, watch))
+        except BaseException as error:
             if not any(plan.results()):
                 place.remove()
+            watch.end(error)
             raise
+        watch.end()
     tell_left_out(results, there, warn)
     return PackSummary(sum(result.records for result in results), sum(result.total_bytes for result in results))
 

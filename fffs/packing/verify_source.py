@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fffs.base.jobs import Progress
 from fffs.cluster.engines import executing
 from fffs.cluster.executors import Call, ExecutorLike, run_calls
+from fffs.cluster.report import failure_line
 from fffs.errors import FormatError
 from fffs.files.verity import look
 from fffs.formats.sources import expand_sources
@@ -19,6 +21,8 @@ from fffs.objects.names import is_remote
 from fffs.packing.sidecars import suspects
 from fffs.packing.verify import BadRecord, unverifiable, verify
 from fffs.records import index_cache
+
+log = logging.getLogger("fffs.verify")
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,15 @@ def verify_source(paths: list[str], form: str | None = None, progress: Progress 
 
 
 def verify_files(
-    paths: list[str], form: str | None, executor: ExecutorLike, progress: Progress | None = None
+    paths: list[str],
+    form: str | None,
+    executor: ExecutorLike,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] = log.warning,
 ) -> Findings:
     """As ``verify_source``, for the record files of a source one by one, on an executor.
+
+    warn: called with a line for each attempt at a file that failed and is made again.
 
     Raises WorkerError in addition: the worker of a file died three times; the message names it.
     """
@@ -79,7 +89,12 @@ def verify_files(
         if workers is None:
             return verify_source(paths, form, progress)
         calls = [Call(verify_source, ([name], form), name) for name in files]
-        with contextlib.closing(run_calls(calls, workers, wrap=True)) as results:
+
+        def failed(number: int, attempt: int, error: Exception, tries: int) -> None:
+            if attempt < tries:
+                warn(failure_line(files[number], attempt, error, tries))
+
+        with contextlib.closing(run_calls(calls, workers, wrap=True, failed=failed)) as results:
             for number, result in results:
                 found[number] = result
                 done += sizes[number]

@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from typing import TYPE_CHECKING
 
 from fffs.base.text import human, plural
 from fffs.cli.output import Warnings, printable, say
 from fffs.cli.program import interrupt_once
 from fffs.cli.progress import ProgressBar
+from fffs.cli.report_file import report_file
 from fffs.errors import Exit, UsageError
 from fffs.formats.ffrecord import SUFFIX
 from fffs.objects.locations import list_folder
 from fffs.objects.names import base_name, is_url
 from fffs.packing.pack import pack_folder
+
+if TYPE_CHECKING:
+    from fffs.cluster.report import JobReport
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,9 +30,17 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.folder}: has no name to derive the name of the output from; give OUTPUT, too")
     if args.parts and not args.output:
         raise UsageError(f"{args.folder}: name the folder for the parts, too")
+    if args.report and not args.parts:
+        raise UsageError(f"{args.folder}: --report is for parts; give their number with --parts, too")
     output = args.output or f"{name}.ffr"
     begin = time.monotonic()
-    with Warnings() as warn, ProgressBar(printable(f"packing {args.folder}")) as bar:
+    bar = ProgressBar(printable(f"packing {args.folder}"))
+    with Warnings() as warn, report_file(args.report) as keep, bar:
+
+        def report(report: JobReport) -> None:
+            bar.detail = f"{len(report.results)}/{report.parts} parts"
+            keep(report)
+
         summary = pack_folder(
             args.folder,
             output,
@@ -39,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
             restart=args.restart,
             progress=bar,
             warn=warn,
+            report=report if args.parts else None,
         )
     if not args.quiet:
         seconds = max(time.monotonic() - begin, 1e-9)

@@ -8,7 +8,10 @@ from fffs.base.text import human, plural
 from fffs.cli.output import Warnings, printable, put, say
 from fffs.cli.program import interrupt_once
 from fffs.cli.progress import ProgressBar
+from fffs.cli.report_file import write_report
+from fffs.cluster.report import JobReport
 from fffs.errors import Exit, UsageError
+from fffs.files.targets import refuse_file
 from fffs.packing.pack_parts import tell_left_out
 from fffs.packing.pack_plan import PackPlan, plan_pack, remove_plan
 
@@ -52,8 +55,12 @@ def _run_task(plan: PackPlan, number: int, args: argparse.Namespace) -> None:
 
 
 def _commit(args: argparse.Namespace) -> int:
+    if args.report:
+        refuse_file(args.report)
     plan = PackPlan.load(args.target)
     results = plan.commit()
+    if args.report:
+        write_report(args.report, JobReport(plan.target, len(results), plan.total_bytes, None, tuple(results)))
     with Warnings() as warn:
         tell_left_out(results, args.target, warn)
     if not args.quiet:

@@ -7,7 +7,7 @@ import json
 import time
 
 from fffs.base.text import human, plural
-from fffs.cli.output import complain, printable, put, say
+from fffs.cli.output import Warnings, complain, printable, put, say
 from fffs.cli.progress import ProgressBar
 from fffs.errors import Exit, RecordError
 from fffs.packing.sidecars import keep_checksums
@@ -25,7 +25,8 @@ def run(args: argparse.Namespace) -> int:
     begin = time.monotonic()
     with ProgressBar(printable(f"verifying {args.source[0]}")) as bar:
         if args.executor:
-            found = verify_files(args.source, args.format, args.executor, bar)
+            with Warnings() as warn:
+                found = verify_files(args.source, args.format, args.executor, bar, warn)
         else:
             found = verify_source(args.source, args.format, bar)
     records, size, without, bad = found.records, found.size, found.unverifiable, found.bad
