@@ -76,7 +76,32 @@ def write_records(bag: Any, target: PathLike, **options: Any) -> int:
         writes this target. Also what computing the bag raises. Nothing is left then.
 
     """
-    with RecordParts.begin(target) as parts:
+    return _written(bag, target, False, options)
+
+
+def write_packed(bag: Any, target: PathLike, **options: Any) -> int:
+    """Write the items of a bag as files of a packed folder, one pack for each partition that has items.
+
+    As ``write_records``. The files have the mode 0644, and the time at which this function was called.
+
+    Args:
+        bag: of (path, bytes): a path from the folder on, as text or bytes, and a contiguous buffer. Each path comes
+            once; the names of all files are compared before the target appears, in about 100 bytes of memory each.
+        target: as for ``write_records``.
+        options: as for ``write_records``.
+
+    Returns:
+        The number of files.
+
+    Raises:
+        UsageError: also if a path cannot be that of a file, or comes twice. Otherwise as ``write_records``.
+
+    """
+    return _written(bag, target, True, options)
+
+
+def _written(bag: Any, target: PathLike, packed: bool, options: dict[str, Any]) -> int:
+    with RecordParts.begin(target, packed) as parts:
         tasks = [delayed(_write, pure=False)(parts, k, items) for k, items in enumerate(bag.to_delayed())]
         results: Any = compute(*tasks, **options)  # type: ignore[no-untyped-call]
         return parts.commit(results)

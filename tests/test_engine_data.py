@@ -18,7 +18,7 @@ from inside import record_parts, slices
 
 import fffs.dask
 from fffs import tfrecord
-from fffs.errors import ChecksumError, SourceChangedError, UsageError
+from fffs.errors import ChecksumError, SourceChangedError, UnsupportedError, UsageError
 
 COUNT = 200
 
@@ -217,6 +217,49 @@ def test_a_partition_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_a_bag_becomes_packs(pack: Path, tmp_path: Path) -> None:
+    bag = fffs.dask.read(pack, npartitions=3).map(lambda row: (row[0], row[1][::-1]))
+    large = ("large/x", np.arange(300_000))
+    bag = dask.bag.concat([bag, dask.bag.from_sequence([large, (b"\xff", b"")], npartitions=1)])
+    assert fffs.dask.write_packed(bag, tmp_path / "set", scheduler="threads") == COUNT + 2
+    assert sorted(os.listdir(tmp_path / "set")) == [f"set-0000{k}-of-00004.ffr" for k in range(4)]
+    with fffs.PackedFolder(tmp_path / "set") as written, fffs.PackedFolder(pack) as read:
+        assert written.num_files() == COUNT + 2
+        assert all(
+            bytes(written.read_one(path)) == bytes(read.read_one(path))[::-1] for path in ("a/5.jpg", "a/b/8.jpg")
+        )
+        assert bytes(written.read_one("large/x")) == large[1].tobytes()
+        assert written.is_file(b"\xff")
+    assert not list(tmp_path.glob(".*"))
+
+
+BAD_ROWS = {
+    "is not the path of a file": [("", b""), ("/a", b""), ("a/", b""), ("../a", b""), ("a/./b", b""), ("a\0b", b"")],
+    "must be .path, bytes.": [(1, b""), (None, b"")],
+    "two rows have this path": [("b", b"2")],
+    "the content is no contiguous buffer": [("a", 7), ("a", "text"), ("a", np.zeros((3, 3))[:, 1])],
+    "a name of more than 255 bytes": [("x" * 300, b"")],
+    "cannot be packed: .*b": [("b/c", b"in a folder with the name of a file")],
+}
+
+
+@pytest.mark.parametrize(("message", "rows"), BAD_ROWS.items(), ids=range(len(BAD_ROWS)))
+def test_rows_that_are_no_files(message: str, rows: list[Any], tmp_path: Path) -> None:
+    for row in rows:
+        bag = dask.bag.from_sequence([("b", b"1"), row], npartitions=1)
+        with pytest.raises((UsageError, UnsupportedError), match=message):
+            fffs.dask.write_packed(bag, tmp_path / "set", scheduler="synchronous")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_path_in_two_partitions(tmp_path: Path) -> None:
+    for other in ("a", "a/b"):
+        bag = dask.bag.from_sequence([("a", b"1"), ("c", b"2"), (other, b"3")], npartitions=3)
+        with pytest.raises(UsageError, match="1 row with a path that is in another partition, too"):
+            fffs.dask.write_packed(bag, tmp_path / "set", scheduler="synchronous")
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_part_that_is_written_twice_counts_once(tmp_path: Path) -> None:
     with record_parts.RecordParts.begin(tmp_path / "r") as parts:
         again = pickle.loads(pickle.dumps(parts))
@@ -256,6 +299,7 @@ print(json.dumps({
     "rows": [[row["path"], row["bytes"].hex()] for row in found.take_all()],
     "messages": [[row["number"][0], row["data"][0].hex()] for row in decoded.take_all()],
     "written": fffs.ray.write_records(found, target),
+    "packed": fffs.ray.write_packed(fffs.ray.read(pack), target + "-packed"),
     "errors": errors,
 }))
 ray.shutdown()
@@ -279,7 +323,11 @@ def test_data_sets_of_ray(pack: Path, folder: Path, messages: Path, tmp_path: Pa
     assert "ChecksumError" in found["errors"][0]
     assert "no column 'data', but path, bytes" in found["errors"][1]
     assert sorted(records_of(tmp_path / "r")) == sorted(content(k) for k in range(COUNT))
-    assert sorted(os.listdir(tmp_path)) == ["damaged.ffr", "program.py", "r"]
+    assert found["packed"] == COUNT
+    with fffs.PackedFolder(tmp_path / "r-packed") as packed:
+        rows = [(path, bytes(packed.read_one(path))) for path, _ in found["rows"]]
+    assert right(folder, rows)
+    assert sorted(os.listdir(tmp_path)) == ["damaged.ffr", "program.py", "r", "r-packed"]
 
 
 def test_a_table_is_the_memory_of_its_batch(pack: Path) -> None:

@@ -6,19 +6,25 @@ import contextlib
 import json
 import os
 import secrets
+import stat
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fffs.base.failures import writing
 from fffs.base.paths import PathLike, absolute_path, named
+from fffs.base.text import plural
 from fffs.cluster.plan_folder import PlanFolder
 from fffs.cluster.plan_place import part_stem
+from fffs.engines.packed_rows import pack_rows
 from fffs.errors import UsageError
+from fffs.files.atomic import AtomicFile
 from fffs.files.atomic_folder import make_folder, refuse_content
 from fffs.files.targets import refuse_folder, without_dots
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.part_names import shard_name
+from fffs.layouts import load_packed
 from fffs.objects.names import is_url
 from fffs.writer import FileWriter
 
@@ -37,11 +43,16 @@ class RecordParts:
 
     target: str
     fingerprint: str
+    packed: bool = False
+    """Whether parts are packed folders, of rows of (path, bytes)."""
+    mtime_ns: int = 0
 
     @classmethod
     @contextlib.contextmanager
-    def begin(cls, target: PathLike) -> Iterator[RecordParts]:
+    def begin(cls, target: PathLike, packed: bool = False) -> Iterator[RecordParts]:
         """Make the parts of a target for the block. Afterwards, the target is there, or nothing.
+
+        packed: whether they are packed folders.
 
         Raises:
             UsageError: the target exists, or is in a store. WriteError: it cannot be written, or another process does.
@@ -58,20 +69,24 @@ class RecordParts:
         with folder.only_driver():
             folder.create("", json.dumps(["records", fingerprint]), fingerprint, False)
             try:
-                yield cls(path, fingerprint)
+                yield cls(path, fingerprint, packed, time.time_ns())
             finally:
                 if folder.fingerprint() == fingerprint:
                     folder.remove()
 
     def write(self, number: int, records: Sequence[Any]) -> WrittenPart:
-        """Write the records of a partition, in any process. May run again, also at the same time as before.
+        """Write the records, or the rows, of a partition, in any process. May run again, also at the same time.
 
-        Raises UsageError if the parts are not wanted any more; also what ``FileWriter`` raises.
+        Raises UsageError if the parts are not wanted any more; also what ``FileWriter`` or ``pack_rows`` raises.
         """
         folder = PlanFolder(self.target)
         folder.check(self.fingerprint)
         name = f"{number:06}-{secrets.token_hex(6)}{SUFFIX}"
-        if records:
+        if records and self.packed:
+            with AtomicFile(folder.part(name)) as file:
+                pack_rows(records, file, f"{self.target}: partition {number}", self.mtime_ns)
+                file.commit()
+        elif records:
             with FileWriter(folder.part(name), len(records)) as writer:
                 for record in records:
                     writer.write_one(record)
@@ -90,5 +105,17 @@ class RecordParts:
             for k, part in enumerate(parts):
                 names.append(shard_name(part_stem(self.target), k, len(parts), SUFFIX))
                 os.rename(folder.part(part.name), folder.part(names[-1]))
+        count = sum(part.records for part in parts)
+        if self.packed:
+            self._refuse_hidden([folder.part(name) for name in names], count)
         folder.put_in_place(names, "")
-        return sum(part.records for part in parts)
+        return count
+
+    def _refuse_hidden(self, paths: list[str], count: int) -> None:
+        """Raise UsageError if a file of a part would be hidden by one of an earlier part."""
+        with load_packed(paths) as view:
+            shown = int((view.tree.kinds == stat.S_IFREG).sum())
+        if shown != count:
+            raise UsageError(
+                f"{self.target}: {plural(count - shown, 'row')} with a path that is in another partition, too"
+            )
