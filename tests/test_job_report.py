@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -53,12 +54,10 @@ def pack(source: Path, executor: Any = None, target: str = "set") -> tuple[list[
     """Pack into parts, and return the reports and the warnings."""
     reports: list[fffs.JobReport] = []
     lines: list[str] = []
-    try:
+    with contextlib.suppress(WorkerError):
         fffs.pack_folder(
             source, source.parent / target, parts=PARTS, executor=executor, report=reports.append, warn=lines.append
         )
-    except WorkerError:
-        pass
     return reports, lines
 
 
@@ -175,7 +174,8 @@ def test_the_report_of_a_job_array(source: Path, tmp_path: Path, capsys: pytest.
     target, file = str(tmp_path / "set"), tmp_path / "report.json"
     assert run_program(["plan", "pack", "--parts", str(PARTS), str(source), target]) == Exit.OK
     assert run_program(["plan", "run", target]) == Exit.OK
-    assert run_program(["plan", "commit", "--report", str(tmp_path), target]) == Exit.USAGE
+    assert run_program(["plan", "commit", "--report", str(tmp_path), target]) == Exit.WRITE
+    assert not os.path.exists(target)
     assert run_program(["plan", "commit", "--report", str(file), target]) == Exit.OK
     facts = json.loads(file.read_text())
     assert facts["task_seconds"] == pytest.approx(sum(task["seconds"] for task in facts["tasks"]))

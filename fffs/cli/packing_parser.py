@@ -8,6 +8,7 @@ from fffs.cli.command_parser import ALIGN, VERITY, CommandParser, Commands, add_
 EXAMPLE = "fffs pack photos photos.ffr\n  fffs pack --parts 20 --executor processes:8 photos packed/photos"
 PARTS = "write a folder of N files, which together are the packed folder"
 RESTART = "with --parts: remove the parts that an unfinished run left, instead of going on with it"
+KEEP_GOING = "leave out and name what cannot be read, and files that change meanwhile; the exit status tells"
 REPORT = "write a JSON document that says what each part took, which attempts failed, and what was left out"
 STEPS = """fffs plan pack --parts 20 photos packed/photos
   fffs plan run packed/photos --task 7
@@ -31,6 +32,7 @@ def add_pack(commands: Commands[CommandParser]) -> None:
     parser.add_argument("--parts", type=positive, metavar="N", help=PARTS)
     add_executor(parser, "with --parts: where they are written")
     parser.add_argument("--restart", action="store_true", help=RESTART)
+    parser.add_argument("-k", "--keep-going", action="store_true", help=KEEP_GOING)
     parser.add_argument("--report", type=filled, metavar="FILE", help=f"with --parts: {REPORT}")
     parser.add_argument("-j", "--jobs", type=positive, help="how many files are copied at once")
     parser.add_argument("--align", action="store_true", help=ALIGN)
@@ -62,6 +64,7 @@ def add_plan(commands: Commands[CommandParser]) -> None:
     packing.add_argument("target", type=filled, metavar="TARGET", help="the folder to make")
     packing.add_argument("--parts", type=positive, metavar="N", required=True, help=PARTS)
     packing.add_argument("--align", action="store_true", help=ALIGN)
+    packing.add_argument("-k", "--keep-going", action="store_true", help=KEEP_GOING)
     packing.add_argument("--restart", action="store_true", help="remove the parts of an unfinished plan")
     add_json(packing)
     running = command(

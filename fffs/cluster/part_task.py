@@ -21,7 +21,8 @@ class PartResult:
     ``path``: where it is when the plan is committed. ``checksum``: of the checksums of all its records. ``records``,
     ``total_bytes``: the files in it, and their bytes. ``seconds``: that it took. ``left_out``: a line for each input
     that is not in it. ``apart``: how many files have further names (hard links) that are not in this part. ``mark``:
-    that of the task. ``host``: the name of the machine that wrote it.
+    that of the task. ``host``: the name of the machine that wrote it. ``unread``, ``changed``: how many inputs were
+    left out because they could not be read, or changed.
     """
 
     part: int
@@ -35,6 +36,8 @@ class PartResult:
     seconds: float = 0.0
     mark: str = ""
     host: str = ""
+    unread: int = 0
+    changed: int = 0
 
     def to_json(self) -> str:
         """Return it as text of ASCII characters."""

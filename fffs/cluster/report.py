@@ -18,7 +18,7 @@ SLOWEST: Final = 5  # tasks that a report names
 
 @dataclass(frozen=True)
 class FailedAttempt:
-    """An attempt at a task that failed: the number of the part, that of the attempt from 1, what it worked on, and why."""
+    """An attempt at a task that failed: numbers of the part and, from 1, of the attempt; what it worked on; and why."""
 
     part: int
     attempt: int
@@ -30,9 +30,9 @@ class FailedAttempt:
 class JobReport:
     """What the tasks of a job did until now. Can be pickled.
 
-    ``parts`` and ``total_bytes``: of the whole job. ``seconds``: since it began, None if that is not known. ``results``:
-    of the parts that are complete, by part. ``failures``: in the order of their times; None if only the machines that
-    ran the tasks know. ``error``: what ended the job, or "".
+    ``parts`` and ``total_bytes``: of the whole job. ``seconds``: since it began, None if that is not known.
+    ``results``: of the parts that are complete, by part. ``failures``: in the order of their times; None if only the
+    machines that ran the tasks know. ``error``: what ended the job, or "".
     """
 
     target: str
@@ -80,6 +80,8 @@ class JobReport:
             "task_seconds": sum(result.seconds for result in self.results),
             "slowest": [result.part for result in self.slowest],
             "left_out": self.left_out,
+            "unread": sum(result.unread for result in self.results),
+            "changed": sum(result.changed for result in self.results),
             "failures": None if self.failures is None else [asdict(failure) for failure in self.failures],
             "tasks": [_facts(result, failed) for result in self.results],
         }
@@ -98,6 +100,8 @@ def _facts(result: PartResult, failed: Counter[int] | None) -> dict[str, Any]:
         "bytes_per_second": result.total_bytes / max(result.seconds, 1e-9),
         "attempts": None if failed is None else failed[result.part] + 1,
         "left_out": result.left_out,
+        "unread": result.unread,
+        "changed": result.changed,
     }
 
 

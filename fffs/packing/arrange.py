@@ -59,12 +59,22 @@ class Arranger:
 
         """
         statuses = self._statuses
-        for entry in np.flatnonzero(statuses["error"])[:1].tolist():
+        for entry in np.flatnonzero(statuses["error"]).tolist():
             error = -int(statuses["error"][entry])
-            raise self._source.failure(OSError(error, os.strerror(error)), self._listing.path(entry + 1))
+            self._source.fail(OSError(error, os.strerror(error)), self._listing.path(entry + 1))
+            statuses["mode"][entry] = 0
         self._leave_out()
-        owners = self._find_owners()
-        listing = self._listing
+        self._owners = self._find_owners()
+        return self._arranged()
+
+    def run_without(self, entries: UInt32Array) -> Arranged:
+        """As ``run``, later, without some files, under all of their names. entries: as in the result of ``run``."""
+        self._statuses["mode"][np.isin(self._owners, entries)] = 0
+        self._warn = lambda _: None  # of the others, it has warned
+        return self._arranged()
+
+    def _arranged(self) -> Arranged:
+        listing, statuses, owners = self._listing, self._statuses, self._owners
         mode, modes = int(self._root["mode"][0]), statuses["mode"]
         named = Named(mode, self._parents, owners, modes, listing.name_offsets, listing.names, listing.targets)
         tree, entries = arrange(named, self._mtimes, self._spans, self._source.shown(b""))

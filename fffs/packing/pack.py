@@ -20,8 +20,9 @@ from fffs.formats.ffrecord import SUFFIX
 from fffs.objects.names import is_url
 from fffs.objects.new_object import new_output
 from fffs.packing.contents import pack_contents
+from fffs.packing.left_out import LeftOut, refuse_objects
 from fffs.packing.object_folder import ObjectFolder
-from fffs.packing.packer import Packer, PackSummary
+from fffs.packing.packer import PackSummary, copied
 from fffs.packing.protect import commit, refuse_verity
 from fffs.packing.scan import ExcludedOutput, scan_folder
 from fffs.packing.source_folder import open_source
@@ -44,6 +45,7 @@ def pack_folder(
     parts: int | None = None,
     executor: ExecutorLike = None,
     restart: bool = False,
+    keep_going: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
     report: Callable[[JobReport], None] | None = None,
@@ -70,6 +72,8 @@ def pack_folder(
             or a name such as ``"processes:8"``. A part whose worker dies is written again, twice at most. None: one
             part after the other in this process. An executor that is passed is not shut down.
         restart: with ``parts``, remove what an earlier call left that was killed, instead of going on with it.
+        keep_going: leave out files and folders of a local folder that cannot be read, and files that change while they
+            are packed, and warn of each. The bytes are those of a folder without them, or with empty folders.
         progress: called with (bytes done, total bytes) from time to time, from any thread.
         warn: called with one line for each thing that is left out or changed, and for each attempt at a part that
             failed; the default logs it.
@@ -77,7 +81,8 @@ def pack_folder(
             complete or an attempt failed, and at the end, also before an error is raised.
 
     Returns:
-        How many files were packed (hard links count once), and their bytes.
+        How many files were packed (hard links count once), and their bytes; as ``unread`` and ``changed``, how many
+        inputs were left out because of ``keep_going``.
 
     Raises:
         SourceNotFoundError, UsageError, ReadError: the folder, or something in it, cannot be read.
@@ -96,14 +101,16 @@ def pack_folder(
         with importing:
             from fffs.cluster.report import JobWatch
             from fffs.packing.pack_parts import pack_parts
+            from fffs.packing.pack_task import PackOptions
         watch = JobWatch(progress, warn or log.warning, report)
-        summary = pack_parts(dirname, target, parts, executor, jobs, align, restart, watch, warn or log.warning)
+        options = PackOptions(align, keep_going)
+        summary = pack_parts(dirname, target, parts, executor, jobs, options, restart, watch, warn or log.warning)
         return _told(summary, target, verbose)
     if executor is not None or restart or report:
         raise UsageError(f"{target}: executor, restart and report are for parts; give their number, too")
     if verity:
         refuse_verity(target)
-    with packed_folder(dirname, target, jobs, progress, warn or log.warning, align) as (file, summary):
+    with packed_folder(dirname, target, jobs, progress, warn or log.warning, align, keep_going) as (file, summary):
         commit(file, verity, progress)
     return _told(summary, target, verbose)
 
@@ -122,10 +129,12 @@ def packed_folder(
     progress: Progress | None,
     warn: Callable[[str], None],
     align: bool = False,
+    keep_going: bool = False,
 ) -> Iterator[tuple[AtomicOutput, PackSummary]]:
     """Yield the complete packed file, which replaces ``target`` when the block commits it. As ``pack_folder``."""
     if not target.endswith(SUFFIX):
         raise UsageError(f"{target}: the name of a packed folder must end in {SUFFIX}")
+    refuse_objects(os.fsdecode(dirname), keep_going)
     if is_url(os.fsdecode(dirname)):
         with _packed_objects(os.fsdecode(dirname), target, jobs, progress, warn, align) as packed:
             yield packed
@@ -135,13 +144,15 @@ def packed_folder(
         refuse_file(target)
         with writing(target):
             output = ExcludedOutput(os.fsencode(target))
+    left_out, threads = LeftOut(), jobs or default_jobs()
     with contextlib.ExitStack() as stack:
-        with open_source(os.fsencode(dirname)) as source:
+        with open_source(os.fsencode(dirname), left_out if keep_going else None) as source:
             # Scan first: creating the output may change the modification time of a folder that is packed.
-            packer = Packer(scan_folder(source, output, warn), source, align)
-            file = stack.enter_context(new_output(target))
-            packer.run(file, jobs or default_jobs(), progress)
-        yield file, packer.summary
+            scan = scan_folder(source, output, warn)
+            done = stack.enter_context(copied(scan, source, align, target, threads, progress))
+        for line in left_out.lines:
+            warn(line)
+        yield done.file, done.summary.with_left_out(left_out.unread, left_out.changed)
 
 
 @contextlib.contextmanager

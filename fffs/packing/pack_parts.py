@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from fffs.base.paths import PathLike
 from fffs.base.text import plural
@@ -10,8 +10,9 @@ from fffs.cluster.engines import executing
 from fffs.cluster.executors import ExecutorLike, run_tasks
 from fffs.cluster.part_task import PartResult
 from fffs.cluster.places import place_of
-from fffs.cluster.report import JobWatch
-from fffs.packing.pack_plan import check_places, make_plan_folder
+from fffs.cluster.report import JobReport, JobWatch
+from fffs.packing.pack_plan import PackPlan, check_places, make_plan_folder
+from fffs.packing.pack_task import PackOptions
 from fffs.packing.packer import PackSummary
 
 
@@ -21,19 +22,19 @@ def pack_parts(
     parts: int,
     executor: ExecutorLike,
     jobs: int | None,
-    align: bool,
+    options: PackOptions,
     restart: bool,
     watch: JobWatch,
     warn: Callable[[str], None],
 ) -> PackSummary:
-    """Plan, run all tasks and commit: ``pack_folder`` with ``parts``, whose arguments these are. watch: follows the job.
+    """Plan, run all tasks and commit: ``pack_folder`` with ``parts``, whose arguments these are.
 
-    After an error, complete parts stay for the next call; if there are none, nothing is left.
+    watch: follows the job. After an error, complete parts stay for the next call; if there are none, nothing is left.
     """
     folder, there = check_places(source, target, parts)
     place = place_of(there)
     with place.only_driver(), executing(executor) as workers:
-        plan = make_plan_folder(folder, there, parts, align, restart)
+        plan = make_plan_folder(folder, there, parts, options, restart)
         watch.begin(there, plan.tasks, plan.total_bytes)
         try:
             results = plan.put_in_place(run_tasks(plan.tasks, workers, jobs, watch))
@@ -44,7 +45,19 @@ def pack_parts(
             raise
         watch.end()
     tell_left_out(results, there, warn)
-    return PackSummary(sum(result.records for result in results), sum(result.total_bytes for result in results))
+    return summary_of(results)
+
+
+def report_of(plan: PackPlan, results: Sequence[PartResult]) -> JobReport:
+    """Return the report of a plan whose tasks ran elsewhere."""
+    return JobReport(plan.target, len(plan.tasks), plan.total_bytes, None, tuple(results))
+
+
+def summary_of(results: Iterable[PartResult]) -> PackSummary:
+    """Return the summary of all parts together."""
+    columns = [(result.records, result.total_bytes, result.unread, result.changed) for result in results]
+    files, size, unread, changed = (sum(column) for column in zip(*columns, strict=True))
+    return PackSummary(files, size).with_left_out(unread, changed)
 
 
 def tell_left_out(results: list[PartResult], target: str, warn: Callable[[str], None]) -> None:

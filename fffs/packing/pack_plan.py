@@ -19,9 +19,10 @@ from fffs.formats.part_names import shard_name
 from fffs.objects.fsspec_url import is_fsspec_url
 from fffs.objects.names import is_url, parse_url, shown
 from fffs.packing.division import CutPlace
+from fffs.packing.left_out import LeftOut, refuse_objects
 from fffs.packing.object_folder import parse_folder
 from fffs.packing.object_survey import survey_objects
-from fffs.packing.pack_task import PackTask
+from fffs.packing.pack_task import PackOptions, PackTask
 from fffs.packing.source_folder import open_source
 from fffs.packing.survey import survey
 from fffs.tree.tree import NAME_MAX
@@ -36,6 +37,7 @@ class PackPlan(PartPlan):
 
     source: str
     align: bool = False
+    keep_going: bool = False
 
     @property
     def total_bytes(self) -> int:
@@ -51,6 +53,7 @@ class PackPlan(PartPlan):
             "source": self.source,
             "target": self.target,
             "align": self.align,
+            "keep_going": self.keep_going,
             "fingerprint": self.fingerprint,
             "tasks": tasks,
         }
@@ -63,8 +66,9 @@ class PackPlan(PartPlan):
             fields = json.loads(text)
             if (fields["format"], fields["work"]) != (FORMAT, "pack"):
                 raise FormatError(f"not a plan of this version for packing, but {fields['format']!a:.40}")
-            source, target, align = str(fields["source"]), str(fields["target"]), bool(fields["align"])
-            plan = _plan(source, target, align, [_unfielded(task) for task in fields["tasks"]])
+            source, target = str(fields["source"]), str(fields["target"])
+            options = PackOptions(bool(fields["align"]), bool(fields["keep_going"]))
+            plan = _plan(source, target, options, [_unfielded(task) for task in fields["tasks"]])
             intact = plan.fingerprint == fields["fingerprint"]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             if isinstance(error, FormatError):
@@ -86,7 +90,13 @@ class PackPlan(PartPlan):
 
 
 def plan_pack(
-    source: PathLike, target: PathLike, parts: int, *, align: bool = False, restart: bool = False
+    source: PathLike,
+    target: PathLike,
+    parts: int,
+    *,
+    align: bool = False,
+    keep_going: bool = False,
+    restart: bool = False,
 ) -> PackPlan:
     """Plan how to pack a folder into a set of parts, on any machines.
 
@@ -106,6 +116,8 @@ def plan_pack(
             store: its parts are written there, and count when all of them are there.
         parts: how many files it has, at most 4096. There are fewer if there are fewer names.
         align: as for ``pack_folder``.
+        keep_going: as for ``pack_folder``. What changed after the plan was made is packed as it is then, and its part
+            counts it as changed. ``PartResult`` counts what each task left out.
         restart: remove the parts of an unfinished plan.
 
     Returns:
@@ -119,7 +131,7 @@ def plan_pack(
     """
     folder, there = check_places(source, target, parts)
     with place_of(there).only_driver():
-        return make_plan_folder(folder, there, parts, align, restart)
+        return make_plan_folder(folder, there, parts, PackOptions(align, keep_going), restart)
 
 
 def remove_plan(target: PathLike) -> None:
@@ -177,19 +189,21 @@ def _refuse_inside(folder: str, target: str) -> None:
         raise UsageError(f"{shown(target)}: lies inside the folder that is packed; name a target outside of it")
 
 
-def make_plan_folder(source: str, target: str, parts: int, align: bool, restart: bool) -> PackPlan:
+def make_plan_folder(source: str, target: str, parts: int, options: PackOptions, restart: bool) -> PackPlan:
     """As ``plan_pack``, for absolute paths that were checked, and a process that holds the lock of the target."""
-    request = json.dumps(["pack", source, target, parts, align])
+    refuse_objects(source, options.keep_going)
+    request = json.dumps(["pack", source, target, parts, *options])
 
     def create(places: list[CutPlace], inputs: Inputs = ()) -> PackPlan:
-        plan = _plan(source, target, align, [_cut(places, k) for k in range(len(places) - 1)])
+        plan = _plan(source, target, options, [_cut(places, k) for k in range(len(places) - 1)])
         place_of(target).create(plan.to_json(), request, plan.fingerprint, restart, inputs)
         return plan
 
     if is_url(source):
         with survey_objects(source, parts, None if is_url(target) else os.path.dirname(target)) as found:
             return create(found.places, found.lists())
-    with open_source(os.fsencode(source)) as opened:
+    # The tasks name what they leave out.
+    with open_source(os.fsencode(source), LeftOut() if options.keep_going else None) as opened:
         places = survey(opened, parts)
     return create(places)
 
@@ -210,14 +224,15 @@ def _cut(places: list[CutPlace], k: int) -> _Cut:
     }
 
 
-def _plan(source: str, target: str, align: bool, cuts: list[_Cut]) -> PackPlan:
+def _plan(source: str, target: str, options: PackOptions, cuts: list[_Cut]) -> PackPlan:
     names = [_part_name(target, k, len(cuts)) for k in range(len(cuts))]
-    marks = [_hash([FORMAT, "pack", align, name, _texts(cut)]) for name, cut in zip(names, cuts, strict=True)]
+    marks = [_hash([FORMAT, "pack", *options, name, _texts(cut)]) for name, cut in zip(names, cuts, strict=True)]
     fingerprint = _hash(marks)
     tasks = [
-        PackTask(k, target, names[k], fingerprint, marks[k], source, align=align, **cut) for k, cut in enumerate(cuts)
+        PackTask(k, target, names[k], fingerprint, marks[k], source, **options._asdict(), **cut)
+        for k, cut in enumerate(cuts)
     ]
-    return PackPlan(target, fingerprint, tuple(tasks), source, align)
+    return PackPlan(target, fingerprint, tuple(tasks), source, *options)
 
 
 def _part_name(target: str, number: int, total: int) -> str:

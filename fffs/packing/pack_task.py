@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -14,21 +15,28 @@ from fffs.base.text import plural
 from fffs.cluster.part_task import PartResult, PartTask
 from fffs.cluster.places import place_of
 from fffs.errors import FffsError, SourceChangedError
-from fffs.files.atomic_output import AtomicOutput
 from fffs.layouts import load_packed
 from fffs.objects.locations import open_file
 from fffs.objects.names import is_url
 from fffs.objects.new_object import new_output
 from fffs.packing.contents import pack_contents
+from fffs.packing.left_out import LeftOut
 from fffs.packing.object_folder import ObjectFolder
 from fffs.packing.object_survey import read_list
-from fffs.packing.packer import Packer, PackSummary
+from fffs.packing.packer import Copied, PackSummary, copied
 from fffs.packing.scan import Scan, scan_folder
 from fffs.packing.source_folder import SourceFolder, open_source
 from fffs.packing.span import Span
 from fffs.packing.verify import verify
 
 LEFT_OUT_MAX: Final = 100  # lines in a result
+
+
+class PackOptions(NamedTuple):
+    """How parts are packed, as for ``pack_folder``."""
+
+    align: bool = False
+    keep_going: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,7 @@ class PackTask(PartTask):
     total_bytes: int
     digest: int
     align: bool = False
+    keep_going: bool = False
 
     @property
     def shown(self) -> str:
@@ -54,48 +63,63 @@ class PackTask(PartTask):
         return f"{self.source} from {os.fsdecode(self.start) or 'its beginning'}{end}"
 
     def _write(self, path: str, jobs: int | None, progress: Progress | None) -> PartResult:
-        left_out: list[str] = []
-        pack = self._pack_objects if is_url(self.source) else self._pack_files
-        with new_output(path) as file:
-            summary, checksum, apart = pack(file, left_out.append, jobs or default_jobs(), progress)
-            size = os.fstat(file.fd).st_size
-            file.commit()
-        if len(left_out) > LEFT_OUT_MAX:
-            left_out[LEFT_OUT_MAX:] = [f"... and {plural(len(left_out) - LEFT_OUT_MAX, 'more input')} left out"]
+        lines: list[str] = []
+        left_out = LeftOut()
+        pack = self._objects if is_url(self.source) else self._files
+        with pack(path, lines.append, left_out, jobs or default_jobs(), progress) as (done, apart):
+            size = os.fstat(done.file.fd).st_size
+            done.file.commit()
+        lines += left_out.lines
+        if len(lines) > LEFT_OUT_MAX:
+            lines[LEFT_OUT_MAX:] = [f"... and {plural(len(lines) - LEFT_OUT_MAX, 'more input')} left out"]
         return PartResult(
             part=self.number,
             path=self.path,
             size=size,
-            checksum=checksum,
-            records=summary.files,
-            total_bytes=summary.total_bytes,
-            left_out=tuple(left_out),
+            checksum=done.checksum,
+            records=done.summary.files,
+            total_bytes=done.summary.total_bytes,
+            left_out=tuple(lines),
             apart=apart,
+            unread=left_out.unread,
+            changed=left_out.changed,
         )
 
-    def _pack_files(
-        self, file: AtomicOutput, warn: Callable[[str], None], jobs: int, progress: Progress | None
-    ) -> _Packed:
-        """Pack a part of a local folder."""
-        with open_source(os.fsencode(self.source)) as source:
+    @contextlib.contextmanager
+    def _files(
+        self, path: str, warn: Callable[[str], None], left_out: LeftOut, jobs: int, progress: Progress | None
+    ) -> Iterator[_Packed]:
+        """Yield a part of a local folder."""
+        with open_source(os.fsencode(self.source), left_out if self.keep_going else None) as source:
             scan = scan_folder(source, None, warn, Span(self.start, self.stop))
             if scan.digest != self.digest:
-                raise _changed(scan, source)
-            packer, apart = Packer(scan, source, self.align), _count_apart(scan)
-            checksum = packer.run(file, jobs, progress)
-            return _Packed(packer.summary, checksum, apart)
+                self._changed(scan, source)
+            apart = _count_apart(scan)
+            with copied(scan, source, self.align, path, jobs, progress) as done:
+                yield done, apart
 
-    def _pack_objects(
-        self, file: AtomicOutput, warn: Callable[[str], None], jobs: int, progress: Progress | None
-    ) -> _Packed:
-        """Pack the objects that the plan listed."""
+    @contextlib.contextmanager
+    def _objects(
+        self, path: str, warn: Callable[[str], None], left_out: LeftOut, jobs: int, progress: Progress | None
+    ) -> Iterator[_Packed]:
+        """Yield a part with the objects that the plan listed. None is left out."""
         place = place_of(self.target)
         listed = place.read_input(self.number)
         shown = f"{place.path}/{place.input(self.number)}"
-        with ObjectFolder(self.source, warn) as folder:
+        with new_output(path) as file, ObjectFolder(self.source, warn) as folder:
             contents = folder.scan(read_list(listed, shown, self.source, self.names, self.digest))
             checksum = pack_contents(folder, contents, file, jobs, progress, self.align)
-            return _Packed(PackSummary(len(contents.sizes), contents.total_bytes), checksum)
+            yield Copied(file, PackSummary(len(contents.sizes), contents.total_bytes), checksum), 0
+
+    def _changed(self, scan: Scan, source: SourceFolder) -> None:
+        """Raise the error for a part of a folder that changed, or keep going. It names what changed last."""
+        statuses = scan.listing.statuses
+        last = np.lexsort((statuses["ctime_ns"], statuses["ctime"]))[-1:].tolist()
+        path = scan.listing.path(last[0] + 1) if last else b""
+        what = f"{source.shown(b'')}: changed after the plan was made, at last probably {source.shown(path)}"
+        if not source.leave_out:
+            raise SourceChangedError(f"{what}; make a new plan when nothing changes it")
+        source.leave_out(SourceChangedError(f"{what}: what was there is"))
 
     def _is_whole(self, path: str, result: PartResult) -> bool:
         try:
@@ -112,12 +136,8 @@ class PackTask(PartTask):
             return False
 
 
-class _Packed(NamedTuple):
-    """What a task wrote. checksum: that of the header. apart: how many files have further names elsewhere."""
-
-    summary: PackSummary
-    checksum: int
-    apart: int = 0
+_Packed = tuple[Copied, int]
+"""What a task wrote, and how many files have further names elsewhere."""
 
 
 def _count_apart(scan: Scan) -> int:
@@ -127,14 +147,3 @@ def _count_apart(scan: Scan) -> int:
     found = np.zeros(len(scan.entries), np.uint32)
     found[scan.tree.ref[files]] = scan.tree.nlink[files]
     return int((links > found).sum())
-
-
-def _changed(scan: Scan, source: SourceFolder) -> SourceChangedError:
-    """Return the error for a part of a folder that changed. It names what changed last."""
-    statuses = scan.listing.statuses
-    last = np.lexsort((statuses["ctime_ns"], statuses["ctime"]))[-1:].tolist()
-    path = scan.listing.path(last[0] + 1) if last else b""
-    return SourceChangedError(
-        f"{source.shown(b'')}: changed after the plan was made, at last probably {source.shown(path)}; make a new plan "
-        "when nothing changes it"
-    )

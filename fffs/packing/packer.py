@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from fffs.base.jobs import Jobs, Progress
 from fffs.errors import FffsError, ReadError, SourceChangedError
@@ -12,20 +14,82 @@ from fffs.files.atomic_output import AtomicOutput
 from fffs.files.dirfd import close
 from fffs.native import lib
 from fffs.native.engine import BLOCK
+from fffs.objects.new_object import new_output
 from fffs.packing.pack_file import PIECE, PackFile
 from fffs.packing.runs import RUNS, divide
 from fffs.packing.scan import Scan
-from fffs.packing.source_folder import SourceFolder
+from fffs.packing.source_folder import SourceFolder, Unreadable
 
 # Errors of opening and reading a file that was a regular one when the folder was scanned.
 CHANGED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODATA, errno.ESTALE)
+ROUNDS: Final = 8  # how often files are copied anew because others changed meanwhile
 
 
-class PackSummary(NamedTuple):
-    """How many files were packed, and their bytes."""
-
+class _Summary(NamedTuple):
     files: int
     total_bytes: int
+
+
+class PackSummary(_Summary):
+    """How many files were packed, and their bytes.
+
+    ``unread``, ``changed``: how many inputs were left out because they could not be read, or changed.
+    """
+
+    unread: int = 0
+    changed: int = 0
+
+    def with_left_out(self, unread: int, changed: int) -> PackSummary:
+        """Count inputs that were left out. Returns itself."""
+        self.unread, self.changed = unread, changed
+        return self
+
+
+class _FilesFailed(Exception):  # noqa: N818 - no error: the others are copied again
+    """Files could not be copied, and are left out. ``rest``: the others."""
+
+    def __init__(self, rest: Scan) -> None:
+        super().__init__()
+        self.rest = rest
+
+
+class Copied(NamedTuple):
+    """A complete packed folder, which the caller commits. ``checksum``: that of its header."""
+
+    file: AtomicOutput
+    summary: PackSummary
+    checksum: int
+
+
+@contextlib.contextmanager
+def copied(
+    scan: Scan, source: SourceFolder, align: bool, path: str, jobs: int, progress: Progress | None
+) -> Iterator[Copied]:
+    """Yield a new file for ``path`` with the files of a scan, which nobody else refers to.
+
+    If the source leaves out files that cannot be read, all are copied first, to find those; then the others again into
+    another new file, so that the bytes are those of a folder without them.
+
+    Raises:
+        SourceChangedError, ReadError: a file changed or could not be read; or files kept changing.
+        Also what ``new_output`` raises, and writing.
+
+    """
+    packer = Packer(scan, source, align)
+    del scan  # see Packer.run
+    for last in range(ROUNDS)[::-1]:
+        with new_output(path) as file:
+            try:
+                checksum = packer.run(file, jobs, progress)
+            except _FilesFailed as failed:
+                if not last:
+                    raise SourceChangedError(
+                        f"{source.shown(b'')}: files changed in each of {ROUNDS} attempts; pack it when less changes it"
+                    ) from None
+                packer = Packer(failed.rest, source, align)
+                continue
+            yield Copied(file, packer.summary, checksum)
+            return
 
 
 class Packer:
@@ -36,12 +100,15 @@ class Packer:
         self.summary = PackSummary(len(scan.sizes), scan.total_bytes)
         self.folders = scan.listing.parents[scan.entries]
         self.runs = divide(self.folders[1:] != self.folders[:-1], scan.sizes)
+        self._failed: list[int] = []
 
     def run(self, file: AtomicOutput, jobs: int, progress: Progress | None) -> int:
         """Copy the files, append the tree, write the header. Returns the checksum of the header."""
         scan, pack = self.scan, PackFile(file, self.scan.sizes, self.align)
         self.pack, self.jobs = pack, Jobs(scan.total_bytes, progress, file.cancel)
         self.jobs.run(self._copy, range(len(self.runs) - 1), jobs, RUNS)
+        if self._failed:
+            raise _FilesFailed(scan.without(self._failed))
         tree = scan.tree
         del scan, self.scan, self.folders, self.runs  # before the tree is written, which takes memory, too
         return pack.finish(tree)
@@ -54,14 +121,31 @@ class Packer:
                 if self.scan.sizes[first] > BLOCK:
                     self._copy_large(first, dir_fd)
                     return
-                failed, number = self.pack.copy_files(first, self.scan.entries[first:last], self.scan.listing, dir_fd)
+                self._copy_small(first, last, dir_fd)
         except FffsError:
             raise
         except OSError as error:
-            raise self._failure(first, error) from error
-        if number:
-            raise self._failure(first + failed, OSError(number, os.strerror(number)))
+            for k in range(first, last):
+                self._fail(k, error)
         self.jobs.count(int(self.scan.sizes[first:last].sum()))
+
+    def _copy_small(self, first: int, last: int, dir_fd: int) -> None:
+        while first < last:
+            entries = self.scan.entries[first:last]
+            copied, number = self.pack.copy_files(first, entries, self.scan.listing, dir_fd)
+            if not number:
+                return
+            self._fail(first + copied, OSError(number, os.strerror(number)))
+            first += copied + 1
+
+    def _fail(self, k: int, error: OSError) -> None:
+        """Leave out the file that would be record k, or raise the exception of its error."""
+        failure = self._failure(k, error)
+        if not self.source.can_leave_out(error):
+            raise failure from error
+        assert self.source.leave_out
+        self._failed.append(k)
+        self.source.leave_out(failure)
 
     def _copy_large(self, k: int, dir_fd: int) -> None:
         """Copy a file in pieces, so that an interrupt or the failure of another job takes effect between them."""
@@ -82,7 +166,7 @@ class Packer:
         finally:
             close(fd)
 
-    def _failure(self, k: int, error: OSError) -> Exception:
+    def _failure(self, k: int, error: OSError) -> Unreadable:
         """Return the exception for an error of the file that becomes record k."""
         shown = self.source.shown(self.scan.path(k))
         if error.errno in CHANGED:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,12 @@ class Scan:
     """The path of the folder that the output lies in. Writing the output changes this folder's modification time."""
     digest: int
     """Of the paths, modes, times and sizes of what lies in the span that was scanned; see ``fffs.packing.survey``."""
+    arranger: Arranger
+
+    def without(self, records: Sequence[int]) -> Scan:
+        """Return the scan without the files of some records, under all of their names. This one is used no more."""
+        arranged = self.arranger.run_without(self.entries[list(records)])
+        return replace(self, tree=arranged.tree, entries=arranged.entries, sizes=arranged.sizes)
 
     @property
     def total_bytes(self) -> int:
@@ -142,10 +148,20 @@ class _Scanner:
             try:
                 way.enter(name)
             except OSError as error:
-                raise self.source.failure(error, below) from error
+                self.source.fail(error, below)
+                continue
             stack.append(self._add(below, entry + 1, folder.bounds.below(name), digest)[1])
-        arranged = Arranger(listing, root, self.numbered, self.source, self.warn).run()
-        return Scan(arranged.tree, listing, arranged.entries, arranged.sizes, self.holds_output, self.digest % 2**64)
+        arranger = Arranger(listing, root, self.numbered, self.source, self.warn)
+        arranged = arranger.run()
+        return Scan(
+            arranged.tree,
+            listing,
+            arranged.entries,
+            arranged.sizes,
+            self.holds_output,
+            self.digest % 2**64,
+            arranger,
+        )
 
     def _add(self, path: bytes, node: int, bounds: Bounds, digest: int) -> tuple[Array, _Folder]:
         """List the current folder, except for the output if that is in it. Returns its status, and itself.
@@ -157,7 +173,8 @@ class _Scanner:
             fd = self.way.fd
             status = listing.add(fd, node, self.source.shown(b""), bounds.names())
         except OSError as error:
-            raise self.source.failure(error, path) from error
+            self.source.fail(error, path)
+            return np.zeros(1, STATUS), _Folder(path, first, first, bounds, np.empty(0, np.uint64))
         device = int(status["device"][0])
         if device not in self.numbered:
             self.numbered[device] = has_inode_numbers(fd)

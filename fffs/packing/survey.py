@@ -10,7 +10,7 @@ import numpy as np
 
 from fffs.files.dirfd import Way
 from fffs.packing.division import CutPlace, Division, NamedRun
-from fffs.packing.listing import Listing, UInt64Array
+from fffs.packing.listing import STATUS, Listing, UInt64Array
 from fffs.packing.pack_file import TREE_BYTES
 from fffs.packing.scan import ROOT_DIGEST, digest_of_root, refuse_long_paths
 from fffs.packing.source_folder import SourceFolder
@@ -71,22 +71,23 @@ def survey(source: SourceFolder, parts: int) -> list[CutPlace]:
             try:
                 way.enter(folder.listing.name(entry))
             except OSError as error:
-                raise source.failure(error, path) from error
+                source.fail(error, path)
+                continue
             stack.append(_list(source, way, path, int(folder.paths[entry]))[1])
     return division.cut()
 
 
 def _list(source: SourceFolder, way: Way, path: bytes, digest: int) -> tuple[np.ndarray, _Listed]:
     """Return the status of the current folder, and what is in it. digest: of its path."""
-    listing = Listing()
+    listing, status = Listing(), np.zeros(1, STATUS)
     try:
         status = listing.add(way.fd, 0, source.shown(b""))
     except OSError as error:
-        raise source.failure(error, path) from error
+        source.fail(error, path)
     statuses = listing.statuses
-    for entry in np.flatnonzero(statuses["error"])[:1].tolist():
+    for entry in np.flatnonzero(statuses["error"]).tolist():
         number = -int(statuses["error"][entry])
-        raise source.failure(OSError(number, os.strerror(number)), os.path.join(path, listing.name(entry)))
+        source.fail(OSError(number, os.strerror(number)), os.path.join(path, listing.name(entry)))
     refuse_long_paths(listing, 0, path, source)
     kinds = statuses["mode"] & 0o170000
     sizes = np.where(kinds == stat.S_IFREG, statuses["size"], 0)

@@ -5,21 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from typing import TYPE_CHECKING
 
 from fffs.base.text import human, plural
-from fffs.cli.output import Warnings, printable, say
+from fffs.cli.output import Warnings, complain, printable, say
 from fffs.cli.program import interrupt_once
 from fffs.cli.progress import ProgressBar
-from fffs.cli.report_file import report_file
+from fffs.cli.report_file import Report, report_file
 from fffs.errors import Exit, UsageError
 from fffs.formats.ffrecord import SUFFIX
 from fffs.objects.locations import list_folder
 from fffs.objects.names import base_name, is_url
 from fffs.packing.pack import pack_folder
-
-if TYPE_CHECKING:
-    from fffs.cluster.report import JobReport
+from fffs.packing.packer import PackSummary
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     bar = ProgressBar(printable(f"packing {args.folder}"))
     with Warnings() as warn, report_file(args.report) as keep, bar:
 
-        def report(report: JobReport) -> None:
+        def report(report: Report) -> None:
             bar.detail = f"{len(report.results)}/{report.parts} parts"
             keep(report)
 
@@ -50,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
             parts=args.parts,
             executor=args.executor,
             restart=args.restart,
+            keep_going=args.keep_going,
             progress=bar,
             warn=warn,
             report=report if args.parts else None,
@@ -61,4 +59,11 @@ def run(args: argparse.Namespace) -> int:
         parts = f" in {plural(count, 'part')}" if count else ""
         size = human(summary.total_bytes)
         say(f"{output}: {plural(summary.files, 'file')}{parts}, {size} in {seconds:.1f} s ({rate}/s)")
-    return Exit.OK
+    return exit_code(summary, output)
+
+
+def exit_code(summary: PackSummary, output: str) -> int:
+    """Return the exit code of a pack, and say whether something was left out."""
+    if count := summary.unread + summary.changed:
+        complain(f"{output}: {plural(count, 'input')} left out, which the warnings name")
+    return Exit.READ if summary.unread else Exit.CHANGED if summary.changed else Exit.OK

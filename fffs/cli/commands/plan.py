@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 
 from fffs.base.text import human, plural
+from fffs.cli.commands.pack import exit_code
 from fffs.cli.output import Warnings, printable, put, say
 from fffs.cli.program import interrupt_once
 from fffs.cli.progress import ProgressBar
 from fffs.cli.report_file import write_report
-from fffs.cluster.report import JobReport
 from fffs.errors import Exit, UsageError
 from fffs.files.targets import refuse_file
-from fffs.packing.pack_parts import tell_left_out
+from fffs.packing.pack_parts import report_of, summary_of, tell_left_out
 from fffs.packing.pack_plan import PackPlan, plan_pack, remove_plan
 
 
@@ -23,7 +23,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pack(args: argparse.Namespace) -> int:
-    plan = plan_pack(args.folder, args.target, args.parts, align=args.align, restart=args.restart)
+    plan = plan_pack(
+        args.folder, args.target, args.parts, align=args.align, keep_going=args.keep_going, restart=args.restart
+    )
     if args.json:
         put(plan.to_json().encode() + b"\n")
         return Exit.OK
@@ -60,13 +62,14 @@ def _commit(args: argparse.Namespace) -> int:
     plan = PackPlan.load(args.target)
     results = plan.commit()
     if args.report:
-        write_report(args.report, JobReport(plan.target, len(results), plan.total_bytes, None, tuple(results)))
+        write_report(args.report, report_of(plan, results))
     with Warnings() as warn:
         tell_left_out(results, args.target, warn)
+    summary = summary_of(results)
     if not args.quiet:
-        files, size = sum(result.records for result in results), sum(result.total_bytes for result in results)
-        say(f"{args.target}: {plural(files, 'file')} in {plural(len(results), 'part')}, {human(size)}")
-    return Exit.OK
+        parts, size = plural(len(results), "part"), human(summary.total_bytes)
+        say(f"{args.target}: {plural(summary.files, 'file')} in {parts}, {size}")
+    return exit_code(summary, args.target)
 
 
 def _abort(args: argparse.Namespace) -> int:
