@@ -47,10 +47,11 @@ def lease(url: str, target: str) -> Iterator[None]:
         yield
     finally:
         end.set()
-        thread.join()
-        with contextlib.suppress(FffsError):
-            if _is_ours(read_object(url), owner):
-                delete_objects(url, [parse_url(url).key])
+        thread.join(_PAUSE)
+        if not thread.is_alive():  # else the store does not answer: the lock ends by itself
+            with contextlib.suppress(FffsError):
+                if _is_ours(read_object(url), owner):
+                    delete_objects(url, [parse_url(url).key])
 
 
 def _here() -> dict[str, Any]:

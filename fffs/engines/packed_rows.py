@@ -58,8 +58,8 @@ def pack_rows(rows: Iterable[Row], output: AtomicOutput, shown: str, mtime_ns: i
         mtime_ns: the modification time of all files.
 
     Raises:
-        UsageError: a path cannot be that of a file, or comes twice, or a content is no buffer. UnsupportedError: a name is too long, or a
-            file has the name of a folder.
+        UsageError: a path cannot be that of a file, or comes twice, or a content is no buffer.
+        UnsupportedError: a name is too long, or a file has the name of a folder.
 
     """
     notes: list[str] = []
