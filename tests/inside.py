@@ -20,6 +20,9 @@ fffs.base.descriptors
 fffs.torch.disk
 fffs.torch.elastic
 fffs.cluster.lease
+fffs.cli.doctor.mounting=doctor_mounting
+fffs.cli.doctor.packages=doctor_packages
+fffs.cli.doctor.reading=doctor_reading
 fffs.engines.record_parts
 fffs.engines.slices
 fffs.engines.arrow=engine_tables

@@ -33,7 +33,21 @@ from fffs import errors
 from fffs.version import __version__
 
 FFFS = [sys.executable, "-m", "fffs"]
-COMMANDS = ["pack", "unpack", "plan", "convert", "mount", "umount", "stat", "ls", "cat", "info", "verify", "cache"]
+COMMANDS = [
+    "pack",
+    "unpack",
+    "plan",
+    "convert",
+    "mount",
+    "umount",
+    "stat",
+    "ls",
+    "cat",
+    "info",
+    "verify",
+    "cache",
+    "doctor",
+]
 
 
 class Result(NamedTuple):

@@ -47,6 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_info(commands)
     _add_verify(commands)
     _add_cache(commands)
+    _add_doctor(commands)
     return parser
 
 
@@ -195,3 +196,10 @@ def _add_cache(commands: Commands[CommandParser]) -> None:
     pruning.add_argument("--keep", type=budget, metavar="SIZE", help=text)
     for action in (listing, checking, pruning):
         add_store_options(action, reads=False)
+
+
+def _add_doctor(commands: Commands[CommandParser]) -> None:
+    text = "say what this machine can do, what is missing, and what to do about it"
+    parser = command(commands, "doctor", text, "fffs doctor photos.ffr")
+    parser.add_argument("file", type=filled, metavar="FILE", nargs="*", help="also look at how this file can be read")
+    add_json(parser)

@@ -1,0 +1,1 @@
+"""What ``fffs doctor`` looks at: each module has the checks of one subject."""

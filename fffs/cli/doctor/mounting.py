@@ -1,0 +1,108 @@
+"""Checks of mounting: the device, the rights, the programs and the packages that it needs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+from fffs.cli.doctor.finding import Finding, good, hint, problem, setting
+
+DEVICE, CONFIGURATION, SYSTEM_LOG = "/dev/fuse", "/etc/fuse.conf", "/dev/log"
+_ALL_USERS = "0 0 4294967295"  # the map of the first user namespace
+_SYS_ADMIN = 21  # the number of CAP_SYS_ADMIN
+_FILE_BACKED = (6, 12)  # Linux; before that, EROFS needs a loop device
+_PACKAGES = (
+    "pip install 'fffs[mount]' (Debian, Ubuntu: apt-get install fuse3 libfuse3-dev pkg-config, or python3-pyfuse3; "
+    "Fedora: dnf install fuse3 fuse3-devel pkgconf)"
+)
+
+
+def check_mounting() -> Iterator[Finding]:
+    """Yield what is known of mounting on this machine, by this user."""
+    for package in ("pyfuse3", "trio"):
+        try:
+            yield good(package, version(package))
+        except PackageNotFoundError:
+            yield problem(package, "not installed, which a mount needs", _PACKAGES)
+    yield _device()
+    by_root = _may_mount()
+    yield _fusermount(by_root)
+    yield _others(by_root)
+    yield _kernel(by_root)
+    if os.path.exists(SYSTEM_LOG):
+        yield good("system log", f"{SYSTEM_LOG}: errors of mounts are in it")
+    else:
+        yield hint("system log", f"there is no {SYSTEM_LOG}", "errors of mounts are lost: mount -o log=FILE")
+
+
+def _may_mount() -> bool:
+    """Whether this process may call mount(2)."""
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", setting("/proc/self/status") or "", re.MULTILINE)
+    return os.geteuid() == 0 and (found is None or bool(int(found[1], 16) >> _SYS_ADMIN & 1))
+
+
+def _device() -> Finding:
+    try:
+        os.close(os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        what = os.strerror(error.errno or 0)
+        if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
+            cure = f"modprobe fuse, or start the container with --device {DEVICE} --cap-add SYS_ADMIN"
+        elif os.geteuid() == 0:
+            cure = f"start the container with --device {DEVICE} --cap-add SYS_ADMIN"
+        else:
+            cure = f"have root allow it: chmod 666 {DEVICE}; or read without a mount (fffs cat, fffs.PackedFolder)"
+        return problem(DEVICE, what, cure)
+    return good(DEVICE, "can be opened")
+
+
+def _fusermount(by_root: bool) -> Finding:
+    path = shutil.which("fusermount3")
+    if path is None:
+        if by_root:
+            return good("fusermount3", "not installed, and not needed by root")
+        cure = "install it: apt-get install fuse3, or dnf install fuse3"
+        return problem("fusermount3", "not installed, which users other than root need to mount", cure)
+    status = os.stat(path)
+    if by_root or (status.st_uid == 0 and status.st_mode & stat.S_ISUID):
+        return good("fusermount3", path)
+    return problem("fusermount3", f"{path} is not setuid root", f"have root reinstall it, or: chmod u+s {path}")
+
+
+def _others(by_root: bool) -> Finding:
+    name = "allow_other"
+    if by_root:
+        return good(name, "root may use it")
+    lines = (setting(CONFIGURATION) or "").split("\n")
+    if any(line.split("#")[0].strip() == "user_allow_other" for line in lines):
+        return good(name, f"{CONFIGURATION} permits it")
+    cure = f"have root add the line user_allow_other to {CONFIGURATION}"
+    return hint(name, "only you see what you mount: root has not permitted more", cure)
+
+
+def _kernel(by_root: bool) -> Finding:
+    name, release = "mount -o kernel", platform.release()
+    if not by_root:
+        return hint(name, "for root only", "use the daemon (without -o kernel), or ask root")
+    if (setting("/proc/self/uid_map") or _ALL_USERS).split() != _ALL_USERS.split():
+        return hint(name, "not for root of a user namespace", "use the daemon (without -o kernel)")
+    known = setting("/proc/filesystems") or ""
+    if not re.search(r"\berofs$", known, re.MULTILINE) and not _has_module(release, "erofs"):
+        return hint(name, "the kernel has no EROFS", "use the daemon (without -o kernel)")
+    numbers = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
+    if numbers >= _FILE_BACKED:
+        return good(name, f"Linux {release}, EROFS from files")
+    if os.path.exists("/dev/loop-control"):
+        return good(name, f"Linux {release}, EROFS from loop devices")
+    return hint(name, f"Linux {release} needs loop devices for it", "modprobe loop, or use Linux 6.12 or later")
+
+
+def _has_module(release: str, name: str) -> bool:
+    listed = setting(f"/lib/modules/{release}/modules.dep") or ""
+    return re.search(rf"/{name}\.ko", listed) is not None

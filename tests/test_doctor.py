@@ -1,0 +1,222 @@
+"""``fffs doctor`` says what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import as_nobody, record_file
+from inside import doctor_mounting, doctor_packages, doctor_reading, engine, lib
+
+from fffs.errors import Exit
+
+
+def doctor(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fffs", "doctor", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+def by_name(findings: Iterable[Any]) -> dict[str, Any]:
+    return {finding.name: finding for finding in findings}
+
+
+def test_what_it_prints(tmp_path: Path) -> None:
+    (tmp_path / "a.ffr").write_bytes(record_file([b"a"] * 10))
+    done = doctor(tmp_path / "a.ffr")
+    assert done.stderr == ""
+    lines = done.stdout.split("\n")
+    assert [line for line in lines if line and not line.startswith(" ")] == [
+        "reading:",
+        "mounting:",
+        "packages:",
+        f"{tmp_path / 'a.ffr'}:",
+    ]
+    states = {line.split()[0] for line in lines if line.startswith("  ") and line.split()[0] != "->"}
+    assert states <= {"ok", "hint", "problem"}
+    assert any(line.split()[:3] == ["ok", "engine", "reads"] for line in lines if line)
+
+
+def test_json_has_the_same(tmp_path: Path) -> None:
+    (tmp_path / "a.ffr").write_bytes(record_file([b"a"]))
+    found = json.loads(doctor("--json", tmp_path / "a.ffr").stdout)
+    assert set(found) == {"fffs", "findings"}
+    assert {f["subject"] for f in found["findings"]} == {"reading", "mounting", "packages", str(tmp_path / "a.ffr")}
+    for finding in found["findings"]:
+        assert set(finding) == {"subject", "name", "state", "found", "cure"}
+        assert bool(finding["cure"]) == (finding["state"] != "ok")
+    names = [f["name"] for f in found["findings"] if f["subject"] == "reading"]
+    assert names == ["engine", "io_uring", "Linux AIO", "page cache", "max_map_count", "descriptors", "/dev/shm"]
+
+
+@pytest.mark.parametrize("name", ["pread", "aio"])
+def test_the_engine_is_the_one_that_is_used(name: str) -> None:
+    found = json.loads(doctor("--json", env=os.environ | {"FFFS_ENGINE": name}).stdout)["findings"]
+    assert found[0]["found"].startswith(f"reads with {name}")
+    wrong = doctor(env=os.environ | {"FFFS_ENGINE": "warp"})
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (Exit.USAGE, 1)
+
+
+def test_files_that_cannot_be_looked_at(tmp_path: Path) -> None:
+    for path, code in ((tmp_path / "none", Exit.NO_SOURCE), (tmp_path, Exit.USAGE), ("/dev/null", Exit.USAGE)):
+        done = doctor(path)
+        assert (done.returncode, done.stderr.count("\n")) == (code, 1)
+        assert str(path) in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "disabled", "cure"),
+    [
+        (errno.EPERM, "2", "sysctl kernel.io_uring_disabled=0 (it is 2)"),
+        (errno.EPERM, "0", "a seccomp filter forbids it"),
+        (errno.EPERM, None, "a seccomp filter forbids it"),
+        (errno.ENOMEM, "0", "ulimit -l unlimited"),
+        (errno.ENOSYS, None, "the kernel was built without it"),
+        (errno.EINVAL, "0", "use Linux 5.6 or later"),
+    ],
+)
+def test_why_io_uring_is_refused(monkeypatch: pytest.MonkeyPatch, error: int, disabled: str | None, cure: str) -> None:
+    monkeypatch.setattr(doctor_reading, "setting", lambda path: disabled)
+    found = doctor_reading._io_uring(error, "aio")
+    assert found.state == "hint"
+    assert cure in found.cure
+    assert os.strerror(error) in found.found
+    assert "aio is slower" in found.found
+
+
+def test_limits_that_are_low(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"max-nr": "65536", "aio-nr": "65000", "max_map_count": "1000"}
+    monkeypatch.setattr(
+        doctor_reading,
+        "setting",
+        lambda path: (
+            values[path.rsplit("aio-")[-1].rpartition("/")[2]] if not path.endswith("aio-nr") else values["aio-nr"]
+        ),
+    )
+    monkeypatch.setattr(doctor_reading, "are_few", lambda: True)
+    status = os.statvfs_result((4096, 4096, 16384, 100, 100, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: status)
+    chosen = engine.name()
+    found = by_name(doctor_reading.check_reading())
+    assert engine.name() == chosen
+    for name, cure in {
+        "Linux AIO": "sysctl fs.aio-max-nr=1048576",
+        "max_map_count": "sysctl vm.max_map_count=65530",
+        "descriptors": "ulimit -n 4096",
+        "/dev/shm": "--shm-size=8g",
+    }.items():
+        assert found[name].state == "hint", name
+        assert cure in found[name].cure
+
+
+def test_a_user_without_rights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "fuse.conf").write_text("# user_allow_other\n")
+    monkeypatch.setattr(doctor_mounting, "CONFIGURATION", str(tmp_path / "fuse.conf"))
+    monkeypatch.setattr(doctor_mounting, "DEVICE", str(tmp_path / "fuse"))
+    (tmp_path / "fuse").touch(0o600)
+    plain = tmp_path / "fusermount3"
+    plain.touch(0o755)
+    monkeypatch.setattr("shutil.which", lambda name: str(plain))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(doctor_mounting, "_may_mount", lambda: False)
+    found = by_name(doctor_mounting.check_mounting())
+    assert "chmod u+s" in found["fusermount3"].cure
+    assert "user_allow_other" in found["allow_other"].cure
+    assert found["mount -o kernel"].found == "for root only"
+    (tmp_path / "fuse.conf").write_text("# comment\n user_allow_other # for containers\n")
+    plain.chmod(0o4755)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    found = by_name(doctor_mounting.check_mounting())
+    assert found["allow_other"].state == "ok"
+    assert (found["fusermount3"].state, "apt-get install fuse3" in found["fusermount3"].cure) == ("problem", True)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "cure"),
+    [
+        (lambda path: None, "modprobe fuse"),
+        (lambda path: path.mkdir(), "--device"),
+    ],
+    ids=["missing", "refused"],
+)
+def test_a_device_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, prepare: Callable[[Path], None], cure: str
+) -> None:
+    monkeypatch.setattr(doctor_mounting, "DEVICE", str(tmp_path / "fuse"))
+    prepare(tmp_path / "fuse")
+    found = by_name(doctor_mounting.check_mounting())[str(tmp_path / "fuse")]
+    assert found.state == "problem"
+    assert cure in found.cure
+
+
+@pytest.mark.parametrize(
+    ("release", "known", "loops", "found", "state"),
+    [
+        ("6.12.0-1-amd64", "nodev\ttmpfs\n\terofs", True, "EROFS from files", "ok"),
+        ("6.1.0-18-amd64", "\terofs\n\text4", True, "EROFS from loop devices", "ok"),
+        ("6.1.0-18-amd64", "\terofs", False, "needs loop devices", "hint"),
+        ("6.12.0", "nodev\terofsx", True, "the kernel has no EROFS", "hint"),
+    ],
+)
+def test_kernel_mounts(
+    monkeypatch: pytest.MonkeyPatch, release: str, known: str, loops: bool, found: str, state: str
+) -> None:
+    monkeypatch.setattr("platform.release", lambda: release)
+    monkeypatch.setattr(doctor_mounting, "setting", lambda path: known if path == "/proc/filesystems" else None)
+    monkeypatch.setattr(os.path, "exists", lambda path: loops)
+    finding = doctor_mounting._kernel(by_root=True)
+    assert (found in finding.found, finding.state) == (True, state)
+
+
+def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        if name in ("numpy", "cffi"):
+            return "1"
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor_packages, "version", missing)
+    monkeypatch.setattr(doctor_mounting, "version", missing)
+    found = by_name(doctor_packages.check_packages())
+    assert found["torch"].cure == "pip install 'fffs[torch]'"
+    assert found["torch"].found == "not installed; fffs.torch needs it"
+    assert found["obstore"].found == "not installed; s3://, gs:// and az:// need it"
+    mounting = by_name(doctor_mounting.check_mounting())
+    assert (mounting["pyfuse3"].state, mounting["trio"].state) == ("problem", "problem")
+    assert "python3-pyfuse3" in mounting["pyfuse3"].cure
+
+
+def test_the_extras_exist() -> None:
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    for extra, _ in doctor_packages._EXTRAS.values():
+        assert f"\n{extra} = [" in text
+
+
+def test_an_ordinary_user(tmp_path: Path) -> None:
+    with as_nobody(tmp_path):
+        found = by_name(doctor_mounting.check_mounting())
+        assert (found["mount -o kernel"].state == "hint") or os.geteuid() == 0
+        assert found["fusermount3"].found != "not installed, and not needed by root"
+
+
+@pytest.mark.parametrize(("users", "state"), [("0 0 4294967295", "ok"), ("0 1000 1", "hint")])
+def test_root_of_a_container(monkeypatch: pytest.MonkeyPatch, users: str, state: str) -> None:
+    values = {"/proc/self/uid_map": f"         {users}", "/proc/filesystems": "\terofs"}
+    monkeypatch.setattr(doctor_mounting, "setting", values.get)
+    monkeypatch.setattr("platform.release", lambda: "6.12.0")
+    assert doctor_mounting._kernel(by_root=True).state == state
+
+
+def test_it_imports_no_large_package() -> None:
+    code = "import sys\nfrom fffs.cli.program import main\nsys.argv = ['fffs', 'doctor']\n"
+    code += (
+        "try:\n main()\nexcept SystemExit:\n pass\nassert not {'torch', 'dask', 'ray', 'obstore'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+    assert lib.fffs_engine_select(engine.name().encode()) == 0
