@@ -20,9 +20,9 @@ fffs.base.descriptors
 fffs.torch.disk
 fffs.torch.elastic
 fffs.cluster.lease
-fffs.cli.doctor.mounting=doctor_mounting
-fffs.cli.doctor.packages=doctor_packages
-fffs.cli.doctor.reading=doctor_reading
+fffs.cli.checks.mount_checks=doctor_mounting
+fffs.cli.checks.package_checks=doctor_packages
+fffs.cli.checks.reading_checks=doctor_reading
 fffs.engines.record_parts
 fffs.engines.slices
 fffs.engines.arrow=engine_tables

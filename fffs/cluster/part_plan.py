@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from fffs.cluster.part_task import PartResult, PartTask, refuse_incomplete
-from fffs.cluster.places import place_of
+from fffs.cluster.place_of import place_of
 
 MANIFEST: Final = "fffs parts 1"
 

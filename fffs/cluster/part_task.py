@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 
 from fffs.base.jobs import Progress
-from fffs.cluster.places import place_of
+from fffs.cluster.place_of import place_of
 from fffs.cluster.processes import tell_driver
 from fffs.errors import UsageError
 

@@ -9,7 +9,7 @@ from fffs.base.text import plural
 from fffs.cluster.engines import executing
 from fffs.cluster.executors import ExecutorLike, run_tasks
 from fffs.cluster.part_task import PartResult
-from fffs.cluster.places import place_of
+from fffs.cluster.place_of import place_of
 from fffs.cluster.report import JobReport, JobWatch
 from fffs.packing.pack_plan import PackPlan, check_places, make_plan_folder
 from fffs.packing.pack_task import PackOptions

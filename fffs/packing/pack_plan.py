@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from fffs.base.paths import PathLike, absolute_path, named
 from fffs.cluster.part_plan import PartPlan
-from fffs.cluster.places import place_of
+from fffs.cluster.place_of import place_of
 from fffs.cluster.plan_place import Inputs, part_stem
 from fffs.errors import FormatError, UsageError
 from fffs.files.targets import without_dots

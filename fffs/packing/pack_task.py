@@ -13,7 +13,7 @@ import numpy as np
 from fffs.base.jobs import Progress, default_jobs
 from fffs.base.text import plural
 from fffs.cluster.part_task import PartResult, PartTask
-from fffs.cluster.places import place_of
+from fffs.cluster.place_of import place_of
 from fffs.errors import FffsError, SourceChangedError
 from fffs.layouts import load_packed
 from fffs.objects.locations import open_file

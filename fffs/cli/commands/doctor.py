@@ -7,11 +7,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from fffs.cli.doctor.file import check_file
-from fffs.cli.doctor.finding import Finding, State
-from fffs.cli.doctor.mounting import check_mounting
-from fffs.cli.doctor.packages import check_packages
-from fffs.cli.doctor.reading import check_reading
+from fffs.cli.checks.file_checks import check_file
+from fffs.cli.checks.finding import Condition, Finding
+from fffs.cli.checks.mount_checks import check_mounting
+from fffs.cli.checks.package_checks import check_packages
+from fffs.cli.checks.reading_checks import check_reading
 from fffs.cli.output import put, say
 from fffs.errors import Exit
 from fffs.version import __version__
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
             say(f"{subject}:")
             for line in _lines(each):
                 say(line)
-    impossible = {subject for subject, each in found.items() if any(f.state is State.PROBLEM for f in each)}
+    impossible = {subject for subject, each in found.items() if any(f.state is Condition.PROBLEM for f in each)}
     return Exit.MOUNT if "mounting" in impossible else Exit.OK
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class State(str, Enum):
-    """How good it is. A hint is about something that works less well than it could, or that not everybody needs."""
+class Condition(str, Enum):
+    """How good something is. A hint is about something that works less well than it could, or that not everybody needs."""
 
     OK = "ok"
     HINT = "hint"
@@ -19,24 +19,24 @@ class Finding:
     """``name``: of what was looked at. ``found``: what it is like. ``cure``: what to do, if it is not good."""
 
     name: str
-    state: State
+    state: Condition
     found: str
     cure: str = ""
 
 
 def good(name: str, found: str) -> Finding:
     """Return what needs no cure."""
-    return Finding(name, State.OK, found)
+    return Finding(name, Condition.OK, found)
 
 
 def hint(name: str, found: str, cure: str) -> Finding:
     """Return what could be better."""
-    return Finding(name, State.HINT, found, cure)
+    return Finding(name, Condition.HINT, found, cure)
 
 
 def problem(name: str, found: str, cure: str) -> Finding:
     """Return what makes something impossible."""
-    return Finding(name, State.PROBLEM, found, cure)
+    return Finding(name, Condition.PROBLEM, found, cure)
 
 
 def setting(path: str) -> str | None:

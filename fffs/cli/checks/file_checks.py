@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fffs.base.failures import reading
 from fffs.base.text import human
-from fffs.cli.doctor.finding import Finding, good, hint
+from fffs.cli.checks.finding import Finding, good, hint
 from fffs.errors import SourceNotFoundError, UsageError
 from fffs.files.file_systems import is_of_this_machine, keeps_times
 from fffs.native import ffi, lib

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
-from fffs.cli.doctor.finding import Finding, good, hint, problem, setting
+from fffs.cli.checks.finding import Finding, good, hint, problem, setting
 
 DEVICE, CONFIGURATION, SYSTEM_LOG = "/dev/fuse", "/etc/fuse.conf", "/dev/log"
 _ALL_USERS = "0 0 4294967295"  # the map of the first user namespace

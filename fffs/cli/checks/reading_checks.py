@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fffs.base.descriptors import are_few
 from fffs.base.memory import available_memory
 from fffs.base.text import human
-from fffs.cli.doctor.finding import Finding, good, hint, setting
+from fffs.cli.checks.finding import Finding, good, hint, setting
 from fffs.native import engine, lib
 
 _AIO_MAX, _AIO_NR = "/proc/sys/fs/aio-max-nr", "/proc/sys/fs/aio-nr"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from fffs.cli.doctor.finding import Finding, good, hint
+from fffs.cli.checks.finding import Finding, good, hint
 from fffs.native import ffi, lib
 
 _EXTRAS: Final = {
