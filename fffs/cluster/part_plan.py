@@ -2,28 +2,123 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Final
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from fffs.base.paths import PathLike
 from fffs.cluster.part_task import PartResult, PartTask, refuse_incomplete
 from fffs.cluster.place_of import place_of
+from fffs.cluster.plan_target import absolute_target
+from fffs.errors import FormatError
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+FORMAT: Final = "fffs plan 1"
 MANIFEST: Final = "fffs parts 1"
 
 
 @dataclass(frozen=True)
-class PartPlan:
+class PartPlan(ABC):
     """A plan for the set of parts ``target``, a folder by its absolute path or URL. Can be pickled.
 
     ``fingerprint`` is a hash of how the work is divided, and of what the plan saw of the source. ``tasks`` may run in
-    any order, in any processes.
+    any order, in any processes. The other fields of a subclass are those that all its tasks have as well; JSON can hold
+    them. ``WORK``: what it does, a word. ``TASK``: the class of its tasks. ``UNMARKED``: fields that do not change the
+    bytes of a part.
     """
 
     target: str
     fingerprint: str
     tasks: tuple[PartTask, ...]
+
+    WORK: ClassVar[str]
+    TASK: ClassVar[type[PartTask]]
+    UNMARKED: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of the inputs of all tasks."""
+        return sum(task.total_bytes for task in self.tasks)
+
+    # ------------------------------------------------------------ making
+
+    @classmethod
+    @abstractmethod
+    def part_name(cls, target: str, number: int, total: int, options: dict[str, Any]) -> str:
+        """Return the name of a part. options: the fields that all tasks have."""
+
+    @classmethod
+    def of(cls, target: str, divided: Sequence[dict[str, Any]], **options: Any) -> Self:
+        """Return the plan of tasks with these fields, as of ``PartTask.to_fields``. options: those of all tasks."""
+        names = [cls.part_name(target, k, len(divided), options) for k in range(len(divided))]
+        marked = {name: value for name, value in options.items() if name not in cls.UNMARKED}
+        marks = [
+            _hash([FORMAT, cls.WORK, sorted(marked.items()), name, own])
+            for name, own in zip(names, divided, strict=True)
+        ]
+        fingerprint = _hash(marks)
+        tasks = [
+            cls.TASK(
+                number=k,
+                target=target,
+                name=names[k],
+                fingerprint=fingerprint,
+                mark=marks[k],
+                **cls.TASK.from_fields(own),
+                **options,
+            )
+            for k, own in enumerate(divided)
+        ]
+        return cls(target=target, fingerprint=fingerprint, tasks=tuple(tasks), **options)
+
+    @classmethod
+    def _option_names(cls) -> list[str]:
+        common = [field.name for field in fields(PartPlan)]
+        return [field.name for field in fields(cls) if field.name not in common]
+
+    def to_json(self) -> str:
+        """Return the plan as text of ASCII characters. Names that are not UTF-8 have surrogates, as of ``fsdecode``."""
+        options = {name: getattr(self, name) for name in self._option_names()}
+        tasks = [task.to_fields() for task in self.tasks]
+        plan = {"format": FORMAT, "work": self.WORK, "target": self.target, **options}
+        return json.dumps({**plan, "fingerprint": self.fingerprint, "tasks": tasks})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return the plan of a text. Raises FormatError if it is none of this class, or damaged."""
+        try:
+            plan = json.loads(text)
+            if (plan["format"], plan["work"]) != (FORMAT, cls.WORK):
+                raise FormatError(
+                    f"not a plan of this version to {cls.WORK}, but {plan['format']!a:.40} to {plan['work']!a:.40}"
+                )
+            options = {name: plan[name] for name in cls._option_names()}
+            made = cls.of(str(plan["target"]), plan["tasks"], **options)
+            intact = made.fingerprint == plan["fingerprint"]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            if isinstance(error, FormatError):
+                raise
+            raise FormatError(f"not a plan to {cls.WORK}, or a damaged one ({error!a:.80})") from error
+        if not intact:
+            raise FormatError("a damaged plan: its fingerprint differs; make a new one")
+        return made
+
+    @classmethod
+    def load(cls, target: PathLike) -> Self:
+        """Return the plan that was made for a target and that is not committed yet.
+
+        Raises:
+            SourceNotFoundError: there is none. FormatError: it is damaged. UsageError, ReadError: it cannot be read.
+
+        """
+        return cls.from_json(place_of(absolute_target(target)).plan())
+
+    # ------------------------------------------------------------ the end
 
     def results(self) -> list[PartResult | None]:
         """Return the result of each task that has run, on whichever machine. Raises ReadError."""
@@ -74,3 +169,16 @@ class PartPlan:
         with folder.only_driver():
             if folder.fingerprint() == self.fingerprint:
                 folder.remove()
+
+
+def work_of(text: str) -> str:
+    """Return what a plan as text is for, its ``WORK``, or "" if the text is no plan."""
+    try:
+        plan = json.loads(text)
+        return str(plan["work"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return ""
+
+
+def _hash(values: object) -> str:
+    return hashlib.blake2b(json.dumps(values).encode("ascii"), digest_size=16).hexdigest()

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from fffs.base.jobs import Progress
 from fffs.cluster.place_of import place_of
@@ -56,6 +57,7 @@ class PartTask:
 
     ``number`` counts from 0; ``name`` is the name of the part in ``target``, the folder by its absolute path or URL;
     ``fingerprint`` is that of the plan, and ``mark`` a hash of what the part is made from.
+    ``total_bytes``: of the input.
     """
 
     number: int
@@ -63,6 +65,16 @@ class PartTask:
     name: str
     fingerprint: str
     mark: str
+    total_bytes: int
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return what is the task's own, not of its plan, as JSON can hold it."""
+        raise NotImplementedError
+
+    @staticmethod
+    def from_fields(fields: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments of the class. Raises ValueError, TypeError, KeyError for other fields."""
+        raise NotImplementedError
 
     def run(self, jobs: int | None = None, progress: Progress | None = None) -> PartResult:
         """Write the part, unless it is there already, complete and undamaged.

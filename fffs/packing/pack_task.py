@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from fffs.objects.locations import open_file
 from fffs.objects.names import is_url
 from fffs.objects.new_object import new_output
 from fffs.packing.contents import pack_contents
+from fffs.packing.division import CutPlace
 from fffs.packing.left_out import LeftOut
 from fffs.packing.object_folder import ObjectFolder
 from fffs.packing.object_survey import read_list
@@ -44,17 +45,27 @@ class PackTask(PartTask):
     """Packs the part of a folder from the path ``start`` on, and before ``stop``.
 
     This is meant in the order of a sorted walk; in a folder of a store, in the order in which the store lists it.
-    ``names``, ``total_bytes`` and ``digest``: what lies between, when the plan was made.
+    ``names``, ``total_bytes`` and ``digest``: of what lies between, when the plan was made.
     """
 
     source: str
     start: bytes
     stop: bytes
     names: int
-    total_bytes: int
     digest: int
     align: bool = False
     keep_going: bool = False
+
+    def to_fields(self) -> dict[str, Any]:
+        """See ``PartTask``."""
+        return _fields(self.start, self.stop, self.names, self.total_bytes, self.digest)
+
+    @staticmethod
+    def from_fields(fields: dict[str, Any]) -> dict[str, Any]:
+        """See ``PartTask``."""
+        start, stop = (str(fields[name]).encode("utf-8", "surrogateescape") for name in ("start", "stop"))
+        numbers = {name: int(fields[name]) for name in ("names", "total_bytes")}
+        return {"start": start, "stop": stop, **numbers, "digest": int(fields["digest"], 16)}
 
     @property
     def shown(self) -> str:
@@ -134,6 +145,23 @@ class PackTask(PartTask):
                 return not verify(pack)
         except (OSError, FffsError):
             return False
+
+
+def cut_fields(begin: CutPlace, end: CutPlace) -> dict[str, Any]:
+    """Return the fields of the task for what lies between two places, as of ``PackTask.to_fields``."""
+    digest = (end.digest - begin.digest) % 2**64
+    return _fields(begin.path, end.path, end.names - begin.names, end.size - begin.size, digest)
+
+
+def _fields(start: bytes, stop: bytes, names: int, total_bytes: int, digest: int) -> dict[str, Any]:
+    """Return fields as JSON can hold them: 64 bits as text, because other readers of JSON lose some of a number."""
+    return {
+        "start": start.decode("utf-8", "surrogateescape"),
+        "stop": stop.decode("utf-8", "surrogateescape"),
+        "names": names,
+        "total_bytes": total_bytes,
+        "digest": f"{digest:016x}",
+    }
 
 
 _Packed = tuple[Copied, int]

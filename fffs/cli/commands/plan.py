@@ -10,10 +10,12 @@ from fffs.cli.output import Warnings, printable, put, say
 from fffs.cli.program import interrupt_once
 from fffs.cli.progress import ProgressBar
 from fffs.cli.report_file import write_report
+from fffs.cluster.plan_target import remove_plan
+from fffs.cluster.run_plan import report_of, tell_left_out
 from fffs.errors import Exit, UsageError
 from fffs.files.targets import refuse_file
-from fffs.packing.pack_parts import report_of, summary_of, tell_left_out
-from fffs.packing.pack_plan import PackPlan, plan_pack, remove_plan
+from fffs.packing.pack_parts import summary_of
+from fffs.packing.pack_plan import PackPlan, plan_pack
 
 
 def run(args: argparse.Namespace) -> int:
