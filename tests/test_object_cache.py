@@ -175,6 +175,20 @@ def test_cut_files(server: ObjectServer, cache: Path, unchecked_file: bytes, kin
         assert _all_right(reader)
 
 
+@pytest.mark.parametrize("size", [0, 5000])
+@pytest.mark.parametrize("format", ["checked", "unchecked"])
+def test_data_that_is_cut_while_it_is_open(
+    server: ObjectServer, cache: Path, records_file: bytes, unchecked_file: bytes, format: str, size: int
+) -> None:
+    """Reading it fails then, as from a disk that fails."""
+    url = server.put("part-0", records_file if format == "checked" else unchecked_file)
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+        os.truncate(_file_of(cache, "data"), size)
+        assert _all_right(reader)
+        assert bytes(reader.read_one(COUNT - 1)) == _record(COUNT - 1)
+
+
 def test_files_that_are_removed_while_they_are_open(server: ObjectServer, cache: Path, records_file: bytes) -> None:
     with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
         reader.read([3])

@@ -342,6 +342,29 @@ def test_the_deadline_is_checked() -> None:
     for value in ("0", "x", "-3", "1e9"):
         code = (
             f"import os; os.environ['FFFS_DEADLINE'] = {value!r}; import fffs; fffs.FileReader('http://127.0.0.1:9/x')"
+@pytest.mark.parametrize("size", [600_000, 3_000_000], ids=["record", "blocks"])
+def test_a_range_that_is_fetched_again_is_compared_with_what_was_verified(
+    server: ObjectServer, tmp_path: Path, size: int
+) -> None:
+    """The checksum covers all of the record. Another range of it costs little, but is not just believed."""
+    content = random.Random(size).randbytes(size)
+    with fffs.FileWriter(tmp_path / "r.ffr", 1) as writer:
+        writer.write_one(content)
+    url = server.put("r.ffr", (tmp_path / "r.ffr").read_bytes())
+    with fffs.FileReader(url) as reader:
+        assert bytes(reader.read_range(0, 5000, 6000)) == content[5000:6000]
+        assert bytes(reader.read_range(0, 2000, 3000)) == content[2000:3000]
+        server.faults = [flip(k) for k in range(500)]
+        with pytest.raises(ChecksumError):
+            reader.read_range(0, 5000, 6000)
+        server.faults = [flip(1000)]
+        assert bytes(reader.read_range(0, 5000, 6000)) == content[5000:6000]
+        server.requests.clear()
+        assert bytes(reader.read_range(0, 30_000, 30_100)) == content[30_000:30_100]
+        [request] = server.requests
+        assert request.end - request.start <= 16384
+
+
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert "FFFS_DEADLINE" in done.stderr

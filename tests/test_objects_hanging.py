@@ -139,6 +139,38 @@ def test_a_damaged_block_of_the_cache_is_fetched_again_for_a_mount(
 
 
 @pytest.mark.fuse
+def test_a_cache_whose_disk_loses_everything_under_a_mount(
+    url: str, contents: dict[str, bytes], mounts: Mounts, cache: Path
+) -> None:
+    point = mounts(cast(Any, url))
+    assert {path.name: path.read_bytes() for path in point.iterdir()} == contents
+    [data] = cache.glob("*.data")
+    os.truncate(data, 5000)
+    for path in point.iterdir():
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    assert {path.name: path.read_bytes() for path in point.iterdir()} == contents
+
+
+@pytest.mark.fuse
+def test_a_damaged_block_of_a_large_record_without_checksums_of_blocks(
+    server: ObjectServer, mounts: Mounts, cache: Path, tmp_path: Path
+) -> None:
+    content = random.Random(1).randbytes(3 << 20)
+    with fffs.FileWriter(tmp_path / "r.ffr", 1) as writer:
+        writer.write_one(content)
+    url = server.put("r.ffr", (tmp_path / "r.ffr").read_bytes())
+    with fffs.FileReader(url) as reader:
+        assert bytes(reader.read_one(0)) == content
+    [data] = cache.glob("*.data")
+    with data.open("r+b") as file:
+        file.seek(2 << 20)
+        file.write(b"damaged")
+    [path] = mounts(cast(Any, url)).iterdir()
+    assert path.read_bytes() == content
+
+
+@pytest.mark.fuse
 def test_the_second_request_of_the_kernel_does_not_wait_again(
     server: ObjectServer, url: str, contents: dict[str, bytes], mounts: Mounts
 ) -> None:

@@ -278,7 +278,9 @@ static int read_some(fffs_request **some, size_t count, bool cached, const int32
     int status = cached ? fffs_read_batch(copies, count) : fetch_all(copies, count, cancel);
     status = status == -EIO ? 0 : status;
     for (size_t i = 0; !status && i < count; i++) {
-        some[i]->status = copies[i].status;
+        bool lost = cached && copies[i].status && copies[i].status != -ENOMEM; /* as by a disk that fails */
+
+        some[i]->status = lost ? -EBADMSG : copies[i].status;
         some[i]->actual = copies[i].actual;
     }
     free(copies);
@@ -426,12 +428,29 @@ int fffs_remote_read_now(fffs_request *requests, size_t count, const int32_t *ca
     return read_batch(requests, count, cancel, false);
 }
 
+void fffs_remote_drop(int fd, int64_t offset, int64_t length)
+{
+    struct fffs_object_cache *cache = fffs_object_cache_at(fffs_object_of(fd));
+
+    if (!cache)
+        return;
+    fffs_object_cache_drop(cache, offset, length);
+    fffs_object_cache_count(cache, 0, 1);
+}
+
 /* Whether the cache has a range. */
 static bool is_hot(const fffs_request *request, bool verified, bool wait)
 {
     struct fffs_object_cache *cache = cache_of(request);
 
     return cache && fffs_object_cache_has(cache, request->offset, request->length, verified, wait);
+}
+
+bool fffs_remote_is_cached(int fd, int64_t offset, int64_t length)
+{
+    const fffs_request request = {.offset = offset, .length = length, .fd = fd};
+
+    return is_hot(&request, false, false);
 }
 
 int fffs_remote_is_hot(const fffs_request *requests, size_t count)

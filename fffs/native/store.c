@@ -13,6 +13,7 @@
 #include "fault.h"
 #include "fork.h"
 #include "object_totals.h"
+#include "part_sums.h"
 #include "remote.h"
 #include "watch.h"
 
@@ -33,6 +34,7 @@ struct blocks {
 
 struct store_file {
     fffs_file source;
+    fffs_store *store;
     uint64_t first;                    /* number in the store of its first record */
     _Atomic fffs_mark *verified;       /* [records] the same for records of at most a block */
     _Atomic fffs_mark *block_verified; /* the same for the blocks of the table */
@@ -64,7 +66,8 @@ enum { FAILURES = 64 };
 struct fffs_store {
     struct store_file *files;
     size_t count;
-    struct check *checks; /* guarded by the mutex, and so are the failures */
+    struct check *checks;        /* guarded by the mutex, and so are the failures and sums */
+    struct fffs_part_sums *sums; /* of what was verified, and no cache keeps; or NULL */
     struct failure failures[FAILURES];
     unsigned next_failure;
     _Atomic int64_t failed; /* when the last one was noted */
@@ -121,6 +124,7 @@ int fffs_store_new(const fffs_file *files, size_t count, fffs_store **store, siz
     for (size_t i = 0; !status && i < count; i++) {
         *failed = i;
         new->count = i + 1;
+        new->files[i].store = new;
         status = init_file(&new->files[i], &files[i], first);
         first += files[i].records;
     }
@@ -152,6 +156,7 @@ void fffs_store_free(fffs_store *store)
     for (size_t i = 0; i < store->count; i++)
         free_file(&store->files[i]);
     free(store->files);
+    free(store->sums);
     while (store->checks) { /* only a forked child has any */
         struct check *left = store->checks;
 
@@ -204,6 +209,14 @@ static int64_t find_big(const fffs_file *file, uint64_t row)
 
 /* ---------------------------------------------------------------- reading */
 
+/* Reads bytes of an object that no cache has. Returns -ENOKEY if nothing shows whether they are right, and something must. */
+static int fetch(const struct store_file *file, int64_t offset, uint64_t length, uint8_t *dest, int flags)
+{
+    if (file->source.check != FFFS_CHECK_NONE && !(flags & FFFS_READ_UNVERIFIED))
+        return -ENOKEY;
+    return fffs_read_one(file->source.fd, offset, (int64_t)length, dest, FFFS_CHECK_NONE, 0);
+}
+
 /* Reads bytes of an object and sets *fd to -1; or sets it to the descriptor of its cache, which has them. */
 static int read_object(const struct store_file *file, int64_t offset, uint64_t length, uint8_t *dest, int flags,
                        int *fd)
@@ -219,21 +232,12 @@ static int read_object(const struct store_file *file, int64_t offset, uint64_t l
     if (flags & (FFFS_READ_NOWAIT | FFFS_READ_LOCAL))
         return -EAGAIN;
     *fd = -1;
-    return fffs_read_one(file->source.fd, offset, (int64_t)length, dest,
-                         verified ? FFFS_CHECK_NONE : file->source.check | FFFS_CHECK_COMPUTE, 0);
+    return fetch(file, offset, length, dest, flags);
 }
 
-/* Reads exactly length bytes. With FFFS_READ_NOWAIT, returns -EAGAIN unless all are in the page cache. */
-static int read_fully(const struct store_file *file, int64_t offset, uint64_t length, uint8_t *dest, int flags)
+/* Reads exactly length bytes of a file of the system. With FFFS_READ_NOWAIT, returns -EAGAIN unless all are in the page cache. */
+static int read_file(int fd, int64_t offset, uint64_t length, uint8_t *dest, int flags)
 {
-    int fd = file->source.fd;
-
-    if (fffs_is_remote(fd)) {
-        int status = read_object(file, offset, length, dest, flags, &fd);
-
-        if (status || fd < 0)
-            return status;
-    }
     int64_t (*read)(int, void *, size_t, int64_t) = flags & FFFS_READ_NOWAIT ? fffs_pread_nowait : fffs_pread;
     uint64_t done = 0;
 
@@ -253,11 +257,27 @@ static int read_fully(const struct store_file *file, int64_t offset, uint64_t le
             return -EAGAIN;
         return fffs_file_error(got);
     }
-    if (fd != file->source.fd) {
+    return 0;
+}
+
+/* Reads exactly length bytes, as read_file, or returns as fetch. */
+static int read_fully(const struct store_file *file, int64_t offset, uint64_t length, uint8_t *dest, int flags)
+{
+    if (!fffs_is_remote(file->source.fd))
+        return read_file(file->source.fd, offset, length, dest, flags);
+    int fd, status = read_object(file, offset, length, dest, flags, &fd);
+
+    if (status || fd < 0)
+        return status;
+    status = read_file(fd, offset, length, dest, flags);
+    if (status && status != -EAGAIN) { /* the store has what the disk of the cache lost */
+        fffs_remote_drop(file->source.fd, offset, (int64_t)length);
+        status = flags & (FFFS_READ_NOWAIT | FFFS_READ_LOCAL) ? -EAGAIN : fetch(file, offset, length, dest, flags);
+    } else if (!status) {
         fffs_total_add(FFFS_TOTAL_ASKED, length);
         fffs_total_add(FFFS_TOTAL_HITS, length);
     }
-    return 0;
+    return status;
 }
 
 /* Reads and checks a range that has its own checksum. With dest NULL, only checks it. */
@@ -275,6 +295,63 @@ static int read_checked(const struct store_file *file, int64_t offset, uint64_t 
         return fffs_is_remote(file->source.fd) ? -EAGAIN : -EBADMSG;
     }
     return fffs_read_one(file->source.fd, offset, (int64_t)length, dest, file->source.check, expected);
+}
+
+/* ---------------------------------------------------------------- parts of blocks */
+
+/* Remembers a block of an object that was verified, and that no cache keeps: its ranges will be fetched again. A record of at most a
+ * block is one. */
+static void note_parts(const struct store_file *file, int64_t offset, uint64_t size, const uint8_t *block)
+{
+    uint32_t sums[FFFS_PARTS];
+
+    if (!fffs_is_remote(file->source.fd) || fffs_remote_is_cached(file->source.fd, offset, (int64_t)size))
+        return;
+    fffs_part_sums_compute(block, size, sums);
+    pthread_mutex_lock(&mutex);
+    if (!file->store->sums)
+        file->store->sums = fffs_part_sums_new();
+    if (file->store->sums)
+        fffs_part_sums_note(file->store->sums, file->source.fd, offset, sums);
+    pthread_mutex_unlock(&mutex);
+}
+
+/* Fetches bytes [from, from + length) of such a block. Returns -ENOKEY if it is not remembered, or they are not those of then. */
+static int fetch_parts(const struct store_file *file, int64_t offset, uint64_t size, uint64_t from, uint64_t length,
+                       uint8_t *dest)
+{
+    uint64_t begin = from / FFFS_PART * FFFS_PART, end = ((from + length - 1) / FFFS_PART + 1) * FFFS_PART;
+    uint32_t then[FFFS_PARTS], now[FFFS_PARTS];
+
+    end = end < size ? end : size;
+    pthread_mutex_lock(&mutex);
+    bool known = file->store->sums && fffs_part_sums_find(file->store->sums, file->source.fd, offset, then);
+    pthread_mutex_unlock(&mutex);
+    if (!known)
+        return -ENOKEY;
+    uint8_t *parts = fffs_buffer_take(end - begin);
+    if (!parts)
+        return -ENOMEM;
+    int status =
+        fffs_read_one(file->source.fd, offset + (int64_t)begin, (int64_t)(end - begin), parts, FFFS_CHECK_NONE, 0);
+    if (!status) {
+        fffs_part_sums_compute(parts, end - begin, now);
+        if (memcmp(now, then + begin / FFFS_PART, ((end - begin - 1) / FFFS_PART + 1) * sizeof *now))
+            status = -ENOKEY;
+    }
+    if (!status)
+        memcpy(dest, parts + (from - begin), length);
+    fffs_buffer_give(parts);
+    return status;
+}
+
+/* Reads bytes [from, from + length) of a block that was verified. Returns -ENOKEY if it must be verified again. */
+static int read_again(const struct store_file *file, int64_t offset, uint64_t size, uint64_t from, uint64_t length,
+                      uint8_t *dest, int flags)
+{
+    int status = read_fully(file, offset + (int64_t)from, length, dest, flags);
+
+    return status == -ENOKEY ? fetch_parts(file, offset, size, from, length, dest) : status;
 }
 
 /* ---------------------------------------------------------------- whole records */
@@ -377,6 +454,12 @@ static int learn(struct store_file *file, uint64_t row, fffs_mark mark, struct b
         return -ENOMEM;
     *blocks = (struct blocks){checksums, (_Atomic fffs_mark *)(checksums + count), count, NULL};
     status = checksum_blocks(file, row, count, checksums, &whole);
+    if (!status && whole != file->source.checksums[row] && fffs_is_remote(file->source.fd)) {
+        /* A byte may have changed on its way, or in the cache. */
+        fffs_remote_drop(file->source.fd, file->source.starts[row],
+                         file->source.ends[row] - file->source.starts[row]);
+        status = checksum_blocks(file, row, count, checksums, &whole);
+    }
     if (!status && whole != file->source.checksums[row])
         status = -EBADMSG;
     if (!status && fffs_watch_look(&file->watch, mark) == 0)
@@ -417,14 +500,16 @@ static int read_small(struct store_file *file, uint64_t row, uint64_t start, uin
     int64_t offset = file->source.starts[row];
     uint64_t whole = (uint64_t)(file->source.ends[row] - offset);
 
-    if (start == 0 && length == whole)
+    if (start == 0 && length == whole) /* nothing else of it will be read */
         return read_checked(file, offset, whole, file->source.checksums[row], dest, flags);
     uint8_t *scratch = fffs_buffer_take(whole);
     if (!scratch)
         return -ENOMEM;
     int status = read_checked(file, offset, whole, file->source.checksums[row], scratch, flags);
-    if (!status)
+    if (!status) {
+        note_parts(file, offset, whole, scratch);
         memcpy(dest, scratch + start, length);
+    }
     fffs_buffer_give(scratch);
     return status;
 }
@@ -458,21 +543,26 @@ static int read_block(struct store_file *file, uint64_t row, const struct blocks
     uint64_t size = record_length - begin < FFFS_BLOCK ? record_length - begin : FFFS_BLOCK;
     uint64_t from = start > begin ? start : begin;
     uint64_t to = start + length < begin + size ? start + length : begin + size;
-    int64_t offset = file->source.starts[row];
+    int64_t offset = file->source.starts[row] + (int64_t)begin;
     uint32_t expected = blocks->checksums[block];
 
     if (believed(&blocks->verified[block], mark)) {
-        *plain = true;
-        return read_fully(file, offset + (int64_t)from, to - from, dest + (from - start), flags);
+        int status = read_again(file, offset, size, from - begin, to - from, dest + (from - start), flags);
+
+        *plain |= status != -ENOKEY;
+        if (status != -ENOKEY)
+            return status;
     }
     if (from == begin && to == begin + size)
-        return read_checked(file, offset + (int64_t)begin, size, expected, dest + (from - start), flags);
+        return read_checked(file, offset, size, expected, dest + (from - start), flags);
     uint8_t *scratch = fffs_buffer_take(size);
     if (!scratch)
         return -ENOMEM;
-    int status = read_checked(file, offset + (int64_t)begin, size, expected, scratch, flags);
-    if (!status)
+    int status = read_checked(file, offset, size, expected, scratch, flags);
+    if (!status) {
+        note_parts(file, offset, size, scratch);
         memcpy(dest + (from - start), scratch + (from - begin), to - from);
+    }
     fffs_buffer_give(scratch);
     return status;
 }
@@ -565,9 +655,13 @@ static int read_range(fffs_store *store, struct store_file *file, uint64_t row, 
     if (file->source.ends[row] - file->source.starts[row] > FFFS_BLOCK)
         return read_large(store, file, row, start, length, dest, flags, mark);
     bool plain = believed(&file->verified[row], mark);
-    if (plain)
-        status = read_fully(file, file->source.starts[row] + (int64_t)start, length, dest, flags);
-    else
+    if (plain) {
+        status =
+            read_again(file, file->source.starts[row], (uint64_t)(file->source.ends[row] - file->source.starts[row]),
+                       start, length, dest, flags);
+        plain = status != -ENOKEY;
+    }
+    if (!plain)
         status = read_small(file, row, start, length, dest, flags);
     if (!status)
         status = look_again(file, mark, plain);
