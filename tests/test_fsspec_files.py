@@ -21,7 +21,7 @@ from inside import absolute_name, formats_sources, is_remote, shown_name
 from mounting import Mounts
 
 import fffs
-from fffs import tfrecord
+from fffs import ofrecord, tfrecord
 from fffs.errors import (
     AccessError,
     ChecksumError,
@@ -193,6 +193,36 @@ def test_a_list_and_a_folder_of_parts(records_file: bytes) -> None:
             assert [bytes(record) for record in reader.read(range(3))] == [b"0", b"1", b"2"]
     with pytest.raises(SourceNotFoundError, match="memory://empty/: no such file or folder"):
         fffs.FileReader("memory://empty/")
+
+
+@pytest.mark.parametrize("chain", ["memory://set/", "zip://set/::{}/x.zip"])
+def test_shards_and_parts_are_found_by_folder_stem_and_pattern(chain: str, tmp_path: Path) -> None:
+    files = {}
+    for k in range(3):
+        path = tmp_path / f"train.tfrecord-{k:05}-of-00003"
+        with tfrecord.TFRecordWriter(path) as writer:
+            writer.write_one(b"%d" % k)
+        files[path.name] = path.read_bytes()
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        for name, data in files.items():
+            _put("memory", f"/set/{name}", data)
+            archive.writestr(f"set/{name}", data)
+            archive.writestr(f"parts/part-{name[19]}", (0).to_bytes(8, "little"))
+    folder = chain.format(tmp_path)
+    for name in ("", "train.tfrecord", "train.tfrecord-*-of-00003", "train.tfrecord@3"):
+        source = folder.replace("set/", f"set/{name}")
+        with fffs.FileReader(tfrecord.expand_shards(source)) as reader:
+            assert [bytes(record) for record in reader.read(range(3))] == [b"0", b"1", b"2"]
+    with fffs.FileReader(folder) as reader:
+        assert reader.n == 3
+    one = folder.replace("set/", "set/train.tfrecord-00001-of-00003")
+    assert tfrecord.expand_shards(one) == [one]
+    with pytest.raises(SourceNotFoundError, match="no such file, and no shards of that name"):
+        tfrecord.expand_shards(folder.replace("set/", "set/none"))
+    parts = f"zip://parts/::{tmp_path}/x.zip"
+    assert ofrecord.expand_parts(parts) == [f"zip://parts/part-{k}::{tmp_path}/x.zip" for k in range(3)]
+    with fffs.FileReader(parts) as reader:
+        assert reader.n == 3
 
 
 # ---------------------------------------------------------------- commands and mounts

@@ -13,7 +13,7 @@ from fffs.files.file import File
 from fffs.formats.sources import expand_sources
 from fffs.formats.table import FORMATS, find_format, named_format
 from fffs.granular.shards import data_set_folders
-from fffs.objects.fsspec_url import is_fsspec_url
+from fffs.objects.fsspec_url import file_part, is_fsspec_url
 from fffs.objects.locations import exists, is_folder, list_folder, open_file
 from fffs.objects.names import is_url
 
@@ -68,7 +68,7 @@ def _kind_of_file(file: File) -> str:
     form = named_format(file.name) or next((form for form in FORMATS if form.has_head(head)), None)
     if form is not None:
         return form.name
-    named = any(form.is_part(os.path.basename(file.name)) for form in FORMATS)
+    named = any(form.is_part(os.path.basename(file_part(file.name))) for form in FORMATS)
     archive = "tar" if is_tar(file, named=named) else "zip" if is_zip(file) else None
     if archive is None:
         return find_format(file).name

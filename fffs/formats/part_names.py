@@ -13,6 +13,7 @@ from fffs.errors import FffsError, FormatError, ReadError, SourceNotFoundError, 
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.ofrecord import NAME as OFRECORD_NAME
 from fffs.formats.tfrecord import NAME, SIDECARS
+from fffs.objects.fsspec_url import folder_and_chain, split_chain
 from fffs.objects.locations import exists, is_folder, list_folder
 from fffs.objects.names import shown
 
@@ -49,11 +50,12 @@ def expand_shards(path: PathLike) -> list[str]:
     """
     name = os.fsdecode(path)
     if is_folder(name):
-        return _all_of_folder(name)
-    folder, base = os.path.split(name)
+        folder, chain = folder_and_chain(name)
+        return [file + chain for file in _all_of_folder(folder, _list(name, name))]
+    folder, base, chain = split_chain(name)
     if not base or exists(name):
         return [name]
-    names = _list(folder or ".", name)
+    names = _list(folder + chain or ".", name)
     if pattern := PATTERN.fullmatch(base):
         total = int(pattern["total"] or pattern["count"])
         wanted = (pattern["stem"], pattern["end"] or "", total)
@@ -66,7 +68,7 @@ def expand_shards(path: PathLike) -> list[str]:
         totals = " and ".join(sorted(f"-of-{key[2]:05}{key[1]}" for key in found))
         raise UsageError(f"{name}: several sets of shards have that name ({totals}); specify one of them")
     (group, shards), *_ = found.items()
-    return [os.path.join(folder, shard) for shard in _complete(folder or ".", group, shards)]
+    return [os.path.join(folder, shard) + chain for shard in _complete(folder or ".", group, shards)]
 
 
 def expand_parts(path: PathLike, prefix: str = "part-") -> list[str]:
@@ -81,16 +83,21 @@ def expand_parts(path: PathLike, prefix: str = "part-") -> list[str]:
     name = os.fsdecode(path)
     if not is_folder(name):
         return [name]
+    folder, chain = folder_and_chain(name)
+    return [part + chain for part in _parts_among(folder, _list(name, name), prefix)]
+
+
+def _parts_among(folder: str, names: list[str], prefix: str) -> list[str]:
     numbered: dict[int, str] = {}
-    for entry in _list(name, name):
+    for entry in names:
         number = entry[len(prefix) :]
         if not entry.startswith(prefix) or not re.fullmatch("[0-9]{1,9}", number):  # as in OFRECORD_NAME
             continue
-        _add(numbered, int(number), entry, name)
+        _add(numbered, int(number), entry, folder)
     if not numbered:
-        raise SourceNotFoundError(f"{name}: no parts ({prefix}0, {prefix}1, …) in this folder")
-    _refuse_gaps(numbered, max(numbered) + 1, name, "part")
-    return [os.path.join(name, numbered[k]) for k in range(len(numbered))]
+        raise SourceNotFoundError(f"{folder}: no parts ({prefix}0, {prefix}1, …) in this folder")
+    _refuse_gaps(numbered, max(numbered) + 1, folder, "part")
+    return [os.path.join(folder, numbered[k]) for k in range(len(numbered))]
 
 
 def ffrecord_parts(folder: str, names: list[str]) -> list[str]:
@@ -113,12 +120,12 @@ def ffrecord_parts(folder: str, names: list[str]) -> list[str]:
 
 def ofrecord_parts(folder: str, names: list[str]) -> list[str]:
     """Return the OFRecord parts of a folder with these names, by number. Raises as ``expand_parts``."""
-    return expand_parts(folder) if any(OFRECORD_NAME.fullmatch(name) for name in names) else []
+    return _parts_among(folder, names, "part-") if any(OFRECORD_NAME.fullmatch(name) for name in names) else []
 
 
 def tfrecord_shards(folder: str, names: list[str]) -> list[str]:
     """Return the TFRecord files of a folder with these names, shards by number. Raises as ``expand_shards``."""
-    return expand_shards(folder) if any(NAME.search(name) for name in names) else []
+    return _all_of_folder(folder, names) if any(NAME.search(name) for name in names) else []
 
 
 def sets_among(paths: Iterable[str]) -> dict[str, list[str]]:
@@ -169,8 +176,8 @@ def tfrecord_shard(stem: str, number: int, total: int) -> str:
     return shard_name(stem.lstrip(".") or "records", number, total, ".tfrecord")
 
 
-def _all_of_folder(folder: str) -> list[str]:
-    names = [name for name in _list(folder, folder) if not name.startswith(".") and not name.endswith(SIDECARS)]
+def _all_of_folder(folder: str, names: list[str]) -> list[str]:
+    names = [name for name in sorted(names) if not name.startswith(".") and not name.endswith(SIDECARS)]
     files = [name for name in names if SHARD.fullmatch(name) is None and NAME.search(name)]
     for group, shards in _groups(names).items():
         files += _complete(folder, group, shards)

@@ -15,6 +15,7 @@ from fffs.formats.ffrecord_writer import FileWriter
 from fffs.formats.new_bag import NewBag
 from fffs.formats.record_writer import RecordWriter
 from fffs.formats.tfrecord_stream import TFRecordStream
+from fffs.objects.fsspec_url import file_part
 from fffs.records.index import Int64Array, RecordIndex
 
 HEAD: Final = 4096  # bytes from the start of a file that ``recognise`` gets
@@ -193,7 +194,7 @@ def find_format(file: File) -> Format:
         ReadError: the operating system could not read.
 
     """
-    path, size = file.name, file.current_size()
+    path, size = file_part(file.name), file.current_size()
     head = file.read_bytes(0, HEAD, "the header")
     if form := named_format(path):
         return form
@@ -206,4 +207,5 @@ def find_format(file: File) -> Format:
 
 def named_format(path: str) -> Format | None:
     """Return the format that a file's name alone determines (see ``Format.is_named``), or None."""
-    return next((form for form in FORMATS if form.is_named and form.recognise(b"", 0, path)), None)
+    name = file_part(path)
+    return next((form for form in FORMATS if form.is_named and form.recognise(b"", 0, name)), None)

@@ -6,6 +6,7 @@ part is a protocol, or a protocol with a path; the last one may be the path of a
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Final
 
@@ -75,6 +76,23 @@ def folder_and_chain(name: str) -> tuple[str, str]:
     if "://" not in folder:  # a cache in front of the folder
         raise SourceNotFoundError(f"{shown_url(name)}: only the first part of a URL can be a folder")
     return folder, mark + rest
+
+
+def split_chain(name: str) -> tuple[str, str, str]:
+    """Return folder and last part of the name of a file, as ``os.path.split``, and what follows it in a URL of fsspec.
+
+    The last part is empty if the first part of the URL is no path, as of a cache in front of a file.
+    """
+    if not is_fsspec_url(name):
+        return *os.path.split(name), ""
+    first, mark, rest = name.partition("::")
+    folder, slash, base = first.rpartition("/")
+    return (folder + slash, base, mark + rest) if slash else ("", "", name)
+
+
+def file_part(name: str) -> str:
+    """Return the part of a URL of fsspec with the name of the file: its first path. Other names as they are."""
+    return next((part for part in name.split("::") if "://" in part), name) if is_fsspec_url(name) else name
 
 
 def _is_protocol(part: str) -> bool:

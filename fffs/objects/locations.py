@@ -41,13 +41,13 @@ def is_folder(name: str) -> bool:
 
 
 def exists(name: str) -> bool:
-    """Whether there is a file or object. Raises as ``RemoteFile.open``."""
+    """Whether there is a file or object. Raises as ``open_file``."""
     if not is_remote(name):
         return os.path.lexists(name)
-    if is_fsspec_url(name) or parse_url(name).is_web:
-        return True  # opening it tells
+    if is_url(name) and parse_url(name).is_web:
+        return True  # there are no folders, so that nothing but opening it follows
     try:
-        RemoteFile.open(name).close()
+        open_file(name).close()
     except SourceNotFoundError:
         return False
     return True
