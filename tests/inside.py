@@ -42,6 +42,8 @@ fffs.base.importing
 fffs.base.long_reads
 fffs.objects.client=object_client
 fffs.objects.connection=store_connection
+fffs.objects.locations
+fffs.objects.part_sender
 fffs.objects.remote=object_remote
 fffs.objects.transfer=object_transfer
 fffs.base.memory

@@ -67,7 +67,8 @@ def list_folder(name: str) -> list[str]:
         return os.listdir(name)
     folder = parse_url(name)
     prefix = f"{folder.key.rstrip('/')}/" if folder.key else ""
-    return [key[len(prefix) :].rstrip("/") for key, _, _ in list_objects(folder, delimiter=True)]
+    names = (key[len(prefix) :].rstrip("/") for key, _, _ in list_objects(folder, delimiter=True))
+    return list(dict.fromkeys(names))  # an object and a folder may have the same name
 
 
 def names_in(name: str) -> list[str]:
