@@ -10,13 +10,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import PackFile, PartSizes, Sender, WrittenRanges, object_client
+from inside import PackFile, PartSizes, Sender, WrittenRanges, object_client, parse_url, part_sender
 from object_server import ObjectServer, late, lost, not_done, serving, status
 from weed import Weed, clear_environment, cloud, weed
 
@@ -515,6 +516,45 @@ def test_a_store_that_does_not_answer_any_more(server: ObjectServer, state: Path
     write(server, 9 * MIB)
     assert server.uploads == {}
     assert list(state.glob("*")) == []
+
+
+def test_a_second_interrupt_changes_no_other_file(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that nobody waits for any more frees the memory of its part when the descriptor has another file."""
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def ask(target: object, action: str, *patience: float, **fields: object) -> object:
+        answer = object_client.ask_upload(target, action, *patience, **fields)
+        if action == "url":
+            asked.set()
+            goes_on.wait(20)
+        return answer
+
+    monkeypatch.setattr(part_sender, "ask_upload", ask)
+    fd = os.memfd_create("part")
+    os.ftruncate(fd, 8 * MIB)
+    sender = part_sender.PartSender(parse_url("s3://b/x.ffr"), "place", fd)
+    sender.put(0, 0, 8 * MIB)
+    assert asked.wait(20)
+    [thread] = sender._threads
+    join = thread.join
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sender.stop()
+    (tmp_path / "other").write_bytes(b"x" * 8 * MIB)
+    with (tmp_path / "other").open("r+b") as other:
+        os.dup2(other.fileno(), fd)
+        goes_on.set()
+        join(20)
+        os.close(fd)
+    assert (tmp_path / "other").read_bytes() == b"x" * 8 * MIB
+    monkeypatch.undo()
+    sender.abort()
 
 
 @pytest.mark.parametrize("size", [1, 9 * MIB])

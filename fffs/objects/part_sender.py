@@ -7,10 +7,12 @@ import hashlib
 import importlib
 import os
 import threading
+import weakref
 from collections import deque
 from errno import EACCES, EIO
 from typing import Any, Final
 
+from fffs.base.descriptors import above_standard
 from fffs.base.jobs import Stopped
 from fffs.errors import FffsError, WriteError
 from fffs.files.pages import free, mapped
@@ -32,8 +34,13 @@ class PartSender:
     """Sends parts of one upload. ``put``, ``finish`` and ``stop`` may be called from any thread of one process."""
 
     def __init__(self, target: ObjectName, place: str, fd: int) -> None:
-        """place: see ``Note``. fd: the file of which parts are sent; it stays open until ``stop`` has returned."""
-        self._target, self._fd = target, fd
+        """place: see ``Note``. fd: the file of which parts are sent."""
+        self._target = target
+        # Its own descriptor, until the last thread has ended: whoever interrupts ``stop`` closes fd, whose number may
+        # then be that of another file.
+        self._fd = above_standard(os.dup(fd))
+        self._close = weakref.finalize(self, os.close, self._fd)
+        self._close.atexit = False
         self._note = Note(target, place)
         self._changed = threading.Condition()
         self._queue: deque[tuple[int, int, int]] = deque()
@@ -47,6 +54,7 @@ class PartSender:
             self._upload = str(ask_upload(target, "begin", deadline() + 60, deadline=deadline())["upload"])
             self._note.write(self._upload)
         except BaseException:
+            self._close()
             self._note.close()  # an upload may have begun: the next writer looks
             raise
 
@@ -101,6 +109,7 @@ class PartSender:
 
     def abandon(self) -> None:
         """In a child of fork: close what is the parent's."""
+        self._close()
         self._note.close()
 
     def cancel(self) -> None:
@@ -118,6 +127,8 @@ class PartSender:
         for thread in self._threads:
             if thread is not threading.current_thread():  # a collector may run in any thread
                 thread.join()
+        if threading.current_thread() not in self._threads:
+            self._close()
 
     def _raise_failure(self) -> None:
         if self._failed is not None:

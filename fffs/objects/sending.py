@@ -102,6 +102,9 @@ class Sender:
             except NotSentError as error:
                 failure = error
             if self._cancelled.is_set():
+            url = make_url()
+            if self._cancelled.is_set():
+                raise CancelledError
                 raise CancelledError
             if time.monotonic() + wait > end:
                 if failure is not None:
