@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pickle
+import random
 import socket
 import subprocess
 import sys
@@ -116,6 +117,21 @@ def test_every_format(server: ObjectServer, tmp_path: Path) -> None:
             numbers = list(range(len(RECORDS)))
             assert _same(reader.read(range(len(RECORDS))), numbers)
             assert _same([reader.read_one(k) for k in numbers], numbers)
+
+
+@pytest.mark.parametrize("code", [200, 206])
+def test_an_answer_without_a_body_is_an_error_at_once(server: ObjectServer, code: int) -> None:
+    """Some servers know no ranges of an empty object. It is not repeated until the deadline, which is a minute here."""
+
+    def empty(request: object_server.Request, answer: object_server.Answer) -> None:
+        answer.status, answer.body, answer.headers = code, b"", {"Content-Length": "0"}
+
+    url, begin = server.put("r.ffr", b""), time.monotonic()
+    server.always = empty
+    with pytest.raises(FffsError) as raised:
+        fffs.FileReader(url)
+    assert url in str(raised.value)
+    assert time.monotonic() - begin < 5
 
 
 def test_an_empty_object_is_an_error_not_a_crash(server: ObjectServer) -> None:
@@ -255,6 +271,22 @@ def test_a_redirection_that_expires(server: ObjectServer, records_file: bytes) -
             reader.read([5])
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "[2001:db8::1]"])
+def test_plain_http_leads_to_no_other_machine(
+    server: ObjectServer, records_file: bytes, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.delenv("AWS_ALLOW_HTTP", raising=False)
+
+    def redirect(request: object_server.Request, answer: object_server.Answer) -> None:
+        answer.status, answer.body = 302, b""
+        answer.headers = {"Location": f"http://{host}/r.ffr", "Content-Length": "0"}
+
+    url = server.put("r.ffr", records_file)
+    server.always = redirect
+    with pytest.raises(ReadError, match=r"without encryption; AWS_ALLOW_HTTP=true"):
+        fffs.FileReader(url)
+
+
 def test_a_body_that_is_longer_than_announced(server: ObjectServer, impatient: None, records_file: bytes) -> None:
     def longer(request: object_server.Request, answer: object_server.Answer) -> None:
         answer.body += bytes(100_000)
@@ -310,6 +342,29 @@ def test_a_wrong_byte_is_fetched_once_more(server: ObjectServer, records_file: b
         assert _same(reader.read([5]), [5])
 
 
+@pytest.mark.parametrize("size", [600_000, 3_000_000], ids=["record", "blocks"])
+def test_a_range_that_is_fetched_again_is_compared_with_what_was_verified(
+    server: ObjectServer, tmp_path: Path, size: int
+) -> None:
+    """The checksum covers all of the record. Another range of it costs little, but is not just believed."""
+    content = random.Random(size).randbytes(size)
+    with fffs.FileWriter(tmp_path / "r.ffr", 1) as writer:
+        writer.write_one(content)
+    url = server.put("r.ffr", (tmp_path / "r.ffr").read_bytes())
+    with fffs.FileReader(url) as reader:
+        assert bytes(reader.read_range(0, 5000, 6000)) == content[5000:6000]
+        assert bytes(reader.read_range(0, 2000, 3000)) == content[2000:3000]
+        server.faults = [flip(k) for k in range(500)]
+        with pytest.raises(ChecksumError):
+            reader.read_range(0, 5000, 6000)
+        server.faults = [flip(1000)]
+        assert bytes(reader.read_range(0, 5000, 6000)) == content[5000:6000]
+        server.requests.clear()
+        assert bytes(reader.read_range(0, 30_000, 30_100)) == content[30_000:30_100]
+        [request] = server.requests
+        assert request.end - request.start <= 16384
+
+
 def test_a_replaced_object_never_gives_a_mixture(server: ObjectServer, records_file: bytes) -> None:
     url = server.put("r.ffr", records_file)
     with fffs.FileReader(url) as reader:
@@ -342,29 +397,6 @@ def test_the_deadline_is_checked() -> None:
     for value in ("0", "x", "-3", "1e9"):
         code = (
             f"import os; os.environ['FFFS_DEADLINE'] = {value!r}; import fffs; fffs.FileReader('http://127.0.0.1:9/x')"
-@pytest.mark.parametrize("size", [600_000, 3_000_000], ids=["record", "blocks"])
-def test_a_range_that_is_fetched_again_is_compared_with_what_was_verified(
-    server: ObjectServer, tmp_path: Path, size: int
-) -> None:
-    """The checksum covers all of the record. Another range of it costs little, but is not just believed."""
-    content = random.Random(size).randbytes(size)
-    with fffs.FileWriter(tmp_path / "r.ffr", 1) as writer:
-        writer.write_one(content)
-    url = server.put("r.ffr", (tmp_path / "r.ffr").read_bytes())
-    with fffs.FileReader(url) as reader:
-        assert bytes(reader.read_range(0, 5000, 6000)) == content[5000:6000]
-        assert bytes(reader.read_range(0, 2000, 3000)) == content[2000:3000]
-        server.faults = [flip(k) for k in range(500)]
-        with pytest.raises(ChecksumError):
-            reader.read_range(0, 5000, 6000)
-        server.faults = [flip(1000)]
-        assert bytes(reader.read_range(0, 5000, 6000)) == content[5000:6000]
-        server.requests.clear()
-        assert bytes(reader.read_range(0, 30_000, 30_100)) == content[30_000:30_100]
-        [request] = server.requests
-        assert request.end - request.start <= 16384
-
-
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert "FFFS_DEADLINE" in done.stderr

@@ -6,11 +6,15 @@ import shutil
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from connect_proxy import ConnectProxy, proxying
+from inside import Sender, list_objects, object_client, parse_url
 from object_server import Answer, ObjectServer, Request, serving
+from weed import clear_environment
 
 import fffs
 from fffs.errors import ReadError
@@ -113,6 +117,80 @@ def test_a_redirection_to_plain_http_is_not_followed(server: ObjectServer, trust
         with pytest.raises(ReadError):
             _read(url)
         assert not plain.requests
+
+
+# ---------------------------------------------------------------- proxies
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ConnectProxy]:
+    for name in ("HTTPS_PROXY", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with proxying() as found:
+        monkeypatch.setenv("https_proxy", f"http://me:pa%3Ass-word@{found.address}")
+        yield found
+
+
+def test_a_proxy_that_connects(server: ObjectServer, trust: None, content: bytes, proxy: ConnectProxy) -> None:
+    proxy.access = "me:pa:ss-word"
+    assert _read(server.put("r.ffr", content)) == RECORDS
+    assert proxy.lines[0].startswith(f"CONNECT {server.url.removeprefix('https://')} ")
+
+
+@pytest.mark.parametrize("code", [403, 405, 407])
+def test_what_a_proxy_refuses_is_an_error_at_once(
+    server: ObjectServer, trust: None, content: bytes, proxy: ConnectProxy, code: int
+) -> None:
+    """It is not repeated until the deadline, which is a minute here: the proxy would refuse it again."""
+    proxy.status = code
+    url, begin = server.put("r.ffr", content), time.monotonic()
+    with pytest.raises(ReadError, match="the proxy wants" if code == 407 else f"{code} of the proxy") as raised:
+        _read(url)
+    assert time.monotonic() - begin < 5
+    assert url in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert "ss-word" not in str(raised.value)
+    assert len(proxy.lines) == 1
+
+
+def test_a_proxy_that_fails_for_a_moment(
+    server: ObjectServer, trust: None, content: bytes, proxy: ConnectProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, codes = ConnectProxy._judge, [502, 503]
+    monkeypatch.setattr(ConnectProxy, "_judge", lambda self, head: codes.pop() if codes else judge(self, head))
+    assert _read(server.put("r.ffr", content)) == RECORDS
+    assert not codes
+
+
+@pytest.mark.parametrize("code", [403, 407])
+def test_a_listing_whose_proxy_refuses(proxy: ConnectProxy, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clear_environment(monkeypatch, Path("/nonexistent"))
+    monkeypatch.setenv("https_proxy", f"http://me:pa%3Ass-word@{proxy.address}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://store.example")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s" * 20)
+    proxy.status = code
+    with pytest.raises(ReadError, match=r"the proxy .* https://store.example\b.* https_proxy") as raised:
+        list(list_objects(parse_url("s3://b/d/"), delimiter=True))
+    assert "ss-word" not in str(raised.value)
+    object_client._owner.end()
+
+
+@pytest.mark.parametrize("code", [403, 407])
+def test_a_writer_whose_proxy_refuses(
+    server: ObjectServer, trust: None, proxy: ConnectProxy, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy.status = code
+    sender, begin = Sender(), time.monotonic()
+    with pytest.raises(OSError, match=f"{code} of the proxy") as raised:
+        sender.send("PUT", lambda: f"{server.url}/b/k?X-Amz-Signature=secret", b"abc")
+    assert time.monotonic() - begin < 5
+    assert "ss-word" not in str(raised.value)
+    assert "secret" not in str(raised.value)
+    assert len(proxy.lines) == 1
+
+
+# ---------------------------------------------------------------- servers and processes
 
 
 def test_a_server_that_speaks_no_tls(trust: None, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:

@@ -5,6 +5,8 @@
 
 #include "fffs.h"
 
+#include <sys/socket.h>
+
 /* Options of a transfer (CURLOPT_*). */
 enum {
     CURL_WRITE_DATA = 10001,
@@ -43,6 +45,7 @@ enum { CURL_HTTP_1_1 = 2, CURL_HTTP = 1, CURL_HTTPS = 2, CURL_ERROR_SIZE = 256 }
 enum {
     CURL_GET_URL = 0x100001,
     CURL_GET_STATUS = 0x200002,
+    CURL_GET_PROXY_STATUS = 0x200016,
     CURL_GET_BEFORE = 0x300006,
     CURL_GET_FIRST_BYTE = 0x300011
 };
@@ -76,10 +79,11 @@ struct fffs_curl_message {
     } data;
 };
 
-/* struct curl_sockaddr, up to the address. */
+/* struct curl_sockaddr. The address has room for every family. */
 struct fffs_curl_address {
     int family, type, protocol;
     unsigned length;
+    struct sockaddr address;
 };
 
 /* The functions, as in libcurl's documentation. */

@@ -35,12 +35,10 @@ static unsigned generation; /* of the settings that clients are made with */
 
 /* ---------------------------------------------------------------- sockets */
 
-static int open_socket(void *data, int purpose, struct fffs_curl_address *address)
+int fffs_http_open_socket(struct fffs_http_client *client, const struct fffs_curl_address *address)
 {
-    struct fffs_http_client *client = data;
     int fd = socket(address->family, address->type | SOCK_CLOEXEC, address->protocol), place = 0;
 
-    (void)purpose;
     if (fd < 0)
         return -1;
     while (place < client->socket_room && client->sockets[place] >= 0)
@@ -93,8 +91,6 @@ void *fffs_http_take_transfer(struct fffs_http_client *client)
     curl->easy_setopt(transfer, CURL_LOW_SPEED_LIMIT, (long)SLOWEST);
     curl->easy_setopt(transfer, CURL_MAX_REDIRECTS, (long)REDIRECTS);
     curl->easy_setopt(transfer, CURL_USER_AGENT, "fffs");
-    curl->easy_setopt(transfer, CURL_OPEN_SOCKET_FUNCTION, open_socket);
-    curl->easy_setopt(transfer, CURL_OPEN_SOCKET_DATA, client);
     curl->easy_setopt(transfer, CURL_CLOSE_SOCKET_FUNCTION, close_socket);
     curl->easy_setopt(transfer, CURL_CLOSE_SOCKET_DATA, client);
     return transfer;

@@ -35,6 +35,9 @@ void fffs_http_leave(void);
 /* Takes a transfer of the client with all options that do not depend on a request, or NULL: there is no memory. */
 void *fffs_http_take_transfer(struct fffs_http_client *client);
 
+/* Opens a socket of the client, as CURLOPT_OPENSOCKETFUNCTION. Returns it, or -1. */
+int fffs_http_open_socket(struct fffs_http_client *client, const struct fffs_curl_address *address);
+
 /* Gives it back, when it is not in the group any more. */
 void fffs_http_give_transfer(struct fffs_http_client *client, void *transfer);
 

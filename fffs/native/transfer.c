@@ -5,10 +5,13 @@
 #include "transfer.h"
 #include "clock.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* Answers that are not what was asked for, before that is final; bytes of the text of an error that are read. */
 enum { OFFENCES_MAX = 3, TEXT_MAX = 64 * 1024 };
@@ -148,6 +151,35 @@ static void *make_headers(const struct fffs_curl *curl, const struct fffs_object
     return more ? headers : NULL;
 }
 
+/* ---------------------------------------------------------------- sockets */
+
+static bool is_loopback(const struct sockaddr *address)
+{
+    const struct sockaddr_in *four = (const void *)address;
+    const struct sockaddr_in6 *six = (const void *)address;
+
+    if (address->sa_family == AF_INET)
+        return ntohl(four->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
+}
+
+/* Without permission for plain http, it goes to this machine only, also where redirections and names of hosts lead. libcurl knows
+ * the address that is asked at this moment. */
+static int open_socket(void *data, int purpose, struct fffs_curl_address *address)
+{
+    struct fffs_transfer *self = data;
+    const char *url = NULL;
+
+    (void)purpose;
+    self->client->curl->easy_getinfo(self->handle, CURL_GET_URL, &url);
+    if (!atomic_load(&plain_allowed) && (!url || strncasecmp(url, "https:", 6)) && !is_loopback(&address->address)) {
+        self->judged = -EPROTO;
+        self->why = "it leads to another machine without encryption; AWS_ALLOW_HTTP=true allows that";
+        return -1;
+    }
+    return fffs_http_open_socket(self->client, address);
+}
+
 /* ---------------------------------------------------------------- beginning and ending one */
 
 static void set_options(struct fffs_transfer *self)
@@ -180,6 +212,8 @@ static void set_options(struct fffs_transfer *self)
     curl->easy_setopt(self->handle, CURL_WRITE_DATA, self);
     curl->easy_setopt(self->handle, CURL_HEADER_FUNCTION, on_header);
     curl->easy_setopt(self->handle, CURL_HEADER_DATA, self);
+    curl->easy_setopt(self->handle, CURL_OPEN_SOCKET_FUNCTION, open_socket);
+    curl->easy_setopt(self->handle, CURL_OPEN_SOCKET_DATA, self);
     curl->easy_setopt(self->handle, CURL_ERROR_BUFFER, self->error);
     curl->easy_setopt(self->handle, CURL_PRIVATE, self);
     if (authorities)
@@ -273,12 +307,33 @@ static bool lost_redirection(const struct fffs_transfer *self, int result)
     return self->use.redirected && (status == -EACCES || status == -ENOENT || unreachable);
 }
 
+/* Whether a proxy refused to connect to the server, and what it said. */
+static bool was_refused_by_proxy(struct fffs_transfer *self)
+{
+    long status = 0;
+
+    self->client->curl->easy_getinfo(self->handle, CURL_GET_PROXY_STATUS, &status);
+    if (self->status || !status || status / 100 == 2)
+        return false;
+    if (status == 407)
+        self->why = "the proxy wants another user or password, as in https_proxy=http://USER:PASSWORD@HOST:PORT";
+    else
+        snprintf(self->text, sizeof self->text, "HTTP status %ld of the proxy; see https_proxy and no_proxy", status);
+    return meaning(status) != 0;
+}
+
 int fffs_transfer_failure(struct fffs_transfer *self, int result, bool *final)
 {
     bool lost = lost_redirection(self, result);
 
     if (lost)
         fffs_object_forget_redirection(self->range->object, &self->use);
+    if (was_refused_by_proxy(self)) {
+        *final = true;
+        return -EPROTO;
+    }
+    if (result == CURL_OK && !self->judged && !is_refusal(self)) /* without a body */
+        self->judged = judge(self);
     if (self->judged == -EPROTO || self->judged == -ESTALE) {
         *final = self->judged == -ESTALE || ++self->range->offences >= OFFENCES_MAX;
         return self->judged;
@@ -296,17 +351,21 @@ bool fffs_transfer_succeeded(struct fffs_transfer *self)
     return self->judged == 1 && self->range->place == self->range->end;
 }
 
-bool fffs_transfer_found_nothing(const struct fffs_transfer *self)
+bool fffs_transfer_found_nothing(struct fffs_transfer *self)
 {
-    return self->status == 416 && self->use.version.size < 0 && self->answer.unsatisfied &&
-           self->answer.version.size == 0;
+    if (self->use.version.size >= 0)
+        return false;
+    /* Some servers know no ranges of nothing. */
+    if (self->status == 200 && !self->judged && !self->begun && !self->answer.length && !self->answer.encoded)
+        return self->answer.version.size = 0, true;
+    return self->status == 416 && self->answer.unsatisfied && self->answer.version.size == 0;
 }
 
 void fffs_transfer_report(const struct fffs_transfer *self, int result)
 {
     const char *text = self->why ? self->why : *self->text ? self->text : self->error;
 
-    fffs_object_failed(self->range->object, is_refusal(self) ? self->status : 0,
+    fffs_object_failed(self->range->object, is_refusal(self) && !self->why ? self->status : 0,
                        *text ? text : self->client->curl->easy_strerror(result));
 }
 

@@ -40,8 +40,8 @@ void fffs_transfer_end(struct fffs_transfer *self);
 /* Reads what curl knows of a transfer that is done. Returns whether it brought all that was asked for. */
 bool fffs_transfer_succeeded(struct fffs_transfer *self);
 
-/* Returns whether the object has no content: no range of it exists. */
-bool fffs_transfer_found_nothing(const struct fffs_transfer *self);
+/* Returns whether the object has no content: no range of it exists. The answer then has its size. */
+bool fffs_transfer_found_nothing(struct fffs_transfer *self);
 
 /* Returns the -errno of a transfer that failed with this result of curl; *final: another try cannot succeed. */
 int fffs_transfer_failure(struct fffs_transfer *self, int result, bool *final);

@@ -31,6 +31,16 @@ _REASONS: Final = (
     (re.compile(r"failed to lookup address"), errno.EHOSTUNREACH, "the name of {} is not known"),
     (re.compile(r"\bInvalidCertificate\b"), errno.EIO, "the certificate of {} is not trusted (see AWS_CA_BUNDLE)"),
     (re.compile(r"\b(?:TimedOut|kind: Timeout)\b"), errno.ETIMEDOUT, "{} does not answer in time"),
+    (
+        re.compile(r"\bTunnelUnsuccessful\b"),
+        errno.EIO,
+        "the proxy does not connect to {}; see https_proxy and no_proxy",
+    ),
+    (
+        re.compile(r"\bProxyAuthRequired\b"),
+        errno.EIO,
+        "the proxy wants another user or password for {}, as in https_proxy=http://USER:PASSWORD@HOST:PORT",
+    ),
     (re.compile(r"\bkind: Connect\b"), errno.EIO, "cannot connect to {}"),
 )
 

@@ -8,6 +8,7 @@ import errno
 import http.client
 import os
 import random
+import re
 import socket
 import ssl
 import threading
@@ -26,10 +27,16 @@ _LATEST: Final = 5.0  # seconds between two attempts, at most
 _LONGEST: Final = 1 << 20  # bytes of an answer that are read
 _AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _CODES: Final = (b"<Code>RequestTimeout<", b"<Code>BadDigest<", b"<Code>IncompleteBody<", b"<Code>InternalError<")
+_TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d+)")
+"""What http.client says if a proxy does not connect it with a server."""
 
 
 class NotSentError(OSError):
     """There was no answer to a request. The message says why, without its URL."""
+
+
+class ProxyError(NotSentError):
+    """A proxy refuses to connect to the server, and would refuse again."""
 
 
 class CancelledError(Exception):
@@ -95,16 +102,18 @@ class Sender:
         end, wait = time.monotonic() + deadline, 0.1
         while True:
             failure: NotSentError | None = None
-            try:
-                reply = self._try(method, make_url(), memoryview(body).cast("B"), headers or {})
-                if not reply.is_worth_another:
-                    return reply
-            except NotSentError as error:
-                failure = error
-            if self._cancelled.is_set():
             url = make_url()
             if self._cancelled.is_set():
                 raise CancelledError
+            try:
+                reply = self._try(method, url, memoryview(body).cast("B"), headers or {})
+                if not reply.is_worth_another:
+                    return reply
+            except ProxyError:
+                raise
+            except NotSentError as error:
+                failure = error
+            if self._cancelled.is_set():
                 raise CancelledError
             if time.monotonic() + wait > end:
                 if failure is not None:
@@ -151,7 +160,8 @@ class Sender:
             return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, data)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise NotSentError(_number(error), f"{parts.netloc}: {_said(error)}") from None
+            kind = ProxyError if _is_refusal_of_proxy(error) else NotSentError
+            raise kind(_number(error), f"{parts.netloc}: {_said(error)}") from None
 
 
 class _Pieces:
@@ -202,6 +212,11 @@ def _with_context(kind: Any, place: str, secure: bool) -> http.client.HTTPConnec
     return connection
 
 
+def _is_refusal_of_proxy(error: BaseException) -> bool:
+    found = _TUNNEL.match(str(error))
+    return found is not None and found[1].startswith("4") and int(found[1]) not in _AGAIN
+
+
 def _number(error: BaseException) -> int:
     if isinstance(error, TimeoutError):
         return errno.ETIMEDOUT
@@ -212,5 +227,7 @@ def _number(error: BaseException) -> int:
 def _said(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message}); see AWS_CA_BUNDLE"
+    if found := _TUNNEL.match(str(error)):
+        return f"HTTP status {found[1]} of the proxy; see https_proxy and no_proxy"
     text = getattr(error, "strerror", None) or str(error)
     return text if text else type(error).__name__
