@@ -224,6 +224,32 @@ def _error_of(reader: fffs.FileReader, record: int) -> list[Exception]:
     return []
 
 
+def test_a_large_record_that_fails_fails_once_for_all_that_wait(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FFFS_DEADLINE", "1")
+    with fffs.FileWriter(tmp_path / "r.ffr", 1) as writer:
+        writer.write_one(bytes(3 << 20))
+    errors: list[BaseException] = []
+
+    def read(place: int) -> None:
+        try:
+            reader.read_range(0, place, place + 1)
+        except fffs.errors.ReadError as error:
+            errors.append(error)
+
+    with fffs.FileReader(server.put("r.ffr", (tmp_path / "r.ffr").read_bytes())) as reader:
+        server.always = status(503)
+        threads = [threading.Thread(target=read, args=(k,)) for k in range(8)]
+        begin = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(errors) == 8
+    assert time.monotonic() - begin < 3  # 8 deadlines are longer
+
+
 # ---------------------------------------------------------------- interrupts
 
 

@@ -54,7 +54,8 @@ struct check {
 /* A record that its object's store did not give. */
 struct failure {
     uint64_t record;
-    int64_t when; /* on fffs_now's clock; 0: none */
+    int64_t when;  /* on fffs_now's clock; 0: none, or it was told */
+    int64_t noted; /* the same, also if it was told */
     int status;
 };
 
@@ -354,6 +355,54 @@ static int read_again(const struct store_file *file, int64_t offset, uint64_t si
     return status == -ENOKEY ? fetch_parts(file, offset, size, from, length, dest) : status;
 }
 
+/* ---------------------------------------------------------------- failures of stores */
+
+/* Returns the status with which a record failed a moment ago, or 0. Only once: the kernel asks twice, and who asks then may find the
+ * store back. */
+static int failed_before(fffs_store *store, uint64_t record)
+{
+    int64_t since = fffs_now() - FAILURE_HOLDS;
+    int status = 0;
+
+    if (atomic_load(&store->failed) < since)
+        return 0;
+    pthread_mutex_lock(&mutex);
+    for (int i = 0; i < FAILURES; i++) {
+        struct failure *failure = &store->failures[i];
+
+        if (failure->when <= since || failure->record != record)
+            continue;
+        status = failure->status;
+        failure->when = 0;
+    }
+    pthread_mutex_unlock(&mutex);
+    return status;
+}
+
+static void note_failure(fffs_store *store, uint64_t record, int status)
+{
+    if (status == -EAGAIN || status == -EBADMSG || status == -ENOMEM || status == -ECANCELED)
+        return;
+    pthread_mutex_lock(&mutex);
+    int64_t now = fffs_now();
+    store->failures[store->next_failure++ % FAILURES] = (struct failure){record, now, now, status};
+    pthread_mutex_unlock(&mutex);
+    atomic_store(&store->failed, now);
+}
+
+/* Returns the status with which a record failed since a moment, or 0. */
+static int failure_since(fffs_store *store, uint64_t record, int64_t since)
+{
+    int status = 0;
+
+    pthread_mutex_lock(&mutex);
+    for (int i = 0; i < FAILURES && !status; i++)
+        if (store->failures[i].noted >= since && store->failures[i].record == record)
+            status = store->failures[i].status;
+    pthread_mutex_unlock(&mutex);
+    return status;
+}
+
 /* ---------------------------------------------------------------- whole records */
 
 static struct check *begin_check(fffs_store *store, uint64_t record)
@@ -472,17 +521,22 @@ static int learn(struct store_file *file, uint64_t row, fffs_mark mark, struct b
     return status;
 }
 
-/* The same, once for all threads that need the record. The file owns the blocks. */
+/* The same, once for all threads that need the record. The file owns the blocks. What a store does not give is an error for all that
+ * waited for it: to ask again would take each of them as long. */
 static int learn_once(fffs_store *store, struct store_file *file, uint64_t row, fffs_mark mark)
 {
+    int64_t begin = fffs_now();
     struct check *mine = begin_check(store, file->first + row);
     struct blocks *learned = NULL;
-    int status = 0;
 
     if (!mine)
         return -ENOMEM;
-    if (!atomic_load(&file->learned[row]))
+    int status = fffs_is_remote(file->source.fd) ? failure_since(store, mine->record, begin) : 0;
+    if (!status && !atomic_load(&file->learned[row])) {
         status = learn(file, row, mark, &learned);
+        if (status && fffs_is_remote(file->source.fd))
+            note_failure(store, mine->record, status);
+    }
     if (learned) {
         learned->next = atomic_load(&file->all_learned);
         while (!atomic_compare_exchange_weak(&file->all_learned, &learned->next, learned))
@@ -590,40 +644,6 @@ static int read_blocks(struct store_file *file, uint64_t row, const struct block
     for (uint64_t block = first; !status && block <= last; block++)
         keep(&blocks->verified[block], mark);
     return status;
-}
-
-/* ---------------------------------------------------------------- failures of stores */
-
-/* Returns the status with which a record failed a moment ago, or 0. Only once: the kernel asks twice, and who asks then may find the
- * store back. */
-static int failed_before(fffs_store *store, uint64_t record)
-{
-    int64_t since = fffs_now() - FAILURE_HOLDS;
-    int status = 0;
-
-    if (atomic_load(&store->failed) < since)
-        return 0;
-    pthread_mutex_lock(&mutex);
-    for (int i = 0; i < FAILURES; i++) {
-        struct failure *failure = &store->failures[i];
-
-        if (failure->when <= since || failure->record != record)
-            continue;
-        status = failure->status;
-        failure->when = 0;
-    }
-    pthread_mutex_unlock(&mutex);
-    return status;
-}
-
-static void note_failure(fffs_store *store, uint64_t record, int status)
-{
-    if (status == -EAGAIN || status == -EBADMSG || status == -ENOMEM || status == -ECANCELED)
-        return;
-    pthread_mutex_lock(&mutex);
-    store->failures[store->next_failure++ % FAILURES] = (struct failure){record, fffs_now(), status};
-    pthread_mutex_unlock(&mutex);
-    atomic_store(&store->failed, fffs_now());
 }
 
 /* ---------------------------------------------------------------- entry points */
