@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Condition(str, Enum):
-    """How good something is. A hint is about something that works less well than it could, or that not everybody needs."""
+    """How good something is. A hint: it works less well than it could, or not everybody needs it."""
 
     OK = "ok"
     HINT = "hint"
