@@ -14,9 +14,10 @@ from fffs.base.withblock import Closing
 from fffs.errors import ClosedError, EntryNotFoundError, UsageError
 from fffs.files.file import UInt8Array
 from fffs.layouts import load_packed
-from fffs.layouts.view import TreeView
+from fffs.layouts.view import ROOT_INODE, TreeView
 from fffs.reader import FileReader
 from fffs.records.identity import Identity
+from fffs.records.record_file import RecordFile
 from fffs.records.reopening import OpenedNames, opened_again, refuse_others, refuse_replaced
 
 
@@ -125,6 +126,61 @@ class PackedFolder(Closing):
         found = tree.walk(node) if recursive else tree.entries(node)
         return [os.fsdecode(name) for name, mode in self._modes(base, found) if (list_dir if mode else list_file)]
 
+    def walk(self, path: PathLike | None = None) -> Iterator[tuple[str, list[str], list[str]]]:
+        """Yield (path, names of folders, names of files) of a folder and all below it, as ``os.walk`` does top-down.
+
+        Links to files are files, links to folders are folders that are not entered, and dangling links are left out.
+        Folders that the caller removes from the list are not entered.
+
+        Raises:
+            EntryNotFoundError: there is no such path. UsageError: the path is not a folder.
+
+        """
+        if self._node(path or "") is None:
+            raise not_found(os.fsdecode(path or ""), self.fnames[0])
+        tree, top = self._view.tree, os.fsencode(path or "")
+        stack = [b"" if top == b"." else top]
+        while stack:
+            base = stack.pop()
+            folders = self.list(base, list_file=False)
+            files = self.list(base, list_dir=False)
+            yield os.fsdecode(base), folders, files
+            inner = [os.path.join(base, os.fsencode(name)) for name in folders]
+            stack += [below for below in reversed(inner) if not tree.is_symlink(tree.locate(below) or 0)]
+
+    def stat(self, path: PathLike, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Return what ``os.stat`` would tell of a file or folder in a mount, but for the device, and who owns it: 0.
+
+        Raises EntryNotFoundError.
+        """
+        node = self._node(path) if follow_symlinks else self._located(path)
+        if node is None:
+            raise not_found(os.fsdecode(path), self.fnames[0])
+        mode, nlink, size, mtime, _ = self._view.attributes(node + ROOT_INODE)
+        seconds = mtime // 10**9
+        values = (mode, node + ROOT_INODE, 0, nlink, 0, 0, size, seconds, seconds, seconds)
+        times = {f"st_{kind}time": mtime / 1e9 for kind in "amc"} | {f"st_{kind}time_ns": mtime for kind in "amc"}
+        return os.stat_result(values, times)
+
+    def _located(self, path: PathLike) -> int | None:
+        try:
+            return self._view.tree.locate(os.fsencode(path))
+        except UnicodeEncodeError:
+            return None
+
+    def readlink(self, path: PathLike) -> str:
+        """Return the target of a symbolic link. Raises EntryNotFoundError, UsageError: it is none."""
+        node = self._located(path)
+        if node is None:
+            raise not_found(os.fsdecode(path), self.fnames[0])
+        if not self._view.tree.is_symlink(node):
+            raise UsageError(f"{os.fsdecode(path)}: not a symbolic link")
+        return os.fsdecode(self._view.tree.target(node))
+
+    def size(self, path: PathLike) -> int:
+        """Return the size of a file in bytes; raises what ``read`` raises."""
+        return self._view.store.length(self._record(path))
+
     def _modes(self, base: bytes, found: Iterable[tuple[bytes, int]]) -> Iterator[tuple[bytes, bool]]:
         """Yield (name, whether it is a folder) for entries that were found, without dangling links."""
         tree = self._view.tree
@@ -170,6 +226,14 @@ class PackedFolder(Closing):
         raises.
         """
         return self._view.store.read_range(self._record(path), start, stop)
+
+    def open(self, path: PathLike) -> RecordFile:
+        """Return a file as a buffered binary file object, which can seek, for code that reads files.
+
+        It is read only while this PackedFolder is open. Not thread-safe, as any file object. Raises EntryNotFoundError,
+        UsageError (a folder); reading raises what ``read`` raises.
+        """
+        return RecordFile(self._view.store, self._record(path), os.fsdecode(path))
 
     # ------------------------------------------------------------ life
 

@@ -26,14 +26,15 @@ from fffs.records.identity import Identity
 from fffs.records.index import RecordIndex
 from fffs.records.policy import ReadPolicy
 from fffs.records.reopening import OpenedNames, opened_again, refuse_others, refuse_replaced
+from fffs.records.sequence import RecordSequence
 from fffs.records.store import RecordStore
 
 LARGEST_BLOCK = 1 << 30  # bytes: limits what one read fetches, and fits into a request
 
 
-class FileReader(Closing):
+class FileReader(RecordSequence, Closing):
     """Reads records by number from a file, a folder of parts, or a list of files, whose records are numbered
-    consecutively.
+    consecutively. ``reader[k]``, ``reader[a:b]`` and iteration work, too; ``read`` is the fastest.
 
     May be used from any thread, and after fork in parent and child. Can be pickled and copied: the copy opens the
     files again, also on another machine, and raises SourceChangedError if they are different. A relative name is that

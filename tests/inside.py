@@ -36,6 +36,7 @@ fffs.files.atomic
 fffs.layouts.granular=granular_layout
 fffs.records.identity
 fffs.records.index_cache
+fffs.records.sequence=record_sequence
 fffs.files.leftovers
 fffs.files.local
 fffs.base.importing
