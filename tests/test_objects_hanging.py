@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -251,6 +252,63 @@ def test_a_large_record_that_fails_fails_once_for_all_that_wait(
 
 
 # ---------------------------------------------------------------- interrupts
+
+
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <time.h>
+#include <unistd.h>
+#include <sys/syscall.h>
+int clock_gettime(clockid_t clock, struct timespec *time)
+{
+    long status = syscall(SYS_clock_gettime, clock, time);
+    if (clock == CLOCK_REALTIME)
+        time->tv_sec += 3600;
+    return (int)status;
+}
+"""
+
+WAITING = """
+import sys, threading
+import fffs
+
+with fffs.FileReader(sys.argv[1], cache=sys.argv[2]) as reader:
+    print(flush=True)
+    sys.stdin.readline()
+    threading.Thread(target=reader.read, args=([50],), daemon=True).start()
+    sys.stdin.readline()
+    reader.read([50])
+"""
+
+
+def test_a_time_of_day_that_is_set_back_delays_no_interrupt(
+    server: ObjectServer, url: str, held: Hold, tmp_path: Path
+) -> None:
+    """As if it was set back by an hour after each look at it: who waits for what another thread fetches looks again."""
+    (tmp_path / "clock.c").write_text(CLOCK)
+    compiler = shutil.which("cc") or shutil.which("gcc") or "clang"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", tmp_path / "clock.so", tmp_path / "clock.c"], check=True)
+    command = [sys.executable, "-c", WAITING, url, str(tmp_path / "cache")]
+    environment = {**os.environ, "LD_PRELOAD": str(tmp_path / "clock.so")}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n"
+        asked = len(server.requests)
+        held.begin()
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        wait_until(lambda: len(server.requests) > asked)
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        time.sleep(0.2)  # until it waits
+        process.send_signal(signal.SIGINT)
+        try:
+            assert b"KeyboardInterrupt" in process.communicate(timeout=10)[1]
+        finally:
+            process.kill()
 
 
 def test_an_interrupted_batch_is_not_used_any_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 #ifndef FFFS_CLOCK_H
 #define FFFS_CLOCK_H
 
+#include <pthread.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -12,6 +13,29 @@ static inline int64_t fffs_now(void)
 
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* Makes a condition for fffs_condition_wait. */
+static inline void fffs_condition_init(pthread_cond_t *condition)
+{
+    pthread_condattr_t attributes;
+
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+/* Waits for a condition, for some milliseconds: also if somebody sets the time of day back meanwhile. */
+static inline void fffs_condition_wait(pthread_cond_t *condition, pthread_mutex_t *mutex, int milliseconds)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += milliseconds * 1000000L;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(condition, mutex, &until);
 }
 
 #endif

@@ -24,6 +24,9 @@ enum { BLOCK = FFFS_CACHE_BLOCK, HEAD = FFFS_CACHE_HEAD };
 /* Blocks whose entries of the map are read at a time. */
 enum { ENTRIES = 512 };
 
+/* Milliseconds for which a thread waits for another one before it looks whether it should. */
+enum { SLICE = 50 };
+
 /* Bytes of the first and the largest step that is read ahead. While one step is used, the next is fetched. */
 enum { STEP_FIRST = 256 * 1024, STEP_MOST = 16 * 1024 * 1024 };
 
@@ -286,8 +289,13 @@ struct fffs_object_claim {
 
 /* One for all caches, so that the fork handlers can take it. It guards the list, never a request. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t released;
 static struct fffs_object_claim *claims;
+
+__attribute__((constructor)) static void make_condition(void)
+{
+    fffs_condition_init(&released);
+}
 
 void fffs_object_cache_before_fork(void)
 {
@@ -297,7 +305,7 @@ void fffs_object_cache_before_fork(void)
 void fffs_object_cache_after_fork(bool child)
 {
     if (child) { /* the threads with claims exist only in the parent, and so does who would free these */
-        pthread_cond_init(&released, NULL);
+        fffs_condition_init(&released);
         claims = NULL;
     }
     pthread_mutex_unlock(&mutex);
@@ -356,15 +364,10 @@ static bool is_claimed(const struct fffs_object_cache *cache, int64_t start, int
 bool fffs_object_cache_settled(struct fffs_object_cache *cache, int64_t offset, int64_t length)
 {
     int64_t start = offset / BLOCK * BLOCK, end = (last_block(offset, length) + 1) * BLOCK;
-    struct timespec moment;
 
-    clock_gettime(CLOCK_REALTIME, &moment);
-    moment.tv_nsec += 50000000;
-    moment.tv_sec += moment.tv_nsec / 1000000000;
-    moment.tv_nsec %= 1000000000;
     pthread_mutex_lock(&mutex);
     if (is_claimed(cache, start, end))
-        pthread_cond_timedwait(&released, &mutex, &moment);
+        fffs_condition_wait(&released, &mutex, SLICE);
     bool settled = !is_claimed(cache, start, end);
     pthread_mutex_unlock(&mutex);
     return settled;

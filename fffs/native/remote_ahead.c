@@ -50,7 +50,7 @@ struct stage {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a stage is done, or a thread has ended */
+static pthread_cond_t changed; /* a stage is done, or a thread has ended */
 /* All under the lock. */
 static struct stage *oldest;
 static int64_t staged_bytes;
@@ -59,6 +59,11 @@ static int threads;
 
 static _Atomic int depth = 1;
 static _Atomic size_t stages; /* their number, read without the lock */
+
+__attribute__((constructor)) static void make_condition(void)
+{
+    fffs_condition_init(&changed);
+}
 
 int32_t fffs_remote_depth(void)
 {
@@ -375,14 +380,8 @@ static bool wait_for(struct stage *stage, const int32_t *cancel)
 
     pthread_mutex_lock(&lock);
     while (stage->state != DONE && !(cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED))) {
-        struct timespec until;
-
         late = true;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += SLICE * 1000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&changed, &lock, &until);
+        fffs_condition_wait(&changed, &lock, SLICE);
     }
     bool done = stage->state == DONE;
     pthread_mutex_unlock(&lock);
@@ -510,7 +509,7 @@ void fffs_ahead_after_fork(bool child)
         drop(oldest);
     if (child) {
         threads = 0;
-        pthread_cond_init(&changed, NULL);
+        fffs_condition_init(&changed);
     }
     pthread_mutex_unlock(&lock);
 }
