@@ -267,6 +267,19 @@ def test_a_loop_that_tells_the_epoch_resumes_it(path: Path) -> None:
     assert len(plain(again)) == len(loader) - 5 == 21
 
 
+def test_another_epoch_than_the_one_that_is_resumed_is_refused(path: Path) -> None:
+    [loader] = loaders(path, 1)
+    loader.batch_sampler.set_epoch(3)  # type: ignore[union-attr]
+    batches, state = begun(loader, 5)
+    [again] = loaders(path, 1, state)
+    for epoch in (0, 4):
+        with pytest.raises(UsageError, match="epoch 3 is to be resumed, of which 83 samples are left, and not"):
+            again.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+    assert plain(again) == plain(batches)
+    again.batch_sampler.set_epoch(0)  # type: ignore[union-attr]
+    assert len(plain(again)) == 26
+
+
 def test_states_of_resumed_loaders(path: Path) -> None:
     [loader] = loaders(path, 1)
     _, state = begun(loader, 5)

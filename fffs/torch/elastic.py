@@ -128,12 +128,22 @@ class ElasticBatchSampler(Sampler[list[int]]):
         self._runs = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin this epoch with the next iterator, unless that resumes it. Without this, the following one begins."""
+        """Begin this epoch with the next iterator, unless that resumes it. Without this, the following one begins.
+
+        Raises UsageError: the next iterator resumes another epoch, of which samples are left.
+        """
         epoch = operator.index(epoch)
         if epoch < 0:
             raise UsageError(f"there is no epoch {epoch}")
-        if epoch != self._next.epoch:
-            self._next = Taken(epoch)
+        if epoch == self._next.epoch:
+            return
+        if self._next.taken and not self._next.ended:  # only a state that was loaded has such a place
+            left = self.samples - self._next.taken
+            raise UsageError(
+                f"epoch {self._next.epoch} is to be resumed, of which {left} samples are left, and not {epoch}: let "
+                "the loop begin with the attribute epoch of the sampler"
+            )
+        self._next = Taken(epoch)
 
     @property
     def epoch(self) -> int:
