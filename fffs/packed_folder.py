@@ -20,6 +20,8 @@ from fffs.records.identity import Identity
 from fffs.records.record_file import RecordFile
 from fffs.records.reopening import OpenedNames, opened_again, refuse_others, refuse_replaced
 
+Names = list[str]  # in the class, list is its method
+
 
 class PackedFolder(Closing):
     """The files and folders of one packed folder, or of several merged into one (the first that has a path counts).
@@ -126,7 +128,7 @@ class PackedFolder(Closing):
         found = tree.walk(node) if recursive else tree.entries(node)
         return [os.fsdecode(name) for name, mode in self._modes(base, found) if (list_dir if mode else list_file)]
 
-    def walk(self, path: PathLike | None = None) -> Iterator[tuple[str, list[str], list[str]]]:
+    def walk(self, path: PathLike | None = None) -> Iterator[tuple[str, Names, Names]]:
         """Yield (path, names of folders, names of files) of a folder and all below it, as ``os.walk`` does top-down.
 
         Links to files are files, links to folders are folders that are not entered, and dangling links are left out.

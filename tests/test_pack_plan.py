@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -15,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import Pack, as_nobody, once, snapshot
+from builders import Pack, as_nobody, differences, once, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import PlanFolder, Span, division, open_source, scan_folder, survey
+from inside import PlanFolder, Span, division, open_source, record_parts, remove_plan, scan_folder, survey
 from set_sources import assert_same, files_of, grow
 
 import fffs
@@ -468,6 +469,59 @@ def test_another_users_plan_folder_is_refused(source: Path, in_public: Path) -> 
     (in_public / ".other.fffs-plan").symlink_to(in_public / ".set.fffs-plan")
     with pytest.raises(UsageError, match="is not a folder"):
         fffs.plan_pack(in_public / "photos", in_public / "other", 2)
+
+
+def test_another_folder_with_the_name_of_a_plans_is_left_alone(source: Path, tmp_path: Path) -> None:
+    """Users who may write to the folder around it can give any folder of ours that name."""
+    mine = tmp_path / ".set.fffs-plan"
+    for name in ("parts", "results", "chapters"):
+        (mine / name).mkdir(parents=True)
+        (mine / name / "thesis.txt").write_text("years of work")
+    before = snapshot(mine)
+    for act in (
+        lambda: plan_again(source, tmp_path),
+        lambda: fffs.plan_pack(source, tmp_path / "set", 2, restart=True),
+        lambda: fffs.pack_folder(source, tmp_path / "set", parts=2),
+        lambda: remove_plan(tmp_path / "set"),
+        lambda: record_parts.RecordParts.begin(tmp_path / "set").__enter__(),
+    ):
+        with pytest.raises(UsageError, match="not made by fffs"):
+            act()
+        assert not differences(before, snapshot(mine))
+    assert sorted(os.listdir(tmp_path)) == [".set.fffs-plan", "photos"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_a_plan_folder_exchanged_for_another_while_a_task_runs_leads_nowhere(
+    source: Path, tmp_path: Path, kind: str
+) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "set", 2)
+    place, mine = tmp_path / ".set.fffs-plan", tmp_path / "mine"
+    for name in ("parts", "results"):
+        (mine / name).mkdir(parents=True)
+    before = snapshot(mine)
+
+    def exchange() -> None:
+        place.rename(tmp_path / "away")
+        if kind == "folder":
+            mine.rename(place)
+        else:
+            place.symlink_to(mine)
+
+    with pytest.raises(UsageError, match="not there any more" if kind == "folder" else "is not a folder"):
+        plan.tasks[0].run(progress=once(exchange))
+    assert not differences(before, snapshot(place.resolve()))
+    for act in (plan.tasks[0].run, plan.commit, plan.abort):
+        with contextlib.suppress(UsageError):
+            act()
+        assert not differences(before, snapshot(place.resolve()))
+
+
+def test_targets_with_long_names_have_folders_of_their_own(tmp_path: Path) -> None:
+    names = ["x" * 210 + end for end in ("a", "b")]
+    places = {PlanFolder(str(tmp_path / name)).path for name in names}
+    assert len(places) == 2
+    assert all(len(os.path.basename(place)) <= 255 for place in places)
 
 
 def plan_again(source: Path, place: Path) -> object:

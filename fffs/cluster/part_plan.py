@@ -149,13 +149,14 @@ class PartPlan(ABC):
             found = {task.number: task.result() for task in self.tasks}
         else:
             found = {result.part: result for result in results}
-        sizes = folder.sizes()
+        sizes = folder.sizes(self.fingerprint)
         done = [
             refuse_incomplete(task, found.get(task.number), sizes.get(task.name), folder.part(task.name))
             for task in self.tasks
         ]
         manifest = {"format": MANIFEST, "fingerprint": self.fingerprint, "parts": [asdict(result) for result in done]}
-        folder.put_in_place([task.name for task in self.tasks], json.dumps(manifest))
+        names = [(task.name, task.name) for task in self.tasks]
+        folder.put_in_place(names, self.fingerprint, json.dumps(manifest))
         return done
 
     def abort(self) -> None:

@@ -13,6 +13,7 @@ from fffs.base.jobs import Progress
 from fffs.cluster.place_of import place_of
 from fffs.cluster.processes import tell_driver
 from fffs.errors import UsageError
+from fffs.files.atomic_output import NewOutput
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,9 @@ class PartTask:
         path, begin = folder.part(self.name), time.monotonic()
         if (found := self.result()) and self._is_whole(path, found):
             return found
-        result = self._write(path, jobs, progress)
+        result = self._write(lambda: folder.new_part(self.name, self.fingerprint), jobs, progress)
         result = replace(result, mark=self.mark, seconds=time.monotonic() - begin, host=socket.gethostname())
-        folder.keep(self.number, result.to_json())
+        folder.keep(self.number, result.to_json(), self.fingerprint)
         return result
 
     def result(self) -> PartResult | None:
@@ -123,8 +124,8 @@ class PartTask:
         """The input, for messages."""
         raise NotImplementedError
 
-    def _write(self, path: str, jobs: int | None, progress: Progress | None) -> PartResult:
-        """Write the part to ``path``; it appears there complete or not at all."""
+    def _write(self, new: NewOutput, jobs: int | None, progress: Progress | None) -> PartResult:
+        """Write the part into a new file, and commit it. new: makes one at each call."""
         raise NotImplementedError
 
     def _is_whole(self, path: str, result: PartResult) -> bool:

@@ -1,20 +1,26 @@
 """PlanFolder: the folder beside a local target in which its parts are written, until all of them are there.
 
 ``.NAME.fffs-plan`` has the plan, the parts that are complete or being written, and a file with the result of each.
+
+Other users who may write to the folder of the target can give another folder this name at any moment, also one that
+belongs to us. So every step opens the folder without following a link, and uses only what it finds through that
+descriptor: writing needs the state of the plan in it, and removing a file that proves that fffs made the folder.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import io
 import os
 import secrets
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from fffs.base.descriptors import above_standard
 from fffs.base.failures import reading, writing
-from fffs.cluster.plan_place import INPUTS, RESULTS, STATE, PlanPlace
+from fffs.cluster.plan_place import INPUTS, RESULTS, STATE, OpenPlace, PlanPlace
 from fffs.errors import SourceNotFoundError, UsageError, WriteError
 from fffs.files.atomic import AtomicFile
 from fffs.files.atomic_folder import AtomicFolder, refuse_content
@@ -24,8 +30,14 @@ from fffs.files.rights import is_trusted
 from fffs.files.targets import refuse_folder
 from fffs.formats.part_names import UNFINISHED
 
+_MARK: Final = "made-by-fffs"  # made first and removed last: without it, the folder is not removed
+_PARTS: Final = "parts"
+_NAME_MAX: Final = 200  # bytes of a target's name in that of its folder
 PATIENCE: Final = 0.5  # seconds; a killed owner of the lock may have left a file that is only removed at first
 _ATTEMPTS: Final = 3  # to remove a folder that a late task still writes to
+
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_OLD: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class PlanFolder(PlanPlace):
@@ -35,8 +47,9 @@ class PlanFolder(PlanPlace):
         """target: the folder that is made, by an absolute path."""
         self.target = target.rstrip("/") or target
         parent, name = os.path.split(os.fsencode(self.target))
-        self.path = os.fsdecode(os.path.join(parent, b".%b%b" % (name[:200], UNFINISHED.encode())))
-        self._parts = os.path.join(self.path, "parts")
+        if len(name) > _NAME_MAX:  # others may begin in the same way
+            name = name[: _NAME_MAX - 17] + b"-" + hashlib.blake2b(name, digest_size=8).hexdigest().encode()
+        self.path = os.fsdecode(os.path.join(parent, b".%b%b" % (name, UNFINISHED.encode())))
 
     @contextlib.contextmanager
     def only_driver(self) -> Iterator[None]:
@@ -55,112 +68,163 @@ class PlanFolder(PlanPlace):
         refuse_content(self.target)
         refuse_folder(os.fsencode(self.target), self.target)
 
-    def refuse_strange(self) -> None:
+    def part(self, name: str) -> str:
         """See ``PlanPlace``."""
+        return os.path.join(self.path, _PARTS, name)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[_OpenFolder]:
         with reading(self.path):
             try:
-                fd = os.open(self.path, FOLDER)
+                fd = above_standard(os.open(self.path, FOLDER))
             except FileNotFoundError:
                 raise SourceNotFoundError(f"{self.target}: there is no plan for it (no {self.path})") from None
             except NotADirectoryError:
                 raise UsageError(f"{self.path}: is not a folder; remove it, or choose another target") from None
-            try:
-                trusted = is_trusted(fd)
-            finally:
-                close(fd)
-        if not trusted:
-            raise UsageError(f"{self.path}: other users can write to it; remove it, or choose another target")
+        try:
+            with reading(self.path):
+                if not is_trusted(fd):
+                    raise UsageError(f"{self.path}: other users can write to it; remove it, or choose another target")
+            yield _OpenFolder(fd, self)
+        finally:
+            close(fd)
 
-    # ------------------------------------------------------------ files
-
-    def part(self, name: str) -> str:
-        """See ``PlanPlace``."""
-        return os.path.join(self._parts, name)
-
-    def sizes(self) -> dict[str, int]:
-        """See ``PlanPlace``."""
-        with reading(self.path), os.scandir(self._parts) as entries:
-            return {entry.name: entry.stat().st_size for entry in entries}
-
-    def _is_there(self) -> bool:
-        return os.path.lexists(self.path)
-
-    def _make(self) -> None:
+    @contextlib.contextmanager
+    def _made(self) -> Iterator[_OpenFolder]:
         with writing(self.path):
-            for folder in (self.path, *(os.path.join(self.path, name) for name in ("parts", RESULTS, INPUTS))):
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(folder, 0o700)
-
-    def _has_results(self) -> bool:
-        with reading(self.path):
-            return bool(os.listdir(os.path.join(self.path, RESULTS)))
-
-    def _read(self, name: str) -> bytes | None:
-        with reading(self.path):
-            try:
-                with open(os.path.join(self.path, name), "rb") as file:
-                    return file.read()
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-
-    def _put(self, name: str, pieces: Iterable[bytes]) -> None:
-        path = os.path.join(self.path, name)
-        with AtomicFile(path) as file:
-            with writing(path), io.BufferedWriter(file.raw()) as stream:
-                stream.writelines(pieces)
-            file.commit()
-
-    def _put_result(self, name: str, data: bytes) -> None:
-        path = os.path.join(self.path, name)
-        new = f"{path}.{secrets.token_hex(6)}"
-        with writing(path):  # not synced
-            try:
-                with open(new, "xb") as file:
-                    file.write(data)
-                os.replace(new, path)
-            except BaseException:
+            is_new = not os.path.lexists(self.path)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.path, 0o700)
+        try:
+            with self._opened() as folder:
+                yield folder
+        except UsageError:
+            if is_new:  # on a file system where modes do not keep others out
                 with contextlib.suppress(OSError):
-                    os.unlink(new)
-                raise
+                    os.rmdir(self.path)
+            raise
 
-    # ------------------------------------------------------------ the end
-
-    def put_in_place(self, names: list[str], manifest: str) -> None:
-        """See ``PlanPlace``. A folder appears at once, so that no manifest is needed."""
-        with AtomicFolder(self.target, self.target) as folder:
-            with writing(self.target):
-                for name in names:
-                    _link(self.part(name), name, folder.fd)
-            folder.commit()
-        with contextlib.suppress(WriteError):  # a late attempt at a task still writes there; the next plan removes it
-            self.remove()
-
-    def remove(self) -> None:
+    def remove(self) -> bool:
         """See ``PlanPlace``."""
-        with writing(self.path):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.path, STATE))
-            for last in range(_ATTEMPTS)[::-1]:
-                try:
-                    fd = os.open(self.path, FOLDER)
-                except FileNotFoundError:
-                    return
-                try:
-                    remove_content(fd)
-                finally:
-                    close(fd)
+        found = False
+        for last in range(_ATTEMPTS)[::-1]:
+            try:
+                with self._opened() as folder:
+                    folder.empty()
+            except SourceNotFoundError:
+                return found
+            found = True
+            with writing(self.path):
                 try:
                     os.rmdir(self.path)
                 except OSError:
                     if not last:
                         raise
+        return found
 
 
-def _link(path: str, name: str, folder: int) -> None:
+class _OpenFolder(OpenPlace):
+    """The folder, by a descriptor, which the caller closes."""
+
+    def __init__(self, fd: int, folder: PlanFolder) -> None:
+        self._fd, self._folder, self._path = fd, folder, folder.path
+
+    def make(self) -> None:
+        """See ``OpenPlace``."""
+        with writing(self._path):
+            os.close(os.open(_MARK, _NEW, 0o600, dir_fd=self._fd))
+            for name in (_PARTS, RESULTS, INPUTS):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=self._fd)
+
+    def empty(self) -> None:
+        """See ``OpenPlace``."""
+        with writing(self._path):
+            names = os.listdir(self._fd)
+            if names and _MARK not in names:
+                raise UsageError(
+                    f"{self._path}: not made by fffs, or not to the end (it has {min(names)}); examine and remove it, "
+                    "or choose another target"
+                )
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(STATE, dir_fd=self._fd)
+            remove_content(self._fd, kept=_MARK.encode())
+            if os.listdir(self._fd) == [_MARK]:
+                os.unlink(_MARK, dir_fd=self._fd)
+
+    def read(self, name: str) -> bytes | None:
+        """See ``OpenPlace``."""
+        with reading(self._path):
+            try:
+                opened = os.open(name, _OLD, dir_fd=self._fd)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            with open(above_standard(opened), "rb") as file:
+                return file.read()
+
+    def put(self, name: str, pieces: Iterable[bytes]) -> None:
+        """See ``OpenPlace``."""
+        folder, path = os.path.dirname(name), os.path.join(self._path, name)
+        with self._inner(folder or ".") as place, AtomicFile(path, place=place) as file:
+            with writing(path), io.BufferedWriter(file.raw()) as stream:
+                stream.writelines(pieces)
+            file.commit()
+
+    def put_result(self, name: str, data: bytes) -> None:
+        """See ``OpenPlace``."""
+        new = f"{name}.{secrets.token_hex(6)}"
+        with writing(os.path.join(self._path, name)):
+            try:  # not synced
+                opened = above_standard(os.open(new, _NEW | os.O_EXCL, 0o600, dir_fd=self._fd))
+                with open(opened, "wb") as file:
+                    file.write(data)
+                os.replace(new, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(new, dir_fd=self._fd)
+                raise
+
+    def has_results(self) -> bool:
+        """See ``OpenPlace``."""
+        with self._inner(RESULTS) as results:
+            return bool(os.listdir(results))
+
+    def sizes(self) -> dict[str, int]:
+        """See ``OpenPlace``."""
+        with self._inner(_PARTS) as parts, os.scandir(parts) as entries:
+            return {entry.name: entry.stat(follow_symlinks=False).st_size for entry in entries}
+
+    def new_part(self, name: str) -> AtomicFile:
+        """See ``OpenPlace``."""
+        with self._inner(_PARTS) as parts:
+            return AtomicFile(self._folder.part(name), place=parts)
+
+    @contextlib.contextmanager
+    def _inner(self, name: str) -> Iterator[int]:
+        """Yield a descriptor of a folder in it. Raises ReadError."""
+        with reading(os.path.join(self._path, name)):
+            fd = above_standard(os.open(name, FOLDER, dir_fd=self._fd))
+        try:
+            with reading(os.path.join(self._path, name)):
+                yield fd
+        finally:
+            close(fd)
+
+    def put_in_place(self, names: list[tuple[str, str]], manifest: str) -> None:
+        """See ``OpenPlace``. A folder appears at once, so that no manifest is needed."""
+        target = self._folder.target
+        with AtomicFolder(target, target) as folder:
+            with writing(target):
+                for name, final in names:
+                    _link(os.path.join(_PARTS, name), self._fd, final, folder.fd)
+            folder.commit()
+
+
+def _link(path: str, place: int, name: str, folder: int) -> None:
     """Give a file another name in an open folder; where there are no hard links, instead of its own. Raises OSError."""
     try:
-        os.link(path, name, dst_dir_fd=folder, follow_symlinks=False)
+        os.link(path, name, src_dir_fd=place, dst_dir_fd=folder, follow_symlinks=False)
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        os.rename(path, name, dst_dir_fd=folder)
+        os.rename(path, name, src_dir_fd=place, dst_dir_fd=folder)

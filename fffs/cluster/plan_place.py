@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final
 
-from fffs.errors import SourceNotFoundError, UsageError
+from fffs.errors import FffsError, SourceNotFoundError, UsageError
+from fffs.files.atomic_output import AtomicOutput
 from fffs.formats.ffrecord import SUFFIX
 
 RESULTS: Final = "results"
@@ -23,6 +25,62 @@ Inputs = Iterable[Iterable[bytes]]
 def part_stem(target: str) -> str:
     """Return what the names of parts begin with. target: a path or URL."""
     return os.path.basename(target.rstrip("/")).removesuffix(SUFFIX).lstrip(".") or "parts"
+
+
+class OpenPlace(ABC):
+    """The place of a plan while it is open: all of its methods use the same one, whatever gets its name meanwhile."""
+
+    @abstractmethod
+    def make(self) -> None:
+        """Make what is needed before the first ``put``. Raises WriteError."""
+
+    @abstractmethod
+    def empty(self) -> None:
+        """Remove all that is in it, and what was written for the target, as far as possible.
+
+        Raises WriteError; UsageError: it is not the place of a plan.
+        """
+
+    @abstractmethod
+    def read(self, name: str) -> bytes | None:
+        """Return what has a name, or None. Raises ReadError."""
+
+    @abstractmethod
+    def put(self, name: str, pieces: Iterable[bytes]) -> None:
+        """Keep something, durably; it appears complete or not at all. Raises WriteError."""
+
+    @abstractmethod
+    def put_result(self, name: str, data: bytes) -> None:
+        """As ``put``, but what is lost if the machine fails is made again."""
+
+    @abstractmethod
+    def has_results(self) -> bool:
+        """Whether a task has run. Raises ReadError."""
+
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes in bytes of the parts that are there. Raises ReadError."""
+
+    @abstractmethod
+    def new_part(self, name: str) -> AtomicOutput:
+        """Return a new file or object for a part. Raises WriteError."""
+
+    @abstractmethod
+    def put_in_place(self, names: list[tuple[str, str]], manifest: str) -> None:
+        """Let the target appear with parts, all at once. names: of each part, here and in the target.
+
+        manifest: what is in the parts, as text. It is kept where a target cannot appear at once.
+
+        Raises UsageError: the target exists. WriteError: it cannot be written.
+        """
+
+    def state(self) -> tuple[str, str] | None:
+        """Return the request and the fingerprint of the plan. Raises ReadError."""
+        text = self.read(STATE)
+        if text is None:
+            return None
+        request, _, fingerprint = text.decode("ascii", "replace").partition("\n")
+        return request, fingerprint
 
 
 class PlanPlace(ABC):
@@ -47,13 +105,44 @@ class PlanPlace(ABC):
     def refuse_content(self) -> None:
         """Raise UsageError if the target has something that is not of a plan. WriteError: it cannot be examined."""
 
+    @abstractmethod
+    def _opened(self) -> AbstractContextManager[OpenPlace]:
+        """Open the place.
+
+        Raises SourceNotFoundError: there is none; UsageError: it may be another user's; ReadError.
+        """
+
+    @abstractmethod
+    def _made(self) -> AbstractContextManager[OpenPlace]:
+        """Open the place, and create it if there is none. Raises as ``_opened``, and WriteError."""
+
+    @abstractmethod
+    def remove(self) -> bool:
+        """Remove the place with all that is in it, and what was written for the target. False: there is none.
+
+        Raises WriteError: something cannot be removed; UsageError: it is another user's, or not the place of a plan.
+        """
+
+    @contextlib.contextmanager
+    def _with_plan(self, fingerprint: str) -> Iterator[OpenPlace]:
+        """Open the place, which has this plan. Raises UsageError if it has another one, or none."""
+        gone = f"{self.target}: this plan is not there any more; it was committed, aborted or restarted"
+        with contextlib.ExitStack() as stack:
+            try:
+                place = stack.enter_context(self._opened())
+            except SourceNotFoundError:
+                raise UsageError(gone) from None
+            state = place.state()
+            if state is None or state[1] != fingerprint:
+                raise UsageError(gone)
+            yield place
+
     # ------------------------------------------------------------ the plan
 
     def create(self, plan: str, request: str, fingerprint: str, restart: bool, inputs: Inputs = ()) -> None:
         """Create the place for a plan, or go on with it if one for the same request is there.
 
-        Complete parts stay. They are recognised by the marks in their results, so those of another plan are of no use
-        unless what they were made from is unchanged.
+        Complete parts stay. The marks in their results show whether what they were made from is unchanged.
 
         Args:
             plan: as text.
@@ -63,61 +152,48 @@ class PlanPlace(ABC):
             inputs: for each task, what ``read_input`` returns.
 
         Raises:
-            UsageError: it has parts for another request, or belongs to another user. WriteError: it cannot be created.
+            UsageError: it has parts for another request, or belongs to another user, or is not the place of a plan.
+            WriteError: it cannot be created.
 
         """
-        if self._is_there():
-            self.refuse_strange()
-            there = self._state()
+        with self._made() as place:
+            there = place.state()
             if there == (request, fingerprint) and not restart:
-                self._put_inputs(inputs)  # they may be damaged
+                _put_inputs(place, inputs)  # they may be damaged
                 return
-            if there and there[0] != request and not restart and self._has_results():
+            if there and there[0] != request and not restart and place.has_results():
                 raise UsageError(
                     f"{self.target}: {self.path} has parts for another source, another number of parts or other "
                     "options; finish that, or remove them with --restart"
                 )
             if there is None or there[0] != request or restart:
-                self.remove()
-        self._make()
-        self._put_inputs(inputs)
-        self._put(_PLAN, [plan.encode("ascii")])
-        self._put(STATE, [f"{request}\n{fingerprint}".encode("ascii")])
-
-    def _put_inputs(self, inputs: Inputs) -> None:
-        for number, pieces in enumerate(inputs):
-            self._put(self.input(number), pieces)
+                place.empty()
+            place.make()
+            _put_inputs(place, inputs)
+            place.put(_PLAN, [plan.encode("ascii")])
+            place.put(STATE, [f"{request}\n{fingerprint}".encode("ascii")])
 
     def plan(self) -> str:
         """Return the plan as text. Raises SourceNotFoundError, UsageError, ReadError."""
-        text = self._read(_PLAN)
-        if text is None or self._state() is None:
-            raise SourceNotFoundError(f"{self.target}: there is no plan for it (no {self.path}); make one first")
-        self.refuse_strange()
-        return text.decode("ascii", "replace")
+        with self._opened() as place:
+            text = place.read(_PLAN)
+            if text is None or place.state() is None:
+                raise SourceNotFoundError(f"{self.target}: there is no plan for it in {self.path}; make one first")
+            return text.decode("ascii", "replace")
 
     def fingerprint(self) -> str | None:
-        """Return the fingerprint of the plan, or None if there is none. Raises ReadError."""
-        state = self._state()
-        return state[1] if state else None
-
-    def _state(self) -> tuple[str, str] | None:
-        """Return the request and the fingerprint. Raises ReadError."""
-        text = self._read(STATE)
-        if text is None:
+        """Return the fingerprint of the plan, or None if there is none. Raises UsageError, ReadError."""
+        try:
+            with self._opened() as place:
+                state = place.state()
+        except SourceNotFoundError:
             return None
-        request, _, fingerprint = text.decode("ascii", "replace").partition("\n")
-        return request, fingerprint
+        return state[1] if state else None
 
     def check(self, fingerprint: str) -> None:
         """Raise UsageError unless this is the plan: it may have been committed or aborted, or replaced by another."""
-        if self.fingerprint() != fingerprint:
-            raise UsageError(f"{self.target}: this plan is not there any more; it was committed, aborted or restarted")
-        self.refuse_strange()
-
-    @abstractmethod
-    def refuse_strange(self) -> None:
-        """Raise UsageError if another user may have written to the place, SourceNotFoundError if there is none."""
+        with self._with_plan(fingerprint):
+            pass
 
     # ------------------------------------------------------------ tasks
 
@@ -126,9 +202,10 @@ class PlanPlace(ABC):
         """Return the name here of what a task is to read."""
         return f"{INPUTS}/{number:05}"
 
-    def read_input(self, number: int) -> bytes:
-        """Return what the plan keeps for a task. Raises SourceNotFoundError, ReadError."""
-        data = self._read(self.input(number))
+    def read_input(self, number: int, fingerprint: str) -> bytes:
+        """Return what a plan keeps for a task. Raises SourceNotFoundError, UsageError, ReadError."""
+        with self._with_plan(fingerprint) as place:
+            data = place.read(self.input(number))
         if data is None:
             raise SourceNotFoundError(f"{self.path}/{self.input(number)}: is missing; make a new plan")
         return data
@@ -137,60 +214,50 @@ class PlanPlace(ABC):
     def part(self, name: str) -> str:
         """Return the path or URL of a part until all of them are there."""
 
-    @abstractmethod
-    def sizes(self) -> dict[str, int]:
-        """Return the sizes in bytes of the parts that are there. Raises ReadError."""
+    def new_part(self, name: str, fingerprint: str) -> AtomicOutput:
+        """Return a new file for a part of a plan. Raises UsageError if that is not there any more, WriteError."""
+        with self._with_plan(fingerprint) as place:
+            return place.new_part(name)
 
-    def keep(self, number: int, result: str) -> None:
-        """Keep the result of a part, as text. Raises WriteError."""
-        self._put_result(f"{RESULTS}/{number:05}", result.encode("ascii"))
+    def sizes(self, fingerprint: str) -> dict[str, int]:
+        """Return the sizes in bytes of the parts that are there. Raises ReadError, UsageError."""
+        with self._with_plan(fingerprint) as place:
+            return place.sizes()
+
+    def keep(self, number: int, result: str, fingerprint: str) -> None:
+        """Keep the result of a part, as text. Raises WriteError, and UsageError if the plan is not there any more."""
+        with self._with_plan(fingerprint) as place:
+            place.put_result(f"{RESULTS}/{number:05}", result.encode("ascii"))
 
     def kept(self, number: int) -> str | None:
-        """Return what ``keep`` was given, or None. Raises ReadError."""
-        data = self._read(f"{RESULTS}/{number:05}")
+        """Return what ``keep`` was given, or None. Raises UsageError, ReadError."""
+        try:
+            with self._opened() as place:
+                data = place.read(f"{RESULTS}/{number:05}")
+        except SourceNotFoundError:
+            return None
         return None if data is None else data.decode("ascii", "replace")
 
     # ------------------------------------------------------------ the end
 
-    @abstractmethod
-    def put_in_place(self, names: list[str], manifest: str) -> None:
-        """Let the target appear with these parts, all at once, and remove this place.
+    def put_in_place(self, names: Iterable[tuple[str, str]], fingerprint: str, manifest: str = "") -> None:
+        """Let the target appear with parts of a plan, all at once, and remove this place.
 
         Until then, the parts keep their names here: whoever is killed meanwhile, the next one can do it again.
 
-        manifest: what is in the parts, as text. It is kept where a target cannot appear at once.
+        Args:
+            names: of each part, here and in the target.
+            fingerprint: of the plan.
+            manifest: as for ``OpenPlace.put_in_place``.
 
-        Raises:
-            UsageError: the target exists. WriteError: it cannot be written.
-
+        Raises UsageError: the target exists, or the plan is not there any more. WriteError: it cannot be written.
         """
+        with self._with_plan(fingerprint) as place:
+            place.put_in_place(list(names), manifest)
+        with contextlib.suppress(FffsError):  # a late attempt at a task still writes there; the next plan removes it
+            self.remove()
 
-    @abstractmethod
-    def remove(self) -> None:
-        """Remove the place with all that is in it, and what was written for the target. Raises WriteError."""
 
-    # ------------------------------------------------------------ what each kind of place has
-
-    @abstractmethod
-    def _is_there(self) -> bool:
-        """Whether there is anything."""
-
-    @abstractmethod
-    def _make(self) -> None:
-        """Make what is needed before the first ``_put``. Raises WriteError."""
-
-    @abstractmethod
-    def _has_results(self) -> bool:
-        """Whether a task has run. Raises ReadError."""
-
-    @abstractmethod
-    def _read(self, name: str) -> bytes | None:
-        """Return what has a name, or None. Raises ReadError."""
-
-    @abstractmethod
-    def _put(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Keep something, durably; it appears complete or not at all. Raises WriteError."""
-
-    @abstractmethod
-    def _put_result(self, name: str, data: bytes) -> None:
-        """As ``_put``, but what is lost if the machine fails is made again."""
+def _put_inputs(place: OpenPlace, inputs: Inputs) -> None:
+    for number, pieces in enumerate(inputs):
+        place.put(PlanPlace.input(number), pieces)

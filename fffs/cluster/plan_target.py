@@ -7,7 +7,7 @@ from typing import Final
 
 from fffs.base.paths import PathLike, absolute_path, named
 from fffs.cluster.place_of import place_of
-from fffs.errors import UsageError
+from fffs.errors import SourceNotFoundError, UsageError
 from fffs.files.targets import without_dots
 from fffs.objects.fsspec_url import is_fsspec_url
 from fffs.objects.names import is_url, parse_url, shown
@@ -57,11 +57,11 @@ def remove_plan(target: PathLike) -> None:
     """Remove the plan for a target and all that was written, whatever state it is in.
 
     Raises:
-        SourceNotFoundError: there is none. UsageError: it may be another user's.
+        SourceNotFoundError: there is none. UsageError: it may be another user's, or is not the place of a plan.
         WriteError: it cannot be removed, or another process is writing the parts.
 
     """
     folder = place_of(absolute_target(target))
     with folder.only_driver():
-        folder.refuse_strange()
-        folder.remove()
+        if not folder.remove():
+            raise SourceNotFoundError(f"{shown(folder.target)}: there is no plan for it (no {folder.path})")

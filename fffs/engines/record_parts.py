@@ -12,21 +12,31 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fffs.base.failures import writing
 from fffs.base.paths import PathLike, absolute_path, named
 from fffs.base.text import plural
 from fffs.cluster.plan_folder import PlanFolder
 from fffs.cluster.plan_place import part_stem
 from fffs.engines.packed_rows import pack_rows
 from fffs.errors import UsageError
-from fffs.files.atomic import AtomicFile
 from fffs.files.atomic_folder import make_folder, refuse_content
+from fffs.files.atomic_output import AtomicOutput
 from fffs.files.targets import refuse_folder, without_dots
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.part_names import shard_name
 from fffs.layouts import load_packed
 from fffs.objects.names import is_url
 from fffs.writer import FileWriter
+
+
+class _PartWriter(FileWriter):
+    """Writes to a file that is open already, and takes it over."""
+
+    def __init__(self, file: AtomicOutput, n: int) -> None:
+        self._given = file
+        super().__init__(file.path, n)
+
+    def _new_output(self) -> AtomicOutput:
+        return self._given
 
 
 class WrittenPart(NamedTuple):
@@ -83,11 +93,11 @@ class RecordParts:
         folder.check(self.fingerprint)
         name = f"{number:06}-{secrets.token_hex(6)}{SUFFIX}"
         if records and self.packed:
-            with AtomicFile(folder.part(name)) as file:
+            with folder.new_part(name, self.fingerprint) as file:
                 pack_rows(records, file, f"{self.target}: partition {number}", self.mtime_ns)
                 file.commit()
         elif records:
-            with FileWriter(folder.part(name), len(records)) as writer:
+            with _PartWriter(folder.new_part(name, self.fingerprint), len(records)) as writer:
                 for record in records:
                     writer.write_one(record)
         return WrittenPart(number, name, len(records))
@@ -100,15 +110,11 @@ class RecordParts:
         folder, parts = PlanFolder(self.target), sorted(part for part in written if part.records)
         if not parts:
             raise UsageError(f"{self.target}: there are no records to write")
-        names: list[str] = []
-        with writing(self.target):
-            for k, part in enumerate(parts):
-                names.append(shard_name(part_stem(self.target), k, len(parts), SUFFIX))
-                os.rename(folder.part(part.name), folder.part(names[-1]))
+        names = [(part.name, shard_name(part_stem(self.target), k, len(parts), SUFFIX)) for k, part in enumerate(parts)]
         count = sum(part.records for part in parts)
         if self.packed:
-            self._refuse_hidden([folder.part(name) for name in names], count)
-        folder.put_in_place(names, "")
+            self._refuse_hidden([folder.part(name) for name, _ in names], count)
+        folder.put_in_place(names, self.fingerprint)
         return count
 
     def _refuse_hidden(self, paths: list[str], count: int) -> None:

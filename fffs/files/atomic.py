@@ -71,15 +71,18 @@ class AtomicFile(Discarding):
     object may commit or discard.
     """
 
-    def __init__(self, path: PathLike, beside: int | None = None) -> None:
-        """beside: an open file that this one belongs to; the new file gets its permissions."""
+    def __init__(self, path: PathLike, beside: int | None = None, place: int | None = None) -> None:
+        """beside: an open file that this one belongs to; the new file gets its permissions.
+
+        place: its folder, if that is open already; the path may lead to another one by now.
+        """
         self.path = os.fsdecode(path)
         self.name = os.path.basename(os.fsencode(path))
         if not self.name:
             raise UsageError(f"{self.path}: is the name of a folder; name a file")
         refuse_file(self.path)
         with writing(self.path):
-            self.folder = open_place(path)
+            self.folder = open_place(path) if place is None else duplicate(place)
             try:
                 remove_leftover_files(self.folder, self.name)
                 self._mode = new_mode(0o666, self.folder)

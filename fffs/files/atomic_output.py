@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -48,6 +49,10 @@ class AtomicOutput(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Discard."""
+
+
+NewOutput = Callable[[], AtomicOutput]
+"""Makes a new file or object, as ``new_output`` does."""
 
 
 class RawWriter(io.FileIO):

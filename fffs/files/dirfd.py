@@ -143,13 +143,13 @@ class Ways:
             self._idle.pop().close()
 
 
-def remove_content(folder: int) -> None:
+def remove_content(folder: int, kept: bytes = b"") -> None:
     """Remove the content of a folder as far as possible, also in folders whose modes forbid it.
 
-    Another file system in it stays, and the folders that lead there.
+    Another file system in it stays, and the folders that lead there. kept: the name of a file in it that stays.
     """
     device = os.fstat(folder).st_dev
-    pending, names = [_remove_files(folder)], [b""]
+    pending, names = [_remove_files(folder, kept)], [b""]
     with contextlib.suppress(OSError), Way(folder, force=True) as way:
         while pending:
             if pending[-1]:
@@ -168,8 +168,8 @@ def remove_content(folder: int) -> None:
                     os.rmdir(name, dir_fd=parent)
 
 
-def _remove_files(folder: int) -> list[bytes]:
-    """Remove everything but folders, and return the names of these."""
+def _remove_files(folder: int, kept: bytes = b"") -> list[bytes]:
+    """Remove everything but folders and the file ``kept``, and return the names of folders."""
     with contextlib.suppress(OSError):
         os.fchmod(folder, 0o700)
     folders = []
@@ -181,6 +181,8 @@ def _remove_files(folder: int) -> list[bytes]:
     for name, is_folder in entries:
         if is_folder:
             folders.append(name)
+            continue
+        if name == kept:
             continue
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=folder)

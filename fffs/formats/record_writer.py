@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from fffs.base.paths import PathLike
 from fffs.base.withblock import Writing, closed_on_error
 from fffs.errors import FffsError, WriteError, WriterError
+from fffs.files.atomic_output import AtomicOutput
 from fffs.files.file import File, UInt8Array
 from fffs.files.pwrite import PIECES, write_at
 from fffs.objects.new_object import new_output
@@ -25,9 +26,12 @@ class RecordWriter(Writing):
         self.fname = os.fsdecode(fname)
         self.count = 0
         self._finished = False
-        self._file = new_output(self.fname)
+        self._file = self._new_output()
         self._stream = io.BufferedWriter(self._file.raw(), buffer_size=1 << 20)
         self._begin(self.fname)
+
+    def _new_output(self) -> AtomicOutput:
+        return new_output(self.fname)
 
     def _append(self, pieces: Iterable[bytes | memoryview]) -> None:
         """Write the pieces of a record, and count it. Does not use ``_guarded``, for speed."""

@@ -149,7 +149,7 @@ def packed_folder(
         with open_source(os.fsencode(dirname), left_out if keep_going else None) as source:
             # Scan first: creating the output may change the modification time of a folder that is packed.
             scan = scan_folder(source, output, warn)
-            done = stack.enter_context(copied(scan, source, align, target, threads, progress))
+            done = stack.enter_context(copied(scan, source, align, lambda: new_output(target), threads, progress))
         for line in left_out.lines:
             warn(line)
         yield done.file, done.summary.with_left_out(left_out.unread, left_out.changed)

@@ -15,10 +15,10 @@ from fffs.base.text import plural
 from fffs.cluster.part_task import PartResult, PartTask
 from fffs.cluster.place_of import place_of
 from fffs.errors import FffsError, SourceChangedError
+from fffs.files.atomic_output import NewOutput
 from fffs.layouts import load_packed
 from fffs.objects.locations import open_file
 from fffs.objects.names import is_url
-from fffs.objects.new_object import new_output
 from fffs.packing.contents import pack_contents
 from fffs.packing.division import CutPlace
 from fffs.packing.left_out import LeftOut
@@ -73,11 +73,11 @@ class PackTask(PartTask):
         end = f" up to {os.fsdecode(self.stop)}" if self.stop else ""
         return f"{self.source} from {os.fsdecode(self.start) or 'its beginning'}{end}"
 
-    def _write(self, path: str, jobs: int | None, progress: Progress | None) -> PartResult:
+    def _write(self, new: NewOutput, jobs: int | None, progress: Progress | None) -> PartResult:
         lines: list[str] = []
         left_out = LeftOut()
         pack = self._objects if is_url(self.source) else self._files
-        with pack(path, lines.append, left_out, jobs or default_jobs(), progress) as (done, apart):
+        with pack(new, lines.append, left_out, jobs or default_jobs(), progress) as (done, apart):
             size = os.fstat(done.file.fd).st_size
             done.file.commit()
         lines += left_out.lines
@@ -98,7 +98,7 @@ class PackTask(PartTask):
 
     @contextlib.contextmanager
     def _files(
-        self, path: str, warn: Callable[[str], None], left_out: LeftOut, jobs: int, progress: Progress | None
+        self, new: NewOutput, warn: Callable[[str], None], left_out: LeftOut, jobs: int, progress: Progress | None
     ) -> Iterator[_Packed]:
         """Yield a part of a local folder."""
         with open_source(os.fsencode(self.source), left_out if self.keep_going else None) as source:
@@ -106,18 +106,18 @@ class PackTask(PartTask):
             if scan.digest != self.digest:
                 self._changed(scan, source)
             apart = _count_apart(scan)
-            with copied(scan, source, self.align, path, jobs, progress) as done:
+            with copied(scan, source, self.align, new, jobs, progress) as done:
                 yield done, apart
 
     @contextlib.contextmanager
     def _objects(
-        self, path: str, warn: Callable[[str], None], left_out: LeftOut, jobs: int, progress: Progress | None
+        self, new: NewOutput, warn: Callable[[str], None], left_out: LeftOut, jobs: int, progress: Progress | None
     ) -> Iterator[_Packed]:
         """Yield a part with the objects that the plan listed. None is left out."""
         place = place_of(self.target)
-        listed = place.read_input(self.number)
+        listed = place.read_input(self.number, self.fingerprint)
         shown = f"{place.path}/{place.input(self.number)}"
-        with new_output(path) as file, ObjectFolder(self.source, warn) as folder:
+        with new() as file, ObjectFolder(self.source, warn) as folder:
             contents = folder.scan(read_list(listed, shown, self.source, self.names, self.digest))
             checksum = pack_contents(folder, contents, file, jobs, progress, self.align)
             yield Copied(file, PackSummary(len(contents.sizes), contents.total_bytes), checksum), 0

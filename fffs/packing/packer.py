@@ -10,11 +10,10 @@ from typing import Final, NamedTuple
 
 from fffs.base.jobs import Jobs, Progress
 from fffs.errors import FffsError, ReadError, SourceChangedError
-from fffs.files.atomic_output import AtomicOutput
+from fffs.files.atomic_output import AtomicOutput, NewOutput
 from fffs.files.dirfd import close
 from fffs.native import lib
 from fffs.native.engine import BLOCK
-from fffs.objects.new_object import new_output
 from fffs.packing.pack_file import PIECE, PackFile
 from fffs.packing.runs import RUNS, divide
 from fffs.packing.scan import Scan
@@ -63,22 +62,22 @@ class Copied(NamedTuple):
 
 @contextlib.contextmanager
 def copied(
-    scan: Scan, source: SourceFolder, align: bool, path: str, jobs: int, progress: Progress | None
+    scan: Scan, source: SourceFolder, align: bool, new: NewOutput, jobs: int, progress: Progress | None
 ) -> Iterator[Copied]:
-    """Yield a new file for ``path`` with the files of a scan, which nobody else refers to.
+    """Yield a new file, which ``new`` makes, with the files of a scan, which nobody else refers to.
 
     If the source leaves out files that cannot be read, all are copied first, to find those; then the others again into
     another new file, so that the bytes are those of a folder without them.
 
     Raises:
         SourceChangedError, ReadError: a file changed or could not be read; or files kept changing.
-        Also what ``new_output`` raises, and writing.
+        Also what ``new`` raises, and writing.
 
     """
     packer = Packer(scan, source, align)
     del scan  # see Packer.run
     for last in range(ROUNDS)[::-1]:
-        with new_output(path) as file:
+        with new() as file:
             try:
                 checksum = packer.run(file, jobs, progress)
             except _FilesFailed as failed:
