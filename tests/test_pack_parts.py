@@ -154,6 +154,16 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_part(
     assert_same(source, tmp_path / "set", tmp_path / "copy")
 
 
+def test_a_script_that_starts_processes_while_they_run_it_is_told_so(source: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"import fffs; fffs.pack_folder({str(source)!r}, 'set', parts=1, executor='processes:1')")
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "each new process runs this module first" in done.stderr
+    assert "before it began" in done.stderr.splitlines()[-1]
+    assert "if __name__ == '__main__':" in done.stderr.splitlines()[-1]
+    assert not list(tmp_path.glob(".set*"))
+
+
 def test_a_pool_that_a_dead_worker_broke_is_an_error_that_names_the_input(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

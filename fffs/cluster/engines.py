@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from typing import Any, Final, TypeVar
@@ -38,6 +39,11 @@ def executing(executor: ExecutorLike) -> Iterator[Submits | None]:
 
 
 def _processes(number: str) -> Processes:
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as multiprocessing itself looks
+        raise UsageError(
+            f"processes:{number}: each new process runs this module first, which must not start processes then: put "
+            "the call below if __name__ == '__main__':"
+        )
     if not number.isdecimal() or int(number) < 1:
         raise UsageError(f"'processes:{number}' is not an executor; write processes:N with a number of at least 1")
     return Processes(int(number))

@@ -21,6 +21,8 @@ from fffs.errors import WorkerError
 PATIENCE: Final = 1.0  # seconds that an idle process has to end
 INTERVAL: Final = 0.2  # seconds between two messages of a worker
 
+_BEGUN: Final = "begun"  # the first thing that a process sends
+
 _T = TypeVar("_T")
 
 
@@ -115,6 +117,7 @@ class _Worker:
     def __init__(self, method: str, given: tuple[Any, ...]) -> None:
         """Raises WorkerError: the system refuses."""
         context: Any = multiprocessing.get_context(method)
+        self._has_begun = False
         try:
             self._pipe, theirs = context.Pipe()
         except OSError as error:
@@ -140,20 +143,35 @@ class _Worker:
         """
         with contextlib.suppress(EOFError, OSError):
             self._pipe.send(call)
-            while True:
-                # Also at its end: the other end of the pipe may be open in a child of another thread.
-                multiprocessing.connection.wait([self._pipe, self._process.sentinel])
-                if not self._pipe.poll():
-                    break
+            # Until an answer, or its end: the other end of the pipe may be open in a child of another thread.
+            while self._answers():
                 answer = self._pipe.recv()
                 if isinstance(answer, tuple):
                     good, value, trace = answer
                     return bool(good), value, str(trace)
-                hear(answer.content)
+                if answer == _BEGUN:
+                    self._has_begun = True
+                else:
+                    hear(answer.content)
         self._process.join()
         code = self._process.exitcode  # None in a program that ignores SIGCHLD
         why = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        if not self._had_begun():
+            why += (
+                ", before it began; it runs the program's main module again, which must be a file that starts "
+                "processes below if __name__ == '__main__':"
+            )
         raise WorkerError(f"a worker process ended early: {why}")
+
+    def _had_begun(self) -> bool:
+        with contextlib.suppress(EOFError, OSError):  # it may have ended before its first call
+            self._has_begun = self._has_begun or (self._pipe.poll() and self._pipe.recv() == _BEGUN)
+        return self._has_begun
+
+    def _answers(self) -> bool:
+        """Wait for the process, and return whether it has sent something. Otherwise it has ended."""
+        multiprocessing.connection.wait([self._pipe, self._process.sentinel])
+        return bool(self._pipe.poll())
 
     def end(self) -> None:
         """End the process, which is idle."""
@@ -217,6 +235,7 @@ def _serve(pipe: Any, given: tuple[Any, ...]) -> None:
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     _driver.pipe = pipe
     with contextlib.suppress(EOFError):
+        pipe.send(_BEGUN)
         while call := pipe.recv():
             fn, args, kwargs = call
             try:

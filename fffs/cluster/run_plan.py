@@ -35,7 +35,7 @@ def run_plan(
 
     """
     place = place_of(target)
-    with place.only_driver(), executing(executor) as workers:
+    with executing(executor) as workers, place.only_driver():
         plan = make()
         watch.begin(target, plan.tasks, plan.total_bytes)
         try:
