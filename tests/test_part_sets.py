@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from set_sources import assert_same, grow
 from weed import Weed, cloud, weed
 
 import fffs
-from fffs.errors import FormatError, SourceNotFoundError
+from fffs.errors import FormatError, SourceNotFoundError, UsageError
 
 __all__ = ["cloud", "weed"]  # fixtures
 
@@ -138,6 +139,20 @@ def test_a_part_that_is_there_twice_or_has_a_number_too_large(parts: Path) -> No
     (parts / "set-000003-of-00005.ffr").rename(parts / "set-00005-of-00005.ffr")
     with pytest.raises(FormatError, match="too large"):
         fffs.PackedFolder(parts)
+
+
+@pytest.mark.parametrize("align", [False, True])
+def test_a_set_becomes_one_pack(source: Path, tmp_path: Path, align: bool) -> None:
+    grow(source / "odd", 3)
+    (source / "large").write_bytes(os.urandom(3 << 20))
+    fffs.pack_folder(source, tmp_path / "set", parts=7)
+    assert fffs.convert(tmp_path / "set", tmp_path / "one.ffr", align=align, verify=True).parts == 1
+    fffs.unpack(tmp_path / "one.ffr", tmp_path / "copy")
+    assert not differences(snapshot(source), snapshot(tmp_path / "copy"))
+    assert done("verify", "-q", tmp_path / "one.ffr") == ""
+    shutil.copy(tmp_path / "one.ffr", tmp_path / "set")
+    with pytest.raises(UsageError, match="convert each one separately"):
+        fffs.convert(tmp_path / "set", tmp_path / "two.ffr")
 
 
 def test_other_names_are_no_sets(source: Path, tmp_path: Path) -> None:

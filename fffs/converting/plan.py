@@ -16,6 +16,7 @@ from fffs.files.atomic import SIDECARS
 from fffs.files.atomic_folder import refuse_content
 from fffs.files.targets import refuse_file, refuse_folder, without_dots
 from fffs.formats.new_bag import no_appenders
+from fffs.formats.part_names import are_one_set
 from fffs.formats.sources import open_files
 from fffs.formats.table import FORMATS, Format, format_named, format_of_target
 from fffs.granular.spec import NAME
@@ -135,7 +136,7 @@ def make_plan(request: Request) -> Plan:
     sources = Sources(kind, request.source)
     try:
         is_packed = kinds.is_records(kind) and _is_packed(kind, sources)
-        content = _content(request, kind, to, is_packed, len(sources.records) > 1)
+        content = _content(request, kind, to, is_packed, sources.records)
     except (FormatError, RecordError):
         sources.refuse_changed()  # a change explains the error
         raise
@@ -171,20 +172,32 @@ def _refuse_options(request: Request) -> None:
 # ---------------------------------------------------------------- what is read
 
 
-def _content(request: Request, kind: str, to: str | None, is_packed: bool, several: bool) -> Content:
+def _content(request: Request, kind: str, to: str | None, is_packed: bool, records: list[str]) -> Content:
     if kind in kinds.ARCHIVES:
         return Content.ARCHIVE
     if kind == kinds.FOLDER:
         return Content.FOLDER
     if kind == kinds.GRANULAR:
         return Content.COLUMN if is_column(request.source) else Content.ROWS
-    if is_packed and (request.split or several):
-        _refuse_torn(request, to, several=several)
+    if is_packed and _makes_pack(request, to) and are_one_set(records):
+        return Content.PACK
+    if is_packed and (request.split or len(records) > 1):
+        _refuse_torn(request, to, several=len(records) > 1)
     if is_packed and request.for_packs and not request.from_:
         return Content.PACK
     if not is_packed or request.from_ or (to not in (None, kinds.GRANULAR) and not request.split):
         return Content.RECORDS
     return Content.PACKED_ROWS
+
+
+def _makes_pack(request: Request, to: str | None) -> bool:
+    """Return whether the result can only be a packed folder, if the source is one."""
+    return (
+        to is not None
+        and to != kinds.GRANULAR
+        and format_named(to).holds_trees
+        and not (request.split or request.from_)
+    )
 
 
 def _is_packed(kind: str, sources: Sources) -> bool:

@@ -138,6 +138,12 @@ def sets_among(paths: Iterable[str]) -> dict[str, list[str]]:
     return dict(sets)
 
 
+def are_one_set(paths: Iterable[str]) -> bool:
+    """Return whether these are the parts of one set of packs, and nothing else."""
+    paths = list(paths)
+    return list(map(len, sets_among(paths).values())) == [len(paths)]
+
+
 def is_set_of_shards(path: str) -> bool:
     """Return whether a path that does not exist is a pattern of shards, or the beginning of their names."""
     folder, stem = os.path.split(path)
