@@ -20,6 +20,7 @@ from set_sources import assert_same, grow
 from weed import Weed, cloud, weed
 
 import fffs
+import fffs.torch
 from fffs.errors import FormatError, SourceNotFoundError, UsageError
 
 __all__ = ["cloud", "weed"]  # fixtures
@@ -153,6 +154,27 @@ def test_a_set_becomes_one_pack(source: Path, tmp_path: Path, align: bool) -> No
     shutil.copy(tmp_path / "one.ffr", tmp_path / "set")
     with pytest.raises(UsageError, match="convert each one separately"):
         fffs.convert(tmp_path / "set", tmp_path / "two.ffr")
+
+
+def test_parts_of_different_sets_are_an_error(source: Path, parts: Path, tmp_path: Path) -> None:
+    """A set that was copied over another one with the same name and number of parts, but not to the end."""
+    shutil.rmtree(source / sorted(os.listdir(source))[0])
+    fffs.pack_folder(source, tmp_path / "other", parts=5)
+    mixed = tmp_path / "mixed"
+    shutil.copytree(parts, mixed)
+    for name in ("1", "2"):
+        shutil.copy(
+            tmp_path / "other" / f"other-0000{name}-of-00005.ffr", mixed / f"{parts.name}-0000{name}-of-00005.ffr"
+        )
+    for act in (fffs.PackedFolder, fffs.torch.PackedFolder, lambda path: fffs.unpack(path, tmp_path / "out")):
+        with pytest.raises(FormatError, match=r"and another part both have .*, so they are not parts of one set"):
+            act(mixed)
+    shutil.rmtree(mixed)
+    shutil.copytree(parts, mixed)
+    for path in (tmp_path / "other").iterdir():  # two sets may have the same names: the first one's are shown
+        shutil.copy(path, mixed)
+    with fffs.PackedFolder(mixed) as both, fffs.PackedFolder(parts) as first:
+        assert both.list() == first.list()
 
 
 def test_other_names_are_no_sets(source: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from fffs.base.withblock import closed_on_error
 from fffs.errors import FormatError, MetadataError, RecordError, SourceNotFoundError, UsageError
 from fffs.files.file import File
 from fffs.formats.bag import COMPRESSED
+from fffs.formats.part_names import sets_among
 from fffs.formats.sources import expand_sources, load_file, open_files
 from fffs.formats.table import recogniser
 from fffs.layouts import packed, plain, union
@@ -197,11 +198,28 @@ def _load_packed(files: list[SourceFile]) -> _Loaded:
     files = [entry.file for entry in loaded]
     if len(loaded) == 1:
         return _Loaded(files, loaded[0].tree, "packed")
-    found = union.merge([entry.tree for entry in loaded], [len(file.index) for file in files], HIDDEN_NAMED)
+    found = _merge(loaded, HIDDEN_NAMED)
+    if found.hidden:
+        _refuse_mixed(loaded)
     lines = [f"{os.fsdecode(path)}: also in {files[k].index.path}, which is hidden" for path, k in found.named]
     if found.hidden > len(lines):
         lines.append(f"... and {found.hidden - len(lines)} more names that earlier sources hide")
     return _Loaded(files, found.tree, "union", tuple(lines))
+
+
+def _merge(packs: Sequence[packed.Packed], limit: int) -> union.Union:
+    return union.merge([pack.tree for pack in packs], [len(pack.file.index) for pack in packs], limit)
+
+
+def _refuse_mixed(loaded: Sequence[packed.Packed]) -> None:
+    """Raise FormatError if parts of a set have a name in common. Then some are of another set, and names may lack."""
+    by_path = {pack.file.index.path: pack for pack in loaded}
+    for pattern, paths in sets_among(by_path).items():
+        for path, k in _merge([by_path[path] for path in paths], 1).named:
+            raise FormatError(
+                f"{pattern}: {paths[k]} and another part both have {os.fsdecode(path)}, so they are not parts of one "
+                "set; copy all of them again"
+            )
 
 
 def _decode(files: list[SourceFile]) -> View:
