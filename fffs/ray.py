@@ -76,7 +76,7 @@ def write_records(dataset: Any, target: PathLike, column: str = "bytes", **optio
     Args:
         dataset: a ``ray.data.Dataset``.
         target: the folder, which must be missing or empty.
-        column: of bytes or text.
+        column: of bytes, text, or arrays, whose memory is written.
         options: for ``Dataset.write_datasink``, such as ``ray_remote_args`` and ``concurrency``.
 
     Returns:

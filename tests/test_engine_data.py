@@ -277,7 +277,7 @@ def test_a_part_that_is_written_twice_counts_once(tmp_path: Path) -> None:
 
 RAY = """
 import json, sys, warnings
-import ray
+import numpy, ray
 import fffs.ray
 from fffs import tfrecord
 
@@ -287,9 +287,15 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of its own settings
     ray.data.DataContext.get_current().enable_progress_bars = False
 found = fffs.ray.read(pack, override_num_blocks=4)
+found_first = found.take(1)[0]["path"]
 decoded = fffs.ray.read(messages, decode=tfrecord.decode)
 errors = []
-for work in (lambda: fffs.ray.read(damaged).take_all(), lambda: fffs.ray.write_records(found, target + "2", "data")):
+numbers = found.map(lambda row: {"bytes": 1})
+for work in (
+    lambda: fffs.ray.read(damaged).take_all(),
+    lambda: fffs.ray.write_records(found, target + "2", "data"),
+    lambda: fffs.ray.write_records(numbers, target + "2"),
+):
     try:
         work()
     except ray.exceptions.RayTaskError as error:
@@ -300,6 +306,11 @@ print(json.dumps({
     "messages": [[row["number"][0], row["data"][0].hex()] for row in decoded.take_all()],
     "written": fffs.ray.write_records(found, target),
     "packed": fffs.ray.write_packed(fffs.ray.read(pack), target + "-packed"),
+    # All blocks but one are empty then, and have no columns.
+    "filtered": fffs.ray.write_records(found.filter(lambda row: row["path"] == found_first), target + "_one"),
+    "arrays": fffs.ray.write_records(
+        found.map(lambda row: {"bytes": numpy.frombuffer(row["bytes"], numpy.uint8)}), target + "_arrays"
+    ),
     "errors": errors,
 }))
 ray.shutdown()
@@ -317,17 +328,20 @@ def test_data_sets_of_ray(pack: Path, folder: Path, messages: Path, tmp_path: Pa
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["count"] == found["written"] == COUNT
+    assert found["count"] == found["written"] == found["arrays"] == COUNT
+    assert found["filtered"] == 1
     assert right(folder, [(path, bytes.fromhex(data)) for path, data in found["rows"]])
     assert sorted(found["messages"]) == [[k, content(k).hex()] for k in range(COUNT)]
     assert "ChecksumError" in found["errors"][0]
     assert "no column 'data', but path, bytes" in found["errors"][1]
-    assert sorted(records_of(tmp_path / "r")) == sorted(content(k) for k in range(COUNT))
+    assert "'bytes' has int64, but records are bytes, text or arrays" in found["errors"][2]
+    for name in ("r", "r_arrays"):
+        assert sorted(records_of(tmp_path / name)) == sorted(content(k) for k in range(COUNT))
     assert found["packed"] == COUNT
     with fffs.PackedFolder(tmp_path / "r-packed") as packed:
         rows = [(path, bytes(packed.read_one(path))) for path, _ in found["rows"]]
     assert right(folder, rows)
-    assert sorted(os.listdir(tmp_path)) == ["damaged.ffr", "program.py", "r", "r-packed"]
+    assert sorted(os.listdir(tmp_path)) == ["damaged.ffr", "program.py", "r", "r-packed", "r_arrays", "r_one"]
 
 
 def test_a_table_is_the_memory_of_its_batch(pack: Path) -> None:
