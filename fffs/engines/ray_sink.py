@@ -37,7 +37,7 @@ class RecordDatasink(Datasink[WrittenPart]):
         return "fffs"
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> WrittenPart:
-        """Write the blocks of a task, whose memory belongs to Ray. Raises UsageError: there is no such column of records."""
+        """Write the blocks of a task, whose memory belongs to Ray. Raises UsageError: it has no such column."""
         records: list[Any] = []
         for block in blocks:
             table = BlockAccessor.for_block(block).to_arrow()
