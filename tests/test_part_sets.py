@@ -201,8 +201,8 @@ def test_pack_into_parts(source: Path, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--parts", "3"), "name the folder for the parts"),
-        (("--executor", "processes:2", "x.ffr"), "executor and restart are for parts"),
-        (("--restart", "x.ffr"), "executor and restart are for parts"),
+        (("--executor", "processes:2", "x.ffr"), "executor, restart and report are for parts"),
+        (("--restart", "x.ffr"), "executor, restart and report are for parts"),
         (("--parts", "3", "--executor", "mars", "x"), "is not an executor"),
         (("--parts", "3", "--verity", "x"), "fs-verity is for single files"),
         (("--parts", "0", "x"), "not a number of at least 1"),

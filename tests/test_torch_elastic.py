@@ -377,6 +377,8 @@ distributed.destroy_process_group()
 def torchrun(folder: Path, ranks: int, restarts: int, last: int) -> subprocess.CompletedProcess[str]:
     """Run TRAINING. A rank is killed in each of its starts before the last."""
     environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")} | {"OMP_NUM_THREADS": "1"}
+    # Otherwise, ranks that start again may find the addresses of those before them in the store that they share.
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command += [f"--max-restarts={restarts}", str(folder / "train.py"), str(folder), str(last)]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
