@@ -23,7 +23,7 @@ from inside import PlanFolder, Span, division, open_source, record_parts, remove
 from set_sources import assert_same, files_of, grow
 
 import fffs
-from fffs.errors import FormatError, SourceChangedError, SourceNotFoundError, UsageError, WriteError
+from fffs.errors import FormatError, ReadError, SourceChangedError, SourceNotFoundError, UsageError, WriteError
 
 
 @pytest.fixture
@@ -45,6 +45,34 @@ def paths_in(folder: Path | bytes, span: Any = None) -> list[bytes]:
     with open_source(os.fsencode(folder)) as opened:
         scan = scan_folder(opened, None, lambda _: None, span or Span())
         return [scan.path(k) for k in range(len(scan.sizes))]
+
+
+@pytest.mark.parametrize("ahead", [1, 10**6])
+@pytest.mark.parametrize("seed", range(4))
+def test_several_threads_find_the_same_parts_as_one(
+    tmp_path: Path, seed: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for k in range(3):
+        grow(tmp_path / "f" / str(k), seed + k, depth=4)
+    found = []
+    for slow in (1e9, -1.0):  # no folder seems to be slow, and then each
+        monkeypatch.setattr("fffs.packing.survey.SLOW", slow)
+        monkeypatch.setattr("fffs.packing.survey.AHEAD", ahead)
+        with open_source(os.fsencode(tmp_path / "f")) as opened:
+            found += [survey(opened, parts) for parts in (1, 5, 1000)]
+    assert found[:3] == found[3:]
+
+
+def test_an_error_of_any_thread_names_the_first_folder(
+    source: Path, tmp_path: Path, in_public: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(source, in_public / "photos")
+    for k in (2, 3, 4):
+        (in_public / "photos" / f"day{k}").chmod(0)
+    fffs.plan_pack(source, tmp_path / "set", 2).abort()  # imports what nobody need be able to read
+    monkeypatch.setattr("fffs.packing.survey.SLOW", -1.0)
+    with as_nobody(in_public), pytest.raises(ReadError, match=r"photos/day2: "):
+        fffs.plan_pack("photos", "set", 2)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -128,12 +128,18 @@ class Ways:
     @contextlib.contextmanager
     def at(self, path: bytes) -> Iterator[int]:
         """Yield the descriptor of the folder at a path from the root, open for the length of the block."""
+        with self.one() as way:
+            yield way.go(path)
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[Way]:
+        """Yield a Way that nobody else uses in the block."""
         try:
             way = self._idle.pop()
         except IndexError:
             way = Way(self._root, self._force)
         try:
-            yield way.go(path)
+            yield way
         finally:
             self._idle.append(way)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from fffs.packing.listing import UInt64Array
 from fffs.records.index import Int64Array
@@ -73,23 +74,30 @@ class Division:
         weights = end.weight + np.cumsum(entries.weights[part])
         sizes = end.size + np.cumsum(entries.sizes[part])
         digests = np.cumsum(entries.digests[part])  # modulo 2**64
-        for k in self._chosen(weights):
-            if k or not is_first:
-                before = (weights[k - 1], sizes[k - 1], digests[k - 1]) if k else (end.weight, end.size, 0)
-                weight, size, digest = (int(number) for number in before)
-                path, depth = entries.path(begin + k), int(entries.depths[begin + k])
-                self._keep(CutPlace(weight, depth, path, size, end.names + k, end.digest + digest))
+        chosen = self._chosen(weights)
+        chosen = chosen[is_first and not chosen[0] :]
+        # Lists, because Python takes several times as long for each number of an array.
+        depths, ks = entries.depths[part][chosen].tolist(), chosen.tolist()
+        for k, depth, weight, size, digest in zip(
+            ks,
+            depths,
+            _before(weights, end.weight, chosen),
+            _before(sizes, end.size, chosen),
+            _before(digests, 0, chosen),
+            strict=True,
+        ):
+            self._keep(CutPlace(weight, depth, entries.path(begin + k), size, end.names + k, end.digest + digest))
         names, digest = end.names + stop - begin, end.digest + int(digests[-1])
         self._end = CutPlace(int(weights[-1]), 0, b"", int(sizes[-1]), names, digest)
 
-    def _chosen(self, ends: Int64Array) -> list[int]:
+    def _chosen(self, ends: Int64Array) -> npt.NDArray[np.intp]:
         """Return the entries before which a cut may be: the first, and those where a multiple of the gap is reached."""
         if self._gap <= 1:
-            return list(range(len(ends)))
+            return np.arange(len(ends))
         steps = ends // self._gap
         crossed = np.flatnonzero(steps[1:] != steps[:-1]) + 1
         chosen = np.concatenate([[0], crossed, crossed + 1])  # before and behind an entry that is heavy
-        return [int(k) for k in np.unique(chosen[chosen < len(ends)])]
+        return np.unique(chosen[chosen < len(ends)])
 
     def _keep(self, place: CutPlace) -> None:
         self._places.append(place)
@@ -127,6 +135,14 @@ class Division:
         weights = np.array([place.weight for place in places], np.int64)
         depths = np.array([place.depth for place in places], np.int64)
         return [places[k] for k in cut_at(weights, depths, min(self._parts, len(places) - 1))]
+
+
+def _before(ends: npt.NDArray[Any], first: int, chosen: npt.NDArray[np.intp]) -> list[int]:
+    """Return what lies before the chosen entries; before the first one lies ``first``."""
+    before = ends[chosen - 1].tolist()
+    if len(chosen) and not chosen[0]:
+        before[0] = first
+    return before
 
 
 def _gap_of(gaps: Int64Array, places: int) -> int:

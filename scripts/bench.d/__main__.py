@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import chart
+import cluster
 import cold
 import converting
 import file_systems
@@ -37,6 +38,7 @@ MEASURES = {
     "mount": mounts.run,
     "metadata": metadata.run,
     "millions": millions.run,
+    "cluster": cluster.run,
     "train": train.run,
 }
 
@@ -53,6 +55,7 @@ DESCRIPTION = """measures:
   mount    a mounted folder, against squashfs, EROFS and others; needs root; makes 16 GB of images once
   metadata names and attributes of 1,000,000 tiny files in a mount, against EROFS and squashfs; needs root
   millions packs of 10,000,000 files: opening, mounting, unions, verifying; needs 16 GB of memory
+  cluster  packing into parts by several workers: scaling, plans of 10,000,000 names, Dask and Ray, opening of sets
   train    training processes with loaders and workers, against torch's loader on small files and others
   all      all of them
 

@@ -25,12 +25,14 @@ MOUNTS = {
     "fffs, kernel": "fffs, kernel",
 }
 COLUMNS = 3
+SHADES = (OTHERS, "#9db4c0", UNVERIFIED, "#5f94b4", OURS)
 
 Panels = dict[str, dict[str, float]]
+Lines = dict[str, list[tuple[float, float]]]
+"""The points of each line, by its name."""
 
 
-def draw(figures: Iterable[Figure], path: Path) -> None:
-    """Draw all comparisons. The ending of path determines the format."""
+def _pyplot() -> Any:
     try:
         import matplotlib
     except ModuleNotFoundError:
@@ -38,10 +40,21 @@ def draw(figures: Iterable[Figure], path: Path) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
+    pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "fffs", "svg.fonttype": "path"})
+    return pyplot
+
+
+def _save(figure: Any, path: Path) -> None:
+    figure.tight_layout()
+    figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def draw(figures: Iterable[Figure], path: Path) -> None:
+    """Draw all comparisons. The ending of path determines the format."""
+    pyplot = _pyplot()
     panels = _panels(figures)
     if not panels:
         raise SystemExit(f"{path}: not drawn: no measure had a comparison")
-    pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "fffs", "svg.fonttype": "path"})
     columns = min(COLUMNS, -(-len(panels) // 2)) if len(panels) > COLUMNS else len(panels)
     rows = -(-len(panels) // columns)
     height = 0.8 + 0.26 * max(map(len, panels.values()))
@@ -54,8 +67,30 @@ def draw(figures: Iterable[Figure], path: Path) -> None:
         named = k % columns == 0 or list(bars) != names
         names = list(bars)
         _panel(ax, title, bars, named)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    _save(figure, path)
+
+
+def draw_lines(panels: dict[str, tuple[Lines, bool]], x: str, path: Path) -> None:
+    """Draw lines over a logarithmic x axis with that name. panels: of each title, the lines, and whether the y axis is
+    logarithmic, too. The colours go from light to dark.
+    """
+    figure, axes = _pyplot().subplots(1, len(panels), figsize=(11, 3.6), squeeze=False)
+    for ax, (title, (lines, logarithmic)) in zip(axes.flat, panels.items(), strict=True):
+        for k, (name, points) in enumerate(lines.items()):
+            colour = SHADES[k * (len(SHADES) - 1) // max(len(lines) - 1, 1)]
+            ax.plot(*zip(*points, strict=True), label=name, color=colour, linewidth=1.8)
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter("{x:,.0f}")
+        if logarithmic:
+            ax.set_yscale("log")
+            ax.yaxis.set_major_formatter("{x:,.0f}")
+        else:
+            ax.set_ylim(0, 1.05)
+        ax.set_title(title, loc="left", fontsize=10)
+        ax.set_xlabel(x)
+        ax.legend(frameon=False, fontsize=8)
+        ax.spines[["top", "right"]].set_visible(False)
+    _save(figure, path)
 
 
 def _panels(figures: Iterable[Figure]) -> Panels:
