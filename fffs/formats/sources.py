@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextvars
+import contextlib
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from fffs.base.paths import PathLike
-from fffs.base.stopping import StopFlag
+from fffs.base.together import together
 from fffs.base.withblock import closed_on_error
 from fffs.errors import SourceNotFoundError
 from fffs.files.file import File
@@ -26,6 +25,9 @@ from fffs.records.source_file import SourceFile
 
 OPENERS: Final = 32
 """Objects that are opened at a time."""
+LOCAL_OPENERS: Final = 4
+"""Local files that are opened at a time, if there are MANY: two cores are faster, and a disk serves several."""
+MANY: Final = 16
 
 
 def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
@@ -79,39 +81,15 @@ def open_files(paths: list[str], check_data: bool = True, form: str | None = Non
     def open_one(path: str) -> SourceFile:
         return open_unreplaced(partial(_open, path, recognise, check_data))
 
-    opened: list[SourceFile] = []
-    if len(paths) > 1 and any(map(is_remote, paths)):
-        return _open_together(open_one, paths)
-    with closed_on_error(opened):
-        for path in paths:
-            opened.append(open_one(path))
-    return opened
+    with listed_once() if any(map(is_remote, paths)) else contextlib.nullcontext():
+        return together(open_one, paths, openers(paths), SourceFile.close)
 
 
-def _open_together(open_one: Callable[[str], SourceFile], paths: list[str]) -> list[SourceFile]:
-    """Open files of stores with their requests in flight together: each file costs several, one after the other."""
-    flag = StopFlag()
-
-    def open_here(path: str) -> SourceFile:
-        with flag.here():
-            return open_one(path)
-
-    with listed_once(), ThreadPoolExecutor(min(OPENERS, len(paths))) as pool:
-        try:
-            # A context for each file, with the settings of this thread: one context cannot run in two threads at once.
-            futures = [pool.submit(contextvars.copy_context().run, open_here, path) for path in paths]
-            wait(futures)
-        except BaseException:
-            flag.set()
-            pool.shutdown(cancel_futures=True)
-            raise
-    failed = [error for future in futures if (error := future.exception())]
-    if failed:
-        for future in futures:
-            if not future.exception():
-                future.result().close()
-        raise failed[0]
-    return [future.result() for future in futures]
+def openers(paths: Sequence[str]) -> int:
+    """Return in how many threads files are opened. Each needs several requests or reads, one after the other."""
+    if any(map(is_remote, paths)):
+        return OPENERS
+    return LOCAL_OPENERS if len(paths) >= MANY else 1
 
 
 def _open(path: str, recognise: Callable[[File], Format], check_data: bool) -> SourceFile:

@@ -11,12 +11,13 @@ import numpy as np
 
 from fffs.base.importing import importing
 from fffs.base.paths import PathLike
+from fffs.base.together import together
 from fffs.base.withblock import closed_on_error
 from fffs.errors import FormatError, MetadataError, RecordError, SourceNotFoundError, UsageError
 from fffs.files.file import File
 from fffs.formats.bag import COMPRESSED
 from fffs.formats.part_names import sets_among
-from fffs.formats.sources import expand_sources, load_file, open_files
+from fffs.formats.sources import expand_sources, load_file, open_files, openers
 from fffs.formats.table import recogniser
 from fffs.layouts import packed, plain, union
 from fffs.layouts.rows_view import RowsView
@@ -178,7 +179,7 @@ def _load_any(files: list[SourceFile], suffix: str) -> _Loaded:
 
 
 def _all_packed(files: list[SourceFile]) -> bool:
-    are_packed = [packed.is_packed(file) for file in files]
+    are_packed = together(packed.is_packed, files, _threads(files))
     if any(are_packed) and not all(are_packed):
         odd = files[are_packed.index(False)].index.path
         raise UsageError(f"{odd}: not a packed folder, unlike other sources; open them separately")
@@ -193,8 +194,12 @@ def _load_plain(files: list[SourceFile], suffix: str) -> _Loaded:
     return _Loaded(files, plain.build(n, suffix, mtime, files[0].index.path), "plain")
 
 
+def _threads(files: list[SourceFile]) -> int:
+    return openers([file.index.path for file in files])
+
+
 def _load_packed(files: list[SourceFile]) -> _Loaded:
-    loaded = [packed.load(file) for file in files]
+    loaded = together(packed.load, files, _threads(files))
     files = [entry.file for entry in loaded]
     if len(loaded) == 1:
         return _Loaded(files, loaded[0].tree, "packed")

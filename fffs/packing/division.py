@@ -139,7 +139,7 @@ class Division:
 
 def _before(ends: npt.NDArray[Any], first: int, chosen: npt.NDArray[np.intp]) -> list[int]:
     """Return what lies before the chosen entries; before the first one lies ``first``."""
-    before = ends[chosen - 1].tolist()
+    before: list[int] = ends[chosen - 1].tolist()
     if len(chosen) and not chosen[0]:
         before[0] = first
     return before
