@@ -104,8 +104,8 @@ class RayExecutor(Executor):
                 raise UsageError(f"ray:{address or ''}: the cluster cannot be reached: {error}") from error
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
-        """As in the base class. Ray itself runs a function again whose worker dies, three times."""
-        reference = self._ray.remote(fn).remote(*args, **kwargs)
+        """As in the base class. Ray itself runs nothing again: it would do that without a word to the caller."""
+        reference = self._ray.remote(max_retries=0)(fn).remote(*args, **kwargs)
         future = _RayFuture(self._ray, reference)
         reference.future().add_done_callback(future.take)
         return future

@@ -156,14 +156,14 @@ class JobWatch:
         with self._lock:
             self._running.pop(part, None)
             shown = self._tasks[part].shown
-            self._failures.append(FailedAttempt(part, attempt, shown, str(error) or repr(error)))
+            self._failures.append(FailedAttempt(part, attempt, shown, _cause(error)))
         if self.warn and attempt < tries:  # the error of the last one ends the job
             self.warn(failure_line(f"{self._tasks[part].path} ({shown})", attempt, error, tries))
         self._tell()
 
     def end(self, error: BaseException | None = None) -> None:
         """The job has ended."""
-        self._tell("" if error is None else str(error) or type(error).__name__)
+        self._tell("" if error is None else _cause(error))
 
     def _tell(self, error: str = "") -> None:
         if not self.report:
@@ -177,4 +177,9 @@ class JobWatch:
 
 def failure_line(shown: str, attempt: int, error: Exception, tries: int) -> str:
     """Return a line about an attempt that failed and was not the last. shown: what it worked on."""
-    return f"{shown}: attempt {attempt} of {tries} failed, and it runs again: {str(error) or repr(error)}"
+    return f"{shown}: attempt {attempt} of {tries} failed, and it runs again: {_cause(error)}"
+
+
+def _cause(error: BaseException) -> str:
+    """Return an error as one line. The text of some engines' errors is a traceback, which ends with the cause."""
+    return (str(error).strip() or repr(error)).splitlines()[-1].strip()

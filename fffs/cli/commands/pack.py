@@ -31,6 +31,19 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.folder}: --report is for parts; give their number with --parts, too")
     output = args.output or f"{name}.ffr"
     begin = time.monotonic()
+    summary = _pack(args, output)
+    if not args.quiet:
+        seconds = max(time.monotonic() - begin, 1e-9)
+        rate = human(summary.total_bytes / seconds)
+        count = sum(name.endswith(SUFFIX) for name in list_folder(output)) if args.parts else 0
+        parts = f" in {plural(count, 'part')}" if count else ""
+        size = human(summary.total_bytes)
+        say(f"{output}: {plural(summary.files, 'file')}{parts}, {size} in {seconds:.1f} s ({rate}/s)")
+    return exit_code(summary, output)
+
+
+def _pack(args: argparse.Namespace, output: str) -> PackSummary:
+    """Pack, with a progress bar, warnings and a report."""
     bar = ProgressBar(printable(f"packing {args.folder}"))
     with Warnings() as warn, report_file(args.report) as keep, bar:
 
@@ -38,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
             bar.detail = f"{len(report.results)}/{report.parts} parts"
             keep(report)
 
-        summary = pack_folder(
+        return pack_folder(
             args.folder,
             output,
             jobs=args.jobs,
@@ -52,14 +65,6 @@ def run(args: argparse.Namespace) -> int:
             warn=warn,
             report=report if args.parts else None,
         )
-    if not args.quiet:
-        seconds = max(time.monotonic() - begin, 1e-9)
-        rate = human(summary.total_bytes / seconds)
-        count = sum(name.endswith(SUFFIX) for name in list_folder(output)) if args.parts else 0
-        parts = f" in {plural(count, 'part')}" if count else ""
-        size = human(summary.total_bytes)
-        say(f"{output}: {plural(summary.files, 'file')}{parts}, {size} in {seconds:.1f} s ({rate}/s)")
-    return exit_code(summary, output)
 
 
 def exit_code(summary: PackSummary, output: str) -> int:
