@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import executors, processes, run_program
+from inside import executors, processes, run_program, verify_files
 
 import fffs
 from fffs.errors import Exit, UsageError, WorkerError
@@ -118,6 +118,31 @@ def test_a_killed_worker_is_named(source: Path, monkeypatch: pytest.MonkeyPatch)
     assert "killed by signal 9" in lines[0]
     assert "set-00001" in lines[0]
     assert json.loads(reports[-1].to_json())["tasks"][1]["attempts"] == 2
+
+
+class Once(Executor):
+    """Runs functions at once, except for the first one, whose worker seems to die."""
+
+    def __init__(self) -> None:
+        self.died = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if self.died:
+            future.set_result(fn(*args, **kwargs))
+        else:
+            self.died = True
+            future.set_exception(RuntimeError("Traceback (most recent call last):\n  ...\nRuntimeError: no memory\n"))
+        return future
+
+
+def test_verifying_on_an_executor_tells_failed_attempts_in_one_line(source: Path) -> None:
+    pack(source)
+    lines: list[str] = []
+    found = verify_files([str(source.parent / "set")], None, Once(), warn=lines.append)
+    assert (found.records, found.bad) == (20 + PARTS, [])
+    path = source.parent / "set" / f"set-00000-of-0000{PARTS}.ffr"
+    assert lines == [f"{path}: attempt 1 of 3 failed, and it runs again: RuntimeError: no memory"]
 
 
 # ---------------------------------------------------------------- progress
