@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fffs.cluster.report import JobReport
     from fffs.compat import checkFsAlign, install_as_ffrecord
     from fffs.converting import convert
+    from fffs.converting.convert_plan import ConvertPlan, plan_convert
     from fffs.formats.ffrecord import LegacyFileWarning
     from fffs.layouts import load_source
     from fffs.opening import open
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from fffs.writer import FileWriter
 
 __all__ = [
+    "ConvertPlan",
     "FileReader",
     "FileWriter",
     "JobReport",
@@ -43,12 +45,14 @@ __all__ = [
     "load_source",
     "open",
     "pack_folder",
+    "plan_convert",
     "plan_pack",
     "unpack",
 ]
 
 # Imported on first use: commands that read no records (mount, umount, --help) start without numpy and the engine.
 _HOMES = {
+    "ConvertPlan": "fffs.converting.convert_plan",
     "FileReader": "fffs.reader",
     "FileWriter": "fffs.writer",
     "JobReport": "fffs.cluster.report",
@@ -61,6 +65,7 @@ _HOMES = {
     "load_source": "fffs.layouts",
     "open": "fffs.opening",
     "pack_folder": "fffs.packing.pack",
+    "plan_convert": "fffs.converting.convert_plan",
     "plan_pack": "fffs.packing.pack_plan",
     "unpack": "fffs.packing.unpack",
 }

@@ -177,7 +177,7 @@ def test_the_example_of_each_command_is_accepted(command: str) -> None:
         (["cache", "prune", "--", "-x", "--all"], {"action": "prune", "name": ["-x", "--all"], "all": False}),
         (["plan", "run", "--task", "3", "--", "--task"], {"action": "run", "task": [3], "target": "--task"}),
         (["unpack", "--", "-x.ffr", "-t"], {"source": "-x.ffr", "target": "-t"}),
-        (["convert", "--to", "bag", "--", "-s", "-d"], {"source": "-s", "output": "-d", "to": "bag"}),
+        (["convert", "--to", "bag", "--", "-s", "-d"], {"source": ["-s"], "output": "-d", "to": "bag"}),
         (["mount", "--", "-a", "-b", "-m"], {"source": ["-a", "-b"], "mountpoint": "-m", "options": []}),
         (["mount", "-o", "ro", "a", "--", "-m"], {"source": ["a"], "mountpoint": "-m", "options": ["ro"]}),
         (["umount", "--", "-m"], {"mountpoint": "-m", "lazy": False}),

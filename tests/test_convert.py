@@ -430,7 +430,7 @@ def test_a_source_changes_by_its_size_or_modification_time_and_not_by_names_or_m
 def test_parts_are_named_as_their_readers_expect(tmp_path: Path) -> None:
     source = write_ffr(tmp_path / "x.ffr", [b"%d" % k for k in range(10)])
     names = {
-        "ffrecord": [f"PART_{k:05}.ffr" for k in range(3)],
+        "ffrecord": [f"ffrecord-{k:05}-of-00003.ffr" for k in range(3)],
         "ofrecord": [f"part-{k:05}" for k in range(3)],
         "tfrecord": [f"tfrecord-{k:05}-of-00003.tfrecord" for k in range(3)],
     }
@@ -615,11 +615,14 @@ def test_a_data_set_of_one_key_becomes_records_again(tmp_path: Path, layout: str
 
 
 def test_names_of_very_many_parts_are_sorted_as_they_are_numbered() -> None:
-    for form, name in (("ffrecord", "PART_000007.ffr"), ("ofrecord", "part-000007")):
+    for form, name, shorter in (
+        ("ffrecord", "x-000007-of-100001.ffr", "x-00007-of-100000.ffr"),
+        ("ofrecord", "part-000007", "part-00007"),
+    ):
         part_name = format_named(form).part_name
         assert part_name
         assert part_name("x", 7, 100_001) == name
-        assert part_name("x", 7, 100_000) == name.replace("0000", "000", 1)
+        assert part_name("x", 7, 100_000) == shorter
         names = [part_name("x", k, 100_001) for k in (0, 9, 10_001, 99_999, 100_000)]
         assert names == sorted(names)
 
@@ -1411,6 +1414,8 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=problem):
             fffs.convert(tmp_path / "x.tar", tmp_path / name)
     with pytest.raises(UsageError, match="without parts"):
+        fffs.convert(tmp_path / "x.tar", tmp_path / "x.ffr", part_size=100)
+    with pytest.raises(UsageError, match="at most --parts 1"):
         fffs.convert(tmp_path / "x.tar", tmp_path / "x.ffr", parts=2)
     assert left_in(tmp_path) == ["x.tar"]
 

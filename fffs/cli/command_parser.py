@@ -15,6 +15,8 @@ ALIGN = (
     "let files begin where mount -o kernel needs it: at multiples of 512 bytes, or of 4096 for files of 64 KiB or more"
 )
 VERITY = "put the pack under fs-verity, which lets nobody change it, and keep its digest in a file .fsverity beside it"
+RESTART = "with --parts: remove the parts that an unfinished run left, instead of going on with it"
+REPORT = "write a JSON document that says what each part took, which attempts failed, and what was left out"
 
 
 class Formats:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from fffs.cli.arguments import filled, positive, whole
-from fffs.cli.command_parser import ALIGN, VERITY, CommandParser, Commands, add_executor, add_json, add_source, command
+from fffs.cli.command_parser import (
+    ALIGN,
+    REPORT,
+    RESTART,
+    VERITY,
+    CommandParser,
+    Commands,
+    add_executor,
+    add_json,
+    add_source,
+    command,
+)
+from fffs.cli.converting_parser import add_plan_convert
 
 EXAMPLE = "fffs pack photos photos.ffr\n  fffs pack --parts 20 --executor processes:8 photos packed/photos"
 PARTS = "write a folder of N files, which together are the packed folder"
-RESTART = "with --parts: remove the parts that an unfinished run left, instead of going on with it"
 KEEP_GOING = "leave out and name what cannot be read, and files that change meanwhile; the exit status tells"
-REPORT = "write a JSON document that says what each part took, which attempts failed, and what was left out"
 STEPS = """fffs plan pack --parts 20 photos packed/photos
   fffs plan run packed/photos --task 7
   fffs plan commit packed/photos"""
@@ -57,7 +67,7 @@ def add_unpack(commands: Commands[CommandParser]) -> None:
 
 def add_plan(commands: Commands[CommandParser]) -> None:
     """``fffs plan``."""
-    parser = command(commands, "plan", "pack a folder into parts in three steps, as for job arrays", STEPS)
+    parser = command(commands, "plan", "pack or convert into parts in three steps, as for job arrays", STEPS)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=CommandParser)
     packing = command(actions, "pack", "plan how to pack a folder", "fffs plan pack --parts 20 photos packed/photos")
     packing.add_argument("folder", type=filled, metavar="FOLDER", help="the folder to pack")
@@ -67,6 +77,7 @@ def add_plan(commands: Commands[CommandParser]) -> None:
     packing.add_argument("-k", "--keep-going", action="store_true", help=KEEP_GOING)
     packing.add_argument("--restart", action="store_true", help="remove the parts of an unfinished plan")
     add_json(packing)
+    add_plan_convert(actions)
     running = command(
         actions,
         "run",
@@ -81,6 +92,6 @@ def add_plan(commands: Commands[CommandParser]) -> None:
     committing.add_argument("--report", type=filled, metavar="FILE", help=REPORT)
     aborting = command(actions, "abort", "remove all that was written", "fffs plan abort packed/photos")
     for action in (running, committing, aborting):
-        action.add_argument("target", type=filled, metavar="TARGET", help="as for fffs plan pack")
+        action.add_argument("target", type=filled, metavar="TARGET", help="the folder that was planned")
     for action in (running, committing):
         action.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from fffs.cli.arguments import add_store_options, budget, filled, positive, seconds, size
+from fffs.cli.arguments import add_store_options, budget, filled, seconds
 from fffs.cli.command_parser import (
-    ALIGN,
-    VERITY,
     CommandParser,
     Commands,
-    Formats,
     OneLineParser,
     add_executor,
     add_json,
@@ -18,6 +15,7 @@ from fffs.cli.command_parser import (
     add_sources,
     command,
 )
+from fffs.cli.converting_parser import add_convert
 from fffs.cli.packing_parser import add_pack, add_plan, add_unpack
 from fffs.errors import Exit
 from fffs.version import __version__
@@ -38,7 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_pack(commands)
     add_unpack(commands)
     add_plan(commands)
-    _add_convert(commands)
+    add_convert(commands)
     _add_mount(commands)
     _add_umount(commands)
     _add_stat(commands)
@@ -49,50 +47,6 @@ def make_parser() -> argparse.ArgumentParser:
     _add_cache(commands)
     _add_doctor(commands)
     return parser
-
-
-CONVERSIONS = """SRC is a record file of any format (FFRecord, TFRecord, OFRecord, Bag), a folder of parts, a granular
-data set, a tar or zip archive (also compressed; it is not unpacked), or a folder. The name of DST (.ffr, .tfrecord,
-part-00000, .bag) or --to selects its format. Archives, folders and data sets of several keys become packed folders.
-
-example:
-  fffs convert photos.tar.gz photos.ffr
-  fffs convert train.tfrecord train --to ffrecord --part-size 1GiB
-"""
-
-
-def _add_convert(commands: Commands[CommandParser]) -> None:
-    parser = command(commands, "convert", "convert records, data sets and archives", "")
-    parser.epilog = CONVERSIONS
-    parser.add_argument("source", type=filled, metavar="SRC", help="what to convert")
-    parser.add_argument(
-        "output", type=filled, metavar="DST", help="the file to write, or the folder for parts or a data set"
-    )
-    parser.add_argument(
-        "--from",
-        dest="source_format",
-        metavar="FORMAT",
-        choices=Formats("granular", "tar", "zip", "folder"),
-        help="format of SRC: %(choices)s (default: detected)",
-    )
-    parser.add_argument(
-        "--to",
-        metavar="FORMAT",
-        choices=Formats("granular"),
-        help="format of DST: %(choices)s (default: from its name)",
-    )
-    add_store_options(parser)
-    parser.add_argument("--layout", choices=["v1", "v3"], default="v1", help="of Bags and data sets (default: v1)")
-    parser.add_argument("--key", default="data", help="key of a data set that is made from records (default: data)")
-    parts = parser.add_mutually_exclusive_group()
-    parts.add_argument("--parts", type=positive, metavar="N", help="write N parts, in a folder")
-    parts.add_argument("--part-size", type=size, metavar="SIZE", help="write parts of at most SIZE (500MB, 1GiB)")
-    parser.add_argument("--verify", action="store_true", help="read DST back and compare it with SRC")
-    parser.add_argument("--force", action="store_true", help="replace an existing file")
-    parser.add_argument("--align", action="store_true", help=ALIGN)
-    parser.add_argument("--verity", action="store_true", help=VERITY)
-    parser.add_argument("-j", "--jobs", type=positive, help="how many files, or batches of records, are copied at once")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 
 
 def _add_mount(commands: Commands[CommandParser]) -> None:

@@ -154,10 +154,14 @@ class PartPlan(ABC):
             refuse_incomplete(task, found.get(task.number), sizes.get(task.name), folder.part(task.name))
             for task in self.tasks
         ]
+        self._refuse_together([folder.part(task.name) for task in self.tasks])
         manifest = {"format": MANIFEST, "fingerprint": self.fingerprint, "parts": [asdict(result) for result in done]}
         names = [(task.name, task.name) for task in self.tasks]
         folder.put_in_place(names, self.fingerprint, json.dumps(manifest))
         return done
+
+    def _refuse_together(self, paths: Sequence[str]) -> None:  # noqa: B027 - most plans have nothing to refuse
+        """Raise UsageError if complete parts cannot be a set. paths: where they are."""
 
     def abort(self) -> None:
         """Remove all that was written. Does nothing if the plan is not there any more. Tasks that still run, fail.

@@ -84,7 +84,8 @@ class _OpenObjects(OpenPlace):
         """See ``OpenPlace``. What was committed stays."""
         names = self._plan.names()
         if MANIFEST not in names:
-            ours = re.compile(rf"{re.escape(part_stem(self._target))}-[0-9]{{5}}-of-[0-9]{{5}}(\..*)?", re.DOTALL)
+            stem = re.escape(part_stem(self._target))
+            ours = re.compile(rf"({stem}-[0-9]{{5}}-of-[0-9]{{5}}(\..*)?|part-[0-9]{{5}})", re.DOTALL)
             delete_objects(f"{self._target}/", [entry.key for name, entry in names.items() if ours.fullmatch(name)])
         delete_objects(f"{self._target}/", [parse_url(f"{self._place}/{STATE}").key])
         delete_folder(f"{self._place}/")

@@ -17,6 +17,8 @@ RESULTS: Final = "results"
 STATE: Final = "state"  # written last and removed first: without it, there is no plan
 _PLAN: Final = "plan.json"
 INPUTS: Final = "inputs"
+ENDINGS: Final = (SUFFIX, ".tfrecord", ".ofrecord")
+"""Suffixes that the name of a target may have, which are not in the names of its parts."""
 
 Inputs = Iterable[Iterable[bytes]]
 """What each task is to read, in pieces."""
@@ -24,7 +26,10 @@ Inputs = Iterable[Iterable[bytes]]
 
 def part_stem(target: str) -> str:
     """Return what the names of parts begin with. target: a path or URL."""
-    return os.path.basename(target.rstrip("/")).removesuffix(SUFFIX).lstrip(".") or "parts"
+    name = os.path.basename(target.rstrip("/"))
+    for ending in ENDINGS:
+        name = name.removesuffix(ending)
+    return name.lstrip(".") or "parts"
 
 
 class OpenPlace(ABC):

@@ -145,7 +145,8 @@ class JobWatch:
         with self._lock:
             self._running.pop(result.part, None)
             self._results.append(result)
-            self._done += result.total_bytes
+            # As in the plan: what a compressed file has in it is more.
+            self._done += self._tasks[result.part].total_bytes if self._tasks else result.total_bytes
             done = self._done + sum(self._running.values())
         if self.progress:
             self.progress(done, self._total)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+from fffs.base.importing import importing
 from fffs.base.jobs import Progress
 from fffs.base.paths import PathLike
+from fffs.converting import kinds
 from fffs.converting.plan import Request, make_plan
 from fffs.converting.run import run
+from fffs.errors import UsageError
+from fffs.objects.names import is_url
 from fffs.records import index_cache
+
+if TYPE_CHECKING:
+    from fffs.cluster.executors import ExecutorLike
+    from fffs.cluster.report import JobReport
 
 __all__ = ["Conversion", "convert"]
 
@@ -29,7 +37,7 @@ class Conversion(NamedTuple):
 
 
 def convert(
-    source: PathLike,
+    source: PathLike | Sequence[PathLike],
     destination: PathLike,
     *,
     from_: str | None = None,
@@ -43,8 +51,11 @@ def convert(
     force: bool = False,
     align: bool = False,
     verity: bool = False,
+    executor: ExecutorLike = None,
+    restart: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
+    report: Callable[[JobReport], None] | None = None,
 ) -> Conversion:
     """Convert a source. The result appears complete or not at all.
 
@@ -55,13 +66,14 @@ def convert(
 
     Args:
         source: a file of any format, a folder of parts, or the name or pattern of shards; a data set; an archive,
-            which may be compressed; or a folder.
+            which may be compressed; or a folder. With ``parts``, also a list of record files, or of archives.
         destination: the file, or the folder for parts and data sets.
         from_: "ffrecord", "tfrecord", "ofrecord", "bag", "granular", "tar", "zip" or "folder". None: detect it.
         to: one of the first five. None: use the format that the destination's name implies.
         layout: "v1" or "v3"; the layout of Bags and data sets that are written.
         key: the key of a data set that is made from record files.
-        parts: write this number of parts (at most one per record), in a folder.
+        parts: write this number of parts (at most one per record), in a folder. Archives become a set of packs, which
+            is used like one.
         part_size: write parts with at most this many bytes of records (or with one record), in a folder.
         jobs: how many files of a folder or archive, or batches of records, are copied at once. The default for records
             is two: one batch is read while another is written.
@@ -69,8 +81,12 @@ def convert(
         force: replace an existing file.
         align: let each file of a packed folder begin where ``-o kernel`` of a mount needs it, as ``pack_folder`` does.
         verity: put a packed folder under fs-verity, as ``pack_folder`` does.
+        executor: with ``parts``, where they are written, as for ``pack_folder``. ``plan_convert`` says what is divided
+            and how. None: in this process.
+        restart: with ``parts``, remove what an earlier call left that was killed, instead of going on with it.
         progress: called with (bytes done, total bytes) from time to time, from any thread.
         warn: called with a line for each thing that is left out or looks wrong; the default logs it.
+        report: with ``parts``, as for ``pack_folder``.
 
     Returns:
         A summary of the conversion.
@@ -81,9 +97,30 @@ def convert(
         SourceChangedError: the source changed meanwhile.
         WriteError: the destination cannot be written.
         RecordError: also if ``verify`` finds that the result differs from the source; nothing was put in place.
+        WorkerError: the worker of a part died three times, or the executor failed.
 
     """
-    path, target = os.fsdecode(source), os.fsdecode(destination)
+    target = os.fsdecode(destination)
+    sources = [source] if isinstance(source, (str, bytes, os.PathLike)) else list(source)
+    planned = executor is not None or restart or report is not None or len(sources) != 1
+    if planned and parts is None:
+        raise UsageError(
+            f"{target}: executor, restart, report and several sources are for parts; give their number, too"
+        )
+    path = os.fsdecode(sources[0]) if sources else ""
+    if parts is not None and (planned or _needs_plan(path, target, from_)):
+        for option, given in (("part_size", part_size), ("verity", verity)):
+            if given:
+                raise UsageError(f"{target}: {option} cannot be combined with this; omit it")
+        with importing:
+            from fffs.cluster.report import JobWatch
+            from fffs.converting.convert_parts import convert_parts
+            from fffs.converting.convert_plan import make_request
+        asked = make_request(sources, target, parts, from_, to, align, verify)
+        watch = JobWatch(progress, warn or log.warning, report)
+        results = convert_parts(asked, executor, jobs, restart, watch, warn or log.warning)
+        count, total = sum(result.records for result in results), sum(result.total_bytes for result in results)
+        return Conversion(asked.kind, asked.to, count, total, len(results))
     request = Request(
         source=path,
         target=target.rstrip("/") or target,
@@ -103,3 +140,9 @@ def convert(
         plan = make_plan(request)
         count, total, written = run(plan, progress, warn or log.warning)
     return Conversion(plan.kind, plan.to, count, total, written)
+
+
+def _needs_plan(source: str, target: str, from_: str | None) -> bool:
+    """Whether parts are only written by the tasks of a plan."""
+    kind = from_ or kinds.kind_of_source(source, target)
+    return kind in kinds.ARCHIVES or (is_url(target) and kind != kinds.GRANULAR)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import stat
-from dataclasses import replace
-
 import numpy as np
 
 from fffs.base.jobs import Jobs, Progress
@@ -16,6 +13,7 @@ from fffs.layouts import load_packed
 from fffs.layouts.view import TreeView
 from fffs.native.engine import BLOCK
 from fffs.objects.new_object import new_output
+from fffs.packing.numbering import renumber
 from fffs.packing.pack_file import PIECE, PackFile, numbered, record_of
 from fffs.packing.protect import commit, reread
 from fffs.records.store import RecordStore
@@ -27,12 +25,8 @@ def pack_again(request: Request, progress: Progress | None) -> tuple[int, int, i
     """Pack the files of a packed folder in a new one. Returns the number of files, their bytes, and 1."""
     with load_packed(request.source) as source, new_output(request.target) as output:
         output.replaces = request.force
-        tree, store = source.tree, source.store
-        is_file = tree.kinds == stat.S_IFREG
-        records, ranks = np.unique(tree.ref[is_file].astype(np.int64), return_inverse=True)
-        ref = tree.ref.copy()
-        ref[is_file] = ranks
-        tree = replace(tree, ref=ref)
+        store = source.store
+        tree, records = renumber(source.tree)
         sizes = store.lengths(records)
         pack, work = PackFile(output, sizes, request.align), Jobs(int(sizes.sum()), progress)
         for first, last in divide(sizes, BLOCK, RECORDS):

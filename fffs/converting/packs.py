@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -16,8 +17,8 @@ from fffs.errors import SourceChangedError
 from fffs.files.atomic_output import AtomicOutput
 from fffs.layouts.view import TreeView
 from fffs.native.engine import BLOCK
+from fffs.packing.contents import Source
 from fffs.packing.names import Contents, Int64Array
-from fffs.packing.object_folder import ObjectFolder
 from fffs.packing.pack_file import numbered, record_of
 from fffs.packing.protect import reread
 from fffs.packing.scan import ExcludedOutput, scan_folder
@@ -31,8 +32,14 @@ def scan_archive(archive: Archive, progress: Progress | None) -> Contents:
     return archive.names.lay_out()
 
 
+class Compared(Source, Protocol):
+    """What was packed. ``path``: its name in messages."""
+
+    path: str
+
+
 def compare_contents(
-    archive: Archive | ObjectFolder, contents: Contents, output: AtomicOutput, jobs: int, progress: Progress | None
+    archive: Compared, contents: Contents, output: AtomicOutput, jobs: int, progress: Progress | None
 ) -> None:
     """Compare an archive, or objects, with the file that they were packed into. Raises RecordError if they differ."""
     target = output.path

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
+from fffs.packing.division import cut_at
 from fffs.records.index import Int64Array
+
+FRAME: Final = 16
+"""Bytes around a record that count as well, about: so records without bytes are divided, too."""
 
 
 def cut(lengths: Int64Array, parts: int | None, part_size: int | None) -> list[int]:
@@ -15,13 +21,9 @@ def cut(lengths: Int64Array, parts: int | None, part_size: int | None) -> list[i
 
 
 def _cut_evenly(lengths: Int64Array, parts: int) -> list[int]:
-    n, ends = len(lengths), np.cumsum(lengths)
-    total, count = int(ends[-1]) if n else 0, max(min(parts, n), 1)
-    wanted = [int(np.searchsorted(ends, total * k // count, side="right")) for k in range(1, count)]
-    # Each part has at least one record, for any distribution of sizes.
-    for k in range(count - 1):
-        wanted[k] = min(max(wanted[k], wanted[k - 1] + 1 if k else 1), n - (count - 1 - k))
-    return wanted
+    weights = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths + FRAME)])
+    count = max(min(parts, len(lengths)), 1)
+    return cut_at(weights, np.zeros(len(weights), np.int64), count)[1:-1]
 
 
 def _cut_by_size(lengths: Int64Array, part_size: int) -> list[int]:

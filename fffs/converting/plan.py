@@ -7,6 +7,7 @@ import enum
 import os
 from dataclasses import dataclass, replace
 
+from fffs.cluster.plan_place import part_stem
 from fffs.converting import kinds
 from fffs.converting.datasets import is_column
 from fffs.converting.parts import cut
@@ -115,7 +116,7 @@ class Plan:
         """Return the names of ``count`` parts in their folder."""
         assert self.form is not None
         assert self.form.part_name is not None
-        stem = os.path.splitext(os.path.basename(self.request.target))[0]
+        stem = part_stem(self.request.target)
         return [self.form.part_name(stem, k, count) for k in range(count)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fffs.errors import UsageError
 from fffs.files.atomic_folder import new_folder
 from fffs.formats.record_writer import RecordWriter
 from fffs.formats.sources import open_files
+from fffs.native.checksums import crc32
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 
@@ -64,10 +65,10 @@ def _write_one(plan: Plan, records: RecordSource, batches: Batches, work: Jobs) 
         if not plan.request.force:
             writer.keep_existing()
         writer.expect_size(int(records.lengths.sum()) + count * FRAME)
-        _write(writer, batches, count, work)
+        write_records(writer, batches, count, work)
         next(batches, None)  # lets a stream check that it has no further records
         if plan.request.verify:
-            _compare(plan, records, [writer.reread()], work)
+            compare_with(records, [writer.reread()], plan.request.target, work)
         plan.sources.refuse_changed()
 
 
@@ -79,29 +80,37 @@ def _write_parts(plan: Plan, records: RecordSource, bounds: list[int], batches: 
         paths = [os.path.join(here, name) for name in names]
         for path, count in zip(paths, counts, strict=True):
             with plan.form.create(path, count, plan.request.layout) as writer:
-                _write(writer, batches, count, work)
+                write_records(writer, batches, count, work)
         next(batches, None)
         if plan.request.verify:
             with rereading(here):
-                _compare(plan, records, open_files(paths, True, plan.form.name), work)
+                compare_with(records, open_files(paths, True, plan.form.name), plan.request.target, work)
         plan.sources.refuse_changed()
 
 
-def _write(writer: RecordWriter, batches: Batches, count: int, work: Jobs) -> None:
+def write_records(writer: RecordWriter, batches: Batches, count: int, work: Jobs) -> int:
+    """Write the next records, until the file has ``count``. Returns the CRC-32 of their bytes."""
+    crc = 0
     while writer.count < count:
         batch = next(batches)
         writer.write_batch(batch.data, batch.offsets)
+        crc = crc32(batch.data, crc)
         work.count(len(batch.data))
         del batch
+    return crc
 
 
-def _compare(plan: Plan, records: RecordSource, files: list[SourceFile], work: Jobs) -> None:
-    """Raise RecordError unless the written files hold the records. Closes the files."""
-    with contextlib.closing(StoredRecords(RecordStore(files), plan.request.target)) as result:
-        compare_records(records, result, plan.request.target, work)
+def compare_with(
+    records: RecordSource, files: list[SourceFile], target: str, work: Jobs, bounds: Sequence[int] = ()
+) -> None:
+    """Raise RecordError unless the written files hold the records. Closes the files. bounds: that no batch crosses."""
+    with contextlib.closing(StoredRecords(RecordStore(files), target)) as result:
+        compare_records(records, result, target, work, bounds)
 
 
-def compare_records(source: RecordSource, result: RecordSource, target: str, work: Jobs) -> None:
+def compare_records(
+    source: RecordSource, result: RecordSource, target: str, work: Jobs, bounds: Sequence[int] = ()
+) -> None:
     """Raise RecordError for the first record that differs."""
     work.count(0)
     if not np.array_equal(source.lengths, result.lengths):
@@ -109,7 +118,7 @@ def compare_records(source: RecordSource, result: RecordSource, target: str, wor
         unlike = np.flatnonzero(source.lengths[:same] != result.lengths[:same])
         raise differs(target, int(unlike[0]) if len(unlike) else same)
     first = 0
-    with contextlib.closing(source.batches(())) as given, contextlib.closing(result.batches(())) as written:
+    with contextlib.closing(source.batches(bounds)) as given, contextlib.closing(result.batches(bounds)) as written:
         for ours, theirs in zip(given, written, strict=True):
             if not np.array_equal(ours.data, theirs.data):
                 at = int(np.argmax(ours.data != theirs.data))

@@ -19,24 +19,12 @@ from fffs.cluster.plan_place import part_stem
 from fffs.engines.packed_rows import pack_rows
 from fffs.errors import UsageError
 from fffs.files.atomic_folder import make_folder, refuse_content
-from fffs.files.atomic_output import AtomicOutput
 from fffs.files.targets import refuse_folder, without_dots
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.part_names import shard_name
 from fffs.layouts import load_packed
 from fffs.objects.names import is_url
 from fffs.writer import FileWriter
-
-
-class _PartWriter(FileWriter):
-    """Writes to a file that is open already, and takes it over."""
-
-    def __init__(self, file: AtomicOutput, n: int) -> None:
-        self._given = file
-        super().__init__(file.path, n)
-
-    def _new_output(self) -> AtomicOutput:
-        return self._given
 
 
 class WrittenPart(NamedTuple):
@@ -97,7 +85,7 @@ class RecordParts:
                 pack_rows(records, file, f"{self.target}: partition {number}", self.mtime_ns)
                 file.commit()
         elif records:
-            with _PartWriter(folder.new_part(name, self.fingerprint), len(records)) as writer:
+            with FileWriter(folder.new_part(name, self.fingerprint), len(records)) as writer:
                 for record in records:
                     writer.write_one(record)
         return WrittenPart(number, name, len(records))

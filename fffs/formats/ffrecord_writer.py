@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import operator
-import os
 from typing import Any
 
 import numpy as np
 
 from fffs.base.buffers import readable_bytes
-from fffs.base.paths import PathLike
 from fffs.errors import UsageError, WriterError
 from fffs.files.file import File, UInt8Array
 from fffs.formats.ffrecord import encode_header, header_size, load_index, refuse_target
-from fffs.formats.record_writer import RecordWriter
+from fffs.formats.record_writer import RecordWriter, Target, path_of
 from fffs.native.checksums import crc32
 from fffs.records.index import Int64Array, RecordIndex
 
@@ -27,14 +25,14 @@ class FileWriter(RecordWriter):
     The bytes are those that HFAiLab/ffrecord writes for the same records.
     """
 
-    def __init__(self, fname: PathLike, n: int) -> None:
+    def __init__(self, fname: Target, n: int) -> None:
         """fname: path of the new file, which must end in ``.ffr``. n: its number of records.
 
         Raises:
             UsageError: wrong suffix, or n is negative or too large. WriteError: the file cannot be created.
 
         """
-        path = os.fsdecode(fname)
+        path = path_of(fname)
         self.n = operator.index(n)
         refuse_target(path)
         if self.n < 0:
@@ -45,7 +43,7 @@ class FileWriter(RecordWriter):
         except (ValueError, MemoryError):
             raise UsageError(f"{path}: not enough memory for the index of {self.n} records") from None
         self._offsets[0] = header_size(self.n)
-        super().__init__(path)
+        super().__init__(fname)
         self._guarded(lambda: self._stream.seek(header_size(self.n)))  # ``_finish`` writes the bytes before it
 
     def write_one(self, buffer: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,19 @@ from fffs.records.index import RecordIndex
 
 STEP: Final = 1 << 16  # frames between two checks for Ctrl-C
 LOOKS: Final = 256  # maximum number of frames that a cached index is compared with
+
+
+class FrameSpan(NamedTuple):
+    """Frames of a file that follow each other: bytes ``begin`` to ``end`` are ``records`` frames.
+
+    The first one has record ``first``, of ``total`` in the file.
+    """
+
+    begin: int
+    end: int
+    first: int
+    records: int
+    total: int
 
 
 @dataclass(frozen=True)
@@ -76,8 +89,32 @@ def load_index(file: File, form: FrameFormat, check: bool) -> RecordIndex:
     return index
 
 
-def scan(file: File, form: FrameFormat, check: bool = True) -> tuple[RecordIndex, FrameError | None]:
-    """Scan the frames of a file from start to end. check: compare the checksums of lengths, if the format has them.
+def load_span(file: File, form: FrameFormat, span: FrameSpan) -> RecordIndex:
+    """Return the index of a file of which only the frames of a span are scanned: all other records are empty in it.
+
+    Raises as ``scan``, and FrameError if a frame is bad or the frames are others.
+    """
+    part, error = scan(file, form, True, span.begin, span.end)
+    if error is not None:
+        problem = str(error).partition(": ")[2].partition(": ")[2]
+        raise frame_error(file.name, span.first + error.record, error.offset, problem)
+    if len(part) != span.records:
+        raise frame_error(file.name, span.first, span.begin, f"{len(part)} records follow instead of {span.records}")
+    behind = span.total - span.first - span.records
+    edges = np.full(span.first, span.begin, np.int64), np.full(behind, span.end, np.int64)
+    starts, ends = (np.concatenate([edges[0], column, edges[1]]) for column in (part.starts, part.ends))
+    checksums = None
+    if part.checksums is not None:
+        checksums = np.zeros(span.total, np.uint32)
+        checksums[span.first : span.first + span.records] = part.checksums
+    return RecordIndex(file.name, starts, ends, checksums, form.check, file.current_size(), format=form.name).validate()
+
+
+def scan(
+    file: File, form: FrameFormat, check: bool = True, begin: int = 0, end: int | None = None
+) -> tuple[RecordIndex, FrameError | None]:
+    """Scan the frames of a file. check: compare the checksums of lengths, if the format has them. begin, end: where the
+    first frame begins, and the last one ends; None: at the end of the file.
 
     Returns:
         The index of the records before the first frame that is damaged or truncated, and the error for that frame, or
@@ -89,7 +126,8 @@ def scan(file: File, form: FrameFormat, check: bool = True) -> tuple[RecordIndex
 
     """
     frames = ffi.new("fffs_frames *")
-    frames.kind, frames.check, frames.size = form.kind, check, file.current_size()
+    frames.kind, frames.check, frames.position = form.kind, check, begin
+    frames.size = file.current_size() if end is None else end
     ends: list[npt.NDArray[np.int64]] = []
     checksums: list[npt.NDArray[np.uint32]] = []
     n, waits = 0, False
@@ -99,7 +137,8 @@ def scan(file: File, form: FrameFormat, check: bool = True) -> tuple[RecordIndex
             # The number of frames that fit into the rest of the file, and one more to diagnose an incomplete frame.
             room = min(STEP, (frames.size - frames.position) // (form.head + form.tail) + 1)
             # The data of a record is not needed, only what is around it.
-            scanned.load(frames.position, waits, frames.position + form.head + frames.length if frames.length else 0)
+            beyond = form.head + frames.length if frames.length else 0
+            scanned.load(frames.position, waits, frames.position + beyond)
             some_ends, some_checksums, waits = _scan_some(frames, scanned, room)
             ends.append(some_ends)
             checksums.append(some_checksums)
@@ -107,7 +146,7 @@ def scan(file: File, form: FrameFormat, check: bool = True) -> tuple[RecordIndex
     error = _fault(frames, file.name, n, form) if frames.fault else None
     all_ends = np.concatenate([np.empty(0, np.int64), *ends])
     all_checksums = None if form.check == CHECK_NONE else np.concatenate([np.empty(0, np.uint32), *checksums])
-    return _index(file.name, form, frames.size, all_ends, all_checksums), error
+    return _index(file.name, form, frames.size, all_ends, all_checksums, begin), error
 
 
 def _scan_some(frames: Any, file: ScannedFile, room: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32], bool]:
@@ -133,11 +172,12 @@ def _index(
     size: int,
     ends: npt.NDArray[np.int64],
     checksums: npt.NDArray[np.uint32] | None,
+    begin: int = 0,
 ) -> RecordIndex:
-    """Return the index of frames that lie one after another without gaps, from the ends of their data."""
+    """Return the index of frames that lie one after another from a byte on without gaps, from their ends."""
     starts = np.empty_like(ends)
     if len(ends):
-        starts[0] = form.head
+        starts[0] = begin + form.head
         np.add(ends[:-1], form.tail + form.head, out=starts[1:])
     return RecordIndex(path, starts, ends, checksums, form.check, size, format=form.name).validate()
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from fffs.base.buffers import readable_bytes
-from fffs.base.paths import PathLike
 from fffs.errors import UsageError, WriterError
 from fffs.files.atomic import AtomicFile
 from fffs.files.file import File, UInt8Array
@@ -20,7 +19,7 @@ from fffs.files.pair import commit_pair, only_writer
 from fffs.files.pwrite import write_at
 from fffs.files.temporary import close_locked, lock
 from fffs.formats.bag import SUFFIX, encode_table, load_index, load_with_table, refuse_target, sidecars
-from fffs.formats.record_writer import RecordWriter
+from fffs.formats.record_writer import RecordWriter, Target, path_of
 from fffs.objects.names import is_url
 from fffs.records.index import Int64Array, RecordIndex
 
@@ -32,15 +31,15 @@ class NewBag(RecordWriter):
     would be taken for one in another layout. Not thread-safe. A forked child must not use it.
     """
 
-    def __init__(self, fname: PathLike, layout: str = "v1") -> None:
-        path = os.fsdecode(fname)
+    def __init__(self, fname: Target, layout: str = "v1") -> None:
+        path = path_of(fname)
         refuse_target(path, layout)
         if layout == "v3" and is_url(path):
             raise UsageError(f"{path}: a Bag of layout v3 is two files, which a store cannot put in place together")
         self._ends = array("Q")
         self._end = 0
         self._table: AtomicFile | None = None
-        super().__init__(path)
+        super().__init__(fname)
         if layout == "v3":
             try:
                 self._table = AtomicFile(sidecars(path)[0])

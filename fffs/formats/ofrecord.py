@@ -12,13 +12,13 @@ from typing import Final
 
 import numpy as np
 
-from fffs.base.paths import PathLike
 from fffs.errors import UnsupportedError, UsageError
 from fffs.files.file import File
 from fffs.formats import tfrecord
 from fffs.formats.frame_writer import FrameWriter
 from fffs.formats.frames import OFRECORD, FrameError, scan
 from fffs.formats.frames import load_index as load_frames
+from fffs.formats.record_writer import Target
 from fffs.records.index import Int64Array, RecordIndex
 
 HEAD: Final = struct.Struct("<q")
@@ -97,7 +97,7 @@ def partial_index(file: File) -> tuple[RecordIndex, FrameError | None]:
 class OFRecordWriter(FrameWriter):
     """Writes one file. Raises UsageError for an empty record unless ``allow_empty``: OneFlow stops reading there."""
 
-    def __init__(self, fname: PathLike, *, allow_empty: bool = False) -> None:
+    def __init__(self, fname: Target, *, allow_empty: bool = False) -> None:
         self._allow_empty = allow_empty
         super().__init__(fname)
 

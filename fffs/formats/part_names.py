@@ -169,7 +169,13 @@ def shard_name(stem: str, number: int, total: int, end: str = "") -> str:
 
 def ffrecord_part(_stem: str, number: int, total: int) -> str:
     """Return the name that ffrecord gives a part in a folder of FFRecord files."""
-    return part_name("PART_", number, total, ".ffr")
+    return part_name("PART_", number, total, SUFFIX)
+
+
+def ffrecord_shard(stem: str, number: int, total: int) -> str:
+    """Return the name of a part of a set of FFRecord files. ffrecord reads a folder in the order of its names."""
+    digits = max(PART_DIGITS, len(str(total - 1)))
+    return f"{stem}-{number:0{digits}}-of-{total:05}{SUFFIX}"
 
 
 def ofrecord_part(_stem: str, number: int, total: int) -> str:

@@ -17,21 +17,26 @@ from fffs.objects.new_object import new_output
 from fffs.records.index import Int64Array, RecordIndex
 from fffs.records.source_file import SourceFile
 
+Target = PathLike | AtomicOutput
+"""The path of a new file, or one that is open already, which the writer takes over."""
+
+
+def path_of(target: Target) -> str:
+    """Return the path of a new file."""
+    return os.fsdecode(target) if isinstance(target, (str, bytes, os.PathLike)) else target.path
+
 
 class RecordWriter(Writing):
     """Base class of the writers of all formats. Not thread-safe. A forked child must not use it."""
 
-    def __init__(self, fname: PathLike) -> None:
+    def __init__(self, fname: Target) -> None:
         """fname: path of the new file."""
-        self.fname = os.fsdecode(fname)
+        self.fname = path_of(fname)
         self.count = 0
         self._finished = False
-        self._file = self._new_output()
+        self._file = new_output(fname) if isinstance(fname, (str, bytes, os.PathLike)) else fname
         self._stream = io.BufferedWriter(self._file.raw(), buffer_size=1 << 20)
         self._begin(self.fname)
-
-    def _new_output(self) -> AtomicOutput:
-        return new_output(self.fname)
 
     def _append(self, pieces: Iterable[bytes | memoryview]) -> None:
         """Write the pieces of a record, and count it. Does not use ``_guarded``, for speed."""

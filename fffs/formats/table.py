@@ -9,11 +9,12 @@ from typing import Final
 
 from fffs.errors import UsageError
 from fffs.files.file import File
-from fffs.formats import bag, features, ffrecord, ofrecord, part_names, tfrecord
+from fffs.formats import bag, features, ffrecord, frames, ofrecord, part_names, tfrecord
 from fffs.formats.features import Schema
 from fffs.formats.ffrecord_writer import FileWriter
+from fffs.formats.frames import FrameFormat
 from fffs.formats.new_bag import NewBag
-from fffs.formats.record_writer import RecordWriter
+from fffs.formats.record_writer import RecordWriter, Target
 from fffs.formats.tfrecord_stream import TFRecordStream
 from fffs.objects.fsspec_url import file_part
 from fffs.records.index import Int64Array, RecordIndex
@@ -33,6 +34,7 @@ class Format:
         is_named: recognise files by name before their content, which can be anything.
         has_head(head): whether the first bytes of a file identify this format beyond doubt.
         is_certain(file): whether its further content does, for formats without ``has_head``.
+        frames: the frames that records are found by, if a file has no index.
         schema: the type of the messages in the records, for decoding them.
         is_compressed(path): whether records of a file can only be read in sequence, not by number. Then
             read_stream(path) returns a context manager that yields an iterator over the records, as bytes.
@@ -47,7 +49,7 @@ class Format:
         sidecars(path): paths of other files that may belong to a file.
 
     Writing:
-        create(path, n, layout): returns a writer of a new file of n records; only Bags have layouts.
+        create(target, n, layout): returns a writer of a new file of n records; only Bags have layouts.
         is_target(path): whether the name of a new file is of this format. Raises UsageError for variants that cannot
             be written.
         refuse_target(path, layout): raises UsageError if a new file cannot have this name.
@@ -61,12 +63,13 @@ class Format:
     title: str
     recognise: Callable[[bytes, int, str], bool]
     load_index: Callable[[File, bool], RecordIndex]
-    create: Callable[[str, int, str], RecordWriter]
+    create: Callable[[Target, int, str], RecordWriter]
     is_part: Callable[[str], bool]
     is_target: Callable[[str], bool]
     is_named: bool = False
     has_head: Callable[[bytes], bool] = lambda head: False
     is_certain: Callable[[File], bool] = lambda file: False
+    frames: FrameFormat | None = None
     schema: Schema | None = None
     is_compressed: Callable[[str], bool] = lambda path: False
     read_stream: Callable[[str], AbstractContextManager[Iterator[bytes]]] | None = None
@@ -94,7 +97,7 @@ FFRECORD: Final = Format(
     holds_trees=True,
     parts_of=part_names.ffrecord_parts,
     refuse_target=lambda path, layout: ffrecord.refuse_target(path),
-    part_name=part_names.ffrecord_part,
+    part_name=part_names.ffrecord_shard,
 )
 BAG: Final = Format(
     "bag",
@@ -118,6 +121,7 @@ OFRECORD: Final = Format(
     create=lambda path, n, layout: ofrecord.OFRecordWriter(path, allow_empty=True),
     is_part=lambda name: ofrecord.NAME.fullmatch(name) is not None,
     is_target=ofrecord.is_target,
+    frames=frames.OFRECORD,
     schema=features.OFRECORD_SCHEMA,
     parts_of=part_names.ofrecord_parts,
     part_name=part_names.ofrecord_part,
@@ -132,6 +136,7 @@ TFRECORD: Final = Format(
     is_part=lambda name: tfrecord.NAME.search(name) is not None,
     is_target=tfrecord.is_target,
     has_head=tfrecord.is_head,
+    frames=frames.TFRECORD,
     schema=features.EXAMPLE_SCHEMA,
     is_compressed=tfrecord.is_compressed,
     read_stream=TFRecordStream,

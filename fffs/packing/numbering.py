@@ -138,3 +138,12 @@ def _number_records(tree: Tree, files: UInt32Array) -> tuple[Tree, UInt32Array]:
         targets[begin : begin + size] = tree.targets[moved + np.arange(begin, begin + size)]
     ref[links] = starts
     return replace(tree, ref=ref, targets=targets), entries
+
+
+def renumber(tree: Tree) -> tuple[Tree, npt.NDArray[np.int64]]:
+    """Return a tree whose files have the records from 0 on, in the order of those that they had, which follow."""
+    is_file = tree.kinds == stat.S_IFREG
+    records, ranks = np.unique(tree.ref[is_file].astype(np.int64), return_inverse=True)
+    ref = tree.ref.copy()
+    ref[is_file] = ranks
+    return replace(tree, ref=ref), records

@@ -6,18 +6,15 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fffs.base.jobs import Progress, default_jobs
-from fffs.base.text import plural
 from fffs.cluster.part_task import PartResult, PartTask
 from fffs.cluster.place_of import place_of
-from fffs.errors import FffsError, SourceChangedError
+from fffs.errors import SourceChangedError
 from fffs.files.atomic_output import NewOutput
-from fffs.layouts import load_packed
-from fffs.objects.locations import open_file
 from fffs.objects.names import is_url
 from fffs.packing.contents import pack_contents
 from fffs.packing.division import CutPlace
@@ -28,9 +25,7 @@ from fffs.packing.packer import Copied, PackSummary, copied
 from fffs.packing.scan import Scan, scan_folder
 from fffs.packing.source_folder import SourceFolder, open_source
 from fffs.packing.span import Span
-from fffs.packing.verify import verify
-
-LEFT_OUT_MAX: Final = 100  # lines in a result
+from fffs.packing.whole import is_whole_pack, shortened
 
 
 class PackOptions(NamedTuple):
@@ -81,8 +76,6 @@ class PackTask(PartTask):
             size = os.fstat(done.file.fd).st_size
             done.file.commit()
         lines += left_out.lines
-        if len(lines) > LEFT_OUT_MAX:
-            lines[LEFT_OUT_MAX:] = [f"... and {plural(len(lines) - LEFT_OUT_MAX, 'more input')} left out"]
         return PartResult(
             part=self.number,
             path=self.path,
@@ -90,7 +83,7 @@ class PackTask(PartTask):
             checksum=done.checksum,
             records=done.summary.files,
             total_bytes=done.summary.total_bytes,
-            left_out=tuple(lines),
+            left_out=shortened(lines),
             apart=apart,
             unread=left_out.unread,
             changed=left_out.changed,
@@ -133,18 +126,7 @@ class PackTask(PartTask):
         source.leave_out(SourceChangedError(f"{what}: what was there is"))
 
     def _is_whole(self, path: str, result: PartResult) -> bool:
-        try:
-            with open_file(path) as file:
-                header = np.zeros(4, np.uint8)
-                file.read_at(0, header)
-                if (file.size, int.from_bytes(header.tobytes(), "little")) != (result.size, result.checksum):
-                    return False
-            if is_url(path):  # the store has compared what it was sent, and keeps it whole
-                return True
-            with load_packed(path) as pack:
-                return not verify(pack)
-        except (OSError, FffsError):
-            return False
+        return is_whole_pack(path, result)
 
 
 def cut_fields(begin: CutPlace, end: CutPlace) -> dict[str, Any]:

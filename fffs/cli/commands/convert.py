@@ -9,6 +9,7 @@ from fffs.base.text import human, plural
 from fffs.cli.output import Warnings, printable, say
 from fffs.cli.program import interrupt_once
 from fffs.cli.progress import ProgressBar
+from fffs.cli.report_file import Report, report_file
 from fffs.converting import convert
 from fffs.converting.kinds import COUNTED
 from fffs.errors import Exit
@@ -18,9 +19,15 @@ def run(args: argparse.Namespace) -> int:
     """Convert a source."""
     interrupt_once()
     begin = time.monotonic()
-    with Warnings() as warn, ProgressBar(printable(f"converting {args.source}")) as bar:
+    bar = ProgressBar(printable(f"converting {args.source[0]}"))
+    with Warnings() as warn, report_file(args.report) as keep, bar:
+
+        def report(report: Report) -> None:
+            bar.detail = f"{len(report.results)}/{report.parts} parts"
+            keep(report)
+
         done = convert(
-            args.source,
+            args.source if len(args.source) > 1 else args.source[0],
             args.output,
             from_=args.source_format,
             to=args.to,
@@ -33,8 +40,11 @@ def run(args: argparse.Namespace) -> int:
             force=args.force,
             align=args.align,
             verity=args.verity,
+            executor=args.executor,
+            restart=args.restart,
             progress=bar,
             warn=warn,
+            report=report if args.executor or args.restart or args.report else None,
         )
     if not args.quiet:
         seconds = max(time.monotonic() - begin, 1e-9)

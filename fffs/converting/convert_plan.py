@@ -1,0 +1,220 @@
+"""plan_convert: divides record files or archives into the parts of a set, which any processes can write."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NamedTuple
+
+from fffs.base.paths import PathLike, absolute_path
+from fffs.cluster.part_plan import PartPlan
+from fffs.cluster.part_task import PartTask
+from fffs.cluster.place_of import place_of
+from fffs.cluster.plan_place import part_stem
+from fffs.cluster.plan_target import absolute_target, refuse_parts
+from fffs.converting import kinds
+from fffs.converting.archive_parts import refuse_same_names
+from fffs.converting.convert_task import ConvertTask
+from fffs.converting.divide_sources import Divided, divide_files, divide_records
+from fffs.errors import SourceNotFoundError, UsageError
+from fffs.formats.sources import expand_sources
+from fffs.formats.table import FORMATS, Format, format_named, format_of_target
+from fffs.objects.fsspec_url import is_fsspec_url, without_file_scheme
+from fffs.objects.locations import is_folder, list_folder
+from fffs.objects.names import is_remote, is_url, shown
+from fffs.records import index_cache
+
+ARCHIVE_NAMES: Final = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+
+Sources = PathLike | Sequence[PathLike]
+
+
+@dataclass(frozen=True)
+class ConvertPlan(PartPlan):
+    """A plan for converting record files into parts of another format, or archives into a set of packs.
+
+    ``kind``: of the sources, as ``from_`` of ``convert``. ``to``: the format of the parts.
+    """
+
+    kind: str
+    to: str
+    align: bool = False
+    verify: bool = False
+
+    WORK: ClassVar[str] = "convert"
+    TASK: ClassVar[type[PartTask]] = ConvertTask
+    UNMARKED: ClassVar[tuple[str, ...]] = ("verify",)
+
+    @classmethod
+    def part_name(cls, target: str, number: int, total: int, options: dict[str, Any]) -> str:
+        """See ``PartPlan``."""
+        name = format_named(str(options["to"])).part_name
+        if name is None:
+            raise UsageError(f"{target}: there are no parts of the format {options['to']}")
+        return name(part_stem(target), number, total)
+
+    def _refuse_together(self, paths: Sequence[str]) -> None:
+        if self.kind in kinds.ARCHIVES and len(paths) > 1:
+            refuse_same_names(paths, [task.shown for task in self.tasks])
+
+
+class ConvertRequest(NamedTuple):
+    """What is to be converted, with names that all machines understand. ``to``: the name of a format."""
+
+    paths: tuple[str, ...]
+    target: str
+    parts: int
+    kind: str
+    to: str
+    with_packs: bool
+    align: bool
+    verify: bool
+
+
+def plan_convert(
+    sources: Sources,
+    target: PathLike,
+    parts: int,
+    *,
+    from_: str | None = None,
+    to: str | None = None,
+    align: bool = False,
+    verify: bool = False,
+    restart: bool = False,
+) -> ConvertPlan:
+    """Plan how to convert record files, or archives, into a set of parts, on any machines.
+
+    Records are divided into parts of equal size, which differ by less than 2 % unless single records are larger.
+    Archives become packs, which together are one tree; two of them must not have the same name, other than of a folder.
+    Each archive, and each compressed record file, is in one part as a whole. The same sources give the same parts,
+    whoever writes them. The plan is kept in ``.NAME.fffs-plan`` beside the target until ``commit`` or ``abort``, as
+    that of ``plan_pack``.
+
+    Args:
+        sources: as for ``convert``: what one name stands for, or a list of names of the same kind, in their order. All
+            machines must see them, and the target, under the same absolute paths. With ``from_="tar"`` or ``"zip"``, a
+            folder stands for the archives in it.
+        target: the folder that is made; it must be missing or empty. Or the URL of one in a store: its parts are
+            written there, and count when all of them are there.
+        parts: how many files it has, at most 4096. There are fewer if there are fewer records.
+        from_: the kind of the sources, as for ``convert``.
+        to: the format of the parts: "ffrecord", "tfrecord" or "ofrecord". None: the one that the target's name implies;
+            for archives, "ffrecord".
+        align: for archives, as for ``pack_folder``.
+        verify: each part is read back and compared with its source before it has its name.
+        restart: remove the parts of an unfinished plan.
+
+    Returns:
+        The plan. ``plan.tasks`` have ``run()``; ``plan.commit(results)`` makes the target appear.
+
+    Raises:
+        UsageError: the sources cannot become such parts, the target exists, or it has another unfinished plan.
+        SourceNotFoundError, FormatError, RecordError, ReadError: a source is missing, damaged, or cannot be read.
+        WriteError: nothing can be written beside the target, or another process is writing its parts.
+
+    """
+    request = make_request(sources, target, parts, from_, to, align, verify)
+    with place_of(request.target).only_driver():
+        return make_convert_plan(request, restart)
+
+
+def make_request(
+    sources: Sources, target: PathLike, parts: int, from_: str | None, to: str | None, align: bool, verify: bool
+) -> ConvertRequest:
+    """Return what ``plan_convert`` is asked for. Raises UsageError and others if it cannot be done."""
+    there, names = absolute_target(target), _absolute_names(sources)
+    for kind, known in ((from_, kinds.sources()), (to, kinds.destinations())):
+        if kind is not None and kind not in known:
+            raise UsageError(f"there is no format {kind!r}; choose one of {', '.join(known)}")
+    kind = from_ or _common_kind(names)
+    form = _format(there, kind, to)
+    if align and kind not in kinds.ARCHIVES:
+        raise UsageError(f"{shown(there)}: --align is for packed folders only; omit --align")
+    if verify and is_url(there):
+        raise UsageError(
+            f"{shown(there)}: an object cannot be read before it is in place; omit --verify, then use fffs verify"
+        )
+    assert form.part_name is not None
+    refuse_parts(there, parts, form.part_name(part_stem(there), 0, max(parts, 1)))
+    paths = tuple(path for name in names for path in _expand(name, kind))
+    return ConvertRequest(paths, there, parts, kind, form.name, from_ is not None, align, verify)
+
+
+def make_convert_plan(request: ConvertRequest, restart: bool) -> ConvertPlan:
+    """As ``plan_convert``, for a process that holds the lock of the target."""
+    with index_cache.unused():
+        divided = _divide(request)
+    tasks = [{"sources": [list(part) for part in sources], "total_bytes": size} for sources, size in divided]
+    options = {"kind": request.kind, "to": request.to, "align": request.align, "verify": request.verify}
+    plan = ConvertPlan.of(request.target, tasks, **options)
+    text = json.dumps([ConvertPlan.WORK, *request])
+    place_of(request.target).create(plan.to_json(), text, plan.fingerprint, restart)
+    return plan
+
+
+# ---------------------------------------------------------------- what is read
+
+
+def _absolute_names(sources: Sources) -> list[str]:
+    given = [sources] if isinstance(sources, (str, bytes, os.PathLike)) else list(sources)
+    if not given:
+        raise SourceNotFoundError("no files to convert; name a file or folder")
+    names = [without_file_scheme(os.fsdecode(name)) for name in given]
+    return [name if is_remote(name) or is_fsspec_url(name) else absolute_path(name) for name in names]
+
+
+def _common_kind(names: list[str]) -> str:
+    found = [kinds.kind_of_source(name) for name in names]
+    for name, kind in zip(names, found, strict=True):
+        if kind != found[0]:
+            raise UsageError(f"{shown(name)}: is {kind}, but {shown(names[0])} is {found[0]}; convert them separately")
+    return found[0]
+
+
+def _expand(name: str, kind: str) -> list[str]:
+    """Return the files that a source stands for, in order."""
+    if kind not in kinds.ARCHIVES:
+        expand = None if is_fsspec_url(name) else format_named(kind).expand
+        return (expand or expand_sources)(name)
+    if not is_folder(name):
+        return [name]
+    found = sorted(entry for entry in list_folder(name) if entry.lower().endswith(ARCHIVE_NAMES))
+    if not found:
+        raise SourceNotFoundError(f"{shown(name)}: no archives in this folder")
+    return [os.path.join(name, entry) for entry in found]
+
+
+def _divide(request: ConvertRequest) -> Divided:
+    if request.kind in kinds.ARCHIVES:
+        return divide_files(request.paths, request.parts, "archives")
+    form = format_named(request.kind)
+    if any(map(form.is_compressed, request.paths)):
+        return divide_files(request.paths, request.parts, "compressed files")
+    return divide_records(request.paths, form, request.parts, packs=request.with_packs)
+
+
+# ---------------------------------------------------------------- what is written
+
+
+def _format(target: str, kind: str, to: str | None) -> Format:
+    """Return the format of the parts. Raises UsageError if there is none for this kind of source."""
+    if kind == kinds.FOLDER:
+        raise UsageError(
+            f"{shown(target)}: a folder is packed into parts by fffs pack --parts (plan_pack); --from tar converts the "
+            "archives in it"
+        )
+    if kind == kinds.GRANULAR or to == kinds.GRANULAR:
+        raise UsageError(f"{shown(target)}: data sets are converted by one process only; omit --executor and --restart")
+    is_archive = kind in kinds.ARCHIVES
+    form = format_named(to) if to else format_of_target(target)
+    if form is None and is_archive:
+        form = next(form for form in FORMATS if form.holds_trees)
+    if form is None:
+        raise UsageError(f"{shown(target)}: the name does not determine a format; choose one with --to")
+    if is_archive and not form.holds_trees:
+        raise UsageError(f"{shown(target)}: an archive can only become packed folders; omit --to")
+    if form.part_name is None:
+        raise UsageError(f"{shown(target)}: {form.title}s have no parts; choose another format with --to")
+    return form

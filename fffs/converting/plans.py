@@ -1,0 +1,34 @@
+"""load_plan: the plan for a target, whatever it does."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fffs.base.paths import PathLike
+from fffs.base.text import plural
+from fffs.cluster.part_plan import PartPlan, work_of
+from fffs.cluster.place_of import place_of
+from fffs.cluster.plan_target import absolute_target
+from fffs.converting.convert_plan import ConvertPlan
+from fffs.converting.kinds import COUNTED
+from fffs.errors import FormatError
+from fffs.objects.names import shown
+from fffs.packing.pack_plan import PackPlan
+
+_PLANS: Final[dict[str, type[PartPlan]]] = {plan.WORK: plan for plan in (PackPlan, ConvertPlan)}
+
+
+def load_plan(target: PathLike) -> PartPlan:
+    """Return the plan that was made for a target and that is not committed yet. Raises as ``PartPlan.load``."""
+    there = absolute_target(target)
+    text = place_of(there).plan()
+    kind = _PLANS.get(work_of(text))
+    if kind is None:
+        raise FormatError(f"{shown(there)}: its plan is damaged, or of another version; abort it and make a new one")
+    return kind.from_json(text)
+
+
+def counted(plan: PartPlan, number: int) -> str:
+    """Return a number of what the parts of a plan are made of, for messages: files or records."""
+    unit = COUNTED.get(plan.kind, "record") if isinstance(plan, ConvertPlan) else "file"
+    return plural(number, unit)

@@ -1,0 +1,41 @@
+"""Packs that tasks wrote: whether they are complete and undamaged; what their results say was left out."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from fffs.base.text import plural
+from fffs.cluster.part_task import PartResult
+from fffs.errors import FffsError
+from fffs.layouts import load_packed
+from fffs.objects.locations import open_file
+from fffs.objects.names import is_url
+from fffs.packing.verify import verify
+
+LEFT_OUT_MAX: Final = 100  # lines in a result
+
+
+def is_whole_pack(path: str, result: PartResult) -> bool:
+    """Whether a pack is there, has the checksum of the result in its header, and all records have theirs."""
+    try:
+        with open_file(path) as file:
+            header = np.zeros(4, np.uint8)
+            file.read_at(0, header)
+            if (file.size, int.from_bytes(header.tobytes(), "little")) != (result.size, result.checksum):
+                return False
+        if is_url(path):  # the store has compared what it was sent, and keeps it whole
+            return True
+        with load_packed(path) as pack:
+            return not verify(pack)
+    except (OSError, FffsError):
+        return False
+
+
+def shortened(lines: list[str]) -> tuple[str, ...]:
+    """Return lines about what was left out, or the first ones and how many more there are."""
+    if len(lines) <= LEFT_OUT_MAX:
+        return tuple(lines)
+    more = plural(len(lines) - LEFT_OUT_MAX, "more input")
+    return (*lines[:LEFT_OUT_MAX], f"... and {more} left out")
