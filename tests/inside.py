@@ -85,6 +85,7 @@ fffs.files.temporary
 fffs.files.verity
 fffs.formats.tfrecord=tfrecord_files
 fffs.layouts.union
+fffs.converting.convert_task
 fffs.converting.verifying
 """
 

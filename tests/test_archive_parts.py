@@ -173,7 +173,7 @@ def test_an_archive_that_changed_after_the_plan_is_named(shards: list[Path], tmp
     assert [result is not None for result in again.results()] == [True, False, False]
 
 
-def test_a_damaged_part_is_written_again(shards: list[Path], tmp_path: Path) -> None:
+def test_a_damaged_part_of_archives_is_written_again(shards: list[Path], tmp_path: Path) -> None:
     plan = fffs.plan_convert(shards, tmp_path / "set", 3)
     first = plan.tasks[0].run()
     part = Path(PlanFolder(plan.target).part(plan.tasks[0].name))

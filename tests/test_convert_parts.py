@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import pack_small_folder, record_file
-from inside import PlanFolder, executors, run_program
+from inside import PlanFolder, convert_task, executors, run_program
 from set_sources import files_of
 
 import fffs
@@ -134,7 +134,7 @@ def test_compressed_files_are_divided_as_wholes(sources: Path, tmp_path: Path) -
 # ---------------------------------------------------------------- plans
 
 
-def test_a_plan_survives_pickle_and_json(sources: Path, tmp_path: Path) -> None:
+def test_a_plan_to_convert_survives_pickle_and_json(sources: Path, tmp_path: Path) -> None:
     plan = fffs.plan_convert(sources / "shards", tmp_path / "set", 4, to="ffrecord", verify=True)
     assert pickle.loads(pickle.dumps(plan)) == plan
     assert fffs.ConvertPlan.from_json(plan.to_json()) == plan == fffs.ConvertPlan.load(tmp_path / "set")
@@ -158,7 +158,7 @@ def test_a_plan_survives_pickle_and_json(sources: Path, tmp_path: Path) -> None:
         lambda fields: fields.update(tasks={}),
     ],
 )
-def test_a_damaged_plan_is_refused(source: Path, tmp_path: Path, damage: Any) -> None:
+def test_a_damaged_plan_to_convert_is_refused(source: Path, tmp_path: Path, damage: Any) -> None:
     fields = json.loads(fffs.plan_convert(source, tmp_path / "set", 4, to="ffrecord").to_json())
     damage(fields)
     with pytest.raises((FormatError, UsageError)):
@@ -219,7 +219,7 @@ def test_records_of_a_pack_are_converted_if_that_is_said(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["threads", "pool", "processes:2"])
-def test_every_executor_writes_the_same_bytes(sources: Path, source: Path, tmp_path: Path, kind: str) -> None:
+def test_every_executor_converts_to_the_same_bytes(sources: Path, source: Path, tmp_path: Path, kind: str) -> None:
     executor: Any = {"threads": ThreadPoolExecutor(3), "pool": ProcessPoolExecutor(1)}.get(kind, kind)
     reports: list[Any] = []
     jobs: list[fffs.JobReport] = []
@@ -250,7 +250,7 @@ def die(task: Any, jobs: int | None) -> Any:
     return task.run(jobs)
 
 
-def test_a_worker_that_is_killed_in_the_middle_of_a_part(
+def test_a_worker_that_is_killed_while_it_converts(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executors, "run_task", die)
@@ -277,7 +277,7 @@ fffs.convert(sys.argv[1], sys.argv[2], to="ffrecord", parts=4, executor=Slow())
 """
 
 
-def test_a_driver_that_is_killed_and_the_next_one(source: Path, tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_while_it_converts(source: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(DRIVER), source, tmp_path / "set"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as driver:
         assert driver.stdout
@@ -307,7 +307,7 @@ def test_a_complete_part_is_kept_and_a_damaged_one_written_again(sources: Path, 
     assert part.read_bytes() == whole
 
 
-def test_tasks_that_run_twice_at_once_write_the_same(source: Path, tmp_path: Path) -> None:
+def test_conversions_that_run_twice_at_once_write_the_same(source: Path, tmp_path: Path) -> None:
     plan = fffs.plan_convert(source, tmp_path / "set", 2, to="ofrecord")
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda task: task.run(), plan.tasks * 4))
@@ -346,7 +346,7 @@ def test_a_truncated_source_is_an_error_that_names_it(sources: Path, tmp_path: P
 
 @pytest.mark.parametrize("name", ["x.ffr", "x.tfrecord", "part-0", "x.bag"])
 @pytest.mark.parametrize("same_time", [False, True])
-def test_a_change_after_the_plan_is_an_error_that_names_it(
+def test_a_source_that_changed_after_its_plan_is_named(
     sources: Path, tmp_path: Path, name: str, same_time: bool
 ) -> None:
     path = Path(shutil.copy(sources / name, tmp_path / name))
@@ -380,8 +380,6 @@ def test_parts_whose_files_did_not_change_are_kept(sources: Path, tmp_path: Path
 
 def test_verify_compares_each_part(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = fffs.plan_convert(source, tmp_path / "set", 2, to="ofrecord", verify=True)
-    from fffs.converting import convert_task
-
     write = convert_task.write_records
 
     def damage(writer: Any, *args: Any) -> int:

@@ -10,6 +10,7 @@ from fffs.converting.archives import is_tar, is_zip
 from fffs.errors import UsageError
 from fffs.files.atomic import SIDECARS
 from fffs.files.file import File
+from fffs.formats.part_names import MANIFEST
 from fffs.formats.sources import expand_sources
 from fffs.formats.table import FORMATS, find_format, named_format
 from fffs.granular.shards import data_set_folders
@@ -80,7 +81,7 @@ def _kind_of_folder(path: str, ignored: str) -> str:
 
     Raises UsageError: it holds parts and other files, so that it may be meant as either.
     """
-    endings = (*SIDECARS, *(ending for form in FORMATS for ending in form.sidecar_endings))
+    endings = (MANIFEST, *SIDECARS, *(ending for form in FORMATS for ending in form.sidecar_endings))
     with reading(path):
         names = [name for name in list_folder(path) if not name.startswith(".") and not name.endswith(endings)]
     if data_set_folders(path):

@@ -88,6 +88,7 @@ def expand_parts(path: PathLike, prefix: str = "part-") -> list[str]:
 
 
 def _parts_among(folder: str, names: list[str], prefix: str) -> list[str]:
+    _refuse_unfinished(folder, names)
     numbered: dict[int, str] = {}
     for entry in names:
         number = entry[len(prefix) :]
@@ -109,10 +110,7 @@ def ffrecord_parts(folder: str, names: list[str]) -> list[str]:
 
     """
     parts = sorted(name for name in names if name.endswith(SUFFIX) and not name.startswith("."))
-    if UNFINISHED in names and MANIFEST not in names:
-        raise FormatError(
-            f"{shown(folder)}: its parts are still being written; or run fffs plan commit {shown(folder)}"
-        )
+    _refuse_unfinished(folder, names)
     for group, found in _groups(name for name in parts if PACKS.fullmatch(name)).items():
         _complete(folder, group, found, "part")
     return [os.path.join(folder, part) for part in parts]
@@ -188,7 +186,16 @@ def tfrecord_shard(stem: str, number: int, total: int) -> str:
     return shard_name(stem.lstrip(".") or "records", number, total, ".tfrecord")
 
 
+def _refuse_unfinished(folder: str, names: list[str]) -> None:
+    """Raise FormatError if the parts of a set in a store are not complete."""
+    if UNFINISHED in names and MANIFEST not in names:
+        raise FormatError(
+            f"{shown(folder)}: its parts are still being written; or run fffs plan commit {shown(folder)}"
+        )
+
+
 def _all_of_folder(folder: str, names: list[str]) -> list[str]:
+    _refuse_unfinished(folder, names)
     names = [name for name in sorted(names) if not name.startswith(".") and not name.endswith(SIDECARS)]
     files = [name for name in names if SHARD.fullmatch(name) is None and NAME.search(name)]
     for group, shards in _groups(names).items():
