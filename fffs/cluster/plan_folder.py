@@ -20,6 +20,7 @@ from typing import Final
 
 from fffs.base.descriptors import above_standard
 from fffs.base.failures import reading, writing
+from fffs.base.part_sets import UNFINISHED
 from fffs.cluster.plan_place import INPUTS, RESULTS, STATE, OpenPlace, PlanPlace
 from fffs.errors import SourceNotFoundError, UsageError, WriteError
 from fffs.files.atomic import AtomicFile
@@ -28,7 +29,6 @@ from fffs.files.dirfd import FOLDER, NO_LINKS, close, remove_content
 from fffs.files.pair import only_writer
 from fffs.files.rights import is_trusted
 from fffs.files.targets import refuse_folder
-from fffs.formats.part_names import UNFINISHED
 
 _MARK: Final = "made-by-fffs"  # made first and removed last: without it, the folder is not removed
 _PARTS: Final = "parts"

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final
 
+from fffs.base.part_sets import MANIFEST, UNFINISHED
 from fffs.cluster.lease import lease
 from fffs.cluster.plan_place import RESULTS, STATE, OpenPlace, PlanPlace, part_stem
 from fffs.errors import UsageError
 from fffs.files.atomic_output import AtomicOutput
-from fffs.formats.part_names import MANIFEST, UNFINISHED
 from fffs.objects.client import ListedObject, list_entries
 from fffs.objects.names import parse_url
 from fffs.objects.new_object import NewObject

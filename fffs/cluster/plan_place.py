@@ -9,16 +9,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final
 
+from fffs.base.part_sets import ENDINGS
 from fffs.errors import FffsError, SourceNotFoundError, UsageError
 from fffs.files.atomic_output import AtomicOutput
-from fffs.formats.ffrecord import SUFFIX
 
 RESULTS: Final = "results"
 STATE: Final = "state"  # written last and removed first: without it, there is no plan
 _PLAN: Final = "plan.json"
 INPUTS: Final = "inputs"
-ENDINGS: Final = (SUFFIX, ".tfrecord", ".ofrecord")
-"""Suffixes that the name of a target may have, which are not in the names of its parts."""
 
 Inputs = Iterable[Iterable[bytes]]
 """What each task is to read, in pieces."""

@@ -6,11 +6,11 @@ import os
 from typing import Final
 
 from fffs.base.failures import reading
+from fffs.base.part_sets import MANIFEST
 from fffs.converting.archives import is_tar, is_zip
 from fffs.errors import UsageError
 from fffs.files.atomic import SIDECARS
 from fffs.files.file import File
-from fffs.formats.part_names import MANIFEST
 from fffs.formats.sources import expand_sources
 from fffs.formats.table import FORMATS, find_format, named_format
 from fffs.granular.shards import data_set_folders

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from fffs.base.part_sets import MANIFEST, UNFINISHED
 from fffs.base.paths import PathLike
 from fffs.errors import FffsError, FormatError, ReadError, SourceNotFoundError, UsageError
 from fffs.formats.ffrecord import SUFFIX
@@ -23,9 +24,6 @@ PATTERN: Final = re.compile(
 )
 # A set of packs. Fewer digits may be those of a year.
 PACKS: Final = re.compile(rf"(?P<stem>.+)-[0-9]{{5,9}}-of-(?P<total>[0-9]{{5,9}}){re.escape(SUFFIX)}", re.DOTALL)
-MANIFEST: Final = "fffs-parts.json"
-"""What is written last where parts in a store appear one after the other; until then, UNFINISHED is beside them."""
-UNFINISHED: Final = ".fffs-plan"
 PART_DIGITS: Final = 5
 NAMED: Final = 5  # maximum number of missing files that a message lists
 
