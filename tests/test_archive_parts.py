@@ -125,7 +125,7 @@ def test_a_name_that_two_archives_have_is_an_error_before_anything_appears(tmp_p
     paths = [tmp_path / f"{k}.tar" for k in range(3)]
     for k, path in enumerate(paths):
         path.write_bytes(tar_file(b"d/same" if k else b"d/other") + tar_file(b"d/own%d" % k) + END)
-    with pytest.raises(UsageError, match=r"2\.tar: 'd/same' is in an archive before it, too"):
+    with pytest.raises(UsageError, match=r"2\.tar: 'd/same' is in an earlier source, too"):
         fffs.convert(paths, tmp_path / "set", parts=parts, executor=ThreadPoolExecutor(1))
     assert not (tmp_path / "set").exists()
     paths[2].write_bytes(tar_file(b"d/third") + END)

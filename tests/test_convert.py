@@ -486,9 +486,11 @@ def test_parts_of_a_packed_folder_would_lose_its_names(tmp_path: Path) -> None:
     pack = GOLDEN.path("packed/tree.ffr")
     with pytest.raises(UsageError, match="--from ffrecord"):
         fffs.convert(pack, tmp_path / "parts", to="tfrecord", parts=2)
-    for options in ({}, {"from_": "ffrecord"}):
+    for options in ({"part_size": 9}, {"from_": "ffrecord", "parts": 2}):
         with pytest.raises(UsageError, match="names would lead to wrong records; omit --parts and --part-size"):
-            fffs.convert(pack, tmp_path / "parts", to="ffrecord", parts=2, **options)
+            fffs.convert(pack, tmp_path / "parts", to="ffrecord", **options)
+    with pytest.raises(UsageError, match="its names would be lost"):
+        fffs.plan_convert(pack, tmp_path / "parts", 2, to="ffrecord", from_="ffrecord")
     assert fffs.convert(pack, tmp_path / "parts", from_="ffrecord", to="tfrecord", parts=2, verify=True).parts == 2
 
 

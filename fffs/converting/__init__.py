@@ -14,6 +14,8 @@ from fffs.converting import kinds
 from fffs.converting.plan import Request, make_plan
 from fffs.converting.run import run
 from fffs.errors import UsageError
+from fffs.formats.sources import expand_sources
+from fffs.formats.table import format_named, format_of_target
 from fffs.objects.names import is_url
 from fffs.records import index_cache
 
@@ -108,7 +110,7 @@ def convert(
             f"{target}: executor, restart, report and several sources are for parts; give their number, too"
         )
     path = os.fsdecode(sources[0]) if sources else ""
-    if parts is not None and (planned or _needs_plan(path, target, from_)):
+    if parts is not None and (planned or _needs_plan(path, target, from_, to)):
         for option, given in (("part_size", part_size), ("verity", verity)):
             if given:
                 raise UsageError(f"{target}: {option} cannot be combined with this; omit it")
@@ -142,7 +144,15 @@ def convert(
     return Conversion(plan.kind, plan.to, count, total, written)
 
 
-def _needs_plan(source: str, target: str, from_: str | None) -> bool:
-    """Whether parts are only written by the tasks of a plan."""
+def _needs_plan(source: str, target: str, from_: str | None, to: str | None) -> bool:
+    """Whether parts are only written by the tasks of a plan: packs, and objects."""
     kind = from_ or kinds.kind_of_source(source, target)
-    return kind in kinds.ARCHIVES or (is_url(target) and kind != kinds.GRANULAR)
+    if kind in kinds.ARCHIVES or (is_url(target) and kind != kinds.GRANULAR):
+        return True
+    form = format_of_target(target) if to is None else None if to == kinds.GRANULAR else format_named(to)
+    if form is None or from_ or not kinds.is_records(kind):
+        return False
+    with importing:
+        from fffs.converting.convert_plan import packs_among
+        from fffs.converting.divide_sources import Packs
+    return packs_among(expand_sources(source), kind, form, with_records=False) is Packs.WITH_NAMES

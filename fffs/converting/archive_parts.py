@@ -22,7 +22,7 @@ from fffs.packing.contents import Work
 from fffs.packing.names import Contents, Int64Array
 from fffs.packing.numbering import renumber
 from fffs.records.store import RecordStore
-from fffs.tree.tree import UInt8Array, UInt32Array
+from fffs.tree.tree import Tree, UInt8Array, UInt32Array
 
 
 class Archives(Closing):
@@ -48,10 +48,8 @@ class Archives(Closing):
             self._shares = [(0, found[0])]
             return found[0]
         counts = [len(contents.sizes) for contents in found]
-        joined = union.merge([contents.tree for contents in found], counts, 1)
-        for path, k in joined.named:
-            raise _same_name(self._archives[k].path, path)
-        tree, records = renumber(joined.tree)
+        shown = [archive.path for archive in self._archives]
+        tree, records = renumber(join_trees([contents.tree for contents in found], counts, shown))
         firsts = list(accumulate(counts, initial=0))
         edges = np.searchsorted(records, firsts).tolist()
         for k, contents in enumerate(found):
@@ -89,17 +87,22 @@ class _Behind:
         self._work.file(record + self._first, pieces)
 
 
+def join_trees(trees: Sequence[Tree], counts: Sequence[int], shown: Sequence[str]) -> Tree:
+    """Return the union of trees, as ``union.merge``. shown: the source of each.
+
+    Raises UsageError: two have the same name, other than of a folder.
+    """
+    found = union.merge(trees, counts, 1)
+    for path, k in found.named:
+        raise UsageError(
+            f"{shown[k]}: {os.fsdecode(path)!r} is in an earlier source, too, and a tree has one file of a name; "
+            "convert them to sets of their own"
+        )
+    return found.tree
+
+
 def refuse_same_names(paths: Sequence[str], shown: Sequence[str]) -> None:
     """Raise UsageError if two packs have the same name, other than of a folder. shown: what they were made from."""
     files = open_files(list(paths))
     with contextlib.closing(RecordStore(files)):
-        trees = [packed.load(file).tree for file in files]
-        for path, k in union.merge(trees, [len(file.index) for file in files], 1).named:
-            raise _same_name(shown[k], path)
-
-
-def _same_name(shown: str, path: bytes) -> UsageError:
-    return UsageError(
-        f"{shown}: {os.fsdecode(path)!r} is in an archive before it, too, and a tree has one file of a name; convert "
-        "them to sets of their own"
-    )
+        join_trees([packed.load(file).tree for file in files], [len(file.index) for file in files], shown)

@@ -17,10 +17,11 @@ from fffs.cluster.plan_target import absolute_target, refuse_parts
 from fffs.converting import kinds
 from fffs.converting.archive_parts import refuse_same_names
 from fffs.converting.convert_task import ConvertTask
-from fffs.converting.divide_sources import Divided, divide_files, divide_records
+from fffs.converting.divide_sources import Divided, Packs, divide_files, divide_records
 from fffs.errors import SourceNotFoundError, UsageError
-from fffs.formats.sources import expand_sources
+from fffs.formats.sources import expand_sources, open_files
 from fffs.formats.table import FORMATS, Format, format_named, format_of_target
+from fffs.layouts import packed
 from fffs.objects.fsspec_url import is_fsspec_url, without_file_scheme
 from fffs.objects.locations import is_folder, list_folder
 from fffs.objects.names import is_remote, is_url, shown
@@ -35,11 +36,13 @@ Sources = PathLike | Sequence[PathLike]
 class ConvertPlan(PartPlan):
     """A plan for converting record files into parts of another format, or archives into a set of packs.
 
-    ``kind``: of the sources, as ``from_`` of ``convert``. ``to``: the format of the parts.
+    ``kind``: of the sources, as ``from_`` of ``convert``. ``to``: the format of the parts. ``names``: packed folders
+    become others.
     """
 
     kind: str
     to: str
+    names: bool = False
     align: bool = False
     verify: bool = False
 
@@ -56,7 +59,7 @@ class ConvertPlan(PartPlan):
         return name(part_stem(target), number, total)
 
     def _refuse_together(self, paths: Sequence[str]) -> None:
-        if self.kind in kinds.ARCHIVES and len(paths) > 1:
+        if (self.names or self.kind in kinds.ARCHIVES) and len(paths) > 1:
             refuse_same_names(paths, [task.shown for task in self.tasks])
 
 
@@ -68,7 +71,7 @@ class ConvertRequest(NamedTuple):
     parts: int
     kind: str
     to: str
-    with_packs: bool
+    packs: str
     align: bool
     verify: bool
 
@@ -88,9 +91,10 @@ def plan_convert(
 
     Records are divided into parts of equal size, which differ by less than 2 % unless single records are larger.
     Archives become packs, which together are one tree; two of them must not have the same name, other than of a folder.
-    Each archive, and each compressed record file, is in one part as a whole. The same sources give the same parts,
-    whoever writes them. The plan is kept in ``.NAME.fffs-plan`` beside the target until ``commit`` or ``abort``, as
-    that of ``plan_pack``.
+    Packed folders become others with the same names, if ``to`` is "ffrecord" and ``from_`` is not given. Each archive,
+    and each compressed record file, is in one part as a whole. The same sources give the same parts, whoever writes
+    them. The plan is kept in ``.NAME.fffs-plan`` beside the target until ``commit`` or ``abort``, as that of
+    ``plan_pack``.
 
     Args:
         sources: as for ``convert``: what one name stands for, or a list of names of the same kind, in their order. All
@@ -102,7 +106,7 @@ def plan_convert(
         from_: the kind of the sources, as for ``convert``.
         to: the format of the parts: "ffrecord", "tfrecord" or "ofrecord". None: the one that the target's name implies;
             for archives, "ffrecord".
-        align: for archives, as for ``pack_folder``.
+        align: for packs, as for ``pack_folder``.
         verify: each part is read back and compared with its source before it has its name.
         restart: remove the parts of an unfinished plan.
 
@@ -130,7 +134,9 @@ def make_request(
             raise UsageError(f"there is no format {kind!r}; choose one of {', '.join(known)}")
     kind = from_ or _common_kind(names)
     form = _format(there, kind, to)
-    if align and kind not in kinds.ARCHIVES:
+    paths = tuple(path for name in names for path in _expand(name, kind))
+    packs = packs_among(paths, kind, form, with_records=from_ is not None)
+    if align and kind not in kinds.ARCHIVES and packs is not Packs.WITH_NAMES:
         raise UsageError(f"{shown(there)}: --align is for packed folders only; omit --align")
     if verify and is_url(there):
         raise UsageError(
@@ -138,8 +144,7 @@ def make_request(
         )
     assert form.part_name is not None
     refuse_parts(there, parts, form.part_name(part_stem(there), 0, max(parts, 1)))
-    paths = tuple(path for name in names for path in _expand(name, kind))
-    return ConvertRequest(paths, there, parts, kind, form.name, from_ is not None, align, verify)
+    return ConvertRequest(paths, there, parts, kind, form.name, packs.name, align, verify)
 
 
 def make_convert_plan(request: ConvertRequest, restart: bool) -> ConvertPlan:
@@ -147,8 +152,15 @@ def make_convert_plan(request: ConvertRequest, restart: bool) -> ConvertPlan:
     with index_cache.unused():
         divided = _divide(request)
     tasks = [{"sources": [list(part) for part in sources], "total_bytes": size} for sources, size in divided]
-    options = {"kind": request.kind, "to": request.to, "align": request.align, "verify": request.verify}
-    plan = ConvertPlan.of(request.target, tasks, **options)
+    plan = ConvertPlan.of(
+        request.target,
+        tasks,
+        kind=request.kind,
+        to=request.to,
+        names=request.packs == Packs.WITH_NAMES.name,
+        align=request.align,
+        verify=request.verify,
+    )
     text = json.dumps([ConvertPlan.WORK, *request])
     place_of(request.target).create(plan.to_json(), text, plan.fingerprint, restart)
     return plan
@@ -186,13 +198,24 @@ def _expand(name: str, kind: str) -> list[str]:
     return [os.path.join(name, entry) for entry in found]
 
 
+def packs_among(paths: Sequence[str], kind: str, form: Format, *, with_records: bool) -> Packs:
+    """Return what is done with packed folders among files of a kind that become files of a format."""
+    if with_records:  # a tree among other records would name wrong ones, so no file that could have one is made
+        return Packs.REFUSED if form.holds_trees else Packs.AS_RECORDS
+    if paths and kind == form.name and form.holds_trees:
+        first, *_ = open_files([paths[0]], True, kind)
+        with first:
+            return Packs.WITH_NAMES if packed.is_packed(first) else Packs.REFUSED
+    return Packs.REFUSED
+
+
 def _divide(request: ConvertRequest) -> Divided:
     if request.kind in kinds.ARCHIVES:
         return divide_files(request.paths, request.parts, "archives")
     form = format_named(request.kind)
     if any(map(form.is_compressed, request.paths)):
         return divide_files(request.paths, request.parts, "compressed files")
-    return divide_records(request.paths, form, request.parts, packs=request.with_packs)
+    return divide_records(request.paths, form, request.parts, Packs[request.packs])
 
 
 # ---------------------------------------------------------------- what is written

@@ -12,6 +12,7 @@ from fffs.base.jobs import Jobs, Progress, default_jobs
 from fffs.cluster.part_task import PartResult, PartTask
 from fffs.converting import kinds
 from fffs.converting.archive_parts import Archives
+from fffs.converting.pack_again import pack_parts_again
 from fffs.converting.packs import compare_contents
 from fffs.converting.record_files import DEFAULT_JOBS, FRAME, compare_with, write_records
 from fffs.converting.records import StoredRecords
@@ -33,13 +34,15 @@ from fffs.records.store import RecordStore
 class ConvertTask(PartTask):
     """Converts ``sources``, which follow each other.
 
-    ``kind``: of the sources, one of ``kinds.sources()``. ``to``: the name of a format. ``align`` is for packs.
+    ``kind``: of the sources, one of ``kinds.sources()``. ``to``: the name of a format. ``names``: the sources are
+    packed folders, and so are the parts. ``align`` is for packs.
     ``verify``: the part is read back and compared before it has its name.
     """
 
     sources: tuple[SourcePart, ...]
     kind: str
     to: str
+    names: bool = False
     align: bool = False
     verify: bool = False
 
@@ -53,13 +56,18 @@ class ConvertTask(PartTask):
         return {"sources": tuple(map(SourcePart.of, fields["sources"])), "total_bytes": int(fields["total_bytes"])}
 
     @property
+    def makes_packs(self) -> bool:
+        """Whether the part is a packed folder."""
+        return self.names or self.kind in kinds.ARCHIVES
+
+    @property
     def shown(self) -> str:
         """The input, for messages."""
         return shown_of(self.sources)
 
     def _write(self, new: NewOutput, jobs: int | None, progress: Progress | None) -> PartResult:
         lines: list[str] = []
-        write = self._pack if self.kind in kinds.ARCHIVES else self._write_records
+        write = self._pack_again if self.names else self._pack if self.makes_packs else self._write_records
         with index_cache.unused(), new() as file:
             done = write(file, jobs, self._scaled(progress), lines.append)
         return PartResult(
@@ -92,6 +100,15 @@ class ConvertTask(PartTask):
             file.commit()
             return _Written(size, checksum, len(contents.sizes), contents.total_bytes)
 
+    def _pack_again(
+        self, file: AtomicOutput, jobs: int | None, progress: Progress | None, warn: Callable[[str], None]
+    ) -> _Written:
+        """Pack files of packed folders, and put the pack in place."""
+        checksum, sizes = pack_parts_again(self.sources, file, self.align, self.verify, progress)
+        size = os.fstat(file.fd).st_size
+        file.commit()
+        return _Written(size, checksum, len(sizes), int(sizes.sum()))
+
     def _write_records(
         self, file: AtomicOutput, jobs: int | None, progress: Progress | None, warn: Callable[[str], None]
     ) -> _Written:
@@ -116,7 +133,7 @@ class ConvertTask(PartTask):
         return _Written(size, checksum, len(lengths), total)
 
     def _is_whole(self, path: str, result: PartResult) -> bool:
-        if self.kind in kinds.ARCHIVES:
+        if self.makes_packs:
             return is_whole_pack(path, result)
         try:
             with open_file(path) as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,6 +26,14 @@ Divided = list[tuple[list[SourcePart], int]]
 """The source of each part, and its bytes."""
 
 
+class Packs(enum.Enum):
+    """What is done with packed folders: they are refused, or only records as others, or all sources are such."""
+
+    REFUSED = enum.auto()
+    AS_RECORDS = enum.auto()
+    WITH_NAMES = enum.auto()
+
+
 class _Records(NamedTuple):
     """The records of a file. ``scanned``: they are found by a scan."""
 
@@ -36,18 +45,19 @@ class _Records(NamedTuple):
     scanned: bool
 
 
-def divide_records(paths: Sequence[str], form: Format, parts: int, *, packs: bool) -> Divided:
+def divide_records(paths: Sequence[str], form: Format, parts: int, packs: Packs) -> Divided:
     """Divide the records of files into parts of equal size, which differ by less than 2 % unless single records are
     larger. The same records give the same parts.
 
-    packs: convert the records of packed folders, which are refused otherwise.
-
     Raises:
-        UsageError: a packed folder. FormatError, RecordError, ReadError: a file is damaged or cannot be read.
+        UsageError: a packed folder, or a file that is none.
+        FormatError, RecordError, ReadError: a file is damaged or cannot be read.
 
     """
     files = [_look(path, form, packs) for path in paths]
     lengths = np.concatenate([np.empty(0, np.int64), *(file.lengths for file in files)])
+    if packs is Packs.WITH_NAMES:
+        lengths[np.cumsum([len(file.lengths) for file in files]) - 1] = 0  # the tree of each
     ends = np.cumsum([0, *(len(file.lengths) for file in files)])
     divided: Divided = []
     for begin, end in itertools.pairwise([0, *cut(lengths, parts, None), len(lengths)]):
@@ -57,19 +67,22 @@ def divide_records(paths: Sequence[str], form: Format, parts: int, *, packs: boo
             if stop <= 0 and found:
                 break
             if first < stop:
-                found.append(_part(files[k], form, first, stop))
-        divided.append((found, int(lengths[begin:end].sum())))
+                found.append(_part(files[k], form, first, stop, packs is Packs.WITH_NAMES))
+        divided.append((found, int(lengths[begin:end].sum())))  # in a pack, the tree counts as nothing
     return divided
 
 
-def _look(path: str, form: Format, packs: bool) -> _Records:
+def _look(path: str, form: Format, packs: Packs) -> _Records:
     file, *_ = open_files([path], True, form.name)
     with contextlib.closing(RecordStore([file])) as store:
-        if not packs and packed.is_packed(file):
+        is_packed = packed.is_packed(file)
+        if packs is Packs.REFUSED and is_packed:
             raise UsageError(
-                f"{path}: a packed folder: its names would be lost; --from {form.name} converts the records, or unpack "
-                "it (fffs unpack) and pack the folder"
+                f"{path}: a packed folder: its names would be lost; --to ffrecord without --from makes a set of packs, "
+                f"and --from {form.name} converts the records to other formats"
             )
+        if packs is Packs.WITH_NAMES and not is_packed:
+            raise UsageError(f"{path}: not a packed folder, unlike other sources; convert them separately")
         index = file.index
         lengths = store.lengths(np.arange(store.n))  # refuses what is truncated
         # The checksums of a sidecar are those of the whole file.
@@ -77,14 +90,13 @@ def _look(path: str, form: Format, packs: bool) -> _Records:
         return _Records(path, file.file.size, stamp_of(file.file), lengths, index.checksums, scanned)
 
 
-def _part(file: _Records, form: Format, first: int, stop: int) -> SourcePart:
-    run = slice(first, stop)
+def _part(file: _Records, form: Format, first: int, stop: int, packs: bool) -> SourcePart:
     begin = end = 0
     if file.scanned and form.frames is not None:
         around = form.frames.head + form.frames.tail
         begin = int(file.lengths[:first].sum()) + around * first
-        end = begin + int(file.lengths[run].sum()) + around * (stop - first)
-    digest = digest_of(file.lengths[run], None if file.checksums is None else file.checksums[run])
+        end = begin + int(file.lengths[first:stop].sum()) + around * (stop - first)
+    digest = digest_of(file.lengths, file.checksums, first, stop - first, packs)
     return SourcePart(file.path, file.size, file.stamp, len(file.lengths), first, stop - first, begin, end, digest)
 
 

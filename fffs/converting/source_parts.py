@@ -70,11 +70,16 @@ def stamp_of(file: File) -> str:
     return file.tag or str(file.mtime_ns)
 
 
-def digest_of(lengths: Int64Array, checksums: UInt32Array | None) -> str:
-    """Return a hash of records by their lengths, and their checksums if there are any."""
-    found = blake2b(lengths.astype("<i8").tobytes(), digest_size=16)
-    if checksums is not None:
-        found.update(checksums.astype("<u4").tobytes())
+def digest_of(lengths: Int64Array, checksums: UInt32Array | None, first: int, count: int, packs: bool = False) -> str:
+    """Return a hash of records of a file by their lengths, and their checksums if there are any.
+
+    packs: the file is a packed folder, whose last record, its tree, counts as well.
+    """
+    found = blake2b(digest_size=16)
+    for run in (slice(first, first + count), slice(-1, None))[: 1 + packs]:
+        found.update(lengths[run].astype("<i8").tobytes())
+        if checksums is not None:
+            found.update(checksums[run].astype("<u4").tobytes())
     return found.hexdigest()
 
 
@@ -94,13 +99,21 @@ def open_records(parts: Sequence[SourcePart], form: Format) -> RecordSource:
     """
     if any(part.records == WHOLE for part in parts):
         return ChainedRecords([_streamed(part, form) for part in parts])
+    store, firsts = RecordStore(open_parts(parts, form)), accumulate((part.total for part in parts), initial=0)
+    numbers = [first + part.first + np.arange(part.records) for part, first in zip(parts, firsts, strict=False)]
+    return StoredRecords(store, shown_of(parts), np.concatenate([np.empty(0, np.int64), *numbers]))
+
+
+def open_parts(parts: Sequence[SourcePart], form: Format, *, packs: bool = False) -> list[SourceFile]:
+    """Open the files of parts, which have indexes. If one fails, all are closed. packs: parts of packed folders.
+
+    Raises SourceChangedError, and what opening a file raises.
+    """
     files: list[SourceFile] = []
     with closed_on_error(files):
         for part in parts:
-            files.append(_open(part, form))
-    store, firsts = RecordStore(files), accumulate((part.total for part in parts), initial=0)
-    numbers = [first + part.first + np.arange(part.records) for part, first in zip(parts, firsts, strict=False)]
-    return StoredRecords(store, shown_of(parts), np.concatenate([np.empty(0, np.int64), *numbers]))
+            files.append(_open(part, form, packs))
+    return files
 
 
 def shown_of(parts: Sequence[SourcePart]) -> str:
@@ -110,7 +123,7 @@ def shown_of(parts: Sequence[SourcePart]) -> str:
     return f"{parts[0].shown} to {parts[-1].shown}"
 
 
-def _open(part: SourcePart, form: Format) -> SourceFile:
+def _open(part: SourcePart, form: Format, packs: bool) -> SourceFile:
     file = open_file(part.path)
     with closed_on_error((file,)):
         refuse_changed(part, file)
@@ -120,9 +133,8 @@ def _open(part: SourcePart, form: Format) -> SourceFile:
             if file.changed(file.stamp()):
                 raise part.changed() from None
             raise
-        run = slice(part.first, part.first + part.records)
-        checksums = None if index.checksums is None else index.checksums[run]
-        if len(index) != part.total or digest_of((index.ends - index.starts)[run], checksums) != part.digest:
+        found = digest_of(index.ends - index.starts, index.checksums, part.first, part.records, packs)
+        if len(index) != part.total or found != part.digest:
             raise part.changed()
         return SourceFile(file, index)
 

@@ -147,3 +147,37 @@ def renumber(tree: Tree) -> tuple[Tree, npt.NDArray[np.int64]]:
     ref = tree.ref.copy()
     ref[is_file] = ranks
     return replace(tree, ref=ref), records
+
+
+def select(tree: Tree, first: int, stop: int, shown: str, *, others: bool) -> Tree:
+    """Return a tree with the files whose records are from ``first`` to before ``stop``, which keep their numbers.
+
+    others: also with all symbolic links and folders; otherwise only with the folders that lead to the files.
+    """
+    is_folder = tree.kinds == stat.S_IFDIR
+    folders = np.flatnonzero(is_folder)
+    parents = np.repeat(folders, tree.count[folders])  # of each entry
+    kept = (tree.kinds == stat.S_IFREG) & (tree.ref >= first) & (tree.ref < stop)
+    if others:
+        kept |= tree.kinds != stat.S_IFREG
+    above = np.unique(parents[kept[tree.entry_nodes]])
+    while not kept[above].all():
+        kept[above] = True
+        above = np.unique(tree.parent[above])
+    kept[0] = True
+    entries = kept[tree.entry_nodes]
+    numbers = np.cumsum(kept, dtype=np.uint32) - np.uint32(1)
+    sizes = np.diff(tree.name_offsets)
+    return build_tree(
+        parents=numbers[parents[entries]],
+        nodes=numbers[tree.entry_nodes[entries]],
+        name_offsets=np.concatenate([[0], np.cumsum(sizes[entries])]).astype(np.uint32),
+        names=tree.names[np.repeat(entries, sizes)],
+        mode=tree.mode[kept],
+        mtime=tree.mtime[kept],
+        ref=np.where(is_folder, 0, tree.ref)[kept],
+        count=np.where(is_folder, 0, tree.count)[kept],
+        targets=tree.targets,
+        records=2**32 - 1,
+        source=shown,
+    )
