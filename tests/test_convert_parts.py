@@ -119,6 +119,13 @@ def test_a_task_scans_only_its_own_frames(source: Path, tmp_path: Path, monkeypa
     assert plan.tasks[2].run().records == parts[2].records
 
 
+@pytest.mark.parametrize(("layout", "parts"), [("v1", None), ("v3", None), ("v1", 3), ("v3", 3)])
+def test_a_data_set_of_one_key_is_divided_by_rows(sources: Path, tmp_path: Path, layout: str, parts: int) -> None:
+    fffs.convert(sources / "x.ffr", tmp_path / "data", to="granular", layout=layout, parts=parts)
+    run_all(fffs.plan_convert(tmp_path / "data", tmp_path / "set", 4, to="tfrecord", verify=True))
+    assert records_of(tmp_path / "set") == RECORDS
+
+
 def test_compressed_files_are_divided_as_wholes(sources: Path, tmp_path: Path) -> None:
     for path in (sources / "shards").iterdir():
         (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
@@ -183,8 +190,8 @@ def test_a_second_driver_is_refused(source: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_become_parts_is_refused(sources: Path, tmp_path: Path) -> None:
     source = sources / "x.ffr"
-    with granular.DatasetWriter(tmp_path / "data", {"a": "bytes"}) as writer:
-        writer.append({"a": b"a"})
+    with granular.DatasetWriter(tmp_path / "data", {"a": "bytes", "b": "bytes"}) as writer:
+        writer.append({"a": b"a", "b": b""})
     packed = pack_small_folder(tmp_path)
     before = sorted(os.listdir(tmp_path))
     for problem, name, options in (

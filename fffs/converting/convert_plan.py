@@ -17,6 +17,7 @@ from fffs.cluster.plan_target import absolute_target, refuse_parts
 from fffs.converting import kinds
 from fffs.converting.archive_parts import refuse_same_names
 from fffs.converting.convert_task import ConvertTask
+from fffs.converting.datasets import column_files
 from fffs.converting.divide_sources import Divided, Packs, divide_files, divide_records
 from fffs.errors import SourceNotFoundError, UsageError
 from fffs.formats.sources import expand_sources, open_files
@@ -134,6 +135,8 @@ def make_request(
             raise UsageError(f"there is no format {kind!r}; choose one of {', '.join(known)}")
     kind = from_ or _common_kind(names)
     form = _format(there, kind, to)
+    if kind == kinds.GRANULAR:
+        names, kind = [path for name in names for path in column_files(name)], "bag"
     paths = tuple(path for name in names for path in _expand(name, kind))
     packs = packs_among(paths, kind, form, with_records=from_ is not None)
     if align and kind not in kinds.ARCHIVES and packs is not Packs.WITH_NAMES:
@@ -228,8 +231,8 @@ def _format(target: str, kind: str, to: str | None) -> Format:
             f"{shown(target)}: a folder is packed into parts by fffs pack --parts (plan_pack); --from tar converts the "
             "archives in it"
         )
-    if kind == kinds.GRANULAR or to == kinds.GRANULAR:
-        raise UsageError(f"{shown(target)}: data sets are converted by one process only; omit --executor and --restart")
+    if to == kinds.GRANULAR:
+        raise UsageError(f"{shown(target)}: a data set is written by one process only; omit --executor and --restart")
     is_archive = kind in kinds.ARCHIVES
     form = format_named(to) if to else format_of_target(target)
     if form is None and is_archive:

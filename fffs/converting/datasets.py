@@ -133,6 +133,30 @@ def is_column(path: str) -> bool:
     return not Type.parse(kind).sequence or all(shard.refs is None or shard.rows == 0 for shard in shards)
 
 
+def column_files(path: str) -> list[str]:
+    """Return the Bags whose records are the rows of a data set, in order.
+
+    Raises UsageError: there are none, because rows have several blobs, or other records lie between. Also as
+    ``load_folder``.
+    """
+    found: list[str] = []
+    if is_column(path):
+        with contextlib.closing(load_folder(path)) as data:
+            assert isinstance(data.blobs, StoredRecords)
+            store, numbers = data.blobs.store, data.blobs.numbers
+            for k, file in enumerate(store.files):
+                own = store.first_record(k) + np.arange(len(file.index))
+                if len(own) and np.array_equal(numbers[: len(own)], own):
+                    found.append(file.index.path)
+                    numbers = numbers[len(own) :]
+            if not len(numbers):
+                return found
+    raise UsageError(
+        f"{path}: a data set whose rows are not the records of its Bags is converted by one process only; omit "
+        "--executor and --restart"
+    )
+
+
 def _places(file: SourceFile, shard: Shard, spec: dict[str, str]) -> tuple[Int64Array, Int64Array]:
     """Return the record numbers of the blobs of a shard's rows, and the counts per key. file: the shard's first."""
     sequences = [shard.refs is not None and Type.parse(kind).sequence for kind in spec.values()]

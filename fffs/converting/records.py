@@ -93,8 +93,8 @@ class StoredRecords:
     def __init__(self, store: RecordStore, shown: str, numbers: Int64Array | None = None) -> None:
         """store: ``close`` closes it. numbers: the records, in order; None: all."""
         self.store, self.shown = store, shown
-        self._numbers = np.arange(store.n) if numbers is None else numbers
-        self._lengths = store.lengths(self._numbers)
+        self.numbers = np.arange(store.n) if numbers is None else numbers
+        self._lengths = store.lengths(self.numbers)
 
     @property
     def lengths(self) -> Int64Array:
@@ -106,7 +106,7 @@ class StoredRecords:
         return _read_ahead(self._read, self._lengths, bounds, threads)
 
     def _read(self, first: int, last: int) -> AdjacentRecords:
-        return AdjacentRecords(*self.store.read_joined(self._numbers[first:last]))
+        return AdjacentRecords(*self.store.read_joined(self.numbers[first:last]))
 
     def close(self) -> None:
         """Close the files."""
