@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -464,6 +465,28 @@ def test_a_target_that_exists_is_refused_before_and_after_the_work(source: Path,
     os.unlink(tmp_path / "set" / "mine")
     plan.commit(results)
     assert len(os.listdir(tmp_path / "set")) == 2
+
+
+def test_without_hard_links_a_commit_that_fails_keeps_the_parts(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts are renamed then, into a folder that is removed after a failure."""
+    plan = fffs.plan_pack(source, tmp_path / "set", 2)
+    for task in plan.tasks:
+        task.run()
+
+    def link(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "no hard links")
+
+    monkeypatch.setattr(os, "link", link)
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "mine").touch()
+    with pytest.raises(WriteError):
+        plan.commit()
+    os.unlink(tmp_path / "set" / "mine")
+    plan.commit()
+    assert_same(source, tmp_path / "set", tmp_path / "copy")
+    assert sorted(os.listdir(tmp_path)) == ["copy", "photos", "set"]
 
 
 @pytest.mark.parametrize("parts", [0, -1, 4097])

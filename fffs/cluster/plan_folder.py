@@ -21,11 +21,12 @@ from typing import Final
 from fffs.base.descriptors import above_standard
 from fffs.base.failures import reading, writing
 from fffs.base.part_sets import UNFINISHED
+from fffs.cluster.link_parts import link_parts
 from fffs.cluster.plan_place import INPUTS, RESULTS, STATE, OpenPlace, PlanPlace
 from fffs.errors import SourceNotFoundError, UsageError, WriteError
 from fffs.files.atomic import AtomicFile
-from fffs.files.atomic_folder import AtomicFolder, refuse_content
-from fffs.files.dirfd import FOLDER, NO_LINKS, close, remove_content
+from fffs.files.atomic_folder import refuse_content
+from fffs.files.dirfd import FOLDER, close, remove_content
 from fffs.files.pair import only_writer
 from fffs.files.rights import is_trusted
 from fffs.files.targets import refuse_folder
@@ -212,19 +213,4 @@ class _OpenFolder(OpenPlace):
 
     def put_in_place(self, names: list[tuple[str, str]], manifest: str) -> None:
         """See ``OpenPlace``. A folder appears at once, so that no manifest is needed."""
-        target = self._folder.target
-        with AtomicFolder(target, target) as folder:
-            with writing(target):
-                for name, final in names:
-                    _link(os.path.join(_PARTS, name), self._fd, final, folder.fd)
-            folder.commit()
-
-
-def _link(path: str, place: int, name: str, folder: int) -> None:
-    """Give a file another name in an open folder; where there are no hard links, instead of its own. Raises OSError."""
-    try:
-        os.link(path, name, src_dir_fd=place, dst_dir_fd=folder, follow_symlinks=False)
-    except OSError as error:
-        if error.errno not in NO_LINKS:
-            raise
-        os.rename(path, name, src_dir_fd=place, dst_dir_fd=folder)
+        link_parts(self._folder.target, self._fd, [(os.path.join(_PARTS, name), final) for name, final in names])

@@ -18,7 +18,7 @@ from fffs.files.dirfd import close
 from fffs.files.leftovers import remove_leftover_folders
 from fffs.files.rights import PERMISSIONS, new_mode, set_mode, set_time
 from fffs.files.targets import refuse_folder, replaced_folder, without_dots
-from fffs.files.temporary import close_locked, create_locked_folder, remove_folder, remove_mark
+from fffs.files.temporary import close_locked, create_locked_folder, is_there, remove_folder, remove_mark
 from fffs.native import lib
 
 
@@ -74,6 +74,11 @@ class AtomicFolder(Discarding):
         except FileNotFoundError:
             parent = os.path.dirname(self.shown.rstrip("/")) or "."
             return os.path.join(os.path.realpath(parent), os.fsdecode(self._temporary))
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it has its final name. Raises OSError."""
+        return not self._open or not is_there(self._parent, self._temporary)
 
     def commit(self, mode: int | None = None, mtime: int | None = None) -> None:
         """Put the folder in place, durably.
