@@ -85,6 +85,19 @@ def test_a_driver_killed_at_any_call_leaves_no_set_or_a_complete_one(room: Room)
     assert seen == {False, True}
 
 
+def test_an_interrupt_at_any_call_leaves_what_the_next_run_uses_and_nothing_else(room: Room) -> None:
+    """Ctrl-C, which is an exception in Python after the call."""
+    seen = set()
+    for call in room.calls():
+        room.reset()
+        outcome = room.process.trace(*room.command, inject=f"{call.name}:signal=INT:when={call.number}")
+        seen.add((outcome.code, room.is_complete()))
+        assert "Traceback" not in outcome.stderr, call
+        assert set(os.listdir(room.place)) <= {"set", ".set.fffs-plan"}, call
+        room.finish()
+    assert (130, False) in seen
+
+
 def test_a_call_that_fails_leaves_no_set_or_a_complete_one(room: Room) -> None:
     codes = set()
     for call in room.calls():

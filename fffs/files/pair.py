@@ -98,12 +98,22 @@ class _LockFile:
 
     def release(self) -> None:
         """Remove the file and release its lock. May be called at any time."""
-        if self._ours and os.getpid() == self._owner:
+        try:
+            if self._ours and os.getpid() == self._owner:
+                self._give_up()
+        finally:
+            self._ours = False
+            self._close()
+
+    def _give_up(self) -> None:
+        try:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, 1)
                 self._remove()
-        self._ours = False
-        self._close()
+        except BaseException:  # an interrupt between the two; the name may be that of the next owner's file by now
+            if is_named(self._folder, self._name, self._fd):
+                self._remove()
+            raise
 
     def _remove(self) -> None:
         with contextlib.suppress(OSError):
