@@ -285,6 +285,12 @@ def test_verify_on_an_executor_finds_the_same(parts: Path) -> None:
     ]
 
 
+def test_a_data_set_is_verified_on_an_executor(parts: Path, tmp_path: Path) -> None:
+    fffs.convert(parts / "set-00000-of-00005.ffr", tmp_path / "data", from_="ffrecord", to="granular")
+    here, there = (done("verify", *words, tmp_path / "data") for words in ((), ("--executor", "processes:1")))
+    assert here.split(",")[0] == there.split(",")[0] != ""
+
+
 def test_verify_on_an_executor_names_what_it_cannot_open(parts: Path) -> None:
     (parts / "set-00002-of-00005.ffr").write_bytes(b"no pack")
     result = run("verify", "--executor", "processes:2", parts)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from fffs.base.importing import importing
 from fffs.base.jobs import Progress
 from fffs.cluster.engines import executing
 from fffs.cluster.executors import Call, ExecutorLike, run_calls
@@ -17,6 +18,7 @@ from fffs.files.verity import look
 from fffs.formats.sources import expand_sources
 from fffs.layouts import load_records, load_source
 from fffs.layouts.view import TreeView
+from fffs.objects.locations import is_folder
 from fffs.objects.names import is_remote
 from fffs.packing.sidecars import suspects
 from fffs.packing.verify import BadRecord, unverifiable, verify
@@ -75,13 +77,13 @@ def verify_files(
     progress: Progress | None = None,
     warn: Callable[[str], None] = log.warning,
 ) -> Findings:
-    """As ``verify_source``, for the record files of a source one by one, on an executor.
+    """As ``verify_source``, for the record files and data sets of a source one by one, on an executor.
 
     warn: called with a line for each attempt at a file that failed and is made again.
 
     Raises WorkerError in addition: the worker of a file died three times; the message names it.
     """
-    files = [name if is_remote(name) else os.path.abspath(name) for name in expand_sources(paths)]
+    files = [name if is_remote(name) else os.path.abspath(name) for path in paths for name in _files_of(path, form)]
     sizes = [_size(name) for name in files]
     found: list[Findings] = [Findings(0, 0, 0)] * len(files)
     done = 0
@@ -101,6 +103,16 @@ def verify_files(
                 if progress:
                     progress(done, sum(sizes))
     return _join(found)
+
+
+def _files_of(path: str, form: str | None) -> list[str]:
+    """Return the files that are verified one by one. The files of a data set belong together."""
+    if form is None and is_folder(path):
+        with importing:
+            from fffs.granular.shards import data_set_folders
+        if data_set_folders(path):
+            return [path]
+    return expand_sources(path)
 
 
 def _size(name: str) -> int:
