@@ -467,6 +467,25 @@ def test_a_target_that_exists_is_refused_before_and_after_the_work(source: Path,
     assert len(os.listdir(tmp_path / "set")) == 2
 
 
+def test_a_part_that_is_replaced_while_it_is_put_in_place(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a late attempt at its task. link(2) then finds a file that has lost its last name, and fails."""
+    plan, link = fffs.plan_pack(source, tmp_path / "set", 2), os.link
+    for task in plan.tasks:
+        task.run()
+    calls = itertools.count()
+
+    def busy(path: str, *arguments: Any, **named: Any) -> None:
+        if next(calls) < 3:
+            raise FileNotFoundError(errno.ENOENT, "replaced", path)
+        link(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "link", busy)
+    plan.commit()
+    assert_same(source, tmp_path / "set", tmp_path / "copy")
+
+
 def test_without_hard_links_a_commit_that_fails_keeps_the_parts(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,8 +147,8 @@ class ElasticBatchSampler(Sampler[list[int]]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the running iterator, or of the next one. Workers are ahead: when the last batch was drawn for them,
-        this is the next epoch already.
+        """The epoch of the running iterator, or of the next one. Workers are ahead: when the last batch was drawn for
+        them, this is the next epoch already.
         """
         return self._current.epoch if self._runs else self._next.epoch
 
