@@ -541,6 +541,24 @@ def test_another_users_plan_folder_is_refused(source: Path, in_public: Path) -> 
         fffs.plan_pack(in_public / "photos", in_public / "other", 2)
 
 
+def test_where_a_server_gives_our_files_to_another_user(
+    source: Path, tmp_path: Path, in_public: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NFS with root_squash: this process seems to be another user than the owner of what it makes."""
+    shutil.copytree(source, in_public / "photos")
+    fffs.pack_folder(source, tmp_path / "set", parts=2)  # imports what the other user may be unable to
+    with as_nobody(in_public):
+        monkeypatch.setattr(os, "geteuid", lambda: 4711)
+        fffs.pack_folder("photos", "set", parts=2)
+        plan = fffs.plan_pack("photos", "other", 2)
+        assert os.listdir(".other.fffs-plan/parts") == []
+        os.chmod(".other.fffs-plan", 0o777)
+        with pytest.raises(UsageError, match="other users can write to it"):
+            plan.tasks[0].run()
+        assert len(os.listdir("set")) == 2
+        monkeypatch.undo()
+
+
 def test_another_folder_with_the_name_of_a_plans_is_left_alone(source: Path, tmp_path: Path) -> None:
     """Users who may write to the folder around it can give any folder of ours that name."""
     mine = tmp_path / ".set.fffs-plan"

@@ -28,7 +28,7 @@ from fffs.files.atomic import AtomicFile
 from fffs.files.atomic_folder import refuse_content
 from fffs.files.dirfd import FOLDER, close, remove_content
 from fffs.files.pair import only_writer
-from fffs.files.rights import is_trusted
+from fffs.files.rights import is_private
 from fffs.files.targets import refuse_folder
 
 _MARK: Final = "made-by-fffs"  # made first and removed last: without it, the folder is not removed
@@ -84,7 +84,7 @@ class PlanFolder(PlanPlace):
                 raise UsageError(f"{self.path}: is not a folder; remove it, or choose another target") from None
         try:
             with reading(self.path):
-                if not is_trusted(fd):
+                if not is_private(fd):
                     raise UsageError(f"{self.path}: other users can write to it; remove it, or choose another target")
             yield _OpenFolder(fd, self)
         finally:

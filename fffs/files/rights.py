@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import secrets
 import stat
 import struct
 import sys
@@ -186,6 +187,26 @@ def is_trusted(folder: int) -> bool:
     """
     status = os.fstat(folder)
     return status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022
+
+
+def is_private(folder: int) -> bool:
+    """As ``is_trusted``, also where a server gives what this user makes to another one, as NFS does with root_squash.
+
+    Then a new file in the folder shows whose it is. Raises OSError.
+    """
+    status = os.fstat(folder)
+    if is_trusted(folder) or status.st_mode & 0o022:
+        return not status.st_mode & 0o022
+    name = f".{secrets.token_hex(6)}"
+    try:
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    except OSError:  # another user's
+        return False
+    try:
+        return os.fstat(fd).st_uid == status.st_uid
+    finally:
+        os.close(fd)
+        os.unlink(name, dir_fd=folder)
 
 
 def _read_acl(fd: int) -> bytes | None:
