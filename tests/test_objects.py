@@ -119,7 +119,7 @@ def test_every_format(server: ObjectServer, tmp_path: Path) -> None:
             assert _same([reader.read_one(k) for k in numbers], numbers)
 
 
-@pytest.mark.parametrize("code", [200, 206])
+@pytest.mark.parametrize("code", [200, 206, 416])
 def test_an_answer_without_a_body_is_an_error_at_once(server: ObjectServer, code: int) -> None:
     """Some servers know no ranges of an empty object. It is not repeated until the deadline, which is a minute here."""
 
@@ -131,6 +131,7 @@ def test_an_answer_without_a_body_is_an_error_at_once(server: ObjectServer, code
     with pytest.raises(FffsError) as raised:
         fffs.FileReader(url)
     assert url in str(raised.value)
+    assert not isinstance(raised.value, SourceChangedError)
     assert time.monotonic() - begin < 5
 
 

@@ -355,10 +355,11 @@ bool fffs_transfer_found_nothing(struct fffs_transfer *self)
 {
     if (self->use.version.size >= 0)
         return false;
-    /* Some servers know no ranges of nothing. */
-    if (self->status == 200 && !self->judged && !self->begun && !self->answer.length && !self->answer.encoded)
-        return self->answer.version.size = 0, true;
-    return self->status == 416 && self->answer.unsatisfied && self->answer.version.size == 0;
+    /* Some servers know no ranges of nothing, or do not say how much there is. */
+    bool whole = self->status == 200 && !self->judged && !self->answer.length && !self->answer.encoded;
+    if (!self->begun && (whole || (self->status == 416 && !self->answer.unsatisfied)))
+        self->answer.version.size = 0;
+    return (whole || self->status == 416) && self->answer.version.size == 0;
 }
 
 void fffs_transfer_report(const struct fffs_transfer *self, int result)
@@ -366,7 +367,9 @@ void fffs_transfer_report(const struct fffs_transfer *self, int result)
     const char *text = self->why ? self->why : *self->text ? self->text : self->error;
 
     fffs_object_failed(self->range->object, is_refusal(self) && !self->why ? self->status : 0,
-                       *text ? text : self->client->curl->easy_strerror(result));
+                       *text    ? text
+                       : result ? self->client->curl->easy_strerror(result)
+                                : "the server sent fewer bytes than it announced");
 }
 
 int64_t fffs_transfer_latency(const struct fffs_transfer *self)
