@@ -137,14 +137,14 @@ def test_a_proxy_that_connects(server: ObjectServer, trust: None, content: bytes
     assert proxy.lines[0].startswith(f"CONNECT {server.url.removeprefix('https://')} ")
 
 
-@pytest.mark.parametrize("code", [403, 405, 407])
+@pytest.mark.parametrize("code", [401, 403, 405, 407])
 def test_what_a_proxy_refuses_is_an_error_at_once(
     server: ObjectServer, trust: None, content: bytes, proxy: ConnectProxy, code: int
 ) -> None:
     """It is not repeated until the deadline, which is a minute here: the proxy would refuse it again."""
     proxy.status = code
     url, begin = server.put("r.ffr", content), time.monotonic()
-    with pytest.raises(ReadError, match="the proxy wants" if code == 407 else f"{code} of the proxy") as raised:
+    with pytest.raises(ReadError, match="the proxy wants" if code in (401, 407) else f"{code} of the proxy") as raised:
         _read(url)
     assert time.monotonic() - begin < 5
     assert url in str(raised.value)

@@ -315,7 +315,7 @@ static bool was_refused_by_proxy(struct fffs_transfer *self)
     self->client->curl->easy_getinfo(self->handle, CURL_GET_PROXY_STATUS, &status);
     if (self->status || !status || status / 100 == 2)
         return false;
-    if (status == 407)
+    if (status == 407 || status == 401) /* as of tinyproxy, if the password is wrong */
         self->why = "the proxy wants another user or password, as in https_proxy=http://USER:PASSWORD@HOST:PORT";
     else
         snprintf(self->text, sizeof self->text, "HTTP status %ld of the proxy; see https_proxy and no_proxy", status);
