@@ -212,6 +212,25 @@ def test_refused_access_is_one_line(server: ObjectServer, code: int, records_fil
     assert len(server.requests) <= 2
 
 
+def test_a_server_that_repeats_a_signed_address_does_not_put_it_into_messages(
+    server: ObjectServer, records_file: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very/secret+key")
+    url = server.put("r.ffr?X-Amz-Date=1&X-Amz-Signature=5197", records_file)
+
+    def repeat(request: object_server.Request, answer: object_server.Answer) -> None:
+        text = (
+            f"I don&#39;t take http://x{request.path.replace('&', '&amp;')} nor X-Amz-Signature=5197 of very/secret+key"
+        )
+        answer.status, answer.body = 403, f"<Error><Code>No</Code><Message>{text}</Message></Error>".encode()
+        answer.headers = {"Content-Length": str(len(answer.body))}
+
+    server.always = repeat
+    with pytest.raises(AccessError, match=r"403, No: I don't take http://x/r.ffr\?… nor … of …; check") as raised:
+        fffs.FileReader(url)
+    assert "5197" not in str(raised.value)
+
+
 def test_a_missing_object(server: ObjectServer) -> None:
     with pytest.raises(SourceNotFoundError, match="no such object"):
         fffs.FileReader(f"{server.url}/none.ffr")

@@ -11,8 +11,8 @@ from fffs.objects.protocol import Message
 from fffs.objects.redacting import redact
 
 CHECK: Final = {
-    "s3": "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, and what they permit; "
-    "AWS_SKIP_SIGNATURE=true reads public buckets",
+    "s3": "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, what they permit, and the machine's "
+    "clock; AWS_SKIP_SIGNATURE=true reads public buckets",
     "gs": "check GOOGLE_APPLICATION_CREDENTIALS and what they permit; GOOGLE_SKIP_SIGNATURE=true reads public buckets",
     "az": "check AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN and what they permit; "
     "AZURE_SKIP_SIGNATURE=true reads public containers",

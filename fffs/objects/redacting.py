@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -25,7 +26,7 @@ def redact(text: str, secrets: list[str]) -> str:
     text = text.partition("\n\nDebug source")[0]
     code, sentence = _CODE.search(text), _TEXT.search(text)
     if code:  # the body of the store's answer may hold what was signed: only its code and its sentence are shown
-        said = sentence[1].partition("RequestId:")[0].strip() if sentence else ""
+        said = html.unescape(sentence[1]).partition("RequestId:")[0].strip() if sentence else ""
         text = text.partition("<")[0] + code[1] + (f": {said}" if said else "")
     for secret in secrets:
         text = text.replace(secret, "…")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import errno
+import html
 import os
 import re
 import tempfile
@@ -26,6 +27,7 @@ from fffs.objects import client, transfer
 from fffs.objects.block_cache import BlockCache, open_cache
 from fffs.objects.cache_space import Version, place_of
 from fffs.objects.names import ObjectName, parse_url
+from fffs.objects.redacting import redact, secrets_of
 
 PIECE: Final = 32 << 20  # bytes of a batch when a whole object is copied
 
@@ -247,7 +249,8 @@ class RemoteFile(File):
         if status == errno.ENOENT:
             return SourceNotFoundError(f"{self.name}: there is no such object")
         if status == errno.EACCES:
-            return AccessError(f"{self.name}: no access: {said}; check the credentials and the rights of the object")
+            advice = "check the credentials, the rights of the object, and the machine's clock"
+            return AccessError(f"{self.name}: no access: {said}; {advice}")
         if status == errno.EKEYREJECTED:
             return _RemoteError(status, f"{what}the server's certificate is not accepted: {said}; set SSL_CERT_FILE")
         if status in (errno.ENODATA, errno.EBADMSG, errno.ENOMEM, errno.ECANCELED):
@@ -271,8 +274,7 @@ class _RemoteError(ReadError):
 def _said(state: transfer.State) -> str:
     """Return the reason of the last failure in one line: from the XML of a store, or libcurl's words."""
     words = _REASON.findall(state.text) if state.status else [state.text]
-    text = " ".join(": ".join(words).split())
-    shown = "".join(c if c.isprintable() else "?" for c in text)[:200]
+    shown = redact(html.unescape(": ".join(words)), secrets_of(os.environ))  # a server may say what it was asked for
     if not state.status:
         return shown
     return f"HTTP status {state.status}" + (f", {shown}" if shown else "")
