@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -487,6 +488,22 @@ def test_a_proxy_that_wants_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
         [request] = proxy.requests
     assert request.path == "http://store.example/b/k"
     assert request.headers["Proxy-Authorization"] == "Basic bWU6cEBzcw=="
+
+
+def test_a_server_that_repeats_a_signed_address_instead_of_an_answer() -> None:
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(connection.recv(1 << 16).partition(b"\r\n")[0].partition(b" ")[2] + b"\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/b/k?X-Amz-Signature=5197"
+        with pytest.raises(OSError, match=r"/b/k\?…") as raised:
+            Sender().send("PUT", lambda: url, deadline=0)
+        thread.join()
+    assert "5197" not in str(raised.value)
 
 
 @pytest.mark.parametrize("kind", ["begin", "part", "complete", "put"])

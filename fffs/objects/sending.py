@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fffs.objects.names import is_true
+from fffs.objects.redacting import redact, secrets_of
 
 _PIECE: Final = 256 << 10  # bytes per send(2); the time limit holds for each
 _PATIENCE: Final = 30.0  # seconds without progress
@@ -229,5 +230,5 @@ def _said(error: BaseException) -> str:
         return f"its certificate is not trusted ({error.verify_message}); see AWS_CA_BUNDLE"
     if found := _TUNNEL.match(str(error)):
         return f"HTTP status {found[1]} of the proxy; see https_proxy and no_proxy"
-    text = getattr(error, "strerror", None) or str(error)
+    text = getattr(error, "strerror", None) or redact(str(error), secrets_of(os.environ))  # may repeat the request
     return text if text else type(error).__name__
