@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from inside import Jobs, engine, ffi, object_transfer
+from inside import Jobs, cache_settings, cache_upkeep, engine, ffi, object_transfer
 from mounting import Mounts, in_namespace, libc, pack_files, wait_until
 from object_server import Answer, Fault, ObjectServer, Request, good, status
 
@@ -137,6 +137,24 @@ def test_a_damaged_block_of_the_cache_is_fetched_again_for_a_mount(
         file.seek(place + 10_000)
         file.write(b"damaged")
     assert (point / "005").read_bytes() == contents["005"]
+
+
+@pytest.mark.fuse
+def test_damage_that_another_process_finds_makes_a_mount_verify_again(
+    server: ObjectServer, url: str, contents: dict[str, bytes], mounts: Mounts, cache: Path
+) -> None:
+    point = mounts(cast(Any, url))
+    assert {path.name: path.read_bytes() for path in point.iterdir()} == contents
+    [data] = cache.glob("*.data")
+    with data.open("r+b") as file:
+        file.seek(server.objects["/p.ffr"].index(contents["005"]) + 10_000)
+        file.write(b"damaged")
+    [result] = cache_upkeep.verify_cached(cache_settings())
+    assert result.damaged == 1
+    for path in point.iterdir():
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    assert {path.name: path.read_bytes() for path in point.iterdir()} == contents
 
 
 @pytest.mark.fuse

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/statvfs.h>
+#include <sys/uio.h>
 
 enum { BLOCK = FFFS_CACHE_BLOCK, HEAD = FFFS_CACHE_HEAD };
 
@@ -42,6 +43,8 @@ struct fffs_object_cache {
     _Atomic uint64_t hits, refetched;
     _Atomic int64_t failed; /* when a fetch failed last; 0: never */
     _Atomic int failure;    /* its status */
+    uint64_t drops_before;  /* the number in the map when it was opened */
+    _Atomic uint64_t drops; /* the last one that was seen */
 };
 
 /* ---------------------------------------------------------------- life */
@@ -52,6 +55,36 @@ static void *share(size_t size)
     void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
     return memory == MAP_FAILED ? NULL : memory;
+}
+
+static int64_t place_of_drops(int64_t size)
+{
+    return HEAD + (size / BLOCK + 1) * (int64_t)sizeof(uint32_t);
+}
+
+/* Returns the number in the map that changes when entries are removed, or what it was if it cannot be read. */
+static uint64_t read_drops(int map_fd, int64_t size, int flags, uint64_t before)
+{
+    uint64_t drops = 0;
+    struct iovec memory = {&drops, sizeof drops};
+    ssize_t got = preadv2(map_fd, &memory, 1, place_of_drops(size), flags);
+
+    return got < 0 ? before : drops;
+}
+
+void fffs_object_cache_note_drop(int map_fd, int64_t size)
+{
+    uint64_t drops = (uint64_t)fffs_now();
+
+    (void)fffs_write_fully(map_fd, place_of_drops(size), (const uint8_t *)&drops, sizeof drops);
+}
+
+uint64_t fffs_object_cache_drops(struct fffs_object_cache *cache)
+{
+    uint64_t drops = read_drops(cache->map_fd, cache->size, RWF_NOWAIT, atomic_load(&cache->drops));
+
+    atomic_store(&cache->drops, drops);
+    return drops ^ cache->drops_before;
 }
 
 int fffs_object_cache_new(int data_fd, int map_fd, int64_t size, int64_t limit, int64_t keep_free,
@@ -77,6 +110,8 @@ int fffs_object_cache_new(int data_fd, int map_fd, int64_t size, int64_t limit, 
         return -ENOMEM;
     }
     new->verified = new->present + words;
+    new->drops_before = read_drops(map_fd, size, 0, 0);
+    atomic_init(&new->drops, new->drops_before);
     *cache = new;
     return 0;
 }
@@ -458,4 +493,5 @@ void fffs_object_cache_drop(struct fffs_object_cache *cache, int64_t offset, int
         (void)fffs_write_fully(cache->map_fd, HEAD + block * (int64_t)sizeof absent, (const uint8_t *)&absent,
                                sizeof absent);
     }
+    fffs_object_cache_note_drop(cache->map_fd, cache->size);
 }

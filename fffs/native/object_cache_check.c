@@ -57,6 +57,7 @@ static int check_some(int data_fd, int map_fd, int64_t size, int64_t first, int6
 
 int fffs_cache_check(int data_fd, int map_fd, int64_t size, int64_t offset, int64_t length, fffs_cache_checked *sums)
 {
+    uint64_t damaged = sums->damaged;
     int64_t block = offset / BLOCK, end = offset + length < size ? offset + length : size;
     uint8_t *memory = fffs_buffer_take(SOME * BLOCK);
     int status = memory ? 0 : -ENOMEM;
@@ -67,5 +68,7 @@ int fffs_cache_check(int data_fd, int map_fd, int64_t size, int64_t offset, int6
         status = check_some(data_fd, map_fd, size, block, count < SOME ? count : SOME, memory, sums);
     }
     fffs_buffer_give(memory);
+    if (sums->damaged != damaged)
+        fffs_object_cache_note_drop(map_fd, size);
     return status;
 }

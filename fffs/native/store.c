@@ -725,8 +725,13 @@ static int64_t read_record(fffs_store *store, struct store_file *file, uint64_t 
     else if (file->source.check == FFFS_CHECK_NONE)
         status = read_unchecked(file, file->source.starts[row] + (int64_t)start, length, dest, flags);
     else
-        for (int tries = 0; status == -ESTALE && tries < (fffs_is_remote(file->source.fd) ? 1 : CHANGES_MAX); tries++)
+        for (int tries = 0; status == -ESTALE && tries < CHANGES_MAX; tries++) {
+            fffs_mark before = fffs_watch_mark(&file->watch);
+
             status = read_range(store, file, row, start, length, dest, flags);
+            if (fffs_is_remote(file->source.fd) && fffs_mark_agrees(before, fffs_watch_mark(&file->watch)))
+                break; /* it is the store that has another version */
+        }
     return status ? status : (int64_t)length;
 }
 

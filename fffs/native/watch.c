@@ -15,6 +15,7 @@
 #include "watch.h"
 #include "fault.h"
 #include "fork.h"
+#include "object_cache.h"
 #include "objects.h"
 #include "remote.h"
 
@@ -66,8 +67,11 @@ static int look(int fd, int64_t seen[5])
 {
     struct stat found;
 
-    if (fffs_is_remote(fd)) { /* one version of an object: its bytes never change */
+    if (fffs_is_remote(fd)) { /* one version of an object: its bytes never change, but its cache may be damaged */
+        struct fffs_object_cache *cache = fffs_object_cache_at(FFFS_OBJECT_FD - fd);
+
         seen[0] = fffs_object_size(FFFS_OBJECT_FD - fd);
+        seen[1] = cache ? (int64_t)fffs_object_cache_drops(cache) : 0;
         return seen[0] < 0 ? -EBADF : 0;
     }
     if (fstat(fd, &found) != 0)
