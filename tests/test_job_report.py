@@ -176,7 +176,7 @@ def test_bytes_of_running_parts_count_until_the_attempt_fails(source: Path) -> N
     watch.running(0, 200)
     result = plan.tasks[0].run()
     watch.done(result)
-    assert told == [(done, sum(SIZES)) for done in (100, 150, 200, result.total_bytes)]
+    assert told == [(done, sum(SIZES)) for done in (0, 100, 150, 200, result.total_bytes)]
 
 
 # ---------------------------------------------------------------- commands

@@ -14,7 +14,7 @@ from typing import Any
 import fsspec
 import pytest
 from builders import contents, differences, snapshot
-from inside import load_source
+from inside import formats_sources, load_source
 from mounting import Mounts
 from set_sources import assert_same, grow
 from weed import Weed, cloud, weed
@@ -54,6 +54,21 @@ def done(*arguments: object) -> str:
     result = run(*arguments)
     assert (result.returncode, result.stderr) == (0, "")
     return result.stdout
+
+
+def test_many_parts_are_opened_in_threads_and_the_first_bad_one_is_named(tmp_path: Path) -> None:
+    for k in range(10):
+        grow(tmp_path / "photos" / str(k), k)
+    fffs.pack_folder(tmp_path / "photos", tmp_path / "set", parts=40)
+    assert formats_sources.openers(os.listdir(tmp_path / "set")) > 1
+    assert_same(tmp_path / "photos", tmp_path / "set", tmp_path / "copy")
+    before = len(os.listdir("/proc/self/fd"))
+    for number in (37, 21):
+        with open(tmp_path / "set" / f"set-{number:05}-of-00040.ffr", "r+b") as file:
+            file.write(b"\1\2\3\4")  # the checksum of the header
+        with pytest.raises(FormatError, match=f"set-{number:05}"):
+            fffs.open(tmp_path / "set")
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_every_way_to_open_a_set_shows_one_tree(source: Path, parts: Path, tmp_path: Path) -> None:

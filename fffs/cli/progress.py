@@ -25,14 +25,16 @@ class ProgressBar:
         self._label = label if len(label) <= LABEL_MAX else label[: LABEL_MAX - 1] + "…"
         self.detail = ""  # shown before the numbers, as "3/20 parts"
         self._shown = sys.stderr is not None and sys.stderr.isatty()
-        self._begin = time.monotonic()
-        self._next = self._begin + INTERVAL  # work that takes less time shows no bar
+        self._begin: tuple[float, int] | None = None  # when there were bytes, and how many: plans precede them
+        self._next = time.monotonic() + INTERVAL  # work that takes less time shows no bar
         # Ctrl-C between acquire and try leaves it locked by the main thread, which can then still close the bar.
         self._lock = threading.RLock()
         self._drawn = False
 
     def __call__(self, done: int, total: int) -> None:
         """Show progress, at most every ``INTERVAL`` seconds. done, total: bytes."""
+        if done and not self._begin:
+            self._begin = time.monotonic(), done
         if not self._shown or time.monotonic() < self._next or not self._lock.acquire(blocking=False):
             return
         try:
@@ -42,12 +44,12 @@ class ProgressBar:
             self._lock.release()
 
     def _draw(self, done: int, total: int) -> None:
-        elapsed = time.monotonic() - self._begin
-        rate = done / elapsed
+        begin, before = self._begin or (time.monotonic(), done)
+        rate = (done - before) / max(time.monotonic() - begin, 1e-9)
         part = min(done / total, 1.0) if total else 1.0
-        left = f"{(total - done) / rate:.0f} s left" if rate else ""
+        left = f"{(total - done) / rate:.0f} s left" if rate > 0 else ""
         detail = f"{self.detail} " if self.detail else ""
-        text = f"{detail}{part:4.0%} {human(done)} {human(rate)}/s {left}"
+        text = f"{detail}{part:4.0%} {human(done)} {human(max(rate, 0))}/s {left}"
         columns = shutil.get_terminal_size().columns
         width = max(columns - len(self._label) - len(text) - 6, 0)
         bar = f"[{'#' * int(width * part):{width}}] " if width >= 10 else ""

@@ -129,6 +129,8 @@ class JobWatch:
     def begin(self, target: str, tasks: Sequence[PartTask], total: int) -> None:
         """The tasks begin. total: bytes of all of them."""
         self._target, self._tasks, self._total = target, tasks, total
+        if self.progress:
+            self.progress(0, total)
         self._tell()
 
     def running(self, part: int, done: int) -> None:
