@@ -95,7 +95,7 @@ def test_without_it_the_error_names_what_cannot_be_read(public: Path, parts: int
 def change_when_packing(path: Path, change: Callable[[Path], object]) -> Callable[[int, int], None]:
     """Return a progress that changes a file when the first bytes are packed."""
     changed: list[object] = []
-    return lambda *_: changed or changed.append(change(path))  # type: ignore[func-returns-value]
+    return lambda done, _: not done or changed or changed.append(change(path))  # type: ignore[func-returns-value]
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
