@@ -372,6 +372,21 @@ def test_a_source_that_changed_after_its_plan_is_named(
             task.run()
 
 
+def test_a_frame_that_became_damaged_after_the_plan_is_named_by_its_number_in_the_file(
+    sources: Path, tmp_path: Path
+) -> None:
+    source = Path(shutil.copy(sources / "x.tfrecord", tmp_path / "odd: name.tfrecord"))
+    plan = fffs.plan_convert(source, tmp_path / "set", 4, to="ffrecord")
+    status, data = source.stat(), bytearray(source.read_bytes())
+    at = sum(len(record) + 16 for record in RECORDS[:1200])
+    data[at] ^= 1
+    source.write_bytes(data)
+    os.utime(source, ns=(0, status.st_mtime_ns))
+    with pytest.raises(FormatError, match=rf"odd: name\.tfrecord: record 1200, whose frame begins at offset {at}: "):
+        plan.tasks[2].run()
+    assert plan.tasks[3].run().records == plan.tasks[3].sources[0].records
+
+
 def test_parts_whose_files_did_not_change_are_kept(sources: Path, tmp_path: Path) -> None:
     shutil.copytree(sources / "parts", tmp_path / "parts")
     names = sorted((tmp_path / "parts").iterdir())

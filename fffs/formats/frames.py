@@ -94,10 +94,9 @@ def load_span(file: File, form: FrameFormat, span: FrameSpan) -> RecordIndex:
 
     Raises as ``scan``, and FrameError if a frame is bad or the frames are others.
     """
-    part, error = scan(file, form, True, span.begin, span.end)
+    part, error = scan(file, form, True, span)
     if error is not None:
-        problem = str(error).partition(": ")[2].partition(": ")[2]
-        raise frame_error(file.name, span.first + error.record, error.offset, problem)
+        raise error
     if len(part) != span.records:
         raise frame_error(file.name, span.first, span.begin, f"{len(part)} records follow instead of {span.records}")
     behind = span.total - span.first - span.records
@@ -111,10 +110,10 @@ def load_span(file: File, form: FrameFormat, span: FrameSpan) -> RecordIndex:
 
 
 def scan(
-    file: File, form: FrameFormat, check: bool = True, begin: int = 0, end: int | None = None
+    file: File, form: FrameFormat, check: bool = True, span: FrameSpan | None = None
 ) -> tuple[RecordIndex, FrameError | None]:
-    """Scan the frames of a file. check: compare the checksums of lengths, if the format has them. begin, end: where the
-    first frame begins, and the last one ends; None: at the end of the file.
+    """Scan the frames of a file from start to end, or those of a span. check: compare the checksums of lengths, if the
+    format has them.
 
     Returns:
         The index of the records before the first frame that is damaged or truncated, and the error for that frame, or
@@ -126,8 +125,8 @@ def scan(
 
     """
     frames = ffi.new("fffs_frames *")
+    begin, frames.size = (span.begin, span.end) if span else (0, file.current_size())
     frames.kind, frames.check, frames.position = form.kind, check, begin
-    frames.size = file.current_size() if end is None else end
     ends: list[npt.NDArray[np.int64]] = []
     checksums: list[npt.NDArray[np.uint32]] = []
     n, waits = 0, False
@@ -143,7 +142,8 @@ def scan(
             ends.append(some_ends)
             checksums.append(some_checksums)
             n += len(some_ends)
-    error = _fault(frames, file.name, n, form) if frames.fault else None
+    first = span.first if span else 0
+    error = _fault(frames, file.name, first + n, form) if frames.fault else None
     all_ends = np.concatenate([np.empty(0, np.int64), *ends])
     all_checksums = None if form.check == CHECK_NONE else np.concatenate([np.empty(0, np.uint32), *checksums])
     return _index(file.name, form, frames.size, all_ends, all_checksums, begin), error
