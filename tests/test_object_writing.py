@@ -201,7 +201,7 @@ def test_the_second_of_two_writers_fails(cloud: Weed, state: Path, size: int) ->
         (("pack", "SRC", "https://127.0.0.1/v.ffr"), "cannot write to an address of the web"),
         (("pack", "SRC", "s3://test/w/v"), "must end in .ffr"),
         (
-            ("convert", "FILE", "s3://test/w/", "--to", "tfrecord", "--parts", "2"),
+            ("convert", "FILE", "s3://test/w/", "--to", "tfrecord", "--part-size", "20"),
             "cannot put several objects in place",
         ),
         (("convert", "FILE", "s3://test/w/x.bag", "--layout", "v3"), "two files; write layout v1"),
