@@ -472,8 +472,10 @@ def test_parts_need_a_new_folder_and_a_format(tmp_path: Path) -> None:
     for force in (False, True):
         with pytest.raises(UsageError, match=r"full: already exists and is not empty \(it has kept\); name a new"):
             fffs.convert(source, tmp_path / "full", to="ffrecord", parts=2, force=force)
+    assert fffs.convert(source, tmp_path / "same", parts=2).destination == "ffrecord"
+    assert fffs.convert(tmp_path / "same", tmp_path / "again", part_size=1).destination == "ffrecord"
     with pytest.raises(UsageError, match="choose one with --to"):
-        fffs.convert(source, tmp_path / "new", parts=2)
+        fffs.convert(source, tmp_path / "new")
     with pytest.raises(UsageError, match="Bags have no parts"):
         fffs.convert(source, tmp_path / "new", to="bag", parts=2)
     with pytest.raises(UsageError, match="not both"):

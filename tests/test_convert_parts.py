@@ -198,7 +198,6 @@ def test_what_cannot_become_parts_is_refused(sources: Path, tmp_path: Path) -> N
         ("Bags have no parts", source, {"to": "bag"}),
         ("one process only", source, {"to": "granular"}),
         ("one process only", tmp_path / "data", {"to": "ffrecord"}),
-        ("does not determine a format", source, {}),
         ("fffs pack --parts", tmp_path, {"to": "ffrecord", "from_": "folder"}),
         ("its names would be lost", packed, {"to": "tfrecord"}),
         ("for packed folders only", source, {"to": "ffrecord", "align": True}),

@@ -71,7 +71,8 @@ def convert(
             which may be compressed; or a folder. With ``parts``, also a list of record files, or of archives.
         destination: the file, or the folder for parts and data sets.
         from_: "ffrecord", "tfrecord", "ofrecord", "bag", "granular", "tar", "zip" or "folder". None: detect it.
-        to: one of the first five. None: use the format that the destination's name implies.
+        to: one of the first five. None: use the format that the destination's name implies; parts of record files have
+            that of their source otherwise.
         layout: "v1" or "v3"; the layout of Bags and data sets that are written.
         key: the key of a data set that is made from record files.
         parts: write this number of parts (at most one per record), in a folder. Archives become a set of packs, which
@@ -149,9 +150,9 @@ def _needs_plan(source: str, target: str, from_: str | None, to: str | None) -> 
     kind = from_ or kinds.kind_of_source(source, target)
     if kind in kinds.ARCHIVES or (is_url(target) and kind != kinds.GRANULAR):
         return True
-    form = format_of_target(target) if to is None else None if to == kinds.GRANULAR else format_named(to)
-    if form is None or from_ or not kinds.is_records(kind):
+    if from_ or to == kinds.GRANULAR or not kinds.is_records(kind):
         return False
+    form = format_named(to) if to else format_of_target(target) or format_named(kind)
     with importing:
         from fffs.converting.convert_plan import packs_among
         from fffs.converting.divide_sources import Packs

@@ -237,6 +237,8 @@ def _format(target: str, kind: str, to: str | None) -> Format:
     form = format_named(to) if to else format_of_target(target)
     if form is None and is_archive:
         form = next(form for form in FORMATS if form.holds_trees)
+    if form is None and kinds.is_records(kind):  # parts keep the format of their source
+        form = format_named(kind)
     if form is None:
         raise UsageError(f"{shown(target)}: the name does not determine a format; choose one with --to")
     if is_archive and not form.holds_trees:

@@ -141,7 +141,7 @@ def make_plan(request: Request) -> Plan:
     except (FormatError, RecordError):
         sources.refuse_changed()  # a change explains the error
         raise
-    to = to or _default(request, content)
+    to = to or _default(request, content, kind)
     form = None if to == kinds.GRANULAR else format_named(to)
     if request.for_packs and (content is Content.RECORDS or form is None or not form.holds_trees):
         raise UsageError(f"{request.target}: {request.for_packs} is for packed folders only; omit {request.for_packs}")
@@ -230,12 +230,14 @@ def _refuse_torn(request: Request, to: str | None, *, several: bool) -> None:
 # ---------------------------------------------------------------- what is written
 
 
-def _default(request: Request, content: Content) -> str:
+def _default(request: Request, content: Content, kind: str) -> str:
     """Return the format of the result if neither an option nor the target's name determines it."""
     if content in (Content.ARCHIVE, Content.FOLDER):
         return next(form.name for form in FORMATS if form.holds_trees)
     if content in (Content.ROWS, Content.COLUMN) or (content is Content.PACKED_ROWS and _has_spec(request.source)):
         return kinds.GRANULAR
+    if kinds.is_records(kind) and (request.parts or request.part_size):  # parts keep the format of their source
+        return kind
     raise UsageError(f"{request.target}: the name does not determine a format; choose one with --to")
 
 
