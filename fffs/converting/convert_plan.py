@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
 from fffs.base.paths import PathLike, absolute_path
+from fffs.base.together import together
 from fffs.cluster.part_plan import PartPlan
 from fffs.cluster.part_task import PartTask
 from fffs.cluster.place_of import place_of
@@ -20,7 +21,7 @@ from fffs.converting.convert_task import ConvertTask
 from fffs.converting.datasets import column_files
 from fffs.converting.divide_sources import Divided, Packs, divide_files, divide_records
 from fffs.errors import SourceNotFoundError, UsageError
-from fffs.formats.sources import expand_sources, open_files
+from fffs.formats.sources import expand_sources, open_files, openers
 from fffs.formats.table import FORMATS, Format, format_named, format_of_target
 from fffs.layouts import packed
 from fffs.objects.fsspec_url import is_fsspec_url, without_file_scheme
@@ -181,7 +182,7 @@ def _absolute_names(sources: Sources) -> list[str]:
 
 
 def _common_kind(names: list[str]) -> str:
-    found = [kinds.kind_of_source(name) for name in names]
+    found = together(kinds.kind_of_source, names, openers(names))
     for name, kind in zip(names, found, strict=True):
         if kind != found[0]:
             raise UsageError(f"{shown(name)}: is {kind}, but {shown(names[0])} is {found[0]}; convert them separately")

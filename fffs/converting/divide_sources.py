@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fffs.base.together import together
 from fffs.converting.parts import cut
 from fffs.converting.source_parts import SourcePart, digest_of, stamp_of
 from fffs.errors import UsageError
-from fffs.formats.sources import open_files
+from fffs.formats.sources import open_files, openers
 from fffs.formats.table import Format
 from fffs.layouts import packed
 from fffs.native.checksums import CHECK_NONE
@@ -54,7 +55,7 @@ def divide_records(paths: Sequence[str], form: Format, parts: int, packs: Packs)
         FormatError, RecordError, ReadError: a file is damaged or cannot be read.
 
     """
-    files = [_look(path, form, packs) for path in paths]
+    files = together(lambda path: _look(path, form, packs), paths, openers(paths))
     lengths = np.concatenate([np.empty(0, np.int64), *(file.lengths for file in files)])
     if packs is Packs.WITH_NAMES:
         lengths[np.cumsum([len(file.lengths) for file in files]) - 1] = 0  # the tree of each
@@ -108,12 +109,14 @@ def divide_files(paths: Sequence[str], parts: int, what: str) -> Divided:
     if parts > len(paths):
         raise UsageError(
             f"{paths[0]}: {what} are in one part each, because only a reader from the beginning finds what is in them; "
-            f"give at most --parts {len(paths)}"
+            f"give at most --parts {len(paths)}, or unpack and pack them"
         )
-    files: list[SourcePart] = []
-    for path in paths:
-        with open_file(path) as file:
-            files.append(SourcePart(path, file.size, stamp_of(file)))
+    files = together(_whole, paths, openers(paths))
     ends = np.cumsum([0, *(file.size for file in files)])
     places = cut_at(ends, np.zeros(len(ends), np.int64), parts)
     return [(files[a:b], int(ends[b] - ends[a])) for a, b in itertools.pairwise(places)]
+
+
+def _whole(path: str) -> SourcePart:
+    with open_file(path) as file:
+        return SourcePart(path, file.size, stamp_of(file))

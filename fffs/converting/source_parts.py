@@ -10,12 +10,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from fffs.base.together import together
 from fffs.base.withblock import closed_on_error
 from fffs.converting.records import AdjacentRecords, Batches, RecordSource, StoredRecords, StreamedRecords
-from fffs.errors import FormatError, SourceChangedError
+from fffs.errors import SourceChangedError
 from fffs.files.file import File
 from fffs.formats.frames import FrameSpan, load_span
-from fffs.formats.sources import open_files
+from fffs.formats.sources import open_files, openers
 from fffs.formats.table import Format
 from fffs.granular.bag_reader import BagReader
 from fffs.objects.locations import open_file
@@ -109,11 +110,8 @@ def open_parts(parts: Sequence[SourcePart], form: Format, *, packs: bool = False
 
     Raises SourceChangedError, and what opening a file raises.
     """
-    files: list[SourceFile] = []
-    with closed_on_error(files):
-        for part in parts:
-            files.append(_open(part, form, packs))
-    return files
+    threads = openers([part.path for part in parts])
+    return together(lambda part: _open(part, form, packs), parts, threads, SourceFile.close)
 
 
 def shown_of(parts: Sequence[SourcePart]) -> str:
@@ -127,12 +125,7 @@ def _open(part: SourcePart, form: Format, packs: bool) -> SourceFile:
     file = open_file(part.path)
     with closed_on_error((file,)):
         refuse_changed(part, file)
-        try:
-            index = with_checksums(file, _load(part, file, form))
-        except FormatError:
-            if file.changed(file.stamp()):
-                raise part.changed() from None
-            raise
+        index = with_checksums(file, _load(part, file, form))
         found = digest_of(index.ends - index.starts, index.checksums, part.first, part.records, packs)
         if len(index) != part.total or found != part.digest:
             raise part.changed()
