@@ -183,7 +183,7 @@ void fffs_object_totals_look(fffs_object_totals *found);
 enum { FFFS_CACHE_BLOCK = 4096, FFFS_CACHE_HEAD = 4096 };
 
 /* Gives an object of known size a cache: data_fd is a sparse file for its bytes, and map_fd, from FFFS_CACHE_HEAD on, has a u32
- * for each block of it: 0, or its CRC-32C (0xffffffff for 0); then a u64 that changes whenever entries are removed. Both stay the caller's, and must stay open until the object is
+ * for each block of it: 0, or its CRC-32C (0xffffffff for 0); then a u64 that changes whenever damage is found. Both stay the caller's, and must stay open until the object is
  * closed. limit: how many bytes this process may add; keep_free: how many bytes of the file system stay free in any case. Returns
  * 0; -EBADF; -EINVAL; or -ENOMEM. */
 int fffs_object_use_cache(int32_t number, int data_fd, int map_fd, int64_t limit, int64_t keep_free);

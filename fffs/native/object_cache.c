@@ -242,6 +242,8 @@ static bool verify(struct fffs_object_cache *cache, int64_t block)
         fffs_object_cache_entry(data, size) != entry) {
         fffs_total_add(FFFS_TOTAL_DAMAGED_BLOCKS, entry != 0);
         fffs_object_cache_drop(cache, block * BLOCK, 1);
+        if (entry)
+            fffs_object_cache_suspect(cache);
         return false;
     }
     set_bit(cache->verified, block);
@@ -493,5 +495,9 @@ void fffs_object_cache_drop(struct fffs_object_cache *cache, int64_t offset, int
         (void)fffs_write_fully(cache->map_fd, HEAD + block * (int64_t)sizeof absent, (const uint8_t *)&absent,
                                sizeof absent);
     }
+}
+
+void fffs_object_cache_suspect(struct fffs_object_cache *cache)
+{
     fffs_object_cache_note_drop(cache->map_fd, cache->size);
 }

@@ -70,10 +70,11 @@ bool fffs_object_cache_grows(const struct fffs_object_cache *cache);
 void fffs_object_cache_count(struct fffs_object_cache *cache, uint64_t hits, uint64_t refetched);
 void fffs_object_cache_counters(const struct fffs_object_cache *cache, fffs_object_state *state);
 
-/* Notes in the map that entries were removed: what any process verified may be damaged. Failures are ignored. */
+/* Notes in the map that there was damage, so that what any process verified may be damaged. Failures are ignored. */
 void fffs_object_cache_note_drop(int map_fd, int64_t size);
+void fffs_object_cache_suspect(struct fffs_object_cache *cache);
 
-/* Returns a number that changes when entries are removed by any process; 0: none were since the cache was opened. Does not wait for a
+/* Returns a number that changes when any process finds damage; 0: none has since the cache was opened. Does not wait for a
  * disk: then it is the number of before. */
 uint64_t fffs_object_cache_drops(struct fffs_object_cache *cache);
 

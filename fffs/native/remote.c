@@ -322,7 +322,11 @@ static int repair(fffs_request **some, size_t count, const int32_t *cancel)
         some[bad++] = some[i];
     }
     fffs_total_add(FFFS_TOTAL_DAMAGED_RECORDS, bad);
-    return bad ? read_some(some, bad, false, cancel) : 0;
+    int status = bad ? read_some(some, bad, false, cancel) : 0;
+    for (size_t i = 0; i < bad; i++) /* a record that the store has damaged says nothing about the cache */
+        if (!status && !some[i]->status && cache_of(some[i]))
+            fffs_object_cache_suspect(cache_of(some[i]));
+    return status;
 }
 
 /* Moves the requests whose caches grow to the front, and returns their number. */
