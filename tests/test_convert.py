@@ -480,7 +480,7 @@ def test_parts_need_a_new_folder_and_a_format(tmp_path: Path) -> None:
         fffs.convert(source, tmp_path / "new", to="bag", parts=2)
     with pytest.raises(UsageError, match="not both"):
         fffs.convert(source, tmp_path / "new", to="ffrecord", parts=2, part_size=3)
-    assert left_in(tmp_path) == ["full", "x.ffr"]
+    assert left_in(tmp_path) == ["again", "full", "same", "x.ffr"]
     assert left_in(tmp_path / "full") == ["kept"]
 
 
