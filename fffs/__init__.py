@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fffs.packing.pack import pack_folder
     from fffs.packing.pack_plan import PackPlan, plan_pack
     from fffs.packing.unpack import unpack
+    from fffs.packing.verify_plan import VerifyPlan, plan_verify
     from fffs.reader import FileReader
     from fffs.writer import FileWriter
 
@@ -37,6 +38,7 @@ __all__ = [
     "LegacyFileWarning",
     "PackPlan",
     "PackedFolder",
+    "VerifyPlan",
     "__version__",
     "checkFsAlign",
     "convert",
@@ -47,6 +49,7 @@ __all__ = [
     "pack_folder",
     "plan_convert",
     "plan_pack",
+    "plan_verify",
     "unpack",
 ]
 
@@ -59,6 +62,7 @@ _HOMES = {
     "LegacyFileWarning": "fffs.formats.ffrecord",
     "PackPlan": "fffs.packing.pack_plan",
     "PackedFolder": "fffs.packed_folder",
+    "VerifyPlan": "fffs.packing.verify_plan",
     "checkFsAlign": "fffs.compat",
     "convert": "fffs.converting",
     "install_as_ffrecord": "fffs.compat",
@@ -67,6 +71,7 @@ _HOMES = {
     "pack_folder": "fffs.packing.pack",
     "plan_convert": "fffs.converting.convert_plan",
     "plan_pack": "fffs.packing.pack_plan",
+    "plan_verify": "fffs.packing.verify_plan",
     "unpack": "fffs.packing.unpack",
 }
 

@@ -141,7 +141,7 @@ fffs.packing.scan: scan_folder
 fffs.packing.source_folder: open_source
 fffs.packing.span: Span
 fffs.packing.survey: survey
-fffs.packing.verify_source: verify_files
+fffs.packing.verify_plan: verify_files
 fffs.cluster.plan_folder: PlanFolder
 fffs.mount.system.mountpoint: MARK=MOUNT_POINT_MARK MountPoint refuse_mounted remove_left
 fffs.mount.system.mounts: mount_at

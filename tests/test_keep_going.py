@@ -184,3 +184,20 @@ def test_the_exit_status_says_that_something_was_left_out(public: Path) -> None:
 def test_objects_are_not_left_out(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="keep_going"):
         fffs.pack_folder("s3://bucket/folder/", tmp_path / "a.ffr", keep_going=True)
+
+
+def test_a_result_of_an_attempt_that_left_out_something_else(tmp_path: Path) -> None:
+    """Two attempts at a task met different failures: the part of one does not count with the result of the other."""
+    (tmp_path / "photos").mkdir()
+    for name in "abcd":
+        (tmp_path / "photos" / name).write_bytes(name.encode() * 1000)
+    plan = fffs.plan_pack(tmp_path / "photos", tmp_path / "set", 1, keep_going=True)
+    result = plan.tasks[0].run()
+    part = tmp_path / ".set.fffs-plan" / "parts" / plan.tasks[0].name
+    data = bytearray(part.read_bytes())
+    data[0] ^= 1
+    part.write_bytes(data)
+    with pytest.raises(UsageError, match="part 0 has vanished or changed"):
+        plan.commit([result])
+    plan.commit([plan.tasks[0].run()])
+    assert contents(tmp_path / "photos") == unpacked(tmp_path / "set", tmp_path / "out")

@@ -297,9 +297,10 @@ def test_a_child_of_fork_aborts_nothing(cloud: Weed) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_abort(cloud: Weed, tmp_path: Path, number: signal.Signals) -> None:
-    for k in range(20):
-        (tmp_path / "many").mkdir(exist_ok=True)
-        (tmp_path / "many" / f"{k}").write_bytes(bytes(10 * MIB))
+    (tmp_path / "many").mkdir()
+    for k in range(20):  # so much that it is not done when the server tells of the upload
+        with (tmp_path / "many" / f"{k}").open("wb") as file:
+            file.truncate(200 * MIB)
     command = [sys.executable, "-m", "fffs", "pack", str(tmp_path / "many"), f"s3://{cloud.bucket}/l/signal.ffr"]
     process = subprocess.Popen(command)
     while not cloud.uploads("l/") and process.poll() is None:

@@ -128,6 +128,10 @@ class PartTask:
         """Write the part into a new file, and commit it. new: makes one at each call."""
         raise NotImplementedError
 
+    def is_of(self, path: str, result: PartResult) -> bool:
+        """Whether a part of the right size is that of a result. Attempts write the same, unless they may leave out."""
+        return True
+
     def _is_whole(self, path: str, result: PartResult) -> bool:
         """Whether the file is there, has the checksum of the result, and all records have theirs."""
         raise NotImplementedError
@@ -145,6 +149,6 @@ def refuse_incomplete(task: PartTask, result: PartResult | None, size: int | Non
     """
     if result is None or result.mark != task.mark:
         raise UsageError(f"{task.path}: part {task.number} is missing ({task.shown}); run its task first")
-    if size != result.size:
+    if size != result.size or not task.is_of(place, result):
         raise UsageError(f"{place}: part {task.number} has vanished or changed ({task.shown}); run its task again")
     return result

@@ -25,7 +25,7 @@ from fffs.packing.packer import Copied, PackSummary, copied
 from fffs.packing.scan import Scan, scan_folder
 from fffs.packing.source_folder import SourceFolder, open_source
 from fffs.packing.span import Span
-from fffs.packing.whole import is_whole_pack, shortened
+from fffs.packing.whole import has_header, is_whole_pack, shortened
 
 
 class PackOptions(NamedTuple):
@@ -124,6 +124,10 @@ class PackTask(PartTask):
         if not source.leave_out:
             raise SourceChangedError(f"{what}; make a new plan when nothing changes it")
         source.leave_out(SourceChangedError(f"{what}: what was there is"))
+
+    def is_of(self, path: str, result: PartResult) -> bool:
+        """See ``PartTask``. Two attempts may have met different failures."""
+        return not self.keep_going or has_header(path, result)
 
     def _is_whole(self, path: str, result: PartResult) -> bool:
         return is_whole_pack(path, result)

@@ -17,16 +17,24 @@ from fffs.packing.verify import verify
 LEFT_OUT_MAX: Final = 100  # lines in a result
 
 
-def is_whole_pack(path: str, result: PartResult) -> bool:
-    """Whether a pack is there, has the checksum of the result in its header, and all records have theirs."""
+def has_header(path: str, result: PartResult) -> bool:
+    """Whether a pack has the size of a result, and the checksum in its header: over those of all of its records."""
     try:
         with open_file(path) as file:
             header = np.zeros(4, np.uint8)
             file.read_at(0, header)
-            if (file.size, int.from_bytes(header.tobytes(), "little")) != (result.size, result.checksum):
-                return False
-        if is_url(path):  # the store has compared what it was sent, and keeps it whole
-            return True
+            return (file.size, int.from_bytes(header.tobytes(), "little")) == (result.size, result.checksum)
+    except (OSError, FffsError):
+        return False
+
+
+def is_whole_pack(path: str, result: PartResult) -> bool:
+    """Whether a pack is there, has the header of the result, and all records have their checksums."""
+    if not has_header(path, result):
+        return False
+    if is_url(path):  # the store has compared what it was sent, and keeps it whole
+        return True
+    try:
         with load_packed(path) as pack:
             return not verify(pack)
     except (OSError, FffsError):

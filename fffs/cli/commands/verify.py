@@ -12,7 +12,8 @@ from fffs.cli.progress import ProgressBar
 from fffs.errors import Exit, RecordError
 from fffs.packing.sidecars import keep_checksums
 from fffs.packing.verify import BadRecord
-from fffs.packing.verify_source import verify_files, verify_source
+from fffs.packing.verify_plan import verify_files
+from fffs.packing.verify_source import verify_source
 
 LINES_MAX = 100  # bad records; in a truncated file, every record past the end is bad
 
