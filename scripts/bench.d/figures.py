@@ -87,7 +87,7 @@ def write_json(document: dict[str, object], path: Path) -> None:
 
 
 def _row(measure: str, what: str, ours: str, baseline: str, unit: str, ratio: str, goal: str) -> str:
-    return f"{measure:8}{what:62}{ours:>10}{baseline:>10} {unit:11}{ratio:>6}  {goal}".rstrip()
+    return f"{measure:9}{what:61}{ours:>10}{baseline:>10} {unit:11}{ratio:>6}  {goal}".rstrip()
 
 
 def _number(value: float) -> str:
