@@ -24,13 +24,18 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fffs"))
 
 
 def receive_interrupts() -> None:
-    """Have SIGINT raise KeyboardInterrupt, here and in programs that tests start, which inherit what is ignored.
+    """Have SIGINT raise KeyboardInterrupt, and SIGTERM and SIGHUP take effect, here and in programs that tests start,
+    which inherit what is ignored.
 
-    Shells start background jobs with SIGINT ignored, and libraries that tests use change the handling of signals.
+    Shells start background jobs with SIGINT ignored, nohup starts programs with SIGHUP ignored, and libraries that
+    tests use change the handling of signals.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 
 
 receive_interrupts()
