@@ -20,7 +20,7 @@ import page_cache
 from figures import Figure, Report, progress
 from file_systems import FFFS
 
-PARTS = 20
+PARTS, ROUNDS = 20, 3
 OPEN = "from fffs.layouts import load_source; load_source(sys.argv[1:])"
 FOLDER = "import fffs.torch; fffs.torch.PackedFolder(sys.argv[1])"
 COMMAND = "from fffs.cli.program import run; assert run(sys.argv[1:]) == 0"
@@ -48,10 +48,10 @@ class _Millions:
         self._report, self._files = report, files
 
     def measure(self, what: str, code: str, *arguments: object) -> None:
-        """Measure a line of Python, without the time and memory of its imports."""
+        """Measure a line of Python, without the time and memory of its imports. The best of several runs counts."""
         progress(what)
         python = (sys.executable, "-c", CODE)
-        taken, memory = _run(*python, code, *map(str, arguments))
+        taken, memory = min(_run(*python, code, *map(str, arguments)) for _ in range(ROUNDS))
         without, base = _run(*python, code.partition(";")[0])
         progress("")
         self.add(what, taken - without, memory - base)
