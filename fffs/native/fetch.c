@@ -61,10 +61,10 @@ static void wait_again(struct fffs_fetch *fetch, struct fffs_range *range, int s
 }
 
 /* The fastest answer of a batch says how far the server is. The others waited behind the batch's own requests: more requests at
- * a time for them would only make them wait longer. */
+ * a time for them would only make them wait longer. After a server that is near, one that is far is learned in some batches. */
 static void note_latency(struct fffs_http_client *client, int64_t fastest)
 {
-    int64_t older = client->latency + client->latency / 8;
+    int64_t older = client->latency + client->latency / 2;
 
     if (fastest)
         client->latency = !client->latency || fastest < older ? fastest : older;
