@@ -144,8 +144,13 @@ class PackedFolder(Closing):
         stack = [b"" if top == b"." else top]
         while stack:
             base = stack.pop()
-            folders = self.list(base, list_file=False)
-            files = self.list(base, list_dir=False)
+            node = self._node(base)
+            if node is None or not tree.is_dir(node):
+                raise UsageError(f"{os.fsdecode(base)}: not a folder")
+            folders: Names = []
+            files: Names = []
+            for name, is_folder in self._modes(base, tree.entries(node)):
+                (folders if is_folder else files).append(os.fsdecode(name))
             yield os.fsdecode(base), folders, files
             inner = [os.path.join(base, os.fsencode(name)) for name in folders]
             stack += [below for below in reversed(inner) if not tree.is_symlink(tree.locate(below) or 0)]

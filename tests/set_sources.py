@@ -49,3 +49,20 @@ def assert_same_contents(source: Path, target: Path, copy: Path) -> None:
     """As ``assert_same``, but for modes, times and hard links."""
     fffs.unpack(target, copy)
     assert contents(source) == contents(copy)
+
+
+def small_folder(parent: Path) -> Path:
+    """Make a folder with four folders of five files."""
+    folder = parent / "photos"
+    for k in range(4):
+        (folder / f"day{k}").mkdir(parents=True)
+        for j in range(5):
+            (folder / f"day{k}" / f"{j}.jpg").write_bytes(bytes([k, j]) * 2000)
+    return folder
+
+
+def files_in_pack(pack: Path | str) -> dict[str, bytes]:
+    """Return the paths and bytes of the files of a pack or set."""
+    with fffs.PackedFolder(pack) as packed:
+        paths = [path for path in packed.list("", recursive=True) if packed.is_file(path)]
+        return {path: bytes(packed.read_one(path)) for path in paths}

@@ -114,7 +114,7 @@ def test_a_copy_on_another_machine_opens_its_own_copy_and_none_of_another_length
     with open_(path) as reader:
         pickled = pickle.dumps(reader)
     in_place_of(path, write, content, 10**18 + mtime)
-    monkeypatch.setattr(identity, "_boot_id", lambda: "of another machine")
+    monkeypatch.setattr(identity, "boot_id", lambda: "of another machine")
     with pytest.raises(SourceChangedError) if is_other else contextlib.nullcontext():
         pickle.loads(pickled).close()
 

@@ -139,6 +139,13 @@ def test_a_damaged_block_of_the_cache_is_fetched_again_for_a_mount(
     assert (point / "005").read_bytes() == contents["005"]
 
 
+def forget_pages(folder: Path) -> None:
+    """Have the kernel forget the bytes of all files of a folder."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 @pytest.mark.fuse
 def test_damage_that_another_process_finds_makes_a_mount_verify_again(
     server: ObjectServer, url: str, contents: dict[str, bytes], mounts: Mounts, cache: Path
@@ -151,9 +158,7 @@ def test_damage_that_another_process_finds_makes_a_mount_verify_again(
         file.write(b"damaged")
     [result] = cache_upkeep.verify_cached(cache_settings())
     assert result.damaged == 1
-    for path in point.iterdir():
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    forget_pages(point)
     assert {path.name: path.read_bytes() for path in point.iterdir()} == contents
 
 
@@ -165,9 +170,7 @@ def test_a_cache_whose_disk_loses_everything_under_a_mount(
     assert {path.name: path.read_bytes() for path in point.iterdir()} == contents
     [data] = cache.glob("*.data")
     os.truncate(data, 5000)
-    for path in point.iterdir():
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    forget_pages(point)
     assert {path.name: path.read_bytes() for path in point.iterdir()} == contents
 
 

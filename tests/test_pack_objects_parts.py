@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from inside import object_client, object_folder
-from set_sources import files_of
+from set_sources import files_in_pack, files_of
 from weed import Weed, cloud, weed
 
 import fffs
@@ -37,12 +37,6 @@ def objects(weed: Weed) -> dict[str, bytes]:
     return files
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    with fffs.PackedFolder(folder) as packed:
-        paths = [path for path in packed.list("", recursive=True) if packed.is_file(path)]
-        return {path: bytes(packed.read_one(path)) for path in paths}
-
-
 def listed(*keys: str) -> list[Any]:
     return [object_client.ListedObject(key, 10, '"e"', 0) for key in keys]
 
@@ -56,16 +50,16 @@ def test_every_executor_writes_the_same_bytes(cloud: Weed, objects: dict[str, by
     fffs.pack_folder(url, tmp_path / "processes" / "threads", parts=4, executor="processes:2")
     assert len(files_of(tmp_path / "threads")) == 4
     assert files_of(tmp_path / "threads") == files_of(tmp_path / "processes" / "threads")
-    assert contents(tmp_path / "threads") == objects
+    assert files_in_pack(tmp_path / "threads") == objects
     fffs.pack_folder(url, tmp_path / "one.ffr")
-    assert contents(tmp_path / "one.ffr") == objects
+    assert files_in_pack(tmp_path / "one.ffr") == objects
 
 
 def test_folders_stay_together(cloud: Weed, objects: dict[str, bytes], tmp_path: Path) -> None:
     plan = fffs.plan_pack(f"s3://{cloud.bucket}/parts/", tmp_path / "set", 4)
     plan.commit([task.run() for task in plan.tasks])
     for part in sorted((tmp_path / "set").iterdir()):
-        folders = {path.partition("/")[0] for path in contents(part) if "/" in path}
+        folders = {path.partition("/")[0] for path in files_in_pack(part) if "/" in path}
         assert len(folders) == 1
     assert sum(task.names for task in plan.tasks) == len(objects)
 
@@ -80,9 +74,9 @@ def test_each_command(cloud: Weed, objects: dict[str, bytes], tmp_path: Path) ->
     for k in range(2):
         run("plan", "run", there, "--task", k)
     run("plan", "commit", there)
-    assert contents(there) == objects
+    assert files_in_pack(there) == objects
     assert f"{len(objects)} files in 3 parts" in run("pack", "--parts", 3, url, tmp_path / "other")
-    assert contents(tmp_path / "other") == objects
+    assert files_in_pack(tmp_path / "other") == objects
 
 
 def test_an_object_that_changes_is_named(cloud: Weed, tmp_path: Path) -> None:
@@ -117,7 +111,7 @@ def test_parts_whose_objects_are_the_same_stay(cloud: Weed, tmp_path: Path) -> N
         plan.tasks[2].run()
     after.tasks[2].run()
     after.commit()
-    assert contents(tmp_path / "set")["c"] == b"C" * 5000
+    assert files_in_pack(tmp_path / "set")["c"] == b"C" * 5000
 
 
 def test_a_list_that_is_damaged(cloud: Weed, objects: dict[str, bytes], tmp_path: Path) -> None:
@@ -133,7 +127,7 @@ def test_a_list_that_is_damaged(cloud: Weed, objects: dict[str, bytes], tmp_path
         plan.tasks[1].run()
     # The same call writes the lists that are missing.
     fffs.pack_folder(f"s3://{cloud.bucket}/parts/", tmp_path / "set", parts=2)
-    assert contents(tmp_path / "set") == objects
+    assert files_in_pack(tmp_path / "set") == objects
 
 
 def test_what_cannot_be_packed(
@@ -160,4 +154,4 @@ def test_a_store_that_does_not_list_in_order(
     list_entries = object_folder.list_entries
     monkeypatch.setattr(object_folder, "list_entries", lambda folder: iter(list(list_entries(folder))[::-1]))
     fffs.pack_folder(f"s3://{cloud.bucket}/parts/", tmp_path / "set", parts=5)
-    assert contents(tmp_path / "set") == objects
+    assert files_in_pack(tmp_path / "set") == objects

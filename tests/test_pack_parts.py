@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from builders import as_nobody, small_disk
 from inside import executors
-from set_sources import assert_same, assert_same_contents, files_of
+from set_sources import assert_same, assert_same_contents, files_of, small_folder
 
 import fffs
 from fffs.errors import ReadError, SourceChangedError, UsageError, WorkerError, WriteError
@@ -27,12 +27,7 @@ from fffs.errors import ReadError, SourceChangedError, UsageError, WorkerError, 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A folder with four folders of five files."""
-    folder = tmp_path / "photos"
-    for k in range(4):
-        (folder / f"day{k}").mkdir(parents=True)
-        for j in range(5):
-            (folder / f"day{k}" / f"{j}.jpg").write_bytes(bytes([k, j]) * 2000)
-    return folder
+    return small_folder(tmp_path)
 
 
 class Later:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from inside import lease, list_entries, object_client, parse_url, read_object
-from set_sources import files_of
+from set_sources import files_in_pack, files_of, small_folder
 from weed import Weed, cloud, weed
 
 import fffs
@@ -33,12 +33,7 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A folder with four folders of five files."""
-    folder = tmp_path / "photos"
-    for k in range(4):
-        (folder / f"day{k}").mkdir(parents=True)
-        for j in range(5):
-            (folder / f"day{k}" / f"{j}.jpg").write_bytes(bytes([k, j]) * 2000)
-    return folder
+    return small_folder(tmp_path)
 
 
 @pytest.fixture
@@ -50,12 +45,6 @@ def target(cloud: Weed, request: pytest.FixtureRequest) -> str:
 def keys_in(target: str) -> set[str]:
     folder = parse_url(f"{target}/")
     return {entry.key.removeprefix(folder.key) for entry in list_entries(folder)}
-
-
-def contents(folder: str) -> dict[str, bytes]:
-    with fffs.PackedFolder(folder) as packed:
-        paths = [path for path in packed.list("", recursive=True) if packed.is_file(path)]
-        return {path: bytes(packed.read_one(path)) for path in paths}
 
 
 def on_disk(source: Path) -> dict[str, bytes]:
@@ -70,7 +59,7 @@ def test_parts_in_a_store_are_those_on_a_disk(source: Path, target: str, tmp_pat
     summary = fffs.pack_folder(source, target + slash, parts=4, executor="processes:2")
     assert summary == (20, 80_000)
     assert keys_in(target) == PARTS | {"fffs-parts.json"}
-    assert contents(f"{target}/") == on_disk(source)
+    assert files_in_pack(f"{target}/") == on_disk(source)
     (tmp_path / "set").mkdir()
     fffs.pack_folder(source, tmp_path / "set" / "photos", parts=4)
     for name, data in files_of(tmp_path / "set" / "photos").items():
@@ -94,7 +83,7 @@ def test_a_set_counts_when_it_is_committed(source: Path, target: str) -> None:
     with pytest.raises(FormatError, match=r"its parts are still being written; or run fffs plan commit s3://"):
         fffs.PackedFolder(f"{target}/")
     plan.commit(results)
-    assert contents(f"{target}/") == on_disk(source)
+    assert files_in_pack(f"{target}/") == on_disk(source)
     with pytest.raises(UsageError, match="this plan is not there any more"):
         plan.commit(results)
     with pytest.raises(UsageError, match="this plan is not there any more"):
@@ -117,7 +106,7 @@ def test_each_command(source: Path, target: str) -> None:
     assert run("plan", "run", target).returncode == 0
     assert "20 files in 4 parts" in run("plan", "commit", target).stdout
     assert run("info", f"{target}/").stdout.count("photos-*-of-00004.ffr (4 parts") == 1
-    assert contents(f"{target}/") == on_disk(source)
+    assert files_in_pack(f"{target}/") == on_disk(source)
 
 
 def test_what_is_complete_stays(source: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +121,7 @@ def test_what_is_complete_stays(source: Path, target: str, monkeypatch: pytest.M
     fffs.pack_folder(source, target, parts=4)
     now = {entry.key: entry.mtime_ns for entry in list_entries(parse_url(f"{target}/"))}
     assert {key: now[key] for key in times} == times
-    assert contents(f"{target}/") == on_disk(source)
+    assert files_in_pack(f"{target}/") == on_disk(source)
 
 
 def test_abort_and_restart_leave_nothing_of_an_old_plan(source: Path, target: str) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+from fffs.base.machine import boot_id
 from fffs.errors import FffsError, WriteError
 from fffs.objects.names import parse_url
 from fffs.objects.small import delete_objects, put_object, read_object
@@ -56,9 +57,12 @@ def lease(url: str, target: str) -> Iterator[None]:
 
 def _here() -> dict[str, Any]:
     """Return what identifies this process among those of all machines, except that its number is used again."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        boot = file.read().strip()
-    return {"host": socket.gethostname(), "boot": boot, "space": os.readlink("/proc/self/ns/pid"), "pid": os.getpid()}
+    return {
+        "host": socket.gethostname(),
+        "boot": boot_id(),
+        "space": os.readlink("/proc/self/ns/pid"),
+        "pid": os.getpid(),
+    }
 
 
 def _content(owner: dict[str, Any], renewed: int) -> bytes:
@@ -97,7 +101,7 @@ def _await_end(url: str, target: str, there: bytes | None) -> None:
 def _has_ended(content: bytes) -> bool:
     """Whether the owner was a process of this machine that is not there any more."""
     fields, here = _fields(content), _here()
-    if any(fields.get(name) != here[name] for name in ("host", "boot", "space")):
+    if not here["boot"] or any(fields.get(name) != here[name] for name in ("host", "boot", "space")):
         return False
     try:
         os.kill(int(fields.get("pid", 0)), 0)

@@ -144,12 +144,11 @@ class PartPlan(ABC):
     def put_in_place(self, results: Iterable[PartResult] | None = None) -> list[PartResult]:
         """As ``commit``, for a process that holds the lock of the target."""
         folder = place_of(self.target)
-        folder.check(self.fingerprint)
+        sizes = folder.sizes(self.fingerprint)
         if results is None:
             found = {task.number: task.result() for task in self.tasks}
         else:
             found = {result.part: result for result in results}
-        sizes = folder.sizes(self.fingerprint)
         done = [
             refuse_incomplete(task, found.get(task.number), sizes.get(task.name), folder.part(task.name))
             for task in self.tasks

@@ -65,9 +65,9 @@ class PlanObjects(PlanPlace):
 
     def remove(self) -> bool:
         """See ``PlanPlace``. What was committed stays."""
-        found = UNFINISHED in self.names()
-        _OpenObjects(self).empty()
-        return found
+        names = self.names()
+        _OpenObjects(self).remove(names)
+        return UNFINISHED in names
 
 
 class _OpenObjects(OpenPlace):
@@ -82,7 +82,10 @@ class _OpenObjects(OpenPlace):
 
     def empty(self) -> None:
         """See ``OpenPlace``. What was committed stays."""
-        names = self._plan.names()
+        self.remove(self._plan.names())
+
+    def remove(self, names: dict[str, ListedObject]) -> None:
+        """As ``empty``. names: what is directly in the target."""
         if MANIFEST not in names:
             stem = re.escape(part_stem(self._target))
             ours = re.compile(rf"({stem}-[0-9]{{5}}-of-[0-9]{{5}}(\..*)?|part-[0-9]{{5}})", re.DOTALL)

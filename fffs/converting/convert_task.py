@@ -15,7 +15,7 @@ from fffs.converting.archive_parts import Archives
 from fffs.converting.pack_again import pack_parts_again
 from fffs.converting.packs import compare_contents
 from fffs.converting.record_files import DEFAULT_JOBS, FRAME, compare_with, write_records
-from fffs.converting.records import StoredRecords
+from fffs.converting.records import Batches, StoredRecords
 from fffs.converting.source_parts import ChainedRecords, SourcePart, open_records, shown_of
 from fffs.errors import FffsError
 from fffs.files.atomic_output import AtomicOutput, NewOutput
@@ -122,15 +122,16 @@ class ConvertTask(PartTask):
             work = Jobs(total, progress)
             with form.create(file, len(lengths), "v1") as writer:
                 writer.expect_size(total + len(lengths) * FRAME)
-                with contextlib.closing(records.batches((), jobs or DEFAULT_JOBS)) as batches:
-                    checksum = write_records(writer, batches, len(lengths), work)
+                checksum = _Checksum()
+                with contextlib.closing(checksum.of(records.batches((), jobs or DEFAULT_JOBS))) as batches:
+                    write_records(writer, batches, len(lengths), work)
                     next(batches, None)  # lets a stream check that it has no further records
                 writer.finish()
                 size = os.fstat(file.fd).st_size
                 if self.verify:
                     bounds = records.bounds if isinstance(records, ChainedRecords) else ()
                     compare_with(records, [writer.reread()], file.path, Jobs(total, None), bounds)
-        return _Written(size, checksum, len(lengths), total)
+        return _Written(size, checksum.value, len(lengths), total)
 
     def _is_whole(self, path: str, result: PartResult) -> bool:
         if self.makes_packs:
@@ -155,12 +156,25 @@ class _Written(NamedTuple):
     total_bytes: int
 
 
+class _Checksum:
+    """The CRC-32 of the bytes of all records that have passed."""
+
+    value = 0
+
+    def of(self, batches: Batches) -> Batches:
+        """Yield the batches."""
+        with contextlib.closing(batches):
+            for batch in batches:
+                self.value = crc32(batch.data, self.value)
+                yield batch
+                del batch
+
+
 def _checksum_of(path: str, form: str) -> int:
     """Return the CRC-32 of the bytes of all records of a file, which are verified."""
-    crc, files = 0, open_files([path], True, form)
+    checksum, files = _Checksum(), open_files([path], True, form)
     with contextlib.closing(StoredRecords(RecordStore(files), path)) as records:
-        with contextlib.closing(records.batches()) as batches:
+        with contextlib.closing(checksum.of(records.batches())) as batches:
             for batch in batches:
-                crc = crc32(batch.data, crc)
                 del batch
-    return crc
+    return checksum.value

@@ -17,7 +17,6 @@ from fffs.errors import UsageError
 from fffs.files.atomic_folder import new_folder
 from fffs.formats.record_writer import RecordWriter
 from fffs.formats.sources import open_files
-from fffs.native.checksums import crc32
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 
@@ -88,16 +87,13 @@ def _write_parts(plan: Plan, records: RecordSource, bounds: list[int], batches: 
         plan.sources.refuse_changed()
 
 
-def write_records(writer: RecordWriter, batches: Batches, count: int, work: Jobs) -> int:
-    """Write the next records, until the file has ``count``. Returns the CRC-32 of their bytes."""
-    crc = 0
+def write_records(writer: RecordWriter, batches: Batches, count: int, work: Jobs) -> None:
+    """Write the next records, until the file has ``count``."""
     while writer.count < count:
         batch = next(batches)
         writer.write_batch(batch.data, batch.offsets)
-        crc = crc32(batch.data, crc)
         work.count(len(batch.data))
         del batch
-    return crc
 
 
 def compare_with(

@@ -8,16 +8,14 @@ records of the same lengths; its modification time is compared as well, on the s
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
 
+from fffs.base.machine import boot_id
 from fffs.files.file import File
 from fffs.native.checksums import CHECK_NONE, crc32
 from fffs.records.index import RecordIndex
-
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class Identity(NamedTuple):
@@ -44,15 +42,6 @@ def identify(index: RecordIndex, file: File) -> Identity:
     # In each format, the distance from a record's end to the next one's begin is the same for all records.
     framing = crc32(np.ascontiguousarray(index.ends[-1:]), crc32(np.ascontiguousarray(index.starts)))
     checksums = 0 if index.checksums is None else crc32(np.ascontiguousarray(index.checksums))
-    place = (_boot_id(), file.device) if file.device else ("", 0)
+    # Device numbers are valid for this boot. Without its id, times are not compared.
+    place = (boot_id(), file.device) if file.device else ("", 0)
     return Identity(index.file_size, framing, index.check, checksums, place, file.mtime_ns)
-
-
-@functools.cache
-def _boot_id() -> str:
-    """Return the id of this boot of the machine, for which device numbers are valid."""
-    try:
-        with open(BOOT_ID) as file:
-            return file.read().strip()
-    except OSError:  # times are not compared
-        return ""

@@ -34,10 +34,7 @@ try:
     from fffs.mount.fs.statistics import Statistics
     from fffs.mount.fs.waiting import in_thread
 except ModuleNotFoundError as error:
-    raise MountError(
-        f"mounting needs pyfuse3 and trio, and {error.name} is missing: pip install 'fffs[mount]' "
-        "(Debian, Ubuntu: apt-get install fuse3 libfuse3-dev pkg-config; Fedora: dnf install fuse3 fuse3-devel pkgconf)"
-    ) from error
+    raise MountError(f"mounting needs pyfuse3 and trio, and {error.name} is missing: {kernel.PACKAGES}") from error
 
 _log = logging.getLogger("fffs.mount")
 

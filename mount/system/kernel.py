@@ -20,6 +20,14 @@ from fffs.errors import MountError
 from fffs.mount.system.mounts import TYPE, Mount, cover_of, mounts
 
 DEVICE = "/dev/fuse"
+CONTAINER = f"start the container with --device {DEVICE} --cap-add SYS_ADMIN"
+NO_DEVICE = f"load it (modprobe fuse), or {CONTAINER}"
+NO_RIGHT = f"have root allow it (chmod 666 {DEVICE}), or read without a mount (fffs cat, fffs.PackedFolder)"
+PACKAGES = (
+    "pip install 'fffs[mount]' "
+    "(Debian, Ubuntu: apt-get install fuse3 libfuse3-dev pkg-config; Fedora: dnf install fuse3 fuse3-devel pkgconf)"
+)
+"""What to do where mounting is not possible."""
 BUSY = "busy"  # what fusermount3, which sets no locale, says of EBUSY
 
 # <sys/mount.h>
@@ -65,10 +73,7 @@ def _attach_as_root(request: MountRequest) -> int:
         fd = above_standard(os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
-            raise MountError(
-                f"{DEVICE}: {os.strerror(error.errno)}; load it (modprobe fuse), or start the container with "
-                f"--device {DEVICE} --cap-add SYS_ADMIN"
-            ) from None
+            raise MountError(f"{DEVICE}: {os.strerror(error.errno)}; {NO_DEVICE}") from None
         raise
     data = f"fd={fd},rootmode={stat.S_IFDIR:o},user_id={os.getuid()},group_id={os.getgid()},default_permissions"
     if request.allow_other:
@@ -123,7 +128,7 @@ def _attach_as_user(request: MountRequest) -> int:
 def _advice(problem: str) -> str:
     """Return what to do about an error of fusermount3 that it does not say itself; empty if that is unknown."""
     if DEVICE in problem and os.strerror(errno.EACCES) in problem:
-        return f"; have root allow it (chmod 666 {DEVICE}), or read without a mount (fffs cat, fffs.PackedFolder)"
+        return f"; {NO_RIGHT}"
     return ""
 
 

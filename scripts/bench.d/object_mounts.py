@@ -91,16 +91,8 @@ def _seaweedfs(scratch: Path) -> Iterator[Any]:
 def _upload(weed: Any, scratch: Path, folder: Path) -> None:
     """Store the files, and a pack of them."""
     import obstore
-    from obstore.store import S3Store
 
-    store: Any = S3Store(
-        weed.bucket,
-        endpoint=weed.endpoint,
-        access_key_id=weed.key_id,
-        secret_access_key=weed.secret,
-        region="us-east-1",
-        client_options={"allow_http": True},
-    )
+    store = weed.store()
     pack = scratch / f"{folder.name}.ffr"
     data.kept(pack, lambda path: fffs.pack_folder(folder, path))
     progress("objects: storing the files")

@@ -52,16 +52,8 @@ def seaweedfs(folder: Path) -> Iterator[Any]:
 def fill(server: Any, count: int) -> None:
     """Store the objects."""
     import obstore
-    from obstore.store import S3Store
 
-    store: Any = S3Store(
-        server.bucket,
-        endpoint=server.endpoint,
-        access_key_id=server.key_id,
-        secret_access_key=server.secret,
-        region="us-east-1",
-        client_options={"allow_http": True},
-    )
+    store = server.store()
 
     def put(k: int) -> None:
         obstore.put(store, f"photos/{path_of(k)}", content_of(path_of(k)))

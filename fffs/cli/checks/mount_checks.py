@@ -12,15 +12,12 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from fffs.cli.checks.finding import Finding, good, hint, problem, setting
+from fffs.mount.system.kernel import CONTAINER, DEVICE, NO_DEVICE, NO_RIGHT, PACKAGES
 
-DEVICE, CONFIGURATION, SYSTEM_LOG = "/dev/fuse", "/etc/fuse.conf", "/dev/log"
+CONFIGURATION, SYSTEM_LOG = "/etc/fuse.conf", "/dev/log"
 _ALL_USERS = "0 0 4294967295"  # the map of the first user namespace
 _SYS_ADMIN = 21  # the number of CAP_SYS_ADMIN
 _FILE_BACKED = (6, 12)  # Linux; before that, EROFS needs a loop device
-_PACKAGES = (
-    "pip install 'fffs[mount]' (Debian, Ubuntu: apt-get install fuse3 libfuse3-dev pkg-config, or python3-pyfuse3; "
-    "Fedora: dnf install fuse3 fuse3-devel pkgconf)"
-)
 
 
 def check_mounting() -> Iterator[Finding]:
@@ -29,7 +26,7 @@ def check_mounting() -> Iterator[Finding]:
         try:
             yield good(package, version(package))
         except PackageNotFoundError:
-            yield problem(package, "not installed, which a mount needs", _PACKAGES)
+            yield problem(package, "not installed, which a mount needs", f"{PACKAGES}, or python3-pyfuse3 of Debian")
     yield _device()
     by_root = _may_mount()
     yield _fusermount(by_root)
@@ -53,11 +50,11 @@ def _device() -> Finding:
     except OSError as error:
         what = os.strerror(error.errno or 0)
         if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
-            cure = f"modprobe fuse, or start the container with --device {DEVICE} --cap-add SYS_ADMIN"
+            cure = NO_DEVICE
         elif os.geteuid() == 0:
-            cure = f"start the container with --device {DEVICE} --cap-add SYS_ADMIN"
+            cure = CONTAINER
         else:
-            cure = f"have root allow it: chmod 666 {DEVICE}; or read without a mount (fffs cat, fffs.PackedFolder)"
+            cure = NO_RIGHT
         return problem(DEVICE, what, cure)
     return good(DEVICE, "can be opened")
 
