@@ -7,6 +7,7 @@ import datetime
 import hashlib
 import hmac
 import http.client
+import itertools
 import os
 import re
 import shutil
@@ -186,11 +187,24 @@ class Weed:
         return f"{path}?{query}&X-Amz-Signature={hmac.digest(key_bytes, text.encode(), 'sha256').hex()}"
 
 
+# The kernel gives the ports from 32768 on to any connection, also between the look at them and the start of a server.
+# Ray's workers take those below 20000. Each process of a parallel run has a part of its own of what is left.
+_PORTS_A_WORKER = 750
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 16
+_ports = itertools.cycle(range(20_000 + _WORKER * _PORTS_A_WORKER, 20_000 + (_WORKER + 1) * _PORTS_A_WORKER))
+
+
 def free_ports(count: int) -> list[int]:
-    """Return numbers of ports that nothing uses now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [server.getsockname()[1] for server in sockets]
+    """Return numbers of ports that nothing uses now, and that nothing takes unless it asks for just these."""
+    return list(itertools.islice(filter(_is_free, itertools.islice(_ports, _PORTS_A_WORKER)), count))
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="session")
