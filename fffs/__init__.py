@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fffs.layouts import load_source
     from fffs.opening import open
     from fffs.packed_folder import PackedFolder
+    from fffs.packing.dump_plan import DumpPlan, plan_dump
     from fffs.packing.pack import pack_folder
     from fffs.packing.pack_plan import PackPlan, plan_pack
     from fffs.packing.unpack import unpack
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConvertPlan",
+    "DumpPlan",
     "FileReader",
     "FileWriter",
     "JobReport",
@@ -48,6 +50,7 @@ __all__ = [
     "open",
     "pack_folder",
     "plan_convert",
+    "plan_dump",
     "plan_pack",
     "plan_verify",
     "unpack",
@@ -56,6 +59,7 @@ __all__ = [
 # Imported on first use: commands that read no records (mount, umount, --help) start without numpy and the engine.
 _HOMES = {
     "ConvertPlan": "fffs.converting.convert_plan",
+    "DumpPlan": "fffs.packing.dump_plan",
     "FileReader": "fffs.reader",
     "FileWriter": "fffs.writer",
     "JobReport": "fffs.cluster.report",
@@ -70,6 +74,7 @@ _HOMES = {
     "open": "fffs.opening",
     "pack_folder": "fffs.packing.pack",
     "plan_convert": "fffs.converting.convert_plan",
+    "plan_dump": "fffs.packing.dump_plan",
     "plan_pack": "fffs.packing.pack_plan",
     "plan_verify": "fffs.packing.verify_plan",
     "unpack": "fffs.packing.unpack",

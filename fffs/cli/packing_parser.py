@@ -23,6 +23,9 @@ KEEP_GOING = "leave out and name what cannot be read, and files that change mean
 STEPS = """fffs plan pack --parts 20 photos packed/photos
   fffs plan run packed/photos --task 7
   fffs plan commit packed/photos"""
+DUMP = """fffs plan dump --parts 20 mydata.samples:train packed/train
+  fffs plan run packed/train --task 7
+  fffs plan commit packed/train"""
 
 
 def add_pack(commands: Commands[CommandParser]) -> None:
@@ -67,7 +70,7 @@ def add_unpack(commands: Commands[CommandParser]) -> None:
 
 def add_plan(commands: Commands[CommandParser]) -> None:
     """``fffs plan``."""
-    parser = command(commands, "plan", "pack or convert into parts in three steps, as for job arrays", STEPS)
+    parser = command(commands, "plan", "write parts in three steps, as for job arrays", STEPS)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=CommandParser)
     packing = command(actions, "pack", "plan how to pack a folder", "fffs plan pack --parts 20 photos packed/photos")
     packing.add_argument("folder", type=filled, metavar="FOLDER", help="the folder to pack")
@@ -78,6 +81,7 @@ def add_plan(commands: Commands[CommandParser]) -> None:
     packing.add_argument("--restart", action="store_true", help="remove the parts of an unfinished plan")
     add_json(packing)
     add_plan_convert(actions)
+    _add_plan_dump(actions)
     running = command(
         actions,
         "run",
@@ -95,3 +99,17 @@ def add_plan(commands: Commands[CommandParser]) -> None:
         action.add_argument("target", type=filled, metavar="TARGET", help="the folder that was planned")
     for action in (running, committing):
         action.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
+
+
+def _add_plan_dump(actions: Commands[CommandParser]) -> None:
+    parser = command(actions, "dump", "plan how to write a data set of Python as record files", DUMP)
+    parser.add_argument(
+        "dataset",
+        type=filled,
+        metavar="MODULE:NAME",
+        help="a function that returns an object with len() and [i], or the object; found as by import (PYTHONPATH)",
+    )
+    parser.add_argument("target", type=filled, metavar="TARGET", help="the folder to make")
+    parser.add_argument("--parts", type=positive, metavar="N", required=True, help="write a folder of N files")
+    parser.add_argument("--restart", action="store_true", help="remove the parts of an unfinished plan")
+    add_json(parser)

@@ -13,9 +13,10 @@ from fffs.converting.convert_plan import ConvertPlan
 from fffs.converting.kinds import COUNTED
 from fffs.errors import FormatError
 from fffs.objects.names import shown
+from fffs.packing.dump_plan import DumpPlan
 from fffs.packing.pack_plan import PackPlan
 
-_PLANS: Final[dict[str, type[PartPlan]]] = {plan.WORK: plan for plan in (PackPlan, ConvertPlan)}
+_PLANS: Final[dict[str, type[PartPlan]]] = {plan.WORK: plan for plan in (PackPlan, ConvertPlan, DumpPlan)}
 
 
 def load_plan(target: PathLike) -> PartPlan:
@@ -30,5 +31,6 @@ def load_plan(target: PathLike) -> PartPlan:
 
 def counted(plan: PartPlan, number: int) -> str:
     """Return a number of what the parts of a plan are made of, for messages: files or records."""
-    unit = COUNTED.get(plan.kind, "record") if isinstance(plan, ConvertPlan) else "file"
-    return plural(number, unit)
+    if isinstance(plan, ConvertPlan):
+        return plural(number, COUNTED.get(plan.kind, "record"))
+    return plural(number, "record" if isinstance(plan, DumpPlan) else "file")

@@ -80,7 +80,7 @@ def dump(
     if nfiles == 1:
         _write_part(dataset, target, 0, n, verbose)
         return
-    count = plan_parts(_guess_size(dataset)) if nfiles is None else operator.index(nfiles)
+    count = plan_parts(guess_size(dataset)) if nfiles is None else operator.index(nfiles)
     if count < 1:
         raise UsageError(f"the number of parts must be at least 1, not {count}")
     count = max(min(count, n), 1)
@@ -93,7 +93,7 @@ def dump(
         _write_parts(dataset, parts, verbose, executor)
 
 
-def _guess_size(dataset: Items) -> int:
+def guess_size(dataset: Items) -> int:
     """Estimate the total size of all items from a sample."""
     n = len(dataset)
     count = min(n, SAMPLES)

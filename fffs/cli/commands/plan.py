@@ -1,4 +1,4 @@
-"""``fffs plan``: packs or converts into parts in three steps."""
+"""``fffs plan``: packs, converts or dumps into parts in three steps."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fffs.converting.convert_plan import plan_convert
 from fffs.converting.plans import counted, load_plan
 from fffs.errors import Exit, UsageError
 from fffs.files.targets import refuse_file
+from fffs.packing.dump_plan import plan_dump
 from fffs.packing.pack_parts import summary_of
 from fffs.packing.pack_plan import plan_pack
 
@@ -24,7 +25,9 @@ from fffs.packing.pack_plan import plan_pack
 def run(args: argparse.Namespace) -> int:
     """Plan, run tasks, commit or abort."""
     interrupt_once()
-    return {"pack": _pack, "convert": _convert, "run": _run, "commit": _commit, "abort": _abort}[args.action](args)
+    return {"pack": _pack, "convert": _convert, "dump": _dump, "run": _run, "commit": _commit, "abort": _abort}[
+        args.action
+    ](args)
 
 
 def _pack(args: argparse.Namespace) -> int:
@@ -46,6 +49,10 @@ def _convert(args: argparse.Namespace) -> int:
         restart=args.restart,
     )
     return _tell(plan, args)
+
+
+def _dump(args: argparse.Namespace) -> int:
+    return _tell(plan_dump(args.dataset, args.target, args.parts, restart=args.restart), args)
 
 
 def _tell(plan: PartPlan, args: argparse.Namespace) -> int:
