@@ -46,6 +46,14 @@ class NamedRun:
     sizes: Int64Array
     digests: UInt64Array
 
+    def part(self, begin: int, stop: int) -> NamedRun:
+        """Return the names from ``begin`` on, and before ``stop``."""
+        if begin == 0 and stop >= len(self.weights):
+            return self
+        some = slice(begin, stop)
+        columns = self.depths[some], self.weights[some], self.sizes[some], self.digests[some]
+        return NamedRun(lambda k: self.path(begin + k), *columns)
+
 
 class Division:
     """Collects names in the order of the walk. A cut never separates a folder from the first name in it."""
@@ -54,41 +62,36 @@ class Division:
         """parts: how many are wanted. places: how many are kept; 0: PLACES for each part."""
         self._parts, self._most = parts, places or parts * PLACES
         self._end = CutPlace(0, 0, b"")
-        self._places: list[CutPlace] = []
+        self._places = _Places()
         self._gap = 0  # a cut may be moved by so much
 
     def add_folder(self, path: bytes, weight: int, digest: int, is_first: bool) -> None:
         """Add a folder, whose content follows. is_first: it is the first name of its own folder."""
         end = self._end
         if not is_first:
-            self._keep(end._replace(path=path, depth=path.count(b"/")))
+            self._places.add(end._replace(path=path, depth=path.count(b"/")))
+            self._thin()
         self._end = CutPlace(end.weight + weight, 0, b"", end.size, end.names + 1, end.digest + digest)
 
     def add(self, entries: NamedRun, is_first: bool) -> None:
         """Add names. is_first: they are the first ones of their folder."""
         for begin in range(0, len(entries.weights), SLICE):
-            self._add(entries, begin, min(begin + SLICE, len(entries.weights)), is_first and begin == 0)
+            self._add(entries.part(begin, begin + SLICE), is_first and begin == 0)
 
-    def _add(self, entries: NamedRun, begin: int, stop: int, is_first: bool) -> None:
-        part, end = slice(begin, stop), self._end
-        weights = end.weight + np.cumsum(entries.weights[part])
-        sizes = end.size + np.cumsum(entries.sizes[part])
-        digests = np.cumsum(entries.digests[part])  # modulo 2**64
-        chosen = self._chosen(weights)
-        chosen = chosen[is_first and not chosen[0] :]
-        # Lists, because Python takes several times as long for each number of an array.
-        depths, ks = entries.depths[part][chosen].tolist(), chosen.tolist()
-        for k, depth, weight, size, digest in zip(
-            ks,
-            depths,
-            _before(weights, end.weight, chosen),
-            _before(sizes, end.size, chosen),
-            _before(digests, 0, chosen),
-            strict=True,
-        ):
-            self._keep(CutPlace(weight, depth, entries.path(begin + k), size, end.names + k, end.digest + digest))
-        names, digest = end.names + stop - begin, end.digest + int(digests[-1])
-        self._end = CutPlace(int(weights[-1]), 0, b"", int(sizes[-1]), names, digest)
+    def _add(self, run: NamedRun, is_first: bool) -> None:
+        end = self._end
+        before = NamedRun(
+            run.path,
+            run.depths,
+            _before(run.weights, end.weight),
+            _before(run.sizes, end.size),
+            _before(run.digests, 0),
+        )
+        chosen = self._chosen(before.weights[1:])
+        self._places.extend(before, chosen[is_first and not chosen[0] :], end)
+        weight, size, digest = (int(column[-1]) for column in (before.weights, before.sizes, before.digests))
+        self._end = CutPlace(weight, 0, b"", size, end.names + len(run.weights), end.digest + digest)
+        self._thin()
 
     def _chosen(self, ends: Int64Array) -> npt.NDArray[np.intp]:
         """Return the entries before which a cut may be: the first, and those where a multiple of the gap is reached."""
@@ -99,50 +102,96 @@ class Division:
         chosen = np.concatenate([[0], crossed, crossed + 1])  # before and behind an entry that is heavy
         return np.unique(chosen[chosen < len(ends)])
 
-    def _keep(self, place: CutPlace) -> None:
-        self._places.append(place)
-        if len(self._places) >= 2 * self._most:
-            self._thin()
-
-    # ------------------------------------------------------------ thinning
-
     def _thin(self) -> None:
-        """Keep about half of the places at most: those of the highest folders, with no gap larger than needed."""
-        places = self._places
-        weights = [place.weight for place in places]
+        """If there are too many places, keep about half at most: those of the highest folders, with no gap larger than
+        needed.
+        """
+        if len(self._places) < 2 * self._most:
+            return
+        weights, depths = self._places.weights, self._places.depths
         gaps: Int64Array = np.array(weights, np.int64)
         gaps[1:] -= gaps[:-1].copy()
         self._gap = gap = _gap_of(gaps, self._most)
-        kept: list[CutPlace] = []
+        kept: list[int] = []
         last = k = 0
-        while k < len(places):
+        while k < len(weights):
             stop = bisect_right(weights, last + gap, k)
             if stop == k:  # behind something heavy
                 best = k
             else:
                 far = max(bisect_right(weights, last + gap // 2, k), k)
-                best = min(range(far, stop), key=lambda i: (places[i].depth, -i), default=stop - 1)
-            kept.append(places[best])
+                best = min(range(far, stop), key=lambda i: (depths[i], -i), default=stop - 1)
+            kept.append(best)
             last, k = weights[best], best + 1
-        self._places = kept
-
-    # ------------------------------------------------------------ cutting
+        self._places = self._places.only(kept)
 
     def cut(self) -> list[CutPlace]:
         """Return the beginning of each part, and the end. There are fewer parts only if there are too few names."""
-        start = CutPlace(0, 0, b"")
-        places = [start, *self._places, self._end]
-        weights = np.array([place.weight for place in places], np.int64)
-        depths = np.array([place.depth for place in places], np.int64)
-        return [places[k] for k in cut_at(weights, depths, min(self._parts, len(places) - 1))]
+        places = self._places
+        weights = np.array([0, *places.weights, self._end.weight], np.int64)
+        depths = np.array([0, *places.depths, 0], np.int64)
+        cuts = cut_at(weights, depths, min(self._parts, len(places) + 1))[1:-1]
+        return [CutPlace(0, 0, b""), *(places[k - 1] for k in cuts), self._end]
 
 
-def _before(ends: npt.NDArray[Any], first: int, chosen: npt.NDArray[np.intp]) -> list[int]:
-    """Return what lies before the chosen entries; before the first one lies ``first``."""
-    before: list[int] = ends[chosen - 1].tolist()
-    if len(chosen) and not chosen[0]:
-        before[0] = first
-    return before
+class _Places:
+    """Places as columns, because few of them are needed in the end, and objects would take half of the time of a plan."""
+
+    def __init__(self) -> None:
+        self.weights: list[int] = []
+        self.depths: list[int] = []
+        self._sizes: list[int] = []
+        self._names: list[int] = []
+        self._digests: list[int] = []
+        self._paths: list[bytes | Callable[[int], bytes]] = []  # a function is called with the number of the entry
+        self._entries: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __getitem__(self, k: int) -> CutPlace:
+        path = self._paths[k]
+        path = path if isinstance(path, bytes) else path(self._entries[k])
+        return CutPlace(self.weights[k], self.depths[k], path, self._sizes[k], self._names[k], self._digests[k])
+
+    def add(self, place: CutPlace) -> None:
+        """Add a place."""
+        self.weights.append(place.weight)
+        self.depths.append(place.depth)
+        self._sizes.append(place.size)
+        self._names.append(place.names)
+        self._digests.append(place.digest)
+        self._paths.append(place.path)
+        self._entries.append(0)
+
+    def extend(self, before: NamedRun, chosen: npt.NDArray[np.intp], end: CutPlace) -> None:
+        """Add some of the entries of a run that begins at ``end``. before: what lies before them."""
+        entries = chosen.tolist()
+        self.weights += before.weights[chosen].tolist()
+        self.depths += before.depths[chosen].tolist()
+        self._sizes += before.sizes[chosen].tolist()
+        self._names += (chosen + end.names).tolist()
+        self._digests += [end.digest + digest for digest in before.digests[chosen].tolist()]
+        self._entries += entries
+        # The function keeps all names of the run in memory.
+        is_dense = 2 * len(entries) > len(before.depths)
+        self._paths += [before.path] * len(entries) if is_dense else map(before.path, entries)
+
+    def only(self, kept: list[int]) -> _Places:
+        """Return some of the places."""
+        places = _Places()
+        for k in kept:
+            places.add(self[k])
+        return places
+
+
+def _before(column: npt.NDArray[Any], first: int) -> npt.NDArray[Any]:
+    """Return what lies before each entry, and at the end. first: what lies before the first one."""
+    sums = np.empty(len(column) + 1, column.dtype)
+    sums[0] = first
+    np.cumsum(column, out=sums[1:])
+    sums[1:] += sums[0]
+    return sums
 
 
 def _gap_of(gaps: Int64Array, places: int) -> int:

@@ -25,8 +25,6 @@ LISTERS: Final = 4  # threads; on a file system of a network, each waits most of
 SLOW: Final = 0.0005  # seconds for a folder; threads take longer than they save if it takes less
 AHEAD: Final = 200_000  # names that may be in memory before they are needed
 
-KINDS = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
-
 
 @dataclass
 class _Listed:
@@ -171,6 +169,7 @@ def _list(source: SourceFolder, go: Callable[[bytes], int], path: bytes, digest:
         source.fail(OSError(number, os.strerror(number)), os.path.join(path, listing.name(entry)))
     refuse_long_paths(listing, 0, path, source)
     kinds = statuses["mode"] & 0o170000
-    sizes = np.where(kinds == stat.S_IFREG, statuses["size"], 0)
-    weights = sizes + np.where(np.isin(kinds, KINDS), TREE_BYTES, 0)
+    is_file = kinds == stat.S_IFREG
+    sizes = np.where(is_file, statuses["size"], 0)
+    weights = sizes + TREE_BYTES * (is_file | (kinds == stat.S_IFDIR) | (kinds == stat.S_IFLNK))
     return _Listed(path, status, listing, weights, sizes, *listing.digests(0, digest))
