@@ -135,7 +135,7 @@ class Division:
 
 
 class _Places:
-    """Places as columns, because few of them are needed in the end, and objects would take half of the time of a plan."""
+    """Places as columns: few of them are needed in the end, and objects would take half of the time of a plan."""
 
     def __init__(self) -> None:
         self.weights: list[int] = []
