@@ -160,7 +160,9 @@ def test_a_task_for_a_damaged_archive_leaves_no_part(shards: list[Path], tmp_pat
     with pytest.raises(MetadataError, match=r"data-004\.tar"):
         plan.tasks[4].run()
     plan.tasks[0].run()
-    assert os.listdir(tmp_path / ".set.fffs-plan" / "parts") == [plan.tasks[0].name]
+    assert os.listdir(tmp_path / ".set.fffs-plan" / "parts") == [
+        Path(PlanFolder(plan.target).part(*plan.parts[0])).name
+    ]
 
 
 def test_an_archive_that_changed_after_the_plan_is_named(shards: list[Path], tmp_path: Path) -> None:
@@ -176,7 +178,7 @@ def test_an_archive_that_changed_after_the_plan_is_named(shards: list[Path], tmp
 def test_a_damaged_part_of_archives_is_written_again(shards: list[Path], tmp_path: Path) -> None:
     plan = fffs.plan_convert(shards, tmp_path / "set", 3)
     first = plan.tasks[0].run()
-    part = Path(PlanFolder(plan.target).part(plan.tasks[0].name))
+    part = Path(PlanFolder(plan.target).part(*plan.parts[0]))
     whole = part.read_bytes()
     part.write_bytes(whole[:-500] + b"x" + whole[-499:])
     assert plan.tasks[0].run().checksum == first.checksum

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from builders import as_nobody, contents
-from inside import open_source, run_program
+from inside import PlanFolder, open_source, run_program
 from set_sources import files_of
 
 import fffs
@@ -193,7 +193,7 @@ def test_a_result_of_an_attempt_that_left_out_something_else(tmp_path: Path) -> 
         (tmp_path / "photos" / name).write_bytes(name.encode() * 1000)
     plan = fffs.plan_pack(tmp_path / "photos", tmp_path / "set", 1, keep_going=True)
     result = plan.tasks[0].run()
-    part = tmp_path / ".set.fffs-plan" / "parts" / plan.tasks[0].name
+    part = Path(PlanFolder(plan.target).part(*plan.parts[0]))
     data = bytearray(part.read_bytes())
     data[0] ^= 1
     part.write_bytes(data)

@@ -509,6 +509,20 @@ def test_strange_names(name: str, packed: Path, tmp_path: Path, point: Path) -> 
     fffs.mount.umount(at)
 
 
+def test_a_name_that_goes_up_again(packed: Path, tmp_path: Path, point: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "set").mkdir()
+    os.link(packed, tmp_path / "set" / packed.name)
+    os.symlink(tmp_path / "set", tmp_path / "link")
+    monkeypatch.chdir(tmp_path)
+    for name in (f"set/../set/{packed.name}", f"link/../set/{packed.name}", "set/../set", "set/x/..", "link/../set/."):
+        (tmp_path / "set" / "x").mkdir() if name == "set/x/.." else None
+        fffs.mount.mount(name, point, options=OPTIONS)
+        origin = mount_at(str(point)).origin  # type: ignore[union-attr]
+        assert os.path.samefile(origin, name)
+        assert ".." not in origin
+        fffs.mount.umount(point)
+
+
 def test_a_name_that_no_path_can_have(packed: Path, tmp_path: Path, point: Path) -> None:
     """The names of several sources, one behind the other, are no path if a component is too long."""
     os.link(packed, tmp_path / ("n" * 251 + ".ffr"))

@@ -11,13 +11,14 @@ import pickle
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from builders import Pack, as_nobody, differences, once, snapshot
+from builders import Pack, Progress, as_nobody, differences, once, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import PlanFolder, Span, division, open_source, record_parts, remove_plan, scan_folder, survey
@@ -291,7 +292,7 @@ def test_what_cannot_be_packed_is_in_the_result_of_its_part(source: Path, tmp_pa
 def test_a_task_that_ran_leaves_its_part_as_it_is(source: Path, tmp_path: Path) -> None:
     plan = fffs.plan_pack(source, tmp_path / "set", 3)
     first = plan.tasks[1].run()
-    part = Path(PlanFolder(plan.target).part(plan.tasks[1].name))
+    part = Path(PlanFolder(plan.target).part(*plan.parts[1]))
     before = part.stat()
     assert plan.tasks[1].run() == first
     assert os.path.samestat(part.stat(), before)
@@ -301,7 +302,7 @@ def test_a_task_that_ran_leaves_its_part_as_it_is(source: Path, tmp_path: Path) 
 def test_a_damaged_part_is_written_again(source: Path, tmp_path: Path, at: int) -> None:
     plan = fffs.plan_pack(source, tmp_path / "set", 3)
     first = plan.tasks[1].run()
-    part = Path(PlanFolder(plan.target).part(plan.tasks[1].name))
+    part = Path(PlanFolder(plan.target).part(*plan.parts[1]))
     whole = part.read_bytes()
     damaged = bytearray(whole)
     damaged[at] ^= 1
@@ -309,6 +310,52 @@ def test_a_damaged_part_is_written_again(source: Path, tmp_path: Path, at: int) 
     again = plan.tasks[1].run()
     assert (again.size, again.checksum) == (first.size, first.checksum)
     assert part.read_bytes() == whole
+
+
+def test_a_late_task_of_an_older_plan_replaces_no_part_of_a_newer_one(source: Path, tmp_path: Path) -> None:
+    old = fffs.plan_pack(source, tmp_path / "set", 2)
+    newer: list[fffs.PackPlan] = []
+
+    def plan_again() -> None:
+        file = source / "day0" / "000.jpg"
+        file.write_bytes(file.read_bytes()[::-1].replace(b"\0", b"x"))
+        newer.append(fffs.plan_pack(source, tmp_path / "set", 2))
+        for task in newer[0].tasks:
+            task.run()
+
+    with pytest.raises(UsageError, match="this plan is not there any more"):
+        old.tasks[0].run(progress=late(plan_again))
+    newer[0].commit()
+    with fffs.PackedFolder(tmp_path / "set") as pack:
+        assert bytes(pack.read_one("day0/000.jpg")) == (source / "day0" / "000.jpg").read_bytes()
+
+
+def late(action: Callable[[], object]) -> Progress:
+    """Return a progress callback that calls ``action`` when all is copied."""
+    begun: list[bool] = []
+
+    def progress(done: int, total: int) -> None:
+        if done == total and not begun:
+            begun.append(True)
+            action()
+
+    return progress
+
+
+def test_a_new_plan_removes_the_parts_that_it_does_not_keep(source: Path, tmp_path: Path) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "set", 3)
+    results = [task.run() for task in plan.tasks]
+    os.utime(source / "day0" / "000.jpg", (1, 1))
+    again = fffs.plan_pack(source, tmp_path / "set", 3)
+    assert again.results() == [None, *results[1:]]
+    parts = os.listdir(tmp_path / ".set.fffs-plan" / "parts")
+    assert sorted(name[33:] for name in parts) == [task.name for task in plan.tasks[1:]]
+
+
+def test_names_of_parts_of_the_greatest_length(source: Path, tmp_path: Path) -> None:
+    name = "n" * (255 - len("-00000-of-00002.ffr"))
+    assert fffs.pack_folder(source, tmp_path / name, parts=2).files
+    assert sorted(os.listdir(tmp_path / name)) == [f"{name}-0000{k}-of-00002.ffr" for k in range(2)]
 
 
 def test_tasks_that_run_twice_at_once_write_the_same(source: Path, tmp_path: Path) -> None:
@@ -414,7 +461,7 @@ def test_a_missing_part_is_named(source: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"set-00001-of-00003\.ffr: part 1 is missing"):
             plan.commit(passed)
     results.append(plan.tasks[1].run())
-    os.unlink(PlanFolder(plan.target).part(plan.tasks[0].name))
+    os.unlink(PlanFolder(plan.target).part(*plan.parts[0]))
     with pytest.raises(UsageError, match=r"part 0 has vanished"):
         plan.commit(results)
     assert not (tmp_path / "set").exists()
@@ -438,7 +485,7 @@ def test_abort_leaves_nothing(source: Path, tmp_path: Path) -> None:
 def test_a_task_that_still_runs_at_the_end_fails_and_leaves_nothing(source: Path, tmp_path: Path, end: str) -> None:
     plan = fffs.plan_pack(source, tmp_path / "set", 3)
     results = [task.run() for task in plan.tasks]
-    os.unlink(PlanFolder(plan.target).part(plan.tasks[1].name))
+    os.unlink(PlanFolder(plan.target).part(*plan.parts[1]))
 
     def finish() -> None:
         for task in plan.tasks:  # another attempt has completed the part meanwhile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import once
 from inside import lease, list_entries, object_client, parse_url, read_object
 from set_sources import files_in_pack, files_of, small_folder
 from weed import Weed, cloud, weed
@@ -124,6 +126,19 @@ def test_what_is_complete_stays(source: Path, target: str, monkeypatch: pytest.M
     assert files_in_pack(f"{target}/") == on_disk(source)
 
 
+def test_a_late_task_of_an_older_plan_replaces_no_part(source: Path, target: str) -> None:
+    old = fffs.plan_pack(source, target, 2)
+    name = next(path for path in sorted(source.rglob("*.jpg")))
+
+    def finish_another() -> None:
+        name.write_bytes(name.read_bytes()[::-1].replace(b"\0", b"x") + b"more")
+        fffs.pack_folder(source, target, parts=2)
+
+    with pytest.raises(UsageError, match="this plan is not there any more"):
+        old.tasks[0].run(progress=once(finish_another))
+    assert files_in_pack(f"{target}/") == on_disk(source)
+
+
 def test_abort_and_restart_leave_nothing_of_an_old_plan(source: Path, target: str) -> None:
     plan = fffs.plan_pack(source, target, 4)
     for task in plan.tasks:
@@ -158,6 +173,16 @@ with lease({url!r}, "target"):
     print(".", flush=True)
     time.sleep(60)
 """
+
+
+def test_without_proc_no_owner_is_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(path: str) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "readlink", missing)
+    dead = {**lease._here(), "pid": 2**22}  # more than there can be
+    assert dead["space"] == ""
+    assert not lease._has_ended(json.dumps(dead).encode())
 
 
 @pytest.fixture

@@ -60,9 +60,16 @@ def _here() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "boot": boot_id(),
-        "space": os.readlink("/proc/self/ns/pid"),
+        "space": _space(),
         "pid": os.getpid(),
     }
+
+
+def _space() -> str:
+    """Return the name of the namespace that the number of this process is in, or "" if /proc does not tell."""
+    with contextlib.suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")
+    return ""
 
 
 def _content(owner: dict[str, Any], renewed: int) -> bytes:
@@ -101,7 +108,7 @@ def _await_end(url: str, target: str, there: bytes | None) -> None:
 def _has_ended(content: bytes) -> bool:
     """Whether the owner was a process of this machine that is not there any more."""
     fields, here = _fields(content), _here()
-    if not here["boot"] or any(fields.get(name) != here[name] for name in ("host", "boot", "space")):
+    if any(not here[name] or fields.get(name) != here[name] for name in ("host", "boot", "space")):
         return False
     try:
         os.kill(int(fields.get("pid", 0)), 0)

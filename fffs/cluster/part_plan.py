@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -44,6 +45,11 @@ class PartPlan(ABC):
     def total_bytes(self) -> int:
         """The bytes of the inputs of all tasks."""
         return sum(task.total_bytes for task in self.tasks)
+
+    @property
+    def parts(self) -> list[tuple[str, str]]:
+        """The name and the mark of each part."""
+        return [(task.name, task.mark) for task in self.tasks]
 
     # ------------------------------------------------------------ making
 
@@ -149,14 +155,16 @@ class PartPlan(ABC):
             found = {task.number: task.result() for task in self.tasks}
         else:
             found = {result.part: result for result in results}
+        paths = [folder.part(*part) for part in self.parts]
+        names = list(map(os.path.basename, paths))
         done = [
-            refuse_incomplete(task, found.get(task.number), sizes.get(task.name), folder.part(task.name))
-            for task in self.tasks
+            refuse_incomplete(task, found.get(task.number), sizes.get(name), path)
+            for task, name, path in zip(self.tasks, names, paths, strict=True)
         ]
-        self._refuse_together([folder.part(task.name) for task in self.tasks])
+        self._refuse_together(paths)
         manifest = {"format": MANIFEST, "fingerprint": self.fingerprint, "parts": [asdict(result) for result in done]}
-        names = [(task.name, task.name) for task in self.tasks]
-        folder.put_in_place(names, self.fingerprint, json.dumps(manifest))
+        final = [task.name for task in self.tasks]
+        folder.put_in_place(zip(names, final, strict=True), self.fingerprint, json.dumps(manifest))
         return done
 
     def _refuse_together(self, paths: Sequence[str]) -> None:  # noqa: B027 - most plans have nothing to refuse

@@ -95,10 +95,10 @@ class PartTask:
         """
         folder = place_of(self.target)
         folder.check(self.fingerprint)
-        path, begin = folder.part(self.name), time.monotonic()
+        path, begin = folder.part(self.name, self.mark), time.monotonic()
         if (found := self.result()) and self._is_whole(path, found):
             return found
-        result = self._write(lambda: folder.new_part(self.name, self.fingerprint), jobs, progress)
+        result = self._write(lambda: folder.new_part(self.name, self.fingerprint, self.mark), jobs, progress)
         result = replace(result, mark=self.mark, seconds=time.monotonic() - begin, host=socket.gethostname())
         folder.keep(self.number, result.to_json(), self.fingerprint)
         return result

@@ -15,7 +15,7 @@ import hashlib
 import io
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from fffs.base.descriptors import above_standard
@@ -34,6 +34,7 @@ from fffs.files.targets import refuse_folder
 _MARK: Final = "made-by-fffs"  # made first and removed last: without it, the folder is not removed
 _PARTS: Final = "parts"
 _NAME_MAX: Final = 200  # bytes of a target's name in that of its folder
+_PART_MAX: Final = 200  # bytes of a part's name behind its mark, which alone tells it from others
 PATIENCE: Final = 0.5  # seconds; a killed owner of the lock may have left a file that is only removed at first
 _ATTEMPTS: Final = 3  # to remove a folder that a late task still writes to
 
@@ -69,8 +70,10 @@ class PlanFolder(PlanPlace):
         refuse_content(self.target)
         refuse_folder(os.fsencode(self.target), self.target)
 
-    def part(self, name: str) -> str:
+    def part(self, name: str, mark: str = "") -> str:
         """See ``PlanPlace``."""
+        if mark:
+            name = f"{mark}-{os.fsdecode(os.fsencode(name)[-_PART_MAX:])}"
         return os.path.join(self.path, _PARTS, name)
 
     @contextlib.contextmanager
@@ -192,13 +195,24 @@ class _OpenFolder(OpenPlace):
 
     def sizes(self) -> dict[str, int]:
         """See ``OpenPlace``."""
+        sizes: dict[str, int] = {}
         with self._inner(_PARTS) as parts, os.scandir(parts) as entries:
-            return {entry.name: entry.stat(follow_symlinks=False).st_size for entry in entries}
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # the temporary file of a late task
+                    sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
+        return sizes
 
-    def new_part(self, name: str) -> AtomicFile:
+    def keep_parts(self, names: Collection[str]) -> None:
+        """See ``OpenPlace``. A late task of an older plan may leave one all the same."""
+        with self._inner(_PARTS) as parts, writing(self._path):
+            for name in os.listdir(parts):
+                if name not in names and not name.startswith("."):
+                    os.unlink(name, dir_fd=parts)
+
+    def new_part(self, name: str, mark: str, fingerprint: str) -> AtomicFile:
         """See ``OpenPlace``."""
         with self._inner(_PARTS) as parts:
-            return AtomicFile(self._folder.part(name), place=parts)
+            return AtomicFile(self._folder.part(name, mark), place=parts)
 
     @contextlib.contextmanager
     def _inner(self, name: str) -> Iterator[int]:

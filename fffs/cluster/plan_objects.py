@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -52,7 +52,7 @@ class PlanObjects(PlanPlace):
         found = list_entries(self.folder, delimiter=True)
         return {entry.key.rstrip("/").rpartition("/")[2]: entry for entry in found}
 
-    def part(self, name: str) -> str:
+    def part(self, name: str, mark: str = "") -> str:
         """See ``PlanPlace``."""
         return f"{self.target}/{name}"
 
@@ -113,9 +113,12 @@ class _OpenObjects(OpenPlace):
         """See ``OpenPlace``."""
         return {name: entry.size for name, entry in self._plan.names().items()}
 
-    def new_part(self, name: str) -> AtomicOutput:
-        """See ``OpenPlace``."""
-        return NewObject(self._plan.part(name))
+    def keep_parts(self, names: Collection[str]) -> None:
+        """Do nothing: the parts of an older plan have the names of the new ones, which replace them."""
+
+    def new_part(self, name: str, mark: str, fingerprint: str) -> AtomicOutput:
+        """See ``OpenPlace``. The part has its final name, which an older or a committed plan must not change."""
+        return NewObject(self._plan.part(name), lambda: self._plan.check(fingerprint))
 
     def put_in_place(self, names: list[tuple[str, str]], manifest: str) -> None:
         """See ``OpenPlace``. The parts have their names already; the manifest is written last."""

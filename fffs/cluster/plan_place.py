@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -65,8 +65,15 @@ class OpenPlace(ABC):
         """Return the sizes in bytes of the parts that are there. Raises ReadError."""
 
     @abstractmethod
-    def new_part(self, name: str) -> AtomicOutput:
-        """Return a new file or object for a part. Raises WriteError."""
+    def keep_parts(self, names: Collection[str]) -> None:
+        """Remove the parts that an older plan left, except those of these names, as ``sizes`` has them.
+
+        Raises WriteError.
+        """
+
+    @abstractmethod
+    def new_part(self, name: str, mark: str, fingerprint: str) -> AtomicOutput:
+        """Return a new file or object for a part of the plan with this fingerprint. As ``PlanPlace.new_part``."""
 
     @abstractmethod
     def put_in_place(self, names: list[tuple[str, str]], manifest: str) -> None:
@@ -142,7 +149,15 @@ class PlanPlace(ABC):
 
     # ------------------------------------------------------------ the plan
 
-    def create(self, plan: str, request: str, fingerprint: str, restart: bool, inputs: Inputs = ()) -> None:
+    def create(
+        self,
+        plan: str,
+        request: str,
+        fingerprint: str,
+        restart: bool,
+        inputs: Inputs = (),
+        parts: Collection[tuple[str, str]] = (),
+    ) -> None:
         """Create the place for a plan, or go on with it if one for the same request is there.
 
         Complete parts stay. The marks in their results show whether what they were made from is unchanged.
@@ -153,6 +168,7 @@ class PlanPlace(ABC):
             fingerprint: of the plan, a line.
             restart: remove what there is.
             inputs: for each task, what ``read_input`` returns.
+            parts: the name and the mark of each part. Others that an older plan left are removed.
 
         Raises:
             UsageError: it has parts for another request, or belongs to another user, or is not the place of a plan.
@@ -175,6 +191,7 @@ class PlanPlace(ABC):
             _put_inputs(place, inputs)
             place.put(_PLAN, [plan.encode("ascii")])
             place.put(STATE, [f"{request}\n{fingerprint}".encode("ascii")])
+            place.keep_parts({os.path.basename(self.part(*part)) for part in parts})
 
     def plan(self) -> str:
         """Return the plan as text. Raises SourceNotFoundError, UsageError, ReadError."""
@@ -214,16 +231,26 @@ class PlanPlace(ABC):
         return data
 
     @abstractmethod
-    def part(self, name: str) -> str:
-        """Return the path or URL of a part until all of them are there."""
+    def part(self, name: str, mark: str = "") -> str:
+        """Return the path or URL of a part until all of them are there.
 
-    def new_part(self, name: str, fingerprint: str) -> AtomicOutput:
-        """Return a new file for a part of a plan. Raises UsageError if that is not there any more, WriteError."""
+        mark: of what it is made from. Where the part does not have its final name yet, another mark gives another path:
+        a late task of an older plan replaces no part of this one.
+        """
+
+    def new_part(self, name: str, fingerprint: str, mark: str = "") -> AtomicOutput:
+        """Return a new file for a part of a plan. mark: as for ``part``.
+
+        Raises UsageError if the plan is not there any more, WriteError. So does its ``commit`` in a store.
+        """
         with self._with_plan(fingerprint) as place:
-            return place.new_part(name)
+            return place.new_part(name, mark, fingerprint)
 
     def sizes(self, fingerprint: str) -> dict[str, int]:
-        """Return the sizes in bytes of the parts that are there. Raises ReadError, UsageError."""
+        """Return the sizes in bytes of the parts that are there, by the last component of what ``part`` returns.
+
+        Raises ReadError, UsageError.
+        """
         with self._with_plan(fingerprint) as place:
             return place.sizes()
 

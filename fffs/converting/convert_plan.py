@@ -166,7 +166,7 @@ def make_convert_plan(request: ConvertRequest, restart: bool) -> ConvertPlan:
         verify=request.verify,
     )
     text = json.dumps([ConvertPlan.WORK, *request])
-    place_of(request.target).create(plan.to_json(), text, plan.fingerprint, restart)
+    place_of(request.target).create(plan.to_json(), text, plan.fingerprint, restart, (), plan.parts)
     return plan
 
 

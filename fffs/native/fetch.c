@@ -78,7 +78,7 @@ static void fail(struct fffs_fetch *fetch, struct fffs_transfer *transfer, int r
     int status = fffs_transfer_failure(transfer, result, &final);
 
     fffs_transfer_report(transfer, result);
-    if (transfer->status == 429 || transfer->status == 503)
+    if ((transfer->status == 429 || transfer->status == 503) && fetch->limit > REQUESTS_LEAST)
         fetch->limit = fetch->limit / 2 > REQUESTS_LEAST ? fetch->limit / 2 : REQUESTS_LEAST;
     if (final)
         give_up(fetch, range, status);

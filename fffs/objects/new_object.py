@@ -67,8 +67,12 @@ class NewObject(Discarding):
     only the process that made the object may write, commit or discard.
     """
 
-    def __init__(self, url: str) -> None:
-        """Raises UsageError, AccessError, ReadError: the store cannot be written to."""
+    def __init__(self, url: str, examine: Callable[[], object] = lambda: None) -> None:
+        """examine: called by ``commit`` right before the object is put in place, unless it raises.
+
+        Raises UsageError, AccessError, ReadError: the store cannot be written to.
+        """
+        self._examine = examine
         self._target = _writable(url)
         self.path = self._target.name
         self._owner = os.getpid()
@@ -147,6 +151,7 @@ class NewObject(Discarding):
         size = os.fstat(self.fd).st_size
         new = not self.replaces
         if not self._in_parts:
+            self._examine()
             path = f"/proc/{os.getpid()}/fd/{self.fd}"
             ask_upload(self._target, "spool", _DAY, path=path, new=new)
         elif self._sender is None and size <= SMALLEST:
@@ -156,6 +161,7 @@ class NewObject(Discarding):
 
     def _put_whole(self, size: int, new: bool) -> None:
         """Send an object in one request."""
+        self._examine()
         sending = importlib.import_module("fffs.objects.sending")
         sender = sending.Sender()
         try:
@@ -190,7 +196,9 @@ class NewObject(Discarding):
             if number not in self._written.complete:
                 begin, end = self._sizes.range(number)
                 self._sender.put(number, begin, min(end, size))
-        self._sender.complete(self._sender.finish(), new)
+        parts = self._sender.finish()
+        self._examine()
+        self._sender.complete(parts, new)
         self._sender = None
 
     def _asking(self, act: Callable[[], _Result]) -> _Result:

@@ -11,7 +11,7 @@ from fffs.base.cache_settings import SWITCH, cache_name
 from fffs.base.paths import PathLike, absolute_path, named
 from fffs.mount.options import MountOptions
 from fffs.mount.system.mounts import canonical
-from fffs.objects.names import absolute, shown
+from fffs.objects.names import absolute, is_remote, shown
 from fffs.objects.overrides import environment_of
 
 # mount(2) accepts one page at most, and a longer name is of no use in a listing of mounts.
@@ -59,9 +59,20 @@ def make_job(
 ) -> Job:
     """Make a job from what a user gives: one source or several, with absolute or relative paths."""
     paths = [sources] if isinstance(sources, (str, bytes, os.PathLike)) else list(sources)
-    found = tuple(absolute(named(path, "a source")) for path in paths)
+    found = tuple(_without_parents(absolute(named(path, "a source"))) for path in paths)
     if options.cache:
         options = replace(options, cache=cache_name(options.cache))
     if options.log:
         options = replace(options, log=absolute_path(named(options.log, "a log file")))
     return Job(found, canonical(mountpoint), options, debug)
+
+
+def _without_parents(name: str) -> str:
+    """Return the name of a source with its folder resolved up to the last ``..``.
+
+    The name is shown as the source of the mount, and the kernel follows it as a path where no such folders are.
+    """
+    if is_remote(name) or ".." not in name.split("/"):
+        return name
+    folder, _, rest = f"{name}/".rpartition("/../")
+    return os.path.join(os.path.realpath(f"{folder}/.."), rest).rstrip("/") or "/"
