@@ -370,6 +370,37 @@ def test_tasks_that_run_twice_at_once_write_the_same(source: Path, tmp_path: Pat
     assert files_of(tmp_path / "set") == files_of(tmp_path / "other" / "set")
 
 
+@pytest.mark.parametrize("work", ["pack", "convert", "verify"])
+def test_a_plan_means_the_same_in_every_locale(source: Path, tmp_path: Path, work: str) -> None:
+    """There, names are ASCII with the bytes of others as surrogates."""
+    (source / "über").mkdir()
+    for folder in (source / "über", source):
+        for name in ("é", "\udcff", "z"):
+            (folder / name).write_bytes(os.fsencode(name))
+    folder, target = source.rename(tmp_path / "Größe\udcff"), tmp_path / "naïve"
+    code = "import sys, fffs; p = {}.from_json(sys.stdin.read()); {}"
+    run, load = (
+        "[task.run() for task in p.tasks]",
+        {"pack": "fffs.PackPlan", "convert": "fffs.ConvertPlan", "verify": "fffs.VerifyPlan"},
+    )
+    if work == "pack":
+        plan: Any = fffs.plan_pack(folder, target, 3)
+        run += "; fffs.plan_pack(p.source, p.target, 3)"  # goes on
+    else:
+        fffs.pack_folder(folder, tmp_path / "Größe\udcff.ffr")
+        plan = fffs.plan_verify(tmp_path / "Größe\udcff.ffr")
+    if work == "convert":
+        plan = fffs.plan_convert(tmp_path / "Größe\udcff.ffr", target, 2)
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", code.format(load[work], run)]
+    subprocess.run(command, input=plan.to_json().encode(), env=environment, check=True)
+    if work == "verify":
+        return
+    plan.commit()
+    fffs.unpack(target, tmp_path / "copy")
+    assert not differences(snapshot(folder), snapshot(tmp_path / "copy"))
+
+
 def test_a_task_runs_in_a_new_process_of_another_folder(source: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     plan = fffs.plan_pack("photos", "set", 2)

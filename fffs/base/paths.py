@@ -19,6 +19,16 @@ def named(path: PathLike, what: str) -> str:
     return text
 
 
+def as_utf8(name: str) -> str:
+    """Return a name as text that stands for the same bytes in every locale; ``of_utf8`` is the reverse."""
+    return os.fsencode(name).decode("utf-8", "surrogateescape")
+
+
+def of_utf8(text: str) -> str:
+    """Return the name that ``as_utf8`` was given, as it is in this process."""
+    return os.fsdecode(text.encode("utf-8", "surrogateescape"))
+
+
 def current_folder() -> str:
     """Return the path of the current folder; an empty text if it has none, because it was removed."""
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from fffs.base.paths import PathLike
+from fffs.base.paths import PathLike, as_utf8, of_utf8
 from fffs.cluster.part_task import PartResult, PartTask, refuse_incomplete
 from fffs.cluster.place_of import place_of
 from fffs.cluster.plan_target import absolute_target
@@ -30,7 +30,7 @@ class PartPlan(ABC):
     ``fingerprint`` is a hash of how the work is divided, and of what the plan saw of the source. ``tasks`` may run in
     any order, in any processes. The other fields of a subclass are those that all its tasks have as well; JSON can hold
     them. ``WORK``: what it does, a word. ``TASK``: the class of its tasks. ``UNMARKED``: fields that do not change the
-    bytes of a part.
+    bytes of a part. ``PATHS``: fields that are paths.
     """
 
     target: str
@@ -40,6 +40,7 @@ class PartPlan(ABC):
     WORK: ClassVar[str]
     TASK: ClassVar[type[PartTask]]
     UNMARKED: ClassVar[tuple[str, ...]] = ()
+    PATHS: ClassVar[tuple[str, ...]] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -64,7 +65,7 @@ class PartPlan(ABC):
         names = [cls.part_name(target, k, len(divided), options) for k in range(len(divided))]
         marked = {name: value for name, value in options.items() if name not in cls.UNMARKED}
         marks = [
-            _hash([FORMAT, cls.WORK, sorted(marked.items()), name, own])
+            _hash([FORMAT, cls.WORK, sorted(marked.items()), as_utf8(name), own])
             for name, own in zip(names, divided, strict=True)
         ]
         fingerprint = _hash(marks)
@@ -88,10 +89,11 @@ class PartPlan(ABC):
         return [field.name for field in fields(cls) if field.name not in common]
 
     def to_json(self) -> str:
-        """Return the plan as text of ASCII characters. Names that are not UTF-8 have surrogates, as of ``fsdecode``."""
+        """Return the plan as text of ASCII characters, which means the same in every locale."""
         options = {name: getattr(self, name) for name in self._option_names()}
+        options |= {name: as_utf8(options[name]) for name in self.PATHS}
         tasks = [task.to_fields() for task in self.tasks]
-        plan = {"format": FORMAT, "work": self.WORK, "target": self.target, **options}
+        plan = {"format": FORMAT, "work": self.WORK, "target": as_utf8(self.target), **options}
         return json.dumps({**plan, "fingerprint": self.fingerprint, "tasks": tasks})
 
     @classmethod
@@ -104,7 +106,8 @@ class PartPlan(ABC):
                     f"not a plan of this version to {cls.WORK}, but {plan['format']!a:.40} to {plan['work']!a:.40}"
                 )
             options = {name: plan[name] for name in cls._option_names()}
-            made = cls.of(str(plan["target"]), plan["tasks"], **options)
+            options |= {name: of_utf8(options[name]) for name in cls.PATHS}
+            made = cls.of(of_utf8(str(plan["target"])), plan["tasks"], **options)
             intact = made.fingerprint == plan["fingerprint"]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             if isinstance(error, FormatError):

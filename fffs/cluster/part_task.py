@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fffs.base.jobs import Progress
+from fffs.base.paths import as_utf8, of_utf8
 from fffs.cluster.place_of import place_of
 from fffs.cluster.processes import tell_driver
 from fffs.errors import UsageError
@@ -43,13 +44,13 @@ class PartResult:
 
     def to_json(self) -> str:
         """Return it as text of ASCII characters."""
-        return json.dumps(asdict(self))
+        return json.dumps({**asdict(self), "path": as_utf8(self.path)})
 
     @classmethod
     def from_json(cls, text: str) -> PartResult:
         """Raises ValueError, TypeError or KeyError for other texts."""
         fields = json.loads(text)
-        return cls(**{**fields, "left_out": tuple(fields["left_out"])})
+        return cls(**{**fields, "path": of_utf8(str(fields["path"])), "left_out": tuple(fields["left_out"])})
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
-from fffs.base.paths import PathLike, absolute_path
+from fffs.base.paths import PathLike, absolute_path, as_utf8
 from fffs.base.together import together
 from fffs.cluster.part_plan import PartPlan
 from fffs.cluster.part_task import PartTask
@@ -155,7 +155,7 @@ def make_convert_plan(request: ConvertRequest, restart: bool) -> ConvertPlan:
     """As ``plan_convert``, for a process that holds the lock of the target."""
     with index_cache.unused():
         divided = _divide(request)
-    tasks = [{"sources": [list(part) for part in sources], "total_bytes": size} for sources, size in divided]
+    tasks = [{"sources": [part.to_fields() for part in sources], "total_bytes": size} for sources, size in divided]
     plan = ConvertPlan.of(
         request.target,
         tasks,
@@ -165,7 +165,8 @@ def make_convert_plan(request: ConvertRequest, restart: bool) -> ConvertPlan:
         align=request.align,
         verify=request.verify,
     )
-    text = json.dumps([ConvertPlan.WORK, *request])
+    names = {"paths": list(map(as_utf8, request.paths)), "target": as_utf8(request.target)}
+    text = json.dumps([ConvertPlan.WORK, *request._replace(**names)])
     place_of(request.target).create(plan.to_json(), text, plan.fingerprint, restart, (), plan.parts)
     return plan
 

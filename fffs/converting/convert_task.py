@@ -48,7 +48,7 @@ class ConvertTask(PartTask):
 
     def to_fields(self) -> dict[str, Any]:
         """See ``PartTask``."""
-        return {"sources": [list(part) for part in self.sources], "total_bytes": self.total_bytes}
+        return {"sources": [part.to_fields() for part in self.sources], "total_bytes": self.total_bytes}
 
     @staticmethod
     def from_fields(fields: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from fffs.base.paths import as_utf8, of_utf8
 from fffs.base.together import together
 from fffs.base.withblock import closed_on_error
 from fffs.converting.records import AdjacentRecords, Batches, RecordSource, StoredRecords, StreamedRecords
@@ -50,7 +51,11 @@ class SourcePart(NamedTuple):
         """Return the part that JSON holds as a list. Raises TypeError, ValueError."""
         path, size, stamp, *numbers, digest = fields
         total, first, records, begin, end = map(int, numbers)
-        return cls(str(path), int(size), str(stamp), total, first, records, begin, end, str(digest))
+        return cls(of_utf8(str(path)), int(size), str(stamp), total, first, records, begin, end, str(digest))
+
+    def to_fields(self) -> list[Any]:
+        """Return what ``of`` takes."""
+        return [as_utf8(self.path), *self[1:]]
 
     @property
     def shown(self) -> str:

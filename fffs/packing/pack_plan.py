@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fffs.base.paths import PathLike, absolute_path, named
+from fffs.base.paths import PathLike, absolute_path, as_utf8, named
 from fffs.cluster.part_plan import PartPlan
 from fffs.cluster.part_task import PartTask
 from fffs.cluster.place_of import place_of
@@ -39,6 +39,7 @@ class PackPlan(PartPlan):
     WORK: ClassVar[str] = "pack"
     TASK: ClassVar[type[PartTask]] = PackTask
     UNMARKED: ClassVar[tuple[str, ...]] = ("source",)
+    PATHS: ClassVar[tuple[str, ...]] = ("source",)
 
     @classmethod
     def part_name(cls, target: str, number: int, total: int, options: dict[str, Any]) -> str:
@@ -110,7 +111,7 @@ def check_places(source: PathLike, target: PathLike, parts: int) -> tuple[str, s
 def make_plan_folder(source: str, target: str, parts: int, options: PackOptions, restart: bool) -> PackPlan:
     """As ``plan_pack``, for absolute paths that were checked, and a process that holds the lock of the target."""
     refuse_objects(source, options.keep_going)
-    request = json.dumps(["pack", source, target, parts, *options])
+    request = json.dumps(["pack", as_utf8(source), as_utf8(target), parts, *options])
 
     def create(places: list[CutPlace], inputs: Inputs = ()) -> PackPlan:
         cuts = [cut_fields(*ends) for ends in itertools.pairwise(places)]

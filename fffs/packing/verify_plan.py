@@ -12,7 +12,7 @@ from typing import Final
 
 from fffs.base.importing import importing
 from fffs.base.jobs import Progress
-from fffs.base.paths import PathLike, named
+from fffs.base.paths import PathLike, as_utf8, named, of_utf8
 from fffs.cluster.engines import executing
 from fffs.cluster.executors import Call, ExecutorLike, run_calls
 from fffs.cluster.report import failure_line
@@ -65,8 +65,9 @@ class VerifyPlan:
         return sum(task.size for task in self.tasks)
 
     def to_json(self) -> str:
-        """Return the plan as text of ASCII characters."""
-        return json.dumps({"format": FORMAT, "tasks": [asdict(task) for task in self.tasks]})
+        """Return the plan as text of ASCII characters, which means the same in every locale."""
+        tasks = [{**asdict(task), "path": as_utf8(task.path)} for task in self.tasks]
+        return json.dumps({"format": FORMAT, "tasks": tasks})
 
     @classmethod
     def from_json(cls, text: str) -> VerifyPlan:
@@ -75,7 +76,7 @@ class VerifyPlan:
             plan = json.loads(text)
             if plan["format"] != FORMAT:
                 raise FormatError(f"not a plan of this version to verify, but {plan['format']!a:.40}")
-            return cls(tuple(VerifyTask(**task) for task in plan["tasks"]))
+            return cls(tuple(VerifyTask(**{**task, "path": of_utf8(str(task["path"]))}) for task in plan["tasks"]))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             if isinstance(error, FormatError):
                 raise
