@@ -34,23 +34,23 @@ def test_every_promise_has_tests_that_exist(document: str) -> None:
     assert {test for tests in rows.values() for test in tests} <= defined_tests()
 
 
-def test_every_file_that_a_document_names_exists() -> None:
-    for document in (
-        "README.md",
-        "ARCHITECTURE.md",
-        "SECURITY.md",
-        "SEMANTICS.md",
-        "CONTRIBUTING.md",
-        "docs/cluster.md",
-        "docs/mounting.md",
-        "docs/objects.md",
-        "docs/reading.md",
-        "docs/training.md",
-        "docs/engines.md",
-    ):
-        path = ROOT / document
-        for target in re.findall(r"\]\(([\w./]+)\)", path.read_text()):
-            assert (path.parent / target).exists(), f"{document}: {target}"
+PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_links_to_exists(page: Path) -> None:
+    for target, heading in re.findall(r"\]\((?!\w+:)([^()#\s]*)(?:#([^()\s]+))?\)", page.read_text()):
+        linked = (page.parent / target).resolve() if target else page
+        assert linked.exists(), f"{page.name}: {target}"
+        if heading:
+            assert heading in headings(linked), f"{page.name}: {target}#{heading}"
+
+
+def headings(page: Path) -> set[str]:
+    """Return the names that GitHub and the site give the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_architecture_names_every_room_and_what_users_import() -> None:
