@@ -11,7 +11,9 @@ from fffs.version import __version__
 
 HELPER = "mount \\-t fffs [\\-o OPTIONS] SOURCE DIR"
 HELPER_TEXT = """The program that mount(8) runs for file systems of the type fffs.
-It is used by systemd and for the lines of /etc/fstab, too. mount(8) searches it in /sbin, where a link to it must be made. It mounts in the background, as fffs mount does."""
+It is used by systemd and for the lines of /etc/fstab, too.
+mount(8) searches it in /sbin, where a link to it must be made.
+It mounts in the background, as fffs mount does."""
 FSTAB = "/data/photos.ffr  /mnt/photos  fffs  allow_other,nofail,_netdev  0 0"
 
 
