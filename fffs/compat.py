@@ -22,7 +22,13 @@ from fffs.writer import FileWriter
 
 
 def checkFsAlign(path: PathLike) -> bool:  # noqa: N802 - ffrecord's name
-    """Return whether reads from a path must be aligned. Always False: the engine needs no alignment. Raises OSError."""
+    """Return whether reads from a path must be aligned. Always False: the engine needs no alignment. Raises OSError.
+
+    Examples:
+        >>> fffs.checkFsAlign("train.ffr")
+        False
+
+    """
     os.stat(path)
     return False
 
@@ -32,6 +38,8 @@ def install_as_ffrecord() -> None:
 
     Call it before anything imports ffrecord. Pickles that refer to ``ffrecord.fileio.FileReader`` can then be loaded,
     too. ``ffrecord.torch`` is ``fffs.torch``, imported on first use. Checksum errors have ffrecord's text from then on.
+
+    Example: ``docs/migrating.md``.
     """
     package = types.ModuleType("ffrecord", "fffs, under the name of the library that it replaces.")
     package.__spec__ = importlib.machinery.ModuleSpec("ffrecord", None, is_package=True)  # for find_spec

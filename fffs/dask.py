@@ -44,6 +44,11 @@ def read(
         UsageError, FormatError, SourceNotFoundError, ReadError: the source cannot be opened, or divided. When a
         partition is computed: SourceChangedError if the source was replaced meanwhile, ChecksumError, and others.
 
+    Examples:
+        >>> bag = fffs.dask.read("photos.ffr")
+        >>> bag.map(lambda row: (row[0], len(row[1]))).compute(scheduler="sync")
+        [('cat/1.jpg', 9), ('cat/2.jpg', 10), ('dog/1.jpg', 9)]
+
     """
     slices = slices_of(source, count=npartitions, slice_bytes=partition_bytes, check_data=check_data, format=format)
     bags: Any = dask.bag  # without type hints
@@ -75,6 +80,11 @@ def write_records(bag: Any, target: PathLike, **options: Any) -> int:
         UsageError: the target exists, or the bag is empty. WriteError: something cannot be written, or another process
         writes this target. Also what computing the bag raises. Nothing is left then.
 
+    Examples:
+        >>> bag = fffs.dask.read("photos.ffr", npartitions=2)
+        >>> fffs.dask.write_records(bag.map(lambda row: row[1]), "records", scheduler="sync")
+        3
+
     """
     return _written(bag, target, False, options)
 
@@ -95,6 +105,11 @@ def write_packed(bag: Any, target: PathLike, **options: Any) -> int:
 
     Raises:
         UsageError: also if a path cannot be that of a file, or comes twice. Otherwise as ``write_records``.
+
+    Examples:
+        >>> bag = fffs.dask.read("photos.ffr", npartitions=2)
+        >>> fffs.dask.write_packed(bag, "copy", scheduler="sync")
+        3
 
     """
     return _written(bag, target, True, options)

@@ -25,6 +25,20 @@ Each is also the built-in exception that Python code usually catches, or code wr
     │   └── DeadMountError                         the daemon of a mount is gone
     ├── EngineError (RuntimeError)                 this machine cannot run the engine correctly
     └── WorkerError (RuntimeError)                 a process or machine that ran a task died
+
+Examples:
+    >>> with open("train.ffr", "r+b") as file:
+    ...     _ = file.seek(48)
+    ...     _ = file.write(b"X")
+    >>> reader = fffs.FileReader("train.ffr")
+    >>> try:
+    ...     reader.read([0, 1, 2])
+    ... except fffs.errors.ChecksumError as error:
+    ...     print(error.record, error.exit_code)
+    0 5
+    >>> bytes(reader.read_one(1))
+    b'two'
+
 """
 
 from __future__ import annotations
@@ -35,7 +49,13 @@ from errno import EACCES, EIO, EMFILE
 
 
 class Exit(IntEnum):
-    """The exit codes of commands, each with its meaning in ``fffs --help``."""
+    """The exit codes of commands, each with its meaning in ``fffs --help``.
+
+    Examples:
+        >>> fffs.errors.Exit(5).meaning
+        'records are damaged (fffs verify names them)'
+
+    """
 
     OK = 0, "success"
     UNEXPECTED = 1, "unexpected error (a bug: please report it)"

@@ -1,4 +1,13 @@
-"""OFRecord files (OneFlow's): decodes and encodes records, writes files, finds parts. OneFlow is not needed."""
+"""OFRecord files (OneFlow's): decodes and encodes records, writes files, finds parts. OneFlow is not needed.
+
+Examples:
+    >>> try:
+    ...     fffs.ofrecord.decode(b"not a message")
+    ... except fffs.ofrecord.MessageError as error:
+    ...     print(error)
+    unsupported wire type (at byte 0 of the message)
+
+"""
 
 from __future__ import annotations
 
@@ -28,6 +37,10 @@ def decode(message: Any) -> Features:
     Raises:
         MessageError: the message is damaged.
 
+    Examples:
+        >>> fffs.ofrecord.decode(fffs.ofrecord.encode({"label": 1, "name": "a"}))
+        {'label': array([1]), 'name': [b'a']}
+
     """
     features, _ = decode_features(as_bytes(message), lib.FFFS_SCHEMA_OFRECORD, OFRECORD)
     return features
@@ -44,6 +57,11 @@ def encode(features: Mapping[str, Any], kinds: Mapping[str, str] | None = None) 
 
     Raises:
         UsageError: a value cannot be encoded, or not as that kind.
+
+    Examples:
+        >>> message = fffs.ofrecord.encode({"label": 1}, kinds={"label": "int32_list"})
+        >>> fffs.ofrecord.decode(message)["label"].dtype
+        dtype('int32')
 
     """
     return encode_features(features, OFRECORD, kinds or {}, ordered=True)

@@ -47,6 +47,11 @@ def open(  # called as fffs.open
     Raises:
         SourceNotFoundError, FormatError, MetadataError, ReadError, UsageError.
 
+    Examples:
+        >>> with fffs.open("train.tfrecord") as reader:
+        ...     fffs.tfrecord.decode(reader.read_one(2))
+        {'label': array([2])}
+
     """
     if isinstance(path, (list, tuple)) or format is not None:
         return FileReader(path, check_data, format=format, cache=cache, cache_size=cache_size)

@@ -31,6 +31,14 @@ class PackedFolder(Closing):
 
     May be used from any thread, and after fork in parent and child. Can be pickled and copied: as with ``FileReader``,
     the copy opens the files again and raises SourceChangedError if they are different.
+
+    Examples:
+        >>> with fffs.PackedFolder("photos.ffr") as photos:
+        ...     photos.list("cat")
+        ...     [bytes(data) for data in photos.read(["cat/2.jpg", "dog/1.jpg"])]
+        ['1.jpg', '2.jpg']
+        [b'second cat', b'first dog']
+
     """
 
     def __init__(

@@ -25,6 +25,10 @@ def executor(address: str | None = None) -> Executor:
     Raises:
         UsageError: Ray is not installed, or there is no cluster at the address.
 
+    Examples:
+        >>> fffs.pack_folder("photos", "packed", parts=2, executor=fffs.ray.executor())
+        PackSummary(files=3, total_bytes=28)
+
     """
     return RayExecutor(address)
 
@@ -56,6 +60,10 @@ def read(
         UsageError, FormatError, SourceNotFoundError, ReadError: the source cannot be opened, or divided. In a task:
         SourceChangedError if the source was replaced meanwhile, ChecksumError, and others.
 
+    Examples:
+        >>> sorted(row["path"] for row in fffs.ray.read("photos.ffr").take_all())
+        ['cat/1.jpg', 'cat/2.jpg', 'dog/1.jpg']
+
     """
     try:
         with importing:
@@ -86,6 +94,10 @@ def write_records(dataset: Any, target: PathLike, column: str = "bytes", **optio
         UsageError: the target exists, or there are no rows. WriteError: something cannot be written, or another process
         writes this target. In a task, UsageError: there is no such column. Nothing is left then.
 
+    Examples:
+        >>> fffs.ray.write_records(fffs.ray.read("photos.ffr"), "records")
+        3
+
     """
     return _written(dataset, target, column, "", options)
 
@@ -108,6 +120,10 @@ def write_packed(dataset: Any, target: PathLike, path: str = "path", column: str
 
     Raises:
         UsageError: also if a path cannot be that of a file, or comes twice. Otherwise as ``write_records``.
+
+    Examples:
+        >>> fffs.ray.write_packed(fffs.ray.read("photos.ffr"), "copy")
+        3
 
     """
     return _written(dataset, target, column, path, options)

@@ -41,6 +41,12 @@ class FileReader(RecordSequence, Closing):
     of a file in the folder that was current when the reader was opened. The copy compares sizes, positions of records,
     and checksums. Without checksums, a different file with the same size and positions is accepted, unless it is on
     the same device of this machine and has another modification time.
+
+    Examples:
+        >>> with fffs.FileReader("train.ffr") as reader:
+        ...     [bytes(record) for record in reader.read([2, 0, -2])]
+        [b'three', b'one', b'two']
+
     """
 
     def __init__(

@@ -1,6 +1,14 @@
 """TFRecord files: decodes and encodes records, reads and writes files in sequence, finds shards, makes index files.
 
 The messages are ``tf.train.Example`` and ``tf.train.SequenceExample``. TensorFlow and protobuf are not needed.
+
+Examples:
+    >>> try:
+    ...     fffs.tfrecord.decode(b"not a message")
+    ... except fffs.tfrecord.MessageError as error:
+    ...     print(error)
+    unsupported wire type (at byte 0 of the message)
+
 """
 
 from __future__ import annotations
@@ -60,6 +68,11 @@ def read(path: PathLike, *, check_data: bool = True, max_record: int = LARGEST) 
     Raises:
         SourceNotFoundError, UsageError, ReadError: the file cannot be opened.
 
+    Examples:
+        >>> with fffs.tfrecord.read("train.tfrecord") as records:
+        ...     [fffs.tfrecord.decode(record)["label"].tolist() for record in records]
+        [[0], [1], [2]]
+
     """
     return TFRecordStream(path, check_data=check_data, max_record=max_record)
 
@@ -76,6 +89,10 @@ def decode(message: Any) -> Features:
     Raises:
         MessageError: the message is damaged, or is a SequenceExample (use ``decode_sequence``).
 
+    Examples:
+        >>> fffs.tfrecord.decode(fffs.tfrecord.encode({"name": "a", "label": [1, 2]}))
+        {'name': [b'a'], 'label': array([1, 2])}
+
     """
     features, is_sequence = decode_features(as_bytes(message), lib.FFFS_SCHEMA_EXAMPLE, EXAMPLE)
     if is_sequence:
@@ -85,6 +102,8 @@ def decode(message: Any) -> Features:
 
 def encode(features: Mapping[str, Any]) -> bytes:
     """Encode a ``tf.train.Example``, with the features in the order of the mapping.
+
+    Example: ``fffs.tfrecord.decode``.
 
     Args:
         features: name -> bytes or str or a list of them; a number, a list of numbers or a 1-D array of them (integers
@@ -107,6 +126,11 @@ def decode_sequence(message: Any) -> dict[str, Any]:
     Raises:
         MessageError: the message is damaged.
 
+    Examples:
+        >>> message = fffs.tfrecord.encode_sequence({"name": "a"}, {"words": ["b", "c"]})
+        >>> fffs.tfrecord.decode_sequence(message)
+        {'context': {'name': [b'a']}, 'feature_lists': {'words': [[b'b'], [b'c']]}}
+
     """
     data = as_bytes(message)
     context, _ = decode_features(data, lib.FFFS_SCHEMA_EXAMPLE, EXAMPLE)
@@ -115,7 +139,10 @@ def decode_sequence(message: Any) -> dict[str, Any]:
 
 
 def encode_sequence(context: Mapping[str, Any], feature_lists: Mapping[str, Iterable[Any]]) -> bytes:
-    """Encode a ``tf.train.SequenceExample``, with values as for ``encode``. Raises UsageError."""
+    """Encode a ``tf.train.SequenceExample``, with values as for ``encode``. Raises UsageError.
+
+    Example: ``fffs.tfrecord.decode_sequence``.
+    """
     lists = b"".join(
         encode_entry(
             encode_name(name),

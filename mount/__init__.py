@@ -48,6 +48,12 @@ def mount(
     Raises:
         FffsError: mounting failed, and nothing is mounted.
 
+    Examples:
+        >>> fffs.mount.mount("photos.ffr", "mnt", options=fffs.mount.MountOptions(umask=0o77))
+        >>> sorted(os.listdir("mnt"))
+        ['cat', 'dog']
+        >>> fffs.mount.umount("mnt")
+
     """
     job = make_job(sources, mountpoint, options, debug)
     if foreground:

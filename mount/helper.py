@@ -28,6 +28,11 @@ def helper(argv: Sequence[str]) -> int:
     Raises:
         FffsError: mounting failed, and nothing is mounted.
 
+    Examples:
+        >>> fffs.mount.helper(["photos.ffr", "mnt", "-o", "ro,noexec"])
+        0
+        >>> fffs.mount.umount("mnt")
+
     """
     parser = _Parser(prog="mount.fffs", description="Mount as mount(8) asks for it.")
     parser.add_argument("source")

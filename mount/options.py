@@ -56,6 +56,10 @@ class MountOptions:
         endpoint_url: the S3 server; empty: as the environment says, or that of Amazon. Without a user and a password.
         log: the file that the daemon's log is appended to; empty: the system log.
 
+    Examples:
+        >>> fffs.mount.MountOptions(allow_other=True, umask=0o22).umask
+        18
+
     """
 
     verify: bool = True

@@ -42,6 +42,11 @@ def mounted(
     Raises:
         FffsError: mounting failed; or the daemon had ended before the end of the block.
 
+    Examples:
+        >>> with fffs.mount.mounted("photos.ffr") as folder:
+        ...     sorted(os.listdir(folder))
+        ['cat', 'dog']
+
     """
     if unknown := sorted(options.keys() - {field.name for field in fields(MountOptions)}):
         raise UsageError(f"mounted() has no option {', '.join(unknown)}; see fffs.mount.MountOptions")

@@ -276,8 +276,8 @@ def test_a_part_that_is_written_twice_counts_once(tmp_path: Path) -> None:
 
 
 RAY = """
-import json, sys, warnings
-import numpy, ray
+import json, pathlib, sys, warnings
+import documented, numpy, ray
 import fffs.ray
 from fffs import tfrecord
 
@@ -289,6 +289,8 @@ with warnings.catch_warnings():
 found = fffs.ray.read(pack, override_num_blocks=4)
 found_first = found.take(1)[0]["path"]
 decoded = fffs.ray.read(messages, decode=tfrecord.decode)
+examples = pathlib.Path(target + "-examples")
+examples.mkdir()
 errors = []
 numbers = found.map(lambda row: {"bytes": 1})
 for work in (
@@ -312,6 +314,7 @@ print(json.dumps({
         found.map(lambda row: {"bytes": numpy.frombuffer(row["bytes"], numpy.uint8)}), target + "_arrays"
     ),
     "errors": errors,
+    "examples": documented.run_docstrings("fffs.ray", examples),
 }))
 ray.shutdown()
 """
@@ -325,7 +328,8 @@ def test_data_sets_of_ray(pack: Path, folder: Path, messages: Path, tmp_path: Pa
     damaged.write_bytes(data)
     (tmp_path / "program.py").write_text(RAY)
     command = [sys.executable, tmp_path / "program.py", pack, damaged, messages, tmp_path / "r"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["count"] == found["written"] == found["arrays"] == COUNT
@@ -338,10 +342,19 @@ def test_data_sets_of_ray(pack: Path, folder: Path, messages: Path, tmp_path: Pa
     for name in ("r", "r_arrays"):
         assert sorted(records_of(tmp_path / name)) == sorted(content(k) for k in range(COUNT))
     assert found["packed"] == COUNT
+    assert found["examples"] > 3
     with fffs.PackedFolder(tmp_path / "r-packed") as packed:
         rows = [(path, bytes(packed.read_one(path))) for path, _ in found["rows"]]
     assert right(folder, rows)
-    assert sorted(os.listdir(tmp_path)) == ["damaged.ffr", "program.py", "r", "r-packed", "r_arrays", "r_one"]
+    assert sorted(os.listdir(tmp_path)) == [
+        "damaged.ffr",
+        "program.py",
+        "r",
+        "r-examples",
+        "r-packed",
+        "r_arrays",
+        "r_one",
+    ]
 
 
 def test_a_table_is_the_memory_of_its_batch(pack: Path) -> None:

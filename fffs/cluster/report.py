@@ -33,6 +33,14 @@ class JobReport:
     ``parts`` and ``total_bytes``: of the whole job. ``seconds``: since it began, None if that is not known.
     ``results``: of the parts that are complete, by part. ``failures``: in the order of their times; None if only the
     machines that ran the tasks know. ``error``: what ended the job, or "".
+
+    Examples:
+        >>> reports = []
+        >>> fffs.pack_folder("photos", "packed", parts=2, report=reports.append)
+        PackSummary(files=3, total_bytes=28)
+        >>> reports[-1].parts, len(reports[-1].results), reports[-1].error
+        (2, 2, '')
+
     """
 
     target: str

@@ -102,6 +102,10 @@ def convert(
         RecordError: also if ``verify`` finds that the result differs from the source; nothing was put in place.
         WorkerError: the worker of a part died three times, or the executor failed.
 
+    Examples:
+        >>> fffs.convert("train.ffr", "new.bag", verify=True)
+        Conversion(source='ffrecord', destination='bag', items=3, total_bytes=11, parts=1)
+
     """
     target = os.fsdecode(destination)
     sources = [source] if isinstance(source, (str, bytes, os.PathLike)) else list(source)

@@ -40,6 +40,8 @@ class ConvertPlan(PartPlan):
 
     ``kind``: of the sources, as ``from_`` of ``convert``. ``to``: the format of the parts. ``names``: packed folders
     become others.
+
+    Example: ``fffs.plan_convert``.
     """
 
     kind: str
@@ -119,6 +121,12 @@ def plan_convert(
         UsageError: the sources cannot become such parts, the target exists, or it has another unfinished plan.
         SourceNotFoundError, FormatError, RecordError, ReadError: a source is missing, damaged, or cannot be read.
         WriteError: nothing can be written beside the target, or another process is writing its parts.
+
+    Examples:
+        >>> plan = fffs.plan_convert("train.ffr", "parts", parts=2, to="tfrecord")
+        >>> results = plan.commit([task.run() for task in plan.tasks])
+        >>> sorted(os.listdir("parts"))
+        ['parts-00000-of-00002.tfrecord', 'parts-00001-of-00002.tfrecord']
 
     """
     request = make_request(sources, target, parts, from_, to, align, verify)

@@ -29,7 +29,15 @@ PIECE = 8 << 20  # ... in pieces of so many bytes
 
 
 class LegacyFileWarning(UserWarning):
-    """The metadata of a file has no checksum: an old version of ffrecord wrote the file, or the file is damaged."""
+    """The metadata of a file has no checksum: an old version of ffrecord wrote the file, or the file is damaged.
+
+    Examples:
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", fffs.LegacyFileWarning)
+        ...     reader = fffs.FileReader("train.ffr")
+
+    """
 
 
 def header_size(n: int) -> int:

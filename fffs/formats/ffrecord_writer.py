@@ -23,6 +23,14 @@ class FileWriter(RecordWriter):
     nothing appears at ``fname``, and an older file stays there. Not thread-safe. A forked child must not use it.
 
     The bytes are those that HFAiLab/ffrecord writes for the same records.
+
+    Examples:
+        >>> with fffs.FileWriter("new.ffr", n=2) as writer:
+        ...     writer.write_one(b"one")
+        ...     writer.write_one(b"two")
+        >>> fffs.FileReader("new.ffr").n
+        2
+
     """
 
     def __init__(self, fname: Target, n: int) -> None:

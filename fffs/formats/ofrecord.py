@@ -95,7 +95,15 @@ def partial_index(file: File) -> tuple[RecordIndex, FrameError | None]:
 
 
 class OFRecordWriter(FrameWriter):
-    """Writes one file. Raises UsageError for an empty record unless ``allow_empty``: OneFlow stops reading there."""
+    """Writes one file. Raises UsageError for an empty record unless ``allow_empty``: OneFlow stops reading there.
+
+    Examples:
+        >>> with fffs.ofrecord.OFRecordWriter("part-0") as writer:
+        ...     writer.write_one(fffs.ofrecord.encode({"label": 1}))
+        >>> fffs.open("part-0").n
+        1
+
+    """
 
     def __init__(self, fname: Target, *, allow_empty: bool = False) -> None:
         self._allow_empty = allow_empty

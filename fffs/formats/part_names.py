@@ -45,6 +45,10 @@ def expand_shards(path: PathLike) -> list[str]:
         UsageError: several sets have that name.
         ReadError: the folder cannot be listed.
 
+    Examples:
+        >>> [os.path.basename(path) for path in fffs.tfrecord.expand_shards("shards/test.tfrecord-*-of-00002")]
+        ['test.tfrecord-00000-of-00002', 'test.tfrecord-00001-of-00002']
+
     """
     name = os.fsdecode(path)
     if is_folder(name):
@@ -76,6 +80,10 @@ def expand_parts(path: PathLike, prefix: str = "part-") -> list[str]:
         SourceNotFoundError: there are no parts, or some are missing; the message lists them.
         FormatError: two parts have the same number.
         ReadError: the folder cannot be listed.
+
+    Examples:
+        >>> fffs.ofrecord.expand_parts("ofrecord")
+        ['ofrecord/part-0', 'ofrecord/part-1']
 
     """
     name = os.fsdecode(path)
@@ -157,7 +165,13 @@ def part_name(prefix: str, number: int, total: int, end: str = "") -> str:
 
 
 def shard_name(stem: str, number: int, total: int, end: str = "") -> str:
-    """Return the name of a shard. Raises UsageError unless 0 <= number < total."""
+    """Return the name of a shard. Raises UsageError unless 0 <= number < total.
+
+    Examples:
+        >>> fffs.tfrecord.shard_name("train.tfrecord", 3, 10)
+        'train.tfrecord-00003-of-00010'
+
+    """
     if not 0 <= number < total:
         raise UsageError(f"there is no shard {number} of {total}")
     return f"{stem}-{number:05}-of-{total:05}{end}"

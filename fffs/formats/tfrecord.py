@@ -115,7 +115,15 @@ def _refuse_compressed(file: File) -> None:
 
 
 class TFRecordWriter(FrameWriter):
-    """Writes a TFRecord file, with the bytes that TensorFlow writes for the same records."""
+    """Writes a TFRecord file, with the bytes that TensorFlow writes for the same records.
+
+    Examples:
+        >>> with fffs.tfrecord.TFRecordWriter("new.tfrecord") as writer:
+        ...     writer.write_one(fffs.tfrecord.encode({"label": 1}))
+        >>> os.path.getsize("new.tfrecord")
+        34
+
+    """
 
     def _around(self, data: memoryview, record: int) -> tuple[bytes, bytes]:
         return encode_head(data.nbytes), TAIL.pack(mask(crc32c(data)))

@@ -35,6 +35,8 @@ def export_index(index: RecordIndex, path: PathLike) -> None:
     """Write the index file of a TFRecord file, in the format of DALI's ``tfrecord2idx`` and the ``tfrecord`` package.
 
     It appears complete or not at all. Raises WriteError.
+
+    Example: ``fffs.tfrecord.check_index_file``.
     """
     begins, lengths = frame_table(index)
     with AtomicFile(path) as target:
@@ -51,6 +53,11 @@ def check_index_file(index: RecordIndex, path: PathLike) -> None:
     Raises:
         MetadataError: a line is malformed or differs from its frame, or there are too few or too many lines.
         SourceNotFoundError, UsageError, ReadError: the index file cannot be opened or read.
+
+    Examples:
+        >>> with fffs.open("train.tfrecord") as reader:
+        ...     fffs.tfrecord.export_index(reader.index(), "train.idx")
+        ...     fffs.tfrecord.check_index_file(reader.index(), "train.idx")
 
     """
     begins, lengths = frame_table(index)

@@ -27,6 +27,8 @@ class TFRecordStream(Closing, Iterator[bytes]):
 
     After a ChecksumError the iteration continues with the next record; after any other error it has ended. Needs memory
     for the largest record, twice, and for a few pieces. A context manager. Not thread-safe.
+
+    Example: ``fffs.tfrecord.read``.
     """
 
     def __init__(self, path: PathLike, *, check_data: bool = True, max_record: int = LARGEST) -> None:

@@ -30,6 +30,13 @@ class FfrFileSystem(NamedFileSystem):
 
     Paths are relative to the root of the source. Links in them are followed inside the source. Names that are not UTF-8
     are those of ``os.fsdecode``.
+
+    Examples:
+        >>> import fsspec
+        >>> fs = fsspec.filesystem("ffr", fo="photos.ffr")
+        >>> fs.find(""), fs.cat("dog/1.jpg")
+        (['cat/1.jpg', 'cat/2.jpg', 'dog/1.jpg'], b'first dog')
+
     """
 
     cachable = False  # open sources are shared instead, as long as their files are the current ones

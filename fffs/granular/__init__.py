@@ -2,6 +2,13 @@
 
 ``BagReader``, ``BagWriter``: one list of byte strings. ``DatasetReader``, ``DatasetWriter`` and their sharded
 counterparts: a folder with one Bag per key. ``encoders``, ``decoders``: the supplied codecs (``fffs.granular.codecs``).
+
+Examples:
+    >>> fffs.granular.encoders["int"](7, "8")
+    b'\\x07\\x00\\x00\\x00\\x00\\x00\\x00\\x00'
+    >>> fffs.granular.decoders["utf8"](b"caf\\xc3\\xa9")
+    'café'
+
 """
 
 from __future__ import annotations

@@ -61,6 +61,12 @@ class BagReader(Closing):
     ``reader[3]`` is bytes; ``reader[2:9]``, ``reader[range(2, 9)]`` (both clipped) and ``reader[[5, 1, 5]]`` are lists
     of bytes, read in one batch. A reader may be used from any thread and after fork. It can be pickled and copied: the
     copy opens the file again, and raises SourceChangedError if it is another file, as ``fffs.FileReader`` does.
+
+    Examples:
+        >>> with fffs.granular.BagReader("train.bag") as reader:
+        ...     reader[2], reader[[0, 1]]
+        (b'three', [b'one', b'two'])
+
     """
 
     def __init__(

@@ -77,6 +77,13 @@ class BagWriter(OutputWriter):
 
     An exception in the with-block discards everything (v3: what was not flushed). Not thread-safe; must not be used in
     a child of fork.
+
+    Examples:
+        >>> with fffs.granular.BagWriter("new.bag") as writer:
+        ...     number = writer.append(b"one")
+        >>> fffs.granular.BagReader("new.bag")[0]
+        b'one'
+
     """
 
     def __init__(self, path: PathLike, layout: str = "v1") -> None:

@@ -348,6 +348,8 @@ encoders: dict[str, Codec] = {
     "jpg": encode_jpeg,
     "png": encode_png,
 }
+"""Type -> function that makes a blob of a value, for all versions."""
+
 decoders: dict[str, Codec] = {
     "bytes": decode_bytes,
     "utf8": decode_utf8,
@@ -361,5 +363,10 @@ decoders: dict[str, Codec] = {
     "jpg": decode_jpeg,
     "png": decode_png,
 }
+"""Type -> function that makes a value of a blob, for all versions."""
+
 encoders_0_6: dict[str, Codec] = {**encoders, "int": encode_unsigned}
+"""As ``encoders``, but an ``int`` without a size is unsigned, as in granular 0.6.0."""
+
 decoders_0_6: dict[str, Codec] = {**decoders, "int": decode_unsigned}
+"""As ``decoders``, but an ``int`` without a size is unsigned, as in granular 0.6.0."""

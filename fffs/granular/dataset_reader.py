@@ -22,6 +22,12 @@ class DatasetReader(RowReader):
 
     ``cache_index``, ``cache_keys`` and ``parallel`` are accepted for compatibility with granular, and ignored: indexes
     are always in memory, the page cache keeps what was read, and the engine reads in parallel.
+
+    Examples:
+        >>> with fffs.granular.DatasetReader("rows", fffs.granular.decoders) as reader:
+        ...     reader[1]
+        {'label': 7, 'name': 'b'}
+
     """
 
     def __init__(
@@ -65,6 +71,8 @@ class ShardedDatasetReader(RowReader):
 
     The shards are ``range(shard_start, shard_stop, shard_step)``. A worker passes its number as ``shard_start`` and the
     number of workers as ``shard_step``. ``shardstart``, ``shardstop`` and ``shardstep`` are accepted as well.
+
+    Example: ``fffs.granular.ShardedDatasetWriter``.
     """
 
     def __init__(

@@ -74,6 +74,14 @@ class DatasetWriter(OutputWriter):
 
     An exception in the with-block discards everything (v3: what was not flushed). Not thread-safe; must not be used in
     a child of fork.
+
+    Examples:
+        >>> spec = {"name": "utf8", "label": "int(8)"}
+        >>> with fffs.granular.DatasetWriter("new", spec, fffs.granular.encoders) as writer:
+        ...     number = writer.append({"name": "a", "label": 1})
+        >>> len(fffs.granular.DatasetReader("new", fffs.granular.decoders))
+        1
+
     """
 
     def __init__(

@@ -30,6 +30,19 @@ class ShardedDatasetWriter(Writing):
     end: rename the folders then, so that none is.
 
     ``shardsize``, ``shardlen``, ``shardstart`` and ``shardstep`` are accepted as well.
+
+    Examples:
+        >>> encoders = fffs.granular.encoders
+        >>> with fffs.granular.ShardedDatasetWriter("new", {"x": "utf8"}, encoders, shard_length=1) as writer:
+        ...     writer.append({"x": "a"})
+        ...     writer.append({"x": "b"})
+        0
+        1
+        >>> sorted(os.listdir("new"))
+        ['000000', '000001']
+        >>> fffs.granular.ShardedDatasetReader("new", fffs.granular.decoders)[1]
+        {'x': 'b'}
+
     """
 
     def __init__(

@@ -54,6 +54,12 @@ def load_source(paths: Paths, suffix: str = "", check_data: bool = True, format:
             format does not exist.
         FormatError, SourceNotFoundError, ReadError: a file cannot be opened.
 
+    Examples:
+        >>> with fffs.load_source("train.ffr", suffix=".txt") as source:
+        ...     fffs.unpack(source, "texts")
+        >>> sorted(os.listdir("texts"))
+        ['000000.txt', '000001.txt', '000002.txt']
+
     """
     names = _names(paths)
     if data := _open_data_set(names, suffix, check_data, format):

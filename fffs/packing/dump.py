@@ -37,7 +37,13 @@ class Items(Protocol):
 
 
 def plan_parts(total_bytes: int) -> int:
-    """Return the recommended number of parts: at most 200, of at least 256 MiB each; 100 to 200 from 25 GiB on."""
+    """Return the recommended number of parts: at most 200, of at least 256 MiB each; 100 to 200 from 25 GiB on.
+
+    Examples:
+        >>> fffs.utils.plan_parts(10 << 30)
+        40
+
+    """
     return min(max(total_bytes // PART_BYTES, 1), PARTS_MAX)
 
 
@@ -70,6 +76,11 @@ def dump(
         WriteError: the operating system could not write.
         WorkerError: a process was killed, or none could be started. Also, whatever the data set or
             ``FileWriter.write_one`` raises in a process.
+
+    Examples:
+        >>> fffs.utils.dump([b"one", b"two", b"three"], "new.ffr", nfiles=1)
+        >>> fffs.FileReader("new.ffr").n
+        3
 
     """
     target, n = os.fsdecode(fname), len(dataset)

@@ -93,6 +93,10 @@ def pack_folder(
             parts.
         WorkerError: the worker of a part died three times, or the executor failed.
 
+    Examples:
+        >>> fffs.pack_folder("photos", "new.ffr")
+        PackSummary(files=3, total_bytes=28)
+
     """
     target = os.fsdecode(fname)
     if parts is not None:

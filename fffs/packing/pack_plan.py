@@ -30,7 +30,10 @@ from fffs.packing.survey import survey
 
 @dataclass(frozen=True)
 class PackPlan(PartPlan):
-    """A plan for packing a folder into parts. Hard links count at each name in its ``total_bytes``."""
+    """A plan for packing a folder into parts. Hard links count at each name in its ``total_bytes``.
+
+    Example: ``fffs.plan_pack``.
+    """
 
     source: str
     align: bool = False
@@ -85,6 +88,12 @@ def plan_pack(
         UsageError: the target exists or lies inside the folder, or an unfinished plan for it is another one.
         SourceNotFoundError, ReadError, SourceChangedError: as ``pack_folder``.
         WriteError: nothing can be written beside the target, or another process is writing its parts.
+
+    Examples:
+        >>> plan = fffs.plan_pack("photos", "packed", parts=2)
+        >>> results = plan.commit([task.run() for task in plan.tasks])
+        >>> sorted(os.listdir("packed"))
+        ['packed-00000-of-00002.ffr', 'packed-00001-of-00002.ffr']
 
     """
     folder, there = check_places(source, target, parts)

@@ -77,6 +77,11 @@ def unpack(
         ChecksumError, TruncatedError, ReadError: a record is bad, and leave_out is None. The target is unchanged.
         WriteError: the target cannot be written.
 
+    Examples:
+        >>> fffs.unpack("photos.ffr", "restored")
+        >>> sorted(os.listdir("restored"))
+        ['cat', 'dog']
+
     """
     name = named(target, "the folder to unpack into")
     refuse_content(name, follow=True)

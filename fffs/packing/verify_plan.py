@@ -55,7 +55,10 @@ class VerifyResult:
 
 @dataclass(frozen=True)
 class VerifyPlan:
-    """A plan for verifying a source. Can be pickled, and is kept nowhere: who runs the tasks collects their results."""
+    """A plan for verifying a source. Can be pickled, and is kept nowhere: who runs the tasks collects their results.
+
+    Example: ``fffs.plan_verify``.
+    """
 
     tasks: tuple[VerifyTask, ...]
 
@@ -112,6 +115,12 @@ def plan_verify(source: PathLike | Sequence[PathLike], *, format: str | None = N
 
     Raises:
         SourceNotFoundError, UsageError, FormatError, ReadError: the files cannot be listed.
+
+    Examples:
+        >>> plan = fffs.plan_verify("train.ffr")
+        >>> findings = plan.commit([task.run() for task in plan.tasks])
+        >>> findings.records, findings.bad
+        (3, [])
 
     """
     given = [source] if isinstance(source, (str, bytes, os.PathLike)) else list(source)

@@ -60,6 +60,11 @@ class RecordBatch:
         data: uint8[total], the bytes of all records.
         offsets: int64[k + 1], on the CPU: record i is ``data[offsets[i]:offsets[i + 1]]``.
 
+    Examples:
+        >>> (batch,) = fffs.torch.DataLoader(fffs.torch.Dataset("train.ffr"), batch_size=3)
+        >>> batch.offsets.tolist(), bytes(batch[2].numpy())
+        ([0, 3, 6, 11], b'three')
+
     """
 
     def __init__(self, data: torch.Tensor, offsets: torch.Tensor) -> None:

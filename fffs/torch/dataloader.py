@@ -52,6 +52,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     With ``batch_size=None`` a data set gives one sample for each index of the sampler, or a list of samples for a list.
     If it has a ``__getitems__`` of its own, torch does not call that in this mode, and only the order is resumed.
     Not thread-safe. A child of fork must not continue its parent's iterator.
+
+    Examples:
+        >>> loader = fffs.torch.DataLoader(fffs.torch.Dataset("train.ffr"), batch_size=2)
+        >>> [bytes(record.numpy()) for batch in loader for record in batch]
+        [b'one', b'two', b'three']
+
     """
 
     def __init__(

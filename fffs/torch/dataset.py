@@ -46,7 +46,13 @@ def several(indices: Any, count: int) -> list[Any] | None:
 
 
 class ReaderRegistry:
-    """An object that can list the FileReaders among its attributes."""
+    """An object that can list the FileReaders among its attributes.
+
+    Examples:
+        >>> [reader.n for reader in fffs.torch.Dataset("train.ffr").ffreaders()]
+        [3]
+
+    """
 
     def ffreaders(self) -> list[FileReader]:
         """Return the readers among the attributes, followed by those of registries among the attributes."""
@@ -85,6 +91,12 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
 
     A DataLoader, ours or torch's, asks for whole batches (``__getitems__``). A data set may be forked and pickled; an
     unpickled reader opens its files again. It may be used from any thread if ``process`` may.
+
+    Examples:
+        >>> records = fffs.torch.Dataset("train.ffr")
+        >>> [bytes(record) for record in records[[2, 0]]]
+        [b'three', b'one']
+
     """
 
     def __init__(
@@ -183,7 +195,14 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
 
 
 class Subset(Dataset):
-    """The samples of a data set with the given indices, in their order."""
+    """The samples of a data set with the given indices, in their order.
+
+    Examples:
+        >>> ends = fffs.torch.Subset(fffs.torch.Dataset("train.ffr"), [0, 2])
+        >>> [bytes(record) for record in ends[[1, 0]]]
+        [b'three', b'one']
+
+    """
 
     def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
         self.dataset, self.indices = dataset, indices
@@ -215,7 +234,14 @@ class Subset(Dataset):
 
 
 class ConcatDataset(Dataset):
-    """Several data sets joined in order, as by ``a + b``."""
+    """Several data sets joined in order, as by ``a + b``.
+
+    Examples:
+        >>> both = fffs.torch.Dataset("train.ffr") + fffs.torch.Dataset("train.bag")
+        >>> len(both), bytes(both[4])
+        (6, b'two')
+
+    """
 
     def __init__(self, datasets: Iterable[Dataset]) -> None:
         self.datasets = list(datasets)

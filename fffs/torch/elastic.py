@@ -89,6 +89,12 @@ class ElasticBatchSampler(Sampler[list[int]]):
     Batches have ``batch_size`` samples, or fewer in the last two steps of an epoch. All ranks take the same number of
     steps, except that if an epoch has fewer samples than there are ranks left for its last step (with batch_size=1, or
     very small data sets), some ranks have one batch less; drop_last=True avoids that.
+
+    Examples:
+        >>> sampler = fffs.torch.ElasticBatchSampler(range(10), batch_size=4, seed=1)
+        >>> [len(batch) for batch in sampler]
+        [4, 4, 2]
+
     """
 
     def __init__(

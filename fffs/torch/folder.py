@@ -40,6 +40,11 @@ class PackedFolder(Dataset):
         samples (imgs): (path in the folder, class number) of each sample; made at the first access.
         targets: the class number of each sample; made at the first access.
 
+    Examples:
+        >>> photos = fffs.torch.PackedFolder("photos.ffr", transform=bytes)
+        >>> photos.classes, photos[2]
+        (['cat', 'dog'], (b'first dog', 1))
+
     """
 
     def __init__(

@@ -28,6 +28,8 @@ def umount(mountpoint: PathLike, lazy: bool = False) -> None:
 
     If the same file system is also mounted elsewhere (``mount --bind``), the daemon continues and a warning says so.
 
+    Example: ``fffs.mount.mount``.
+
     Args:
         mountpoint: the mount point; its daemon may be dead.
         lazy: if the mount is in use, detach it at once and do not wait: the daemon ends when the last file is closed.

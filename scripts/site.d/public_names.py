@@ -33,4 +33,7 @@ def exported(name: str) -> list[str]:
 
 def text_of(module: str, name: str) -> str:
     """Return the documentation of a name."""
-    return inspect.getdoc(getattr(importlib.import_module(module), name)) or ""
+    value = getattr(importlib.import_module(module), name)
+    if callable(value):
+        return inspect.getdoc(value) or ""
+    return f"a {type(value).__name__}"  # described by the page of its module
