@@ -189,7 +189,7 @@ def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["obstore"].found == "not installed; s3://, gs:// and az:// need it"
     mounting = by_name(doctor_mounting.check_mounting())
     assert (mounting["pyfuse3"].state, mounting["trio"].state) == ("problem", "problem")
-    assert "python3-pyfuse3" in mounting["pyfuse3"].cure
+    assert "python3-pyfuse3" in mounting["pyfuse3"].cure and "fffs[mount]" in mounting["pyfuse3"].cure
 
 
 def test_the_extras_exist() -> None:

@@ -5,15 +5,11 @@
  * computed in parallel and then combined: a table per length of stride gives what a checksum becomes when that many
  * bytes follow. Tables need no other instruction, and serve every processor. */
 #include "crc.h"
+#include "processor.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
-
-#if defined(__aarch64__)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
-#endif
 
 /* Bits reversed as in crc.c: bit 31 is the coefficient of x^0, bit 0 that of x^31, x^32 is implied. */
 #define POLYNOMIAL 0x82F63B78u
@@ -137,24 +133,9 @@ BY_PROCESSOR static uint32_t by_processor(uint32_t state, const uint8_t *data, s
     return state;
 }
 
-static bool processor_can(void)
-{
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("sse4.2");
-#else
-    return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
-#endif
-}
-
 #else
 
 #define by_processor by_tables
-
-static bool processor_can(void)
-{
-    return false;
-}
 
 #endif
 
@@ -226,7 +207,7 @@ static void choose(void)
     }
     if (agrees(by_tables, data))
         chosen = by_tables;
-    if (processor_can() && agrees(by_processor, data))
+    if (fffs_has_crc32c() && agrees(by_processor, data))
         chosen = by_processor;
     right = definition_is_right() && chosen != by_definition;
 }

@@ -10,6 +10,7 @@
  * into one. As a message these 16 bytes have the same remainder as all that was folded. libdeflate continues
  * from there with the bytes left over. */
 #include "crc.h"
+#include "processor.h"
 
 #include <libdeflate.h>
 
@@ -37,9 +38,7 @@ bool fffs_crc32_wide_setup(void)
     by_stride = factors_of(STRIDE);
     by_register = factors_of(64);
     by_lane = factors_of(16);
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq") &&
-           __builtin_cpu_supports("pclmul");
+    return fffs_has_wide_multiplication();
 }
 
 #define WIDE __attribute__((target("avx512f,vpclmulqdq,pclmul")))

@@ -24,8 +24,10 @@ CONTAINER = f"start the container with --device {DEVICE} --cap-add SYS_ADMIN"
 NO_DEVICE = f"load it (modprobe fuse), or {CONTAINER}"
 NO_RIGHT = f"have root allow it (chmod 666 {DEVICE}), or read without a mount (fffs cat, fffs.PackedFolder)"
 PACKAGES = (
-    "pip install 'fffs[mount]' "
-    "(Debian, Ubuntu: apt-get install fuse3 libfuse3-dev pkg-config; Fedora: dnf install fuse3 fuse3-devel pkgconf)"
+    "apt-get (or dnf) install fuse3 python3-pyfuse3, for the Python of the distribution "
+    "(a virtual environment needs --system-site-packages); or pip install 'fffs[mount]', which compiles pyfuse3 "
+    "(Debian, Ubuntu: apt-get install gcc python3-dev pkg-config fuse3 libfuse3-dev; "
+    "Fedora: dnf install gcc python3-devel pkgconf fuse3 fuse3-devel)"
 )
 """What to do where mounting is not possible."""
 BUSY = "busy"  # what fusermount3, which sets no locale, says of EBUSY

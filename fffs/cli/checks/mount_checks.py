@@ -26,7 +26,7 @@ def check_mounting() -> Iterator[Finding]:
         try:
             yield good(package, version(package))
         except PackageNotFoundError:
-            yield problem(package, "not installed, which a mount needs", f"{PACKAGES}, or python3-pyfuse3 of Debian")
+            yield problem(package, "not installed, which a mount needs", PACKAGES)
     yield _device()
     by_root = _may_mount()
     yield _fusermount(by_root)
