@@ -65,6 +65,7 @@ fffs.formats.ofrecord=ofrecord_files
 fffs.granular.optional
 fffs.layouts.packed
 fffs.tree.packed_pickle
+fffs.cli.converting_parser
 fffs.cli.parser
 fffs.cli.program
 fffs.layouts.plain
@@ -97,10 +98,13 @@ fffs.base.jobs: Jobs
 fffs.base.numbers: divide resolve
 fffs.base.sizes: Budget parse_budget parse_size
 fffs.cli.program: run=run_program
+fffs.converting.foreign.exports: EXPORTS
+fffs.converting.foreign.imports: IMPORTS
 fffs.converting.kinds: kind_of_source
 fffs.converting.parts: cut=cut_parts
 fffs.converting.source_files: Sources
-fffs.converting.plan: Content Request Result make_plan
+fffs.converting.plan: make_plan
+fffs.converting.request: Content Request Result
 fffs.files.atomic: AtomicFile CHECKSUMS=SIDECAR IN_PLACE
 fffs.files.atomic_folder: AtomicFolder LeftoverWarning
 fffs.files.dirfd: open_folder remove_content

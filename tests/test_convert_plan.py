@@ -111,10 +111,10 @@ def test_a_plan_needs_a_source(folder: Path) -> None:
         make_plan(request(folder, "missing", "y.bag"))
 
 
-@pytest.mark.parametrize("name", ["y.zip", "y.tar", "y.TAR.GZ"])
+@pytest.mark.parametrize("name", ["y.zip", "y.tgz", "y.TAR.GZ"])
 @pytest.mark.parametrize("source", ["f", "pack.ffr", "x.ffr"])
 def test_that_no_archive_is_written_is_the_first_thing_said(folder: Path, source: str, name: str) -> None:
-    with pytest.raises(UsageError, match=rf"{name}: archives are read and not written; .*fffs unpack"):
+    with pytest.raises(UsageError, match=rf"{name}: such archives are read and not written; .*fffs unpack"):
         make_plan(request(folder, source, name))
 
 

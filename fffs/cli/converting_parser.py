@@ -18,19 +18,30 @@ from fffs.cli.command_parser import (
     command,
 )
 
-CONVERSIONS = """SRC is a record file of any format (FFRecord, TFRecord, OFRecord, Bag), a folder of parts, a granular
-data set, a tar or zip archive (also compressed; it is not unpacked), or a folder. The name of DST (.ffr, .tfrecord,
-part-00000, .bag) or --to selects its format. Archives, folders and data sets of several keys become packed folders.
-With --parts, several record files or archives can be given; archives then become a set of packs, which is one tree.
+CONVERSIONS = """what can be converted:
+  SRC                                            becomes
+  FFRecord, TFRecord, OFRecord, Bag, parts       each other, a data set of one key, tar, Parquet, Arrow
+  packed folder (.ffr), set of packs             packed folder, tar, Parquet, Arrow, with its names
+  granular data set                              data set, packed folder; of one key: as record files
+  tar (also .gz, .bz2, .xz), zip, folder         packed folder
+  Parquet, Arrow, saved by Hugging Face, LMDB    packed folder; with --column, record files, data set, tar, Parquet, Arrow
+
+The name of DST (.ffr, .tfrecord, part-00000, .bag, .tar, .parquet, .arrow) or --to selects its format. Nothing is
+unpacked to a disk. With --parts, several record files or archives can be given; archives then become a set of packs,
+which is one tree. Parts of a tar are shards for WebDataset. Lines on stderr say beforehand what DST does not keep.
 
 example:
   fffs convert photos.tar.gz photos.ffr
   fffs convert train.tfrecord train --to ffrecord --part-size 1GiB
+  fffs convert photos.ffr shards --to tar --part-size 1GB
+  fffs convert train.parquet train.ffr --column image
   fffs convert --parts 20 --executor processes:8 shards/data-*.tar packed/data
 """
 STEPS = """fffs plan convert --parts 20 shards/data-*.tar packed/data
   fffs plan run packed/data --task 7
   fffs plan commit packed/data"""
+IMPORTS = ("parquet", "arrow", "lmdb")
+EXPORTS = ("tar", "parquet", "arrow")
 PARTS = "write N parts, in a folder"
 VERIFY = "read DST back and compare it with SRC"
 
@@ -46,7 +57,10 @@ def add_convert(commands: Commands[CommandParser]) -> None:
     _add_formats(parser)
     add_store_options(parser)
     parser.add_argument("--layout", choices=["v1", "v3"], default="v1", help="of Bags and data sets (default: v1)")
-    parser.add_argument("--key", default="data", help="key of a data set that is made from records (default: data)")
+    parser.add_argument(
+        "--key", default="data", help="key of a data set, ending or column that is made from records (default: data)"
+    )
+    parser.add_argument("--column", metavar="NAME", help="make records of this column of a table, or of LMDB's value")
     parts = parser.add_mutually_exclusive_group()
     parts.add_argument("--parts", type=positive, metavar="N", help=PARTS)
     parts.add_argument("--part-size", type=size, metavar="SIZE", help="write parts of at most SIZE (500MB, 1GiB)")
@@ -79,12 +93,12 @@ def _add_formats(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="source_format",
         metavar="FORMAT",
-        choices=Formats("granular", "tar", "zip", "folder"),
+        choices=Formats("granular", "tar", "zip", "folder", *IMPORTS),
         help="format of SRC: %(choices)s (default: detected)",
     )
     parser.add_argument(
         "--to",
         metavar="FORMAT",
-        choices=Formats("granular"),
+        choices=Formats("granular", *EXPORTS),
         help="format of DST: %(choices)s (default: from its name)",
     )

@@ -11,7 +11,9 @@ from fffs.base.importing import importing
 from fffs.base.jobs import Progress
 from fffs.base.paths import PathLike
 from fffs.converting import kinds
-from fffs.converting.plan import Request, make_plan
+from fffs.converting.foreign.exports import find_export, refuse_export
+from fffs.converting.plan import make_plan
+from fffs.converting.request import Request
 from fffs.converting.run import run
 from fffs.errors import UsageError
 from fffs.formats.sources import expand_sources
@@ -46,6 +48,7 @@ def convert(
     to: str | None = None,
     layout: str = "v1",
     key: str = "data",
+    column: str | None = None,
     parts: int | None = None,
     part_size: int | None = None,
     jobs: int | None = None,
@@ -64,17 +67,22 @@ def convert(
     Record files become record files of another format, with the same bytes in each record, or a granular data set of
     one key. A data set becomes one of another layout, or a packed folder with a file ``NNNNNN/KEY`` for each blob; such
     a packed folder becomes a data set again. A tar or zip archive, or a folder, becomes a packed folder; archives are
-    read without unpacking them.
+    read without unpacking them. A packed folder becomes a tar archive, or shards of WebDataset, with its names; records
+    become one with the names ``NNNNNN.KEY``. Parquet and Arrow files, and LMDB, become packed folders or records. A
+    packed folder becomes a table of paths and bytes, records one of a single column. docs/formats.md has the details.
 
     Args:
         source: a file of any format, a folder of parts, or the name or pattern of shards; a data set; an archive,
             which may be compressed; or a folder. With ``parts``, also a list of record files, or of archives.
         destination: the file, or the folder for parts and data sets.
-        from_: "ffrecord", "tfrecord", "ofrecord", "bag", "granular", "tar", "zip" or "folder". None: detect it.
-        to: one of the first five. None: use the format that the destination's name implies; parts of record files have
-            that of their source otherwise.
+        from_: "ffrecord", "tfrecord", "ofrecord", "bag", "granular", "tar", "zip", "folder", "parquet", "arrow" or
+            "lmdb". None: detect it.
+        to: one of the first five, "tar", "parquet" or "arrow". None: use the format that the destination's name
+            implies; parts of record files have that of their source otherwise.
         layout: "v1" or "v3"; the layout of Bags and data sets that are written.
-        key: the key of a data set that is made from record files.
+        key: the key of a data set that is made from record files, and the ending of the names of records in archives.
+        column: make records of this column of a table (its nulls are errors); or "value", of an LMDB. None: a packed
+            folder gets all columns, other results the only one that has bytes.
         parts: write this number of parts (at most one per record), in a folder. Archives become a set of packs, which
             is used like one.
         part_size: write parts with at most this many bytes of records (or with one record), in a folder.
@@ -115,7 +123,9 @@ def convert(
             f"{target}: executor, restart, report and several sources are for parts; give their number, too"
         )
     path = os.fsdecode(sources[0]) if sources else ""
-    if parts is not None and (planned or _needs_plan(path, target, from_, to)):
+    if planned:
+        refuse_export(to, target)
+    if parts is not None and not find_export(to, target) and (planned or _needs_plan(path, target, from_, to)):
         for option, given in (("part_size", part_size), ("verity", verity)):
             if given:
                 raise UsageError(f"{target}: {option} cannot be combined with this; omit it")
@@ -135,6 +145,7 @@ def convert(
         to=to,
         layout=layout,
         key=key,
+        column=column,
         parts=parts,
         part_size=part_size,
         jobs=jobs,

@@ -20,6 +20,7 @@ from fffs.converting.archive_parts import refuse_same_names
 from fffs.converting.convert_task import ConvertTask
 from fffs.converting.datasets import column_files
 from fffs.converting.divide_sources import Divided, Packs, divide_files, divide_records
+from fffs.converting.foreign.exports import refuse_export
 from fffs.errors import SourceNotFoundError, UsageError
 from fffs.formats.sources import expand_sources, open_files, openers
 from fffs.formats.table import FORMATS, Format, format_named, format_of_target
@@ -139,6 +140,7 @@ def make_request(
 ) -> ConvertRequest:
     """Return what ``plan_convert`` is asked for. Raises UsageError and others if it cannot be done."""
     there, names = absolute_target(target), _absolute_names(sources)
+    refuse_export(to, shown(there))
     for kind, known in ((from_, kinds.sources()), (to, kinds.destinations())):
         if kind is not None and kind not in known:
             raise UsageError(f"there is no format {kind!r}; choose one of {', '.join(known)}")

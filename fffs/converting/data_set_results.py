@@ -10,9 +10,10 @@ import numpy as np
 
 from fffs.base.jobs import Jobs, Progress
 from fffs.converting.datasets import SCALAR, BlobRows, load_folder, load_packed
-from fffs.converting.plan import Content, Plan, Result
+from fffs.converting.plan import Plan
 from fffs.converting.record_files import Done, Warn, compare_records, refuse_too_many, write_files
 from fffs.converting.records import RecordSource
+from fffs.converting.request import Content, Result
 from fffs.converting.verifying import differs, rereading
 from fffs.files.atomic_folder import new_folder, shown_as
 from fffs.files.atomic_output import AtomicOutput

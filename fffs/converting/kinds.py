@@ -8,6 +8,8 @@ from typing import Final
 from fffs.base.failures import reading
 from fffs.base.part_sets import MANIFEST
 from fffs.converting.archives import is_tar, is_zip
+from fffs.converting.foreign.exports import EXPORTS
+from fffs.converting.foreign.imports import IMPORTS, import_of_file, import_of_folder
 from fffs.errors import UsageError
 from fffs.files.atomic import SIDECARS
 from fffs.files.file import File
@@ -21,7 +23,12 @@ from fffs.objects.names import is_url
 GRANULAR: Final = "granular"
 FOLDER: Final = "folder"
 ARCHIVES: Final = ("tar", "zip")
-COUNTED: Final = {GRANULAR: "row", FOLDER: "file"} | dict.fromkeys(ARCHIVES, "file")
+COUNTED: Final = {
+    GRANULAR: "row",
+    FOLDER: "file",
+    **dict.fromkeys(ARCHIVES, "file"),
+    **{row.name: row.counted for row in IMPORTS},
+}
 """The units in which sources are counted, if not records."""
 
 
@@ -32,12 +39,12 @@ def is_records(kind: str) -> bool:
 
 def sources() -> list[str]:
     """Return all kinds of sources: formats of record files, and others."""
-    return [*(form.name for form in FORMATS), GRANULAR, *ARCHIVES, FOLDER]
+    return [*(form.name for form in FORMATS), GRANULAR, *ARCHIVES, FOLDER, *(row.name for row in IMPORTS)]
 
 
 def destinations() -> list[str]:
     """Return all kinds of results."""
-    return [*(form.name for form in FORMATS), GRANULAR]
+    return [*(form.name for form in FORMATS), GRANULAR, *(export.name for export in EXPORTS)]
 
 
 def kind_of_source(path: str, result: str = "") -> str:
@@ -69,6 +76,8 @@ def _kind_of_file(file: File) -> str:
     form = named_format(file.name) or next((form for form in FORMATS if form.has_head(head)), None)
     if form is not None:
         return form.name
+    if row := import_of_file(head, file_part(file.name)):
+        return row.name
     named = any(form.is_part(os.path.basename(file_part(file.name))) for form in FORMATS)
     archive = "tar" if is_tar(file, named=named) else "zip" if is_zip(file) else None
     if archive is None:
@@ -86,6 +95,8 @@ def _kind_of_folder(path: str, ignored: str) -> str:
         names = [name for name in list_folder(path) if not name.startswith(".") and not name.endswith(endings)]
     if data_set_folders(path):
         return GRANULAR
+    if row := import_of_folder([name for name in names if name != ignored]):
+        return row.name
     for form in FORMATS:
         parts = list(filter(form.is_part, names))
         if parts and len(parts) == len(names):

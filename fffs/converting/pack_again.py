@@ -11,7 +11,7 @@ from fffs.base.jobs import Jobs, Progress
 from fffs.base.numbers import Int64Array, divide
 from fffs.converting.archive_parts import join_trees
 from fffs.converting.packs import alignment_of
-from fffs.converting.plan import Request
+from fffs.converting.request import Request
 from fffs.converting.source_parts import SourcePart, open_parts, shown_of
 from fffs.converting.verifying import compare_tree, differs
 from fffs.files.atomic_output import AtomicOutput

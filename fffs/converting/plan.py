@@ -3,83 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import enum
-import os
 from dataclasses import dataclass, replace
 
 from fffs.cluster.plan_place import part_stem
 from fffs.converting import kinds
 from fffs.converting.datasets import is_column
+from fffs.converting.foreign.exports import Export, export_named, find_export
+from fffs.converting.foreign.imports import import_named
 from fffs.converting.parts import cut
+from fffs.converting.request import Content, Request, Result
 from fffs.converting.source_files import Sources
+from fffs.converting.target_checks import refuse_target
 from fffs.errors import FormatError, RecordError, UsageError
-from fffs.files.atomic import SIDECARS
-from fffs.files.atomic_folder import refuse_content
-from fffs.files.targets import refuse_file, refuse_folder, without_dots
-from fffs.formats.new_bag import no_appenders
 from fffs.formats.part_names import are_one_set
 from fffs.formats.sources import open_files
 from fffs.formats.table import FORMATS, Format, format_named, format_of_target
 from fffs.granular.spec import NAME
 from fffs.layouts import load_source, packed
 from fffs.objects.fsspec_url import without_file_scheme
-from fffs.objects.names import is_url
-from fffs.objects.new_object import object_exists
-from fffs.packing.protect import refuse_verity
 from fffs.records.index import Int64Array
 from fffs.records.store import RecordStore
 from fffs.tree.tree import ROOT
 
-_ARCHIVE_NAMES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
-
-
-class Content(enum.Enum):
-    """What is read from a source. Messages use the values."""
-
-    ARCHIVE = "an archive"
-    FOLDER = "a folder"
-    ROWS = "a data set of several keys, or with sequences,"
-    COLUMN = "a data set of one key"
-    PACKED_ROWS = "a packed data set"
-    PACK = "a packed folder"
-    RECORDS = "records"
-
-
-class Result(enum.Enum):
-    """What is written: a packed folder, a data set, or record files."""
-
-    PACK = enum.auto()
-    DATA_SET = enum.auto()
-    FILES = enum.auto()
-
-
-@dataclass(frozen=True)
-class Request:
-    """The arguments of ``fffs.convert``. ``target`` has no slash at its end."""
-
-    source: str
-    target: str
-    from_: str | None = None
-    to: str | None = None
-    layout: str = "v1"
-    key: str = "data"
-    parts: int | None = None
-    part_size: int | None = None
-    jobs: int | None = None
-    verify: bool = False
-    force: bool = False
-    align: bool = False
-    verity: bool = False
-
-    @property
-    def for_packs(self) -> str:
-        """An option that is given and that only packed folders have, or an empty text."""
-        return "--align" if self.align else "--verity" if self.verity else ""
-
-    @property
-    def split(self) -> bool:
-        """Whether the result is divided into parts."""
-        return self.parts is not None or self.part_size is not None
+_ARCHIVE_NAMES = (".zip", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 @dataclass(frozen=True)
@@ -87,8 +33,9 @@ class Plan:
     """The decisions about a conversion.
 
     ``kind``: the kind of the source, one of ``kinds.sources()``. ``form``: the format of the files that are written;
-    None for a data set. ``replaced``: existing files that the result replaces. ``sources``: the files that are read,
-    as they were before anything was opened. ``warnings``: shown before the conversion begins.
+    None for a data set, and for ``export``, the format of another library. ``replaced``: existing files that the result
+    replaces. ``sources``: the files that are read, as they were before anything was opened. ``warnings``: shown before
+    the conversion begins.
 
     The plan does not depend on the records or rows. The number of parts, and whether the format allows all records, is
     found by ``run`` before it writes.
@@ -102,11 +49,13 @@ class Plan:
     replaced: tuple[str, ...]
     sources: Sources
     warnings: tuple[str, ...] = ()
+    export: Export | None = None
 
     @property
     def to(self) -> str:
         """The kind of the result, one of ``kinds.destinations()``."""
-        return self.form.name if self.form else kinds.GRANULAR
+        written = self.form or self.export
+        return written.name if written else kinds.GRANULAR
 
     def cut(self, lengths: Int64Array) -> list[int]:
         """Return the first records or rows of all parts but the first. lengths: sizes of the records or rows."""
@@ -114,10 +63,11 @@ class Plan:
 
     def part_names(self, count: int) -> list[str]:
         """Return the names of ``count`` parts in their folder."""
-        assert self.form is not None
-        assert self.form.part_name is not None
+        written = self.form or self.export
+        assert written is not None
+        assert written.part_name is not None
         stem = part_stem(self.request.target)
-        return [self.form.part_name(stem, k, count) for k in range(count)]
+        return [written.part_name(stem, k, count) for k in range(count)]
 
 
 def make_plan(request: Request) -> Plan:
@@ -132,8 +82,11 @@ def make_plan(request: Request) -> Plan:
     _refuse_options(request)
     request = replace(request, source=without_file_scheme(request.source))
     kind = request.from_ or kinds.kind_of_source(request.source, request.target)
-    named = format_of_target(request.target) if request.to is None else None
-    to = named.name if named else request.to
+    if request.column and not import_named(kind):
+        raise UsageError(f"{request.source}: has no columns; omit --column")
+    export = find_export(request.to, request.target)
+    named = format_of_target(request.target) if request.to is None and export is None else None
+    to = export.name if export else named.name if named else request.to
     sources = Sources(kind, request.source)
     try:
         is_packed = kinds.is_records(kind) and _is_packed(kind, sources)
@@ -141,16 +94,32 @@ def make_plan(request: Request) -> Plan:
     except (FormatError, RecordError):
         sources.refuse_changed()  # a change explains the error
         raise
+    if export:
+        return _plan_export(request, kind, content, export, sources)
     to = to or _default(request, content, kind)
     form = None if to == kinds.GRANULAR else format_named(to)
     if request.for_packs and (content is Content.RECORDS or form is None or not form.holds_trees):
         raise UsageError(f"{request.target}: {request.for_packs} is for packed folders only; omit {request.for_packs}")
     result = _result(request, content, form)
-    replaced = _refuse_target(request, result, form, sources)
+    replaced = refuse_target(request, result, form, sources)
     warnings: tuple[str, ...] = ()
     if is_packed and not request.from_ and result is Result.FILES and form and not form.holds_trees:
         warnings = (f"{request.source}: the last record keeps the names of the files, for converting back",)
     return Plan(request, kind, content, result, form, replaced, sources, warnings)
+
+
+def _plan_export(request: Request, kind: str, content: Content, export: Export, sources: Sources) -> Plan:
+    """Plan a conversion into the format of another library. Raises as ``make_plan``."""
+    target = request.target
+    if request.for_packs:
+        raise UsageError(f"{target}: {request.for_packs} is for packed folders only; omit {request.for_packs}")
+    if content not in (Content.PACK, Content.RECORDS, Content.COLUMN):
+        raise UsageError(
+            f"{target}: {content.value} can only become a packed folder, whose name ends in .ffr; convert that to "
+            f"{export.name}"
+        )
+    replaced = refuse_target(request, Result.EXPORT, export, sources)
+    return Plan(request, kind, content, Result.EXPORT, None, replaced, sources, export=export)
 
 
 def _refuse_options(request: Request) -> None:
@@ -159,9 +128,11 @@ def _refuse_options(request: Request) -> None:
             raise UsageError(f"there is no format {kind!r}; choose one of {', '.join(known)}")
     if request.to is None and request.target.lower().endswith(_ARCHIVE_NAMES):
         raise UsageError(
-            f"{request.target}: archives are read and not written; name a pack (.ffr), or unpack the source "
-            "(fffs unpack) and let zip or tar write the archive"
+            f"{request.target}: such archives are read and not written; name a .tar or a pack (.ffr), or unpack "
+            "the source (fffs unpack) and let zip or tar write the archive"
         )
+    if request.column == "":
+        raise UsageError(f"{request.target}: --column must name a column")
     if request.layout not in ("v1", "v3"):
         raise UsageError(f"layout {request.layout!r} cannot be written, only v1 and v3")
     if request.parts is not None and request.part_size is not None:
@@ -174,13 +145,15 @@ def _refuse_options(request: Request) -> None:
 
 
 def _content(request: Request, kind: str, to: str | None, is_packed: bool, records: list[str]) -> Content:
+    if row := import_named(kind):
+        return Content.ITEMS if row.has_names and not request.column and _holds_trees(to) else Content.RECORDS
     if kind in kinds.ARCHIVES:
         return Content.ARCHIVE
     if kind == kinds.FOLDER:
         return Content.FOLDER
     if kind == kinds.GRANULAR:
         return Content.COLUMN if is_column(request.source) else Content.ROWS
-    if is_packed and _makes_pack(request, to) and are_one_set(records):
+    if is_packed and not request.from_ and (export_named(to) or (_makes_pack(request, to) and are_one_set(records))):
         return Content.PACK
     if is_packed and (request.split or len(records) > 1):
         _refuse_torn(request, to, several=len(records) > 1)
@@ -191,14 +164,14 @@ def _content(request: Request, kind: str, to: str | None, is_packed: bool, recor
     return Content.PACKED_ROWS
 
 
+def _holds_trees(to: str | None) -> bool:
+    """Return whether the result can be a packed folder. None: the default, which is one."""
+    return to is None or (kinds.is_records(to) and format_named(to).holds_trees)
+
+
 def _makes_pack(request: Request, to: str | None) -> bool:
     """Return whether the result can only be a packed folder, if the source is one."""
-    return (
-        to is not None
-        and to != kinds.GRANULAR
-        and format_named(to).holds_trees
-        and not (request.split or request.from_)
-    )
+    return to is not None and to != kinds.GRANULAR and format_named(to).holds_trees and not request.split
 
 
 def _is_packed(kind: str, sources: Sources) -> bool:
@@ -214,7 +187,9 @@ def _refuse_torn(request: Request, to: str | None, *, several: bool) -> None:
     """Raise UsageError if a tree would be separated from its records, to which it refers by number, or join others."""
     what = "packed folders" if several else "a packed folder"
     instead = "convert each one separately" if several else "omit --parts and --part-size"
-    if to == kinds.GRANULAR or (to is None and (request.from_ or _has_spec(request.source))):
+    if to == kinds.GRANULAR or (export_named(to) and request.from_):
+        return
+    if to is None and (request.from_ or _has_spec(request.source)):
         return
     if to is None:  # any format would be refused, so none is asked for
         raise UsageError(
@@ -232,7 +207,7 @@ def _refuse_torn(request: Request, to: str | None, *, several: bool) -> None:
 
 def _default(request: Request, content: Content, kind: str) -> str:
     """Return the format of the result if neither an option nor the target's name determines it."""
-    if content in (Content.ARCHIVE, Content.FOLDER):
+    if content in (Content.ARCHIVE, Content.FOLDER, Content.ITEMS):
         return next(form.name for form in FORMATS if form.holds_trees)
     if content in (Content.ROWS, Content.COLUMN) or (content is Content.PACKED_ROWS and _has_spec(request.source)):
         return kinds.GRANULAR
@@ -249,7 +224,7 @@ def _has_spec(source: str) -> bool:
 
 def _result(request: Request, content: Content, form: Format | None) -> Result:
     """Return what is written. Raises UsageError if this source cannot become this target."""
-    target, is_tree = request.target, content in (Content.ARCHIVE, Content.FOLDER)
+    target, is_tree = request.target, content in (Content.ARCHIVE, Content.FOLDER, Content.ITEMS)
     if form is None and not is_tree:
         return Result.DATA_SET
     if request.split and form is not None and form.part_name is None:
@@ -261,60 +236,3 @@ def _result(request: Request, content: Content, form: Format | None) -> Result:
     if request.split:
         raise UsageError(f"{target}: a packed folder is one file without parts; omit --parts and --part-size")
     return Result.PACK
-
-
-def _refuse_target(request: Request, result: Result, form: Format | None, sources: Sources) -> tuple[str, ...]:
-    """Return the files that are replaced. Raises UsageError if the target cannot be written, or has a wrong name."""
-    target = request.target
-    if is_url(target):
-        _refuse_object(request, result, form, sources)
-        return ()
-    sources.refuse_inside(target)
-    if request.split or result is Result.DATA_SET:
-        refuse_content(target)  # even with --force: an option must not delete a folder of files
-        refuse_folder(without_dots(os.fsencode(target)), target)
-        return ()
-    assert form is not None
-    names = [target, *form.beside(target, request.layout)]
-    for name in names:
-        if os.path.isdir(name):
-            raise UsageError(f"{name}: already exists")
-        refuse_file(name)
-    replaced = tuple(name for name in names if os.path.lexists(name))
-    for name in replaced:
-        if not request.force:
-            raise UsageError(f"{name}: already exists; --force replaces it")
-        sources.refuse(name)
-    for name in filter(os.path.lexists, (target + ending for ending in SIDECARS)):  # they do not outlive their file
-        sources.refuse(name)
-        if not request.force:
-            raise UsageError(f"{name}: already exists, and belongs to another {target}; --force removes it")
-    if request.verity:
-        refuse_verity(target)
-    with no_appenders(replaced):  # checked first: refuse_target would ask to remove the table of a Bag that grows
-        form.refuse_target(target, request.layout)
-    return replaced
-
-
-def _refuse_object(request: Request, result: Result, form: Format | None, sources: Sources) -> None:
-    """Raise UsageError if the target, a URL, cannot be written."""
-    target = request.target
-    if request.split or result is Result.DATA_SET:
-        raise UsageError(f"{target}: a store cannot put several objects in place together; write a local folder")
-    assert form is not None
-    if form.beside(target, request.layout):
-        raise UsageError(f"{target}: {form.title}s of layout {request.layout} are two files; write layout v1")
-    form.refuse_target(target, request.layout)
-    if request.verify:
-        raise UsageError(
-            f"{target}: an object cannot be read before it is in place; omit --verify, then use fffs verify"
-        )
-    if request.verity:
-        refuse_verity(target)
-    if target in (request.source, *sources.records):
-        raise UsageError(f"{target}: is the source itself, or a part of it")
-    for name in form.sidecars(target):
-        if object_exists(name):
-            raise UsageError(f"{target}: remove {name} first: readers would take it for a part of the new object")
-    if not request.force and object_exists(target):
-        raise UsageError(f"{target}: already exists; --force replaces it")

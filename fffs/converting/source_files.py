@@ -9,6 +9,7 @@ from typing import Any
 
 from fffs.base.failures import reading
 from fffs.converting import kinds
+from fffs.converting.foreign.imports import import_named
 from fffs.errors import FffsError, SourceChangedError, UsageError
 from fffs.files.atomic import CHECKSUMS, real_path
 from fffs.files.dirfd import close
@@ -26,7 +27,8 @@ from fffs.objects.names import is_remote, is_url
 class Sources:
     """The files that are read, with their sidecars, as they were when this object was made, before any was opened.
 
-    ``records``: the record files, in order. The files of a folder are not included: packing checks them itself.
+    ``records``: the record files, in order, or the files of a format of another library. The files of a folder are not
+    included: packing checks them itself.
     """
 
     def __init__(self, kind: str, path: str) -> None:
@@ -40,6 +42,8 @@ class Sources:
             files = self.records = (expand or expand_sources)(path)
         elif kind in kinds.ARCHIVES:
             files = [path]
+        elif row := import_named(kind):
+            files = self.records = row.expand(path)
         elif kind == kinds.GRANULAR:
             self._folders, files = _data_set(path)
         self._was: dict[str, Any] = {}  # name -> stamp

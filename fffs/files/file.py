@@ -141,7 +141,7 @@ class File(Closing, ABC):
 
     def stream(self) -> io.RawIOBase:
         """Return a binary file object at the start of the file; closing it leaves this file open."""
-        return _Stream(self)
+        return FileStream(self)
 
     @contextlib.contextmanager
     def local(self) -> Iterator[int]:
@@ -243,28 +243,33 @@ def memory(address: int, size: int) -> UInt8Array:
     return np.frombuffer(ffi.buffer(ffi.cast("uint8_t *", address), size), np.uint8)
 
 
-class _Stream(io.RawIOBase):
-    """A File as a raw binary file object."""
+class FileStream(io.RawIOBase):
+    """A File as a raw binary file object with a position of its own. Closing it leaves the file open."""
 
     def __init__(self, file: File) -> None:
         super().__init__()
         self._file, self._place = file, 0
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move the position."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._file.size}[whence]
         self._place = max(base + offset, 0)
         return self._place
 
     def tell(self) -> int:
+        """Return the position."""
         return self._place
 
     def readinto(self, buffer: Any, /) -> int:
+        """Read at the position, and move it. Raises ReadError."""
         got = self._file.read_at(self._place, np.frombuffer(buffer, np.uint8))
         self._place += got
         return got

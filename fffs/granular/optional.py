@@ -14,6 +14,7 @@ ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 # What decoding and encoding images imports as well. PIL.Image.preinit imports the plugins of the usual formats.
 _IMAGES = ("PIL.MpoImagePlugin", "PIL.TiffImagePlugin")
 PACKAGES = {"msgpack": "msgpack", "PIL.Image": "pillow", "backports.zstd": "backports.zstd"}
+_EXTRAS = {"pyarrow": "arrow", "array_record": "array-record"}
 
 
 @functools.cache
@@ -33,7 +34,8 @@ def library(name: str, what: str) -> Any:
                     importlib.import_module(plugin)
             return module
     except ImportError:
-        package = PACKAGES.get(name, name)
+        top = name.partition(".")[0]
+        package, extra = PACKAGES.get(name, top.replace("_", "-")), _EXTRAS.get(top, "granular")
         raise UsageError(
-            f"{what} needs {package}, which is not installed: pip install 'fffs[granular]' (or {package} alone)"
+            f"{what} needs {package}, which is not installed: pip install 'fffs[{extra}]' (or {package} alone)"
         ) from None

@@ -21,8 +21,8 @@ from fffs.base.descriptors import above_standard
 from fffs.base.failures import writing
 from fffs.base.jobs import Jobs, Progress, default_jobs
 from fffs.base.paths import PathLike, named
-from fffs.base.text import human, plural
-from fffs.errors import ReadError, RecordError, UnsupportedError, WriteError
+from fffs.base.text import plural
+from fffs.errors import ReadError, RecordError, WriteError
 from fffs.files.atomic_folder import AtomicFolder, refuse_content
 from fffs.files.dirfd import Ways
 from fffs.files.pwrite import NewFile
@@ -35,6 +35,7 @@ from fffs.packing.linking import NEW_FILE, Linker
 from fffs.packing.new_files import NewFiles
 from fffs.packing.places import Places
 from fffs.packing.runs import RUNS
+from fffs.packing.shared_records import refuse_multiplied
 from fffs.tree.tree import ROOT
 
 log = logging.getLogger("fffs.unpack")
@@ -91,27 +92,9 @@ def unpack(
             source = opened.enter_context(load_source(source))
             for line in source.warnings:
                 (warn or log.warning)(line)
-        _refuse_multiplied(source)
+        refuse_multiplied(source)
         folder = opened.enter_context(AtomicFolder(path, name))
         _Unpacker(source, folder, special_bits, progress, warn or log.warning, leave_out).run(jobs or default_jobs())
-
-
-def _refuse_multiplied(source: TreeView) -> None:
-    """Raise UnsupportedError if unpacking would write more bytes than the source has. Hard links are one file, but
-    several files may refer to one record, so a small source could fill any disk. Symbolic links may share targets, too.
-    """
-    tree, store = source.tree, source.store
-    kinds = tree.kinds
-    records, counts = np.unique(tree.ref[kinds == stat.S_IFREG], return_counts=True)
-    targets = int(tree.count[kinds == stat.S_IFLNK].sum(dtype=np.int64))
-    if targets <= len(tree.targets) and (counts == 1).all():
-        return
-    total = targets + sum(store.length(int(k)) * int(n) for k, n in zip(records, counts, strict=True))
-    if total > store.size:
-        raise UnsupportedError(
-            f"{store.files[0].index.path}: not unpacked: its files share records, and would take {human(total)}, "
-            f"more than the source itself; mount it and copy the files that you need"
-        )
 
 
 class _Unpacker:

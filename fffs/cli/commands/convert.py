@@ -33,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
             to=args.to,
             layout=args.layout,
             key=args.key,
+            column=args.column,
             parts=args.parts,
             part_size=args.part_size,
             jobs=args.jobs,

@@ -1,0 +1,81 @@
+"""Cells: the values of columns of Arrow as bytes: those of binary columns and texts as they are, others as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from fffs.converting.foreign.items import Bytes
+from fffs.granular.optional import library
+
+Fail = Callable[[str], Exception]
+
+_PLAIN: Final = (
+    "is_binary",
+    "is_large_binary",
+    "is_binary_view",
+    "is_fixed_size_binary",
+    "is_string",
+    "is_large_string",
+    "is_string_view",
+)
+
+
+def holds_bytes(kind: Any) -> bool:
+    """Return whether the cells of a type are bytes or text, or a file of Hugging Face's data sets."""
+    types = _types()
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return any(getattr(types, name)(kind) for name in _PLAIN) or is_embedded_file(kind)
+
+
+def is_embedded_file(kind: Any) -> bool:
+    """Return whether a type is that of images and sounds of Hugging Face: a struct of ``bytes`` and ``path``."""
+    if not _types().is_struct(kind):
+        return False
+    fields = {field.name: field.type for field in (kind.field(k) for k in range(kind.num_fields))}
+    return fields.keys() == {"bytes", "path"} and _is_plain_binary(fields["bytes"])
+
+
+def has_nested_bytes(kind: Any) -> bool:
+    """Return whether bytes are somewhere in a nested type, so that JSON cannot hold its cells."""
+    if _is_plain_binary(kind):
+        return True
+    return any(has_nested_bytes(kind.field(k).type) for k in range(getattr(kind, "num_fields", 0)))
+
+
+def _is_plain_binary(kind: Any) -> bool:
+    types = _types()
+    return any(getattr(types, name)(kind) for name in _PLAIN[:4])
+
+
+def cells_of(array: Any, fail: Fail) -> Iterator[Bytes | None]:
+    """Yield the bytes of each cell of an array, or None for a null. They are valid as long as the array.
+
+    Raises what fail returns for a text: a cell that refers to a file elsewhere.
+    """
+    if _types().is_dictionary(array.type):
+        values = array.dictionary
+        return (memoryview(values[k.as_py()].as_buffer()) if k.is_valid else None for k in array.indices)
+    if is_embedded_file(array.type):
+        return (_embedded(cell, fail) if cell.is_valid else None for cell in array)
+    if holds_bytes(array.type):
+        return (memoryview(cell.as_buffer()) if cell.is_valid else None for cell in array)
+    return (_json(cell.as_py()) if cell.is_valid else None for cell in array)
+
+
+def _embedded(cell: Any, fail: Fail) -> Bytes | None:
+    if cell["bytes"].is_valid:
+        return memoryview(cell["bytes"].as_buffer())
+    if cell["path"].is_valid:
+        raise fail(f"refers to a file elsewhere ({cell['path'].as_py()!a:.200}); embed the files in it first")
+    return None
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "surrogateescape")
+
+
+def _types() -> Any:
+    return library("pyarrow.types", "reading tables")

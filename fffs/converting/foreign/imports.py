@@ -1,0 +1,134 @@
+"""The table of formats of other libraries that are read, with a row for each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fffs.converting.foreign.items import ForeignItems, opener
+from fffs.converting.foreign.lmdb_file import LmdbItems, is_lmdb
+from fffs.converting.foreign.table_items import ArrowItems, ParquetItems
+from fffs.errors import MetadataError, SourceNotFoundError, UsageError
+from fffs.objects.locations import is_folder, names_in, open_file
+
+STATE: Final = "state.json"  # of a data set that Hugging Face's library saved
+SPLITS: Final = "dataset_dict.json"
+LARGEST_JSON: Final = 16 << 20
+
+
+@dataclass(frozen=True)
+class Import:
+    """A format of another library. Callers choose it by ``name``.
+
+    counted: what it consists of.
+    is_head(head): whether the first 64 bytes of a file identify this format.
+    is_folder(names): whether a folder with these names is of this format.
+    expand(path): the files that a path stands for, in order. Raises SourceNotFoundError, FormatError, ReadError.
+    open(paths, shown): opens them. Raises UsageError if a library is missing, FormatError, ReadError.
+    has_names: whether the content can become the files of a packed folder.
+    """
+
+    name: str
+    counted: str
+    is_head: Callable[[bytes], bool]
+    is_folder: Callable[[Sequence[str]], bool]
+    expand: Callable[[str], list[str]]
+    open: Callable[[Sequence[str], str], ForeignItems]
+    has_names: bool = True
+
+
+def _all_end(ending: str) -> Callable[[Sequence[str]], bool]:
+    """Return whether all files of a folder have an ending, but for those with an underscore in front, as of Spark."""
+    return lambda names: (
+        any(name.endswith(ending) for name in names)
+        and all(name.endswith(ending) or name.startswith("_") for name in names)
+    )
+
+
+def _expand_ending(path: str, ending: str) -> list[str]:
+    if not is_folder(path):
+        return [path]
+    found = sorted(name for name in names_in(path) if name.endswith(ending) and not name.startswith((".", "_")))
+    if not found:
+        raise SourceNotFoundError(f"{path}: no {ending} files in this folder")
+    return [os.path.join(path, name) for name in found]
+
+
+def _expand_arrow(path: str) -> list[str]:
+    """Return the files of Arrow, which for a data set of Hugging Face's library its state lists."""
+    names = names_in(path) if is_folder(path) else []
+    if SPLITS in names:
+        splits = ", ".join(sorted(name for name in names if is_folder(os.path.join(path, name))))
+        raise UsageError(f"{path}: has several splits ({splits}); name the folder of one")
+    if STATE not in names:
+        return _expand_ending(path, ".arrow")
+    state = _load_json(os.path.join(path, STATE))
+    try:
+        found = [str(item["filename"]) for item in state["_data_files"]]
+    except (KeyError, TypeError):
+        raise MetadataError(f"{path}/{STATE}: does not list the files of the data set") from None
+    if any(os.path.basename(name) != name or name in ("", ".", "..") or "\0" in name for name in found):
+        raise MetadataError(f"{path}/{STATE}: lists files outside of the folder")
+    if state.get("_indices_data_files") or state.get("_indices_files"):
+        raise UsageError(f"{path}: has an order of its own beside its rows; save the data set after flatten_indices()")
+    return [os.path.join(path, name) for name in found]
+
+
+def _load_json(path: str) -> dict[str, Any]:
+    with open_file(path) as file:
+        data = file.read_bytes(0, min(file.size, LARGEST_JSON) + 1)
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        raise MetadataError(f"{path}: is damaged; it is not JSON") from None
+    if not isinstance(found, dict):
+        raise MetadataError(f"{path}: is damaged; it is not a JSON object")
+    return found
+
+
+PARQUET: Final = Import(
+    "parquet",
+    "row",
+    is_head=lambda head: head.startswith(b"PAR1"),
+    is_folder=_all_end(".parquet"),
+    expand=lambda path: _expand_ending(path, ".parquet"),
+    open=opener(ParquetItems),
+)
+ARROW: Final = Import(
+    "arrow",
+    "row",
+    is_head=lambda head: head.startswith(b"ARROW1\0\0"),
+    is_folder=lambda names: STATE in names or SPLITS in names or _all_end(".arrow")(names),
+    expand=_expand_arrow,
+    open=opener(ArrowItems),
+)
+LMDB: Final = Import(
+    "lmdb",
+    "value",
+    is_head=is_lmdb,
+    is_folder=lambda names: "data.mdb" in names and not set(names) - {"data.mdb", "lock.mdb"},
+    expand=lambda path: [os.path.join(path, "data.mdb")] if is_folder(path) else [path],
+    open=opener(LmdbItems),
+)
+
+IMPORTS: Final = [PARQUET, ARROW, LMDB]
+"""All formats of other libraries that are read."""
+
+
+def import_named(name: str | None) -> Import | None:
+    """Return the format of that name, or None."""
+    return next((row for row in IMPORTS if row.name == name), None)
+
+
+def import_of_file(head: bytes, path: str) -> Import | None:
+    """Return the format of a file that begins with head, or None. A stream of Arrow is known by its name only."""
+    found = next((row for row in IMPORTS if row.is_head(head)), None)
+    return found or (ARROW if path.endswith(".arrow") else None)
+
+
+def import_of_folder(names: Sequence[str]) -> Import | None:
+    """Return the format of a folder with these names, or None."""
+    return next((row for row in IMPORTS if row.is_folder(names)), None)

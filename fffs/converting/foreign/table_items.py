@@ -1,0 +1,254 @@
+"""Reads tables: Parquet files, Arrow files and streams, and data sets that Hugging Face's library saved.
+
+pyarrow decodes them. It gets file objects, and never the names of files, which it would map into memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from fffs.base.memory import available_memory
+from fffs.converting.foreign.cells import cells_of, has_nested_bytes, holds_bytes, is_embedded_file
+from fffs.converting.foreign.items import Bytes, ForeignItems
+from fffs.errors import FffsError, FormatError, MetadataError, UnsupportedError, UsageError
+from fffs.files.file import File, FileStream
+from fffs.granular.optional import library
+from fffs.layouts.plain import digits_for
+
+KEY: Final = "__key__"
+PATH, BYTES = "path", "bytes"
+BATCH_BYTES: Final = 4 << 20  # of rows that are decoded at a time, judging by the average of a row group
+BATCH_ROWS: Final = 4096
+READ: Final = 1 << 20
+
+
+@contextlib.contextmanager
+def decoding(shown: str) -> Iterator[None]:
+    """Raise what pyarrow raises in the block as FormatError in one line."""
+    try:
+        yield
+    except (FffsError, GeneratorExit):
+        raise
+    except MemoryError:
+        raise UnsupportedError(f"{shown}: not enough memory to decode a batch of its rows") from None
+    except Exception as error:  # pyarrow raises built-in exceptions of many kinds for damaged files
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise MetadataError(f"{shown}: damaged, or not understood by pyarrow: {line:.200}") from error
+
+
+class _Bounded(FileStream):
+    """A file whose reads are bounded: a damaged file may claim any size of what comes next."""
+
+    def __init__(self, file: File, most: int) -> None:
+        super().__init__(file)
+        self._shown, self._most, self._end = file.name, most, file.size
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(self._end - self.tell(), 0)
+        size = left if size is None or size < 0 else min(size, left)
+        if size > self._most:
+            raise UnsupportedError(f"{self._shown}: needs {size} bytes at once, more than half of the memory")
+        return super().read(size) or b""
+
+
+class TableItems(ForeignItems):
+    """Rows of tables. A row becomes a file for each of its columns, ``NNNNNN.COLUMN`` or ``KEY.COLUMN`` if there is a
+    column ``__key__``. Rows of only ``path`` and ``bytes`` become files of that path.
+    """
+
+    def _load(self) -> None:
+        library("pyarrow", f"{self.shown}: reading it")
+        self._schema = self._common_schema()
+
+    @abstractmethod
+    def schema_of(self, file: File) -> Any:
+        """Return the schema of a file. Raises FormatError, ReadError."""
+
+    @abstractmethod
+    def rows_of(self, file: File) -> int:
+        """Return the number of rows. Raises FormatError, ReadError."""
+
+    @abstractmethod
+    def batches_of(self, file: File, columns: list[str]) -> Iterator[Any]:
+        """Yield the rows as record batches, which have these columns at least. Raises FormatError, ReadError."""
+
+    def input(self, file: File) -> io.BufferedReader:
+        """Return what pyarrow reads a file from."""
+        return io.BufferedReader(_Bounded(file, max(available_memory() // 2, 1 << 30)), READ)
+
+    def _common_schema(self) -> Any:
+        found = None
+        for file in self.open_files:
+            schema = self.schema_of(file).remove_metadata()
+            if found is not None and not found.equals(schema):
+                first = self.open_files[0].name
+                raise FormatError(f"{file.name}: has other columns than {first}; convert it separately")
+            found = schema
+        names = found.names if found is not None else []
+        for name in names:
+            if names.count(name) > 1:
+                raise UnsupportedError(f"{self.shown}: has several columns {name!r}")
+        return found
+
+    def _type(self, column: str) -> Any:
+        return self._schema.field(column).type
+
+    # ------------------------------------------------------------ files
+
+    def files(self) -> Iterator[tuple[bytes, Bytes]]:
+        """As in ``ForeignItems``."""
+        names = self._schema.names
+        if sorted(names) == [BYTES, PATH] and holds_bytes(self._type(PATH)):
+            return self._named_files()
+        return self._samples([name for name in names if name != KEY and not name.startswith("__url__")], KEY in names)
+
+    def _named_files(self) -> Iterator[tuple[bytes, Bytes]]:
+        for row, (path, data) in enumerate(self._rows([PATH, BYTES])):
+            if path is None or data is None:
+                raise self._null(row, PATH if path is None else BYTES)
+            yield bytes(path), data
+
+    def _samples(self, columns: list[str], keyed: bool) -> Iterator[tuple[bytes, Bytes]]:
+        self._refuse_nested(columns)
+        with decoding(self.shown):
+            digits = 0 if keyed else digits_for(sum(map(self.rows_of, self.open_files)))
+        endings = [b"." + column.encode() for column in columns]
+        for row, cells in enumerate(self._rows([*columns, *[KEY] * keyed])):
+            stem = cells.pop() if keyed else b"%0*d" % (digits, row)
+            if stem is None:
+                raise self._null(row, KEY)
+            for ending, cell in zip(endings, cells, strict=True):
+                if cell is not None:
+                    yield bytes(stem) + ending, cell
+
+    def _rows(self, columns: list[str]) -> Iterator[list[Bytes | None]]:
+        """Yield the cells of each row."""
+        for file in self.open_files:
+            row = 0
+            batches = self.batches_of(file, columns)
+            while True:
+                with decoding(file.name):
+                    batch = next(batches, None)
+                    if batch is None:
+                        break
+                    batch.validate(full=True)
+
+                def fail(what: str, file: File = file, row: int = row) -> Exception:
+                    return UnsupportedError(f"{file.name}: a row from {row} on {what}")
+
+                cells = [cells_of(batch.column(batch.schema.get_field_index(name)), fail) for name in columns]
+                for _ in range(batch.num_rows):
+                    with decoding(file.name):
+                        found = [next(cell) for cell in cells]
+                    yield found
+                row += batch.num_rows
+
+    def _null(self, row: int, column: str) -> UnsupportedError:
+        return UnsupportedError(f"{self.shown}: row {row} has nothing in the column {column!r}")
+
+    def _refuse_nested(self, columns: list[str]) -> None:
+        for name in columns:
+            if not holds_bytes(self._type(name)) and has_nested_bytes(self._type(name)):
+                raise UnsupportedError(
+                    f"{self.shown}: the column {name!r} has bytes in {self._type(name)}, which no file can hold; "
+                    "convert another column to records (--column)"
+                )
+
+    # ------------------------------------------------------------ records
+
+    def values(self, column: str | None) -> Iterator[Bytes]:
+        """As in ``ForeignItems``."""
+        name = self._column(column)
+        for row, (cell,) in enumerate(self._rows([name])):
+            if cell is None:
+                raise self._null(row, name)
+            yield cell
+
+    def _column(self, column: str | None) -> str:
+        names = [name for name in self._schema.names if holds_bytes(self._type(name))]
+        if column is None:
+            binary = [name for name in names if not self._is_text(name)] or names
+            if len(binary) == 1:
+                return str(binary[0])
+            known = ", ".join(names) or "none has bytes"
+            raise UsageError(f"{self.shown}: choose the column that becomes records with --column: {known}")
+        if column not in self._schema.names:
+            raise UsageError(f"{self.shown}: has no column {column!r}; it has {', '.join(self._schema.names)}")
+        if column not in names:
+            raise UsageError(f"{self.shown}: the column {column!r} is {self._type(column)}, and records are bytes")
+        return column
+
+    def _is_text(self, name: str) -> bool:
+        return "string" in str(self._type(name)) and not is_embedded_file(self._type(name))
+
+    def left_out(self, column: str | None, *, names: bool) -> list[str]:
+        """As in ``ForeignItems``."""
+        if not names:
+            chosen = self._column(column)
+            others = [name for name in self._schema.names if name != chosen]
+            return [f"{self.shown}: the columns {', '.join(others)} are not kept"] if others else []
+        texts = [f"{name} ({self._type(name)})" for name in self._schema.names if not holds_bytes(self._type(name))]
+        self._refuse_nested(self._schema.names)
+        return [f"{self.shown}: becomes text: {', '.join(texts)}"] if texts else []
+
+
+class ParquetItems(TableItems):
+    """Rows of Parquet files."""
+
+    def _open(self, file: File, columns: Sequence[str] = ()) -> Any:
+        with decoding(file.name):
+            parquet = library("pyarrow.parquet", f"{self.shown}: reading it")
+            return parquet.ParquetFile(
+                self.input(file),
+                buffer_size=READ,
+                pre_buffer=False,
+                page_checksum_verification=True,
+                read_dictionary=list(columns),
+            )
+
+    def schema_of(self, file: File) -> Any:
+        """As in ``TableItems``."""
+        return self._open(file).schema_arrow
+
+    def rows_of(self, file: File) -> int:
+        """As in ``TableItems``."""
+        return int(self._open(file).metadata.num_rows)
+
+    def batches_of(self, file: File, columns: list[str]) -> Iterator[Any]:
+        """As in ``TableItems``. Values that a file has once, for many rows, are in memory once."""
+        plain = [name for name in columns if holds_bytes(self._type(name)) and not is_embedded_file(self._type(name))]
+        opened = self._open(file, plain)
+        with decoding(file.name):
+            groups = [opened.metadata.row_group(k) for k in range(opened.num_row_groups)]
+            largest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=1)
+            rows = max(min(BATCH_BYTES // max(largest, 1), BATCH_ROWS), 1)
+            return iter(opened.iter_batches(rows, columns=columns, use_threads=False))
+
+
+class ArrowItems(TableItems):
+    """Rows of Arrow files and streams."""
+
+    def _open(self, file: File) -> Any:
+        with decoding(file.name):
+            ipc = library("pyarrow.ipc", f"{self.shown}: reading it")
+            given = self.input(file)
+            return (ipc.open_file if file.read_bytes(0, 6) == b"ARROW1" else ipc.open_stream)(given)
+
+    def schema_of(self, file: File) -> Any:
+        """As in ``TableItems``."""
+        return self._open(file).schema
+
+    def rows_of(self, file: File) -> int:
+        """As in ``TableItems``. Reads the file."""
+        return sum(batch.num_rows for batch in self.batches_of(file, []))
+
+    def batches_of(self, file: File, columns: list[str]) -> Iterator[Any]:
+        """As in ``TableItems``."""
+        opened = self._open(file)
+        if hasattr(opened, "num_record_batches"):
+            return (opened.get_batch(k) for k in range(opened.num_record_batches))
+        return iter(opened)

@@ -1,0 +1,130 @@
+"""Writes tar archives: one, or shards in which the files of each sample are together, as WebDataset reads them."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import stat
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, Final
+
+import numpy as np
+
+from fffs.base.jobs import Jobs
+from fffs.converting.foreign.exported import (
+    PIECE,
+    Buffer,
+    Exported,
+    ExportedPack,
+    ExportEntry,
+    ExportReading,
+    groups_of,
+)
+from fffs.converting.verifying import differs
+from fffs.errors import UnsupportedError
+from fffs.files.file import File, FileStream
+from fffs.granular.optional import library
+from fffs.packing.shared_records import refuse_multiplied
+from fffs.records.index import Int64Array
+
+BLOCK: Final = 512
+RECORD: Final = 10240  # tar(1) pads archives to a multiple of this
+
+
+def header_of(entry: ExportEntry, linked: bytes | None = None) -> bytes:
+    """Return the header of a member, with an extended one if the name or time needs that. linked: the path of an
+    earlier member, of which this is a hard link.
+    """
+    tarfile = library("tarfile", "writing an archive")
+    info = tarfile.TarInfo(os.fsdecode(entry.path or b"."))
+    info.mode, info.mtime = stat.S_IMODE(entry.mode), entry.mtime // 10**9
+    if stat.S_ISDIR(entry.mode):
+        info.type = tarfile.DIRTYPE
+    elif stat.S_ISLNK(entry.mode):
+        info.type, info.linkname = tarfile.SYMTYPE, os.fsdecode(entry.target)
+    elif linked is not None:
+        info.type, info.linkname = tarfile.LNKTYPE, os.fsdecode(linked)
+    else:
+        info.size = entry.size
+    if entry.mtime % 10**9 or entry.mtime < 0:
+        seconds, rest = divmod(abs(entry.mtime), 10**9)
+        info.pax_headers = {"mtime": f"{'-' * (entry.mtime < 0)}{seconds}.{rest:09}"}
+    header: bytes = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    return header
+
+
+def sizes_of_groups(content: Exported) -> Int64Array:
+    """Return the bytes that the members of each sample take in an archive: int64[groups]."""
+    found = array("q")
+    for group in groups_of(content.entries()):
+        found.append(sum(len(header_of(entry)) + entry.size + -entry.size % BLOCK for entry in group))
+    return np.array(found, np.int64)
+
+
+def prepare(content: Exported, split: bool) -> list[str]:
+    """See ``Export``."""
+    if not isinstance(content, ExportedPack):
+        return []
+    refuse_multiplied(content.view)
+    if split and content.total_bytes > 2 * content.own_bytes:
+        raise UnsupportedError(
+            f"{content.shown}: its hard links would become copies, which take more bytes than all files; "
+            "write one archive"
+        )
+    if not content.has_links:
+        return []
+    return [f"{content.shown}: has symbolic or hard links, which tar keeps and WebDataset's readers skip"]
+
+
+class TarPass:
+    """Makes the bytes of all archives, one after the other. See ``Pass``."""
+
+    def __init__(self, content: Exported, bounds: Sequence[int], reading: ExportReading, work: Jobs) -> None:
+        """bounds: the first groups of all archives but the first."""
+        self._reading, self._work = reading, work
+        self._groups = groups_of(content.entries())
+        self._counts = iter([*np.diff([0, *bounds]).tolist(), None])
+        self._member = 0  # its number in the archive
+
+    def write(self, sink: BinaryIO) -> None:
+        """Write the next archive."""
+        for piece in self._archive():
+            sink.write(piece)
+
+    def compare(self, file: File, target: str) -> None:
+        """Raise RecordError unless a file is the next archive."""
+        with io.BufferedReader(FileStream(file), PIECE) as written:
+            for piece in self._archive():
+                if written.read(len(piece)) != bytes(piece):
+                    raise differs(target, self._member)
+            if written.read(1):
+                raise differs(target, self._member)
+
+    def _archive(self) -> Iterator[Buffer]:
+        size = self._member = 0
+        for head, pieces in self._reading.read(self._members(next(self._counts))):
+            yield head
+            size += len(head)
+            for piece in pieces:
+                yield piece
+                size += len(piece)
+                self._work.count(len(piece))
+            if padding := -size % BLOCK:
+                yield bytes(padding)
+                size += padding
+            self._member += 1
+        yield bytes(2 * BLOCK + -(size + 2 * BLOCK) % RECORD)
+
+    def _members(self, groups: int | None) -> Iterator[tuple[bytes, ExportEntry | None]]:
+        """Yield the header of each member, and its entry if bytes follow. A further name of a file is a hard link if
+        the archive has the first one, and a copy otherwise.
+        """
+        paths: dict[int, bytes] = {}  # node -> path, in this archive, of files with several names
+        for group in itertools.islice(self._groups, groups):
+            for entry in group:
+                linked = paths.get(entry.node)
+                if linked is None and entry.names > 1 and stat.S_ISREG(entry.mode):
+                    paths[entry.node] = entry.path
+                yield header_of(entry, linked), entry if stat.S_ISREG(entry.mode) and linked is None else None

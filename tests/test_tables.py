@@ -1,0 +1,301 @@
+"""Tables of Parquet, Arrow and Hugging Face become packs and records, and these become tables."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import pytest
+from builders import MIB, contents, stretched
+from inside import EXPORTS, IMPORTS, converting_parser, optional_library
+from test_convert import flip, left_in, records_of, when_reread, write_ffr
+
+import fffs
+from fffs.errors import FffsError, FormatError, MetadataError, RecordError, UnsupportedError, UsageError
+
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+ROWS = {
+    "image": pa.array(
+        [{"bytes": stretched(2 * MIB), "path": "/etc/passwd"}, {"bytes": b"two", "path": None}, None], IMAGE
+    ),
+    "label": pa.array([7, None, -1], pa.int64()),
+    "caption": pa.array(["größer", "", "z"]).dictionary_encode(),
+    "box": pa.array([[1.5, 2.0], [], None], pa.list_(pa.float32())),
+}
+SAMPLES = {
+    b"000000.image": stretched(2 * MIB),
+    b"000000.label": b"7",
+    b"000000.caption": "größer".encode(),
+    b"000000.box": b"[1.5, 2.0]",
+    b"000001.image": b"two",
+    b"000001.caption": b"",
+    b"000001.box": b"[]",
+    b"000002.label": b"-1",
+    b"000002.caption": b"z",
+}
+FORMS = ["x.parquet", "x.arrow", "stream.arrow"]
+
+
+def write_table(path: Path, table: pa.Table) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=2)
+    else:
+        begin = pa.ipc.new_stream if path.name.startswith(("stream", "data")) else pa.ipc.new_file
+        with path.open("wb") as file, begin(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+    return path
+
+
+def pack_contents(path: Path) -> dict[bytes, bytes | None]:
+    with fffs.PackedFolder(path) as pack:
+        return {os.fsencode(name): pack.read_one(name).tobytes() for name in pack.list(recursive=True, list_dir=False)}
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+# ---------------------------------------------------------------- from tables
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_columns_of_a_row_become_files(tmp_path: Path, name: str) -> None:
+    source, lines = write_table(tmp_path / name, pa.table(ROWS)), list[str]()
+    done = fffs.convert(source, tmp_path / "y.ffr", verify=True, warn=lines.append)
+    assert done[:3] == (source.suffix[1:], "ffrecord", len(SAMPLES))
+    assert pack_contents(tmp_path / "y.ffr") == SAMPLES
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{source}: becomes text: label (int64), box (list<")
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_column_becomes_records(tmp_path: Path, name: str) -> None:
+    source, lines = write_table(tmp_path / name, pa.table(ROWS)), list[str]()
+    fffs.convert(source, tmp_path / "y.tfrecord", column="caption", verify=True, warn=lines.append)
+    assert records_of(tmp_path / "y.tfrecord") == ["größer".encode(), b"", b"z"]
+    assert lines == [f"{source}: the columns image, label, box are not kept"]
+    fffs.convert(source, tmp_path / "parts", to="ffrecord", parts=2, column="caption", verify=True, warn=quiet)
+    assert records_of(tmp_path / "parts") == ["größer".encode(), b"", b"z"]
+    with pytest.raises(UnsupportedError, match=f"{name}: row 2 has nothing in the column 'image'"):
+        fffs.convert(source, tmp_path / "z.ffr", column="image", warn=quiet)
+
+
+def test_the_only_column_with_bytes_needs_no_name(tmp_path: Path) -> None:
+    records = [b"", b"a", stretched(5 * MIB)]
+    source = write_table(tmp_path / "x.parquet", pa.table({"data": records, "text": ["", "b", "c"], "n": [1, 2, 3]}))
+    fffs.convert(source, tmp_path / "y.bag", warn=quiet)
+    assert records_of(tmp_path / "y.bag") == records
+
+
+def test_a_folder_of_files_is_one_table(tmp_path: Path) -> None:
+    for k in range(3):
+        write_table(tmp_path / f"t/part-{k}.parquet", pa.table({"x": [b"%d" % k, b""]}))
+    (tmp_path / "t/_SUCCESS").touch()
+    fffs.convert(tmp_path / "t", tmp_path / "y.ffr", verify=True)
+    assert list(pack_contents(tmp_path / "y.ffr")) == [b"%06d.x" % k for k in range(6)]
+    write_table(tmp_path / "t/part-3.parquet", pa.table({"y": [b""]}))
+    with pytest.raises(FormatError, match=r"part-3\.parquet: has other columns"):
+        fffs.convert(tmp_path / "t", tmp_path / "z.ffr")
+
+
+def test_keys_of_webdataset_are_names(tmp_path: Path) -> None:
+    table = pa.table({"__key__": ["a/x", "a/y"], "__url__": ["u", "u"], "jpg": [b"1", b"2"], "cls": [3, 4]})
+    fffs.convert(write_table(tmp_path / "x.parquet", table), tmp_path / "y.ffr", warn=quiet)
+    assert pack_contents(tmp_path / "y.ffr") == {b"a/x.jpg": b"1", b"a/x.cls": b"3", b"a/y.jpg": b"2", b"a/y.cls": b"4"}
+
+
+# ---------------------------------------------------------------- to tables
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_a_pack_becomes_a_table_and_a_pack_again(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "f/sub").mkdir(parents=True)
+    for k in range(5):
+        (tmp_path / f"f/sub/ü{k}.bin").write_bytes(stretched(MIB * k + k, k))
+    os.link(tmp_path / "f/sub/ü1.bin", tmp_path / "f/again")
+    fffs.pack_folder(tmp_path / "f", tmp_path / "f.ffr")
+    lines: list[str] = []
+    fffs.convert(tmp_path / "f.ffr", tmp_path / f"x.{ending}", verify=True, warn=lines.append)
+    assert len(lines) == 1
+    assert "symbolic links and folders without files are not kept" in lines[0]
+    source = tmp_path / f"x.{ending}"
+    table = pq.read_table(source) if ending == "parquet" else pa.ipc.open_file(source).read_all()
+    expected = {name: data for name, data in contents(tmp_path / "f").items() if data is not None}
+    paths = [path.encode() for path in table["path"].to_pylist()]
+    assert dict(zip(paths, table["bytes"].to_pylist(), strict=True)) == expected
+    fffs.convert(tmp_path / f"x.{ending}", tmp_path / "back.ffr", verify=True)
+    assert pack_contents(tmp_path / "back.ffr") == expected
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_records_become_a_column_in_parts(tmp_path: Path, ending: str) -> None:
+    records = [stretched(k * 1000, k) for k in range(20)]
+    source = write_ffr(tmp_path / "x.ffr", records)
+    done = fffs.convert(source, tmp_path / "t", to=ending, part_size=30_000, key="jpg", verify=True)
+    assert left_in(tmp_path / "t") == [f"t-{k:05}-of-{done.parts:05}.{ending}" for k in range(done.parts)]
+    assert done.parts > 3
+    fffs.convert(tmp_path / "t", tmp_path / "back.ffr", column="jpg", verify=True)
+    assert (tmp_path / "back.ffr").read_bytes() == source.read_bytes()
+    fffs.convert(write_ffr(tmp_path / "none.ffr", []), tmp_path / f"none.{ending}", verify=True)
+    fffs.convert(tmp_path / f"none.{ending}", tmp_path / "none.bag")
+    assert records_of(tmp_path / "none.bag") == []
+
+
+def test_other_libraries_read_the_table_in_groups_of_rows(tmp_path: Path) -> None:
+    source = write_ffr(tmp_path / "x.ffr", [stretched(20 * MIB, k) for k in range(4)])
+    fffs.convert(source, tmp_path / "x.parquet")
+    assert [pq.ParquetFile(tmp_path / "x.parquet").metadata.row_group(k).num_rows for k in range(4)] == [1] * 4
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_verify_finds_a_flipped_byte_before_the_table_is_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    source = write_ffr(tmp_path / "source.ffr", [stretched(10_000, k) for k in range(6)])
+    when_reread(monkeypatch, lambda file: flip(file.fd, 25_000))
+    with pytest.raises((RecordError, FormatError), match=rf"^{tmp_path}/x\.{ending}: "):
+        fffs.convert(source, tmp_path / f"x.{ending}", verify=True)
+    assert left_in(tmp_path) == ["source.ffr"]
+
+
+def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / os.fsdecode(b"\xff")).touch()
+    fffs.pack_folder(tmp_path / "f", tmp_path / "f.ffr")
+    with pytest.raises(UnsupportedError, match=r"f\.ffr: b'\\xff' is not UTF-8"):
+        fffs.convert(tmp_path / "f.ffr", tmp_path / "x.parquet")
+    assert left_in(tmp_path) == ["f", "f.ffr"]
+
+
+# ---------------------------------------------------------------- Hugging Face
+
+
+def save(folder: Path, state: dict[str, Any] | None = None) -> Path:
+    """Write what ``Dataset.save_to_disk`` writes."""
+    for k in range(2):
+        write_table(folder / f"data-0000{k}-of-00002.arrow", pa.table({"image": [b"%d" % k], "label": [k]}))
+    files = [{"filename": f"data-0000{k}-of-00002.arrow"} for k in range(2)]
+    (folder / "state.json").write_text(json.dumps({"_data_files": files} | (state or {})))
+    (folder / "dataset_info.json").write_text("{}")
+    return folder
+
+
+def test_a_saved_data_set_of_hugging_face(tmp_path: Path) -> None:
+    source = save(tmp_path / "saved")
+    assert fffs.convert(source, tmp_path / "y.ffr", verify=True, warn=quiet).source == "arrow"
+    assert pack_contents(tmp_path / "y.ffr")[b"000001.image"] == b"1"
+    fffs.convert(source, tmp_path / "y.tfrecord", column="image", warn=quiet)
+    assert records_of(tmp_path / "y.tfrecord") == [b"0", b"1"]
+    (tmp_path / "dict").mkdir()
+    (tmp_path / "dict/dataset_dict.json").write_text("{}")
+    source.rename(tmp_path / "dict/train")
+    with pytest.raises(UsageError, match=r"dict: has several splits \(train\)"):
+        fffs.convert(tmp_path / "dict", tmp_path / "z.ffr")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"_data_files": [{"filename": "../outside.arrow"}]},
+        {"_data_files": [{"filename": "/etc/passwd"}]},
+        {"_data_files": [{"filename": ".."}]},
+        {"_data_files": [{"filename": "a\0b"}]},
+        {"_data_files": [{"name": "x"}]},
+        {"_data_files": 7},
+        {"_indices_data_files": [{"filename": "x"}]},
+    ],
+)
+def test_a_state_that_leads_elsewhere_is_refused(tmp_path: Path, state: dict[str, Any]) -> None:
+    write_table(tmp_path / "outside.arrow", pa.table({"x": [b"secret"]}))
+    source = save(tmp_path / "saved", state)
+    with pytest.raises((MetadataError, UsageError), match="saved") as caught:
+        fffs.convert(source, tmp_path / "y.ffr")
+    assert "\n" not in str(caught.value)
+    assert left_in(tmp_path) == ["outside.arrow", "saved"]
+
+
+# ---------------------------------------------------------------- hostile and odd input
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        ({"path": ["../x"], "bytes": [b""]}, {}, r"'\.\./x'"),
+        ({"path": ["/x"], "bytes": [b""]}, {}, "leading '/'"),
+        ({"path": ["a\0b"], "bytes": [b""]}, {}, "NUL"),
+        ({"path": ["a", "a"], "bytes": [b"1", b"2"]}, {}, "'a'"),
+        ({"path": ["a", "a/b"], "bytes": [b"1", b"2"]}, {}, "a"),
+        ({"path": ["x" * 300], "bytes": [b""]}, {}, "x"),
+        ({"path": pa.array([None], pa.string()), "bytes": [b""]}, {}, "row 0 has nothing in the column 'path'"),
+        ({"a/../..": [b""]}, {}, "a/"),
+        ({"x": [[b"nested"]]}, {}, "has bytes in list"),
+        ({"x": [1], "y": [b""]}, {"column": "x"}, "is int64, and records are bytes"),
+        ({"x": [1], "y": [b""]}, {"column": "z"}, "has no column 'z'; it has x, y"),
+        ({"x": [b""], "y": [b""]}, {"to": "tfrecord"}, "choose the column that becomes records with --column: x, y"),
+        ({"x": [1]}, {"to": "tfrecord"}, "none has bytes"),
+        ({"x": pa.array([{"bytes": None, "path": "/etc/passwd"}], IMAGE)}, {}, "refers to a file elsewhere"),
+    ],
+)
+def test_what_cannot_be_kept_is_an_error_in_one_line(
+    tmp_path: Path, table: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    source = write_table(tmp_path / "x.parquet", pa.table(table))
+    with pytest.raises((UsageError, FormatError), match=message) as caught:
+        fffs.convert(source, tmp_path / "y.ffr", warn=quiet, **options)
+    assert "\n" not in str(caught.value)
+    assert str(source) in str(caught.value)
+    assert left_in(tmp_path) == ["x.parquet"]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_damaged_tables_are_errors_in_one_line(tmp_path: Path, name: str) -> None:
+    table = pa.table({"path": [f"{k}" for k in range(50)], "bytes": [b"%d" % k * 20 for k in range(50)]})
+    whole = write_table(tmp_path / "s" / name, table).read_bytes()
+    source = tmp_path / name
+    refused = 0
+    damaged = [whole[:size] for size in range(8, len(whole), len(whole) // 25)]
+    for at in range(8, len(whole), len(whole) // 60):
+        damaged.append(whole[:at] + bytes([whole[at] ^ 0xFF, *b"\xff" * 7]) + whole[at + 8 :])
+    for data in damaged:
+        source.write_bytes(data)
+        try:
+            fffs.convert(source, tmp_path / "y.ffr", force=True, warn=quiet, from_=source.suffix[1:])
+        except FffsError as error:
+            refused += 1
+            assert "\n" not in str(error)
+            assert str(source) in str(error)
+    assert refused > 20
+    assert set(left_in(tmp_path)) <= {"s", name, "y.ffr"}
+
+
+def test_a_length_that_nothing_follows_takes_no_memory(tmp_path: Path) -> None:
+    sink = io.BytesIO()
+    table = pa.table({"x": [b"abc"]})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    data = sink.getvalue()
+    begin = data.index(b"\xff\xff\xff\xff", 8)
+    (tmp_path / "x.arrow").write_bytes(data[: begin + 4] + (2**31 - 8).to_bytes(4, "little") + data[begin + 8 :])
+    with pytest.raises(FormatError, match=r"x\.arrow: damaged"):
+        fffs.convert(tmp_path / "x.arrow", tmp_path / "y.ffr")
+
+
+def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_table(tmp_path / "x.parquet", pa.table({"x": [b""]}))
+    optional_library.cache_clear()
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(UsageError, match=r"x\.parquet: reading it needs pyarrow, .*pip install 'fffs\[arrow\]'"):
+        fffs.convert(source, tmp_path / "y.ffr")
+    optional_library.cache_clear()
+
+
+def test_the_command_line_knows_all_formats() -> None:
+    assert tuple(row.name for row in IMPORTS) == converting_parser.IMPORTS
+    assert tuple(row.name for row in EXPORTS) == converting_parser.EXPORTS
