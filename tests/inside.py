@@ -33,6 +33,8 @@ fffs.mount.daemon.fastpath
 fffs.files.file_systems
 fffs.formats.frames
 fffs.files.atomic
+fffs.files.atomic_folder
+fffs.files.sync
 fffs.layouts.granular=granular_layout
 fffs.records.identity
 fffs.records.index_cache

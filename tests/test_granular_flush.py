@@ -1,16 +1,18 @@
-"""Data sets in layout v3 that are opened while a writer flushes to one column after another."""
+"""Data sets in layout v3: opened while a writer flushes to one column after another, and how often a flush syncs."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import shards
+from inside import atomic_folder, shards, sync
 
 from fffs.errors import MetadataError
-from fffs.granular import DatasetReader, DatasetWriter
+from fffs.granular import DatasetReader, DatasetWriter, ShardedDatasetWriter
 
 SPEC = {"a": "u64", "b": "u64", "c": "u64"}
 
@@ -93,3 +95,63 @@ def test_a_reader_does_not_wait_for_rows_that_do_not_come(
     with pytest.raises(MetadataError, match=r"b\.bag: it has 2 records, but a\.bag has 1; a writer is appending"):
         DatasetReader(writer.path)
     assert 0.5 < sum(pauses) < 5
+
+
+# ---------------------------------------------------------------- what waits for the disk
+
+
+class Syncs:
+    """Records what is synced, and how large the files of a folder are at that moment."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.calls: list[str] = []
+        self.sizes: list[dict[str, int]] = []
+        self._folder = folder
+        for owner, name in ((os, "fsync"), (os, "fdatasync"), (sync, "sync_files"), (atomic_folder, "sync_files")):
+            monkeypatch.setattr(owner, name, partial(self._record, name, getattr(owner, name)))
+
+    def _record(self, name: str, real: Callable[[int], None], fd: int) -> None:
+        self.calls.append(name)
+        self.sizes.append({path.name: path.stat().st_size for path in self._folder.glob("*.*")})
+        real(fd)
+
+
+@pytest.mark.parametrize("columns", [1, 8])
+def test_a_flush_waits_twice_for_the_disk_however_many_columns_there_are(
+    tmp_path: Path, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = dict.fromkeys("abcdefgh"[:columns], "u64")
+    with DatasetWriter(tmp_path / "set", spec, layout="v3") as writer:
+        syncs = Syncs(monkeypatch, tmp_path / "set")
+        writer.append(dict.fromkeys(spec, 1), flush=True)
+        assert len(syncs.calls) == 2
+        first, second = ({size for name, size in sizes.items() if name.endswith("x")} for sizes in syncs.sizes)
+        assert (first, second) == ({0}, {8}), "no entry of a table reaches the disk before its record"
+        assert {size for name, size in syncs.sizes[0].items() if name.endswith(".bag")} == {8}
+        writer.flush()
+    assert len(syncs.calls) == 2, "nothing was left to write"
+
+
+@pytest.mark.parametrize("layout", ["v1", "v3"])
+def test_tiny_shards_wait_for_the_disk_as_often_with_many_columns_as_with_one(
+    tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    for columns in (1, 8):
+        spec = dict.fromkeys("abcdefgh"[:columns], "u64")
+        with monkeypatch.context() as patched:
+            syncs = Syncs(patched, tmp_path)
+            with ShardedDatasetWriter(tmp_path / str(columns), spec, shard_length=1, layout=layout) as writer:
+                for _ in range(3):
+                    writer.append(dict.fromkeys(spec, 1))
+        counts.append(len(syncs.calls))
+    assert counts == ([9, 9] if layout == "v1" else [15, 15])
+
+
+def test_each_file_is_synced_where_one_call_is_not_enough(
+    writer: DatasetWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync, "is_of_this_machine", lambda fd: False)
+    syncs = Syncs(monkeypatch, tmp_path / "set")
+    append(writer, flush=True)
+    assert syncs.calls == ["fdatasync"] * (2 * len(SPEC) + 1), "and the marker"

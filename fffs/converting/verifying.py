@@ -11,8 +11,8 @@ import numpy as np
 
 from fffs.base.failures import reading, writing
 from fffs.errors import RecordError
-from fffs.files.atomic_folder import sync_files
 from fffs.files.dirfd import close
+from fffs.files.sync import sync_files
 from fffs.tree.tree import COLUMNS, Tree
 
 

@@ -17,9 +17,9 @@ from fffs.files.atomic import IN_PLACE, PLACE, sync_open_folder, sync_place
 from fffs.files.dirfd import close
 from fffs.files.leftovers import remove_leftover_folders
 from fffs.files.rights import PERMISSIONS, new_mode, set_mode, set_time
+from fffs.files.sync import sync_files
 from fffs.files.targets import refuse_folder, replaced_folder, without_dots
 from fffs.files.temporary import close_locked, create_locked_folder, is_there, remove_folder, remove_mark
-from fffs.native import lib
 
 
 class LeftoverWarning(UserWarning):
@@ -191,9 +191,3 @@ def make_folder(path: str) -> None:
     """Make a folder and its parents if they are missing. Raises WriteError."""
     with writing(path):
         os.makedirs(path, exist_ok=True)
-
-
-def sync_files(folder: int) -> None:
-    """Write the file system of an open folder to the disk: one call instead of one for each file. Raises OSError."""
-    if status := lib.fffs_syncfs(folder):
-        raise OSError(-status, os.strerror(-status))

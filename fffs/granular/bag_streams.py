@@ -105,7 +105,8 @@ class AppendedBag:
     """A Bag in layout v3, new or existing, locked against other writers. Not thread-safe.
 
     Open it, then call ``begin``. ``write_records``, ``write_table`` and ``keep``, in this order, make appended records
-    permanent and visible. ``rollback`` discards records that were not kept. A killed writer leaves what it had flushed.
+    visible, and permanent if the caller syncs ``records`` and ``entries`` after the first two. ``rollback`` discards
+    records that were not kept. A killed writer leaves what it had flushed.
     """
 
     def __init__(self, path: str, place: int | None = None, *, cut: bool = False) -> None:
@@ -259,10 +260,19 @@ class AppendedBag:
         """Add a record. Raises WriteError."""
         self._stream.append(data)
 
+    @property
+    def records(self) -> int:
+        """The descriptor of the file with the records."""
+        return self._bag
+
+    @property
+    def entries(self) -> int:
+        """The descriptor of the file with the table."""
+        return self._index
+
     def write_records(self) -> None:
         """Write the records, the first half of a flush. Readers see them after ``write_table``."""
         self._stream.drain()
-        self._sync(self._bag)
 
     def write_table(self) -> None:
         """Write the new table entries, the second half of a flush. Raises WriterError: the files were replaced."""
@@ -270,16 +280,11 @@ class AppendedBag:
         with writing(self.path):
             forget_checksums(self._name, self._folder)
         write_at(NewFile(self._index, self.table), [np.array(self._stream.ends, "<u8").tobytes()], 8 * self._kept)
-        self._sync(self._index)
 
     def keep(self) -> None:
         """After a flush, exclude the written records from ``rollback``."""
         self._kept, self._kept_end = len(self), self._stream.end
         del self._stream.ends[:]
-
-    def _sync(self, fd: int) -> None:
-        with writing(self.path):
-            os.fdatasync(fd)
 
     def rights(self) -> Rights:
         """Return the rights of a file that belongs to the Bag. Raises OSError."""

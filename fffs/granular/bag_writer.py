@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from fffs.base.buffers import readable_bytes
+from fffs.base.failures import writing
 from fffs.base.paths import PathLike
 from fffs.errors import UsageError
 from fffs.formats.new_bag import NewBag
@@ -50,8 +51,10 @@ class _GrownBag:
         return self._bag.size
 
     def flush(self) -> None:
-        self._bag.write_records()
-        self._bag.write_table()
+        for write, file in ((self._bag.write_records, self._bag.records), (self._bag.write_table, self._bag.entries)):
+            write()
+            with writing(self._bag.path):
+                os.fdatasync(file)
         self._bag.keep()
 
     def finish(self) -> None:

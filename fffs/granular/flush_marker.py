@@ -12,6 +12,7 @@ from fffs.base.failures import reading, writing
 from fffs.errors import WriteError
 from fffs.files.atomic import sync_place
 from fffs.files.dirfd import close
+from fffs.files.file_systems import is_of_this_machine
 from fffs.files.pwrite import NewFile, write_at
 from fffs.files.rights import Rights
 
@@ -60,8 +61,8 @@ class FlushMarker:
         return range(before, after + 1)
 
     def create(self, rows: int, rights: Rights) -> None:
-        """Make the file, durably, for columns that all have this number of rows. In a folder in which it may not be
-        made, there is none; if the writer is killed in a flush, the next one then needs ``cut_to=``. Raises WriteError.
+        """Make the file, for columns that all have this number of rows. In a folder in which it may not be made, there
+        is none; if the writer is killed in a flush, the next one then needs ``cut_to=``. Raises WriteError.
 
         rights: those of the file.
         """
@@ -73,9 +74,10 @@ class FlushMarker:
             if error.errno in (errno.EACCES, errno.EPERM):
                 return
             raise
-        self.begin_flush(rows, rows)
-        with writing(self._path):
-            sync_place(self._folder)
+        self._write(rows, rows)
+        if not is_of_this_machine(self._fd):  # where it is, the first flush makes the name durable as well
+            with writing(self._path):
+                sync_place(self._folder)
 
     def _open(self) -> int:
         """Create the file, or open that of a killed writer, if it is another user's in a sticky folder."""
@@ -86,12 +88,15 @@ class FlushMarker:
             return os.open(NAME, os.O_WRONLY | _FLAGS, dir_fd=self._folder)
         return os.open(NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600, dir_fd=self._folder)
 
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """The descriptor of the file, if there is one."""
+        return (self._fd,) if self._fd >= 0 else ()
+
     def begin_flush(self, before: int, after: int) -> None:
-        """Write durably how the flush changes the number of rows. Raises WriteError."""
+        """Write how the flush changes the number of rows. The caller syncs the file. Raises WriteError."""
         if self._fd >= 0:
             self._write(before, after)
-            with writing(self._path):
-                os.fdatasync(self._fd)
 
     def end_flush(self, rows: int) -> None:
         """Write that all columns have this number of rows. If that fails, or a power failure undoes it, the range that

@@ -12,6 +12,7 @@ from fffs.files.atomic import PLACE, AtomicFile
 from fffs.files.atomic_folder import AtomicFolder, make_folder
 from fffs.files.dirfd import close
 from fffs.files.pwrite import write_at
+from fffs.files.sync import sync_together
 from fffs.formats.bag import SUFFIX, sidecars
 from fffs.granular import spec as specs
 from fffs.granular.bag_streams import AppendedBag
@@ -91,12 +92,19 @@ class GrownColumns:
             self.flush()
 
     def flush(self) -> None:
-        """Make all rows permanent and visible."""
+        """Make all rows permanent and visible. The disk is waited for twice, however many columns there are."""
+        if len(self) == self._flushed:
+            return
         for bag in self._bags:
             bag.write_records()
         self._marker.begin_flush(self._flushed, len(self))
+        # Before any table: its entries must have their records, and a reader of the marker all numbers of rows.
+        with writing(self._path):
+            sync_together([*self._marker.descriptors, *(bag.records for bag in self._bags)])
         for bag in self._bags:
             bag.write_table()
+        with writing(self._path):
+            sync_together(bag.entries for bag in self._bags)
         for bag in self._bags:
             bag.keep()
         self._flushed = len(self)
