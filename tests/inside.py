@@ -142,6 +142,7 @@ fffs.mount.fs.operations: Operations
 fffs.mount.fs.reading: Reading LARGE=LARGE_READ
 fffs.mount.options: parse=parse_options
 fffs.packing.pack_file: PackFile
+fffs.cluster.place_of: place_of
 fffs.cluster.plan_target: remove_plan
 fffs.packing.scan: scan_folder
 fffs.packing.source_folder: open_source

@@ -7,10 +7,11 @@ import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import split_records
-from inside import run_program
+from inside import place_of, run_program
 
 import fffs
 from fffs.errors import Exit, FormatError, SourceChangedError, UsageError
@@ -61,6 +62,11 @@ def records_of(folder: Path) -> list[bytes]:
     return [record for path in sorted(folder.iterdir()) for record in split_records(path.read_bytes())]
 
 
+def part_of(task: Any) -> Path:
+    """Return the path of a part before the commit."""
+    return Path(place_of(task.target).part(task.name, task.mark))
+
+
 def test_tasks_in_any_order_write_all_items(tmp_path: Path, module: str) -> None:
     import its_samples  # type: ignore[import-not-found]
 
@@ -81,7 +87,7 @@ def test_tasks_in_any_order_write_all_items(tmp_path: Path, module: str) -> None
 def test_a_damaged_part_is_written_again(tmp_path: Path, module: str) -> None:
     plan = fffs.plan_dump(f"{module}:train", tmp_path / "set", 3)
     results = [task.run() for task in plan.tasks]
-    part = next((tmp_path / ".set.fffs-plan").rglob(plan.tasks[1].name))
+    part = part_of(plan.tasks[1])
     data = bytearray(part.read_bytes())
     data[-1] ^= 1
     part.write_bytes(data)
@@ -93,7 +99,7 @@ def test_a_damaged_part_is_written_again(tmp_path: Path, module: str) -> None:
 def test_items_that_differ_between_attempts_make_one_of_them(tmp_path: Path, module: str) -> None:
     plan = fffs.plan_dump(f"{module}:drawn", tmp_path / "set", 2)
     first = plan.tasks[0].run()
-    next((tmp_path / ".set.fffs-plan").rglob(plan.tasks[0].name)).unlink()
+    part_of(plan.tasks[0]).unlink()
     second = plan.tasks[0].run()
     assert first.checksum != second.checksum
     last = plan.tasks[1].run()

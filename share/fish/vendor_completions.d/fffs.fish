@@ -50,8 +50,8 @@ function _shtab_fffs_using
   test "$_shtab_fffs_cmdpath" = "$argv"
 end
 
-set -g _shtab_fffs_commands pack unpack plan 'plan pack' 'plan convert' 'plan run' 'plan commit' 'plan abort' convert mount umount stat ls cat info verify cache 'cache ls' 'cache verify' 'cache prune' doctor
-set -g _shtab_fffs_opts_with_value --cache --cache-size --endpoint-url --executor --format --from --interval --jobs --keep --key --layout --part-size --parts --report --suffix --task --to -j -o
+set -g _shtab_fffs_commands pack unpack plan 'plan pack' 'plan convert' 'plan dump' 'plan run' 'plan commit' 'plan abort' convert mount umount stat ls cat info verify cache 'cache ls' 'cache verify' 'cache prune' doctor
+set -g _shtab_fffs_opts_with_value --cache --cache-size --column --endpoint-url --executor --format --from --interval --jobs --keep --key --layout --part-size --parts --report --suffix --task --to -j -o
 
 complete -c fffs -e
 complete -c fffs -f
@@ -83,7 +83,7 @@ complete -c fffs -n '_shtab_fffs_using unpack' -s k -l keep-going -d 'leave out 
 complete -c fffs -n '_shtab_fffs_using unpack' -s q -l quiet -d 'print nothing but warnings and errors'
 complete -c fffs -n '_shtab_fffs_using unpack; and test $_shtab_fffs_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'a packed folder or record file, or a folder of parts'
 complete -c fffs -n '_shtab_fffs_using unpack; and test $_shtab_fffs_npos -eq 1' -ka "(__fish_complete_path (commandline -ct))" -d 'the folder to create'
-complete -c fffs -n '_shtab_fffs_using; and test $_shtab_fffs_npos -eq 0' -a plan -d 'Pack or convert into parts in three steps, as for job arrays.'
+complete -c fffs -n '_shtab_fffs_using; and test $_shtab_fffs_npos -eq 0' -a plan -d 'Write parts in three steps, as for job arrays.'
 complete -c fffs -n '_shtab_fffs_using plan' -s h -l help -d 'show this help message and exit'
 complete -c fffs -n '_shtab_fffs_using plan; and test $_shtab_fffs_npos -eq 0' -a pack -d 'Plan how to pack a folder.'
 complete -c fffs -n '_shtab_fffs_using plan pack' -s h -l help -d 'show this help message and exit'
@@ -96,8 +96,8 @@ complete -c fffs -n '_shtab_fffs_using plan pack; and test $_shtab_fffs_npos -eq
 complete -c fffs -n '_shtab_fffs_using plan pack; and test $_shtab_fffs_npos -eq 1' -ka "(__fish_complete_path (commandline -ct))" -d 'the folder to make'
 complete -c fffs -n '_shtab_fffs_using plan; and test $_shtab_fffs_npos -eq 0' -a convert -d 'Plan how to convert record files or archives.'
 complete -c fffs -n '_shtab_fffs_using plan convert' -s h -l help -d 'show this help message and exit'
-complete -c fffs -n '_shtab_fffs_using plan convert' -l from -xka "ffrecord bag ofrecord tfrecord granular tar zip folder" -d 'format of SRC: ffrecord, bag, ofrecord, tfrecord, granular, tar, zip, folder (default: detected)'
-complete -c fffs -n '_shtab_fffs_using plan convert' -l to -xka "ffrecord bag ofrecord tfrecord granular" -d 'format of DST: ffrecord, bag, ofrecord, tfrecord, granular (default: from its name)'
+complete -c fffs -n '_shtab_fffs_using plan convert' -l from -xka "ffrecord bag ofrecord tfrecord granular tar zip folder parquet arrow lmdb" -d 'format of SRC: ffrecord, bag, ofrecord, tfrecord, granular, tar, zip, folder, parquet, arrow, lmdb (default: detected)'
+complete -c fffs -n '_shtab_fffs_using plan convert' -l to -xka "ffrecord bag ofrecord tfrecord granular tar parquet arrow" -d 'format of DST: ffrecord, bag, ofrecord, tfrecord, granular, tar, parquet, arrow (default: from its name)'
 complete -c fffs -n '_shtab_fffs_using plan convert' -l parts -x -d 'write N parts, in a folder'
 complete -c fffs -n '_shtab_fffs_using plan convert' -l verify -d 'read DST back and compare it with SRC'
 complete -c fffs -n '_shtab_fffs_using plan convert' -l align -d 'let files begin where mount -o kernel needs it: at multiples of 512 bytes, or of 4096 for files of 64 KiB or more'
@@ -105,6 +105,12 @@ complete -c fffs -n '_shtab_fffs_using plan convert' -l restart -d 'remove the p
 complete -c fffs -n '_shtab_fffs_using plan convert' -l json -d 'print one JSON document'
 complete -c fffs -n '_shtab_fffs_using plan convert; and test $_shtab_fffs_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'what to convert, as for fffs convert'
 complete -c fffs -n '_shtab_fffs_using plan convert; and test $_shtab_fffs_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'the folder to make'
+complete -c fffs -n '_shtab_fffs_using plan; and test $_shtab_fffs_npos -eq 0' -a dump -d 'Plan how to write a data set of Python as record files.'
+complete -c fffs -n '_shtab_fffs_using plan dump' -s h -l help -d 'show this help message and exit'
+complete -c fffs -n '_shtab_fffs_using plan dump' -l parts -x -d 'write a folder of N files'
+complete -c fffs -n '_shtab_fffs_using plan dump' -l restart -d 'remove the parts of an unfinished plan'
+complete -c fffs -n '_shtab_fffs_using plan dump' -l json -d 'print one JSON document'
+complete -c fffs -n '_shtab_fffs_using plan dump; and test $_shtab_fffs_npos -eq 1' -ka "(__fish_complete_path (commandline -ct))" -d 'the folder to make'
 complete -c fffs -n '_shtab_fffs_using plan; and test $_shtab_fffs_npos -eq 0' -a run -d 'Write parts, on any machine; one that is complete is left as it is.'
 complete -c fffs -n '_shtab_fffs_using plan run' -s h -l help -d 'show this help message and exit'
 complete -c fffs -n '_shtab_fffs_using plan run' -l task -x -d 'write part K, from 0; may be repeated (default: all)'
@@ -121,13 +127,14 @@ complete -c fffs -n '_shtab_fffs_using plan abort' -s h -l help -d 'show this he
 complete -c fffs -n '_shtab_fffs_using plan abort; and test $_shtab_fffs_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'the folder that was planned'
 complete -c fffs -n '_shtab_fffs_using; and test $_shtab_fffs_npos -eq 0' -a convert -d 'Convert records, data sets and archives.'
 complete -c fffs -n '_shtab_fffs_using convert' -s h -l help -d 'show this help message and exit'
-complete -c fffs -n '_shtab_fffs_using convert' -l from -xka "ffrecord bag ofrecord tfrecord granular tar zip folder" -d 'format of SRC: ffrecord, bag, ofrecord, tfrecord, granular, tar, zip, folder (default: detected)'
-complete -c fffs -n '_shtab_fffs_using convert' -l to -xka "ffrecord bag ofrecord tfrecord granular" -d 'format of DST: ffrecord, bag, ofrecord, tfrecord, granular (default: from its name)'
+complete -c fffs -n '_shtab_fffs_using convert' -l from -xka "ffrecord bag ofrecord tfrecord granular tar zip folder parquet arrow lmdb" -d 'format of SRC: ffrecord, bag, ofrecord, tfrecord, granular, tar, zip, folder, parquet, arrow, lmdb (default: detected)'
+complete -c fffs -n '_shtab_fffs_using convert' -l to -xka "ffrecord bag ofrecord tfrecord granular tar parquet arrow" -d 'format of DST: ffrecord, bag, ofrecord, tfrecord, granular, tar, parquet, arrow (default: from its name)'
 complete -c fffs -n '_shtab_fffs_using convert' -l cache -xka "(__fish_complete_directories)" -d 'keep what is read of objects in DIR; off: keep nothing (default: $FFFS_CACHE)'
 complete -c fffs -n '_shtab_fffs_using convert' -l cache-size -x -d 'the most that the cache keeps: 20G, or 30% of the free space (default: $FFFS_CACHE_SIZE, or 50%)'
 complete -c fffs -n '_shtab_fffs_using convert' -l endpoint-url -x -d 'the S3 server (default: $AWS_ENDPOINT_URL, or that of Amazon)'
 complete -c fffs -n '_shtab_fffs_using convert' -l layout -xka "v1 v3" -d 'of Bags and data sets (default: v1)'
-complete -c fffs -n '_shtab_fffs_using convert' -l key -x -d 'key of a data set that is made from records (default: data)'
+complete -c fffs -n '_shtab_fffs_using convert' -l key -x -d 'key of a data set, ending or column that is made from records (default: data)'
+complete -c fffs -n '_shtab_fffs_using convert' -l column -x -d 'make records of this column of a table, or of LMDB'"'"'s value'
 complete -c fffs -n '_shtab_fffs_using convert' -l parts -x -d 'write N parts, in a folder'
 complete -c fffs -n '_shtab_fffs_using convert' -l part-size -x -d 'write parts of at most SIZE (500MB, 1GiB)'
 complete -c fffs -n '_shtab_fffs_using convert' -l executor -x -d 'with --parts: where they are written: processes:N, dask:tcp://HOST:PORT, ray, ray:ADDRESS or mpi (default: one after the other, here)'
