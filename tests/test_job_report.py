@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import signal
+import tarfile
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -207,6 +208,28 @@ def test_the_report_of_a_job_array(source: Path, tmp_path: Path, capsys: pytest.
     assert (facts["complete"], facts["seconds"], facts["failures"]) == (4, None, None)
     assert {task["attempts"] for task in facts["tasks"]} == {None}
     capsys.readouterr()
+
+
+def test_a_report_replaces_nothing_but_a_report(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a name after --report, the first source is the name."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.tar", "b.tar", "c.tar"):
+        with tarfile.open(name, "w") as archive:
+            archive.add("photos/day2", name)
+    before = Path("a.tar").read_bytes()
+    commands = ["convert --parts 2 --report a.tar b.tar c.tar set", "pack --parts 2 --report a.tar photos set"]
+    for command in [*commands, "plan pack --parts 2 photos set", "plan run set", "plan commit --report a.tar set"]:
+        code = run_program(command.split())
+        assert code == (Exit.USAGE if "--report" in command else Exit.OK)
+        assert Path("a.tar").read_bytes() == before
+        assert not os.path.exists("set")
+    assert "a.tar: exists, and is not a report" in capsys.readouterr().err
+    Path("report").touch()
+    for target in ("set", "other"):
+        assert run_program(["pack", "--parts", "2", "--restart", "--report", "report", "photos", target]) == Exit.OK
+        assert json.loads(Path("report").read_text())["target"] == str(tmp_path / target)
 
 
 def fail(*_: Any) -> None:

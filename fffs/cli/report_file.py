@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from fffs.base.failures import writing
+from fffs.errors import UsageError
 from fffs.files.atomic import AtomicFile
 from fffs.files.pwrite import write_at
 from fffs.files.targets import refuse_file
+
+_BEGIN: Final = b'{\n "target": '  # of each report
 
 
 class Report(Protocol):
@@ -35,7 +40,7 @@ def report_file(path: str | None) -> Iterator[Callable[[Report], None]]:
 
     """
     if path is not None:
-        refuse_file(path)
+        refuse_report(path)
     reports: list[Report] = []
 
     def take(report: Report) -> None:
@@ -48,8 +53,23 @@ def report_file(path: str | None) -> Iterator[Callable[[Report], None]]:
             write_report(path, reports[0])
 
 
+def refuse_report(path: str) -> None:
+    """Raise unless a report may be written into a file. Only an earlier report is replaced: a forgotten name would make
+    the first source the name of the report.
+
+    Raises UsageError, WriteError.
+    """
+    refuse_file(path)
+    if not os.path.lexists(path):
+        return
+    with writing(path), open(path, "rb") as file:
+        if file.read(len(_BEGIN)) not in (_BEGIN, b""):
+            raise UsageError(f"{path}: exists, and is not a report of an earlier job; name a new file after --report")
+
+
 def write_report(path: str, report: Report) -> None:
-    """Write a report into a file. Raises UsageError, WriteError."""
+    """Write a report into a file. Raises as ``refuse_report``."""
+    refuse_report(path)
     with AtomicFile(path) as file:
         write_at(file, [memoryview(report.to_json().encode() + b"\n")], 0)
         file.commit()

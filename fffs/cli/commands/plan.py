@@ -9,14 +9,13 @@ from fffs.cli.commands.pack import exit_code
 from fffs.cli.output import Warnings, printable, put, say
 from fffs.cli.program import interrupt_once
 from fffs.cli.progress import ProgressBar
-from fffs.cli.report_file import write_report
+from fffs.cli.report_file import refuse_report, write_report
 from fffs.cluster.part_plan import PartPlan
 from fffs.cluster.plan_target import remove_plan
 from fffs.cluster.run_plan import report_of, tell_left_out
 from fffs.converting.convert_plan import plan_convert
 from fffs.converting.plans import counted, load_plan
 from fffs.errors import Exit, UsageError
-from fffs.files.targets import refuse_file
 from fffs.packing.dump_plan import plan_dump
 from fffs.packing.pack_parts import summary_of
 from fffs.packing.pack_plan import plan_pack
@@ -88,7 +87,7 @@ def _run_task(plan: PartPlan, number: int, args: argparse.Namespace) -> None:
 
 def _commit(args: argparse.Namespace) -> int:
     if args.report:
-        refuse_file(args.report)
+        refuse_report(args.report)
     plan = load_plan(args.target)
     results = plan.commit()
     if args.report:
