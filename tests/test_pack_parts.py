@@ -379,6 +379,17 @@ def test_names_that_parts_cannot_have_are_refused(source: Path, tmp_path: Path) 
     fffs.pack_folder(source, tmp_path / ("x" * 230), parts=2)
 
 
+@pytest.mark.parametrize("write", [fffs.plan_pack, fffs.pack_folder])
+def test_a_disk_without_room_for_a_plan_has_nothing_of_it(source: Path, tmp_path: Path, write: Any) -> None:
+    with small_disk(tmp_path / "disk", 1 << 16) as disk:
+        with pytest.raises(OSError, match="No space"), (disk / "full").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(512))
+        with pytest.raises(WriteError, match=r"\.set\.fffs-plan.*cannot write: No space"):
+            write(source, disk / "set", parts=3)
+        assert os.listdir(disk) == ["full"]
+
+
 def test_a_disk_that_is_full_leaves_the_parts_that_fit(source: Path, tmp_path: Path) -> None:
     with (source / "day1" / "huge").open("wb") as file:
         file.write(b"x" * (4 << 20))

@@ -185,12 +185,19 @@ class PlanPlace(ABC):
                     f"{self.target}: {self.path} has parts for another source, another number of parts or other "
                     "options; finish that, or remove them with --restart"
                 )
-            if there is None or there[0] != request or restart:
+            is_new = there is None or there[0] != request or restart
+            if is_new:
                 place.empty()
-            place.make()
-            _put_inputs(place, inputs)
-            place.put(_PLAN, [plan.encode("ascii")])
-            place.put(STATE, [f"{request}\n{fingerprint}".encode("ascii")])
+            try:
+                place.make()
+                _put_inputs(place, inputs)
+                place.put(_PLAN, [plan.encode("ascii")])
+                place.put(STATE, [f"{request}\n{fingerprint}".encode("ascii")])
+            except BaseException:
+                if is_new:  # nothing in it is of use
+                    with contextlib.suppress(FffsError):
+                        self.remove()
+                raise
             place.keep_parts({os.path.basename(self.part(*part)) for part in parts})
 
     def plan(self) -> str:
