@@ -1124,6 +1124,16 @@ def edited(data: bytes, local: int, central: int, form: str, value: int) -> byte
     return bytes(room)
 
 
+def test_a_directory_of_holes_is_refused_before_it_is_in_memory(tmp_path: Path) -> None:
+    path, size = tmp_path / "a.zip", 1 << 32
+    with path.open("wb") as file:
+        file.write(b"PK\3\4")
+        file.seek(size)
+        file.write(b"PK\5\6" + bytes(8) + struct.pack("<IIH", 0x7FFFFFFF, size - 0x7FFFFFFF, 0))
+    with pytest.raises(MetadataError, match=r"central directory of 2147483647 bytes was never"):
+        fffs.convert(path, tmp_path / "a.ffr")
+
+
 def test_a_zip_that_lies_is_refused(tmp_path: Path) -> None:
     good = zip_of(("first", b"1", 0o100644), ("a", bytes(5000), 0o100644))
     for size in (0, 1, 4999, 5001, 9000):

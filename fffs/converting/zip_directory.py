@@ -10,6 +10,7 @@ from typing import Final
 from fffs.base.failures import reading
 from fffs.errors import MetadataError, UnsupportedError
 from fffs.files.file import File
+from fffs.files.holes import validate_written
 from fffs.packing.names import Names
 
 INFO: Final = 512  # bytes of memory for a member in zipfile, beside its name
@@ -31,7 +32,7 @@ def read_directory(source: File, names: Names) -> list[zipfile.ZipInfo]:
     try:
         with reading(source.name), _Guarded(source, names) as file, zipfile.ZipFile(file) as archive:
             return archive.infolist()
-    except UnsupportedError:  # also a ValueError
+    except (UnsupportedError, MetadataError):  # also a ValueError
         raise
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError, EOFError) as error:
         raise MetadataError(
@@ -44,11 +45,12 @@ class _Guarded(io.BufferedReader):
 
     def __init__(self, source: File, names: Names) -> None:
         super().__init__(source.stream())
-        self._names = names
+        self._source, self._names = source, names
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Read the directory, or other data around it, which does not begin with the magic of an entry."""
         self._names.refuse_beyond(size or 0)
+        validate_written(self._source, self.tell(), size or 0, "the central directory")
         data = super().read(size)
         cut: list[tuple[int, int]] = []
         at = need = 0
