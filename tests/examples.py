@@ -59,7 +59,7 @@ def run_console(block: Block, folder: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
-            timeout=60,
+            timeout=300,
         )
         printed = "".join(line for line in run.stdout.splitlines(True) if not line.startswith(NO_SYSTEM_LOG))
         compare(f"line {block.line}: {command}", output, printed)
