@@ -73,6 +73,13 @@ def test_a_man_page_has_no_warnings(page: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_wheels_install_all_of_it() -> None:
+    section = (ROOT / "pyproject.toml").read_text().split("[tool.setuptools.data-files]")[1].split("\n[")[0]
+    patterns = [pattern for line in section.splitlines() for pattern in re.findall(r'"([^"]+)"', line)[1:]]
+    listed = {path for pattern in patterns for path in ROOT.glob(pattern)}
+    assert listed == {path for path in SHARE.rglob("*") if path.is_file()}
+
+
 def test_bash_completes_commands_options_and_choices() -> None:
     assert bash_completes("fffs mo") == {"mount"}
     assert bash_completes("fffs ") >= {words[1] for words in COMMANDS if len(words) == 2}
