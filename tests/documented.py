@@ -6,6 +6,7 @@ import doctest
 import os
 import re
 import runpy
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ def make_files(folder: Path) -> None:
         (folder / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "photos" / name).write_bytes(content)
     fffs.pack_folder(folder / "photos", folder / "photos.ffr")
+    (folder / "mydata.py").write_text('samples = [b"one", b"two"]\n')
     with fffs.FileWriter(folder / "train.ffr", n=3) as writer:
         for record in RECORDS:
             writer.write_one(record)
@@ -80,5 +82,9 @@ def run_docstrings(module: str, folder: Path) -> int:
             place.mkdir()
             make_files(place)
             os.chdir(place)
-            count += run_session(text, f"{module}.{name}", {"fffs": fffs, "os": os, "np": np})
+            sys.path.insert(0, str(place))
+            try:
+                count += run_session(text, f"{module}.{name}", {"fffs": fffs, "os": os, "np": np})
+            finally:
+                sys.path.remove(str(place))
     return count

@@ -26,6 +26,8 @@ class DumpPlan(PartPlan):
     """A plan for writing a data set as parts. ``dataset``: its name, as of ``plan_dump``. ``items``: how many it has.
 
     Can be pickled.
+
+    Example: ``fffs.plan_dump``.
     """
 
     dataset: str
@@ -65,6 +67,12 @@ def plan_dump(dataset: str | Callable[[], Items], target: PathLike, parts: int, 
         UsageError: there is no such data set, the target exists, or it has another unfinished plan.
         WriteError: nothing can be written beside the target, or another process is writing its parts.
         Also what the data set raises.
+
+    Examples:
+        >>> plan = fffs.plan_dump("mydata:samples", "packed", parts=2)  # mydata.py has: samples = [b"one", b"two"]
+        >>> results = plan.commit([task.run() for task in plan.tasks])
+        >>> sorted(os.listdir("packed"))
+        ['packed-00000-of-00002.ffr', 'packed-00001-of-00002.ffr']
 
     """
     name, there = name_of(dataset), absolute_target(target)
