@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from reference import Command, Entry, all_commands, mount_options
+from reference import Command, Entry, all_commands, mount_options, paragraphs
 
 from fffs.errors import Exit
 from fffs.version import __version__
@@ -34,7 +34,7 @@ def _page(name: str, top: Command, inner: list[Command], others: list[str]) -> I
     yield from (".SH NAME", f"{escape(name)} \\- {escape(_short(top.text))}", ".SH SYNOPSIS")
     for command in inner or [top]:
         yield from (".nf", f".B {escape(command.synopsis)}", ".fi")
-    yield from (".SH DESCRIPTION", *_text(top.text), *_text(top.notes if len(top.words) > 1 else ""))
+    yield from (".SH DESCRIPTION", *_text(f"{top.text}\n\n{top.notes if len(top.words) > 1 else ''}"))
     yield from _entries("COMMANDS", top.commands)
     yield from _entries("ARGUMENTS", top.arguments)
     for title, entries in top.options:
@@ -78,13 +78,16 @@ def _entries(title: str, entries: list[Entry]) -> Iterator[str]:
 
 def _items(entries: Iterable[Entry]) -> Iterator[str]:
     for entry in entries:
-        yield from (".TP", f".B {escape(entry.form)}", *_text(entry.text or "\\&"))
+        yield from (".TP", f".B {escape(entry.form)}", *(_text(entry.text) if entry.text else ["\\&"]))
 
 
 def _text(text: str) -> Iterator[str]:
-    """Yield the lines of a text; an empty line begins a paragraph."""
-    for line in text.splitlines():
-        yield ".PP" if not line.strip() else line if line == "\\&" else escape(line.strip())
+    """Yield the lines of a text."""
+    for k, (is_table, lines) in enumerate(paragraphs(text)):
+        yield from [".PP"] * bool(k)
+        yield from [".nf"] * is_table
+        yield from (escape(line.rstrip()) if is_table else escape(line.strip()) for line in lines)
+        yield from [".fi"] * is_table
 
 
 ESCAPED = str.maketrans({"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti", "…": "..."})

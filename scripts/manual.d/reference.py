@@ -43,6 +43,17 @@ def all_commands() -> list[Command]:
     return list(_commands(("fffs",), make_parser()))
 
 
+def paragraphs(text: str) -> Iterator[tuple[bool, list[str]]]:
+    """Yield the paragraphs of a text: whether the lines are those of a table, which are indented, and the lines."""
+    found: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        if found and (not line.strip() or line.startswith("  ") != found[0].startswith("  ")):
+            yield found[0].startswith("  "), found
+            found = []
+        if line.strip():
+            found.append(line)
+
+
 def mount_options() -> list[Entry]:
     """Return what may follow ``-o`` of a mount: forms as in its error message, with the texts of their fields."""
     doc = (MountOptions.__doc__ or "").split("Attributes:\n")[1]

@@ -12,7 +12,7 @@ from public_names import MODULES, exported
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "scripts/manual.d"))
 
-from reference import Command, Entry, all_commands, mount_options  # noqa: E402
+from reference import Command, Entry, all_commands, mount_options, paragraphs  # noqa: E402
 
 from fffs.errors import Exit  # noqa: E402
 
@@ -57,7 +57,8 @@ def _command(command: Command) -> Iterator[str]:
     yield from (f"{'#' * (len(command.words) // 3 + 2)} {command.name}", "", "```text", command.synopsis, "```", "")
     yield from (_plain(command.text), "")
     if len(command.words) > 1 and command.notes:
-        yield from (_plain(command.notes), "")
+        for is_table, lines in paragraphs(command.notes):
+            yield from (["```text", *lines, "```", ""] if is_table else [_plain("\n".join(lines)), ""])
     yield from _table([*command.commands, *command.arguments])
     for title, entries in command.options:
         if title != "options":
