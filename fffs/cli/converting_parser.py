@@ -19,16 +19,18 @@ from fffs.cli.command_parser import (
 )
 
 CONVERSIONS = """what can be converted:
-  SRC                                            becomes
-  FFRecord, TFRecord, OFRecord, Bag, parts       each other, a data set of one key, tar, Parquet, Arrow
-  packed folder (.ffr), set of packs             packed folder, tar, Parquet, Arrow, with its names
-  granular data set                              data set, packed folder; of one key: as record files
-  tar (also .gz, .bz2, .xz), zip, folder         packed folder
-  Parquet, Arrow, saved by Hugging Face, LMDB    packed folder; with --column, record files, data set, tar, Parquet, Arrow
+  SRC                                          becomes
+  FFRecord, TFRecord, OFRecord, Bag, parts;    each other, a data set of one key, tar, Parquet, Arrow, array_record
+    array_record
+  packed folder (.ffr), set of packs           packed folder, tar, Parquet, Arrow: with its names
+  granular data set                            data set, packed folder; of one key: all that record files become
+  tar (also .gz, .bz2, .xz), zip, folder       packed folder
+  Parquet, Arrow, saved by Hugging Face; LMDB  packed folder; with --column all that record files become
 
-The name of DST (.ffr, .tfrecord, part-00000, .bag, .tar, .parquet, .arrow) or --to selects its format. Nothing is
-unpacked to a disk. With --parts, several record files or archives can be given; archives then become a set of packs,
-which is one tree. Parts of a tar are shards for WebDataset. Lines on stderr say beforehand what DST does not keep.
+The name of DST (.ffr, .tfrecord, part-00000, .bag, .tar, .parquet, .arrow, .array_record) or --to selects its format.
+Nothing is unpacked to a disk. With --parts, several record files or archives can be given; archives then become a set
+of packs, which is one tree. Parts of a tar are shards for WebDataset. Lines on stderr say beforehand what DST does not
+keep.
 
 example:
   fffs convert photos.tar.gz photos.ffr
@@ -40,8 +42,8 @@ example:
 STEPS = """fffs plan convert --parts 20 shards/data-*.tar packed/data
   fffs plan run packed/data --task 7
   fffs plan commit packed/data"""
-IMPORTS = ("parquet", "arrow", "lmdb")
-EXPORTS = ("tar", "parquet", "arrow")
+IMPORTS = ("parquet", "arrow", "lmdb", "array_record")
+EXPORTS = ("tar", "parquet", "arrow", "array_record")
 PARTS = "write N parts, in a folder"
 VERIFY = "read DST back and compare it with SRC"
 

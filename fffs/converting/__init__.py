@@ -69,16 +69,17 @@ def convert(
     a packed folder becomes a data set again. A tar or zip archive, or a folder, becomes a packed folder; archives are
     read without unpacking them. A packed folder becomes a tar archive, or shards of WebDataset, with its names; records
     become one with the names ``NNNNNN.KEY``. Parquet and Arrow files, and LMDB, become packed folders or records. A
-    packed folder becomes a table of paths and bytes, records one of a single column. docs/formats.md has the details.
+    packed folder becomes a table of paths and bytes, records one of a single column. Files of array_record are record
+    files, too. docs/formats.md has the details.
 
     Args:
         source: a file of any format, a folder of parts, or the name or pattern of shards; a data set; an archive,
             which may be compressed; or a folder. With ``parts``, also a list of record files, or of archives.
         destination: the file, or the folder for parts and data sets.
-        from_: "ffrecord", "tfrecord", "ofrecord", "bag", "granular", "tar", "zip", "folder", "parquet", "arrow" or
-            "lmdb". None: detect it.
-        to: one of the first five, "tar", "parquet" or "arrow". None: use the format that the destination's name
-            implies; parts of record files have that of their source otherwise.
+        from_: "ffrecord", "tfrecord", "ofrecord", "bag", "granular", "tar", "zip", "folder", "parquet", "arrow",
+            "lmdb" or "array_record". None: detect it.
+        to: one of the first five, "tar", "parquet", "arrow" or "array_record". None: use the format that the
+            destination's name implies; parts of record files have that of their source otherwise.
         layout: "v1" or "v3"; the layout of Bags and data sets that are written.
         key: the key of a data set that is made from record files, and the ending of the names of records in archives.
         column: make records of this column of a table (its nulls are errors); or "value", of an LMDB. None: a packed

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Final, Protocol
 
 from fffs.base.jobs import Jobs
-from fffs.converting.foreign import table_export, tar_export
+from fffs.converting.foreign import array_record_file, table_export, tar_export
 from fffs.converting.foreign.exported import Exported, ExportReading
 from fffs.errors import UsageError
 from fffs.files.file import File
@@ -78,7 +78,18 @@ ARROW: Final = Export(
     begin=table_export.begin_arrow,
 )
 
-EXPORTS: Final = [TAR, PARQUET, ARROW]
+ARRAY_RECORD: Final = Export(
+    "array_record",
+    "array_record file",
+    ".array_record",
+    part_name=lambda stem, number, total: f"{stem}-{number:05}-of-{total:05}.array_record",
+    prepare=array_record_file.prepare_array_record,
+    sizes=table_export.sizes_of_files,
+    begin=array_record_file.ArrayRecordPass,
+    refuse_target=array_record_file.refuse_url,
+)
+
+EXPORTS: Final = [TAR, PARQUET, ARROW, ARRAY_RECORD]
 """All formats of other libraries that are written."""
 
 

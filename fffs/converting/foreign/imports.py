@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fffs.converting.foreign.array_record_file import ArrayRecordItems, is_array_record
 from fffs.converting.foreign.items import ForeignItems, opener
 from fffs.converting.foreign.lmdb_file import LmdbItems, is_lmdb
 from fffs.converting.foreign.table_items import ArrowItems, ParquetItems
@@ -16,6 +18,9 @@ from fffs.objects.locations import is_folder, names_in, open_file
 
 STATE: Final = "state.json"  # of a data set that Hugging Face's library saved
 SPLITS: Final = "dataset_dict.json"
+PARQUET_END: Final = re.compile(r"\.parquet$")
+ARROW_END: Final = re.compile(r"\.arrow$")
+ARRAY_RECORD_END: Final = re.compile(r"\.array_record(-[0-9]+-of-[0-9]+)?$")
 LARGEST_JSON: Final = 16 << 20
 
 
@@ -40,20 +45,22 @@ class Import:
     has_names: bool = True
 
 
-def _all_end(ending: str) -> Callable[[Sequence[str]], bool]:
+def _all_end(ending: re.Pattern[str]) -> Callable[[Sequence[str]], bool]:
     """Return whether all files of a folder have an ending, but for those with an underscore in front, as of Spark."""
-    return lambda names: (
-        any(name.endswith(ending) for name in names)
-        and all(name.endswith(ending) or name.startswith("_") for name in names)
-    )
+
+    def all_end(names: Sequence[str]) -> bool:
+        named = [name for name in names if not name.startswith("_")]
+        return bool(named) and all(map(ending.search, named))
+
+    return all_end
 
 
-def _expand_ending(path: str, ending: str) -> list[str]:
+def _expand_ending(path: str, ending: re.Pattern[str]) -> list[str]:
     if not is_folder(path):
         return [path]
-    found = sorted(name for name in names_in(path) if name.endswith(ending) and not name.startswith((".", "_")))
+    found = sorted(name for name in names_in(path) if ending.search(name) and not name.startswith((".", "_")))
     if not found:
-        raise SourceNotFoundError(f"{path}: no {ending} files in this folder")
+        raise SourceNotFoundError(f"{path}: no files in this folder whose names match {ending.pattern}")
     return [os.path.join(path, name) for name in found]
 
 
@@ -64,7 +71,7 @@ def _expand_arrow(path: str) -> list[str]:
         splits = ", ".join(sorted(name for name in names if is_folder(os.path.join(path, name))))
         raise UsageError(f"{path}: has several splits ({splits}); name the folder of one")
     if STATE not in names:
-        return _expand_ending(path, ".arrow")
+        return _expand_ending(path, ARROW_END)
     state = _load_json(os.path.join(path, STATE))
     try:
         found = [str(item["filename"]) for item in state["_data_files"]]
@@ -93,15 +100,15 @@ PARQUET: Final = Import(
     "parquet",
     "row",
     is_head=lambda head: head.startswith(b"PAR1"),
-    is_folder=_all_end(".parquet"),
-    expand=lambda path: _expand_ending(path, ".parquet"),
+    is_folder=_all_end(PARQUET_END),
+    expand=lambda path: _expand_ending(path, PARQUET_END),
     open=opener(ParquetItems),
 )
 ARROW: Final = Import(
     "arrow",
     "row",
     is_head=lambda head: head.startswith(b"ARROW1\0\0"),
-    is_folder=lambda names: STATE in names or SPLITS in names or _all_end(".arrow")(names),
+    is_folder=lambda names: STATE in names or SPLITS in names or _all_end(ARROW_END)(names),
     expand=_expand_arrow,
     open=opener(ArrowItems),
 )
@@ -114,7 +121,17 @@ LMDB: Final = Import(
     open=opener(LmdbItems),
 )
 
-IMPORTS: Final = [PARQUET, ARROW, LMDB]
+ARRAY_RECORD: Final = Import(
+    "array_record",
+    "record",
+    is_head=is_array_record,
+    is_folder=_all_end(ARRAY_RECORD_END),
+    expand=lambda path: _expand_ending(path, ARRAY_RECORD_END),
+    open=opener(ArrayRecordItems),
+    has_names=False,
+)
+
+IMPORTS: Final = [PARQUET, ARROW, LMDB, ARRAY_RECORD]
 """All formats of other libraries that are read."""
 
 
