@@ -287,6 +287,25 @@ def test_a_length_that_nothing_follows_takes_no_memory(tmp_path: Path) -> None:
         fffs.convert(tmp_path / "x.arrow", tmp_path / "y.ffr")
 
 
+@pytest.mark.parametrize("embedded", [False, True])
+def test_a_value_of_many_rows_is_in_memory_once(tmp_path: Path, embedded: bool) -> None:
+    column = pa.array([stretched(20_000)] * 4000, pa.binary())
+    if embedded:
+        column = pa.StructArray.from_arrays([column, pa.array([None] * 4000, pa.string())], ["bytes", "path"])
+    source = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"x": column}), source)
+    assert source.stat().st_size < MIB
+    with IMPORTS[0].open([str(source)], str(source)) as items:
+        before = pa.default_memory_pool()
+        pool = pa.proxy_memory_pool(before)
+        pa.set_memory_pool(pool)
+        try:
+            assert [size for _, size in items.sizes()] == [20_000] * 4000
+        finally:
+            pa.set_memory_pool(before)
+    assert pool.max_memory() < 20 * MIB
+
+
 def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_table(tmp_path / "x.parquet", pa.table({"x": [b""]}))
     optional_library.cache_clear()

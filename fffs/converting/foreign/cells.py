@@ -47,6 +47,8 @@ def has_nested_bytes(kind: Any) -> bool:
 
 def _is_plain_binary(kind: Any) -> bool:
     types = _types()
+    if types.is_dictionary(kind):
+        kind = kind.value_type
     return any(getattr(types, name)(kind) for name in _PLAIN[:4])
 
 
@@ -66,8 +68,9 @@ def cells_of(array: Any, fail: Fail) -> Iterator[Bytes | None]:
 
 
 def _embedded(cell: Any, fail: Fail) -> Bytes | None:
-    if cell["bytes"].is_valid:
-        return memoryview(cell["bytes"].as_buffer())
+    data = cell["bytes"]
+    if data.is_valid:
+        return memoryview((data.value if _types().is_dictionary(data.type) else data).as_buffer())
     if cell["path"].is_valid:
         raise fail(f"refers to a file elsewhere ({cell['path'].as_py()!a:.200}); embed the files in it first")
     return None

@@ -220,13 +220,21 @@ class ParquetItems(TableItems):
 
     def batches_of(self, file: File, columns: list[str]) -> Iterator[Any]:
         """As in ``TableItems``. Values that a file has once, for many rows, are in memory once."""
-        plain = [name for name in columns if holds_bytes(self._type(name)) and not is_embedded_file(self._type(name))]
-        opened = self._open(file, plain)
+        opened = self._open(file, [place for name in columns for place in self._places(name)])
         with decoding(file.name):
-            groups = [opened.metadata.row_group(k) for k in range(opened.num_row_groups)]
-            largest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=1)
-            rows = max(min(BATCH_BYTES // max(largest, 1), BATCH_ROWS), 1)
-            return iter(opened.iter_batches(rows, columns=columns, use_threads=False))
+            for k in range(opened.num_row_groups):  # a batch of several groups could have several dictionaries
+                group = opened.metadata.row_group(k)
+                rows = BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
+                rows = max(min(rows, BATCH_ROWS), 1)
+                yield from opened.iter_batches(rows, row_groups=[k], columns=columns, use_threads=False)
+
+
+    def _places(self, column: str) -> list[str]:
+        """Return what may be read as a dictionary: the bytes in a column."""
+        kind = self._type(column)
+        if is_embedded_file(kind):
+            return [f"{column}.{BYTES}", f"{column}.{PATH}"]
+        return [column] if holds_bytes(kind) else []
 
 
 class ArrowItems(TableItems):
