@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fffs.formats.ffrecord import LegacyFileWarning
     from fffs.layouts import load_source
     from fffs.opening import open
-    from fffs.packed_folder import PackedFolder
+    from fffs.packed_folder import PackedFolder, PackedSamples
     from fffs.packing.dump_plan import DumpPlan, plan_dump
     from fffs.packing.pack import pack_folder
     from fffs.packing.pack_plan import PackPlan, plan_pack
@@ -40,6 +40,7 @@ __all__ = [
     "LegacyFileWarning",
     "PackPlan",
     "PackedFolder",
+    "PackedSamples",
     "VerifyPlan",
     "__version__",
     "checkFsAlign",
@@ -66,6 +67,7 @@ _HOMES = {
     "LegacyFileWarning": "fffs.formats.ffrecord",
     "PackPlan": "fffs.packing.pack_plan",
     "PackedFolder": "fffs.packed_folder",
+    "PackedSamples": "fffs.packed_folder",
     "VerifyPlan": "fffs.packing.verify_plan",
     "checkFsAlign": "fffs.compat",
     "convert": "fffs.converting",

@@ -14,6 +14,7 @@ from fffs.base.withblock import Closing
 from fffs.errors import ClosedError, EntryNotFoundError, UsageError
 from fffs.files.file import UInt8Array
 from fffs.layouts import load_packed
+from fffs.layouts.samples import SampleSequence
 from fffs.layouts.view import ROOT_INODE, TreeView
 from fffs.reader import FileReader
 from fffs.records.identity import Identity
@@ -267,6 +268,31 @@ class PackedFolder(Closing):
     def __setstate__(self, state: tuple[Any, Sequence[Identity]]) -> None:
         self.fnames, identity = state
         refuse_others(self._view.store, identity)
+
+
+class PackedSamples(SampleSequence, Closing):
+    """The samples of packed folders, as WebDataset would read them from a tar: a sequence of dictionaries.
+
+    A sample consists of the files that have the same name up to the first dot: ``a/7.jpg`` and ``a/7.cls`` are
+    ``{"__key__": "a/7", "jpg": b"...", "cls": b"..."}``. Endings are in lower case. Links, and files whose names have
+    no dot or begin with one, belong to no sample. Samples are numbered through the folders, those of a folder before those
+    of its subfolders, and in the order of their names.
+
+    ``samples[k]``, ``samples[a:b]`` and iteration work, and loaders of torch and Grain get several samples with one
+    read. May be used from any thread, and after fork; can be pickled, as ``PackedFolder``.
+    """
+
+    def __init__(self, folder: PackedFolder | PathLike | list[Any] | tuple[Any, ...]) -> None:
+        """folder: as for ``PackedFolder``, or one, which ``close`` closes. Raises as ``PackedFolder``."""
+        self.folder = folder if isinstance(folder, PackedFolder) else PackedFolder(folder)
+        super().__init__(self.folder._view)
+
+    def close(self) -> None:
+        """Close the files. May be called again."""
+        self.folder.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.folder,)
 
 
 def not_found(path: str, pack: str) -> EntryNotFoundError:

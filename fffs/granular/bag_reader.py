@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, overload
 
@@ -20,6 +20,7 @@ from fffs.objects.locations import open_file
 from fffs.records.identity import Identity
 from fffs.records.index import RecordIndex
 from fffs.records.reopening import OpenedNames, open_unreplaced, opened_again, refuse_others, refuse_replaced
+from fffs.records.sequence import runs_of
 from fffs.records.sidecar import with_checksums
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
@@ -175,8 +176,15 @@ class BagReader(Closing):
         data = self.store.read_one(number)
         return data.tobytes() if self._decompress is None else self._content(number, data)
 
+    def __getitems__(self, indices: Sequence[int]) -> list[bytes]:
+        """Return records in one batch, for loaders of torch and (``_getitems``) Grain. Raises as ``read``."""
+        return self._contents(indices)
+
+    _getitems = __getitems__
+
     def __iter__(self) -> Iterator[bytes]:
-        return (self[k] for k in range(len(self)))
+        for part in runs_of(len(self), self.store.lengths):
+            yield from self._contents(part)
 
     # ------------------------------------------------------------ life
 

@@ -277,6 +277,12 @@ class RowReader(Closing):
         rows = self.read(index, mask)
         return {want.key: [row[want.key] for row in rows] for want in self._wanted(mask)}
 
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return rows in one batch, for loaders of torch and (``_getitems``) Grain. Raises as ``read``."""
+        return self.read(indices)
+
+    _getitems = __getitems__
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[k] for k in range(len(self)))
 

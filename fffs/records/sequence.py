@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -54,7 +54,13 @@ class RecordSequence(ABC):
 
     def __iter__(self) -> Iterator[UInt8Array]:
         """Yield all records in order, which are read in batches of some MiB. Raises as ``read``."""
-        for start in range(0, len(self), _RECORDS):
-            part = range(start, min(start + _RECORDS, len(self)))
-            for first, last in divide(self.lengths(part), _TOGETHER, _RECORDS):
-                yield from self.read(part[first:last])
+        for part in runs_of(len(self), self.lengths):
+            yield from self.read(part)
+
+
+def runs_of(count: int, lengths: Callable[[range], npt.NDArray[np.int64]]) -> Iterator[range]:
+    """Yield the numbers of ``count`` records in runs that are read as one batch in an iteration. lengths: in bytes."""
+    for start in range(0, count, _RECORDS):
+        part = range(start, min(start + _RECORDS, count))
+        for first, last in divide(lengths(part), _TOGETHER, _RECORDS):
+            yield part[first:last]

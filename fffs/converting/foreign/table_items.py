@@ -228,7 +228,6 @@ class ParquetItems(TableItems):
                 rows = max(min(rows, BATCH_ROWS), 1)
                 yield from opened.iter_batches(rows, row_groups=[k], columns=columns, use_threads=False)
 
-
     def _places(self, column: str) -> list[str]:
         """Return what may be read as a dictionary: the bytes in a column."""
         kind = self._type(column)
