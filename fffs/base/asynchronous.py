@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from functools import cache
+from typing import Any, ParamSpec, TypeVar
 
 from fffs.base.importing import importing
 
@@ -18,9 +19,31 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     If the task is cancelled, the call still runs to its end in the thread, and its result is dropped.
     """
     trio = sys.modules.get("trio")  # a task of trio can only run if it is imported
-    if trio is not None and trio.lowlevel.in_trio_run():
-        result: T = await trio.to_thread.run_sync(lambda: function(*args, **kwargs), abandon_on_cancel=True)
+    if trio is not None and _runs(trio):
+        result: T = await trio.to_thread.run_sync(lambda: function(*args, **kwargs), **abandoning(True))
         return result
     with importing:
         import asyncio  # imported late: it takes a tenth of a command's start, and commands have no tasks
     return await asyncio.to_thread(function, *args, **kwargs)
+
+
+def abandoning(abandon: bool) -> dict[str, Any]:
+    """Return the argument of trio's ``to_thread.run_sync`` for whether a cancelled task leaves a call to its thread."""
+    return {_name_of_abandoning(): abandon}
+
+
+@cache
+def _name_of_abandoning() -> str:
+    major, minor = sys.modules["trio"].__version__.split(".")[:2]
+    return "abandon_on_cancel" if (int(major), int(minor)) >= (0, 23) else "cancellable"
+
+
+def _runs(trio: Any) -> bool:
+    """Whether trio runs in this thread."""
+    if hasattr(trio.lowlevel, "in_trio_run"):  # since 0.23
+        return bool(trio.lowlevel.in_trio_run())
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return False
+    return True

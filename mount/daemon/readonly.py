@@ -13,6 +13,7 @@ import select
 
 import trio
 
+from fffs.base.asynchronous import abandoning
 from fffs.base.descriptors import is_lack_of_threads
 from fffs.errors import MountError
 from fffs.mount.system import kernel
@@ -51,7 +52,7 @@ async def _watch(path: str, table: int, device: str, source: str, noexec: bool) 
                     return
             await trio.sleep(PAUSE_SECONDS)
             try:
-                await trio.to_thread.run_sync(_wait, table, ended, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(_wait, table, ended, **abandoning(True))
             except RuntimeError as error:
                 if not is_lack_of_threads(error):
                     raise

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import trio
 
+from fffs.base.asynchronous import abandoning
 from fffs.base.descriptors import is_lack_of_threads
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ async def in_thread(call: Callable[[], T], limiter: trio.CapacityLimiter | None 
 
     """
     try:
-        return await trio.to_thread.run_sync(call, abandon_on_cancel=abandon, limiter=limiter)
+        return await trio.to_thread.run_sync(call, limiter=limiter, **abandoning(abandon))
     except RuntimeError as error:
         if not is_lack_of_threads(error):
             raise
