@@ -16,7 +16,7 @@ from fffs.version import __version__
 
 if TYPE_CHECKING:
     from fffs.cluster.report import JobReport
-    from fffs.compat import checkFsAlign, install_as_ffrecord
+    from fffs.compat import checkFsAlign, install_as_ffrecord, install_as_granular
     from fffs.converting import convert
     from fffs.converting.convert_plan import ConvertPlan, plan_convert
     from fffs.formats.ffrecord import LegacyFileWarning
@@ -47,6 +47,7 @@ __all__ = [
     "convert",
     "errors",
     "install_as_ffrecord",
+    "install_as_granular",
     "load_source",
     "open",
     "pack_folder",
@@ -72,6 +73,7 @@ _HOMES = {
     "checkFsAlign": "fffs.compat",
     "convert": "fffs.converting",
     "install_as_ffrecord": "fffs.compat",
+    "install_as_granular": "fffs.compat",
     "load_source": "fffs.layouts",
     "open": "fffs.opening",
     "pack_folder": "fffs.packing.pack",

@@ -16,6 +16,10 @@ fffs.mount.daemon.background
 fffs.formats.bag
 fffs.granular.bag_reader
 fffs.granular.codecs
+fffs.granular.exact_codecs
+fffs.granular.granular_readers
+fffs.granular.resuming_writers
+fffs.granular.sample_sources
 fffs.base.descriptors
 fffs.torch.disk
 fffs.torch.elastic

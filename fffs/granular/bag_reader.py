@@ -89,10 +89,14 @@ class BagReader(Closing):
         self._decompress: Callable[[Any], bytes] | None = None
         if self.path.endswith(COMPRESSED):
             self._decompress = Decompressor(max_record)
-        source, self.layout = open_bag(self.path, layout, self.check_data)
+        self._open(*open_bag(self.path, layout, self.check_data))
+
+    def _open(self, source: SourceFile, layout: str) -> None:
+        """Take over an open Bag."""
+        self.layout = layout
         self._store = RecordStore([source])
         self._store.expect_random_reads()
-        self.size = size_of(source, self.layout)
+        self.size = size_of(source, layout)
         """The size of the file in bytes, including the table if it is a separate file."""
 
     @property

@@ -87,7 +87,7 @@ class RecordStream:
         return self.end + 8 * (len(self.ends) + 1)
 
 
-class _GrowingStream(RecordStream):
+class GrowingStream(RecordStream):
     """Writes to an existing Bag, for which other programs may write checksums at any time."""
 
     def __init__(self, file: NewFile, end: int, folder: int) -> None:
@@ -108,6 +108,9 @@ class AppendedBag:
     visible, and permanent if the caller syncs ``records`` and ``entries`` after the first two. ``rollback`` discards
     records that were not kept. A killed writer leaves what it had flushed.
     """
+
+    may_lack_table = False
+    """Whether records without a table are records that a writer had not flushed."""
 
     def __init__(self, path: str, place: int | None = None, *, cut: bool = False) -> None:
         """place: its folder, if that is open already. Later changes of the working folder do not redirect a step.
@@ -141,16 +144,15 @@ class AppendedBag:
             has_table, has_records = is_there(self._folder, self._table_name), is_there(self._folder, self._name)
             if has_table and not has_records:
                 raise MetadataError(f"{self.table}: this table exists, but {self.path} with the records is missing")
-            if has_records and not has_table and self._look_at(self._name).st_size:
+            lacks_table = has_records and not has_table and self._look_at(self._name).st_size > 0
+            if lacks_table and not self.may_lack_table:
                 raise UsageError(f"{self.path}: cannot append: a Bag in another layout, or {self.table} is missing")
             self._bag = above_standard(os.open(self._name, _OPEN, 0o666, dir_fd=self._folder))
             self._lock()
             self._refuse_replaced((self._bag, self.path))
-            self._index = above_standard(os.open(self._table_name, _OPEN, 0o600, dir_fd=self._folder))
-            if not os.fstat(self._index).st_size:
-                with contextlib.suppress(PermissionError):  # an existing file of another user
-                    self.rights().give(self._index, 0o600)
-            if not all(stat.S_ISREG(os.fstat(fd).st_mode) for fd in (self._bag, self._index)):
+            if not lacks_table:
+                self._open_table()
+            if not all(stat.S_ISREG(os.fstat(fd).st_mode) for fd in (self._bag, self._index) if fd >= 0):
                 raise UsageError(f"{self.path}: not a regular file")
             if not has_table:
                 sync_place(self._folder)
@@ -158,6 +160,13 @@ class AppendedBag:
             raise WriterError(f"{self.path}: another writer is appending to it") from None
         except OSError as error:
             raise WriteError(error.errno, self.path) from error
+
+    def _open_table(self) -> None:
+        """Open the file with the table, or make it. Raises OSError."""
+        self._index = above_standard(os.open(self._table_name, _OPEN, 0o600, dir_fd=self._folder))
+        if not os.fstat(self._index).st_size:
+            with contextlib.suppress(PermissionError):  # an existing file of another user
+                self.rights().give(self._index, 0o600)
 
     def _look_at(self, name: bytes) -> os.stat_result:
         return os.stat(name, dir_fd=self._folder, follow_symlinks=False)
@@ -186,6 +195,8 @@ class AppendedBag:
 
     def _load(self, cut: bool) -> Int64Array:
         """Return the ends of the existing records."""
+        if self._index < 0:
+            return np.empty(0, np.int64)
         with LocalFile(duplicate(self._bag), self.path) as bag:
             index = load_index(bag, layout="v3")
         if index.truncated and not cut:
@@ -227,7 +238,7 @@ class AppendedBag:
             )
         with writing(self.path):
             forget_checksums(self._name, self._folder)
-        self._stream = _GrowingStream(NewFile(self._bag, self.path), self._kept_end, self._folder)
+        self._stream = GrowingStream(NewFile(self._bag, self.path), self._kept_end, self._folder)
         self._truncate()
 
     def _is_torn(self) -> bool:
@@ -237,7 +248,8 @@ class AppendedBag:
 
     def _sizes(self) -> tuple[tuple[int, int], ...]:
         """Return the open files, each with its size for the kept records alone."""
-        return (self._bag, self._kept_end), (self._index, 8 * self._kept)
+        sizes = (self._bag, self._kept_end), (self._index, 8 * self._kept)
+        return sizes if self._index >= 0 else sizes[:1]
 
     def _truncate(self) -> None:
         """Cut off data after the kept records, durably, and delete checksums of it."""
@@ -276,6 +288,9 @@ class AppendedBag:
 
     def write_table(self) -> None:
         """Write the new table entries, the second half of a flush. Raises WriterError: the files were replaced."""
+        if self._index < 0:
+            with writing(self.table):
+                self._open_table()
         self._refuse_replaced((self._bag, self.path), (self._index, self.table))
         with writing(self.path):
             forget_checksums(self._name, self._folder)

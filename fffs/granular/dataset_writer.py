@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from fffs.base.buffers import readable_bytes
 from fffs.base.numbers import as_number
@@ -15,8 +15,18 @@ from fffs.granular.codecs import Codec
 from fffs.granular.codecs import encoders as supplied
 from fffs.granular.columns import NewColumns
 from fffs.granular.grown_columns import GrownColumns
-from fffs.granular.output_writer import OutputWriter
+from fffs.granular.output_writer import Output, OutputWriter
 from fffs.granular.spec import Type
+
+
+class Columns(Output, Protocol):
+    """The files of a data set, new or existing ones."""
+
+    def append(self, blobs: Any, /) -> None:
+        """Add an encoded row."""
+
+    def complete(self) -> str:
+        """Write all rows. None can be added afterwards. Returns the path that the folder has until ``finish``."""
 
 
 class Encoder:
@@ -84,6 +94,8 @@ class DatasetWriter(OutputWriter):
 
     """
 
+    _output: Columns
+
     def __init__(
         self,
         directory: PathLike,
@@ -107,11 +119,13 @@ class DatasetWriter(OutputWriter):
         self.path = path
         self._completed = False
         self._encoder = encoder
-        spec = encoder.spec
-        self._output: NewColumns | GrownColumns = (
-            NewColumns(path, spec) if layout == "v1" else GrownColumns(path, spec, cut_to)
-        )
+        self._output = self._columns(path, encoder.spec, layout, cut_to)
         self._begin(path)
+
+    @staticmethod
+    def _columns(path: str, spec: dict[str, str], layout: str, cut_to: int | None) -> Columns:
+        """Open what rows are appended to."""
+        return NewColumns(path, spec) if layout == "v1" else GrownColumns(path, spec, cut_to)
 
     @classmethod
     def of(cls, path: str, encoder: Encoder, layout: str) -> DatasetWriter:

@@ -34,7 +34,7 @@ class GrownColumns:
         """cut_to: cut all columns to this number of rows first, whatever the cause is."""
         self._bags: list[AppendedBag] = []
         self._path = path
-        _make(path, spec)
+        make_columns(path, spec)
         with writing(path):
             self._folder = above_standard(os.open(path, PLACE))
         self._marker = FlushMarker(self._folder, path)
@@ -137,8 +137,14 @@ class GrownColumns:
         self._folder = -1
 
 
-def _make(path: str, spec: dict[str, str]) -> None:
-    """Create an empty data set, or its spec.json in an existing folder, or check that an existing spec is equal."""
+def make_columns(path: str, spec: dict[str, str]) -> None:
+    """Create an empty data set, or its spec.json in an existing folder, or check that an existing spec is equal.
+
+    Raises:
+        UsageError: the folder has a data set with another spec, or of another layout.
+        MetadataError: a column is missing. WriteError: nothing can be made there.
+
+    """
     if specs.REFS not in spec and os.path.lexists(os.path.join(path, specs.REFS + SUFFIX)):
         raise UsageError(f"{path}: cannot append to a data set of granular before 0.22; write a new one")
     if not os.path.lexists(path):

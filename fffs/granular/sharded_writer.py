@@ -75,7 +75,7 @@ class ShardedDatasetWriter(Writing):
                 f"{self.path}: shard_start must be at least 0; shard_step, shard_size and shard_length at least 1"
             )
         self._layout = layout
-        self._encoder = Encoder(self.path, spec, encoders, layout)
+        self._encoder = self._make_encoder(spec, encoders)
         self._shard: DatasetWriter | None = None
         self._next, self._rows, self._closed_size, self._shards = self._first, 0, 0, 0
         if os.path.lexists(os.path.join(self.path, NAME)):
@@ -84,6 +84,12 @@ class ShardedDatasetWriter(Writing):
         self._root = os.path.realpath(self.path)  # which a change of the working folder does not redirect
         self._begin(self.path)
 
+    def _make_encoder(self, spec: Mapping[str, str], encoders: Mapping[str, Codec] | None) -> Encoder:
+        return Encoder(self.path, spec, encoders, self._layout)
+
+    def _begin_shard(self, folder: str) -> DatasetWriter:
+        return DatasetWriter.of(folder, self._encoder, self._layout)
+
     def _open(self) -> DatasetWriter:
         """Return the shard for the next row."""
         while self._shard is None:
@@ -91,7 +97,7 @@ class ShardedDatasetWriter(Writing):
             self._next += self._step
             if self._layout == "v3" and os.path.isdir(os.path.join(self._root, shard_name(self._next))):
                 continue  # this shard was closed, since the next one was begun
-            self._shard = DatasetWriter.of(folder, self._encoder, self._layout)
+            self._shard = self._begin_shard(folder)
             if self._full(self._shard):  # a shard of another writer, which is continued
                 self._finish()
         return self._shard
