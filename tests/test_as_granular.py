@@ -168,6 +168,7 @@ def test_a_bag_without_its_table_gets_one_only_if_its_bytes_are_appended_again(t
         for record in (b"one", b"two"):
             old.append(record)
     before = path.read_bytes()
+    BagWriter(path).close()
     with pytest.raises(UsageError, match="does not match"), BagWriter(path) as writer:
         assert len(writer) == 0
         writer.append(b"other")

@@ -291,10 +291,14 @@ class AppendedBag:
         if self._index < 0:
             with writing(self.table):
                 self._open_table()
+        self.look()
+        write_at(NewFile(self._index, self.table), [np.array(self._stream.ends, "<u8").tobytes()], 8 * self._kept)
+
+    def look(self) -> None:
+        """Look at what other programs did. Raises WriterError if the files were replaced; checksums are deleted."""
         self._refuse_replaced((self._bag, self.path), (self._index, self.table))
         with writing(self.path):
             forget_checksums(self._name, self._folder)
-        write_at(NewFile(self._index, self.table), [np.array(self._stream.ends, "<u8").tobytes()], 8 * self._kept)
 
     def keep(self) -> None:
         """After a flush, exclude the written records from ``rollback``."""

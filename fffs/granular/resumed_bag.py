@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
+from typing import Final
 
 from fffs.base.failures import writing
 from fffs.errors import UsageError
 from fffs.files.pwrite import NewFile
 from fffs.formats.bag import OFFSET
-from fffs.granular.bag_streams import AppendedBag, GrowingStream
+from fffs.granular.bag_streams import AppendedBag, GrowingStream, RecordStream
+
+PAUSE: Final = 0.1  # seconds
 
 
 class _ComparingStream(GrowingStream):
@@ -31,7 +35,7 @@ class _ComparingStream(GrowingStream):
                     "stopped writer left after the last complete record; append what that one appended, or cut them "
                     f"off: truncate -s {self._begin} {shlex.quote(self.file.path)}"
                 )
-        super()._write(data)
+        RecordStream._write(self, data)
 
 
 class ResumedBag(AppendedBag):
@@ -41,9 +45,13 @@ class ResumedBag(AppendedBag):
     records that are appended must be the same. That also holds for a Bag without a table, all of whose bytes are
     taken for such records; it gets a table only after this comparison, as the Bag may be one of another layout. As
     ``AppendedBag`` otherwise, without ``begin``. Not thread-safe.
+
+    Flushes may come thousands of times a second, so what other programs did is looked at only from time to time, and
+    before ``finish``.
     """
 
     may_lack_table = True
+    _looked = 0.0
 
     def __init__(self, path: str, place: int | None = None) -> None:
         """place: its folder, if that is open already. Raises as AppendedBag, and UsageError for a truncated Bag."""
@@ -62,6 +70,25 @@ class ResumedBag(AppendedBag):
         """As in AppendedBag, but with the bytes that were left."""
         (bag, size), *table = super()._sizes()
         return (bag, max(size, self._left)), *table
+
+    def look(self) -> None:
+        """As in AppendedBag, unless that was done a moment ago."""
+        now = time.monotonic()
+        if now - self._looked >= PAUSE:
+            self._looked = now
+            super().look()
+
+    def write_table(self) -> None:
+        """As in AppendedBag. Without new records, a Bag that lacks a table gets none."""
+        if self._stream.ends:
+            super().write_table()
+
+    def finish(self) -> tuple[int, ...]:
+        """Look again after the last flush. Returns the descriptors of the files, which the caller syncs."""
+        if self._index < 0:
+            return ()
+        super().look()
+        return self.records, self.entries
 
     def read_record(self, number: int) -> bytes:
         """Return a record that was complete when the Bag was opened. Raises WriteError, like all methods."""

@@ -26,7 +26,7 @@ class ResumedColumns:
 
     def __init__(self, path: str, spec: dict[str, str]) -> None:
         """Raises as ``make_columns`` and ResumedBag."""
-        self._path = path
+        self._path, self._keys = path, list(spec)
         self._bags: list[ResumedBag] = []
         make_columns(path, spec)
         with writing(path):
@@ -55,8 +55,7 @@ class ResumedColumns:
 
         """
         ahead = [bag for bag in self._bags if bag.found > self._rows]
-        for bag, blob in zip(self._bags, blobs, strict=True):
-            key = os.path.basename(bag.path).removesuffix(SUFFIX)
+        for key, bag, blob in zip(self._keys, self._bags, blobs, strict=True):
             refuse_misfit(bag.path, key, blob, sequence=False)
             if bag in ahead and bag.read_record(self._rows) != bytes(blob):  # type: ignore[arg-type]  # not a list
                 raise UsageError(
@@ -88,8 +87,9 @@ class ResumedColumns:
     def finish(self) -> None:
         """Flush, sync all files, and close."""
         self.flush()
+        files = [fd for bag in self._bags for fd in bag.finish()]
         with writing(self._path):
-            sync_together([fd for bag in self._bags for fd in (bag.records, bag.entries)])
+            sync_together(files)
         self._close()
 
     def discard(self) -> None:

@@ -64,8 +64,9 @@ class _OneBag:
 
     def finish(self) -> None:
         self.flush()
+        files = self._bag.finish()
         with writing(self._bag.path):
-            sync_together([self._bag.records, self._bag.entries])
+            sync_together(files)
         self._bag.close()
 
     def _discard(self) -> None:
