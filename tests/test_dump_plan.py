@@ -108,6 +108,16 @@ def test_items_that_differ_between_attempts_make_one_of_them(tmp_path: Path, mod
     plan.commit([second, last])
 
 
+def test_a_new_plan_for_the_same_items_keeps_complete_parts(tmp_path: Path, module: str) -> None:
+    plan = fffs.plan_dump(f"{module}:train", tmp_path / "set", 3)
+    done = [task.run() for task in plan.tasks[:2]]
+    again = fffs.plan_dump(f"{module}:train", tmp_path / "set", 3)
+    assert [task.result() for task in again.tasks] == [*done, None]
+    with pytest.raises(UsageError, match="another number of parts"):
+        fffs.plan_dump(f"{module}:train", tmp_path / "set", 4)
+    again.abort()
+
+
 def test_more_or_fewer_items_than_planned_are_an_error(
     tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

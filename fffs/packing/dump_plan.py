@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fffs.base.paths import PathLike
+from fffs.base.paths import PathLike, as_utf8
 from fffs.cluster.part_plan import PartPlan
 from fffs.cluster.part_task import PartTask
 from fffs.cluster.place_of import place_of
@@ -88,8 +88,8 @@ def plan_dump(dataset: str | Callable[[], Items], target: PathLike, parts: int, 
     plan = DumpPlan.of(there, tasks, dataset=name, items=count)
     place = place_of(there)
     with place.only_driver():
-        request = json.dumps([DumpPlan.WORK, name, there, parts])
-        place.create(plan.to_json(), request, plan.fingerprint, restart)
+        request = json.dumps([DumpPlan.WORK, name, as_utf8(there), parts])
+        place.create(plan.to_json(), request, plan.fingerprint, restart, parts=plan.parts)
     return plan
 
 
