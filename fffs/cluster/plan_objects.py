@@ -64,7 +64,7 @@ class PlanObjects(PlanPlace):
         return self._opened()
 
     def remove(self) -> bool:
-        """See ``PlanPlace``. What was committed stays."""
+        """See ``PlanPlace``. What was committed, or is of no plan, stays."""
         names = self.names()
         _OpenObjects(self).remove(names)
         return UNFINISHED in names
@@ -81,11 +81,13 @@ class _OpenObjects(OpenPlace):
         """Do nothing."""
 
     def empty(self) -> None:
-        """See ``OpenPlace``. What was committed stays."""
+        """See ``OpenPlace``. What was committed, or is of no plan, stays."""
         self.remove(self._plan.names())
 
     def remove(self, names: dict[str, ListedObject]) -> None:
         """As ``empty``. names: what is directly in the target."""
+        if UNFINISHED not in names:  # a set that was copied there, for example
+            return
         if MANIFEST not in names:
             stem = re.escape(part_stem(self._target))
             ours = re.compile(rf"({stem}-[0-9]{{5}}-of-[0-9]{{5}}(\..*)?|part-[0-9]{{5}})", re.DOTALL)

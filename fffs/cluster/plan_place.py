@@ -171,7 +171,8 @@ class PlanPlace(ABC):
             parts: the name and the mark of each part. Others that an older plan left are removed.
 
         Raises:
-            UsageError: it has parts for another request, or belongs to another user, or is not the place of a plan.
+            UsageError: it has parts for another request, or belongs to another user, or is not the place of a plan; or
+                the target has something that is not of a plan.
             WriteError: it cannot be created.
 
         """
@@ -186,6 +187,8 @@ class PlanPlace(ABC):
                     "options; finish that, or remove them with --restart"
                 )
             is_new = there is None or there[0] != request or restart
+            if there is None:  # making the plan took its time
+                self.refuse_content()
             if is_new:
                 place.empty()
             try:
