@@ -139,6 +139,17 @@ def test_a_late_task_of_an_older_plan_replaces_no_part(source: Path, target: str
     assert files_in_pack(f"{target}/") == on_disk(source)
 
 
+def test_a_newer_plan_with_fewer_parts_leaves_none_of_an_older_one(source: Path, target: str) -> None:
+    plan = fffs.plan_pack(source, target, 30)
+    for task in plan.tasks[:2]:
+        task.run()
+    for path in source.glob("day3/*"):
+        path.unlink()
+    fffs.pack_folder(source, target, parts=30)
+    assert len(keys_in(target)) < len(plan.tasks) + 1
+    assert files_in_pack(f"{target}/") == on_disk(source)
+
+
 def test_abort_and_restart_leave_nothing_of_an_old_plan(source: Path, target: str) -> None:
     plan = fffs.plan_pack(source, target, 4)
     for task in plan.tasks:

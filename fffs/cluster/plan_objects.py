@@ -89,9 +89,7 @@ class _OpenObjects(OpenPlace):
         if UNFINISHED not in names:  # a set that was copied there, for example
             return
         if MANIFEST not in names:
-            stem = re.escape(part_stem(self._target))
-            ours = re.compile(rf"({stem}-[0-9]{{5}}-of-[0-9]{{5}}(\..*)?|part-[0-9]{{5}})", re.DOTALL)
-            delete_objects(f"{self._target}/", [entry.key for name, entry in names.items() if ours.fullmatch(name)])
+            self._delete_parts(names)
         delete_objects(f"{self._target}/", [parse_url(f"{self._place}/{STATE}").key])
         delete_folder(f"{self._place}/")
 
@@ -115,8 +113,15 @@ class _OpenObjects(OpenPlace):
         """See ``OpenPlace``."""
         return {name: entry.size for name, entry in self._plan.names().items()}
 
+    def _delete_parts(self, names: dict[str, ListedObject], kept: Collection[str] = ()) -> None:
+        stem = re.escape(part_stem(self._target))
+        ours = re.compile(rf"({stem}-[0-9]{{5}}-of-[0-9]{{5}}(\..*)?|part-[0-9]{{5}})", re.DOTALL)
+        found = [entry.key for name, entry in names.items() if ours.fullmatch(name) and name not in kept]
+        delete_objects(f"{self._target}/", found)
+
     def keep_parts(self, names: Collection[str]) -> None:
-        """Do nothing: the parts of an older plan have the names of the new ones, which replace them."""
+        """See ``OpenPlace``. Most parts of an older plan have the names of new ones, which replace them."""
+        self._delete_parts(self._plan.names(), names)
 
     def new_part(self, name: str, mark: str, fingerprint: str) -> AtomicOutput:
         """See ``OpenPlace``. The part has its final name, which an older or a committed plan must not change."""
