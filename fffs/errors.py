@@ -34,7 +34,7 @@ Examples:
     >>> try:
     ...     reader.read([0, 1, 2])
     ... except fffs.errors.ChecksumError as error:
-    ...     print(error.record, error.exit_code)
+    ...     print(error.record, int(error.exit_code))
     0 5
     >>> bytes(reader.read_one(1))
     b'two'

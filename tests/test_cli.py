@@ -256,7 +256,8 @@ def classes() -> list[type[errors.FffsError]]:
 @pytest.mark.parametrize("kind", classes(), ids=lambda kind: kind.__name__)
 def test_the_tree_in_errors_gives_each_class_its_parents(kind: type[errors.FffsError]) -> None:
     assert errors.__doc__
-    (line,) = [line for line in errors.__doc__.splitlines() if re.search(rf"(^|[^\w]){kind.__name__}( |$)", line)]
+    tree = errors.__doc__.split("Examples:")[0].splitlines()
+    (line,) = [line for line in tree if re.search(rf"(^|[^\w]){kind.__name__}( |$)", line)]
     builtins = re.search(rf"{kind.__name__} \(([\w, ]+)\)", line)
     for parent in builtins[1].split(", ") if builtins else []:
         assert issubclass(kind, getattr(__import__("builtins"), parent))
