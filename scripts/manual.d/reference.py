@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,9 +57,9 @@ def paragraphs(text: str) -> Iterator[tuple[bool, list[str]]]:
 
 def mount_options() -> list[Entry]:
     """Return what may follow ``-o`` of a mount: forms as in its error message, with the texts of their fields."""
-    doc = (MountOptions.__doc__ or "").split("Attributes:\n")[1]
+    doc = (inspect.getdoc(MountOptions) or "").split("Attributes:\n")[1]  # indented alike in all versions of Python
     fields: dict[str, str] = {}
-    for names, text in re.findall(r"^ {8}([\w, ]+): ((?:.|\n {12})+)", doc, re.MULTILINE):
+    for names, text in re.findall(r"^ {4}([\w, ]+): ((?:.|\n {8})+)", doc, re.MULTILINE):
         fields.update(dict.fromkeys(names.split(", "), " ".join(text.split())))
     return [Entry(form, _as_option(fields[re.split(r"\W", form)[0]])) for form in known()]
 
