@@ -66,6 +66,8 @@ def install_as_granular() -> None:
     Call it before anything imports granular. Readers, writers and ``sources`` have the arguments of granular 0.24, and
     write and read its files; there is no ``Loader`` (``fffs.torch.DataLoader`` is one). The API of granular 0.6 is that
     of ``fffs.granular``.
+
+    Example: ``docs/migrating.md``.
     """
     with importing:
         from fffs.granular import exact_codecs, granular_readers, resuming_writers, sample_sources

@@ -280,6 +280,8 @@ class PackedSamples(SampleSequence, Closing):
 
     ``samples[k]``, ``samples[a:b]`` and iteration work, and loaders of torch and Grain get several samples with one
     read. May be used from any thread, and after fork; can be pickled, as ``PackedFolder``.
+
+    Example: ``docs/migrating.md``.
     """
 
     def __init__(self, folder: PackedFolder | PathLike | list[Any] | tuple[Any, ...]) -> None:

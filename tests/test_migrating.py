@@ -63,12 +63,22 @@ def test_webdataset(tmp_path: Path, run: Callable[[str], str]) -> None:
     assert run("WebDataset") == "4 True\n" * 2
 
 
+def run_alone(section: str, folder: Path) -> bytes:
+    """Run the program of a section in a process of its own, where fffs takes the name of another library."""
+    (block,) = sections()[section]
+    command = [sys.executable, "-W", "error", "-c", block.text]
+    return subprocess.run(command, cwd=folder, env=environment(), check=True, stdout=subprocess.PIPE).stdout
+
+
 def test_ffrecord(tmp_path: Path) -> None:
     (tmp_path / "old.ffr").write_bytes(record_file([b"a record"]))
-    (block,) = sections()["ffrecord"]  # in a process of its own, where fffs takes the name of ffrecord
-    command = [sys.executable, "-W", "error", "-c", block.text]
-    printed = subprocess.run(command, cwd=tmp_path, env=environment(), check=True, stdout=subprocess.PIPE).stdout
-    assert printed == b"1 b'a record'\n"
+    assert run_alone("ffrecord", tmp_path) == b"1 b'a record'\n"
+
+
+def test_granular(tmp_path: Path) -> None:
+    with fffs.granular.BagWriter(tmp_path / "train.bag", layout="v3") as writer:
+        writer.append(b"a record")
+    assert run_alone("granular", tmp_path) == b"1 b'a record'\n"
 
 
 def test_tfrecord(tmp_path: Path, run: Callable[[str], str]) -> None:
