@@ -22,9 +22,22 @@ PAGES = {
 CONSOLE = re.compile(r'CONSOLE[:(]\d+\)?\] "(.*?)", source')
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
+class _Server(http.server.ThreadingHTTPServer):
+    """``missing``: what a page asked for and did not get; the log of Chromium does not have it."""
+
+    missing: list[str]
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    server: _Server
+
     def log_message(self, *_args: object) -> None:
         """Log nothing."""
+
+    def send_error(self, *args: object) -> None:
+        """Answer with an error, and remember it."""
+        self.server.missing.append(self.path)
+        super().send_error(*args)  # type: ignore[arg-type]
 
 
 def look(site: Path, screenshots: Path) -> list[str]:
@@ -33,9 +46,10 @@ def look(site: Path, screenshots: Path) -> list[str]:
     if not chromium:
         return ["chromium is not installed: apt-get install chromium"]
     screenshots.mkdir(parents=True, exist_ok=True)
-    handler = functools.partial(_Quiet, directory=str(site))
+    handler = functools.partial(_Handler, directory=str(site))
     problems = []
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, tempfile.TemporaryDirectory() as profile:
+    with _Server(("127.0.0.1", 0), handler) as server, tempfile.TemporaryDirectory() as profile:
+        server.missing = []
         threading.Thread(target=server.serve_forever, daemon=True).start()
         for page, (heading, plot) in PAGES.items():
             picture = screenshots / f"{page.replace('/', '-').removesuffix('.html')}.png"
@@ -44,6 +58,7 @@ def look(site: Path, screenshots: Path) -> list[str]:
             if not picture.exists():
                 problems.append(f"{page}: no screenshot")
         server.shutdown()
+        problems += [f"{path}: a page asks for it, but there is no such file" for path in sorted({*server.missing})]
     return problems
 
 
