@@ -49,7 +49,6 @@ fffs.base.importing
 fffs.base.long_reads
 fffs.objects.client=object_client
 fffs.objects.connection=store_connection
-fffs.objects.locations
 fffs.objects.part_sender
 fffs.objects.remote=object_remote
 fffs.objects.transfer=object_transfer
@@ -88,7 +87,7 @@ fffs.packing.object_folder
 fffs.cli.commands.info=info_command
 fffs.cli.commands.stat=stat_command
 fffs.formats.streams
-fffs.files.temporary
+fffs.files.temporary=temporary_files
 fffs.files.verity
 fffs.formats.tfrecord=tfrecord_files
 fffs.layouts.union
@@ -111,12 +110,13 @@ fffs.converting.parts: cut=cut_parts
 fffs.converting.source_files: Sources
 fffs.converting.plan: make_plan
 fffs.converting.request: Content Request Result
-fffs.files.atomic: AtomicFile CHECKSUMS=SIDECAR IN_PLACE
+fffs.files.atomic: AtomicFile IN_PLACE
 fffs.files.atomic_folder: AtomicFolder LeftoverWarning
 fffs.files.dirfd: open_folder remove_content
 fffs.files.file: File UInt8Array
 fffs.files.local: LocalFile
 fffs.files.pwrite: NewFile write_at
+fffs.files.sidecar_names: CHECKSUMS=SIDECAR
 fffs.files.temporary: SUFFIX
 fffs.formats.bag: load=load_bag load_index=load_bag_index
 fffs.formats.ffrecord: load_index=load_ffrecord_index

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import FrameError, expand_sources, locations, long_reads, object_client, scanned_file
+from inside import FrameError, expand_sources, long_reads, object_client, scanned_file
 from mounting import Mounts
 from object_server import ObjectServer
 from weed import Weed, cloud, weed
@@ -88,7 +88,7 @@ def test_parts_in_a_folder(cloud: Weed, tmp_path: Path) -> None:
 
 def test_an_object_and_a_folder_of_the_same_name_are_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [("d/a.ffr", 1, '"x"'), ("d/b.ffr", 1, '"y"'), ("d/a.ffr/", 0, "")]
-    monkeypatch.setattr(locations, "list_objects", lambda folder, delimiter: iter(found))
+    monkeypatch.setattr(object_client, "list_objects", lambda folder, delimiter: iter(found))
     assert expand_sources("s3://bucket/d/") == ["s3://bucket/d/a.ffr", "s3://bucket/d/b.ffr"]
 
 

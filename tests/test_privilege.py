@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 import shutil
 import stat
 import subprocess
@@ -21,7 +20,7 @@ import numpy as np
 import pytest
 from builders import MIB, Pack, as_nobody, contents, once, small_disk, snapshot
 from engine_model import fault, held, wait_until
-from inside import LeftoverWarning, lib, load_source, open_folder, remove_content
+from inside import LeftoverWarning, lib, load_source, open_folder, remove_content, temporary_files
 from inside import parse_options as parse
 from mounting import Mounts
 
@@ -236,7 +235,7 @@ def test_what_is_planted_under_a_predicted_name_is_neither_followed_nor_used(
                 path.mkdir() if planted == "folder" else path.write_bytes(b"theirs")
         return random.pop(0)
 
-    monkeypatch.setattr(secrets, "token_hex", plant_and_give_it_away)
+    monkeypatch.setattr(temporary_files, "random_name", plant_and_give_it_away)
     if name == "target":
         unpack(pack, pack.parent / name)
         assert contents(pack.parent / name) == contents(tmp_path / "source")

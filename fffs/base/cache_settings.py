@@ -103,3 +103,17 @@ def caching(folder: PathLike | None, size: str | int | None = None) -> Iterator[
         yield
     finally:
         _given.reset(token)
+
+
+LISTINGS: Final[ContextVar[dict[tuple[int, int], Any] | None]] = ContextVar("LISTINGS", default=None)
+"""What ``cache_space`` knows of folders, by device and inode. None: it keeps nothing."""
+
+
+@contextlib.contextmanager
+def listed_once() -> Iterator[None]:
+    """Have the objects that are opened in the block, also by threads with its context, list each folder only once."""
+    token = LISTINGS.set({})
+    try:
+        yield
+    finally:
+        LISTINGS.reset(token)

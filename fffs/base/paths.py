@@ -1,4 +1,4 @@
-"""Paths: their type in signatures, absolute paths, and the refusal of empty ones."""
+"""Paths: their type in signatures, absolute paths, the refusal of empty ones, and names that nobody predicts."""
 
 from __future__ import annotations
 
@@ -48,3 +48,11 @@ def absolute_path(path: str, folder: str | None = None) -> str:
     joined = f"/{plain}" if path.startswith("/") else os.path.join(os.getcwd() if folder is None else folder, plain)
     first = next((k for k, part in enumerate(parts) if part != ".."), len(parts))
     return joined if ".." in parts[first:] else os.path.normpath(joined)
+
+
+def random_name(size: int) -> str:
+    """Return that many random bytes in hexadecimal, for a name that nobody can predict.
+
+    The module secrets has the same, but imports every hash, which would take every command some milliseconds.
+    """
+    return os.urandom(size).hex()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from typing import Final
 
 from fffs.cli.arguments import add_store_options, budget, filled, seconds
 from fffs.cli.command_parser import (
@@ -23,8 +25,8 @@ from fffs.version import __version__
 EXIT_CODES = "exit codes:\n" + "".join(f"{code:4d}  {code.meaning}\n" for code in Exit)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of the whole command line."""
+def make_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """Make the parser of the whole command line. only: the command, if it is known; the others take milliseconds."""
     parser = OneLineParser(
         prog="fffs",
         description="One file for millions of small ones: pack a folder, mount it, read it; every byte is verified.",
@@ -33,19 +35,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fffs {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=CommandParser)
-    add_pack(commands)
-    add_unpack(commands)
-    add_plan(commands)
-    add_convert(commands)
-    _add_mount(commands)
-    _add_umount(commands)
-    _add_stat(commands)
-    _add_ls(commands)
-    _add_cat(commands)
-    _add_info(commands)
-    _add_verify(commands)
-    _add_cache(commands)
-    _add_doctor(commands)
+    for name, add in _COMMANDS.items():
+        if name == only or only not in _COMMANDS:
+            add(commands)
     return parser
 
 
@@ -157,3 +149,21 @@ def _add_doctor(commands: Commands[CommandParser]) -> None:
     parser = command(commands, "doctor", text, "fffs doctor photos.ffr")
     parser.add_argument("file", type=filled, metavar="FILE", nargs="*", help="also look at how this file can be read")
     add_json(parser)
+
+
+_COMMANDS: Final[dict[str, Callable[[Commands[CommandParser]], None]]] = {
+    "pack": add_pack,
+    "unpack": add_unpack,
+    "plan": add_plan,
+    "convert": add_convert,
+    "mount": _add_mount,
+    "umount": _add_umount,
+    "stat": _add_stat,
+    "ls": _add_ls,
+    "cat": _add_cat,
+    "info": _add_info,
+    "verify": _add_verify,
+    "cache": _add_cache,
+    "doctor": _add_doctor,
+}
+"""What adds the parser of each command, in the order in which ``--help`` shows them."""

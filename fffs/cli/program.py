@@ -25,7 +25,8 @@ def run(argv: Sequence[str] | None = None, imported: Callable[[], object] = lamb
 
     imported: called when the modules of the command are imported.
     """
-    args, unknown = make_parser().parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args, unknown = make_parser(only=words[0] if words else None).parse_known_args(words)
     if unknown:
         # argparse returns an unknown option together with all arguments after it.
         odd = [argument for argument in unknown if argument.startswith("-")] or unknown

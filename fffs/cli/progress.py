@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 import time
 
+from fffs.base.importing import importing
 from fffs.base.long_reads import set_report
 from fffs.base.text import human
 
@@ -50,6 +50,8 @@ class ProgressBar:
         left = f"{(total - done) / rate:.0f} s left" if rate > 0 else ""
         detail = f"{self.detail} " if self.detail else ""
         text = f"{detail}{part:4.0%} {human(done)} {human(max(rate, 0))}/s {left}"
+        with importing:
+            import shutil  # imported late: it imports every compressor, and most commands draw nothing
         columns = shutil.get_terminal_size().columns
         width = max(columns - len(self._label) - len(text) - 6, 0)
         bar = f"[{'#' * int(width * part):{width}}] " if width >= 10 else ""

@@ -11,8 +11,8 @@ from fffs.converting.archives import is_tar, is_zip
 from fffs.converting.foreign.exports import EXPORTS
 from fffs.converting.foreign.imports import IMPORTS, import_of_file, import_of_folder
 from fffs.errors import UsageError
-from fffs.files.atomic import SIDECARS
 from fffs.files.file import File
+from fffs.files.sidecar_names import SIDECARS
 from fffs.formats.sources import expand_sources
 from fffs.formats.table import FORMATS, find_format, named_format
 from fffs.granular.shards import data_set_folders

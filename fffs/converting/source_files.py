@@ -11,9 +11,9 @@ from fffs.base.failures import reading
 from fffs.converting import kinds
 from fffs.converting.foreign.imports import import_named
 from fffs.errors import FffsError, SourceChangedError, UsageError
-from fffs.files.atomic import CHECKSUMS, real_path
 from fffs.files.dirfd import close
 from fffs.files.file_systems import has_inode_numbers
+from fffs.files.sidecar_names import CHECKSUMS, real_path
 from fffs.files.stamps import is_unchanged, make_stamp
 from fffs.formats.bag import SUFFIX
 from fffs.formats.sources import expand_sources

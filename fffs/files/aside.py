@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 
+from fffs.base.paths import random_name
 from fffs.files.temporary import close_locked, is_there, lock, rename_new, temporary_name
 
 
@@ -67,7 +67,7 @@ class Aside:
         return os.fsdecode(self._temporary)
 
     def _old_name(self) -> bytes:
-        return self._name[:240] + b".%b.old" % secrets.token_hex(3).encode()
+        return self._name[:240] + b".%b.old" % random_name(3).encode()
 
     def remove(self) -> None:
         """Remove the file if it was moved, when the new one is in place. If that fails, it keeps its other name."""

@@ -24,6 +24,7 @@ from fffs.files.dirfd import FOLDER, close
 from fffs.files.leftovers import remove_leftover_files
 from fffs.files.local import LocalFile
 from fffs.files.rights import new_mode, rights_at, rights_of, set_mode
+from fffs.files.sidecar_names import CHECKSUMS, DIGEST, SIDECARS
 from fffs.files.targets import refuse_file
 from fffs.files.temporary import (
     ABSENT,
@@ -37,11 +38,6 @@ from fffs.files.temporary import (
     share_lock,
 )
 from fffs.files.write_back import WriteBack
-
-# The endings of files that describe another one, and must not outlive it: checksums (fffs.records.sidecar), and the
-# digest of fs-verity (fffs.files.verity).
-CHECKSUMS, DIGEST = ".fffs-crc", ".fsverity"
-SIDECARS = (CHECKSUMS, DIGEST)
 
 # Flags for the folder of a new file, which need not be readable.
 PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -233,14 +229,6 @@ class AtomicFile(Discarding):
 def _each(sidecars: Iterable[Aside], act: Callable[[Aside], object]) -> None:
     for sidecar in sidecars:
         act(sidecar)
-
-
-def real_path(path: str) -> str:
-    """Return where a symbolic link leads to now, or the path if it is none.
-
-    Sidecars are beside the file itself: beside a link they would be taken for those of the next file it leads to.
-    """
-    return os.path.realpath(path) if os.path.islink(path) else path
 
 
 def forget_checksums(name: bytes, folder: int | None = None) -> None:

@@ -6,8 +6,6 @@ import contextlib
 import errno
 import io
 import math
-import shutil
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Final
@@ -15,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base.importing import importing
 from fffs.base.withblock import Closing
 from fffs.errors import ReadError, SourceChangedError
 from fffs.files.pwrite import Writable, write_at
@@ -152,6 +151,9 @@ class File(Closing, ABC):
             OSError: there is no room for a copy.
 
         """
+        with importing:  # imported late: both take milliseconds, and few files are copied
+            import shutil
+            import tempfile
         with tempfile.TemporaryFile() as copy:
             shutil.copyfileobj(self.stream(), copy, PIECE)
             copy.flush()

@@ -6,13 +6,13 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import stat
 import struct
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fffs.base.paths import random_name
 from fffs.files.dirfd import close
 
 _ACL = "system.posix_acl_access"
@@ -197,7 +197,7 @@ def is_private(folder: int) -> bool:
     status = os.fstat(folder)
     if is_trusted(folder) or status.st_mode & 0o022:
         return not status.st_mode & 0o022
-    name = f".{secrets.token_hex(6)}"
+    name = f".{random_name(6)}"
     try:
         fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
     except OSError:  # another user's

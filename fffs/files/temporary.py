@@ -10,10 +10,10 @@ import errno
 import fcntl
 import os
 import re
-import secrets
 import stat
 
 from fffs.base.descriptors import above_standard
+from fffs.base.paths import random_name
 from fffs.files.dirfd import HANDLE, NO_LINKS, close, open_folder, remove_content
 from fffs.files.rights import set_mode
 
@@ -45,7 +45,7 @@ def temporary_names(name: bytes) -> re.Pattern[bytes]:
 
 def temporary_name(name: bytes) -> bytes:
     """Return a new temporary name for a target."""
-    return b".%b.%b%b" % (name[:200], secrets.token_hex(6).encode(), SUFFIX.encode())
+    return b".%b.%b%b" % (name[:200], random_name(6).encode(), SUFFIX.encode())
 
 
 def lock_name(name: bytes) -> bytes:

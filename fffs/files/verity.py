@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from fffs.base.descriptors import above_standard, describe
 from fffs.errors import UsageError, WriteError
-from fffs.files.atomic import DIGEST, real_path
 from fffs.files.dirfd import close
 from fffs.files.file import File
+from fffs.files.sidecar_names import DIGEST, real_path
 
 # <linux/fsverity.h>: FS_IOC_ENABLE_VERITY with struct fsverity_enable_arg: version, hash algorithm, block size; without
 # salt and signature. FS_IOC_MEASURE_VERITY with struct fsverity_digest: algorithm, size, and room for the digest.

@@ -7,13 +7,13 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
+from fffs.base.importing import importing
 from fffs.base.paths import PathLike
 from fffs.base.withblock import Writing, closed_on_error
 from fffs.errors import FffsError, WriteError, WriterError
 from fffs.files.atomic_output import AtomicOutput
 from fffs.files.file import File, UInt8Array
 from fffs.files.pwrite import PIECES, write_at
-from fffs.objects.new_object import new_output
 from fffs.records.index import Int64Array, RecordIndex
 from fffs.records.source_file import SourceFile
 
@@ -26,6 +26,12 @@ def path_of(target: Target) -> str:
     return os.fsdecode(target) if isinstance(target, (str, bytes, os.PathLike)) else target.path
 
 
+def _output(path: PathLike) -> AtomicOutput:
+    with importing:
+        from fffs.objects.new_object import new_output  # imported late: readers, which know all formats, write nothing
+    return new_output(path)
+
+
 class RecordWriter(Writing):
     """Base class of the writers of all formats. Not thread-safe. A forked child must not use it."""
 
@@ -34,7 +40,7 @@ class RecordWriter(Writing):
         self.fname = path_of(fname)
         self.count = 0
         self._finished = False
-        self._file = new_output(fname) if isinstance(fname, (str, bytes, os.PathLike)) else fname
+        self._file = _output(fname) if isinstance(fname, (str, bytes, os.PathLike)) else fname
         self._stream = io.BufferedWriter(self._file.raw(), buffer_size=1 << 20)
         self._begin(self.fname)
 

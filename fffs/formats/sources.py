@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from fffs.base.cache_settings import listed_once
 from fffs.base.paths import PathLike
 from fffs.base.together import together
 from fffs.base.withblock import closed_on_error
@@ -15,7 +16,6 @@ from fffs.errors import SourceNotFoundError
 from fffs.files.file import File
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.table import FORMATS, Format, recogniser
-from fffs.objects.cache_space import listed_once
 from fffs.objects.fsspec_url import folder_and_chain, without_file_scheme
 from fffs.objects.locations import is_folder, names_in, open_file
 from fffs.objects.names import is_remote

@@ -7,15 +7,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
+from fffs.base.importing import importing
 from fffs.errors import UsageError
 from fffs.files.file import File
 from fffs.formats import bag, features, ffrecord, frames, ofrecord, part_names, tfrecord
 from fffs.formats.features import Schema
-from fffs.formats.ffrecord_writer import FileWriter
 from fffs.formats.frames import FrameFormat
-from fffs.formats.new_bag import NewBag
 from fffs.formats.record_writer import RecordWriter, Target
-from fffs.formats.tfrecord_stream import TFRecordStream
 from fffs.objects.fsspec_url import file_part
 from fffs.records.index import Int64Array, RecordIndex
 
@@ -85,12 +83,30 @@ class Format:
     check_empty: Callable[[Int64Array, str], str | None] = lambda lengths, path: None
 
 
+def _create_ffrecord(target: Target, n: int, _layout: str) -> RecordWriter:
+    with importing:  # imported late, as in the next function: readers, which know all formats, write nothing
+        from fffs.formats.ffrecord_writer import FileWriter
+    return FileWriter(target, n)
+
+
+def _create_bag(target: Target, _n: int, layout: str) -> RecordWriter:
+    with importing:
+        from fffs.formats.new_bag import NewBag
+    return NewBag(target, layout)
+
+
+def _read_tfrecords(path: str) -> AbstractContextManager[Iterator[bytes]]:
+    with importing:
+        from fffs.formats.tfrecord_stream import TFRecordStream  # imported late, with all compressors
+    return TFRecordStream(path)
+
+
 FFRECORD: Final = Format(
     "ffrecord",
     "FFRecord",
     ffrecord.recognise,
     ffrecord.load_index,
-    create=lambda path, n, layout: FileWriter(path, n),
+    create=_create_ffrecord,
     is_part=lambda name: name.endswith(ffrecord.SUFFIX),
     is_target=lambda path: path.endswith(ffrecord.SUFFIX),
     is_certain=ffrecord.is_certain,
@@ -104,7 +120,7 @@ BAG: Final = Format(
     "Bag",
     bag.recognise,
     bag.load_index,
-    create=lambda path, n, layout: NewBag(path, layout),
+    create=_create_bag,
     is_part=lambda name: False,  # several Bags in a folder are a data set
     is_target=bag.is_target,
     is_named=True,
@@ -139,7 +155,7 @@ TFRECORD: Final = Format(
     frames=frames.TFRECORD,
     schema=features.EXAMPLE_SCHEMA,
     is_compressed=tfrecord.is_compressed,
-    read_stream=TFRecordStream,
+    read_stream=_read_tfrecords,
     parts_of=part_names.tfrecord_shards,
     expand=part_names.expand_shards,
     is_set=part_names.is_set_of_shards,

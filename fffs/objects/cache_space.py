@@ -19,11 +19,10 @@ import re
 import stat
 import struct
 from collections.abc import Collection, Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from fffs.base.cache_settings import CacheSettings
+from fffs.base.cache_settings import LISTINGS, CacheSettings
 from fffs.base.sizes import Budget
 from fffs.files.cache_folder import default_folder, open_default_folder, open_private_folder
 from fffs.files.dirfd import close
@@ -150,26 +149,14 @@ class _Listing:
         self.spent = self.used > most
 
 
-_listings: Final[ContextVar[dict[tuple[int, int], _Listing] | None]] = ContextVar("_listings", default=None)
-
-
-@contextlib.contextmanager
-def listed_once() -> Iterator[None]:
-    """Have the objects that are opened in the block, also by threads with its context, list each folder only once."""
-    token = _listings.set({})
-    try:
-        yield
-    finally:
-        _listings.reset(token)
-
-
 def _listing(folder: int) -> _Listing:
-    known, status = _listings.get(), os.fstat(folder)
+    known, status = LISTINGS.get(), os.fstat(folder)
     if known is None:
         return _Listing(find_files(folder))
     place = status.st_dev, status.st_ino
     found = known.get(place)
-    return found or known.setdefault(place, _Listing(find_files(folder)))
+    listing: _Listing = found or known.setdefault(place, _Listing(find_files(folder)))
+    return listing
 
 
 def find_files(folder: int) -> list[CachedFiles]:

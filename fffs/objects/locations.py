@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from fffs.base.failures import reading
+from fffs.base.importing import importing
 from fffs.errors import SourceNotFoundError
-from fffs.files import fsspec_systems
 from fffs.files.file import File
-from fffs.files.fsspec_file import FsspecFile
 from fffs.files.local import LocalFile
-from fffs.files.read_ahead import ReadAhead
-from fffs.objects.client import list_objects
 from fffs.objects.fsspec_url import is_folder_url, is_fsspec_url, refuse_password
 from fffs.objects.names import is_remote, is_url, parse_url, shown
-from fffs.objects.remote import RemoteFile
+
+if TYPE_CHECKING:
+    from fffs.objects.remote import RemoteFile
+
+# What only URLs need is imported when the first is opened or listed: most names are paths.
 
 
 def open_file(name: str) -> File:
@@ -24,13 +26,25 @@ def open_file(name: str) -> File:
     """
     if is_fsspec_url(name):
         refuse_password(name)
+        with importing:
+            from fffs.files.fsspec_file import FsspecFile
         return FsspecFile.open(name, shown(name))
-    return RemoteFile.open(name) if is_url(name) else LocalFile.open(name)
+    return _open_object(name) if is_url(name) else LocalFile.open(name)
 
 
 def open_in_order(name: str) -> File:
     """Open a file that is read from its start to its end. Raises as ``open_file``."""
-    return ReadAhead(RemoteFile.open(name)) if is_url(name) else open_file(name)
+    if not is_url(name):
+        return open_file(name)
+    with importing:
+        from fffs.files.read_ahead import ReadAhead
+    return ReadAhead(_open_object(name))
+
+
+def _open_object(name: str) -> RemoteFile:
+    with importing:
+        from fffs.objects.remote import RemoteFile
+    return RemoteFile.open(name)
 
 
 def is_folder(name: str) -> bool:
@@ -62,9 +76,13 @@ def list_folder(name: str) -> list[str]:
     """Return the names in a folder. Raises OSError; for a URL, as ``list_objects``."""
     if is_fsspec_url(name):
         refuse_password(name)
+        with importing:
+            from fffs.files import fsspec_systems
         return fsspec_systems.list_folder(name, shown(name))
     if not is_url(name):
         return os.listdir(name)
+    with importing:
+        from fffs.objects.client import list_objects
     folder = parse_url(name)
     prefix = f"{folder.key.rstrip('/')}/" if folder.key else ""
     names = (key[len(prefix) :].rstrip("/") for key, _, _ in list_objects(folder, delimiter=True))

@@ -22,10 +22,11 @@ from fffs.base.descriptors import above_standard
 from fffs.base.paths import PathLike
 from fffs.base.withblock import Discarding, refuse_child
 from fffs.errors import FffsError, ReadError, SourceNotFoundError, UsageError, WriteError
-from fffs.files.atomic import CHECKSUMS, AtomicFile
+from fffs.files.atomic import AtomicFile
 from fffs.files.atomic_output import AtomicOutput, RawWriter
 from fffs.files.local import LocalFile
 from fffs.files.pages import mapped
+from fffs.files.sidecar_names import CHECKSUMS
 from fffs.objects.client import ask_upload
 from fffs.objects.names import ObjectName, is_url, parse_url, require_object
 from fffs.objects.part_sender import PartSender, digest, refusal

@@ -10,11 +10,12 @@ from fffs.base.descriptors import duplicate
 from fffs.base.jobs import Progress
 from fffs.base.withblock import closed_on_error
 from fffs.errors import RecordError, UsageError
-from fffs.files.atomic import DIGEST, AtomicFile, forget_sidecar
+from fffs.files.atomic import AtomicFile, forget_sidecar
 from fffs.files.atomic_output import AtomicOutput
 from fffs.files.dirfd import close
 from fffs.files.pair import only_writer
 from fffs.files.pwrite import NewFile, write_at
+from fffs.files.sidecar_names import DIGEST
 from fffs.files.verity import enable, refuse_without_verity
 from fffs.formats import ffrecord
 from fffs.layouts import packed

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.errors import UnsupportedError
-from fffs.files.atomic import SIDECARS
 from fffs.files.dirfd import PATH_MAX, Way, close
 from fffs.files.file_systems import has_inode_numbers
 from fffs.files.inodes import place
+from fffs.files.sidecar_names import SIDECARS
 from fffs.files.temporary import temporary_names
 from fffs.native.checksums import crc32
 from fffs.packing.arrange import Arranger

@@ -14,9 +14,10 @@ from fffs.base.failures import writing
 from fffs.base.numbers import divide
 from fffs.base.paths import PathLike
 from fffs.errors import MetadataError, ReadError, SourceChangedError, TruncatedError, UsageError
-from fffs.files.atomic import CHECKSUMS, AtomicFile, forget_checksums, real_path
+from fffs.files.atomic import AtomicFile, forget_checksums
 from fffs.files.local import LocalFile
 from fffs.files.pair import only_writer
+from fffs.files.sidecar_names import CHECKSUMS, real_path
 from fffs.formats import bag
 from fffs.formats.sources import expand_sources
 from fffs.formats.table import recogniser

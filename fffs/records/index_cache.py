@@ -18,11 +18,9 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import fcntl
-import hashlib
 import itertools
 import logging
 import os
-import secrets
 import stat
 import struct
 import time
@@ -34,6 +32,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.base.descriptors import above_standard
+from fffs.base.importing import importing
+from fffs.base.paths import random_name
 from fffs.files.cache_folder import open_user_folder
 from fffs.files.dirfd import close
 from fffs.files.file import File
@@ -106,6 +106,8 @@ def key_of(file: File) -> Key | None:
 
 def _key_of_object(file: File) -> Key:
     """Return the key of an object: its URL in place of device and inode, and its tag in place of the rest."""
+    with importing:
+        import hashlib  # imported late: it takes milliseconds, and files of this machine need no hash
     device, inode = struct.unpack("<QQ", hashlib.sha256(file.name.encode(errors="surrogateescape")).digest()[:16])
     return Key(hashlib.sha256(file.tag.encode()).digest()[:16], device, inode, file.size, 0, 0)
 
@@ -163,7 +165,7 @@ def store(kind: int, key: Key, entry: Entry) -> None:
         if folder is None:
             return
         name = _name(kind, key)
-        temporary = f".{name}.{secrets.token_hex(6)}"
+        temporary = f".{name}.{random_name(6)}"
         try:
             _write(folder, temporary, _encode(kind, key, entry))
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.errors import MetadataError, SourceChangedError
-from fffs.files.atomic import CHECKSUMS, real_path
 from fffs.files.file import File
+from fffs.files.sidecar_names import CHECKSUMS, real_path
 from fffs.native.checksums import CHECK_CRC32, CHECK_NONE, crc32
 from fffs.records.index import RecordIndex
 

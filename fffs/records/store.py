@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fffs.base.cache_settings import listed_once
 from fffs.base.numbers import Indices, Int64Array, as_number, distinct, resolve
 from fffs.base.shared_files import Shared
 from fffs.errors import ReadError, RecordIndexError, UsageError
@@ -20,7 +21,6 @@ from fffs.files.file import UInt8Array
 from fffs.files.pwrite import Writable
 from fffs.native import engine, ffi, lib
 from fffs.native.checksums import CHECK_NONE, checksum_combine
-from fffs.objects.cache_space import listed_once
 from fffs.records.batch_reader import BatchReader
 from fffs.records.identity import Identity, identify
 from fffs.records.joined_index import JoinedIndex

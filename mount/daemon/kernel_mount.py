@@ -14,8 +14,8 @@ from fffs.base.descriptors import describe, duplicate
 from fffs.base.jobs import Progress
 from fffs.base.text import plural
 from fffs.errors import SourceChangedError
-from fffs.files.atomic import DIGEST, real_path
 from fffs.files.file import File
+from fffs.files.sidecar_names import DIGEST, real_path
 from fffs.files.verity import Verity, look
 from fffs.layouts import load_source
 from fffs.layouts.view import TreeView
