@@ -25,7 +25,7 @@ CONVERSIONS = """what can be converted:
   packed folder (.ffr), set of packs           packed folder, tar, Parquet, Arrow: with its names
   granular data set                            data set, packed folder; of one key: all that record files become
   tar (also .gz, .bz2, .xz), zip, folder       packed folder
-  Parquet, Arrow, saved by Hugging Face; LMDB  packed folder; with --column all that record files become
+  Parquet, Arrow, Hugging Face, MDS; LMDB      packed folder; with --column all that record files become
 
 The name of DST (.ffr, .tfrecord, part-00000, .bag, .tar, .parquet, .arrow, .array_record) or --to selects its format.
 Nothing is unpacked to a disk. With --parts, several record files or archives can be given; archives then become a set
@@ -42,7 +42,7 @@ example:
 STEPS = """fffs plan convert --parts 20 shards/data-*.tar packed/data
   fffs plan run packed/data --task 7
   fffs plan commit packed/data"""
-IMPORTS = ("parquet", "arrow", "lmdb", "array_record")
+IMPORTS = ("parquet", "arrow", "lmdb", "array_record", "mds")
 EXPORTS = ("tar", "parquet", "arrow", "array_record")
 PARTS = "write N parts, in a folder"
 VERIFY = "read DST back and compare it with SRC"

@@ -77,7 +77,7 @@ def convert(
             which may be compressed; or a folder. With ``parts``, also a list of record files, or of archives.
         destination: the file, or the folder for parts and data sets.
         from_: "ffrecord", "tfrecord", "ofrecord", "bag", "granular", "tar", "zip", "folder", "parquet", "arrow",
-            "lmdb" or "array_record". None: detect it.
+            "lmdb", "array_record" or "mds". None: detect it.
         to: one of the first five, "tar", "parquet", "arrow" or "array_record". None: use the format that the
             destination's name implies; parts of record files have that of their source otherwise.
         layout: "v1" or "v3"; the layout of Bags and data sets that are written.

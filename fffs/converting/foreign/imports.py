@@ -12,6 +12,7 @@ from typing import Any, Final
 from fffs.converting.foreign.array_record_file import ArrayRecordItems, is_array_record
 from fffs.converting.foreign.items import ForeignItems, opener
 from fffs.converting.foreign.lmdb_file import LmdbItems, is_lmdb
+from fffs.converting.foreign.mds_folder import INDEX, MdsItems, expand_mds
 from fffs.converting.foreign.table_items import ArrowItems, ParquetItems
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError
 from fffs.objects.locations import is_folder, names_in, open_file
@@ -131,7 +132,16 @@ ARRAY_RECORD: Final = Import(
     has_names=False,
 )
 
-IMPORTS: Final = [PARQUET, ARROW, LMDB, ARRAY_RECORD]
+MDS: Final = Import(
+    "mds",
+    "file",
+    is_head=lambda head: False,
+    is_folder=lambda names: INDEX in names and any(name.endswith(".mds") for name in names),
+    expand=expand_mds,
+    open=opener(MdsItems),
+)
+
+IMPORTS: Final = [PARQUET, ARROW, LMDB, ARRAY_RECORD, MDS]
 """All formats of other libraries that are read."""
 
 

@@ -1,0 +1,189 @@
+"""Reads MDS, the format of Mosaic's streaming data sets, without its library, which would also unpickle columns.
+
+A shard is a u32 with the number n of its samples, n + 1 u32 offsets in the shard, of which the first is that of sample
+0 and the last the end, and the samples. Each begins with a u32 for the size of each column whose size is not fixed; the
+bytes of all columns follow. ``index.json`` lists the shards and the columns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from fffs.converting.foreign.items import Bytes, ForeignItems
+from fffs.errors import MetadataError, UnsupportedError, UsageError
+from fffs.files.file import File
+from fffs.layouts.plain import digits_for
+from fffs.objects.locations import open_file
+
+INDEX: Final = "index.json"
+LARGEST_INDEX: Final = 256 << 20
+VERSION: Final = 2
+NUMBERS: Final = {
+    **{"int": "<q", "float16": "<e", "float32": "<f", "float64": "<d"},
+    **{f"int{8 * size}": f"<{code}" for size, code in zip((1, 2, 4, 8), "bhiq", strict=True)},
+    **{f"uint{8 * size}": f"<{code}" for size, code in zip((1, 2, 4, 8), "BHIQ", strict=True)},
+}
+AS_FILES: Final = ("bytes", "str", "jpeg", "png", "json", "str_int", "str_float", "str_decimal")
+"""Encodings whose bytes are what a file of the value has."""
+
+
+class MdsShard(NamedTuple):
+    """A shard. ``path``: relative to the folder. ``columns``: name, encoding, and size if it is fixed."""
+
+    path: str
+    samples: int
+    columns: tuple[tuple[str, str, int | None], ...]
+
+
+def expand_mds(path: str) -> list[str]:
+    """Return the index of a folder and its shards, in order. Raises FormatError, ReadError."""
+    index = os.path.join(path, INDEX)
+    with open_file(index) as file:
+        return [index, *(os.path.join(path, shard.path) for shard in _load_index(file))]
+
+
+def _load_index(file: File) -> list[MdsShard]:
+    """Return the shards that an index lists. Raises MetadataError, UnsupportedError, ReadError."""
+    try:
+        found = json.loads(file.read_bytes(0, min(file.size, LARGEST_INDEX)))
+        if found["version"] != VERSION:
+            raise UnsupportedError(f"{file.name}: MDS of version {found['version']!a:.20} is not read, only of 2")
+        return [_shard(file.name, entry) for entry in found["shards"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, UnsupportedError | MetadataError):
+            raise
+        raise MetadataError(f"{file.name}: damaged, or not the index of an MDS data set") from None
+
+
+def _shard(shown: str, entry: dict[str, Any]) -> MdsShard:
+    """Return a shard of an index. Raises KeyError, TypeError, ValueError, too."""
+    name, samples = entry["raw_data"]["basename"], entry["samples"]
+    columns = tuple(zip(entry["column_names"], entry["column_encodings"], entry["column_sizes"], strict=True))
+    if entry["format"] != "mds":
+        raise UnsupportedError(f"{shown}: shards of the format {entry['format']!a:.20} are not read, only of mds")
+    if entry["compression"]:
+        raise UnsupportedError(
+            f"{shown}: its shards are compressed ({entry['compression']!a:.20}); decompress them, and set compression "
+            "and zip_data to null in it"
+        )
+    if not isinstance(name, str) or {"", ".", ".."} & set(name.split("/")) or "\0" in name:
+        raise MetadataError(f"{shown}: lists a shard outside of the folder ({name!a:.100})")
+    sizes = [size for _, _, size in columns if size is not None]
+    if not all(isinstance(text, str) for column in columns for text in column[:2]):
+        raise TypeError
+    if not all(isinstance(number, int) and 0 <= number < 2**32 for number in (samples, *sizes)):
+        raise ValueError
+    return MdsShard(name, samples, columns)
+
+
+class MdsItems(ForeignItems):
+    """Samples of MDS. A sample becomes a file for each of its columns, ``NNNNNN.COLUMN``."""
+
+    def _load(self) -> None:
+        index, *files = self.open_files
+        self._shards = list(zip(_load_index(index), files, strict=True))
+        self._columns = self._shards[0][0].columns if self._shards else ()
+        for shard, file in self._shards:
+            if shard.columns != self._columns:
+                raise MetadataError(f"{file.name}: has other columns than the shards before; convert it separately")
+
+    def files(self) -> Iterator[tuple[bytes, Bytes]]:
+        """As in ``ForeignItems``."""
+        digits = digits_for(sum(shard.samples for shard, _ in self._shards))
+        endings = [b"." + name.encode("utf-8", "surrogateescape") for name, _, _ in self._columns]
+        for row, cells in enumerate(self._rows()):
+            for k, cell in enumerate(cells):
+                yield b"%0*d%b" % (digits, row, endings[k]), self._text(k, cell)
+
+    def _text(self, column: int, cell: memoryview) -> Bytes:
+        code = NUMBERS.get(self._columns[column][1])
+        if code is None:
+            return cell
+        if len(cell) != struct.calcsize(code):
+            raise MetadataError(f"{self.shown}: a number in {self._columns[column][0]!r} has {len(cell)} bytes")
+        return json.dumps(struct.unpack(code, cell)[0]).encode()
+
+    def values(self, column: str | None) -> Iterator[Bytes]:
+        """As in ``ForeignItems``."""
+        chosen = self._column(column)
+        return (cells[chosen] for cells in self._rows())
+
+    def left_out(self, column: str | None, *, names: bool) -> list[str]:
+        """As in ``ForeignItems``."""
+        if not names:
+            chosen = self._column(column)
+            others = [name for k, (name, _, _) in enumerate(self._columns) if k != chosen]
+            return [f"{self.shown}: the columns {', '.join(others)} are not kept"] if others else []
+        encoded = [(name, kind) for name, kind, _ in self._columns if kind not in AS_FILES]
+        texts = [f"{name} ({kind})" for name, kind in encoded if kind in NUMBERS]
+        others = [f"{name} ({kind})" for name, kind in encoded if kind not in NUMBERS]
+        lines = [f"{self.shown}: becomes text: {', '.join(texts)}"] * bool(texts)
+        return [*lines, *[f"{self.shown}: stays as MDS encodes it: {', '.join(others)}"] * bool(others)]
+
+    def _column(self, column: str | None) -> int:
+        names = [name for name, _, _ in self._columns]
+        if column is None and self._columns:
+            binary = [k for k, (_, kind, _) in enumerate(self._columns) if kind not in NUMBERS]
+            if len(binary) != 1:
+                raise UsageError(
+                    f"{self.shown}: choose the column that becomes records with --column: {', '.join(names)}"
+                )
+            return binary[0]
+        if column not in names:
+            raise UsageError(f"{self.shown}: has no column {column!r}; it has {', '.join(names)}")
+        chosen = names.index(column)
+        if self._columns[chosen][1] in NUMBERS:
+            raise UsageError(
+                f"{self.shown}: the column {column!r} is {self._columns[chosen][1]}, and records are bytes"
+            )
+        return chosen
+
+    # ------------------------------------------------------------ shards
+
+    def _rows(self) -> Iterator[list[memoryview]]:
+        """Yield the cells of each sample."""
+        for shard, file in self._shards:
+            for number, (begin, end) in enumerate(pairwise(self._offsets(shard, file))):
+                data = file.read_bytes(begin, end - begin)
+                if len(data) < end - begin:
+                    raise self._damaged(file, number)
+                yield self._cells(memoryview(data), file, number)
+
+    def _offsets(self, shard: MdsShard, file: File) -> list[int]:
+        """Return where the samples of a shard begin, and the end of the last one."""
+        table = 4 * (shard.samples + 2)
+        if table > file.size:
+            raise MetadataError(
+                f"{file.name}: too short for the {shard.samples} samples that {INDEX} lists; copy it again"
+            )
+        offsets: list[int]
+        count, *offsets = np.frombuffer(file.read_bytes(0, table), "<u4").tolist()
+        edges = [table, *offsets, file.size]
+        if count != shard.samples or any(a > b for a, b in pairwise(edges)):
+            raise MetadataError(f"{file.name}: its table of samples is damaged, or not that of {INDEX}")
+        return offsets
+
+    def _cells(self, data: memoryview, file: File, number: int) -> list[memoryview]:
+        variable = sum(size is None for _, _, size in self._columns)
+        at = 4 * variable
+        if at > len(data):
+            raise self._damaged(file, number)
+        sizes = iter(struct.unpack_from(f"<{variable}I", data))
+        cells = []
+        for _, _, fixed in self._columns:
+            size = next(sizes) if fixed is None else fixed
+            cells.append(data[at : at + size])
+            at += size
+        if at != len(data):
+            raise self._damaged(file, number)
+        return cells
+
+    def _damaged(self, file: File, number: int) -> MetadataError:
+        return MetadataError(f"{file.name}: sample {number} is damaged or truncated; copy the shard again")

@@ -1,0 +1,165 @@
+"""MDS, the format of Mosaic's streaming data sets, becomes packs and records."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import MIB, stretched
+from test_convert import left_in, records_of
+from test_tables import pack_contents
+
+import fffs
+from fffs.errors import FffsError, FormatError, UsageError
+
+COLUMNS = {
+    "image": ("jpeg", None),
+    "label": ("int", 8),
+    "raw": ("pkl", None),
+    "score": ("float32", 4),
+    "text": ("str", None),
+}
+ROWS = [
+    {
+        "image": stretched(k * 999, k),
+        "label": k - 3,
+        "raw": b"\x80\x04N.",
+        "score": 0.5 * k,
+        "text": f"größer {k}".encode(),
+    }
+    for k in range(7)
+] + [{"image": stretched(2 * MIB), "label": -(2**63), "raw": b"", "score": -1.0, "text": b""}]
+
+
+def shard_of(rows: list[dict[str, Any]]) -> bytes:
+    """Return the bytes of a shard as Mosaic's MDSWriter lays them out."""
+    samples = []
+    for row in rows:
+        data = [row["image"], struct.pack("<q", row["label"]), row["raw"], struct.pack("<f", row["score"]), row["text"]]
+        sizes = [len(data[k]) for k, (_, size) in enumerate(COLUMNS.values()) if size is None]
+        samples.append(struct.pack(f"<{len(sizes)}I", *sizes) + b"".join(data))
+    config = b'{"format": "mds"}'  # MDSWriter stores its arguments between the offsets and the samples
+    begin = 4 * (len(rows) + 2) + len(config)
+    offsets = [begin + sum(map(len, samples[:k])) for k in range(len(rows) + 1)]
+    return struct.pack(f"<{len(rows) + 2}I", len(rows), *offsets) + config + b"".join(samples)
+
+
+def write_mds(folder: Path, **changes: Any) -> Path:
+    folder.mkdir()
+    shards = []
+    for k, rows in enumerate((ROWS[:3], ROWS[3:3], ROWS[3:])):
+        data = shard_of(rows)
+        name = f"shard.{k:05}.mds"
+        (folder / name).write_bytes(data)
+        raw = {"basename": name, "bytes": len(data), "hashes": {}}
+        shards.append(
+            {
+                "column_names": list(COLUMNS),
+                "column_encodings": [encoding for encoding, _ in COLUMNS.values()],
+                "column_sizes": [size for _, size in COLUMNS.values()],
+                "compression": None,
+                "format": "mds",
+                "hashes": [],
+                "raw_data": raw,
+                "samples": len(rows),
+                "size_limit": 1 << 26,
+                "version": 2,
+                "zip_data": None,
+            }
+        )
+    shards[0].update(changes)
+    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
+    return folder
+
+
+def test_samples_become_files(tmp_path: Path) -> None:
+    source, lines = write_mds(tmp_path / "x"), list[str]()
+    done = fffs.convert(source, tmp_path / "y.ffr", verify=True, warn=lines.append)
+    assert (done.source, done.items) == ("mds", 40)
+    found = pack_contents(tmp_path / "y.ffr")
+    for k, row in enumerate(ROWS):
+        for name, value in row.items():
+            assert found[b"%06d.%b" % (k, name.encode())] == (
+                value if isinstance(value, bytes) else json.dumps(value).encode()
+            )
+    assert lines == [
+        f"{source}: becomes text: label (int), score (float32)",
+        f"{source}: stays as MDS encodes it: raw (pkl)",
+    ]
+
+
+def test_a_column_becomes_records(tmp_path: Path) -> None:
+    source, lines = write_mds(tmp_path / "x"), list[str]()
+    fffs.convert(source, tmp_path / "y.bag", column="image", verify=True, warn=lines.append)
+    assert records_of(tmp_path / "y.bag") == [row["image"] for row in ROWS]
+    assert lines == [f"{source}: the columns label, raw, score, text are not kept"]
+    for column, message in (
+        ("label", "is int, and records are bytes"),
+        ("other", "has no column 'other'; it has image"),
+        (None, "choose the column that becomes records"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            fffs.convert(source, tmp_path / "z.bag", column=column)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"raw_data": {"basename": "../outside.mds"}}, "outside of the folder"),
+        ({"raw_data": {"basename": "/etc/passwd"}}, "outside of the folder"),
+        ({"raw_data": {"basename": ".."}}, "outside of the folder"),
+        ({"raw_data": {"basename": "a\0b"}}, "outside of the folder"),
+        ({"raw_data": {"basename": 7}}, "outside of the folder"),
+        ({"raw_data": None}, "damaged"),
+        ({"samples": 2**31}, "too short for the 2147483648 samples"),
+        ({"samples": 2}, "table of samples"),
+        ({"samples": -1}, "damaged"),
+        ({"samples": "3"}, "damaged"),
+        ({"column_sizes": [None, 2**40, None, 4, None]}, "damaged"),
+        ({"column_names": ["image"]}, "damaged"),
+        ({"column_names": ["a/../../x", "label", "raw", "score", "text"]}, "other columns"),
+        ({"compression": "zstd:7"}, "compressed"),
+        ({"format": "json"}, "only of mds"),
+    ],
+)
+def test_an_index_that_lies_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    (tmp_path / "outside.mds").write_bytes(shard_of(ROWS[:3]))
+    source = write_mds(tmp_path / "x", **change)
+    with pytest.raises(FormatError, match=message) as caught:
+        fffs.convert(source, tmp_path / "y.ffr", warn=lambda _: None)
+    assert str(source) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert left_in(tmp_path) == ["outside.mds", "x"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1, "shards": []}', '{"version": 2}', "[" * 10**5])
+def test_a_file_that_is_no_index_is_refused(tmp_path: Path, text: str) -> None:
+    source = write_mds(tmp_path / "x")
+    (source / "index.json").write_text(text)
+    with pytest.raises(FormatError, match=r"x/index\.json: "):
+        fffs.convert(source, tmp_path / "y.ffr")
+
+
+def test_damaged_shards_are_refused(tmp_path: Path) -> None:
+    source = write_mds(tmp_path / "x")
+    shard = source / "shard.00000.mds"
+    whole = shard.read_bytes()
+    refused, changed = 0, [whole[:size] for size in range(0, len(whole), 200)]
+    for at in range(0, 80):
+        changed.append(whole[:at] + bytes([whole[at] ^ 0x81]) + whole[at + 1 :])
+    for data in changed:
+        shard.write_bytes(data)
+        try:
+            fffs.convert(source, tmp_path / "y.ffr", force=True, warn=lambda _: None)
+        except FffsError as error:
+            refused += 1
+            assert str(error).startswith(f"{shard}: ")
+            assert "\n" not in str(error)
+    assert refused > len(changed) // 2
+    os.unlink(shard)
+    with pytest.raises(FileNotFoundError, match=r"shard\.00000\.mds"):
+        fffs.convert(source, tmp_path / "z.ffr", warn=lambda _: None)
