@@ -103,8 +103,10 @@ fffs.base.jobs: Jobs
 fffs.base.numbers: divide resolve
 fffs.base.sizes: Budget parse_budget parse_size
 fffs.cli.program: run=run_program
+fffs.converting.foreign.exported: ExportEntry
 fffs.converting.foreign.exports: EXPORTS
 fffs.converting.foreign.imports: IMPORTS
+fffs.converting.foreign.tar_headers: header_of
 fffs.converting.kinds: kind_of_source
 fffs.converting.parts: cut=cut_parts
 fffs.converting.source_files: Sources

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import stat
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 from builders import MIB, contents, small_disk, stretched
-from inside import AtomicFile
+from inside import AtomicFile, ExportEntry, header_of
 from test_convert import flip, left_in, records_of, when_reread, write_ffr
 from webdataset import tariterators
 
@@ -242,3 +244,36 @@ def test_an_archive_of_nothing(tmp_path: Path) -> None:
     write_ffr(tmp_path / "none.ffr", [])
     fffs.convert(tmp_path / "none.ffr", tmp_path / "y.tar", verify=True)
     assert members(tmp_path / "y.tar") == {}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"path": b"short"},
+        {"path": b"n" * 100},
+        {"path": b"n" * 101},
+        {"path": b"d/" * 60 + b"name"},
+        {"path": "größe".encode()},
+        {"path": b"\xff\xfe" * 70},
+        {"path": b"x" * 90, "size": 8**11 - 1},
+        {"path": b"x", "size": 8**11},
+        {"path": b"x", "mtime": 1},
+        {"path": b"x", "mtime": -1},
+        {"path": b"x", "mtime": 10**9 * 8**11},
+        {"path": b"x", "mode": stat.S_IFREG | 0o7777},
+        {"path": b"x", "mode": stat.S_IFLNK | 0o777, "target": b"t" * 300, "size": 0},
+        {"path": b"folder", "mode": stat.S_IFDIR | 0o755, "size": 0},
+    ],
+)
+def test_tarfile_reads_what_the_headers_say(entry: dict[str, Any]) -> None:
+    given = ExportEntry(**({"mode": stat.S_IFREG | 0o644, "size": 7, "mtime": 10**18, "node": 1} | entry))
+    data = io.BytesIO(header_of(given))
+    with tarfile.open(fileobj=data, encoding="utf-8", errors="surrogateescape") as archive:
+        member = archive.next()
+    assert member is not None
+    assert os.fsencode(member.name) == given.path
+    assert (member.size, member.mode, member.linkname.encode()) == (given.size, given.mode & 0o7777, given.target)
+    assert member.mtime == pytest.approx(given.mtime / 10**9, abs=1e-6)
+    assert (member.isfile(), member.isdir(), member.issym()) == tuple(
+        stat.S_IFMT(given.mode) == kind for kind in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
+    )

@@ -144,6 +144,24 @@ def test_conversions_and_dumps(cloud: Weed, tmp_path: Path) -> None:
         assert content(cloud, f"c/{name}") == (tmp_path / name).read_bytes()
 
 
+def test_formats_of_other_libraries_in_stores(cloud: Weed, tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    for k in range(5):
+        (tmp_path / f"f/{k}.bin").write_bytes(bytes([k]) * (k * 1_500_001))
+    fffs.pack_folder(tmp_path / "f", tmp_path / "f.ffr")
+    place = f"s3://{cloud.bucket}/foreign"
+    for ending in ("tar", "parquet", "arrow"):
+        fffs.convert(tmp_path / "f.ffr", tmp_path / f"x.{ending}", warn=lambda _: None)
+        fffs.convert(tmp_path / "f.ffr", f"{place}/x.{ending}", warn=lambda _: None)
+        assert content(cloud, f"foreign/x.{ending}") == (tmp_path / f"x.{ending}").read_bytes()
+        fffs.convert(f"{place}/x.{ending}", tmp_path / f"{ending}.ffr")
+        with fffs.PackedFolder(tmp_path / f"{ending}.ffr") as pack:
+            for k in range(5):
+                assert pack.read_one(f"{k}.bin").tobytes() == bytes([k]) * (k * 1_500_001)
+    fffs.convert(f"{place}/", tmp_path / "one.ffr", from_="parquet")
+    assert (tmp_path / "one.ffr").stat().st_size == (tmp_path / "parquet.ffr").stat().st_size
+
+
 def test_memory_is_bounded(cloud: Weed, tmp_path: Path) -> None:
     code = """if True:
         import os, re, sys, fffs

@@ -21,6 +21,7 @@ from fffs.objects.locations import open_file
 from fffs.objects.new_object import new_output
 
 BUFFER: Final = 1 << 20  # bytes that are written at a time
+AROUND: Final = 1 << 11  # bytes around a file, about
 MANY: Final = 10**6  # more parts than this have no names of one length
 
 
@@ -51,6 +52,7 @@ def run_export(plan: Plan, content: Exported, progress: Progress | None, warn: W
 def _write_one(plan: Plan, export: Export, content: Exported, work: Jobs) -> None:
     with new_output(plan.request.target) as file:
         file.replaces = plan.request.force
+        file.expect_size(content.total_bytes + content.files * AROUND)
         with content.reading() as reading:
             _write(export.begin(content, [], reading, work), file)
             reading.finish()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import os
 import stat
 from array import array
 from collections.abc import Iterator, Sequence
@@ -22,37 +21,14 @@ from fffs.converting.foreign.exported import (
     ExportReading,
     groups_of,
 )
+from fffs.converting.foreign.tar_headers import BLOCK, header_of
 from fffs.converting.verifying import differs
 from fffs.errors import UnsupportedError
 from fffs.files.file import File, FileStream
-from fffs.granular.optional import library
 from fffs.packing.shared_records import refuse_multiplied
 from fffs.records.index import Int64Array
 
-BLOCK: Final = 512
 RECORD: Final = 10240  # tar(1) pads archives to a multiple of this
-
-
-def header_of(entry: ExportEntry, linked: bytes | None = None) -> bytes:
-    """Return the header of a member, with an extended one if the name or time needs that. linked: the path of an
-    earlier member, of which this is a hard link.
-    """
-    tarfile = library("tarfile", "writing an archive")
-    info = tarfile.TarInfo(os.fsdecode(entry.path or b"."))
-    info.mode, info.mtime = stat.S_IMODE(entry.mode), entry.mtime // 10**9
-    if stat.S_ISDIR(entry.mode):
-        info.type = tarfile.DIRTYPE
-    elif stat.S_ISLNK(entry.mode):
-        info.type, info.linkname = tarfile.SYMTYPE, os.fsdecode(entry.target)
-    elif linked is not None:
-        info.type, info.linkname = tarfile.LNKTYPE, os.fsdecode(linked)
-    else:
-        info.size = entry.size
-    if entry.mtime % 10**9 or entry.mtime < 0:
-        seconds, rest = divmod(abs(entry.mtime), 10**9)
-        info.pax_headers = {"mtime": f"{'-' * (entry.mtime < 0)}{seconds}.{rest:09}"}
-    header: bytes = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-    return header
 
 
 def sizes_of_groups(content: Exported) -> Int64Array:
