@@ -35,6 +35,7 @@ fffs.files.write_back
 fffs.native.engine
 fffs.mount.daemon.fastpath
 fffs.files.file_systems
+fffs.files.inserting
 fffs.formats.frames
 fffs.files.atomic
 fffs.files.atomic_folder
