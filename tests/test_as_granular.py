@@ -221,6 +221,18 @@ def test_a_flush_syncs_nothing_and_close_syncs_all_columns_at_once(
     assert calls == ["sync_files"]
 
 
+@pytest.mark.parametrize("name", ["a.bag", "b.idx"])
+def test_a_file_that_was_replaced_is_an_error_before_the_writer_is_closed(tmp_path: Path, name: str) -> None:
+    writer = DatasetWriter(tmp_path / "set", SPEC, ENCODERS)
+    writer.append(rows(0, 1)[0])
+    (tmp_path / "new").write_bytes(b"")
+    (tmp_path / "new").replace(tmp_path / "set" / name)
+    with pytest.raises(WriterError, match="was replaced or removed"):
+        writer.close()
+    assert writer.closed
+    assert (tmp_path / "set" / name).read_bytes() == b""
+
+
 def test_rows_that_were_flushed_survive_a_killed_writer(tmp_path: Path) -> None:
     if (child := os.fork()) == 0:
         with DatasetWriter(tmp_path / "set", SPEC, ENCODERS) as writer:

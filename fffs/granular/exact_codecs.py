@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from fffs.errors import UsageError
 from fffs.granular import codecs
 from fffs.granular.codecs import Codec
@@ -43,7 +45,7 @@ def _encode_video(codec: str, value: Any) -> bytes:
 
 
 def _decode_video(blob: bytes) -> Any:
-    return library("mediapy", "the types mp4 and webm").decompress_video(blob)
+    return np.asarray(library("mediapy", "the types mp4 and webm").decompress_video(blob))  # not its own kind of array
 
 
 encoders: dict[str, Codec] = {
