@@ -22,6 +22,7 @@ def open(  # called as fffs.open
     *,
     check_data: bool = True,
     format: str | None = None,
+    prefix: str | None = None,
     cache: PathLike | None = None,
     cache_size: str | int | None = None,
 ) -> AnyReader:
@@ -34,6 +35,8 @@ def open(  # called as fffs.open
         path: a file, a folder, or a list of files whose records are numbered consecutively.
         check_data: compare the checksums of records, if the format has them.
         format: "ffrecord", "tfrecord", "ofrecord" or "bag", for files that are not recognised by content and name.
+        prefix: for a folder of OFRecord parts that are not called ``part-0``, ``part-1``, …: what their names have
+            before the numbers.
         cache: a folder that keeps what is read of objects in stores, for all processes of this user; "off": nothing is
             kept; None: as FFFS_CACHE says.
         cache_size: the most bytes that it keeps, as 10**10, "20G" or "30%" (of the free space); None: as
@@ -53,8 +56,8 @@ def open(  # called as fffs.open
         {'label': array([2])}
 
     """
-    if isinstance(path, (list, tuple)) or format is not None:
-        return FileReader(path, check_data, format=format, cache=cache, cache_size=cache_size)
+    if isinstance(path, (list, tuple)) or format is not None or prefix is not None:
+        return FileReader(path, check_data, format=format, prefix=prefix, cache=cache, cache_size=cache_size)
     name = os.fsdecode(path)
     if is_folder(name):
         with importing:

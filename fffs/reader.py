@@ -19,7 +19,7 @@ from fffs.errors import ClosedError, UsageError
 from fffs.files.file import UInt8Array
 from fffs.formats.bag import COMPRESSED
 from fffs.formats.sources import expand_sources, open_files
-from fffs.formats.table import recogniser
+from fffs.formats.table import format_with, recogniser
 from fffs.objects.names import shown
 from fffs.records import index_cache
 from fffs.records.identity import Identity
@@ -55,11 +55,13 @@ class FileReader(RecordSequence, Closing):
         check_data: bool = True,
         *,
         format: str | None = None,
+        prefix: str | None = None,
         cache: PathLike | None = None,
         cache_size: str | int | None = None,
     ) -> None:
         """Open files. fname: a file, a folder of parts or shards, or a list of both. check_data: compare checksums at
         every read, if the format has them. format: "ffrecord", "tfrecord", "ofrecord" or "bag"; None: recognise each.
+        prefix: of the names of OFRecord parts in folders, which are numbers otherwise; None: "part-".
         cache, cache_size: a folder that keeps what is read of objects in stores, or "off", and the most bytes there, as
         "20G" or "30%"; None: as FFFS_CACHE and FFFS_CACHE_SIZE say.
 
@@ -72,9 +74,10 @@ class FileReader(RecordSequence, Closing):
 
         """
         self._store: RecordStore | None = None
+        format = format_with(prefix, format)
         self._options = cache_options(cache, cache_size) | ({} if format is None else {"format": format})
         self.check_data = bool(check_data)
-        self.fnames = expand_sources(fname)
+        self.fnames = expand_sources(fname, prefix)
         self._names = OpenedNames(self.fnames)
         if not self.fnames:
             raise UsageError("FileReader needs at least one file")

@@ -31,6 +31,7 @@ class MountOptions:
         suffix: ending of the numbered names of a plain record file.
         format: the format of the record files, which overrides recognition: "ffrecord", "tfrecord", "ofrecord" or
             "bag".
+        prefix: of the names of OFRecord parts in folders, which are numbers otherwise; None: "part-".
         decode: show the content of records instead of the records. True: each record of a TFRecord or OFRecord file is
             a folder of features; arrays and integers of a granular data set are ``.npy`` files. None: only its arrays.
         fastpath: let native threads answer the most frequent requests. None: if all sources are local files; True: for
@@ -71,6 +72,7 @@ class MountOptions:
     nonempty: bool = False
     suffix: str = ""
     format: str | None = None
+    prefix: str | None = None
     decode: bool | None = None
     fastpath: bool | None = None
     threads: int = 0
@@ -160,6 +162,7 @@ def known() -> list[str]:
         "umask": "umask=OCTAL",
         "suffix": "suffix=TEXT",
         "format": "format=FORMAT",
+        "prefix": "prefix=TEXT",
         "cache": "cache=DIR|off",
         "cache_size": "cache_size=SIZE",
         "endpoint_url": "endpoint_url=URL",
@@ -248,6 +251,7 @@ VALUES: dict[str, Callable[[str, str], Any]] = {
     "umask": _bits,
     "suffix": _text,
     "format": _format,
+    "prefix": _text,
     "cache": _cache,
     "cache_size": _filled,
     "endpoint_url": _filled,

@@ -96,13 +96,20 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
-    """Add ``--format``."""
+    """Add ``--format`` and ``--prefix``."""
     parser.add_argument(
         "--format",
         metavar="FORMAT",
         choices=Formats(),
         help="format of the record files: %(choices)s (default: detected)",
     )
+    add_prefix(parser)
+
+
+def add_prefix(parser: argparse.ArgumentParser) -> None:
+    """Add ``--prefix``."""
+    text = "for a folder of OFRecord parts: what their names have before the numbers (default: part-)"
+    parser.add_argument("--prefix", metavar="PREFIX", help=text)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,7 @@ from fffs.cli.command_parser import (
     Formats,
     add_executor,
     add_json,
+    add_prefix,
     command,
 )
 
@@ -98,6 +99,7 @@ def _add_formats(parser: argparse.ArgumentParser) -> None:
         choices=Formats("granular", "tar", "zip", "folder", *IMPORTS),
         help="format of SRC: %(choices)s (default: detected)",
     )
+    add_prefix(parser)
     parser.add_argument(
         "--to",
         metavar="FORMAT",

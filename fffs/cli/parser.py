@@ -55,9 +55,7 @@ def _add_mount(commands: Commands[CommandParser]) -> None:
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTIONS", help=_mount_options())
     parser.add_argument("-f", "--foreground", action="store_true", help="stay in the foreground; log to the terminal")
     parser.add_argument("-d", "--debug", action="store_true", help="log every request (implies -f)")
-    parser.add_argument(
-        "--suffix", default="", help="a suffix for the numbered names of a plain record file, as in .jpg"
-    )
+    parser.add_argument("--suffix", help="a suffix for the numbered names of a plain record file, as in .jpg")
 
 
 def _mount_options() -> str:

@@ -17,7 +17,7 @@ from fffs.converting.request import Request
 from fffs.converting.run import run
 from fffs.errors import UsageError
 from fffs.formats.sources import expand_sources
-from fffs.formats.table import format_named, format_of_target
+from fffs.formats.table import format_named, format_of_target, format_with
 from fffs.objects.names import is_url
 from fffs.records import index_cache
 
@@ -45,6 +45,7 @@ def convert(
     destination: PathLike,
     *,
     from_: str | None = None,
+    prefix: str | None = None,
     to: str | None = None,
     layout: str = "v1",
     key: str = "data",
@@ -78,6 +79,7 @@ def convert(
         destination: the file, or the folder for parts and data sets.
         from_: "ffrecord", "tfrecord", "ofrecord", "bag", "granular", "tar", "zip", "folder", "parquet", "arrow",
             "lmdb", "array_record" or "mds". None: detect it.
+        prefix: for a folder of OFRecord parts: what their names have before the numbers, as for ``fffs.open``.
         to: one of the first five, "tar", "parquet", "arrow" or "array_record". None: use the format that the
             destination's name implies; parts of record files have that of their source otherwise.
         layout: "v1" or "v3"; the layout of Bags and data sets that are written.
@@ -116,7 +118,7 @@ def convert(
         Conversion(source='ffrecord', destination='bag', items=3, total_bytes=11, parts=1)
 
     """
-    target = os.fsdecode(destination)
+    target, from_ = os.fsdecode(destination), format_with(prefix, from_)
     sources = [source] if isinstance(source, (str, bytes, os.PathLike)) else list(source)
     planned = executor is not None or restart or report is not None or len(sources) != 1
     if planned and parts is None:
@@ -134,7 +136,7 @@ def convert(
             from fffs.cluster.report import JobWatch
             from fffs.converting.convert_parts import convert_parts
             from fffs.converting.convert_plan import make_request
-        asked = make_request(sources, target, parts, from_, to, align, verify)
+        asked = make_request(sources, target, parts, from_, to, align, verify, prefix)
         watch = JobWatch(progress, warn or log.warning, report)
         results = convert_parts(asked, executor, jobs, restart, watch, warn or log.warning)
         count, total = sum(result.records for result in results), sum(result.total_bytes for result in results)
@@ -143,6 +145,7 @@ def convert(
         source=path,
         target=target.rstrip("/") or target,
         from_=from_,
+        prefix=prefix,
         to=to,
         layout=layout,
         key=key,

@@ -23,7 +23,7 @@ from fffs.converting.divide_sources import Divided, Packs, divide_files, divide_
 from fffs.converting.foreign.exports import refuse_export
 from fffs.errors import SourceNotFoundError, UsageError
 from fffs.formats.sources import expand_sources, open_files, openers
-from fffs.formats.table import FORMATS, Format, format_named, format_of_target
+from fffs.formats.table import FORMATS, Format, format_named, format_of_target, format_with
 from fffs.layouts import packed
 from fffs.objects.fsspec_url import is_fsspec_url, without_file_scheme
 from fffs.objects.locations import is_folder, list_folder
@@ -87,6 +87,7 @@ def plan_convert(
     parts: int,
     *,
     from_: str | None = None,
+    prefix: str | None = None,
     to: str | None = None,
     align: bool = False,
     verify: bool = False,
@@ -109,6 +110,7 @@ def plan_convert(
             written there, and count when all of them are there.
         parts: how many files it has, at most 4096. There are fewer if there are fewer records.
         from_: the kind of the sources, as for ``convert``.
+        prefix: as for ``convert``.
         to: the format of the parts: "ffrecord", "tfrecord" or "ofrecord". None: the one that the target's name implies;
             for archives, "ffrecord".
         align: for packs, as for ``pack_folder``.
@@ -130,13 +132,20 @@ def plan_convert(
         ['parts-00000-of-00002.tfrecord', 'parts-00001-of-00002.tfrecord']
 
     """
-    request = make_request(sources, target, parts, from_, to, align, verify)
+    request = make_request(sources, target, parts, format_with(prefix, from_), to, align, verify, prefix)
     with place_of(request.target).only_driver():
         return make_convert_plan(request, restart)
 
 
 def make_request(
-    sources: Sources, target: PathLike, parts: int, from_: str | None, to: str | None, align: bool, verify: bool
+    sources: Sources,
+    target: PathLike,
+    parts: int,
+    from_: str | None,
+    to: str | None,
+    align: bool,
+    verify: bool,
+    prefix: str | None = None,
 ) -> ConvertRequest:
     """Return what ``plan_convert`` is asked for. Raises UsageError and others if it cannot be done."""
     there, names = absolute_target(target), _absolute_names(sources)
@@ -148,7 +157,7 @@ def make_request(
     form = _format(there, kind, to)
     if kind == kinds.GRANULAR:
         names, kind = [path for name in names for path in column_files(name)], "bag"
-    paths = tuple(path for name in names for path in _expand(name, kind))
+    paths = tuple(path for name in names for path in _expand(name, kind, prefix))
     packs = packs_among(paths, kind, form, with_records=from_ is not None)
     if align and kind not in kinds.ARCHIVES and packs is not Packs.WITH_NAMES:
         raise UsageError(f"{shown(there)}: --align is for packed folders only; omit --align")
@@ -200,11 +209,11 @@ def _common_kind(names: list[str]) -> str:
     return found[0]
 
 
-def _expand(name: str, kind: str) -> list[str]:
+def _expand(name: str, kind: str, prefix: str | None) -> list[str]:
     """Return the files that a source stands for, in order."""
     if kind not in kinds.ARCHIVES:
         expand = None if is_fsspec_url(name) else format_named(kind).expand
-        return (expand or expand_sources)(name)
+        return expand(name) if expand and prefix is None else expand_sources(name, prefix)
     if not is_folder(name):
         return [name]
     found = sorted(entry for entry in list_folder(name) if entry.lower().endswith(ARCHIVE_NAMES))

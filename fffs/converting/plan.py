@@ -87,7 +87,7 @@ def make_plan(request: Request) -> Plan:
     export = find_export(request.to, request.target)
     named = format_of_target(request.target) if request.to is None and export is None else None
     to = export.name if export else named.name if named else request.to
-    sources = Sources(kind, request.source)
+    sources = Sources(kind, request.source, request.prefix)
     try:
         is_packed = kinds.is_records(kind) and _is_packed(kind, sources)
         content = _content(request, kind, to, is_packed, sources.records)

@@ -35,6 +35,7 @@ class Request:
     source: str
     target: str
     from_: str | None = None
+    prefix: str | None = None
     to: str | None = None
     layout: str = "v1"
     key: str = "data"

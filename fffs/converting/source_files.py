@@ -31,15 +31,20 @@ class Sources:
     included: packing checks them itself.
     """
 
-    def __init__(self, kind: str, path: str) -> None:
-        """Raises SourceNotFoundError, FormatError, UsageError, ReadError: the source is incomplete or unreadable."""
+    def __init__(self, kind: str, path: str, prefix: str | None = None) -> None:
+        """prefix: of the names of parts in a folder, as for ``expand_sources``.
+
+        Raises SourceNotFoundError, FormatError, UsageError, ReadError: the source is incomplete or unreadable.
+
+        """
         self.records: list[str] = []
         self._folders: Sequence[str] = ()
+        self._prefix = prefix
         self._set = path if kinds.is_records(kind) and not is_remote(path) and os.path.isdir(path) else None
         files: Iterable[str] = ()
         if kinds.is_records(kind):
             expand = None if is_fsspec_url(path) else format_named(kind).expand
-            files = self.records = (expand or expand_sources)(path)
+            files = self.records = expand(path) if expand and prefix is None else expand_sources(path, prefix)
         elif kind in kinds.ARCHIVES:
             files = [path]
         elif row := import_named(kind):
@@ -71,7 +76,11 @@ class Sources:
         """Raise UsageError if the target would lie in the folder of a source data set, where any file may be part, or
         become a part of the set of record files in a folder: its records would be there twice.
         """
-        if self._set and _is_same(os.path.dirname(target) or ".", self._set) and _is_part(self._set, target):
+        if (
+            self._set
+            and _is_same(os.path.dirname(target) or ".", self._set)
+            and _is_part(self._set, target, self._prefix)
+        ):
             self.refuse(target)
             raise UsageError(f"{target}: would become a part of the source, {self._set}; name another folder")
         if not self._folders or is_url(self._folders[0]):
@@ -91,10 +100,13 @@ class Sources:
             raise UsageError(f"{name}: is the source itself, or a part of it")
 
 
-def _is_part(folder: str, path: str) -> bool:
+def _is_part(folder: str, path: str, prefix: str | None) -> bool:
     """Return whether the folder would stand for a file of this name, perhaps besides others."""
+    name = os.path.basename(path)
+    if prefix is not None:
+        return name.startswith(prefix) and name.removeprefix(prefix).isdecimal()
     try:
-        return any(form.parts_of(folder, [os.path.basename(path)]) for form in FORMATS)
+        return any(form.parts_of(folder, [name]) for form in FORMATS)
     except FffsError:  # it is one part of a set
         return True
 

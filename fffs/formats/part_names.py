@@ -90,10 +90,14 @@ def expand_parts(path: PathLike, prefix: str = "part-") -> list[str]:
     if not is_folder(name):
         return [name]
     folder, chain = folder_and_chain(name)
-    return [part + chain for part in _parts_among(folder, _list(name, name), prefix)]
+    return [part + chain for part in numbered_parts(folder, _list(name, name), prefix)]
 
 
-def _parts_among(folder: str, names: list[str], prefix: str) -> list[str]:
+def numbered_parts(folder: str, names: list[str], prefix: str) -> list[str]:
+    """Return the files of a folder with these names that are called by a prefix and a number, by number.
+
+    Zeros before a number do not matter. Raises as ``expand_parts``.
+    """
     _refuse_unfinished(folder, names)
     numbered: dict[int, str] = {}
     for entry in names:
@@ -124,7 +128,7 @@ def ffrecord_parts(folder: str, names: list[str]) -> list[str]:
 
 def ofrecord_parts(folder: str, names: list[str]) -> list[str]:
     """Return the OFRecord parts of a folder with these names, by number. Raises as ``expand_parts``."""
-    return _parts_among(folder, names, "part-") if any(OFRECORD_NAME.fullmatch(name) for name in names) else []
+    return numbered_parts(folder, names, "part-") if any(OFRECORD_NAME.fullmatch(name) for name in names) else []
 
 
 def tfrecord_shards(folder: str, names: list[str]) -> list[str]:

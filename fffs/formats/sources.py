@@ -30,11 +30,13 @@ LOCAL_OPENERS: Final = 4
 MANY: Final = 16
 
 
-def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
+def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...], prefix: str | None = None) -> list[str]:
     """Return the record files that an argument stands for. The argument is a file, a folder, or a list of both.
 
     A folder, or a URL that ends in a slash, stands for its ``*.ffr``, sorted as ffrecord does; or else its OFRecord
     parts (``part-0``, ``part-1``, …), by number; or else its TFRecord files, shards by number. Subfolders are ignored.
+
+    prefix: of the names of OFRecord parts, for which alone a folder then stands. It passed ``format_with``.
 
     Raises:
         SourceNotFoundError: a folder has none of these, or parts are missing.
@@ -48,15 +50,18 @@ def expand_sources(fname: PathLike | list[Any] | tuple[Any, ...]) -> list[str]:
         path = without_file_scheme(os.fsdecode(name))
         if is_folder(path):
             folder, chain = folder_and_chain(path)
-            files += [file + chain for file in _files_among(folder, names_in(path))]
+            files += [file + chain for file in _files_among(folder, names_in(path), prefix)]
         else:
             files.append(path)
     return files
 
 
-def _files_among(path: str, entries: list[str]) -> list[str]:
+def _files_among(path: str, entries: list[str], prefix: str | None) -> list[str]:
     for form in FORMATS:
-        if files := form.parts_of(path, entries):
+        if prefix is not None:
+            if form.parts_named:
+                return form.parts_named(path, entries, prefix)
+        elif files := form.parts_of(path, entries):
             return files
     raise SourceNotFoundError(
         f"{path}: no {SUFFIX} files in this folder, nor OFRecord parts, nor TFRecord files; "

@@ -41,6 +41,8 @@ class Format:
     Names:
         is_part(name): whether a file of this name may be a part; a folder of parts contains no other files.
         parts_of(folder, names): the files of this format in a folder, in order; empty if there are none.
+        parts_named(folder, names, prefix): those that are called by a prefix and a number, by number. None: parts have
+            no such names.
         expand(path): the files that a path stands for, if that may be a set. None: as ``expand_sources``.
         is_set(path): whether a path that does not exist is the common name of a set.
         sidecar_endings: suffixes of other files that may lie among parts.
@@ -73,6 +75,7 @@ class Format:
     read_stream: Callable[[str], AbstractContextManager[Iterator[bytes]]] | None = None
     holds_trees: bool = False
     parts_of: Callable[[str, list[str]], list[str]] = lambda folder, names: []
+    parts_named: Callable[[str, list[str], str], list[str]] | None = None
     expand: Callable[[str], list[str]] | None = None
     is_set: Callable[[str], bool] = lambda path: False
     sidecar_endings: tuple[str, ...] = ()
@@ -140,6 +143,7 @@ OFRECORD: Final = Format(
     frames=frames.OFRECORD,
     schema=features.OFRECORD_SCHEMA,
     parts_of=part_names.ofrecord_parts,
+    parts_named=part_names.numbered_parts,
     part_name=part_names.ofrecord_part,
     check_empty=ofrecord.check_empty,
 )
@@ -175,6 +179,23 @@ def format_named(name: str) -> Format:
         if form.name == name:
             return form
     raise UsageError(f"there is no format {name!r}; choose one of {', '.join(form.name for form in FORMATS)}")
+
+
+def format_with(prefix: str | None, name: str | None) -> str | None:
+    """Return the name of the format whose parts may have any prefix; without a prefix, the given name.
+
+    Raises:
+        UsageError: the prefix cannot begin the name of a file, or parts of the named format have no such names.
+
+    """
+    if prefix is None:
+        return name
+    if not isinstance(prefix, str) or "/" in prefix or "\0" in prefix:
+        raise UsageError(f"the prefix {prefix!r} must be what the names of parts begin with, without a folder")
+    for form in FORMATS:
+        if form.parts_named and name in (None, form.name):
+            return form.name
+    raise UsageError(f"the prefix {prefix!r} is for parts of OFRecord; files of the format {name!r} have none, omit it")
 
 
 def format_of_target(path: str) -> Format | None:

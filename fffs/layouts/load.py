@@ -18,7 +18,7 @@ from fffs.files.file import File
 from fffs.formats.bag import COMPRESSED
 from fffs.formats.part_names import sets_among
 from fffs.formats.sources import expand_sources, load_file, open_files, openers
-from fffs.formats.table import recogniser
+from fffs.formats.table import format_with, recogniser
 from fffs.layouts import packed, plain, union
 from fffs.layouts.rows_view import RowsView
 from fffs.layouts.view import DecodedTreeView, TreeView, View
@@ -36,7 +36,13 @@ HIDDEN_NAMED = 9
 """How many names that are hidden in a union are named in warnings. With their count, a mount logs ten lines."""
 
 
-def load_source(paths: Paths, suffix: str = "", check_data: bool = True, format: str | None = None) -> TreeView:
+def load_source(
+    paths: Paths,
+    suffix: str = "",
+    check_data: bool = True,
+    format: str | None = None,
+    prefix: str | None = None,
+) -> TreeView:
     """Open a record file of any format, a folder of them, a list of both, or a granular data set, as one tree.
 
     One packed folder shows its tree; several show their union, in which the first file of a path hides the others.
@@ -48,6 +54,7 @@ def load_source(paths: Paths, suffix: str = "", check_data: bool = True, format:
         suffix: appended to the numbered names.
         check_data: verify the checksums of trees and tables, if there are any.
         format: "ffrecord", "tfrecord", "ofrecord" or "bag", for files that are not recognised by content and name.
+        prefix: of the names of OFRecord parts in folders, as for ``fffs.open``.
 
     Raises:
         UsageError: packed and plain files are mixed, a suffix is given for a source with names of its own, or the
@@ -61,10 +68,10 @@ def load_source(paths: Paths, suffix: str = "", check_data: bool = True, format:
         ['000000.txt', '000001.txt', '000002.txt']
 
     """
-    names = _names(paths)
+    names, format = _names(paths), format_with(prefix, format)
     if data := _open_data_set(names, suffix, check_data, format):
         return _load_data_set(data)
-    return _load(_open(names, check_data, format), lambda files: _load_any(files, suffix))
+    return _load(_open(names, check_data, format, prefix), lambda files: _load_any(files, suffix))
 
 
 def load_files(files: list[File], check_data: bool = True, format: str | None = None) -> TreeView:
@@ -113,6 +120,7 @@ def load_shown(
     check_data: bool = True,
     format: str | None = None,
     decode: bool | None = None,
+    prefix: str | None = None,
 ) -> View:
     """Open a source as a view, which may also show decoded files and rows. The caller closes it.
 
@@ -123,17 +131,18 @@ def load_shown(
         format: as for ``load_source``.
         decode: True: show the features of TFRecord and OFRecord files, and a data set's arrays and numbers as ``.npy``
             files. None: decode only a data set's arrays. False: show everything as it is stored.
+        prefix: as for ``load_source``.
 
     Raises:
         UsageError: the source cannot be decoded. Also as ``load_source``.
 
     """
-    names = _names(paths)
+    names, format = _names(paths), format_with(prefix, format)
     if data := _open_data_set(names, suffix, check_data, format):
         return _show_data_set(data, decode)
     if decode and suffix:
         raise UsageError("--suffix is only for records as they are stored; omit it or decode")
-    files = _open(names, check_data, format)
+    files = _open(names, check_data, format, prefix)
     return _decode(files) if decode else _load(files, lambda files: _load_any(files, suffix))
 
 
@@ -159,8 +168,8 @@ def _load(files: list[SourceFile], layout: Callable[[list[SourceFile]], _Loaded]
     return TreeView(loaded.tree, store, (*cut, *loaded.warnings), loaded.layout)
 
 
-def _open(names: list[str], check_data: bool, form: str | None) -> list[SourceFile]:
-    paths = expand_sources(names)
+def _open(names: list[str], check_data: bool, form: str | None, prefix: str | None = None) -> list[SourceFile]:
+    paths = expand_sources(names, prefix)
     if not paths:
         raise SourceNotFoundError("no files to open; name a file or folder")
     return open_files(paths, check_data, form)

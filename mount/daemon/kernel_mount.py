@@ -121,7 +121,7 @@ def _mount(
     _refuse_options(options)
     if any(map(is_url, job.sources)):
         raise CannotError("-o kernel: the kernel cannot read objects in stores; omit it")
-    with load_source(job.sources, format=options.format) as source:
+    with load_source(job.sources, format=options.format, prefix=options.prefix) as source:
         for line in source.warnings:
             _log.warning("%s", line)
         _refuse_source(source)

@@ -79,7 +79,9 @@ def _find_shortage(error: BaseException) -> str:
 def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> None:
     leave_when_signalled()
     options = job.options
-    with load_shown(job.sources, options.suffix, options.verify, options.format, options.decode) as view:
+    with load_shown(
+        job.sources, options.suffix, options.verify, options.format, options.decode, options.prefix
+    ) as view:
         for line in view.warnings[:WARNINGS_SHOWN]:
             _log.warning("%s", line)
         if len(view.warnings) > WARNINGS_SHOWN:

@@ -18,7 +18,7 @@ CHUNK = 1 << 22
 
 def run(args: argparse.Namespace) -> int:
     """Write files to standard output. A record is verified before its first byte is written."""
-    with load_source(args.source, format=args.format) as source:
+    with load_source(args.source, format=args.format, prefix=args.prefix) as source:
         records = [_record(source, args.source, path, args.record) for path in args.path]
         buffer = np.empty(CHUNK, np.uint8)
         for record in records:

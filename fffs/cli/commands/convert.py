@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
             args.source if len(args.source) > 1 else args.source[0],
             args.output,
             from_=args.source_format,
+            prefix=args.prefix,
             to=args.to,
             layout=args.layout,
             key=args.key,

@@ -37,9 +37,9 @@ IN_KERNEL = "a mount by the kernel does not verify while it is read; fffs verify
 
 def run(args: argparse.Namespace) -> int:
     """Describe a source, or files and folders in a mount."""
-    found = _describe_all_mounted(args.source) if args.format is None else []
+    found = _describe_all_mounted(args.source) if args.format is args.prefix is None else []
     if not found:
-        with load_source(args.source, format=args.format) as source:
+        with load_source(args.source, format=args.format, prefix=args.prefix) as source:
             warn(source.warnings)
             found = [describe(source)]
     if args.json:

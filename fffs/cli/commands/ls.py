@@ -28,7 +28,7 @@ TYPES = {stat.S_IFDIR: "dir", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 
 def run(args: argparse.Namespace) -> int:
     """List names, sorted by their bytes."""
-    with load_source(args.source, format=args.format) as source:
+    with load_source(args.source, format=args.format, prefix=args.prefix) as source:
         warn(source.warnings)
         folders = [_resolve(source, args.source, os.fsencode(path)) for path in args.path or [""]]
         if args.json:

@@ -11,14 +11,14 @@ from fffs.cli.output import printable
 from fffs.cli.progress import ProgressBar
 from fffs.mount import options as _options
 
-OVERRIDES = ("suffix", "format", "cache", "cache_size", "endpoint_url")
+OVERRIDES = ("suffix", "format", "prefix", "cache", "cache_size", "endpoint_url")
 """Options that have a name of their own, which wins over one after -o."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Mount sources."""
     options = _options.parse(args.options)
-    given = {name: getattr(args, name) for name in OVERRIDES if getattr(args, name)}
+    given = {name: getattr(args, name) for name in OVERRIDES if getattr(args, name) is not None}
     options = replace(options, **given)
     with ProgressBar(printable(f"verifying {args.source[0]}")) as bar:
         _mount.mount(

@@ -42,6 +42,7 @@ def _convert(args: argparse.Namespace) -> int:
         args.target,
         args.parts,
         from_=args.source_format,
+        prefix=args.prefix,
         to=args.to,
         align=args.align,
         verify=args.verify,

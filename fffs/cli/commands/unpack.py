@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
         left_out.append(error)
         complain(f"{path}: left out: {error}")
 
-    with load_source(args.source, format=args.format) as source, Warnings() as warn, bar:
+    with load_source(args.source, format=args.format, prefix=args.prefix) as source, Warnings() as warn, bar:
         for line in source.warnings:
             warn(line)
         try:

@@ -10,6 +10,8 @@ from fffs.base.text import human, plural
 from fffs.cli.output import Warnings, complain, printable, put, say
 from fffs.cli.progress import ProgressBar
 from fffs.errors import Exit, RecordError
+from fffs.formats.sources import expand_sources
+from fffs.formats.table import format_with
 from fffs.packing.sidecars import keep_checksums
 from fffs.packing.verify import BadRecord
 from fffs.packing.verify_plan import verify_files
@@ -20,16 +22,19 @@ LINES_MAX = 100  # bad records; in a truncated file, every record past the end i
 
 def run(args: argparse.Namespace) -> int:
     """Check every byte. The exit code is 0 if no record is bad."""
+    form, sources = format_with(args.prefix, args.format), args.source
+    if args.prefix is not None:
+        sources = expand_sources(sources, args.prefix)
     if args.keep:
-        for path in args.source:
-            keep_checksums(path, args.format)
+        for path in sources:
+            keep_checksums(path, form)
     begin = time.monotonic()
     with ProgressBar(printable(f"verifying {args.source[0]}")) as bar:
         if args.executor:
             with Warnings() as warn:
-                found = verify_files(args.source, args.format, args.executor, bar, warn)
+                found = verify_files(sources, form, args.executor, bar, warn)
         else:
-            found = verify_source(args.source, args.format, bar)
+            found = verify_source(sources, form, bar)
     records, size, without, bad = found.records, found.size, found.unverifiable, found.bad
     if args.json:
         facts = {"records": records, "bytes": size, "unverifiable": without, "bad": [vars(entry) for entry in bad]}

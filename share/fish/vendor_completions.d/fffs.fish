@@ -51,7 +51,7 @@ function _shtab_fffs_using
 end
 
 set -g _shtab_fffs_commands pack unpack plan 'plan pack' 'plan convert' 'plan dump' 'plan run' 'plan commit' 'plan abort' convert mount umount stat ls cat info verify cache 'cache ls' 'cache verify' 'cache prune' doctor
-set -g _shtab_fffs_opts_with_value --cache --cache-size --column --endpoint-url --executor --format --from --interval --jobs --keep --key --layout --part-size --parts --report --suffix --task --to -j -o
+set -g _shtab_fffs_opts_with_value --cache --cache-size --column --endpoint-url --executor --format --from --interval --jobs --keep --key --layout --part-size --parts --prefix --report --suffix --task --to -j -o
 
 complete -c fffs -e
 complete -c fffs -f
@@ -74,6 +74,7 @@ complete -c fffs -n '_shtab_fffs_using pack; and test $_shtab_fffs_npos -eq 1' -
 complete -c fffs -n '_shtab_fffs_using; and test $_shtab_fffs_npos -eq 0' -a unpack -d 'Unpack a file into a new folder.'
 complete -c fffs -n '_shtab_fffs_using unpack' -s h -l help -d 'show this help message and exit'
 complete -c fffs -n '_shtab_fffs_using unpack' -l format -xka "ffrecord bag ofrecord tfrecord" -d 'format of the record files: ffrecord, bag, ofrecord, tfrecord (default: detected)'
+complete -c fffs -n '_shtab_fffs_using unpack' -l prefix -x -d 'for a folder of OFRecord parts: what their names have before the numbers (default: part-)'
 complete -c fffs -n '_shtab_fffs_using unpack' -l cache -xka "(__fish_complete_directories)" -d 'keep what is read of objects in DIR; off: keep nothing (default: $FFFS_CACHE)'
 complete -c fffs -n '_shtab_fffs_using unpack' -l cache-size -x -d 'the most that the cache keeps: 20G, or 30% of the free space (default: $FFFS_CACHE_SIZE, or 50%)'
 complete -c fffs -n '_shtab_fffs_using unpack' -l endpoint-url -x -d 'the S3 server (default: $AWS_ENDPOINT_URL, or that of Amazon)'
@@ -97,6 +98,7 @@ complete -c fffs -n '_shtab_fffs_using plan pack; and test $_shtab_fffs_npos -eq
 complete -c fffs -n '_shtab_fffs_using plan; and test $_shtab_fffs_npos -eq 0' -a convert -d 'Plan how to convert record files or archives.'
 complete -c fffs -n '_shtab_fffs_using plan convert' -s h -l help -d 'show this help message and exit'
 complete -c fffs -n '_shtab_fffs_using plan convert' -l from -xka "ffrecord bag ofrecord tfrecord granular tar zip folder parquet arrow lmdb array_record" -d 'format of SRC: ffrecord, bag, ofrecord, tfrecord, granular, tar, zip, folder, parquet, arrow, lmdb, array_record (default: detected)'
+complete -c fffs -n '_shtab_fffs_using plan convert' -l prefix -x -d 'for a folder of OFRecord parts: what their names have before the numbers (default: part-)'
 complete -c fffs -n '_shtab_fffs_using plan convert' -l to -xka "ffrecord bag ofrecord tfrecord granular tar parquet arrow array_record" -d 'format of DST: ffrecord, bag, ofrecord, tfrecord, granular, tar, parquet, arrow, array_record (default: from its name)'
 complete -c fffs -n '_shtab_fffs_using plan convert' -l parts -x -d 'write N parts, in a folder'
 complete -c fffs -n '_shtab_fffs_using plan convert' -l verify -d 'read DST back and compare it with SRC'
@@ -128,6 +130,7 @@ complete -c fffs -n '_shtab_fffs_using plan abort; and test $_shtab_fffs_npos -e
 complete -c fffs -n '_shtab_fffs_using; and test $_shtab_fffs_npos -eq 0' -a convert -d 'Convert records, data sets and archives.'
 complete -c fffs -n '_shtab_fffs_using convert' -s h -l help -d 'show this help message and exit'
 complete -c fffs -n '_shtab_fffs_using convert' -l from -xka "ffrecord bag ofrecord tfrecord granular tar zip folder parquet arrow lmdb array_record" -d 'format of SRC: ffrecord, bag, ofrecord, tfrecord, granular, tar, zip, folder, parquet, arrow, lmdb, array_record (default: detected)'
+complete -c fffs -n '_shtab_fffs_using convert' -l prefix -x -d 'for a folder of OFRecord parts: what their names have before the numbers (default: part-)'
 complete -c fffs -n '_shtab_fffs_using convert' -l to -xka "ffrecord bag ofrecord tfrecord granular tar parquet arrow array_record" -d 'format of DST: ffrecord, bag, ofrecord, tfrecord, granular, tar, parquet, arrow, array_record (default: from its name)'
 complete -c fffs -n '_shtab_fffs_using convert' -l cache -xka "(__fish_complete_directories)" -d 'keep what is read of objects in DIR; off: keep nothing (default: $FFFS_CACHE)'
 complete -c fffs -n '_shtab_fffs_using convert' -l cache-size -x -d 'the most that the cache keeps: 20G, or 30% of the free space (default: $FFFS_CACHE_SIZE, or 50%)'
@@ -151,6 +154,7 @@ complete -c fffs -n '_shtab_fffs_using convert; and test $_shtab_fffs_npos -ge 0
 complete -c fffs -n '_shtab_fffs_using; and test $_shtab_fffs_npos -eq 0' -a mount -d 'Show a packed folder, a record file or a data set as a read-only folder.'
 complete -c fffs -n '_shtab_fffs_using mount' -s h -l help -d 'show this help message and exit'
 complete -c fffs -n '_shtab_fffs_using mount' -l format -xka "ffrecord bag ofrecord tfrecord" -d 'format of the record files: ffrecord, bag, ofrecord, tfrecord (default: detected)'
+complete -c fffs -n '_shtab_fffs_using mount' -l prefix -x -d 'for a folder of OFRecord parts: what their names have before the numbers (default: part-)'
 complete -c fffs -n '_shtab_fffs_using mount' -l cache -xka "(__fish_complete_directories)" -d 'keep what is read of objects in DIR; off: keep nothing (default: $FFFS_CACHE)'
 complete -c fffs -n '_shtab_fffs_using mount' -l cache-size -x -d 'the most that the cache keeps: 20G, or 30% of the free space (default: $FFFS_CACHE_SIZE, or 50%)'
 complete -c fffs -n '_shtab_fffs_using mount' -l endpoint-url -x -d 'the S3 server (default: $AWS_ENDPOINT_URL, or that of Amazon)'
@@ -173,6 +177,7 @@ complete -c fffs -n '_shtab_fffs_using stat; and test $_shtab_fffs_npos -eq 0' -
 complete -c fffs -n '_shtab_fffs_using; and test $_shtab_fffs_npos -eq 0' -a ls -d 'List the names in a source.'
 complete -c fffs -n '_shtab_fffs_using ls' -s h -l help -d 'show this help message and exit'
 complete -c fffs -n '_shtab_fffs_using ls' -l format -xka "ffrecord bag ofrecord tfrecord" -d 'format of the record files: ffrecord, bag, ofrecord, tfrecord (default: detected)'
+complete -c fffs -n '_shtab_fffs_using ls' -l prefix -x -d 'for a folder of OFRecord parts: what their names have before the numbers (default: part-)'
 complete -c fffs -n '_shtab_fffs_using ls' -l cache -xka "(__fish_complete_directories)" -d 'keep what is read of objects in DIR; off: keep nothing (default: $FFFS_CACHE)'
 complete -c fffs -n '_shtab_fffs_using ls' -l cache-size -x -d 'the most that the cache keeps: 20G, or 30% of the free space (default: $FFFS_CACHE_SIZE, or 50%)'
 complete -c fffs -n '_shtab_fffs_using ls' -l endpoint-url -x -d 'the S3 server (default: $AWS_ENDPOINT_URL, or that of Amazon)'
@@ -183,6 +188,7 @@ complete -c fffs -n '_shtab_fffs_using ls; and test $_shtab_fffs_npos -eq 0' -ka
 complete -c fffs -n '_shtab_fffs_using; and test $_shtab_fffs_npos -eq 0' -a cat -d 'Write files to standard output, verified.'
 complete -c fffs -n '_shtab_fffs_using cat' -s h -l help -d 'show this help message and exit'
 complete -c fffs -n '_shtab_fffs_using cat' -l format -xka "ffrecord bag ofrecord tfrecord" -d 'format of the record files: ffrecord, bag, ofrecord, tfrecord (default: detected)'
+complete -c fffs -n '_shtab_fffs_using cat' -l prefix -x -d 'for a folder of OFRecord parts: what their names have before the numbers (default: part-)'
 complete -c fffs -n '_shtab_fffs_using cat' -l cache -xka "(__fish_complete_directories)" -d 'keep what is read of objects in DIR; off: keep nothing (default: $FFFS_CACHE)'
 complete -c fffs -n '_shtab_fffs_using cat' -l cache-size -x -d 'the most that the cache keeps: 20G, or 30% of the free space (default: $FFFS_CACHE_SIZE, or 50%)'
 complete -c fffs -n '_shtab_fffs_using cat' -l endpoint-url -x -d 'the S3 server (default: $AWS_ENDPOINT_URL, or that of Amazon)'
@@ -191,6 +197,7 @@ complete -c fffs -n '_shtab_fffs_using cat; and test $_shtab_fffs_npos -eq 0' -k
 complete -c fffs -n '_shtab_fffs_using; and test $_shtab_fffs_npos -eq 0' -a info -d 'Describe a source, or a file in a mount.'
 complete -c fffs -n '_shtab_fffs_using info' -s h -l help -d 'show this help message and exit'
 complete -c fffs -n '_shtab_fffs_using info' -l format -xka "ffrecord bag ofrecord tfrecord" -d 'format of the record files: ffrecord, bag, ofrecord, tfrecord (default: detected)'
+complete -c fffs -n '_shtab_fffs_using info' -l prefix -x -d 'for a folder of OFRecord parts: what their names have before the numbers (default: part-)'
 complete -c fffs -n '_shtab_fffs_using info' -l cache -xka "(__fish_complete_directories)" -d 'keep what is read of objects in DIR; off: keep nothing (default: $FFFS_CACHE)'
 complete -c fffs -n '_shtab_fffs_using info' -l cache-size -x -d 'the most that the cache keeps: 20G, or 30% of the free space (default: $FFFS_CACHE_SIZE, or 50%)'
 complete -c fffs -n '_shtab_fffs_using info' -l endpoint-url -x -d 'the S3 server (default: $AWS_ENDPOINT_URL, or that of Amazon)'
@@ -199,6 +206,7 @@ complete -c fffs -n '_shtab_fffs_using info; and test $_shtab_fffs_npos -ge 0' -
 complete -c fffs -n '_shtab_fffs_using; and test $_shtab_fffs_npos -eq 0' -a verify -d 'Check every byte, and name bad records.'
 complete -c fffs -n '_shtab_fffs_using verify' -s h -l help -d 'show this help message and exit'
 complete -c fffs -n '_shtab_fffs_using verify' -l format -xka "ffrecord bag ofrecord tfrecord" -d 'format of the record files: ffrecord, bag, ofrecord, tfrecord (default: detected)'
+complete -c fffs -n '_shtab_fffs_using verify' -l prefix -x -d 'for a folder of OFRecord parts: what their names have before the numbers (default: part-)'
 complete -c fffs -n '_shtab_fffs_using verify' -l cache -xka "(__fish_complete_directories)" -d 'keep what is read of objects in DIR; off: keep nothing (default: $FFFS_CACHE)'
 complete -c fffs -n '_shtab_fffs_using verify' -l cache-size -x -d 'the most that the cache keeps: 20G, or 30% of the free space (default: $FFFS_CACHE_SIZE, or 50%)'
 complete -c fffs -n '_shtab_fffs_using verify' -l endpoint-url -x -d 'the S3 server (default: $AWS_ENDPOINT_URL, or that of Amazon)'
