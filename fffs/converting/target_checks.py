@@ -9,8 +9,8 @@ from typing import Protocol
 from fffs.converting.request import Request, Result
 from fffs.converting.source_files import Sources
 from fffs.errors import UsageError
-from fffs.files.sidecar_names import SIDECARS
 from fffs.files.atomic_folder import refuse_content
+from fffs.files.sidecar_names import SIDECARS
 from fffs.files.targets import refuse_file, refuse_folder, without_dots
 from fffs.formats.new_bag import no_appenders
 from fffs.objects.names import is_url
