@@ -39,7 +39,7 @@ from builders import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inside import TreeView, leftovers, lib, load_source, remove_content, temporary
+from inside import TreeView, leftovers, lib, load_source, remove_content, temporary_files
 
 import fffs
 from fffs.errors import (
@@ -902,7 +902,7 @@ def test_a_large_folder_is_not_listed_for_each_file_that_is_written_there(
 ) -> None:
     monkeypatch.setattr(leftovers, "LARGE", 3)
     monkeypatch.setattr(leftovers, "SHARE", 1e-9)  # a list stays valid for a very long time
-    left = tmp_path / f".3.ffr.{'1' * 12}{temporary.SUFFIX}"
+    left = tmp_path / f".3.ffr.{'1' * 12}{temporary_files.SUFFIX}"
     for name in ("a", "b", left.name):
         (tmp_path / name).touch()
     listed: list[object] = []
@@ -930,7 +930,7 @@ def test_a_large_folder_is_listed_again_for_a_hundredth_of_the_time(
     monkeypatch.setattr(leftovers, "_large_folders", {})
     monkeypatch.setattr(leftovers.time, "monotonic", lambda: now)
     monkeypatch.setattr(os, "listdir", slow)
-    left = tmp_path / f".x.ffr.{'1' * 12}{temporary.SUFFIX}"
+    left = tmp_path / f".x.ffr.{'1' * 12}{temporary_files.SUFFIX}"
     fffs.FileWriter(tmp_path / "x.ffr", 0).close()
     left.touch()
     for _ in range(100):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
+from collections.abc import Callable
 
 from fffs.errors import ClosedError
 
@@ -87,9 +89,10 @@ class Shared:
         self._ended = True
         self._end()
 
-    def __del__(self) -> None:
-        # Nothing uses the files any more, whatever the count: an interrupt may keep a use from being uncounted.
-        if not getattr(self, "_ended", True):
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Nothing uses the files any more, whatever the count: an interrupt may keep a use from being uncounted. When the
+        # interpreter ends, the modules that are needed may be gone already; the end of the process frees everything.
+        if not getattr(self, "_ended", True) and not is_finalizing():
             self._closing = True
             self._end_once()
 
