@@ -90,8 +90,8 @@ class Shared:
         self._end()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # Nothing uses the files any more, whatever the count: an interrupt may keep a use from being uncounted. When the
-        # interpreter ends, the modules that are needed may be gone already; the end of the process frees everything.
+        # Nothing uses the files any more, whatever the count: an interrupt may keep a use from being uncounted. When
+        # the interpreter ends, the modules that are needed may be gone; the end of the process frees everything.
         if not getattr(self, "_ended", True) and not is_finalizing():
             self._closing = True
             self._end_once()
