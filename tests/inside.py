@@ -18,6 +18,7 @@ fffs.granular.bag_reader
 fffs.granular.codecs
 fffs.granular.exact_codecs
 fffs.granular.granular_readers
+fffs.granular.grown_columns
 fffs.granular.resuming_writers
 fffs.granular.sample_sources
 fffs.base.descriptors

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import atomic_folder, shards, sync
+from inside import atomic_folder, grown_columns, shards, sync
 
 from fffs.errors import MetadataError
 from fffs.granular import DatasetReader, DatasetWriter, ShardedDatasetWriter
@@ -100,6 +100,14 @@ def test_a_reader_does_not_wait_for_rows_that_do_not_come(
 # ---------------------------------------------------------------- what waits for the disk
 
 
+PLACES: list[tuple[Any, str]] = [
+    (os, "fsync"),
+    (os, "fdatasync"),
+    *((module, "sync_files") for module in (sync, atomic_folder, grown_columns)),
+]
+"""The functions that sync, where they are called."""
+
+
 class Syncs:
     """Records what is synced, and how large the files of a folder are at that moment."""
 
@@ -107,7 +115,7 @@ class Syncs:
         self.calls: list[str] = []
         self.sizes: list[dict[str, int]] = []
         self._folder = folder
-        for owner, name in ((os, "fsync"), (os, "fdatasync"), (sync, "sync_files"), (atomic_folder, "sync_files")):
+        for owner, name in PLACES:
             monkeypatch.setattr(owner, name, partial(self._record, name, getattr(owner, name)))
 
     def _record(self, name: str, real: Callable[[int], None], fd: int) -> None:
@@ -145,7 +153,7 @@ def test_tiny_shards_wait_for_the_disk_as_often_with_many_columns_as_with_one(
                 for _ in range(3):
                     writer.append(dict.fromkeys(spec, 1))
         counts.append(len(syncs.calls))
-    assert counts == ([9, 9] if layout == "v1" else [15, 15])
+    assert counts == [9, 9]
 
 
 def test_each_file_is_synced_where_one_call_is_not_enough(
@@ -155,3 +163,19 @@ def test_each_file_is_synced_where_one_call_is_not_enough(
     syncs = Syncs(monkeypatch, tmp_path / "set")
     append(writer, flush=True)
     assert syncs.calls == ["fdatasync"] * (2 * len(SPEC) + 1), "and the marker"
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_an_empty_data_set_is_durable_when_its_writer_is_closed(
+    tmp_path: Path, here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not here:
+        monkeypatch.setattr(grown_columns, "is_of_this_machine", lambda fd: False)
+    syncs = Syncs(monkeypatch, tmp_path / "set")
+    writer = DatasetWriter(tmp_path / "set", SPEC, layout="v3")
+    assert syncs.calls == (["fdatasync"] if here else ["sync_files", "fsync", "fsync"])
+    assert syncs.sizes[0] == {}, "before it appeared"
+    writer.close()
+    assert syncs.calls[1:] == (["sync_files"] if here else ["fsync", "fsync"])
+    with DatasetReader(tmp_path / "set") as reader:
+        assert len(reader) == 0

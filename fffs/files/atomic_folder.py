@@ -80,8 +80,8 @@ class AtomicFolder(Discarding):
         """Whether it has its final name. Raises OSError."""
         return not self._open or not is_there(self._parent, self._temporary)
 
-    def commit(self, mode: int | None = None, mtime: int | None = None) -> None:
-        """Put the folder in place, durably.
+    def commit(self, mode: int | None = None, mtime: int | None = None, *, durable: bool = True) -> None:
+        """Put the folder in place, durably unless ``durable`` is False: the caller then syncs what must not be lost.
 
         It gets the mode and time given, otherwise those of mkdir(2). If it replaces an empty folder, it gets no
         permission that the old one did not have.
@@ -93,16 +93,19 @@ class AtomicFolder(Discarding):
 
         """
         with writing(self.shown):
-            sync_files(self.fd)
+            if durable:
+                sync_files(self.fd)
             with self._replaced() as old:
                 remove_mark(self.fd)
                 set_mode(self.fd, self._choose_mode(mode, old))
                 set_time(self.fd, time.time_ns() if mtime is None else mtime)
-                sync_open_folder(self.fd)
+                if durable:
+                    sync_open_folder(self.fd)
                 os.rename(self._temporary, self._name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
         try:
-            with writing(self.shown, IN_PLACE):
-                sync_place(self._parent)
+            if durable:
+                with writing(self.shown, IN_PLACE):
+                    sync_place(self._parent)
         finally:
             self._close()
 

@@ -11,8 +11,9 @@ from fffs.errors import MetadataError, SourceNotFoundError, UsageError, WriteErr
 from fffs.files.atomic import PLACE, AtomicFile
 from fffs.files.atomic_folder import AtomicFolder, make_folder
 from fffs.files.dirfd import close
+from fffs.files.file_systems import is_of_this_machine
 from fffs.files.pwrite import write_at
-from fffs.files.sync import sync_together
+from fffs.files.sync import sync_files, sync_together
 from fffs.formats.bag import SUFFIX, sidecars
 from fffs.granular import spec as specs
 from fffs.granular.bag_streams import AppendedBag
@@ -34,7 +35,7 @@ class GrownColumns:
         """cut_to: cut all columns to this number of rows first, whatever the cause is."""
         self._bags: list[AppendedBag] = []
         self._path = path
-        make_columns(path, spec)
+        self._is_new = make_columns(path, spec)
         with writing(path):
             self._folder = above_standard(os.open(path, PLACE))
         self._marker = FlushMarker(self._folder, path)
@@ -101,6 +102,7 @@ class GrownColumns:
         # Before any table: its entries must have their records, and a reader of the marker all numbers of rows.
         with writing(self._path):
             sync_together([*self._marker.descriptors, *(bag.records for bag in self._bags)])
+        self._is_new = False  # a new folder is on a disk of this machine, all of which was synced
         for bag in self._bags:
             bag.write_table()
         with writing(self._path):
@@ -118,6 +120,9 @@ class GrownColumns:
     def finish(self) -> None:
         """Flush and close."""
         self.flush()
+        if self._is_new:
+            with writing(self._path):
+                sync_files(self._bags[0].records)
         self._marker.remove()
         self._close()
 
@@ -137,8 +142,11 @@ class GrownColumns:
         self._folder = -1
 
 
-def make_columns(path: str, spec: dict[str, str]) -> None:
+def make_columns(path: str, spec: dict[str, str]) -> bool:
     """Create an empty data set, or its spec.json in an existing folder, or check that an existing spec is equal.
+
+    Returns whether its folder is new and not durable yet: the caller syncs the file system, one of this machine, at the
+    end of its first flush at the latest.
 
     Raises:
         UsageError: the folder has a data set with another spec, or of another layout.
@@ -147,8 +155,7 @@ def make_columns(path: str, spec: dict[str, str]) -> None:
     """
     if specs.REFS not in spec and os.path.lexists(os.path.join(path, specs.REFS + SUFFIX)):
         raise UsageError(f"{path}: cannot append to a data set of granular before 0.22; write a new one")
-    if not os.path.lexists(path):
-        _make_empty(path, spec)
+    is_new = not os.path.lexists(path) and _make_empty(path, spec)
     make_folder(path)  # or raise because it is none
     try:
         _refuse_other(path, specs.load(path), spec)
@@ -156,6 +163,7 @@ def make_columns(path: str, spec: dict[str, str]) -> None:
     except SourceNotFoundError:
         _refuse_missing(path, spec)
         _refuse_other(path, _write_spec(path, spec), spec)
+    return is_new
 
 
 def _refuse_other(path: str, found: dict[str, str], spec: dict[str, str]) -> None:
@@ -168,10 +176,15 @@ def _files_of(bag: str) -> list[str]:
     return [name for name in (bag, sidecars(bag)[0]) if os.path.lexists(name)]
 
 
-def _make_empty(path: str, spec: dict[str, str]) -> None:
-    """Create an empty data set, which appears complete, unless another process makes that folder meanwhile."""
+def _make_empty(path: str, spec: dict[str, str]) -> bool:
+    """Create an empty data set, which appears complete, unless another process makes that folder meanwhile.
+
+    Returns as ``make_columns``. File systems of this machine keep the order of changes to folders, so that a power
+    failure leaves all files or no folder; only the content of spec.json must be on the disk before.
+    """
     make_folder(os.path.dirname(path.rstrip("/")) or ".")
     with AtomicFolder(path, path) as folder:
+        is_here = is_of_this_machine(folder.fd)
         contents = {specs.NAME: specs.encode(spec)}
         for key in spec:
             contents |= dict.fromkeys((key + SUFFIX, os.path.basename(sidecars(key + SUFFIX)[0])), b"")
@@ -179,13 +192,18 @@ def _make_empty(path: str, spec: dict[str, str]) -> None:
             file = create_file(folder.fd, os.path.join(path, name))
             try:
                 write_at(file, [content], 0)
+                if content and is_here:
+                    with writing(file.path):
+                        os.fdatasync(file.fd)
             finally:
                 close(file.fd)
         try:
-            folder.commit()
+            folder.commit(durable=not is_here)
         except WriteError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
+            return False
+    return is_here
 
 
 def _write_spec(path: str, spec: dict[str, str]) -> dict[str, str]:
