@@ -1,4 +1,4 @@
-"""Writes Bags to open files: RecordStream writes records, AppendedBag appends to a Bag of two files."""
+"""AppendedBag: appends to a Bag of two files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import shlex
 import stat
 import warnings
-from array import array
 
 import numpy as np
 
@@ -22,11 +21,10 @@ from fffs.files.pair import only_writer
 from fffs.files.pwrite import NewFile, write_at
 from fffs.files.rights import Rights, rights_of
 from fffs.files.temporary import close_locked, is_there, lock
-from fffs.files.write_back import WriteBack
-from fffs.formats.bag import SUFFIX, encode_table, load_index, sidecars
+from fffs.formats.bag import SUFFIX, load_index, sidecars
+from fffs.granular.record_stream import GrowingStream
 from fffs.records.index import Int64Array
 
-BUFFER = 1 << 20
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -40,65 +38,6 @@ class UnlockedWarning(UserWarning):
 
 def _name_of(path: str) -> bytes:
     return os.path.basename(os.fsencode(path))
-
-
-class RecordStream:
-    """Writes adjacent records to a new file, which the caller closes. Not thread-safe."""
-
-    def __init__(self, file: NewFile, end: int = 0) -> None:
-        """end: the offset of the first record."""
-        self.file = file
-        self.end = end
-        self.ends = array("Q")
-        self._write_back = WriteBack(file.fd)
-        self._written = end
-        self._pending = bytearray()
-
-    def append(self, data: memoryview) -> None:
-        """Add a record. Raises WriteError; the file must then be discarded."""
-        if data.nbytes >= BUFFER:
-            self.drain()
-            self._write(data)
-        else:
-            self._pending += data
-            if len(self._pending) >= BUFFER:
-                self.drain()
-        self.end += data.nbytes
-        self.ends.append(self.end)
-
-    def drain(self) -> None:
-        """Pass all data to the operating system."""
-        self._write(self._pending)
-        self._pending.clear()
-
-    def _write(self, data: memoryview | bytearray) -> None:
-        write_at(self.file, [data], self._written)
-        self._written += len(data)
-        self._write_back.wrote(len(data))
-
-    def finish(self) -> None:
-        """Write the rest, and the table of layout v1."""
-        self.drain()
-        write_at(self.file, [encode_table(self.ends)], self._written)
-
-    @property
-    def size(self) -> int:
-        """The size in bytes of the Bag with its table in layout v1."""
-        return self.end + 8 * (len(self.ends) + 1)
-
-
-class GrowingStream(RecordStream):
-    """Writes to an existing Bag, for which other programs may write checksums at any time."""
-
-    def __init__(self, file: NewFile, end: int, folder: int) -> None:
-        """folder: that of the Bag, which the caller closes."""
-        super().__init__(file, end)
-        self._folder = folder
-
-    def _write(self, data: memoryview | bytearray) -> None:
-        with writing(self.file.path):
-            forget_checksums(_name_of(self.file.path), self._folder)  # also those written since the last call
-        super()._write(data)
 
 
 class AppendedBag:

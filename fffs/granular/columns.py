@@ -14,7 +14,7 @@ from fffs.files.pwrite import NewFile, write_at
 from fffs.formats.bag import SUFFIX
 from fffs.granular import refs
 from fffs.granular import spec as specs
-from fffs.granular.bag_streams import RecordStream
+from fffs.granular.record_stream import RecordStream
 from fffs.granular.spec import Type
 
 Blobs = Sequence[memoryview | list[memoryview]]

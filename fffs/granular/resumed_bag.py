@@ -11,7 +11,8 @@ from fffs.base.failures import writing
 from fffs.errors import UsageError
 from fffs.files.pwrite import NewFile
 from fffs.formats.bag import OFFSET
-from fffs.granular.bag_streams import AppendedBag, GrowingStream, RecordStream
+from fffs.granular.bag_streams import AppendedBag
+from fffs.granular.record_stream import GrowingStream, RecordStream
 
 PAUSE: Final = 0.1  # seconds
 
@@ -95,7 +96,7 @@ class ResumedBag(AppendedBag):
         with writing(self.path):
             entries = os.pread(self._index, 16 if number else 8, 8 * max(number - 1, 0))
             begin, end = OFFSET.unpack(entries[:-8] or bytes(8))[0], OFFSET.unpack(entries[-8:])[0]
-            data = bytearray()
-            while part := os.pread(self._bag, end - begin - len(data), begin + len(data)):
+            data, size = bytearray(), max(min(end, self._left) - begin, 0)  # another program may have changed the table
+            while part := os.pread(self._bag, size - len(data), begin + len(data)):
                 data += part
         return bytes(data)
