@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import shutil
 import signal
 import struct
 import subprocess
@@ -318,6 +319,26 @@ def test_columns_that_a_stopped_writer_left_longer_are_compared(tmp_path: Path) 
     write(tmp_path / "set", rows(2, 5))
     with DatasetReader(tmp_path / "set", DECODERS) as reader:
         assert list(reader) == rows(0, 5)
+
+
+def test_a_writer_that_was_killed_at_any_byte_of_a_flush_is_continued(tmp_path: Path) -> None:
+    for name, count in (("before", 2), ("after", 4)):
+        write(tmp_path / name, rows(0, count))
+    steps = []  # a flush writes the records of all columns, and then their tables
+    for name in ("a.bag", "b.bag", "a.idx", "b.idx"):
+        full, begin = (tmp_path / "after" / name).read_bytes(), (tmp_path / "before" / name).stat().st_size
+        steps += [(name, full[:end]) for end in range(begin + 1, len(full) + 1)]
+    assert len(steps) == 2 + 12 + 16 + 16
+    for name, content in steps:
+        (tmp_path / "before" / name).write_bytes(content)  # and what was written before
+        killed = tmp_path / f"{name}-{len(content)}"
+        shutil.copytree(tmp_path / "before", killed)
+        with DatasetWriter(killed, SPEC, ENCODERS) as writer:
+            assert 2 <= len(writer) <= 4
+            for row in rows(len(writer), 5):
+                writer.append(row)
+        with DatasetReader(killed, DECODERS) as reader:
+            assert list(reader) == rows(0, 5)
 
 
 def test_a_row_that_cannot_be_encoded_leaves_all_columns_as_they_are(tmp_path: Path) -> None:
