@@ -47,6 +47,7 @@ fffs.records.index_cache
 fffs.records.sequence=record_sequence
 fffs.files.leftovers
 fffs.files.local
+fffs.base.asynchronous
 fffs.base.importing
 fffs.base.long_reads
 fffs.objects.client=object_client

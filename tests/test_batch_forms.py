@@ -18,7 +18,7 @@ import trio
 import trio.testing
 from cached import Cached
 from engine_model import nothing_cached, wait_until
-from inside import engine
+from inside import asynchronous, engine
 
 from fffs import FileReader, FileWriter
 from fffs.errors import ChecksumError, ClosedError, RecordIndexError, TruncatedError, UsageError
@@ -238,3 +238,24 @@ def test_announcing_refuses_what_reading_refuses(path: Path, reader: FileReader)
     reader.close()
     with pytest.raises(ClosedError):
         reader.prefetch([0])
+
+
+@pytest.mark.parametrize(("version", "name"), [("0.22.2", "cancellable"), ("0.23.0", "abandon_on_cancel")])
+def test_a_call_in_a_thread_is_abandoned_with_every_version_of_trio(
+    version: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trio, "__version__", version)
+    asynchronous._name_of_abandoning.cache_clear()
+    try:
+        assert asynchronous.abandoning(True) == {name: True}
+    finally:
+        asynchronous._name_of_abandoning.cache_clear()
+
+
+def test_a_task_of_a_trio_without_in_trio_run_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(trio.lowlevel, "in_trio_run")
+
+    async def runs() -> bool:
+        return asynchronous._runs(trio)
+
+    assert trio.run(runs) and not asynchronous._runs(trio) and not asyncio.run(runs())

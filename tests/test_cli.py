@@ -161,6 +161,21 @@ def test_help_of_each_command_shows_an_example(command: str) -> None:
     assert f"example:\n  fffs {command} ".encode() in result.out
 
 
+def test_a_local_pack_is_listed_without_what_writes_and_what_urls_need(tmp_path: Path) -> None:
+    """They would double the time that a short command takes."""
+    (tmp_path / "file").write_bytes(b"x")
+    fffs.pack_folder(tmp_path, tmp_path.with_suffix(".ffr"))
+    code = (
+        "import sys\nfrom fffs.cli.program import run\nassert run(sys.argv[1:]) == 0\n"
+        "print([name for name in sys.modules if name.startswith('fffs.')])"
+    )
+    printed = subprocess.check_output([sys.executable, "-c", code, "ls", tmp_path.with_suffix(".ffr")], text=True)
+    imported = printed.split("\n")[1]
+    assert printed.startswith("file\n") and "'fffs.layouts.load'" in imported
+    for name in ("fffs.files.atomic", "fffs.objects.client", "fffs.objects.remote", "fffs.formats.streams"):
+        assert f"'{name}'" not in imported
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_example_of_each_command_is_accepted(command: str) -> None:
     (parsers,) = [action for action in parser.make_parser()._actions if isinstance(action, argparse._SubParsersAction)]
