@@ -8,7 +8,6 @@ import filecmp
 import json
 import os
 import shutil
-import statistics
 import struct
 import subprocess
 import sys
@@ -119,14 +118,15 @@ def use(folder: Path, pack: Path) -> None:
     demand(bytes.fromhex(read) == (folder / name).read_bytes(), f"{name} differs")
 
 
-def seconds(*command: object, times: int = 9) -> float:
-    """Return the median time of a command."""
-    taken = []
+def fastest(commands: dict[str, list[object]], times: int = 9) -> dict[str, float]:
+    """Return the least time of each command, in seconds. They take turns, so that other work disturbs all of them."""
+    taken: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(times):
-        start = time.perf_counter()
-        run(*command)
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+        for name, command in commands.items():
+            start = time.perf_counter()
+            run(*command)
+            taken[name].append(time.perf_counter() - start)
+    return {name: min(each) for name, each in taken.items()}
 
 
 def show(what: str, value: str, good: bool = True) -> None:
@@ -137,13 +137,18 @@ def show(what: str, value: str, good: bool = True) -> None:
 def measure_start(pack: Path) -> None:
     """Print how long imports and a short command take."""
     python = VENV / "bin/python"
-    numpy = seconds(python, "-c", "import numpy")
-    plain = seconds(python, "-c", "import fffs") / numpy
-    show("import fffs", f"{plain:.2f} x import numpy ({numpy * 1000:.0f} ms)", plain <= IMPORT_RATIO)
-    reader = seconds(python, "-c", "from fffs import FileReader") / numpy
-    show("from fffs import FileReader, which imports numpy", f"{reader:.2f} x import numpy")
-    listing = seconds(FFFS, "ls", pack)
-    show("fffs ls of 10 files", f"{listing * 1000:.0f} ms", listing <= SECONDS_TO_LIST)
+    taken = fastest(
+        {
+            "numpy": [python, "-c", "import numpy"],
+            "fffs": [python, "-c", "import fffs"],
+            "reader": [python, "-c", "from fffs import FileReader"],
+            "ls": [FFFS, "ls", pack],
+        }
+    )
+    ratio = taken["fffs"] / taken["numpy"]
+    show("import fffs", f"{ratio:.2f} x import numpy ({taken['numpy'] * 1000:.0f} ms)", ratio <= IMPORT_RATIO)
+    show("from fffs import FileReader, which imports numpy", f"{taken['reader'] / taken['numpy']:.2f} x import numpy")
+    show("fffs ls of 10 files", f"{taken['ls'] * 1000:.0f} ms", taken["ls"] <= SECONDS_TO_LIST)
 
 
 def first_mount() -> None:
