@@ -14,7 +14,8 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 from builders import MIB, contents, small_disk, stretched
-from inside import EXPORTS, IMPORTS, converting_parser, optional_library
+from inside import EXPORTS, IMPORTS, converting_parser, optional_library, table_items
+from test_cli import run
 from test_convert import flip, left_in, records_of, when_reread, write_ffr
 
 import fffs
@@ -298,6 +299,24 @@ def test_a_length_that_nothing_follows_takes_no_memory(tmp_path: Path) -> None:
         fffs.convert(tmp_path / "x.arrow", tmp_path / "y.ffr")
 
 
+def test_a_batch_that_does_not_fit_into_memory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_table(tmp_path / "stream.arrow", pa.table({"x": [bytes(MIB)]}))
+    monkeypatch.setattr(table_items, "LEAST", MIB // 2)
+    monkeypatch.setattr(table_items, "available_memory", lambda: MIB)
+    with pytest.raises(UnsupportedError, match=r"stream\.arrow: needs 104\d+ bytes at once"):
+        fffs.convert(source, tmp_path / "y.ffr")
+    assert left_in(tmp_path) == ["stream.arrow"]
+
+
+def test_one_process_converts_a_table(tmp_path: Path) -> None:
+    source = write_table(tmp_path / "x.parquet", pa.table({"x": [b"1", b"2"]}))
+    for options in ({"executor": "processes:2"}, {"restart": True}):
+        with pytest.raises(UsageError, match=r"x\.parquet: parquet is converted by one process only"):
+            fffs.convert(source, tmp_path / "y", to="ffrecord", parts=2, **options)
+    with pytest.raises(UsageError, match=r"x\.parquet: parquet is converted by one process only"):
+        fffs.plan_convert(source, tmp_path / "y", 2, to="ffrecord")
+
+
 @pytest.mark.parametrize("embedded", [False, True])
 def test_a_value_of_many_rows_is_in_memory_once(tmp_path: Path, embedded: bool) -> None:
     column = pa.array([stretched(20_000)] * 4000, pa.binary())
@@ -329,3 +348,14 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path, monkeypa
 def test_the_command_line_knows_all_formats() -> None:
     assert tuple(row.name for row in IMPORTS) == converting_parser.IMPORTS
     assert tuple(row.name for row in EXPORTS) == converting_parser.EXPORTS
+
+
+def test_the_command_says_what_is_not_kept(tmp_path: Path) -> None:
+    source = write_table(tmp_path / "x.parquet", pa.table({"x": [b"one", b"two"], "n": [1, 2]}))
+    done = run("convert", source, tmp_path / "y.ffr", "--column", "x", "--verify")
+    assert done.code == 0
+    assert b"y.ffr: 2 rows, 6 B in" in done.out
+    assert f"{source}: the columns n are not kept" in done.err
+    assert records_of(tmp_path / "y.ffr") == [b"one", b"two"]
+    done = run("convert", source, tmp_path / "z.ffr", "--column", "n")
+    assert (done.code, done.err.count("\n")) == (2, 1)

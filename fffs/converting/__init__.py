@@ -129,7 +129,7 @@ def convert(
     if planned:
         refuse_export(to, target)
     if parts is not None and not find_export(to, target) and (planned or _needs_plan(path, target, from_, to)):
-        for option, given in (("part_size", part_size), ("verity", verity)):
+        for option, given in (("part_size", part_size), ("verity", verity), ("column", column)):
             if given:
                 raise UsageError(f"{target}: {option} cannot be combined with this; omit it")
         with importing:

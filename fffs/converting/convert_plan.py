@@ -21,6 +21,7 @@ from fffs.converting.convert_task import ConvertTask
 from fffs.converting.datasets import column_files
 from fffs.converting.divide_sources import Divided, Packs, divide_files, divide_records
 from fffs.converting.foreign.exports import refuse_export
+from fffs.converting.foreign.imports import import_named
 from fffs.errors import SourceNotFoundError, UsageError
 from fffs.formats.sources import expand_sources, open_files, openers
 from fffs.formats.table import FORMATS, Format, format_named, format_of_target, format_with
@@ -154,6 +155,8 @@ def make_request(
         if kind is not None and kind not in known:
             raise UsageError(f"there is no format {kind!r}; choose one of {', '.join(known)}")
     kind = from_ or _common_kind(names)
+    if import_named(kind):
+        raise UsageError(f"{shown(names[0])}: {kind} is converted by one process only; omit --executor and --restart")
     form = _format(there, kind, to)
     if kind == kinds.GRANULAR:
         names, kind = [path for name in names for path in column_files(name)], "bag"

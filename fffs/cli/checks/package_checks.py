@@ -14,6 +14,8 @@ _EXTRAS: Final = {
     "obstore": ("objects", "s3://, gs:// and az://"),
     "fsspec": ("fsspec", "other URLs"),
     "msgpack": ("granular", "data sets of granular"),
+    "pyarrow": ("arrow", "fffs convert from and to Parquet and Arrow"),
+    "array-record": ("array-record", "fffs convert from and to array_record"),
     "dask": ("dask", "fffs.dask"),
     "ray": ("ray", "fffs.ray"),
 }
@@ -27,9 +29,8 @@ def check_packages() -> Iterator[Finding]:
         try:
             yield good(name, version(name))
         except PackageNotFoundError:
-            yield hint(
-                name, f"not installed; {what} {'need' if ' ' in what else 'needs'} it", f"pip install 'fffs[{extra}]'"
-            )
+            verb = "needs" if what.startswith("fffs") else "need"
+            yield hint(name, f"not installed; {what} {verb} it", f"pip install 'fffs[{extra}]'")
     libcurl = lib.fffs_http_version()
     if libcurl == ffi.NULL:
         yield hint("libcurl", "not installed; https:// and stores need it", "apt-get install libcurl4, or libcurl4t64")

@@ -6,7 +6,6 @@ pyarrow decodes them. It gets file objects, and never the names of files, which 
 from __future__ import annotations
 
 import contextlib
-import io
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -24,6 +23,7 @@ PATH, BYTES = "path", "bytes"
 BATCH_BYTES: Final = 4 << 20  # of rows that are decoded at a time, judging by the average of a row group
 BATCH_ROWS: Final = 4096
 READ: Final = 1 << 20
+LEAST: Final = 1 << 30  # bytes that may be read at once, however little memory there seems to be
 
 
 @contextlib.contextmanager
@@ -76,9 +76,9 @@ class TableItems(ForeignItems):
     def batches_of(self, file: File, columns: list[str]) -> Iterator[Any]:
         """Yield the rows as record batches, which have these columns at least. Raises FormatError, ReadError."""
 
-    def input(self, file: File) -> io.BufferedReader:
+    def input(self, file: File) -> FileStream:
         """Return what pyarrow reads a file from."""
-        return io.BufferedReader(_Bounded(file, max(available_memory() // 2, 1 << 30)), READ)
+        return _Bounded(file, max(available_memory() // 2, LEAST))
 
     def _common_schema(self) -> Any:
         found = None
