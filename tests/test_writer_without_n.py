@@ -16,7 +16,7 @@ from fffs.errors import UsageError, WriteError, WriterError
 
 
 def write(path: Path, records: list[bytes], *, together: int = 0) -> Path:
-    with fffs.FileWriter(path, None) as writer:
+    with fffs.FileWriter(path) as writer:
         if together:
             for k in range(0, len(records), together):
                 part = records[k : k + together]
@@ -100,12 +100,12 @@ def test_such_a_file_is_like_any_other(tmp_path: Path) -> None:
 
 
 def test_nothing_is_there_before_the_end_and_nothing_after_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), fffs.FileWriter(tmp_path / "x.ffr", None) as writer:
+    with pytest.raises(ZeroDivisionError), fffs.FileWriter(tmp_path / "x.ffr") as writer:
         writer.write_one(b"x")
         assert not (tmp_path / "x.ffr").exists()
         raise ZeroDivisionError
     with small_disk(tmp_path / "small", 24 * MIB) as disk:
-        with pytest.raises(WriteError), fffs.FileWriter(disk / "x.ffr", None) as writer:
+        with pytest.raises(WriteError), fffs.FileWriter(disk / "x.ffr") as writer:
             for k in range(30):
                 writer.write_one(stretched(MIB, k))
         assert os.listdir(disk) == []
@@ -122,7 +122,7 @@ def test_nothing_is_there_before_the_end_and_nothing_after_a_failure(tmp_path: P
 def test_misuse(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"s3://bucket/x\.ffr: an object needs the number of its records"):
         fffs.FileWriter("s3://bucket/x.ffr", None)
-    writer = fffs.FileWriter(tmp_path / "x.ffr", None)
+    writer = fffs.FileWriter(tmp_path / "x.ffr")
     writer.write_one(b"x")
     writer.close()
     with pytest.raises(WriterError):

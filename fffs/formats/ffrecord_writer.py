@@ -24,7 +24,7 @@ MOVED: Final = 8 << 20  # bytes of records that are always copied, so that no ze
 class FileWriter(RecordWriter):
     """Writes ``n`` records to ``fname``. After the last record, ``close`` puts the complete file in place.
 
-    With ``n=None``, the number of records need not be known. The header, of 12 bytes for each record, precedes them, so
+    Without ``n``, the number of records need not be known. The header, of 12 bytes for each record, precedes them, so
     they are moved when it is known: without copying on ext4, XFS and F2FS, which insert blocks; elsewhere, and in files
     of up to 8 MiB, by copying them within the new file, which reads and writes each byte once more. The tables take 12
     bytes of memory for each record, as with a number, or up to twice that. Inserted blocks leave zeros between header
@@ -44,7 +44,7 @@ class FileWriter(RecordWriter):
 
     """
 
-    def __init__(self, fname: Target, n: int | None) -> None:
+    def __init__(self, fname: Target, n: int | None = None) -> None:
         """fname: path of the new file, which must end in ``.ffr``. n: its number of records; None: it is not known.
 
         Raises:
