@@ -19,7 +19,16 @@ from test_cli import run
 from test_convert import flip, left_in, records_of, when_reread, write_ffr
 
 import fffs
-from fffs.errors import FffsError, FormatError, MetadataError, RecordError, UnsupportedError, UsageError, WriteError
+from fffs.errors import (
+    FffsError,
+    FormatError,
+    MetadataError,
+    RecordError,
+    SourceChangedError,
+    UnsupportedError,
+    UsageError,
+    WriteError,
+)
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 ROWS = {
@@ -113,6 +122,17 @@ def test_keys_of_webdataset_are_names(tmp_path: Path) -> None:
     assert pack_contents(tmp_path / "y.ffr") == {b"a/x.jpg": b"1", b"a/x.cls": b"3", b"a/y.jpg": b"2", b"a/y.cls": b"4"}
 
 
+@pytest.mark.parametrize(
+    "names", [["state.json"], ["state.json", "x.jpg"], ["index.json", "x"], ["a.parquet", "b.txt"], ["data.mdb", "x"]]
+)
+def test_other_folders_are_packed(tmp_path: Path, names: list[str]) -> None:
+    (tmp_path / "f").mkdir()
+    for name in names:
+        (tmp_path / "f" / name).touch()
+    assert fffs.convert(tmp_path / "f", tmp_path / "y.ffr").source == "folder"
+    assert sorted(pack_contents(tmp_path / "y.ffr")) == [name.encode() for name in sorted(names)]
+
+
 # ---------------------------------------------------------------- to tables
 
 
@@ -175,6 +195,43 @@ def test_a_full_disk_leaves_no_table(tmp_path: Path, ending: str) -> None:
             with pytest.raises(WriteError, match=f"^{disk}/{name}.*No space left on device"):
                 fffs.convert(source, disk / name, **options)
             assert left_in(disk) == []
+
+
+@pytest.mark.parametrize("name", ["y.tar", "y.parquet", "y.arrow", "y.array_record"])
+def test_an_interrupted_export_leaves_what_was_there(tmp_path: Path, name: str) -> None:
+    source = write_ffr(tmp_path / "x.ffr", [stretched(MIB, k) for k in range(12)])
+    (tmp_path / name).write_bytes(b"old")
+
+    def interrupt(done: int, _total: int) -> None:
+        if done > 5 * MIB:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fffs.convert(source, tmp_path / name, force=True, progress=interrupt)
+    assert (tmp_path / name).read_bytes() == b"old"
+    assert left_in(tmp_path) == ["x.ffr", name]
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])
+def test_a_table_is_never_replaced_by_what_it_becomes(tmp_path: Path, name: str) -> None:
+    source = write_table(tmp_path / name, pa.table({"x": [b"1"]}))
+    before = source.read_bytes()
+    os.link(source, tmp_path / "link.ffr")
+    for target in (source, tmp_path / "link.ffr"):
+        with pytest.raises(UsageError, match="is the source itself"):
+            fffs.convert(source, target, column="x", force=True)
+    assert source.read_bytes() == before
+
+
+def test_a_source_that_changes_meanwhile_gives_no_result(tmp_path: Path) -> None:
+    source = write_table(tmp_path / "x.parquet", pa.table({"path": ["a", "b"], "bytes": [b"1", b"2"]}))
+
+    def change(_done: int, _total: int) -> None:
+        os.utime(source, ns=(0, 1))
+
+    with pytest.raises(SourceChangedError, match=r"x\.parquet: changed while it was converted"):
+        fffs.convert(source, tmp_path / "y.ffr", progress=change)
+    assert left_in(tmp_path) == ["x.parquet"]
 
 
 def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:

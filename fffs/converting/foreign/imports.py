@@ -56,6 +56,12 @@ def _all_end(ending: re.Pattern[str]) -> Callable[[Sequence[str]], bool]:
     return all_end
 
 
+def _described(names: Sequence[str], description: str, ending: str) -> bool:
+    """Return whether a folder has a description, files with an ending, and nothing else but JSON."""
+    others = [name for name in names if not name.endswith(".json")]
+    return description in names and bool(others) and all(name.endswith(ending) for name in others)
+
+
 def _expand_ending(path: str, ending: re.Pattern[str]) -> list[str]:
     if not is_folder(path):
         return [path]
@@ -109,7 +115,7 @@ ARROW: Final = Import(
     "arrow",
     "row",
     is_head=lambda head: head.startswith(b"ARROW1\0\0"),
-    is_folder=lambda names: STATE in names or SPLITS in names or _all_end(ARROW_END)(names),
+    is_folder=lambda names: SPLITS in names or _all_end(ARROW_END)(names) or _described(names, STATE, ".arrow"),
     expand=_expand_arrow,
     open=opener(ArrowItems),
 )
@@ -136,7 +142,7 @@ MDS: Final = Import(
     "mds",
     "file",
     is_head=lambda head: False,
-    is_folder=lambda names: INDEX in names and any(name.endswith(".mds") for name in names),
+    is_folder=lambda names: _described(names, INDEX, ".mds"),
     expand=expand_mds,
     open=opener(MdsItems),
 )
