@@ -127,8 +127,13 @@ class TableItems(ForeignItems):
 
     def _rows(self, columns: list[str]) -> Iterator[list[Bytes | None]]:
         """Yield the cells of each row."""
+        name, row = "", 0
+
+        def fail(what: str) -> Exception:
+            return UnsupportedError(f"{name}: row {row} {what}")
+
         for file in self.open_files:
-            row = 0
+            name, row = file.name, 0
             batches = self.batches_of(file, columns)
             while True:
                 with decoding(file.name):
@@ -136,16 +141,12 @@ class TableItems(ForeignItems):
                     if batch is None:
                         break
                     batch.validate(full=True)
-
-                def fail(what: str, file: File = file, row: int = row) -> Exception:
-                    return UnsupportedError(f"{file.name}: a row from {row} on {what}")
-
-                cells = [cells_of(batch.column(batch.schema.get_field_index(name)), fail) for name in columns]
+                cells = [cells_of(batch.column(batch.schema.get_field_index(column)), fail) for column in columns]
                 for _ in range(batch.num_rows):
                     with decoding(file.name):
                         found = [next(cell) for cell in cells]
                     yield found
-                row += batch.num_rows
+                    row += 1
 
     def _null(self, row: int, column: str) -> UnsupportedError:
         return UnsupportedError(f"{self.shown}: row {row} has nothing in the column {column!r}")
