@@ -5,6 +5,7 @@ Every job runs in a program of its own, because engines start processes that wou
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,8 @@ from figures import Figure, Report, paired_ratio, progress
 
 from fffs.formats.part_names import shard_name
 
-JOB = 10e9  # bytes of the job that the overhead of plan and commit is stated for
-PART = 256 << 20  # bytes of its parts
+JOB_FILES = 10_000  # of 1.1 GB together
+PART = 256 << 20  # bytes of the parts of a job
 TASKS = 200
 HUGE = 10**8  # files that costs are extrapolated to
 MEMORY = Path("/dev/shm")
@@ -148,24 +150,40 @@ def _workers(report: Report, scratch: Path, count: int, rounds: int) -> None:
     report.add(Figure("cluster", what, rates[0], "MB/s", rates[1], "1 worker", ratio, 1.8))
 
 
-def _steps(report: Report, scratch: Path, count: int, rounds: int) -> None:
-    """The share of plan and commit in a job, with the costs of a file, a part and a byte of a smaller one."""
-    source, parts = data.photo_folder(scratch, count), 10
-    size = float(data.photo_sizes(count).sum())
+def _steps(report: Report, scratch: Path, times: int, rounds: int) -> None:
+    """The share of plan and commit in a job. Its sources are in the page cache, and its parts are written to the disk.
+
+    times: how often the same files are part of the source.
+    """
+    if os.geteuid():
+        report.skip("plan and commit", "only root can mount a folder in several places")
+        return
+    source = data.photo_folder(scratch, JOB_FILES)
+    size = times * float(data.photo_sizes(JOB_FILES).sum())
     found = []
-    with tempfile.TemporaryDirectory(dir=scratch) as name:
+    with _several(scratch, source, times) as (folder, before), tempfile.TemporaryDirectory(dir=scratch) as name:
         for k in range(rounds):
             progress(f"planning and committing: round {k + 1} of {rounds}")
             os.sync()
-            found.append(_job(STEPS, source, Path(name, f"set-{k}"), parts))
-            shutil.rmtree(Path(name, f"set-{k}"))
+            found.append(_job(STEPS, folder, Path(name, "set"), max(int(size / PART), 1), before=before))
+            shutil.rmtree(Path(name, "set"))
     progress("")
     plan, run, commit = (float(np.median([one[step] for one in found])) for step in ("plan", "run", "commit"))
-    plan, run, commit = plan / size * JOB, run / size * JOB, commit / parts * (JOB / PART)
-    what = f"plan and commit, share of a job of 10 GB (from {size / 1e9:.1f} GB)"
+    what = f"plan and commit, share of a job of {size / 1e9:.1f} GB"
     _add(report, what, (plan + commit) / (plan + run + commit) * 100, "%", 2)
     _add(report, "plan of that job", plan, "s")
     _add(report, "commit of that job", commit, "s")
+    _add(report, "its tasks, without workers", run, "s")
+
+
+@contextlib.contextmanager
+def _several(scratch: Path, source: Path, times: int) -> Iterator[tuple[Path, str]]:
+    """Yield a folder, and a command of root that mounts the source in it several times, for a namespace of mounts."""
+    with tempfile.TemporaryDirectory(dir=scratch) as name:
+        places = [Path(name, str(k)) for k in range(times)]
+        for place in places:
+            place.mkdir()
+        yield Path(name), " && ".join(f"mount --bind {source} {place}" for place in places)
 
 
 def _engines(report: Report, scratch: Path) -> None:
@@ -196,12 +214,8 @@ def _plans(report: Report, scratch: Path, folders: int) -> None:
     if os.geteuid():
         report.skip(f"a plan of {folders * 10000:,} names", "only root can mount a folder in ten places")
         return
-    with tempfile.TemporaryDirectory(dir=scratch) as name:
-        places = [Path(name, str(k)) for k in range(10)]
-        for place in places:
-            place.mkdir()
-        before = " && ".join(f"mount --bind {source} {place}" for place in places)
-        taken = _plan(report, Path(name), folders * 10000, before)
+    with _several(scratch, source, 10) as (folder, before):
+        taken = _plan(report, folder, folders * 10000, before)
     _add(report, f"the same, for {HUGE:,} names", taken / (folders * 10000) * HUGE, "s")
 
 
@@ -236,7 +250,7 @@ def _set(report: Report, scratch: Path, files: int) -> None:
 def run(report: Report, scratch: Path, quick: bool) -> None:
     """Measure all."""
     _workers(report, scratch, 2_000, 2 if quick else 5)
-    _steps(report, scratch, 2_000 if quick else 10_000, 1 if quick else 3)
+    _steps(report, scratch, 1 if quick else 9, 1 if quick else 3)
     _engines(report, scratch)
     _plans(report, scratch, 100 if quick else 1_000)
     _set(report, scratch, 1_000_000 if quick else 10_000_000)
