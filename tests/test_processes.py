@@ -543,6 +543,18 @@ def test_the_interpreter_ends_while_daemon_threads_read(tmp_path: Path, path: Pa
 
 
 @pytest.mark.parametrize("what", ["batches", "ranges"])
+def test_the_interpreter_clears_modules_before_it_collects_a_reader(tmp_path: Path, path: Path, what: str) -> None:
+    code = f"""
+        import codecs  # its globals are cleared after those of fffs
+
+        codecs.kept = reader = fffs.FileReader(PATH)
+        {READS[what]}
+        print("end")
+    """
+    assert run_script(tmp_path, path, code) == "end\n"
+
+
+@pytest.mark.parametrize("what", ["batches", "ranges"])
 def test_the_interpreter_ends_while_the_disk_does_not_answer(tmp_path: Path, path: Path, what: str) -> None:
     code = f"""
         reader = fffs.FileReader(PATH)
