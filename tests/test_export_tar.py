@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from builders import MIB, contents, small_disk, stretched
 from inside import AtomicFile, ExportEntry, header_of
+from test_cli import run
 from test_convert import flip, left_in, records_of, when_reread, write_ffr
 from webdataset import tariterators
 
@@ -235,6 +236,14 @@ def test_a_full_disk_and_damage_leave_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"x\.ffr: record 7"):
         fffs.convert(source, tmp_path / "x.tar")
     assert left_in(tmp_path) == ["small", "x.ffr"]
+
+
+def test_the_command_counts_files(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f/a.x").write_bytes(b"abc")
+    done = run("convert", pack(tmp_path / "f"), tmp_path / "s", "--to", "tar", "--parts", "3")
+    assert (done.code, done.err) == (0, "")
+    assert b"s: 1 file in 1 part, 3 B in" in done.out
 
 
 def test_an_archive_of_nothing(tmp_path: Path) -> None:

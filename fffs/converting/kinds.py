@@ -8,7 +8,7 @@ from typing import Final
 from fffs.base.failures import reading
 from fffs.base.part_sets import MANIFEST
 from fffs.converting.archives import is_tar, is_zip
-from fffs.converting.foreign.exports import EXPORTS
+from fffs.converting.foreign.exports import EXPORTS, export_named
 from fffs.converting.foreign.imports import IMPORTS, import_of_file, import_of_folder
 from fffs.errors import UsageError
 from fffs.files.file import File
@@ -30,6 +30,12 @@ COUNTED: Final = {
     **{row.name: row.counted for row in IMPORTS},
 }
 """The units in which sources are counted, if not records."""
+
+
+def counted(source: str, destination: str) -> str:
+    """Return the unit in which a conversion is counted."""
+    export = export_named(destination)
+    return COUNTED.get(source) or (export.counted if export else "record")
 
 
 def is_records(kind: str) -> bool:

@@ -11,7 +11,7 @@ from fffs.cli.program import interrupt_once
 from fffs.cli.progress import ProgressBar
 from fffs.cli.report_file import Report, report_file
 from fffs.converting import convert
-from fffs.converting.kinds import COUNTED
+from fffs.converting.kinds import counted
 from fffs.errors import Exit
 
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if not args.quiet:
         seconds = max(time.monotonic() - begin, 1e-9)
-        what = plural(done.items, COUNTED.get(done.source, "record"))
+        what = plural(done.items, counted(done.source, done.destination))
         where = f" in {plural(done.parts, 'part')}" if args.parts or args.part_size else ""
         rate = human(done.total_bytes / seconds)
         proof = ", verified" if args.verify else ""

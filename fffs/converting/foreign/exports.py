@@ -28,6 +28,7 @@ class Pass(Protocol):
 class Export:
     """A format of another library. Callers choose it by ``name``; messages call it ``title``.
 
+    counted: what a file consists of.
     ending: of the name of a new file.
     part_name(stem, number, total): the name of a part.
     prepare(content, split): returns lines about what the format does not keep. Raises UsageError, UnsupportedError if
@@ -39,6 +40,7 @@ class Export:
 
     name: str
     title: str
+    counted: str
     ending: str
     part_name: Callable[[str, int, int], str]
     prepare: Callable[[Exported, bool], list[str]]
@@ -52,6 +54,7 @@ class Export:
 TAR: Final = Export(
     "tar",
     "tar archive",
+    "file",
     ".tar",
     part_name=lambda stem, number, total: f"{stem}-{number:06}.tar",
     prepare=tar_export.prepare,
@@ -62,6 +65,7 @@ TAR: Final = Export(
 PARQUET: Final = Export(
     "parquet",
     "Parquet file",
+    "row",
     ".parquet",
     part_name=lambda stem, number, total: f"{stem}-{number:05}-of-{total:05}.parquet",
     prepare=table_export.prepare_table,
@@ -71,6 +75,7 @@ PARQUET: Final = Export(
 ARROW: Final = Export(
     "arrow",
     "Arrow file",
+    "row",
     ".arrow",
     part_name=lambda stem, number, total: f"{stem}-{number:05}-of-{total:05}.arrow",
     prepare=table_export.prepare_table,
@@ -81,6 +86,7 @@ ARROW: Final = Export(
 ARRAY_RECORD: Final = Export(
     "array_record",
     "array_record file",
+    "record",
     ".array_record",
     part_name=lambda stem, number, total: f"{stem}-{number:05}-of-{total:05}.array_record",
     prepare=array_record_file.prepare_array_record,
