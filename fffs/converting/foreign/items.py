@@ -114,7 +114,8 @@ class ItemFolder:
 
     def _refuse(self, line: str) -> None:
         """Make warnings about names errors: other than in an archive, no name is there twice or begins with a slash."""
-        raise UnsupportedError(line)
+        why = line.removeprefix(f"{self.path}: ").partition(";")[0]
+        raise UnsupportedError(f"{self.path}: its names cannot be kept as they are: {why}")
 
     def each(self, work: Work, contents: Contents, jobs: Jobs, threads: int) -> None:
         """Pass each file to ``work``, in order. Raises SourceChangedError, and as ``ForeignItems.files``."""
