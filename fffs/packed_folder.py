@@ -11,11 +11,11 @@ from typing import Any
 from fffs.base.cache_settings import cache_options, caching
 from fffs.base.paths import PathLike
 from fffs.base.withblock import Closing
-from fffs.errors import ClosedError, EntryNotFoundError, UsageError
+from fffs.errors import ClosedError, UsageError
 from fffs.files.file import UInt8Array
 from fffs.layouts import load_packed
 from fffs.layouts.samples import SampleSequence
-from fffs.layouts.view import ROOT_INODE, TreeView
+from fffs.layouts.view import ROOT_INODE, TreeView, not_found
 from fffs.reader import FileReader
 from fffs.records.identity import Identity
 from fffs.records.record_file import RecordFile
@@ -295,8 +295,3 @@ class PackedSamples(SampleSequence, Closing):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.folder,)
-
-
-def not_found(path: str, pack: str) -> EntryNotFoundError:
-    """Return the error for a path that is not in a pack."""
-    return EntryNotFoundError(f"{path!r}: no such file or folder in {pack}")

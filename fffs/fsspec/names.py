@@ -13,8 +13,7 @@ from fsspec.spec import AbstractFileSystem
 
 from fffs.errors import ClosedError
 from fffs.fsspec.entries import Entries
-from fffs.layouts.view import TreeView
-from fffs.packed_folder import not_found
+from fffs.layouts.view import TreeView, not_found
 
 PREFIX: Final = "ffr://"
 

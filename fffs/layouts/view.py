@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.base.withblock import Closing
+from fffs.errors import EntryNotFoundError
 from fffs.layouts.rows import DecodedFiles, FileContent
 from fffs.records.store import RecordStore
 from fffs.tree.tree import ROOT, Tree
@@ -255,3 +256,8 @@ class DecodedTreeView(TreeView):
     def decode(self, number: int) -> FileContent:
         """As in ``View``."""
         return self._load(number)
+
+
+def not_found(path: str, pack: str) -> EntryNotFoundError:
+    """Return the error for a path that is not in a pack."""
+    return EntryNotFoundError(f"{path!r}: no such file or folder in {pack}")

@@ -17,9 +17,8 @@ from typing import Any
 from fffs.cli.output import put, warn
 from fffs.errors import Exit
 from fffs.layouts import load_source
-from fffs.layouts.view import TreeView
+from fffs.layouts.view import TreeView, not_found
 from fffs.native.checksums import CHECK_CRC32, CHECKSUMS
-from fffs.packed_folder import not_found
 
 # What ls(1) quotes among printable characters: those that mean something to a shell.
 QUOTED = re.compile(r"""[][\s"'\\$`!*?(){}<>|&;#^]|^[~-]""")
