@@ -122,6 +122,29 @@ def test_keys_of_webdataset_are_names(tmp_path: Path) -> None:
     assert pack_contents(tmp_path / "y.ffr") == {b"a/x.jpg": b"1", b"a/x.cls": b"3", b"a/y.jpg": b"2", b"a/y.cls": b"4"}
 
 
+def test_a_dictionary_may_have_numbers_and_nulls(tmp_path: Path) -> None:
+    texts = pa.DictionaryArray.from_arrays(pa.array([0, 1, None]), pa.array(["a", None]))
+    images = pa.DictionaryArray.from_arrays(pa.array([0, 0, 0]), pa.array([{"bytes": b"i", "path": None}], IMAGE))
+    table = pa.table({"n": pa.array([7, None, 7]).dictionary_encode(), "t": texts, "i": images})
+    fffs.convert(write_table(tmp_path / "x.arrow", table), tmp_path / "y.ffr", verify=True, warn=quiet)
+    first, *others = ({b"%06d.i" % k: b"i"} for k in range(3))
+    assert pack_contents(tmp_path / "y.ffr") == first | others[0] | others[1] | {
+        b"000000.n": b"7",
+        b"000002.n": b"7",
+        b"000000.t": b"a",
+    }
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_times_keep_their_nanoseconds(tmp_path: Path, name: str) -> None:
+    table = pa.table({"t": pa.array([1], pa.time64("ns")), "s": pa.array([1], pa.timestamp("ns"))})
+    fffs.convert(write_table(tmp_path / name, table), tmp_path / "y.ffr", warn=quiet)
+    assert pack_contents(tmp_path / "y.ffr") == {
+        b"000000.t": b'"00:00:00.000000001"',
+        b"000000.s": b'"1970-01-01 00:00:00.000000001"',
+    }
+
+
 @pytest.mark.parametrize(
     "names", [["state.json"], ["state.json", "x.jpg"], ["index.json", "x"], ["a.parquet", "b.txt"], ["data.mdb", "x"]]
 )

@@ -57,20 +57,34 @@ def cells_of(array: Any, fail: Fail) -> Iterator[Bytes | None]:
 
     Raises what fail returns for a text: a cell that refers to a file elsewhere.
     """
-    if _types().is_dictionary(array.type):
+    convert = _converter(array.type, fail)
+    cells = array
+    if _types().is_dictionary(array.type):  # whose values may be null, too
         values = array.dictionary
-        return (memoryview(values[k.as_py()].as_buffer()) if k.is_valid else None for k in array.indices)
-    if is_embedded_file(array.type):
-        return (_embedded(cell, fail) if cell.is_valid else None for cell in array)
-    if holds_bytes(array.type):
-        return (memoryview(cell.as_buffer()) if cell.is_valid else None for cell in array)
-    return (_json(cell.as_py()) if cell.is_valid else None for cell in array)
+        cells = (values[k.as_py()] if k.is_valid else k for k in array.indices)
+    return (convert(cell) if cell.is_valid else None for cell in cells)
+
+
+def _converter(kind: Any, fail: Fail) -> Callable[[Any], Bytes | None]:
+    """Return what makes the bytes of a cell that is not null, of a type or a dictionary of its values."""
+    types = _types()
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if is_embedded_file(kind):
+        return lambda cell: _embedded(cell, fail)
+    if holds_bytes(kind):
+        return lambda cell: memoryview(cell.as_buffer())
+    if (types.is_time(kind) or types.is_timestamp(kind)) and kind.unit == "ns":  # which datetime does not hold
+        return lambda cell: _json(cell.cast("string").as_py())
+    return lambda cell: _json(cell.as_py())
 
 
 def _embedded(cell: Any, fail: Fail) -> Bytes | None:
     data = cell["bytes"]
+    if data.is_valid and _types().is_dictionary(data.type):
+        data = data.value
     if data.is_valid:
-        return memoryview((data.value if _types().is_dictionary(data.type) else data).as_buffer())
+        return memoryview(data.as_buffer())
     if cell["path"].is_valid:
         raise fail(f"refers to a file elsewhere ({cell['path'].as_py()!a:.200}); embed the files in it first")
     return None
