@@ -625,7 +625,30 @@ def test_a_child_of_fork_cannot_write_into_or_publish_what_its_parent_writes(tmp
     assert out.splitlines() == ["True", "True", "False", "[b'first', b'second']"]
 
 
-def test_imports_do_not_wait_for_each_other_and_a_child_forgets_those_of_others(
+def test_threads_that_use_fffs_first_at_once_import_one_after_the_other() -> None:
+    """numpy alone fails in half of all attempts if two threads import different parts of it."""
+    code = """
+        import threading, fffs
+        names = ["PackedFolder", "plan_dump", "JobReport", "convert", "plan_pack", "utils", "unpack", "checkFsAlign"]
+        ready, failed = threading.Barrier(len(names)), []
+        def use(name):
+            ready.wait()
+            try:
+                getattr(fffs, name)
+            except BaseException as error:
+                failed.append((name, error))
+        threads = [threading.Thread(target=use, args=(name,)) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(failed)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout == "[]\n"
+
+
+def test_imports_wait_a_while_for_each_other_and_a_child_forgets_those_of_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(importing, "PATIENCE", 0.1)

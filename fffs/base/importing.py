@@ -1,9 +1,11 @@
-"""importing: a with-block for imports on first use, during which no other thread forks.
+"""importing: a with-block for imports on first use, which one thread at a time does, and during which none forks.
+
+Two threads that import the modules of a package at once can want its locks in different orders. Python then gives one
+of them a module that is not complete, as the parts of numpy, and its import fails. So a thread waits for the imports of
+others, at most PATIENCE seconds: they may themselves wait for a module that this thread is importing.
 
 A child of fork cannot import a module that another thread of its parent was importing: it waits for the lock of that
-import for ever. So forking waits for such imports, at most PATIENCE seconds: the import may itself wait for a module
-that the forking thread is importing. Imports do not wait for each other, which could be a deadlock with the locks of
-modules.
+import for ever. So forking waits for such imports as well.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ PATIENCE: Final = 60.0
 
 
 class _Importing:
-    """Counts the threads that are inside the block. A thread may enter it again."""
+    """Knows the threads that are inside the block. A thread may enter it again."""
 
     def __init__(self) -> None:
         self._inside: Counter[int] = Counter()  # thread -> how many blocks it is in
@@ -31,6 +33,8 @@ class _Importing:
 
     def __enter__(self) -> None:
         with self._changed:
+            if threading.get_ident() not in self._inside:
+                self._wait()
             self._inside[threading.get_ident()] += 1
 
     def __exit__(self, *_: object) -> None:
@@ -42,6 +46,10 @@ class _Importing:
     def before_fork(self) -> None:
         """Wait until no other thread is inside, and let none in until the fork is done."""
         self._lock.acquire()
+        self._wait()
+
+    def _wait(self) -> None:
+        """Wait until no other thread is inside. The caller has the lock, which is released meanwhile."""
         if self._inside:
             me = threading.get_ident()
             self._changed.wait_for(lambda: not self._inside.keys() - {me}, PATIENCE)
