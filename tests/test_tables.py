@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from fffs.errors import (
     MetadataError,
     RecordError,
     SourceChangedError,
+    SourceNotFoundError,
     UnsupportedError,
     UsageError,
     WriteError,
@@ -116,6 +118,17 @@ def test_a_folder_of_files_is_one_table(tmp_path: Path) -> None:
         fffs.convert(tmp_path / "t", tmp_path / "z.ffr")
 
 
+@pytest.mark.parametrize(("form", "ending"), [("parquet", ".parquet"), ("arrow", ".arrow"), ("array_record", "")])
+def test_a_missing_shard_is_an_error(tmp_path: Path, form: str, ending: str) -> None:
+    (tmp_path / "t").mkdir()
+    stem = "x.array_record" if form == "array_record" else "x"
+    for k in (0, 2):
+        (tmp_path / f"t/{stem}-{k:05}-of-00003{ending}").touch()
+    ending = re.escape(ending)
+    with pytest.raises(SourceNotFoundError, match=rf"t/{stem}-\?\?\?\?\?-of-00003{ending}: shard 1 missing"):
+        fffs.convert(tmp_path / "t", tmp_path / "y.tfrecord", from_=form)
+
+
 def test_keys_of_webdataset_are_names(tmp_path: Path) -> None:
     table = pa.table({"__key__": ["a/x", "a/y"], "__url__": ["u", "u"], "jpg": [b"1", b"2"], "cls": [3, 4]})
     fffs.convert(write_table(tmp_path / "x.parquet", table), tmp_path / "y.ffr", warn=quiet)
@@ -146,7 +159,18 @@ def test_times_keep_their_nanoseconds(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [["state.json"], ["state.json", "x.jpg"], ["index.json", "x"], ["a.parquet", "b.txt"], ["data.mdb", "x"]]
+    "names",
+    [
+        ["state.json"],
+        ["state.json", "x.jpg"],
+        ["state.json", "x.arrow", "labels.json"],
+        ["index.json", "x"],
+        ["index.json", "x.mds", "y.json"],
+        ["a.parquet", "b.txt"],
+        ["a.parquet", "_notes.txt"],
+        ["_a.parquet"],
+        ["data.mdb", "x"],
+    ],
 )
 def test_other_folders_are_packed(tmp_path: Path, names: list[str]) -> None:
     (tmp_path / "f").mkdir()
@@ -300,6 +324,8 @@ def test_a_saved_data_set_of_hugging_face(tmp_path: Path) -> None:
         {"_data_files": [{"filename": ".."}]},
         {"_data_files": [{"filename": "a\0b"}]},
         {"_data_files": [{"name": "x"}]},
+        {"_data_files": []},
+        {"_data_files": [{"filename": "data-00000-of-00001.arrow"}] * 2},
         {"_data_files": 7},
         {"_indices_data_files": [{"filename": "x"}]},
     ],

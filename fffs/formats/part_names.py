@@ -126,6 +126,17 @@ def ffrecord_parts(folder: str, names: list[str]) -> list[str]:
     return [os.path.join(folder, part) for part in parts]
 
 
+def complete_sets(folder: str, names: Iterable[str]) -> list[str]:
+    """Return these names of files in a folder in order, shards by number. Raises as ``expand_shards`` if some of a set
+    are missing.
+    """
+    names = list(names)
+    files = [name for name in names if SHARD.fullmatch(name) is None]
+    for group, shards in _groups(names).items():
+        files += _complete(folder, group, shards)
+    return sorted(files, key=_in_order)
+
+
 def ofrecord_parts(folder: str, names: list[str]) -> list[str]:
     """Return the OFRecord parts of a folder with these names, by number. Raises as ``expand_parts``."""
     return numbered_parts(folder, names, "part-") if any(OFRECORD_NAME.fullmatch(name) for name in names) else []
@@ -213,12 +224,10 @@ def _refuse_unfinished(folder: str, names: list[str]) -> None:
 def _all_of_folder(folder: str, names: list[str]) -> list[str]:
     _refuse_unfinished(folder, names)
     names = [name for name in sorted(names) if not name.startswith(".") and not name.endswith(SIDECARS)]
-    files = [name for name in names if SHARD.fullmatch(name) is None and NAME.search(name)]
-    for group, shards in _groups(names).items():
-        files += _complete(folder, group, shards)
+    files = complete_sets(folder, [name for name in names if SHARD.fullmatch(name) or NAME.search(name)])
     if not files:
         raise SourceNotFoundError(f"{folder}: no TFRecord files in this folder")
-    return [os.path.join(folder, name) for name in sorted(files, key=_in_order)]
+    return [os.path.join(folder, name) for name in files]
 
 
 def _in_order(name: str) -> tuple[str, int, str]:

@@ -15,13 +15,17 @@ from fffs.converting.foreign.lmdb_file import LmdbItems, is_lmdb
 from fffs.converting.foreign.mds_folder import INDEX, MdsItems, expand_mds
 from fffs.converting.foreign.table_items import ArrowItems, ParquetItems
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError
+from fffs.formats.part_names import complete_sets
 from fffs.objects.locations import is_folder, names_in, open_file
 
 STATE: Final = "state.json"  # of a data set that Hugging Face's library saved
+INFO: Final = "dataset_info.json"
 SPLITS: Final = "dataset_dict.json"
 PARQUET_END: Final = re.compile(r"\.parquet$")
 ARROW_END: Final = re.compile(r"\.arrow$")
 ARRAY_RECORD_END: Final = re.compile(r"\.array_record(-[0-9]+-of-[0-9]+)?$")
+HIDDEN: Final = (".", "_")
+BESIDE: Final = re.compile(r"_SUCCESS|_(common_)?metadata|_(started|committed)_[0-9]+|\..*\.crc", re.DOTALL)
 LARGEST_JSON: Final = 16 << 20
 
 
@@ -47,25 +51,27 @@ class Import:
 
 
 def _all_end(ending: re.Pattern[str]) -> Callable[[Sequence[str]], bool]:
-    """Return whether all files of a folder have an ending, but for those with an underscore in front, as of Spark."""
+    """Return whether all files of a folder are those of a format, but for what Spark and Hadoop write beside them."""
 
     def all_end(names: Sequence[str]) -> bool:
-        named = [name for name in names if not name.startswith("_")]
-        return bool(named) and all(map(ending.search, named))
+        named = [name for name in names if not BESIDE.fullmatch(name)]
+        return bool(named) and all(ending.search(name) and not name.startswith(HIDDEN) for name in named)
 
     return all_end
 
 
-def _described(names: Sequence[str], description: str, ending: str) -> bool:
-    """Return whether a folder has a description, files with an ending, and nothing else but JSON."""
-    others = [name for name in names if not name.endswith(".json")]
-    return description in names and bool(others) and all(name.endswith(ending) for name in others)
+def _described(names: Sequence[str], descriptions: Sequence[str], ending: str) -> bool:
+    """Return whether a folder has the first of the descriptions, files with an ending, and nothing else."""
+    others = [name for name in names if name not in descriptions]
+    return descriptions[0] in names and bool(others) and all(name.endswith(ending) for name in others)
 
 
 def _expand_ending(path: str, ending: re.Pattern[str]) -> list[str]:
     if not is_folder(path):
         return [path]
-    found = sorted(name for name in names_in(path) if ending.search(name) and not name.startswith((".", "_")))
+    found = complete_sets(
+        path, (name for name in names_in(path) if ending.search(name) and not name.startswith(HIDDEN))
+    )
     if not found:
         raise SourceNotFoundError(f"{path}: no files in this folder whose names match {ending.pattern}")
     return [os.path.join(path, name) for name in found]
@@ -84,6 +90,8 @@ def _expand_arrow(path: str) -> list[str]:
         found = [str(item["filename"]) for item in state["_data_files"]]
     except (KeyError, TypeError):
         raise MetadataError(f"{path}/{STATE}: does not list the files of the data set") from None
+    if len(set(found)) < len(found) or not found:
+        raise MetadataError(f"{path}/{STATE}: lists no files, or one several times")
     if any(os.path.basename(name) != name or name in ("", ".", "..") or "\0" in name for name in found):
         raise MetadataError(f"{path}/{STATE}: lists files outside of the folder")
     if state.get("_indices_data_files") or state.get("_indices_files"):
@@ -115,7 +123,7 @@ ARROW: Final = Import(
     "arrow",
     "row",
     is_head=lambda head: head.startswith(b"ARROW1\0\0"),
-    is_folder=lambda names: SPLITS in names or _all_end(ARROW_END)(names) or _described(names, STATE, ".arrow"),
+    is_folder=lambda names: SPLITS in names or _all_end(ARROW_END)(names) or _described(names, (STATE, INFO), ".arrow"),
     expand=_expand_arrow,
     open=opener(ArrowItems),
 )
@@ -142,7 +150,7 @@ MDS: Final = Import(
     "mds",
     "file",
     is_head=lambda head: False,
-    is_folder=lambda names: _described(names, INDEX, ".mds"),
+    is_folder=lambda names: _described(names, (INDEX,), ".mds"),
     expand=expand_mds,
     open=opener(MdsItems),
 )

@@ -55,11 +55,14 @@ def _load_index(file: File) -> list[MdsShard]:
         found = json.loads(file.read_bytes(0, min(file.size, LARGEST_INDEX)))
         if found["version"] != VERSION:
             raise UnsupportedError(f"{file.name}: MDS of version {found['version']!a:.20} is not read, only of 2")
-        return [_shard(file.name, entry) for entry in found["shards"]]
+        shards = [_shard(file.name, entry) for entry in found["shards"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, UnsupportedError | MetadataError):
             raise
         raise MetadataError(f"{file.name}: damaged, or not the index of an MDS data set") from None
+    if len({shard.path for shard in shards}) < len(shards):
+        raise MetadataError(f"{file.name}: lists a shard several times")
+    return shards
 
 
 def _shard(shown: str, entry: dict[str, Any]) -> MdsShard:
@@ -78,6 +81,8 @@ def _shard(shown: str, entry: dict[str, Any]) -> MdsShard:
     sizes = [size for _, _, size in columns if size is not None]
     if not all(isinstance(text, str) for column in columns for text in column[:2]):
         raise TypeError
+    for text in (name, *(column[0] for column in columns)):
+        os.fsencode(text)  # raises ValueError for half of a pair of surrogates
     if not all(isinstance(number, int) and 0 <= number < 2**32 for number in (samples, *sizes)):
         raise ValueError
     return MdsShard(name, samples, columns)
@@ -97,7 +102,7 @@ class MdsItems(ForeignItems):
     def files(self) -> Iterator[tuple[bytes, Bytes]]:
         """As in ``ForeignItems``."""
         digits = digits_for(sum(shard.samples for shard, _ in self._shards))
-        endings = [b"." + name.encode("utf-8", "surrogateescape") for name, _, _ in self._columns]
+        endings = [b"." + os.fsencode(name) for name, _, _ in self._columns]
         for row, cells in enumerate(self._rows()):
             for k, cell in enumerate(cells):
                 yield b"%0*d%b" % (digits, row, endings[k]), self._text(k, cell)
