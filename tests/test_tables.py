@@ -397,6 +397,14 @@ def test_damaged_tables_are_errors_in_one_line(tmp_path: Path, name: str) -> Non
     assert set(left_in(tmp_path)) <= {"s", name, "y.ffr"}
 
 
+@pytest.mark.parametrize("name", FORMS)
+def test_a_column_whose_name_is_no_text_is_an_error(tmp_path: Path, name: str) -> None:
+    source = write_table(tmp_path / name, pa.table({"column": [b"x"]}))
+    source.write_bytes(source.read_bytes().replace(b"column", b"\xff" * 6))
+    with pytest.raises(FormatError, match=name):
+        fffs.convert(source, tmp_path / "y.ffr")
+
+
 def test_a_length_that_nothing_follows_takes_no_memory(tmp_path: Path) -> None:
     sink = io.BytesIO()
     table = pa.table({"x": [b"abc"]})

@@ -81,14 +81,16 @@ class TableItems(ForeignItems):
         return _Bounded(file, max(available_memory() // 2, LEAST))
 
     def _common_schema(self) -> Any:
-        found = None
+        found, names = None, list[str]()
         for file in self.open_files:
-            schema = self.schema_of(file).remove_metadata()
+            with decoding(file.name):  # also of names that are no text
+                schema = self.schema_of(file).remove_metadata()
+                names = schema.names
+                str(schema)
             if found is not None and not found.equals(schema):
                 first = self.open_files[0].name
                 raise FormatError(f"{file.name}: has other columns than {first}; convert it separately")
             found = schema
-        names = found.names if found is not None else []
         for name in names:
             if names.count(name) > 1:
                 raise UnsupportedError(f"{self.shown}: has several columns {name!r}")
