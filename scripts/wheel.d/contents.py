@@ -21,6 +21,7 @@ MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 # Not bundled: every Linux with glibc has these.
 OF_THE_SYSTEM = re.compile(r"(libc|libm|libdl|libpthread|librt|ld-linux-[\w-]+)\.so\.\d")
 EXPORTED = {"PyInit__native"}
+GENERATED = re.compile(r"PKG-INFO|setup\.cfg|fffs\.egg-info/.*")  # by setuptools
 LEFT_OUT = re.compile(r"\.(ci|gitignore|clang-format)\b")
 
 
@@ -37,13 +38,14 @@ def tracked(checkout: Path) -> set[str]:
 
 
 def check_sdist(path: Path, checkout: Path) -> None:
-    """Exit unless the sdist has every file under version control, and no compiled or generated one."""
+    """Exit unless the sdist has the files under version control, and no others, as notes, keys and compiled ones."""
     with tarfile.open(path) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    missing = sorted(name for name in tracked(checkout) - names if not LEFT_OUT.match(name))
+        names = {member.name.partition("/")[2] for member in archive if not member.isdir()}
+    known = tracked(checkout)
+    missing = sorted(name for name in known - names if not LEFT_OUT.match(name))
     demand(not missing, f"{path.name} lacks {' '.join(missing)}: see MANIFEST.in")
-    odd = sorted(name for name in names if name.endswith((".so", ".a", "_native.c", ".pyc")))
-    demand(not odd, f"{path.name} has {' '.join(odd)}: see MANIFEST.in")
+    odd = sorted(name for name in names - known if not GENERATED.fullmatch(name))
+    demand(not odd, f"{path.name} has {' '.join(odd)}, which git does not know: move them, or see MANIFEST.in")
 
 
 def check_wheel(path: Path, processor: str, checkout: Path) -> None:
