@@ -148,7 +148,7 @@ def _cause(folder: str) -> str:
         )
     return (
         "a file is truncated or an old copy (copy the data set again), or another program is appending to it (open it "
-        "again later)"
+        "again later) or was killed (let it append those rows again)"
     )
 
 
