@@ -80,6 +80,17 @@ def test_a_pack_becomes_a_tar_and_the_same_pack_again(folder: Path, tmp_path: Pa
     assert (tmp_path / "back.ffr").read_bytes() == source.read_bytes()
 
 
+def test_names_of_one_symbolic_link_stay_together(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    os.symlink("x" * 200, tmp_path / "f/a")
+    os.link(tmp_path / "f/a", tmp_path / "f/b", follow_symlinks=False)
+    fffs.convert(pack(tmp_path / "f"), tmp_path / "x.tar", verify=True, warn=silent)
+    fffs.convert(tmp_path / "x.tar", tmp_path / "again.ffr")
+    assert (tmp_path / "again.ffr").read_bytes() == (tmp_path / "f.ffr").read_bytes()
+    subprocess.run(["tar", "-xf", tmp_path / "x.tar", "-C", tmp_path], check=True)
+    assert (tmp_path / "a").lstat().st_ino == (tmp_path / "b").lstat().st_ino
+
+
 def test_other_programs_read_the_tar(folder: Path, tmp_path: Path) -> None:
     fffs.convert(pack(folder), tmp_path / "x.tar", warn=silent)
     expected = contents(folder)

@@ -30,7 +30,8 @@ class ExportEntry(NamedTuple):
     """A name, and what it refers to.
 
     ``path``: relative; empty for the root. ``mode``: with the type. ``mtime``: nanoseconds since 1970. ``node``: the
-    same for all names of one file, of which there are ``names``. ``record``: of a file. ``target``: of a symbolic link.
+    same for all names of one file or symbolic link, of which there are ``names``. ``record``: of a file. ``target``:
+    of a symbolic link.
     """
 
     path: bytes
@@ -130,10 +131,13 @@ class ExportedPack:
     def _entry(self, path: bytes, node: int) -> ExportEntry:
         tree = self.view.tree
         mode, mtime = int(tree.mode[node]), int(tree.mtime[node])
+        names = int(tree.nlink[node])
         if stat.S_ISREG(mode):
             record = tree.record(node)
-            return ExportEntry(path, mode, self.view.store.length(record), mtime, node, int(tree.nlink[node]), record)
-        return ExportEntry(path, mode, 0, mtime, node, target=tree.target(node) if stat.S_ISLNK(mode) else b"")
+            return ExportEntry(path, mode, self.view.store.length(record), mtime, node, names, record)
+        if stat.S_ISLNK(mode):
+            return ExportEntry(path, mode, 0, mtime, node, names, target=tree.target(node))
+        return ExportEntry(path, mode, 0, mtime, node)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[ExportReading]:

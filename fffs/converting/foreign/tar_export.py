@@ -97,10 +97,10 @@ class TarPass:
         """Yield the header of each member, and its entry if bytes follow. A further name of a file is a hard link if
         the archive has the first one, and a copy otherwise.
         """
-        paths: dict[int, bytes] = {}  # node -> path, in this archive, of files with several names
+        paths: dict[int, bytes] = {}  # node -> path, in this archive, of what has several names
         for group in itertools.islice(self._groups, groups):
             for entry in group:
                 linked = paths.get(entry.node)
-                if linked is None and entry.names > 1 and stat.S_ISREG(entry.mode):
+                if linked is None and entry.names > 1:
                     paths[entry.node] = entry.path
                 yield header_of(entry, linked), entry if stat.S_ISREG(entry.mode) and linked is None else None

@@ -21,10 +21,10 @@ def header_of(entry: ExportEntry, linked: bytes | None = None) -> bytes:
     name, target, kind, size = entry.path or b".", b"", FILE, entry.size
     if stat.S_ISDIR(entry.mode):
         name, kind = name + b"/", FOLDER
-    elif stat.S_ISLNK(entry.mode):
-        target, kind = entry.target, SYMLINK
     elif linked is not None:
         target, kind, size = linked, LINK, 0
+    elif stat.S_ISLNK(entry.mode):
+        target, kind = entry.target, SYMLINK
     seconds = entry.mtime // 10**9
     extended = _extended(name, target, size, entry.mtime)
     seconds = seconds if 0 <= seconds < LARGEST else 0
