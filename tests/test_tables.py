@@ -130,9 +130,11 @@ def test_a_missing_shard_is_an_error(tmp_path: Path, form: str, ending: str) -> 
 
 
 def test_keys_of_webdataset_are_names(tmp_path: Path) -> None:
-    table = pa.table({"__key__": ["a/x", "a/y"], "__url__": ["u", "u"], "jpg": [b"1", b"2"], "cls": [3, 4]})
-    fffs.convert(write_table(tmp_path / "x.parquet", table), tmp_path / "y.ffr", warn=quiet)
-    assert pack_contents(tmp_path / "y.ffr") == {b"a/x.jpg": b"1", b"a/x.cls": b"3", b"a/y.jpg": b"2", b"a/y.cls": b"4"}
+    table = pa.table({"__key__": ["a/x", "a/y"], "__url__": ["u", "u"], "jpg": [b"1", b"2"], "__url__2": [3, None]})
+    source, lines = write_table(tmp_path / "x.parquet", table), list[str]()
+    fffs.convert(source, tmp_path / "y.ffr", warn=lines.append)
+    assert pack_contents(tmp_path / "y.ffr") == {b"a/x.jpg": b"1", b"a/x.__url__2": b"3", b"a/y.jpg": b"2"}
+    assert lines == [f"{source}: becomes text: __url__2 (int64)", f"{source}: the column __url__ is not kept"]
 
 
 def test_a_dictionary_may_have_numbers_and_nulls(tmp_path: Path) -> None:

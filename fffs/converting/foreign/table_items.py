@@ -19,6 +19,7 @@ from fffs.granular.optional import library
 from fffs.layouts.plain import digits_for
 
 KEY: Final = "__key__"
+URL: Final = "__url__"  # where WebDataset read a sample
 PATH, BYTES = "path", "bytes"
 BATCH_BYTES: Final = 4 << 20  # of rows that are decoded at a time, judging by the average of a row group
 BATCH_ROWS: Final = 4096
@@ -106,7 +107,7 @@ class TableItems(ForeignItems):
         names = self._schema.names
         if sorted(names) == [BYTES, PATH] and holds_bytes(self._type(PATH)):
             return self._named_files()
-        return self._samples([name for name in names if name != KEY and not name.startswith("__url__")], KEY in names)
+        return self._samples([name for name in names if name not in (KEY, URL)], KEY in names)
 
     def _named_files(self) -> Iterator[tuple[bytes, Bytes]]:
         for row, (path, data) in enumerate(self._rows([PATH, BYTES])):
@@ -196,7 +197,8 @@ class TableItems(ForeignItems):
             return [f"{self.shown}: the columns {', '.join(others)} are not kept"] if others else []
         texts = [f"{name} ({self._type(name)})" for name in self._schema.names if not holds_bytes(self._type(name))]
         self._refuse_nested(self._schema.names)
-        return [f"{self.shown}: becomes text: {', '.join(texts)}"] if texts else []
+        lines = [f"{self.shown}: becomes text: {', '.join(texts)}"] * bool(texts)
+        return [*lines, *[f"{self.shown}: the column {URL} is not kept"] * (URL in self._schema.names)]
 
 
 class ParquetItems(TableItems):
