@@ -318,6 +318,14 @@ def test_a_saved_data_set_of_hugging_face(tmp_path: Path) -> None:
         fffs.convert(tmp_path / "dict", tmp_path / "z.ffr")
 
 
+def test_a_saved_data_set_without_rows_has_no_files(tmp_path: Path) -> None:
+    source = save(tmp_path / "saved", {"_data_files": []})
+    for file in source.glob("*.arrow"):
+        file.unlink()
+    assert fffs.convert(source, tmp_path / "y.ffr", verify=True).source == "arrow"
+    assert pack_contents(tmp_path / "y.ffr") == {}
+
+
 @pytest.mark.parametrize(
     "state",
     [
@@ -326,7 +334,6 @@ def test_a_saved_data_set_of_hugging_face(tmp_path: Path) -> None:
         {"_data_files": [{"filename": ".."}]},
         {"_data_files": [{"filename": "a\0b"}]},
         {"_data_files": [{"name": "x"}]},
-        {"_data_files": []},
         {"_data_files": [{"filename": "data-00000-of-00001.arrow"}] * 2},
         {"_data_files": 7},
         {"_indices_data_files": [{"filename": "x"}]},

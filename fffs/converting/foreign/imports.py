@@ -61,9 +61,12 @@ def _all_end(ending: re.Pattern[str]) -> Callable[[Sequence[str]], bool]:
 
 
 def _described(names: Sequence[str], descriptions: Sequence[str], ending: str) -> bool:
-    """Return whether a folder has the first of the descriptions, files with an ending, and nothing else."""
+    """Return whether a folder has the first of the descriptions, files with an ending, and nothing else. A data set
+    without rows has all descriptions, and may have no file.
+    """
     others = [name for name in names if name not in descriptions]
-    return descriptions[0] in names and bool(others) and all(name.endswith(ending) for name in others)
+    is_complete = bool(others) or len(names) == len(descriptions) > 1
+    return descriptions[0] in names and is_complete and all(name.endswith(ending) for name in others)
 
 
 def _expand_ending(path: str, ending: re.Pattern[str]) -> list[str]:
@@ -90,8 +93,8 @@ def _expand_arrow(path: str) -> list[str]:
         found = [str(item["filename"]) for item in state["_data_files"]]
     except (KeyError, TypeError):
         raise MetadataError(f"{path}/{STATE}: does not list the files of the data set") from None
-    if len(set(found)) < len(found) or not found:
-        raise MetadataError(f"{path}/{STATE}: lists no files, or one several times")
+    if len(set(found)) < len(found):
+        raise MetadataError(f"{path}/{STATE}: lists a file several times")
     if any(os.path.basename(name) != name or name in ("", ".", "..") or "\0" in name for name in found):
         raise MetadataError(f"{path}/{STATE}: lists files outside of the folder")
     if state.get("_indices_data_files") or state.get("_indices_files"):

@@ -82,7 +82,8 @@ class TableItems(ForeignItems):
         return _Bounded(file, max(available_memory() // 2, LEAST))
 
     def _common_schema(self) -> Any:
-        found, names = None, list[str]()
+        found: Any = None
+        names: list[str] = []
         for file in self.open_files:
             with decoding(file.name):  # also of names that are no text
                 schema = self.schema_of(file).remove_metadata()
@@ -95,7 +96,7 @@ class TableItems(ForeignItems):
         for name in names:
             if names.count(name) > 1:
                 raise UnsupportedError(f"{self.shown}: has several columns {name!r}")
-        return found
+        return found if self.open_files else library("pyarrow", self.shown).schema([])
 
     def _type(self, column: str) -> Any:
         return self._schema.field(column).type
