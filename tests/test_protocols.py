@@ -90,15 +90,17 @@ def test_samples_of_several_packs_and_of_none(photos: Path, tmp_path: Path) -> N
         assert samples[6] == {"__key__": "a", "a": b"a.a", "q": b"more", "z": b"a.z"}
 
 
-def test_endings_that_differ_in_case_only_are_an_error(tmp_path: Path) -> None:
+def test_endings_that_would_hide_others_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
-    for name in ("x.jpg", "x.JPG", "y.jpg"):
+    for name in ("x.jpg", "x.JPG", "y.jpg", "z.__KEY__"):
         (tmp_path / "f" / name).touch()
     fffs.pack_folder(tmp_path / "f", tmp_path / "f.ffr")
     with fffs.PackedSamples(tmp_path / "f.ffr") as samples:
         assert samples[1] == {"__key__": "y", "jpg": b""}
         with pytest.raises(UsageError, match="'x': two files of this sample have the same ending"):
             samples[0]
+        with pytest.raises(UsageError, match="'z': the ending __key__ is that of the key"):
+            samples[2]
 
 
 def test_a_damaged_file_is_an_error_of_its_sample(photos: Path) -> None:

@@ -17,6 +17,7 @@ from fffs.errors import RecordIndexError, UsageError
 from fffs.layouts.view import TreeView
 from fffs.tree.tree import ROOT, Int64Array, Tree
 
+KEY: Final = "__key__"
 TOGETHER: Final = 4 << 20  # bytes that an iteration reads at a time, at least one sample
 MANY: Final = 4096  # samples
 
@@ -34,8 +35,8 @@ def split_name(path: bytes) -> tuple[bytes, bytes] | None:
 class SampleTable:
     """Where the samples of a tree are. Immutable, 24 bytes for each sample; may be used from any thread.
 
-    Samples are in the order of the folders, depth first, those of a folder before those of its subfolders. Links, and
-    files without a dot in the name, belong to none.
+    Samples are in the order of the folders, depth first, those of a folder before those of its subfolders. Symbolic
+    links, and files without a dot in the name, belong to none.
     """
 
     def __init__(self, tree: Tree) -> None:
@@ -72,7 +73,7 @@ class SampleTable:
         """Return the key of a sample, and of each of its files the ending, in lower case, and the record.
 
         Raises:
-            RecordIndexError: there is no such sample. UsageError: two endings differ only in case.
+            RecordIndexError: there is no such sample. UsageError: two endings differ only in case, or one is __key__.
 
         """
         if not -len(self) <= number < len(self):
@@ -88,6 +89,8 @@ class SampleTable:
             endings.append(os.fsdecode(parts[1]).lower())
             records.append(tree.record(node))
         key = self._prefix(int(self._folders[number])) + key
+        if KEY in endings:
+            raise UsageError(f"{os.fsdecode(key)!r}: the ending {KEY} is that of the key of a sample; rename the file")
         if len(set(endings)) < len(endings):
             raise UsageError(f"{os.fsdecode(key)!r}: two files of this sample have the same ending but for its case")
         return os.fsdecode(key), endings, records
@@ -124,7 +127,7 @@ class SampleSequence:
 
         Raises:
             RecordIndexError: there is no such sample. UsageError: two files of a sample have the same ending but for
-                its case. Also as ``PackedFolder.read``.
+                its case, or one has the ending ``__key__``. Also as ``PackedFolder.read``.
 
         """
         wanted = [self._samples.files(number) for number in numbers]
@@ -132,7 +135,7 @@ class SampleSequence:
         bounds, at = offsets.tolist(), 0
         found = []
         for key, endings, _ in wanted:
-            sample: dict[str, Any] = {"__key__": key}
+            sample: dict[str, Any] = {KEY: key}
             for ending in endings:
                 sample[ending] = data[bounds[at] : bounds[at + 1]].tobytes()
                 at += 1
