@@ -275,8 +275,8 @@ class PackedSamples(SampleSequence, Closing):
 
     A sample consists of the files that have the same name up to the first dot: ``a/7.jpg`` and ``a/7.cls`` are
     ``{"__key__": "a/7", "jpg": b"...", "cls": b"..."}``. Endings are in lower case. Symbolic links, and files whose
-    names have no dot or begin with one, belong to no sample. Samples are numbered through the folders, those of a folder
-    before those of its subfolders, and in the order of their names.
+    names have no dot or begin with one, belong to no sample. Samples are numbered through the folders, those of a
+    folder before those of its subfolders, and in the order of their names.
 
     ``samples[k]``, ``samples[a:b]`` and iteration work, and loaders of torch and Grain get several samples with one
     read. May be used from any thread, and after fork; can be pickled, as ``PackedFolder``.

@@ -126,14 +126,15 @@ def ffrecord_parts(folder: str, names: list[str]) -> list[str]:
     return [os.path.join(folder, part) for part in parts]
 
 
-def complete_sets(folder: str, names: Iterable[str]) -> list[str]:
-    """Return these names of files in a folder in order, shards by number. Raises as ``expand_shards`` if some of a set
-    are missing.
+def complete_sets(folder: str, names: Iterable[str], *, from_one: bool = False) -> list[str]:
+    """Return these names of files in a folder in order, shards by number. from_one: the numbers of a set may begin with
+    1. Raises as ``expand_shards`` if some of a set are missing.
     """
     names = list(names)
     files = [name for name in names if SHARD.fullmatch(name) is None]
     for group, shards in _groups(names).items():
-        files += _complete(folder, group, shards)
+        first = int(from_one and 0 not in shards and group[2] in shards)
+        files += _complete(folder, group, shards, first=first)
     return sorted(files, key=_in_order)
 
 
@@ -254,23 +255,24 @@ def _add(numbered: dict[int, str], number: int, name: str, where: str) -> None:
     numbered[number] = name
 
 
-def _complete(folder: str, group: Group, shards: dict[int, str], kind: str = "shard") -> list[str]:
+def _complete(folder: str, group: Group, shards: dict[int, str], kind: str = "shard", first: int = 0) -> list[str]:
     stem, end, total = group
     where = os.path.join(folder, f"{stem}-?????-of-{total:05}{end}")
+    last = first + total - 1
     for number, name in shards.items():
-        if number >= total:
-            raise FormatError(f"{where}: the number of {name} is too large, the last is {total - 1}; rename the file")
-    _refuse_gaps(shards, total, where, kind)
-    return [shards[k] for k in range(total)]
+        if number > last:
+            raise FormatError(f"{where}: the number of {name} is too large, the last is {last}; rename the file")
+    _refuse_gaps(shards, total, where, kind, first)
+    return [shards[k] for k in range(first, last + 1)]
 
 
-def _refuse_gaps(numbered: dict[int, str], total: int, where: str, kind: str) -> None:
+def _refuse_gaps(numbered: dict[int, str], total: int, where: str, kind: str, first: int = 0) -> None:
     """Raise SourceNotFoundError if numbers are missing. The total comes from a name: allocate nothing of that size."""
     missing = total - len(numbered)
     if not missing:
         return
     some: list[str] = []
-    k = 0
+    k = first
     while len(some) < min(missing, NAMED):
         if k not in numbered:
             some.append(str(k))
