@@ -49,7 +49,7 @@ def check_sdist(path: Path, checkout: Path) -> None:
 
 
 def check_wheel(path: Path, processor: str, checkout: Path) -> None:
-    """Exit unless the wheel has all modules, the licences, and an engine that runs where its name says."""
+    """Exit unless the wheel has all modules, man pages, the licences, and an engine that runs where its name says."""
     limit = int(GLIBC.partition(".")[2])
     found = re.fullmatch(rf"fffs-[^-]+-cp310-abi3-manylinux_2_(\d+)_{processor}(\.\S+)?\.whl", path.name)
     demand(found is not None and int(found[1]) <= limit, f"{path.name}: expected cp310-abi3-manylinux_2_{limit}")
@@ -57,6 +57,8 @@ def check_wheel(path: Path, processor: str, checkout: Path) -> None:
         names = set(archive.namelist())
         expected = {re.sub("^mount/", "fffs/mount/", name) for name in tracked(checkout)}
         expected = {name for name in expected if re.fullmatch(r"fffs/(.*\.py|py\.typed)", name)}
+        data = "-".join(path.name.split("-")[:2]) + ".data/data"  # man pages and completions
+        expected |= {f"{data}/{name}" for name in tracked(checkout) if name.startswith("share/")}
         missing = sorted(expected - names)
         demand(not missing, f"{path.name} lacks {' '.join(missing)}: see pyproject.toml")
         odd = {name for name in names - expected if ".dist-info/" not in name and not name.endswith("/")} - {ENGINE}
