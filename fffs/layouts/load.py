@@ -18,7 +18,7 @@ from fffs.files.file import File
 from fffs.formats.bag import COMPRESSED
 from fffs.formats.part_names import sets_among
 from fffs.formats.sources import expand_sources, load_file, open_files, openers
-from fffs.formats.table import format_with, recogniser
+from fffs.formats.table import format_of, format_with, recogniser
 from fffs.layouts import packed, plain, union
 from fffs.layouts.rows_view import RowsView
 from fffs.layouts.view import DecodedTreeView, TreeView, View
@@ -157,15 +157,20 @@ def _names(paths: Paths) -> list[str]:
 def _load(files: list[SourceFile], layout: Callable[[list[SourceFile]], _Loaded]) -> TreeView:
     with closed_on_error(files):
         loaded = layout(files)
-    cut = tuple(
-        f"{file.index.path}: the file is truncated: only {file.index.count_readable()} of {len(file.index)} records "
-        "can be read; copy it again"
-        for file in loaded.files
-        if file.index.truncated
-    )
+    cut = tuple(_describe_cut(file) for file in loaded.files if file.index.truncated)
     # This is the last step: from here on the store owns the files.
     store = RecordStore(loaded.files)
     return TreeView(loaded.tree, store, (*cut, *loaded.warnings), loaded.layout)
+
+
+def _describe_cut(file: SourceFile) -> str:
+    """Return a warning for a truncated file, whose tree of names, if it had one, was at the end."""
+    index, form = file.index, format_of(file.index)
+    lost = "; if it was a packed folder, its names are lost" if form is not None and form.holds_trees else ""
+    return (
+        f"{index.path}: the file is truncated: only {index.count_readable()} of {len(index)} records can be read"
+        f"{lost}; copy it again"
+    )
 
 
 def _open(names: list[str], check_data: bool, form: str | None, prefix: str | None = None) -> list[SourceFile]:
