@@ -1168,6 +1168,37 @@ def test_a_damaged_file_is_named_by_unpack_and_left_out_when_asked_for(tmp_path:
     assert sorted(os.listdir(tmp_path / "some")) == ["a", "c"]
 
 
+def flip(path: Path, position: int) -> None:
+    """Damage one byte."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("place", [-2000, -70], ids=["in the tree", "near its end"])
+def test_files_are_unpacked_without_names_if_the_tree_is_damaged(place: int, tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    for number in range(60):
+        (tmp_path / "f" / f"name{number:02}").write_bytes(b"%d" % number * 20)
+    pack, target = tmp_path / "x.ffr", tmp_path / "some"
+    assert run("pack", tmp_path / "f", pack, "-q").code == 0
+    flip(pack, pack.stat().st_size + place)
+    result = run("unpack", pack, target)
+    assert result.code == errors.MetadataError.exit_code and result.err.endswith("numbered files (--keep-going)\n")
+    assert not target.exists()
+    result = run("unpack", "--keep-going", pack, target)
+    assert result.code == errors.RecordError.exit_code and "its records are unpacked as numbered files" in result.err
+    assert sorted(os.listdir(target)) == [f"{number:06}" for number in range(60)]
+    assert (target / "000007").read_bytes() == b"7" * 20
+
+
+def test_a_damaged_header_is_refused_whatever_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "x.ffr").write_bytes(record_file([b"a", b"b"]))
+    flip(tmp_path / "x.ffr", 20)
+    result = run("unpack", "--keep-going", tmp_path / "x.ffr", tmp_path / "some")
+    assert result.code == errors.MetadataError.exit_code and "numbered" not in result.err
+
+
 def test_verify_ends_its_list_of_what_is_bad(tmp_path: Path) -> None:
     with fffs.FileWriter(tmp_path / "x.ffr", 300) as writer:
         for number in range(300):

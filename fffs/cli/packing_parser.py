@@ -63,7 +63,10 @@ def add_unpack(commands: Commands[CommandParser]) -> None:
         "--special-bits", action="store_true", help="restore set-user-ID and set-group-ID bits of files"
     )
     parser.add_argument(
-        "-k", "--keep-going", action="store_true", help="leave out and name files whose records are bad"
+        "-k",
+        "--keep-going",
+        action="store_true",
+        help="leave out and name files whose records are bad; if the names are damaged, write numbered files",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but warnings and errors")
 

@@ -8,10 +8,27 @@ from fffs.base.text import plural
 from fffs.cli.output import Warnings, complain, printable, say
 from fffs.cli.program import interrupt_once
 from fffs.cli.progress import ProgressBar
-from fffs.errors import Exit, ReadError, RecordError
-from fffs.layouts import load_source
+from fffs.errors import Exit, FormatError, MetadataError, ReadError, RecordError
+from fffs.layouts import load_records, load_source
+from fffs.layouts.view import TreeView
 from fffs.packing.unpack import unpack
 from fffs.packing.verify import unverifiable
+
+
+def _load(args: argparse.Namespace) -> tuple[TreeView, MetadataError | None]:
+    """Open the source. If its tree of names is damaged, return its records alone for --keep-going, and the error."""
+    try:
+        return load_source(args.source, format=args.format, prefix=args.prefix), None
+    except MetadataError as refusal:
+        try:
+            records = load_records(args.source, args.format)
+        except FormatError:
+            raise refusal from None  # the header or the index is damaged: no record can be found
+        if not args.keep_going:
+            records.close()
+            raise MetadataError(f"{refusal}, or unpack its records as numbered files (--keep-going)") from None
+        complain(f"{refusal}; its records are unpacked as numbered files")
+        return records, refusal
 
 
 def run(args: argparse.Namespace) -> int:
@@ -24,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
         left_out.append(error)
         complain(f"{path}: left out: {error}")
 
-    with load_source(args.source, format=args.format, prefix=args.prefix) as source, Warnings() as warn, bar:
+    source, refusal = _load(args)
+    with source, Warnings() as warn, bar:
         for line in source.warnings:
             warn(line)
         try:
@@ -47,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
             "or restore it from a backup"
         )
         return left_out[0].exit_code
+    if refusal:
+        return refusal.exit_code
     if not args.quiet:
         how = f"{plural(without, 'record')} without checksums, not verified" if without else "all verified"
         say(f"{args.target}: {count} files and folders, {how}")

@@ -80,7 +80,7 @@ complete -c fffs -n '_shtab_fffs_using unpack' -l cache-size -x -d 'the most tha
 complete -c fffs -n '_shtab_fffs_using unpack' -l endpoint-url -x -d 'the S3 server (default: $AWS_ENDPOINT_URL, or that of Amazon)'
 complete -c fffs -n '_shtab_fffs_using unpack' -s j -l jobs -x -d 'how many files are written at once'
 complete -c fffs -n '_shtab_fffs_using unpack' -l special-bits -d 'restore set-user-ID and set-group-ID bits of files'
-complete -c fffs -n '_shtab_fffs_using unpack' -s k -l keep-going -d 'leave out and name files whose records are bad'
+complete -c fffs -n '_shtab_fffs_using unpack' -s k -l keep-going -d 'leave out and name files whose records are bad; if the names are damaged, write numbered files'
 complete -c fffs -n '_shtab_fffs_using unpack' -s q -l quiet -d 'print nothing but warnings and errors'
 complete -c fffs -n '_shtab_fffs_using unpack; and test $_shtab_fffs_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'a packed folder or record file, or a folder of parts'
 complete -c fffs -n '_shtab_fffs_using unpack; and test $_shtab_fffs_npos -eq 1' -ka "(__fish_complete_path (commandline -ct))" -d 'the folder to create'
