@@ -57,6 +57,7 @@ fffs.objects.remote=object_remote
 fffs.objects.transfer=object_transfer
 fffs.base.memory
 fffs.granular.bounded_msgpack
+fffs.mount.system.kernel=mount_kernel
 fffs.mount.system.mounts
 fffs.packing.pack_file
 fffs.mount.daemon.kernel_mount

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -14,9 +15,9 @@ from typing import Any
 
 import pytest
 from builders import as_nobody, record_file
-from inside import doctor_mounting, doctor_packages, doctor_reading, engine, lib
+from inside import doctor_mounting, doctor_packages, doctor_reading, engine, lib, mount_kernel
 
-from fffs.errors import Exit
+from fffs.errors import Exit, MountError
 
 
 def doctor(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -114,6 +115,25 @@ def test_limits_that_are_low(monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         assert found[name].state == "hint", name
         assert cure in found[name].cure
+
+
+@pytest.mark.parametrize(
+    ("said", "cure"),
+    [
+        ("user has no write access to mountpoint /opt", "name a folder that you may write to"),
+        ("mount failed: Operation not permitted", "fffs doctor says what is missing"),
+        ("failed to open /dev/fuse: Permission denied", "have root allow it (chmod 666 /dev/fuse)"),
+        ("fuse device not found, try 'modprobe fuse' first", "try 'modprobe fuse' first"),
+    ],
+)
+def test_a_refused_mount_says_what_to_do(said: str, cure: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "fusermount3").write_text(f'#!/bin/sh\necho "fusermount3: {said}" >&2\nexit 1\n')
+    (tmp_path / "fusermount3").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    request = mount_kernel.MountRequest(str(tmp_path), "a.ffr", allow_other=False, noexec=False)
+    with pytest.raises(MountError, match=re.escape(cure)) as caught:
+        mount_kernel._attach_as_user(request)
+    assert str(caught.value).startswith(f"{tmp_path}: cannot mount: fusermount3: {said}")
 
 
 def test_a_user_without_rights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

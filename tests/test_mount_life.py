@@ -908,7 +908,7 @@ def test_allow_other_for_a_user_needs_fuse_conf(source: Path) -> None:
         with UserDaemon(copy_of(source, folder, "p.ffr"), folder / "m", "yes") as daemon:
             text = daemon.process.communicate(timeout=60)[1]
             assert daemon.process.returncode == 1
-            assert "MountError" in text and "user_allow_other" in text
+            assert "MountError" in text and "user_allow_other" in text and "or omit allow_other" in text
             assert not daemon.path.exists()
 
     in_namespace(work)

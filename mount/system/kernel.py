@@ -128,9 +128,15 @@ def _attach_as_user(request: MountRequest) -> int:
 
 
 def _advice(problem: str) -> str:
-    """Return what to do about an error of fusermount3 that it does not say itself; empty if that is unknown."""
+    """Return what to do about an error of fusermount3; empty if it says that itself."""
     if DEVICE in problem and os.strerror(errno.EACCES) in problem:
         return f"; {NO_RIGHT}"
+    if "option allow_other only" in problem:
+        return "; have root add that line, or omit allow_other"
+    if "access to mountpoint" in problem:
+        return "; name a folder that you may write to"
+    if "mount failed" in problem:  # by mount(2)
+        return "; fffs doctor says what is missing"
     return ""
 
 
