@@ -212,6 +212,17 @@ def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "python3-pyfuse3" in mounting["pyfuse3"].cure and "fffs[mount]" in mounting["pyfuse3"].cure
 
 
+def test_a_package_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> None:
+        raise ImportError(f"{name}: libfuse3.so.3: cannot open shared object file")
+
+    monkeypatch.setattr(doctor_mounting, "version", lambda name: "3.4")
+    monkeypatch.setattr(doctor_mounting, "import_module", broken)
+    found = by_name(doctor_mounting.check_mounting())["pyfuse3"]
+    assert (found.state, "libfuse3.so.3" in found.found) == ("problem", True)
+    assert "python3-pyfuse3" in found.cure
+
+
 def test_the_extras_exist() -> None:
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     for extra, _ in doctor_packages._EXTRAS.values():

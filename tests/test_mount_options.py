@@ -232,6 +232,19 @@ def test_the_package_is_imported_without_pyfuse3() -> None:
     assert said.count("\n") == 1
 
 
+def test_a_pyfuse3_whose_library_is_gone_is_an_error_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "pyfuse3.py").write_text("raise ImportError('libfuse3.so.3: cannot open shared object file')")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import fffs.mount\n"
+        "try:\n    fffs.mount.mount('x', '/nowhere', foreground=True)\n"
+        "except fffs.errors.MountError as error:\n    print(error)"
+    )
+    said = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert said.startswith("mounting needs pyfuse3, which cannot be imported (libfuse3.so.3: cannot open ")
+    assert "python3-pyfuse3" in said and said.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

@@ -35,6 +35,8 @@ try:
     from fffs.mount.fs.waiting import in_thread
 except ModuleNotFoundError as error:
     raise MountError(f"mounting needs pyfuse3 and trio, and {error.name} is missing: {kernel.PACKAGES}") from error
+except ImportError as error:  # of a shared library: libfuse was removed, or upgraded to another version
+    raise MountError(f"mounting needs pyfuse3, which cannot be imported ({error}): {kernel.PACKAGES}") from error
 
 _log = logging.getLogger("fffs.mount")
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
 from fffs.cli.checks.finding import Finding, good, hint, problem, setting
@@ -23,10 +24,7 @@ _FILE_BACKED = (6, 12)  # Linux; before that, EROFS needs a loop device
 def check_mounting() -> Iterator[Finding]:
     """Yield what is known of mounting on this machine, by this user."""
     for package in ("pyfuse3", "trio"):
-        try:
-            yield good(package, version(package))
-        except PackageNotFoundError:
-            yield problem(package, "not installed, which a mount needs", PACKAGES)
+        yield _package(package)
     yield _device()
     by_root = _may_mount()
     yield _fusermount(by_root)
@@ -36,6 +34,17 @@ def check_mounting() -> Iterator[Finding]:
         yield good("system log", f"{SYSTEM_LOG}: errors of mounts are in it")
     else:
         yield hint("system log", f"there is no {SYSTEM_LOG}", "errors of mounts are lost: mount -o log=FILE")
+
+
+def _package(name: str) -> Finding:
+    try:
+        found = version(name)
+        import_module(name)
+    except PackageNotFoundError:  # which is an ImportError, too
+        return problem(name, "not installed, which a mount needs", PACKAGES)
+    except ImportError as error:  # of a library that it needs, or half of it was removed
+        return problem(name, f"{found} is installed, but cannot be imported: {error}", PACKAGES)
+    return good(name, found)
 
 
 def _may_mount() -> bool:
