@@ -16,7 +16,7 @@ from fffs.files.file import File
 from fffs.formats.frame_writer import FrameWriter
 from fffs.formats.frames import TFRECORD, FrameError, scan
 from fffs.formats.frames import load_index as load_frames
-from fffs.native.checksums import crc32c, mask
+from fffs.native.checksums import check_crc32c, crc32c, mask
 from fffs.objects.locations import is_file, open_file
 from fffs.records.index import RecordIndex
 
@@ -92,6 +92,7 @@ def load_index(file: File, check_data: bool = True) -> RecordIndex:
         ReadError, SourceChangedError.
 
     """
+    check_crc32c()
     _refuse_compressed(file)
     return load_frames(file, TFRECORD, check_data)
 
@@ -101,6 +102,7 @@ def partial_index(file: File) -> tuple[RecordIndex, FrameError | None]:
 
     Raises UnsupportedError for a compressed file; otherwise as ``scan``.
     """
+    check_crc32c()
     _refuse_compressed(file)
     return scan(file, TFRECORD)
 

@@ -6,13 +6,11 @@ All functions may be called from any thread, and take any contiguous buffer; the
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from fffs.errors import EngineError
 from fffs.native import ffi, lib
-
-if lib.fffs_crc32c_self_test() != 0:  # pragma: no cover
-    raise EngineError("this machine computes wrong CRC-32C checksums; TFRecord files cannot be read on it")
 
 CHECK_NONE: Final[int] = lib.FFFS_CHECK_NONE
 CHECK_CRC32: Final[int] = lib.FFFS_CHECK_CRC32
@@ -39,6 +37,16 @@ CHECKSUMS: Final = {
 """The kinds, by their ``CHECK_*`` numbers; records of ``CHECK_NONE`` have no checksum."""
 
 
+@cache
+def check_crc32c() -> None:
+    """Raise EngineError if this machine computes wrong CRC-32C checksums.
+
+    Called when the first one is needed: its tables take 3 ms, and most files have none.
+    """
+    if lib.fffs_crc32c_self_test() != 0:  # pragma: no cover
+        raise EngineError("this machine computes wrong CRC-32C checksums; TFRecord files cannot be read on it")
+
+
 def crc32(data: Any, crc: int = 0) -> int:
     """Return the CRC-32 (zlib's) of a buffer's bytes, continuing crc."""
     view = _from_buffer(_BYTES, data)
@@ -51,7 +59,8 @@ def crc32_combine(crc_a: int, crc_b: int, length_b: int) -> int:
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
-    """Return the CRC-32C (Castagnoli) of a buffer's bytes, continuing crc."""
+    """Return the CRC-32C (Castagnoli) of a buffer's bytes, continuing crc. Raises EngineError."""
+    check_crc32c()
     view = _from_buffer(_BYTES, data)
     return int(lib.fffs_crc32c(crc, view, len(view)))
 

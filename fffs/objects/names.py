@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from dataclasses import dataclass
 from typing import Final
 
+from fffs.base.importing import importing
 from fffs.base.paths import absolute_path
 from fffs.errors import UsageError
 from fffs.objects.fsspec_url import absolute_url, is_fsspec_url, shown_url, without_file_scheme
@@ -144,6 +144,8 @@ def is_plain_allowed(host: str) -> bool:
     bare = host_of(host).strip("[]").lower()
     if bare == "localhost":
         return True
+    with importing:
+        import ipaddress  # imported late: it takes a millisecond, and most names are those of local files
     try:
         return ipaddress.ip_address(bare).is_loopback
     except ValueError:
