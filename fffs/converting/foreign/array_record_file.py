@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, BinaryIO, Final
 
-import numpy as np
-
 from fffs.base.jobs import Jobs
-from fffs.converting.foreign.exported import Exported, ExportedPack, ExportEntry, ExportReading
+from fffs.converting.foreign.exported import Exported, ExportedPack, ExportReading, WholeFiles
 from fffs.converting.foreign.items import Bytes, ForeignItems
 from fffs.converting.verifying import differs
 from fffs.errors import MetadataError, UnsupportedError, UsageError
@@ -103,21 +100,13 @@ class ArrayRecordPass:
     """Writes or compares all records, one after the other. See ``Pass``."""
 
     def __init__(self, content: Exported, bounds: Sequence[int], reading: ExportReading, work: Jobs) -> None:
-        self._reading, self._work, self._entries = reading, work, content.entries()
-        self._counts = iter([*np.diff([0, *bounds]).tolist(), None])
-
-    def _next(self) -> Iterator[bytes]:
-        entries: Iterator[ExportEntry] = itertools.islice(self._entries, next(self._counts))
-        for _, pieces in self._reading.read((entry, entry) for entry in entries):
-            record = b"".join(memoryview(piece) for piece in pieces)
-            yield record
-            self._work.count(len(record))
+        self._files = WholeFiles(content.entries(), bounds, reading, work)
 
     def write(self, sink: BinaryIO) -> None:
         """Write the next file, in groups of one record, which is how single records are read fast."""
         writer: Any = library(_MODULE, "writing").ArrayRecordWriter(f"/proc/self/fd/{sink.fileno()}", "group_size:1")
         try:
-            for record in self._next():
+            for _, record in self._files.next_part():
                 writer.write(record)
             writer.close()
         except RuntimeError as error:
@@ -127,7 +116,7 @@ class ArrayRecordPass:
         """Raise RecordError unless a file has the next records."""
         number = 0
         with file.local() as fd, contextlib.closing(_records(fd, target)) as written:
-            for record in self._next():
+            for _, record in self._files.next_part():
                 if next(written, None) != record:
                     raise differs(target, number)
                 number += 1

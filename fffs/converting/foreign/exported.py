@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base.jobs import Jobs
 from fffs.converting.records import BATCH_BYTES, RecordSource
 from fffs.errors import UsageError
 from fffs.layouts.plain import number_names
@@ -84,6 +86,28 @@ def groups_of(entries: Iterable[ExportEntry]) -> Iterator[list[ExportEntry]]:
         key = named[0] if named else None
     if group:
         yield group
+
+
+def counts_of(bounds: Sequence[int]) -> Iterator[int | None]:
+    """Return the numbers of items in each part; None: all that follow. bounds: the first items of all but the first."""
+    return iter([*np.diff([0, *bounds]).tolist(), None])
+
+
+class WholeFiles:
+    """A pass over files, one part after the other, each file with all of its bytes."""
+
+    def __init__(
+        self, entries: Iterator[ExportEntry], bounds: Sequence[int], reading: ExportReading, work: Jobs
+    ) -> None:
+        """entries: files only. bounds: the first ones of all parts but the first."""
+        self._entries, self._counts, self._reading, self._work = entries, counts_of(bounds), reading, work
+
+    def next_part(self) -> Iterator[tuple[ExportEntry, bytes]]:
+        """Yield the files of the next part, with their bytes. Raises as reading the source."""
+        entries = itertools.islice(self._entries, next(self._counts))
+        for entry, pieces in self._reading.read((entry, entry) for entry in entries):
+            yield entry, b"".join(memoryview(piece) for piece in pieces)
+            self._work.count(entry.size)
 
 
 # ---------------------------------------------------------------- a packed folder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO, Final, Protocol
 
 from fffs.base.jobs import Jobs
@@ -11,6 +12,7 @@ from fffs.converting.foreign import array_record_file, table_export, tar_export
 from fffs.converting.foreign.exported import Exported, ExportReading
 from fffs.errors import UsageError
 from fffs.files.file import File
+from fffs.formats.part_names import shard_name
 from fffs.records.index import Int64Array
 
 
@@ -67,7 +69,7 @@ PARQUET: Final = Export(
     "Parquet file",
     "row",
     ".parquet",
-    part_name=lambda stem, number, total: f"{stem}-{number:05}-of-{total:05}.parquet",
+    part_name=partial(shard_name, end=".parquet"),
     prepare=table_export.prepare_table,
     sizes=table_export.sizes_of_files,
     begin=table_export.begin_parquet,
@@ -77,7 +79,7 @@ ARROW: Final = Export(
     "Arrow file",
     "row",
     ".arrow",
-    part_name=lambda stem, number, total: f"{stem}-{number:05}-of-{total:05}.arrow",
+    part_name=partial(shard_name, end=".arrow"),
     prepare=table_export.prepare_table,
     sizes=table_export.sizes_of_files,
     begin=table_export.begin_arrow,
@@ -88,7 +90,7 @@ ARRAY_RECORD: Final = Export(
     "array_record file",
     "record",
     ".array_record",
-    part_name=lambda stem, number, total: f"{stem}-{number:05}-of-{total:05}.array_record",
+    part_name=partial(shard_name, end=".array_record"),
     prepare=array_record_file.prepare_array_record,
     sizes=table_export.sizes_of_files,
     begin=array_record_file.ArrayRecordPass,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, Final
@@ -10,7 +9,14 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from fffs.base.jobs import Jobs
-from fffs.converting.foreign.exported import Exported, ExportedPack, ExportedRecords, ExportEntry, ExportReading
+from fffs.converting.foreign.exported import (
+    Exported,
+    ExportedPack,
+    ExportedRecords,
+    ExportEntry,
+    ExportReading,
+    WholeFiles,
+)
 from fffs.converting.foreign.table_items import BYTES, PATH, ArrowItems, ParquetItems, TableItems
 from fffs.converting.verifying import differs
 from fffs.errors import UnsupportedError
@@ -67,18 +73,11 @@ class TablePass:
         together: int,
     ) -> None:
         """begin: opens a writer of record batches. items: reads such a file. together: bytes of one batch."""
-        self._reading, self._work, self._begin, self._items, self._together = reading, work, begin, items, together
-        self._files, self._counts = _files(content), iter([*np.diff([0, *bounds]).tolist(), None])
+        self._begin, self._items, self._together = begin, items, together
+        self._files = WholeFiles(_files(content), bounds, reading, work)
         self._named = not isinstance(content, ExportedRecords)
         self._column = content.key if isinstance(content, ExportedRecords) else BYTES
         self._arrow = library("pyarrow", "writing tables")
-
-    def _next(self) -> Iterator[tuple[ExportEntry, bytes]]:
-        """Yield the files of the next part, with their bytes."""
-        entries = itertools.islice(self._files, next(self._counts))
-        for entry, pieces in self._reading.read((entry, entry) for entry in entries):
-            yield entry, b"".join(memoryview(piece) for piece in pieces)
-            self._work.count(entry.size)
 
     def write(self, sink: BinaryIO) -> None:
         """Write the next file."""
@@ -88,7 +87,7 @@ class TablePass:
         with self._begin(sink, schema) as writer:
             rows: list[tuple[ExportEntry, bytes]] = []
             size = 0
-            for row in self._next():
+            for row in self._files.next_part():
                 if rows and (size + len(row[1]) > self._together or len(rows) == ROWS):
                     writer.write_batch(self._batch(rows, schema))
                     rows, size = [], 0
@@ -107,7 +106,7 @@ class TablePass:
         found = self._items([file], target)
         written = found.files() if self._named else ((b"", data) for data in found.values(self._column))
         number = 0
-        for entry, data in self._next():
+        for entry, data in self._files.next_part():
             path, there = next(written, (b"", None))
             if there is None or bytes(there) != data or (self._named and path != entry.path):
                 raise differs(target, number)

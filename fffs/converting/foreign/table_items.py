@@ -17,8 +17,8 @@ from fffs.errors import FffsError, FormatError, MetadataError, UnsupportedError,
 from fffs.files.file import File, FileStream
 from fffs.granular.optional import library
 from fffs.layouts.plain import digits_for
+from fffs.layouts.samples import KEY
 
-KEY: Final = "__key__"
 URL: Final = "__url__"  # where WebDataset read a sample
 PATH, BYTES = "path", "bytes"
 BATCH_BYTES: Final = 4 << 20  # of rows that are decoded at a time, judging by the average of a row group

@@ -19,6 +19,7 @@ from fffs.converting.foreign.exported import (
     ExportedPack,
     ExportEntry,
     ExportReading,
+    counts_of,
     groups_of,
 )
 from fffs.converting.foreign.tar_headers import BLOCK, header_of
@@ -61,7 +62,7 @@ class TarPass:
         """bounds: the first groups of all archives but the first."""
         self._reading, self._work = reading, work
         self._groups = groups_of(content.entries())
-        self._counts = iter([*np.diff([0, *bounds]).tolist(), None])
+        self._counts = counts_of(bounds)
         self._member = 0  # its number in the archive
 
     def write(self, sink: BinaryIO) -> None:
