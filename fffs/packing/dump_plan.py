@@ -14,8 +14,7 @@ from fffs.cluster.part_task import PartTask
 from fffs.cluster.place_of import place_of
 from fffs.cluster.plan_place import part_stem
 from fffs.cluster.plan_target import absolute_target, refuse_parts
-from fffs.formats.ffrecord import SUFFIX
-from fffs.formats.part_names import shard_name
+from fffs.formats.part_names import ffrecord_shard
 from fffs.packing.dump import Items, guess_size
 from fffs.packing.dump_task import DumpTask
 from fffs.packing.named_items import load_items, name_of
@@ -39,7 +38,7 @@ class DumpPlan(PartPlan):
     @classmethod
     def part_name(cls, target: str, number: int, total: int, options: dict[str, Any]) -> str:
         """See ``PartPlan``."""
-        return _part_name(target, number, total)
+        return ffrecord_shard(part_stem(target), number, total)
 
 
 def plan_dump(dataset: str | Callable[[], Items], target: PathLike, parts: int, *, restart: bool = False) -> DumpPlan:
@@ -76,7 +75,7 @@ def plan_dump(dataset: str | Callable[[], Items], target: PathLike, parts: int, 
 
     """
     name, there = name_of(dataset), absolute_target(target)
-    refuse_parts(there, parts, _part_name(there, 0, max(parts, 1)))
+    refuse_parts(there, parts, ffrecord_shard(part_stem(there), 0, max(parts, 1)))
     items = load_items(name)
     count, size = len(items), guess_size(items)
     divided = max(min(parts, count), 1)
@@ -91,7 +90,3 @@ def plan_dump(dataset: str | Callable[[], Items], target: PathLike, parts: int, 
         request = json.dumps([DumpPlan.WORK, name, as_utf8(there), parts])
         place.create(plan.to_json(), request, plan.fingerprint, restart, parts=plan.parts)
     return plan
-
-
-def _part_name(target: str, number: int, total: int) -> str:
-    return shard_name(part_stem(target), number, total, SUFFIX)

@@ -15,8 +15,7 @@ from fffs.cluster.place_of import place_of
 from fffs.cluster.plan_place import Inputs, part_stem
 from fffs.cluster.plan_target import absolute_target, refuse_inside, refuse_parts
 from fffs.errors import UsageError
-from fffs.formats.ffrecord import SUFFIX
-from fffs.formats.part_names import shard_name
+from fffs.formats.part_names import ffrecord_shard
 from fffs.objects.fsspec_url import is_fsspec_url
 from fffs.objects.names import is_url, shown
 from fffs.packing.division import CutPlace
@@ -47,7 +46,7 @@ class PackPlan(PartPlan):
     @classmethod
     def part_name(cls, target: str, number: int, total: int, options: dict[str, Any]) -> str:
         """See ``PartPlan``."""
-        return _part_name(target, number, total)
+        return ffrecord_shard(part_stem(target), number, total)
 
 
 def plan_pack(
@@ -111,7 +110,7 @@ def check_places(source: PathLike, target: PathLike, parts: int) -> tuple[str, s
         raise UsageError(
             f"{shown(folder)}: only local folders, and those of s3://, gs:// and az://, can be packed into parts"
         )
-    refuse_parts(there, parts, _part_name(there, 0, max(parts, 1)))
+    refuse_parts(there, parts, ffrecord_shard(part_stem(there), 0, max(parts, 1)))
     folder = parse_folder(folder).url if is_url(folder) else absolute_path(folder)
     refuse_inside(folder, there)
     return folder, there
@@ -135,7 +134,3 @@ def make_plan_folder(source: str, target: str, parts: int, options: PackOptions,
     with open_source(os.fsencode(source), LeftOut() if options.keep_going else None) as opened:
         places = survey(opened, parts)
     return create(places)
-
-
-def _part_name(target: str, number: int, total: int) -> str:
-    return shard_name(part_stem(target), number, total, SUFFIX)
