@@ -22,8 +22,9 @@ from fffs.converting.datasets import column_files
 from fffs.converting.divide_sources import Divided, Packs, divide_files, divide_records
 from fffs.converting.foreign.exports import refuse_export
 from fffs.converting.foreign.imports import import_named
+from fffs.converting.source_files import record_files
 from fffs.errors import SourceNotFoundError, UsageError
-from fffs.formats.sources import expand_sources, open_files, openers
+from fffs.formats.sources import open_files, openers
 from fffs.formats.table import FORMATS, Format, format_named, format_of_target, format_with
 from fffs.layouts import packed
 from fffs.objects.fsspec_url import is_fsspec_url, without_file_scheme
@@ -215,8 +216,7 @@ def _common_kind(names: list[str]) -> str:
 def _expand(name: str, kind: str, prefix: str | None) -> list[str]:
     """Return the files that a source stands for, in order."""
     if kind not in kinds.ARCHIVES:
-        expand = None if is_fsspec_url(name) else format_named(kind).expand
-        return expand(name) if expand and prefix is None else expand_sources(name, prefix)
+        return record_files(kind, name, prefix)
     if not is_folder(name):
         return [name]
     found = sorted(entry for entry in list_folder(name) if entry.lower().endswith(ARCHIVE_NAMES))

@@ -24,6 +24,14 @@ from fffs.objects.fsspec_url import is_fsspec_url
 from fffs.objects.names import is_remote, is_url
 
 
+def record_files(kind: str, path: str, prefix: str | None) -> list[str]:
+    """Return the record files that a source stands for, in order. prefix: as for ``expand_sources``, whose errors it
+    raises.
+    """
+    expand = None if is_fsspec_url(path) else format_named(kind).expand
+    return expand(path) if expand and prefix is None else expand_sources(path, prefix)
+
+
 class Sources:
     """The files that are read, with their sidecars, as they were when this object was made, before any was opened.
 
@@ -43,8 +51,7 @@ class Sources:
         self._set = path if kinds.is_records(kind) and not is_remote(path) and os.path.isdir(path) else None
         files: Iterable[str] = ()
         if kinds.is_records(kind):
-            expand = None if is_fsspec_url(path) else format_named(kind).expand
-            files = self.records = expand(path) if expand and prefix is None else expand_sources(path, prefix)
+            files = self.records = record_files(kind, path, prefix)
         elif kind in kinds.ARCHIVES:
             files = [path]
         elif row := import_named(kind):
