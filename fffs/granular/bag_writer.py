@@ -30,27 +30,35 @@ class _NewBag:
         return self._bag.size
 
 
-class _GrownBag:
+def _grown_bag(path: str) -> GrownBag:
+    """Open a Bag in layout v3, to append records."""
+    bag = AppendedBag(path)
+    try:
+        bag.refuse_lost()
+        bag.begin(bag.found)
+    except BaseException:
+        bag.close()
+        raise
+    return GrownBag(bag)
+
+
+class GrownBag:
     """A Bag in layout v3, to which records are appended."""
 
-    def __init__(self, path: str) -> None:
-        self._bag = AppendedBag(path)
-        try:
-            self._bag.refuse_lost()
-            self._bag.begin(self._bag.found)
-        except BaseException:
-            self._bag.close()
-            raise
-        self.append = self._bag.append
+    def __init__(self, bag: AppendedBag) -> None:
+        self._bag = bag
+        self.append = bag.append
 
     def __len__(self) -> int:
         return len(self._bag)
 
     @property
     def size(self) -> int:
+        """The bytes of both files together."""
         return self._bag.size
 
     def flush(self) -> None:
+        """Write what was appended, so that it is permanent. Raises WriteError."""
         for write, file in ((self._bag.write_records, self._bag.records), (self._bag.write_table, self._bag.entries)):
             write()
             with writing(self._bag.path):
@@ -58,10 +66,12 @@ class _GrownBag:
         self._bag.keep()
 
     def finish(self) -> None:
+        """Flush, and close the files. Raises WriteError."""
         self.flush()
         self._bag.close()
 
     def discard(self) -> None:
+        """Drop what was not flushed, and close the files."""
         self._bag.rollback()
         self._bag.close()
 
@@ -94,7 +104,7 @@ class BagWriter(OutputWriter):
         if layout not in ("v1", "v3"):
             raise UsageError(f"{self.path}: layout {layout!r} cannot be written, only v1 and v3")
         self.layout = layout
-        self._output: _NewBag | _GrownBag = _NewBag(self.path) if layout == "v1" else _GrownBag(self.path)
+        self._output: _NewBag | GrownBag = _NewBag(self.path) if layout == "v1" else _grown_bag(self.path)
         self._begin(self.path)
 
     def append(self, record: Any, flush: bool = False) -> int:

@@ -18,7 +18,7 @@ from fffs.errors import MetadataError, UsageError
 from fffs.files.sync import sync_together
 from fffs.formats.bag import sidecars
 from fffs.granular import spec as specs
-from fffs.granular.bag_writer import BagWriter
+from fffs.granular.bag_writer import BagWriter, GrownBag
 from fffs.granular.codecs import Codec
 from fffs.granular.dataset_writer import Columns, DatasetWriter, Encoder
 from fffs.granular.exact_codecs import path_of, raw
@@ -43,19 +43,10 @@ class _KeepingWriter(Writing):
             self.discard()
 
 
-class _OneBag:
-    """The Bag of a ResumingBagWriter."""
+class _OneBag(GrownBag):
+    """The Bag of a ResumingBagWriter: a flush does not wait for the disk."""
 
-    def __init__(self, path: str) -> None:
-        self._bag = ResumedBag(path)
-        self.append, self.discard = self._bag.append, self._discard
-
-    def __len__(self) -> int:
-        return len(self._bag)
-
-    @property
-    def size(self) -> int:
-        return self._bag.size
+    _bag: ResumedBag
 
     def flush(self) -> None:
         self._bag.write_records()
@@ -67,10 +58,6 @@ class _OneBag:
         files = self._bag.finish()
         with writing(self._bag.path):
             sync_together(files)
-        self._bag.close()
-
-    def _discard(self) -> None:
-        self._bag.rollback()
         self._bag.close()
 
 
@@ -89,7 +76,7 @@ class ResumingBagWriter(_KeepingWriter, BagWriter):
         if idx_path is not None and os.path.abspath(path_of(idx_path)) != os.path.abspath(table):
             raise UsageError(f"{self.path}: its table can only be {table}; omit idx_path")
         self.bag_path, self.idx_path = Path(self.path), Path(table)
-        self._output: Any = _OneBag(self.path)
+        self._output: Any = _OneBag(ResumedBag(self.path))
         self._begin(self.path)
 
     def append(self, record: Any, flush: bool = True) -> int:
