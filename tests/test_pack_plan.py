@@ -21,7 +21,7 @@ import pytest
 from builders import Pack, Progress, as_nobody, differences, once, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import PlanFolder, Span, division, open_source, record_parts, remove_plan, scan_folder, survey
+from inside import Listing, PlanFolder, Span, division, open_source, record_parts, remove_plan, scan_folder, survey
 from set_sources import assert_same, files_of, grow
 
 import fffs
@@ -75,6 +75,19 @@ def test_an_error_of_any_thread_names_the_first_folder(
     monkeypatch.setattr("fffs.packing.survey.SLOW", -1.0)
     with as_nobody(in_public), pytest.raises(ReadError, match=r"photos/day2: "):
         fffs.plan_pack("photos", "set", 2)
+
+
+def test_a_folder_that_vanishes_before_its_batch_is_listed_is_named(source: Path, monkeypatch: Any) -> None:
+    listed = Listing.children
+
+    def vanish(self: Any, entries: list[int], fd: int) -> Any:
+        if (source / "day3").exists():
+            shutil.rmtree(source / "day3")
+        return listed(self, entries, fd)
+
+    monkeypatch.setattr(Listing, "children", vanish)
+    with open_source(os.fsencode(source)) as opened, pytest.raises(SourceChangedError, match=r"photos/day3: vanished"):
+        survey(opened, 2)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -152,6 +165,22 @@ def test_places_that_are_thinned_still_divide_equally() -> None:
     for k, cut in enumerate(cuts):
         assert abs(cut.weight - 400_000 * k) <= 0.009 * 400_000
         assert cut.size == cut.weight - 100 * (cut.names // 4)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 3)), min_size=1, max_size=200),
+    st.integers(1, 400),
+)
+def test_thinning_leaves_no_large_gap_and_the_highest_folders(places: list[tuple[int, int]], gap: int) -> None:
+    weights = np.cumsum([weight for weight, _ in places])
+    depths = np.array([depth for _, depth in places])
+    kept = division.thinned(weights, depths, gap).tolist()
+    for a, b in itertools.pairwise([0, *kept, len(places) - 1]):
+        assert weights[b] - weights[a] <= gap or b - a == 1
+    step = max(gap // 2, 1)
+    for k, weight in enumerate(weights):
+        near = [j for j in kept if weights[j] // step == weight // step]
+        assert min(depths[near]) <= depths[k]
 
 
 def test_heavy_files_do_not_blur_the_places_between_small_ones() -> None:

@@ -613,6 +613,22 @@ typedef struct {
  * their status is not asked for. An entry whose status cannot be had is listed with the error. Returns 0; -ENOMEM; -EOVERFLOW if there are 2**32 - 1 entries or bytes of names; or -errno. */
 int fffs_scan_folder(fffs_scan *scan, int fd, uint32_t node, const fffs_name_range *range, fffs_status *status);
 
+/* Lists folders that are entries of a parent, fd: scans[k] gets a new scan of entries[k], which the caller frees, and
+ * statuses[k] the folder's own status. A folder that cannot be listed gets NULL; fffs_scan_folder tells why. Threads may
+ * do so at once with one parent, while nothing changes it. */
+void fffs_scan_children(const fffs_scan *parent, const uint32_t *entries, uint64_t count, int fd, fffs_scan **scans,
+                        fffs_status *statuses);
+
+/* Numbers of entries: those that are folders, and those whose status has an error. */
+typedef struct {
+    uint64_t folders, failures;
+} fffs_weighed;
+
+/* Sets, for each entry, sizes[i] to that of a file, or 0, and weights[i] to the same plus each, if a tree can hold the
+ * entry. folders gets the entries that are folders, and has room for all. */
+void fffs_scan_weigh(const fffs_scan *scan, int64_t each, int64_t *sizes, int64_t *weights, uint32_t *folders,
+                     fffs_weighed *found);
+
 /* Returns the first entry at or after from, and below to, that is a folder; or to. */
 uint64_t fffs_scan_next_folder(const fffs_scan *scan, uint64_t from, uint64_t to);
 

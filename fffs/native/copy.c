@@ -1,5 +1,6 @@
 /* Copies bytes between files and computes or compares their checksums, for packing and unpacking. */
 #include "crc.h"
+#include "descriptor.h"
 #include "fault.h"
 
 #include <errno.h>
@@ -188,18 +189,10 @@ int fffs_put_files(const uint8_t *data, const int64_t *starts, const uint32_t *r
 
 /* ---------------------------------------------------------------- many small files, for unpacking */
 
-/* Creates a file. Returns a descriptor above those of the standard streams, as base/descriptors.py does; or -errno. */
+/* Creates a file. Returns a descriptor or -errno. */
 static int create(int folder_fd, const char *name)
 {
-    int fd = openat(folder_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-
-    if (fd < 0)
-        return -errno;
-    if (fd > STDERR_FILENO)
-        return fd;
-    int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), status = -errno;
-    close(fd);
-    return above < 0 ? status : above;
+    return fffs_above_standard(openat(folder_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
 }
 
 /* Sets mode and time. Returns 0 or -errno; 1 if the file system does not let them set, as files/rights.py knows it. */

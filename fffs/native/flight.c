@@ -4,6 +4,7 @@
  * records begin anywhere. So it reads the aligned range around a piece into memory of the flight, and the piece is
  * copied from there. The kernel copies from the page cache, too, whose pages it must also find, fill and release. */
 #include "flight.h"
+#include "descriptor.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,14 +38,7 @@ int fffs_open_direct(int fd, uint32_t *align)
     if (!fffs_is_alignment(*align))
         return -EOPNOTSUPP;
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    int direct = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
-    if (direct >= 0 && direct <= 2) { /* like fffs/base/descriptors.py, for the same reasons */
-        int moved = fcntl(direct, F_DUPFD_CLOEXEC, 3);
-
-        close(direct);
-        direct = moved;
-    }
-    return direct >= 0 ? direct : -errno;
+    return fffs_above_standard(open(path, O_RDONLY | O_DIRECT | O_CLOEXEC));
 #else
     (void)fd;
     (void)align;

@@ -1,4 +1,5 @@
 /* Lists folders with the status of everything in them, for packing: columns that grow by a folder at a time. */
+#include "descriptor.h"
 #include "grow.h"
 #include "tree.h"
 
@@ -134,6 +135,19 @@ static void fill_status(fffs_status *status, const struct stat *found)
     };
 }
 
+/* Copies the name of an entry with a zero byte. Returns false if it is too long. */
+static bool copy_name(const fffs_scan *scan, uint64_t entry, char name[static FFFS_NAME_MAX + 1])
+{
+    const fffs_scan_columns *columns = &scan->columns;
+    uint32_t begin = columns->name_offsets[entry], size = columns->name_offsets[entry + 1] - begin;
+
+    if (size > FFFS_NAME_MAX)
+        return false;
+    memcpy(name, columns->names + begin, size);
+    name[size] = 0;
+    return true;
+}
+
 /* Appends the target of a symbolic link. Returns 0 or -ENOMEM; the status has any other error. */
 static int append_target(fffs_scan *scan, int fd, const char *name, fffs_status *status)
 {
@@ -149,6 +163,21 @@ static int append_target(fffs_scan *scan, int fd, const char *name, fffs_status 
     }
     status->target = (uint32_t)length;
     columns->targets_size += status->target;
+    return 0;
+}
+
+/* Appends the targets of the symbolic links among the entries from base on. */
+static int append_targets(fffs_scan *scan, int fd, uint64_t base)
+{
+    const fffs_scan_columns *columns = &scan->columns;
+    char name[FFFS_NAME_MAX + 1];
+
+    for (uint64_t i = base; i < columns->entries; i++) {
+        if (!S_ISLNK(columns->statuses[i].mode) || !copy_name(scan, i, name)) /* trees refuse so long a name */
+            continue;
+        if (append_target(scan, fd, name, &columns->statuses[i]))
+            return -ENOMEM;
+    }
     return 0;
 }
 
@@ -183,13 +212,8 @@ static int append(fffs_scan *scan, int fd, uint32_t parent, size_t count)
         else
             *status = (fffs_status){.error = -errno};
     }
-    qsort(scan->items, count, sizeof *scan->items, by_name);
-    for (size_t i = 0; i < count; i++)
-        if (S_ISLNK(columns->statuses[base + i].mode) &&
-            append_target(scan, fd, scan->items[i].name, &columns->statuses[base + i]))
-            return -ENOMEM;
     columns->entries = base + count;
-    return 0;
+    return append_targets(scan, fd, base);
 }
 
 /* ---------------------------------------------------------------- the interface */
@@ -221,6 +245,32 @@ int fffs_scan_folder(fffs_scan *scan, int fd, uint32_t node, const fffs_name_ran
         return (int)count;
     int failed = grow_entries(scan, (size_t)count);
     return failed ? failed : append(scan, fd, node, (size_t)count);
+}
+
+/* Lists one folder that is an entry of parent. Returns NULL if that fails. */
+static fffs_scan *list_child(const fffs_scan *parent, uint64_t entry, int fd, fffs_status *status)
+{
+    const fffs_name_range all = {.first = (const uint8_t *)"", .stop = (const uint8_t *)""};
+    fffs_scan *scan;
+    char name[FFFS_NAME_MAX + 1];
+
+    if (!copy_name(parent, entry, name) || fffs_scan_new(&scan) != 0)
+        return NULL;
+    int child = fffs_above_standard(openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    int failed = child < 0 ? child : fffs_scan_folder(scan, child, 0, &all, status);
+    if (child >= 0)
+        close(child);
+    if (!failed)
+        return scan;
+    fffs_scan_free(scan);
+    return NULL;
+}
+
+void fffs_scan_children(const fffs_scan *parent, const uint32_t *entries, uint64_t count, int fd, fffs_scan **scans,
+                        fffs_status *statuses)
+{
+    for (uint64_t k = 0; k < count; k++)
+        scans[k] = list_child(parent, entries[k], fd, &statuses[k]);
 }
 
 uint64_t fffs_scan_next_folder(const fffs_scan *scan, uint64_t from, uint64_t to)
@@ -255,6 +305,22 @@ void fffs_scan_digest(const fffs_scan *scan, uint64_t from, uint64_t to, uint64_
         digest = mix(mix(digest, status->mode), (uint64_t)status->mtime);
         digest = mix(digest, status->mtime_ns);
         digests[i - from] = mix(digest, S_ISDIR(status->mode) ? 0 : (uint64_t)status->size);
+    }
+}
+
+void fffs_scan_weigh(const fffs_scan *scan, int64_t each, int64_t *sizes, int64_t *weights, uint32_t *folders,
+                     fffs_weighed *found)
+{
+    *found = (fffs_weighed){0};
+    for (uint64_t i = 0; i < scan->columns.entries; i++) {
+        const fffs_status *status = &scan->columns.statuses[i];
+        uint32_t mode = status->mode;
+
+        sizes[i] = S_ISREG(mode) ? status->size : 0;
+        weights[i] = sizes[i] + (S_ISREG(mode) || S_ISDIR(mode) || S_ISLNK(mode) ? each : 0);
+        if (S_ISDIR(mode))
+            folders[found->folders++] = (uint32_t)i;
+        found->failures += status->error != 0;
     }
 }
 

@@ -6,7 +6,6 @@ cut are thinned while it goes on: between two that are kept lies little, compare
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -80,16 +79,10 @@ class Division:
 
     def _add(self, run: NamedRun, is_first: bool) -> None:
         end = self._end
-        before = NamedRun(
-            run.path,
-            run.depths,
-            _before(run.weights, end.weight),
-            _before(run.sizes, end.size),
-            _before(run.digests, 0),
-        )
+        before = _Before(_sums(run.weights, end.weight), _sums(run.sizes, end.size), _sums(run.digests, 0))
         chosen = self._chosen(before.weights[1:])
-        self._places.extend(before, chosen[is_first and not chosen[0] :], end)
-        weight, size, digest = (int(column[-1]) for column in (before.weights, before.sizes, before.digests))
+        self._places.extend(run, before, chosen[is_first and not chosen[0] :], end)
+        weight, size, digest = (int(column[-1]) for column in before)
         self._end = CutPlace(weight, 0, b"", size, end.names + len(run.weights), end.digest + digest)
         self._thin()
 
@@ -98,9 +91,12 @@ class Division:
         if self._gap <= 1:
             return np.arange(len(ends))
         steps = ends // self._gap
-        crossed = np.flatnonzero(steps[1:] != steps[:-1]) + 1
-        chosen = np.concatenate([[0], crossed, crossed + 1])  # before and behind an entry that is heavy
-        return np.unique(chosen[chosen < len(ends)])
+        crossed = steps[1:] != steps[:-1]
+        chosen = np.zeros(len(ends), bool)
+        chosen[0] = True
+        chosen[1:] |= crossed
+        chosen[2:] |= crossed[:-1]  # an entry may be heavy: before and behind it
+        return np.flatnonzero(chosen)
 
     def _thin(self) -> None:
         """If there are too many places, keep about half at most: those of the highest folders, with no gap larger than
@@ -108,22 +104,11 @@ class Division:
         """
         if len(self._places) < 2 * self._most:
             return
-        weights, depths = self._places.weights, self._places.depths
-        gaps: Int64Array = np.array(weights, np.int64)
-        gaps[1:] -= gaps[:-1].copy()
-        self._gap = gap = _gap_of(gaps, self._most)
-        kept: list[int] = []
-        last = k = 0
-        while k < len(weights):
-            stop = bisect_right(weights, last + gap, k)
-            if stop == k:  # behind something heavy
-                best = k
-            else:
-                far = max(bisect_right(weights, last + gap // 2, k), k)
-                best = min(range(far, stop), key=lambda i: (depths[i], -i), default=stop - 1)
-            kept.append(best)
-            last, k = weights[best], best + 1
-        self._places = self._places.only(kept)
+        weights = np.array(self._places.weights, np.int64)
+        depths = np.array(self._places.depths, np.int64)
+        gaps = np.diff(weights, prepend=0)
+        self._gap = _gap_of(gaps, self._most)
+        self._places = self._places.only(thinned(weights, depths, self._gap).tolist())
 
     def cut(self) -> list[CutPlace]:
         """Return the beginning of each part, and the end. There are fewer parts only if there are too few names."""
@@ -132,6 +117,14 @@ class Division:
         depths = np.array([0, *places.depths, 0], np.int64)
         cuts = cut_at(weights, depths, min(self._parts, len(places) + 1))[1:-1]
         return [CutPlace(0, 0, b""), *(places[k - 1] for k in cuts), self._end]
+
+
+class _Before(NamedTuple):
+    """What lies before each entry of a run; and, as a last one, before what follows the run."""
+
+    weights: Int64Array
+    sizes: Int64Array
+    digests: UInt64Array
 
 
 class _Places:
@@ -150,9 +143,12 @@ class _Places:
         return len(self.weights)
 
     def __getitem__(self, k: int) -> CutPlace:
+        numbers = self.weights[k], self.depths[k], self._path(k), self._sizes[k], self._names[k], self._digests[k]
+        return CutPlace(*numbers)
+
+    def _path(self, k: int) -> bytes:
         path = self._paths[k]
-        path = path if isinstance(path, bytes) else path(self._entries[k])
-        return CutPlace(self.weights[k], self.depths[k], path, self._sizes[k], self._names[k], self._digests[k])
+        return path if isinstance(path, bytes) else path(self._entries[k])
 
     def add(self, place: CutPlace) -> None:
         """Add a place."""
@@ -164,28 +160,31 @@ class _Places:
         self._paths.append(place.path)
         self._entries.append(0)
 
-    def extend(self, before: NamedRun, chosen: npt.NDArray[np.intp], end: CutPlace) -> None:
-        """Add some of the entries of a run that begins at ``end``. before: what lies before them."""
+    def extend(self, run: NamedRun, before: _Before, chosen: npt.NDArray[np.intp], end: CutPlace) -> None:
+        """Add some of the entries of a run that begins at ``end``."""
         entries = chosen.tolist()
         self.weights += before.weights[chosen].tolist()
-        self.depths += before.depths[chosen].tolist()
+        self.depths += run.depths[chosen].tolist()
         self._sizes += before.sizes[chosen].tolist()
         self._names += (chosen + end.names).tolist()
         self._digests += [end.digest + digest for digest in before.digests[chosen].tolist()]
         self._entries += entries
         # The function keeps all names of the run in memory.
-        is_dense = 2 * len(entries) > len(before.depths)
-        self._paths += [before.path] * len(entries) if is_dense else map(before.path, entries)
+        is_dense = 2 * len(entries) > len(run.depths)
+        self._paths += [run.path] * len(entries) if is_dense else map(run.path, entries)
 
     def only(self, kept: list[int]) -> _Places:
         """Return some of the places."""
         places = _Places()
-        for k in kept:
-            places.add(self[k])
+        places.weights, places.depths, places._sizes, places._names, places._digests = (
+            [column[k] for k in kept] for column in (self.weights, self.depths, self._sizes, self._names, self._digests)
+        )
+        places._paths = [self._path(k) for k in kept]
+        places._entries = [0] * len(kept)
         return places
 
 
-def _before(column: npt.NDArray[Any], first: int) -> npt.NDArray[Any]:
+def _sums(column: npt.NDArray[Any], first: int) -> npt.NDArray[Any]:
     """Return what lies before each entry, and at the end. first: what lies before the first one."""
     sums = np.empty(len(column) + 1, column.dtype)
     sums[0] = first
@@ -207,6 +206,21 @@ def _gap_of(gaps: Int64Array, places: int) -> int:
             break
         gap = smaller
     return gap
+
+
+def thinned(weights: Int64Array, depths: Int64Array, gap: int) -> npt.NDArray[np.intp]:
+    """Return places with no gap between them that is larger than ``gap``, except where an entry is heavier than that.
+
+    weights, depths: as of ``cut_at``. Of the places that are near each other, the last of those of the highest folders
+    is kept.
+    """
+    steps = weights // max(gap // 2, 1)
+    order = np.lexsort((-np.arange(len(weights)), depths, steps))
+    kept = np.zeros(len(weights), bool)
+    kept[order[np.diff(steps[order], prepend=-1) != 0]] = True
+    heavy = np.flatnonzero(np.diff(weights) > gap)
+    kept[heavy] = kept[heavy + 1] = True
+    return np.flatnonzero(kept)
 
 
 def cut_at(weights: Int64Array, depths: Int64Array, parts: int) -> list[int]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fffs.errors import UnsupportedError
 from fffs.native import ffi, lib
+from fffs.records.index import Int64Array
 from fffs.tree.builder import MORE_NAMES
 
 # The fields of fffs_status.
@@ -39,6 +40,15 @@ NameRange = tuple[bytes, bytes]
 ALL: Final = (b"", b"")
 
 
+class Weighed(NamedTuple):
+    """What the entries of a listing weigh."""
+
+    sizes: Int64Array  # of files, in bytes
+    weights: Int64Array  # the same, and what their names add
+    folders: list[int]  # the entries that are folders
+    failures: int  # entries whose status has an error
+
+
 class Listing:
     """Entries of folders. The root is node 0, and entry e is node e + 1. Used by one thread until it is complete.
 
@@ -47,11 +57,14 @@ class Listing:
 
     """
 
-    def __init__(self) -> None:
-        scan = ffi.new("fffs_scan **")
-        if lib.fffs_scan_new(scan) != 0:
-            raise MemoryError("not enough memory to list a folder")
-        self._scan = ffi.gc(scan[0], lib.fffs_scan_free)
+    def __init__(self, scan: Any = None) -> None:
+        """scan: of C, which is owned from now on; None: a new one."""
+        if scan is None:
+            made = ffi.new("fffs_scan **")
+            if lib.fffs_scan_new(made) != 0:
+                raise MemoryError("not enough memory to list a folder")
+            scan = made[0]
+        self._scan = ffi.gc(scan, lib.fffs_scan_free)
         self.columns: Any = lib.fffs_scan_get(self._scan)
         """The arrays for C. They move when a folder is added."""
 
@@ -90,6 +103,31 @@ class Listing:
         pointers = [ffi.cast("uint64_t *", array.ctypes.data) for array in (paths, all_)]
         lib.fffs_scan_digest(self._scan, first, len(self), folder, *pointers)
         return paths, all_
+
+    def children(self, entries: list[int], fd: int) -> tuple[list[Listing | None], npt.NDArray[Any]]:
+        """List some of the entries, which are folders, each by itself. Threads may do so at once in a complete listing.
+
+        Args:
+            entries: the folders.
+            fd: the open folder that they are in.
+
+        Returns:
+            Their listings, of which each is None that ``add`` fails for; and the folders' own statuses.
+
+        """
+        scans, statuses = ffi.new("fffs_scan *[]", len(entries)), np.zeros(len(entries), STATUS)
+        found = ffi.cast("fffs_status *", statuses.ctypes.data)
+        lib.fffs_scan_children(self._scan, ffi.new("uint32_t[]", entries), len(entries), fd, scans, found)
+        return [Listing(scan) if scan else None for scan in scans], statuses
+
+    def weigh(self, each: int) -> Weighed:
+        """Return what all entries weigh. each: what the name of one adds to its size, in bytes."""
+        count = len(self)
+        sizes, weights, folders = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.uint32)
+        found = ffi.new("fffs_weighed *")
+        pointers = [ffi.cast("int64_t *", array.ctypes.data) for array in (sizes, weights)]
+        lib.fffs_scan_weigh(self._scan, each, *pointers, ffi.cast("uint32_t *", folders.ctypes.data), found)
+        return Weighed(sizes, weights, folders[: found.folders].tolist(), int(found.failures))
 
     def next_folder(self, start: int, end: int) -> int:
         """Return the first entry from ``start`` on that is a folder, or ``end``."""

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from fffs.files.dirfd import Way
 from fffs.packing.division import SLICE, CutPlace, Division, NamedRun
-from fffs.packing.listing import STATUS, Listing, UInt64Array
+from fffs.packing.listing import STATUS, Listing, UInt64Array, Weighed
 from fffs.packing.pack_file import TREE_BYTES
 from fffs.packing.scan import ROOT_DIGEST, digest_of_root, refuse_long_paths
 from fffs.packing.source_folder import SourceFolder
-from fffs.records.index import Int64Array
 
 LISTERS: Final = 4  # threads; on a file system of a network, each waits most of the time
-SLOW: Final = 0.0005  # seconds for a folder; threads take longer than they save if it takes less
+SLOW: Final = (
+    0.0005  # seconds for a batch of folders; giving it to a thread takes longer than it saves if it takes less
+)
+BATCH: Final = 0.005  # seconds that a batch should take, so that threads seldom wait for each other's Python
+BATCH_FOLDERS: Final = 64
 AHEAD: Final = 200_000  # names that may be in memory before they are needed
 
 
@@ -33,8 +35,7 @@ class _Listed:
     path: bytes
     status: np.ndarray  # its own
     listing: Listing
-    weights: Int64Array
-    sizes: Int64Array
+    weighed: Weighed
     paths: UInt64Array
     digests: UInt64Array
     next: int = 0
@@ -47,8 +48,8 @@ class _Listed:
         """Return the entries from the next one on."""
         part, first = slice(self.next, stop), self.next
         prefix = self.path + b"/" if self.path else b""
-        columns = self.weights[part], self.sizes[part], self.digests[part]
-        depths = np.broadcast_to(np.int64(prefix.count(b"/")), stop - first)
+        columns = self.weighed.weights[part], self.weighed.sizes[part], self.digests[part]
+        depths = np.full(stop - first, prefix.count(b"/"), np.int64)
         return NamedRun(self._paths(prefix, first, stop), depths, *columns)
 
     def _paths(self, prefix: bytes, first: int, stop: int) -> Callable[[int], bytes]:
@@ -86,16 +87,23 @@ def _walk(lister: _Lister, division: Division) -> None:
     division.add_folder(b"", TREE_BYTES, digest_of_root(root.status), is_first=True)
     stack = [_Siblings(root, lister)]
     while stack:
-        folder, count = stack[-1].folder, len(stack[-1].folder.listing)
-        entry = folder.listing.next_folder(folder.next, count)
+        folder, entry = stack[-1].folder, stack[-1].wanted
         if entry > folder.next:
             division.add(folder.entries(entry), is_first=folder.next == 0)
-        if entry == count:
+        if entry == len(folder.listing):
             stack.pop()
             continue
         division.add_folder(folder.path_of(entry), TREE_BYTES, int(folder.digests[entry]), is_first=entry == 0)
         folder.next = entry + 1
-        stack.append(_Siblings(stack[-1].list(entry), lister))
+        stack.append(_Siblings(stack[-1].list(), lister))
+
+
+class _Batch(NamedTuple):
+    """Folders that were listed together. None: a folder that could not be listed."""
+
+    listings: list[Listing | None]
+    statuses: np.ndarray
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -108,68 +116,94 @@ class _Lister:
 
     def list(self, path: bytes, digest: int) -> _Listed:
         """List a folder in this thread. digest: of its path."""
-        return _list(self.source, self.way.go, path, digest)
+        listing, status = Listing(), np.zeros(1, STATUS)
+        try:
+            status = listing.add(self.way.go(path), 0, self.source.shown(b""))
+        except OSError as error:
+            self.source.fail(error, path)
+        return self.weigh(path, digest, listing, status)
 
-    def submit(self, path: bytes, digest: int) -> Future[_Listed]:
-        """List a folder in another thread."""
-        return self.pool.submit(self._list_elsewhere, path, digest)
-
-    def _list_elsewhere(self, path: bytes, digest: int) -> _Listed:
+    def list_batch(self, folder: _Listed, entries: list[int]) -> _Batch:
+        """List some of the folders in a folder. Thread-safe."""
+        begin = time.perf_counter()
         with self.source.ways.one() as way:
-            return _list(self.source, way.go, path, digest)
+            try:
+                fd = way.go(folder.path)
+            except OSError:
+                return _Batch([None] * len(entries), np.zeros(len(entries), STATUS), 0)
+            listings, statuses = folder.listing.children(entries, fd)
+        return _Batch(listings, statuses, time.perf_counter() - begin)
+
+    def weigh(self, path: bytes, digest: int, listing: Listing, status: np.ndarray) -> _Listed:
+        """Return a folder with its weights. Raises an error for an entry without status, if that is not left out."""
+        weighed = listing.weigh(TREE_BYTES)
+        if weighed.failures:
+            self._fail(path, listing.statuses["error"], listing)
+        refuse_long_paths(listing, 0, path, self.source)
+        return _Listed(path, status, listing, weighed, *listing.digests(0, digest))
+
+    def _fail(self, path: bytes, errors: np.ndarray, listing: Listing) -> None:
+        for entry in np.flatnonzero(errors).tolist():
+            number = -int(errors[entry])
+            self.source.fail(OSError(number, os.strerror(number)), os.path.join(path, listing.name(entry)))
 
 
 class _Siblings:
-    """Lists the folders in a folder: the one that is wanted, and meanwhile some of those that follow it."""
+    """Lists the folders in a folder, in batches: the one that is wanted, and meanwhile some of those that follow it.
+
+    One native call lists a batch: with a call for each folder, threads would take turns at Python's lock.
+    """
 
     def __init__(self, folder: _Listed, lister: _Lister) -> None:
         self.folder, self._lister = folder, lister
-        self._ahead: deque[Future[_Listed]] = deque()
-        self._next = 0  # entries before this one are listed, or are being listed
-        self._largest = 1  # entries of one of them
-        self._slow = False  # whether listing one took long
+        self._entries = folder.weighed.folders
+        self._wanted = self._asked = 0  # of the entries: the next one, and the next that no batch has
+        self._found: deque[tuple[Listing | None, Any]] = deque()
+        self._ahead: deque[Future[_Batch]] = deque()
+        self._largest = 1  # names in one of them
+        self._seconds = BATCH  # for one of them
 
-    def list(self, entry: int) -> _Listed:
-        """List the folder that is an entry; call this for each of them in turn."""
-        if self._slow:
-            wanted = self._ahead.popleft() if self._ahead else None
-            self._list_ahead(max(self._next, entry + 1))
-            found = wanted.result() if wanted else self._lister.list(*self._place(entry))
-        else:
-            begin = time.perf_counter()
-            found = self._lister.list(*self._place(entry))
-            self._slow = time.perf_counter() - begin > SLOW
-        self._largest = max(self._largest, len(found.listing))
-        return found
+    @property
+    def wanted(self) -> int:
+        """The next folder, or behind all entries."""
+        return self._entries[self._wanted] if self._wanted < len(self._entries) else len(self.folder.listing)
 
-    def _list_ahead(self, entry: int) -> None:
-        """Begin to list some folders from this entry on."""
-        count = len(self.folder.listing)
-        while entry < count and len(self._ahead) < min(max(AHEAD // self._largest, 1), 2 * LISTERS):
-            entry = self.folder.listing.next_folder(entry, count)
-            if entry < count:
-                self._ahead.append(self._lister.submit(*self._place(entry)))
-                entry += 1
-        self._next = entry
+    def list(self) -> _Listed:
+        """List the folder that is wanted, which is the one behind it then."""
+        if not self._found:
+            self._take_batch()
+        entry = self.wanted
+        path, digest = self.folder.path_of(entry), int(self.folder.paths[entry])
+        listing, status = self._found.popleft()
+        self._wanted += 1
+        if listing is None:
+            return self._lister.list(path, digest)
+        return self._lister.weigh(path, digest, listing, status)
 
-    def _place(self, entry: int) -> tuple[bytes, int]:
-        return self.folder.path_of(entry), int(self.folder.paths[entry])
+    def _take_batch(self) -> None:
+        batch = self._ahead.popleft().result() if self._ahead else self._lister.list_batch(self.folder, self._next())
+        self._found.extend((listing, batch.statuses[k : k + 1]) for k, listing in enumerate(batch.listings))
+        self._largest = max(self._largest, *(len(listing) for listing in batch.listings if listing), 1)
+        self._seconds = batch.seconds / len(batch.listings)
+        self._list_ahead()
 
+    def _next(self) -> list[int]:
+        """Return the entries of another batch."""
+        begin = self._asked
+        self._asked = min(begin + self._size(), len(self._entries))
+        return self._entries[begin : self._asked]
 
-def _list(source: SourceFolder, go: Callable[[bytes], int], path: bytes, digest: int) -> _Listed:
-    """List a folder. go: goes to a path and returns its descriptor. digest: of its path."""
-    listing, status = Listing(), np.zeros(1, STATUS)
-    try:
-        status = listing.add(go(path), 0, source.shown(b""))
-    except OSError as error:
-        source.fail(error, path)
-    statuses = listing.statuses
-    for entry in np.flatnonzero(statuses["error"]).tolist():
-        number = -int(statuses["error"][entry])
-        source.fail(OSError(number, os.strerror(number)), os.path.join(path, listing.name(entry)))
-    refuse_long_paths(listing, 0, path, source)
-    kinds = statuses["mode"] & 0o170000
-    is_file = kinds == stat.S_IFREG
-    sizes = np.where(is_file, statuses["size"], 0)
-    weights = sizes + TREE_BYTES * (is_file | (kinds == stat.S_IFDIR) | (kinds == stat.S_IFLNK))
-    return _Listed(path, status, listing, weights, sizes, *listing.digests(0, digest))
+    def _size(self) -> int:
+        """Return how many folders a batch should have, so that each thread gets one."""
+        each = (len(self._entries) - self._asked) // LISTERS
+        in_time = int(BATCH / max(self._seconds, 1e-9))
+        return max(min(each, in_time, BATCH_FOLDERS, AHEAD // self._largest), 1)
+
+    def _list_ahead(self) -> None:
+        """Begin to list some of the folders that follow, if it takes long."""
+        while (
+            self._asked < len(self._entries)
+            and len(self._ahead) < min(max(AHEAD // (self._largest * self._size()), 1), 2 * LISTERS)
+            and self._size() * self._seconds > SLOW
+        ):
+            self._ahead.append(self._lister.pool.submit(self._lister.list_batch, self.folder, self._next()))
