@@ -152,7 +152,7 @@ fffs.mount.fs.latency: BUCKETS bucket percentile
 fffs.mount.fs.operations: Operations
 fffs.mount.fs.reading: Reading LARGE=LARGE_READ
 fffs.mount.options: parse=parse_options
-fffs.packing.listing: Listing
+fffs.packing.listing: Children WalkColumns
 fffs.packing.pack_file: PackFile
 fffs.cluster.place_of: place_of
 fffs.cluster.plan_target: remove_plan

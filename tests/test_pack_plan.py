@@ -21,7 +21,18 @@ import pytest
 from builders import Pack, Progress, as_nobody, differences, once, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import Listing, PlanFolder, Span, division, open_source, record_parts, remove_plan, scan_folder, survey
+from inside import (
+    Children,
+    PlanFolder,
+    Span,
+    WalkColumns,
+    division,
+    open_source,
+    record_parts,
+    remove_plan,
+    scan_folder,
+    survey,
+)
 from set_sources import assert_same, files_of, grow
 
 import fffs
@@ -77,15 +88,27 @@ def test_an_error_of_any_thread_names_the_first_folder(
         fffs.plan_pack("photos", "set", 2)
 
 
-def test_a_folder_that_vanishes_before_its_batch_is_listed_is_named(source: Path, monkeypatch: Any) -> None:
-    listed = Listing.children
+def test_folders_between_files_and_with_folders_in_them_keep_their_order(tmp_path: Path) -> None:
+    """Cuts are possible before each name but the first of a folder, and what lies before them is what a scan finds."""
+    for path in ("a/1", "b", "c/1", "c/2", "d/1/x", "e/1", "f", "g/1/1", "g/2/1", "h/1"):
+        (tmp_path / "f" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "f" / path).write_bytes(path.encode())
+    (tmp_path / "f" / "e2").mkdir()
+    with open_source(os.fsencode(tmp_path / "f")) as opened:
+        cuts = survey(opened, 1000)
+        scan = scan_folder(opened, None, lambda _: None, Span())
+    assert [cut.path.decode() for cut in cuts[1:-1]] == ["b", "c", "c/2", "d", "e", "e2", "f", "g", "g/2", "h"]
+    assert cuts[-1].digest % 2**64 == scan.digest
+    assert (cuts[-1].names, cuts[-1].size) == (len(scan.listing) + 1, scan.total_bytes)
 
-    def vanish(self: Any, entries: list[int], fd: int) -> Any:
+
+def test_a_folder_that_vanishes_before_its_batch_is_listed_is_named(source: Path, monkeypatch: Any) -> None:
+    def vanish(*arguments: Any) -> Any:
         if (source / "day3").exists():
             shutil.rmtree(source / "day3")
-        return listed(self, entries, fd)
+        return Children(*arguments)
 
-    monkeypatch.setattr(Listing, "children", vanish)
+    monkeypatch.setattr("fffs.packing.survey.Children", vanish)
     with open_source(os.fsencode(source)) as opened, pytest.raises(SourceChangedError, match=r"photos/day3: vanished"):
         survey(opened, 2)
 
@@ -156,8 +179,8 @@ def test_places_that_are_thinned_still_divide_equally() -> None:
         parts.add_folder(b"%05d" % k, 100, 1, is_first=k == 0)
         ones: Any = np.ones(3, np.int64)
         names = b"%05d/a" % k, b"%05d/b" % k, b"%05d/c" % k
-        run = division.NamedRun(names.__getitem__, ones, 100 * ones, 100 * ones, ones.astype(np.uint64))
-        parts.add(run, is_first=True)
+        columns = WalkColumns(100 * ones, 100 * ones, ones, ones.astype(np.uint64), np.array([0, 1, 1], np.uint8))
+        parts.add(division.NamedRun(names.__getitem__, columns))
     cuts = parts.cut()
     assert [cut.depth for cut in cuts] == [0] * 6
     assert [cut.digest for cut in cuts] == [cut.names for cut in cuts]
@@ -187,8 +210,8 @@ def test_heavy_files_do_not_blur_the_places_between_small_ones() -> None:
     parts = division.Division(8, places=400)
     weights = np.full(10_000, 100, np.int64)
     weights[::2500] = 10**12
-    run = division.NamedRun(lambda k: b"%05d" % k, 0 * weights, weights, weights, weights.astype(np.uint64))
-    parts.add(run, is_first=True)
+    columns = WalkColumns(weights, weights, 0 * weights, weights.astype(np.uint64), np.ones(10_000, np.uint8))
+    parts.add(division.NamedRun(lambda k: b"%05d" % k, columns))
     cuts = parts.cut()
     sizes = [b.size - a.size for a, b in itertools.pairwise(cuts)]
     assert len(sizes) == 8

@@ -599,7 +599,7 @@ typedef struct {
 typedef struct fffs_scan fffs_scan;
 
 /* Begins a scan with no entries, which the caller frees with fffs_scan_free. A scan is used by one thread at a time.
- * Returns 0 or -ENOMEM. */
+ * Freeing NULL does nothing. Returns 0 or -ENOMEM. */
 int fffs_scan_new(fffs_scan **scan);
 void fffs_scan_free(fffs_scan *scan);
 
@@ -613,11 +613,34 @@ typedef struct {
  * their status is not asked for. An entry whose status cannot be had is listed with the error. Returns 0; -ENOMEM; -EOVERFLOW if there are 2**32 - 1 entries or bytes of names; or -errno. */
 int fffs_scan_folder(fffs_scan *scan, int fd, uint32_t node, const fffs_name_range *range, fffs_status *status);
 
-/* Lists folders that are entries of a parent, fd: scans[k] gets a new scan of entries[k], which the caller frees, and
- * statuses[k] the folder's own status. A folder that cannot be listed gets NULL; fffs_scan_folder tells why. Threads may
- * do so at once with one parent, while nothing changes it. */
-void fffs_scan_children(const fffs_scan *parent, const uint32_t *entries, uint64_t count, int fd, fffs_scan **scans,
-                        fffs_status *statuses);
+/* A folder that is an entry of another, listed by itself. */
+typedef struct {
+    fffs_scan *scan; /* owned; NULL: the folder could not be listed, and fffs_scan_folder tells why */
+    fffs_status status;
+    uint64_t entries, folders, names_size;
+    uint64_t failures; /* entries whose status has an error */
+} fffs_child;
+
+/* Lists folders that are entries of a parent, fd: children[k] becomes that of entries[k]. Its scan is freed by the
+ * caller. Threads may do so at once with one parent, while nothing changes it. */
+void fffs_scan_children(const fffs_scan *parent, const uint32_t *entries, uint64_t count, int fd,
+                        fffs_child *children);
+
+/* Columns of a walk, one item for each name. A cut before the name: 0 is impossible, because it is the first one in its
+ * folder; 1 is possible; 2 is good, because it is a folder. */
+typedef struct {
+    int64_t *weights, *sizes, *depths;
+    uint64_t *digests;
+    uint8_t *cuts;
+    uint8_t *paths; /* relative to the parent, one after the other */
+    int64_t *ends;  /* of the paths */
+} fffs_walk_columns;
+
+/* Sets the columns of children of a parent, its entries, which have no folders in them: each child before its entries.
+ * Weights and digests are as of the functions below, with those of the folders given; the folders are at one depth. */
+void fffs_scan_walk(const fffs_scan *parent, const uint32_t *entries, const fffs_child *children, uint64_t count,
+                    const uint64_t *paths, const uint64_t *digests, int64_t each, int64_t depth,
+                    const fffs_walk_columns *out);
 
 /* Numbers of entries: those that are folders, and those whose status has an error. */
 typedef struct {

@@ -266,11 +266,24 @@ static fffs_scan *list_child(const fffs_scan *parent, uint64_t entry, int fd, ff
     return NULL;
 }
 
-void fffs_scan_children(const fffs_scan *parent, const uint32_t *entries, uint64_t count, int fd, fffs_scan **scans,
-                        fffs_status *statuses)
+void fffs_scan_children(const fffs_scan *parent, const uint32_t *entries, uint64_t count, int fd,
+                        fffs_child *children)
 {
-    for (uint64_t k = 0; k < count; k++)
-        scans[k] = list_child(parent, entries[k], fd, &statuses[k]);
+    for (uint64_t k = 0; k < count; k++) {
+        fffs_child *child = &children[k];
+
+        *child = (fffs_child){0};
+        child->scan = list_child(parent, entries[k], fd, &child->status);
+        if (!child->scan)
+            continue;
+        const fffs_scan_columns *columns = &child->scan->columns;
+        child->entries = columns->entries;
+        child->names_size = columns->name_offsets[columns->entries];
+        for (uint64_t i = 0; i < columns->entries; i++) {
+            child->folders += S_ISDIR(columns->statuses[i].mode);
+            child->failures += columns->statuses[i].error != 0;
+        }
+    }
 }
 
 uint64_t fffs_scan_next_folder(const fffs_scan *scan, uint64_t from, uint64_t to)
@@ -290,22 +303,34 @@ static uint64_t mix(uint64_t digest, uint64_t number)
     return z ^ z >> 31;
 }
 
+/* Returns the digest of the path of an entry, and sets *all to that of the entry. */
+static uint64_t digest_entry(const fffs_scan_columns *columns, uint64_t entry, uint64_t folder, uint64_t *all)
+{
+    const fffs_status *status = &columns->statuses[entry];
+    uint64_t name = 0xcbf29ce484222325u; /* FNV-1a */
+
+    for (uint32_t at = columns->name_offsets[entry]; at < columns->name_offsets[entry + 1]; at++)
+        name = (name ^ columns->names[at]) * 0x100000001b3u;
+    uint64_t path = mix(folder, name);
+    *all = mix(mix(mix(path, status->mode), (uint64_t)status->mtime), status->mtime_ns);
+    *all = mix(*all, S_ISDIR(status->mode) ? 0 : (uint64_t)status->size);
+    return path;
+}
+
 void fffs_scan_digest(const fffs_scan *scan, uint64_t from, uint64_t to, uint64_t folder, uint64_t *paths,
                       uint64_t *digests)
 {
-    const fffs_scan_columns *columns = &scan->columns;
+    for (uint64_t i = from; i < to; i++)
+        paths[i - from] = digest_entry(&scan->columns, i, folder, &digests[i - from]);
+}
 
-    for (uint64_t i = from; i < to; i++) {
-        const fffs_status *status = &columns->statuses[i];
-        uint64_t name = 0xcbf29ce484222325u; /* FNV-1a */
+/* Sets what an entry weighs. */
+static void weigh_entry(const fffs_status *status, int64_t each, int64_t *size, int64_t *weight)
+{
+    uint32_t mode = status->mode;
 
-        for (uint32_t at = columns->name_offsets[i]; at < columns->name_offsets[i + 1]; at++)
-            name = (name ^ columns->names[at]) * 0x100000001b3u;
-        uint64_t digest = paths[i - from] = mix(folder, name);
-        digest = mix(mix(digest, status->mode), (uint64_t)status->mtime);
-        digest = mix(digest, status->mtime_ns);
-        digests[i - from] = mix(digest, S_ISDIR(status->mode) ? 0 : (uint64_t)status->size);
-    }
+    *size = S_ISREG(mode) ? status->size : 0;
+    *weight = *size + (S_ISREG(mode) || S_ISDIR(mode) || S_ISLNK(mode) ? each : 0);
 }
 
 void fffs_scan_weigh(const fffs_scan *scan, int64_t each, int64_t *sizes, int64_t *weights, uint32_t *folders,
@@ -314,13 +339,49 @@ void fffs_scan_weigh(const fffs_scan *scan, int64_t each, int64_t *sizes, int64_
     *found = (fffs_weighed){0};
     for (uint64_t i = 0; i < scan->columns.entries; i++) {
         const fffs_status *status = &scan->columns.statuses[i];
-        uint32_t mode = status->mode;
 
-        sizes[i] = S_ISREG(mode) ? status->size : 0;
-        weights[i] = sizes[i] + (S_ISREG(mode) || S_ISDIR(mode) || S_ISLNK(mode) ? each : 0);
-        if (S_ISDIR(mode))
+        weigh_entry(status, each, &sizes[i], &weights[i]);
+        if (S_ISDIR(status->mode))
             folders[found->folders++] = (uint32_t)i;
         found->failures += status->error != 0;
+    }
+}
+
+/* Appends the name of an entry to paths, and returns the end. */
+static int64_t append_name(const fffs_scan *scan, uint64_t entry, uint8_t *paths, int64_t end)
+{
+    const fffs_scan_columns *columns = &scan->columns;
+    uint32_t begin = columns->name_offsets[entry], size = columns->name_offsets[entry + 1] - begin;
+
+    memcpy(paths + end, columns->names + begin, size);
+    return end + size;
+}
+
+void fffs_scan_walk(const fffs_scan *parent, const uint32_t *entries, const fffs_child *children, uint64_t count,
+                    const uint64_t *paths, const uint64_t *digests, int64_t each, int64_t depth,
+                    const fffs_walk_columns *out)
+{
+    uint64_t at = 0;
+    int64_t end = 0;
+
+    for (uint64_t k = 0; k < count; k++) {
+        const fffs_scan *scan = children[k].scan;
+
+        out->sizes[at] = 0;
+        out->weights[at] = each;
+        out->depths[at] = depth;
+        out->digests[at] = digests[k];
+        out->cuts[at] = 2;
+        out->ends[at++] = end = append_name(parent, entries[k], out->paths, end);
+        for (uint64_t i = 0; i < scan->columns.entries; i++, at++) {
+            weigh_entry(&scan->columns.statuses[i], each, &out->sizes[at], &out->weights[at]);
+            digest_entry(&scan->columns, i, paths[k], &out->digests[at]);
+            out->depths[at] = depth + 1;
+            out->cuts[at] = i != 0;
+            end = append_name(parent, entries[k], out->paths, end);
+            out->paths[end++] = '/';
+            out->ends[at] = end = append_name(scan, i, out->paths, end);
+        }
     }
 }
 
@@ -331,6 +392,8 @@ fffs_scan_columns *fffs_scan_get(fffs_scan *scan)
 
 void fffs_scan_free(fffs_scan *scan)
 {
+    if (!scan)
+        return;
     free(scan->columns.parents);
     free(scan->columns.name_offsets);
     free(scan->columns.names);

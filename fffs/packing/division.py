@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fffs.packing.listing import UInt64Array
+from fffs.packing.listing import UInt64Array, WalkColumns
 from fffs.records.index import Int64Array
 
 PLACES: Final = 512
@@ -37,21 +37,23 @@ class CutPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class NamedRun:
-    """Names that follow each other and have no content of their own, with columns for all of them."""
+    """Names that follow each other in the walk."""
 
     path: Callable[[int], bytes]  # called with the number of a name, from 0
-    depths: Int64Array  # how many folders the name and the one before it have in common
-    weights: Int64Array
-    sizes: Int64Array
-    digests: UInt64Array
+    columns: WalkColumns
 
     def part(self, begin: int, stop: int) -> NamedRun:
         """Return the names from ``begin`` on, and before ``stop``."""
-        if begin == 0 and stop >= len(self.weights):
+        if begin == 0 and stop >= len(self.columns.weights):
             return self
-        some = slice(begin, stop)
-        columns = self.depths[some], self.weights[some], self.sizes[some], self.digests[some]
-        return NamedRun(lambda k: self.path(begin + k), *columns)
+        return NamedRun(lambda k: self.path(begin + k), self.columns.part(begin, stop))
+
+
+def cuts_in_folder(count: int, is_first: bool) -> npt.NDArray[np.uint8]:
+    """Return the column ``cuts`` of names in one folder. is_first: the first of them is the first in it."""
+    cuts = np.ones(count, np.uint8)
+    cuts[:1] = not is_first
+    return cuts
 
 
 class Division:
@@ -72,31 +74,33 @@ class Division:
             self._thin()
         self._end = CutPlace(end.weight + weight, 0, b"", end.size, end.names + 1, end.digest + digest)
 
-    def add(self, entries: NamedRun, is_first: bool) -> None:
-        """Add names. is_first: they are the first ones of their folder."""
-        for begin in range(0, len(entries.weights), SLICE):
-            self._add(entries.part(begin, begin + SLICE), is_first and begin == 0)
+    def add(self, run: NamedRun) -> None:
+        """Add names."""
+        for begin in range(0, len(run.columns.weights), SLICE):
+            self._add(run.part(begin, begin + SLICE))
 
-    def _add(self, run: NamedRun, is_first: bool) -> None:
-        end = self._end
-        before = _Before(_sums(run.weights, end.weight), _sums(run.sizes, end.size), _sums(run.digests, 0))
-        chosen = self._chosen(before.weights[1:])
-        self._places.extend(run, before, chosen[is_first and not chosen[0] :], end)
+    def _add(self, run: NamedRun) -> None:
+        end, columns = self._end, run.columns
+        before = _Before(_sums(columns.weights, end.weight), _sums(columns.sizes, end.size), _sums(columns.digests, 0))
+        self._places.extend(run, before, self._chosen(before.weights, columns.cuts), end)
         weight, size, digest = (int(column[-1]) for column in before)
-        self._end = CutPlace(weight, 0, b"", size, end.names + len(run.weights), end.digest + digest)
+        self._end = CutPlace(weight, 0, b"", size, end.names + len(columns.weights), end.digest + digest)
         self._thin()
 
-    def _chosen(self, ends: Int64Array) -> npt.NDArray[np.intp]:
-        """Return the entries before which a cut may be: the first, and those where a multiple of the gap is reached."""
+    def _chosen(self, before: Int64Array, cuts: npt.NDArray[np.uint8]) -> npt.NDArray[np.intp]:
+        """Return the names before which a cut may be: the first, folders, and those at a multiple of the gap.
+
+        before: what lies before each name and the end.
+        """
         if self._gap <= 1:
-            return np.arange(len(ends))
-        steps = ends // self._gap
+            return np.flatnonzero(cuts)
+        steps = before // self._gap
         crossed = steps[1:] != steps[:-1]
-        chosen = np.zeros(len(ends), bool)
+        chosen = cuts == 2
         chosen[0] = True
-        chosen[1:] |= crossed
-        chosen[2:] |= crossed[:-1]  # an entry may be heavy: before and behind it
-        return np.flatnonzero(chosen)
+        chosen |= crossed
+        chosen[1:] |= crossed[:-1]  # a name may be heavy: before and behind it
+        return np.flatnonzero(chosen & (cuts != 0))
 
     def _thin(self) -> None:
         """If there are too many places, keep about half at most: those of the highest folders, with no gap larger than
@@ -164,13 +168,13 @@ class _Places:
         """Add some of the entries of a run that begins at ``end``."""
         entries = chosen.tolist()
         self.weights += before.weights[chosen].tolist()
-        self.depths += run.depths[chosen].tolist()
+        self.depths += run.columns.depths[chosen].tolist()
         self._sizes += before.sizes[chosen].tolist()
         self._names += (chosen + end.names).tolist()
         self._digests += [end.digest + digest for digest in before.digests[chosen].tolist()]
         self._entries += entries
         # The function keeps all names of the run in memory.
-        is_dense = 2 * len(entries) > len(run.depths)
+        is_dense = 2 * len(entries) > len(run.columns.depths)
         self._paths += [run.path] * len(entries) if is_dense else map(run.path, entries)
 
     def only(self, kept: list[int]) -> _Places:

@@ -20,7 +20,8 @@ from fffs.base.failures import writing
 from fffs.errors import FormatError
 from fffs.objects.client import ListedObject
 from fffs.objects.names import ObjectName
-from fffs.packing.division import SLICE, Division, NamedRun
+from fffs.packing.division import SLICE, Division, NamedRun, cuts_in_folder
+from fffs.packing.listing import WalkColumns
 from fffs.packing.object_folder import key_prefix, list_folder, no_objects, parse_folder, two_names
 from fffs.packing.pack_file import TREE_BYTES
 
@@ -42,18 +43,19 @@ class ObjectSurvey:
             lines = [_line(entry) for _, entry in some]
             with writing(where):
                 spool.writelines(lines)
-            division.add(self._run(some, lines), is_first=first)
+            division.add(self._run(some, lines, first))
             first = False
         if first:
             raise no_objects(self._folder)
         self.places = division.cut()
 
-    def _run(self, some: list[tuple[str, ListedObject]], lines: list[bytes]) -> NamedRun:
+    def _run(self, some: list[tuple[str, ListedObject]], lines: list[bytes], is_first: bool) -> NamedRun:
         paths = [path for path, _ in some]
         sizes = np.array([entry.size for _, entry in some], np.int64)
         digests = np.frombuffer(b"".join(map(_digest, lines)), "<u8")
         depths = np.array([self._depth(path) for path in paths], np.int64)
-        return NamedRun(lambda k: paths[k].encode(), depths, sizes + TREE_BYTES, sizes, digests)
+        cuts = cuts_in_folder(len(some), is_first)
+        return NamedRun(lambda k: paths[k].encode(), WalkColumns(sizes + TREE_BYTES, sizes, depths, digests, cuts))
 
     def _depth(self, path: str) -> int:
         """Return how many folders a path and the last one have in common."""

@@ -8,16 +8,18 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from fffs.files.dirfd import Way
-from fffs.packing.division import SLICE, CutPlace, Division, NamedRun
-from fffs.packing.listing import STATUS, Listing, UInt64Array, Weighed
+from fffs.files.dirfd import PATH_MAX, Way
+from fffs.packing.division import SLICE, CutPlace, Division, NamedRun, cuts_in_folder
+from fffs.packing.listing import STATUS, Children, Listing, UInt64Array, WalkColumns, Weighed
 from fffs.packing.pack_file import TREE_BYTES
 from fffs.packing.scan import ROOT_DIGEST, digest_of_root, refuse_long_paths
 from fffs.packing.source_folder import SourceFolder
+from fffs.tree.tree import NAME_MAX
 
 LISTERS: Final = 4  # threads; on a file system of a network, each waits most of the time
 SLOW: Final = (
@@ -48,9 +50,10 @@ class _Listed:
         """Return the entries from the next one on."""
         part, first = slice(self.next, stop), self.next
         prefix = self.path + b"/" if self.path else b""
-        columns = self.weighed.weights[part], self.weighed.sizes[part], self.digests[part]
         depths = np.full(stop - first, prefix.count(b"/"), np.int64)
-        return NamedRun(self._paths(prefix, first, stop), depths, *columns)
+        columns = self.weighed.weights[part], self.weighed.sizes[part], depths, self.digests[part]
+        cuts = cuts_in_folder(stop - first, is_first=first == 0)
+        return NamedRun(self._paths(prefix, first, stop), WalkColumns(*columns, cuts))
 
     def _paths(self, prefix: bytes, first: int, stop: int) -> Callable[[int], bytes]:
         """Return a function for the paths of entries from the first on."""
@@ -83,26 +86,29 @@ def survey(source: SourceFolder, parts: int) -> list[CutPlace]:
 
 
 def _walk(lister: _Lister, division: Division) -> None:
-    root = lister.list(b"", ROOT_DIGEST)
+    root = lister.list_one(b"", ROOT_DIGEST)
     division.add_folder(b"", TREE_BYTES, digest_of_root(root.status), is_first=True)
     stack = [_Siblings(root, lister)]
     while stack:
-        folder, entry = stack[-1].folder, stack[-1].wanted
+        siblings = stack[-1]
+        folder, entry = siblings.folder, siblings.wanted
         if entry > folder.next:
-            division.add(folder.entries(entry), is_first=folder.next == 0)
-        if entry == len(folder.listing):
+            division.add(folder.entries(entry))
+            folder.next = entry
+        elif entry == len(folder.listing):
             stack.pop()
-            continue
-        division.add_folder(folder.path_of(entry), TREE_BYTES, int(folder.digests[entry]), is_first=entry == 0)
-        folder.next = entry + 1
-        stack.append(_Siblings(stack[-1].list(), lister))
+        elif leaves := siblings.list_leaves():
+            division.add(leaves)
+        else:
+            division.add_folder(folder.path_of(entry), TREE_BYTES, int(folder.digests[entry]), is_first=entry == 0)
+            folder.next = entry + 1
+            stack.append(_Siblings(siblings.list_wanted(), lister))
 
 
 class _Batch(NamedTuple):
-    """Folders that were listed together. None: a folder that could not be listed."""
+    """Folders that were listed together."""
 
-    listings: list[Listing | None]
-    statuses: np.ndarray
+    children: Children
     seconds: float
 
 
@@ -114,7 +120,7 @@ class _Lister:
     way: Way
     pool: ThreadPoolExecutor
 
-    def list(self, path: bytes, digest: int) -> _Listed:
+    def list_one(self, path: bytes, digest: int) -> _Listed:
         """List a folder in this thread. digest: of its path."""
         listing, status = Listing(), np.zeros(1, STATUS)
         try:
@@ -129,10 +135,10 @@ class _Lister:
         with self.source.ways.one() as way:
             try:
                 fd = way.go(folder.path)
-            except OSError:
-                return _Batch([None] * len(entries), np.zeros(len(entries), STATUS), 0)
-            listings, statuses = folder.listing.children(entries, fd)
-        return _Batch(listings, statuses, time.perf_counter() - begin)
+            except OSError:  # listing the first of them fails for the same reason
+                return _Batch(Children(folder.listing, entries, None), 0)
+            children = Children(folder.listing, entries, fd)
+        return _Batch(children, time.perf_counter() - begin)
 
     def weigh(self, path: bytes, digest: int, listing: Listing, status: np.ndarray) -> _Listed:
         """Return a folder with its weights. Raises an error for an entry without status, if that is not left out."""
@@ -158,7 +164,8 @@ class _Siblings:
         self.folder, self._lister = folder, lister
         self._entries = folder.weighed.folders
         self._wanted = self._asked = 0  # of the entries: the next one, and the next that no batch has
-        self._found: deque[tuple[Listing | None, Any]] = deque()
+        self._batch, self._begin = Children(folder.listing, [], None), 0  # the entries from ``begin`` on
+        self._leaves: npt.NDArray[np.bool_] = np.empty(0, bool)  # whether a folder of the batch has no folder in it
         self._ahead: deque[Future[_Batch]] = deque()
         self._largest = 1  # names in one of them
         self._seconds = BATCH  # for one of them
@@ -168,23 +175,52 @@ class _Siblings:
         """The next folder, or behind all entries."""
         return self._entries[self._wanted] if self._wanted < len(self._entries) else len(self.folder.listing)
 
-    def list(self) -> _Listed:
+    def list_wanted(self) -> _Listed:
         """List the folder that is wanted, which is the one behind it then."""
-        if not self._found:
-            self._take_batch()
+        self._need_batch()
         entry = self.wanted
         path, digest = self.folder.path_of(entry), int(self.folder.paths[entry])
-        listing, status = self._found.popleft()
+        listing, status = self._batch.take(self._wanted - self._begin)
         self._wanted += 1
         if listing is None:
-            return self._lister.list(path, digest)
+            return self._lister.list_one(path, digest)
         return self._lister.weigh(path, digest, listing, status)
 
-    def _take_batch(self) -> None:
+    def list_leaves(self) -> NamedRun | None:
+        """List the folders from the one that is wanted on that follow each other directly, with their entries.
+
+        Returns None if there is something to see to: a folder in the first one, an error or a long path.
+        """
+        self._need_batch()
+        first, stop = self._wanted, self._end_of_leaves()
+        if stop == first:
+            return None
+        entries, prefix = self._entries[first:stop], self.folder.path + b"/" if self.folder.path else b""
+        digests = self.folder.paths[entries], self.folder.digests[entries]
+        part = slice(first - self._begin, stop - self._begin)
+        columns, paths = self._batch.walk(part, digests, TREE_BYTES, prefix)
+        columns.cuts[0] = 2 * (entries[0] > 0)
+        self._wanted, self.folder.next = stop, entries[-1] + 1
+        return NamedRun(paths, columns)
+
+    def _end_of_leaves(self) -> int:
+        end = stop = self._wanted
+        if len(self.folder.path) + 2 * (1 + NAME_MAX) > PATH_MAX:
+            return end
+        while stop < self._begin + len(self._batch) and self._leaves[stop - self._begin]:
+            if self._entries[stop] - stop != self._entries[end] - end:
+                break
+            stop += 1
+        return stop
+
+    def _need_batch(self) -> None:
+        if self._wanted < self._begin + len(self._batch):
+            return
         batch = self._ahead.popleft().result() if self._ahead else self._lister.list_batch(self.folder, self._next())
-        self._found.extend((listing, batch.statuses[k : k + 1]) for k, listing in enumerate(batch.listings))
-        self._largest = max(self._largest, *(len(listing) for listing in batch.listings if listing), 1)
-        self._seconds = batch.seconds / len(batch.listings)
+        self._batch, self._begin, facts = batch.children, self._wanted, batch.children.facts
+        self._leaves = (facts["scan"] != 0) & (facts["folders"] == 0) & (facts["failures"] == 0)
+        self._largest = max(self._largest, int(facts["entries"].max()))
+        self._seconds = batch.seconds / len(batch.children)
         self._list_ahead()
 
     def _next(self) -> list[int]:

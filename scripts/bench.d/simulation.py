@@ -38,7 +38,7 @@ class Costs:
     slow: float = 5
 
 
-REAL = Costs(name=4.4e-6, submit=0.004, commit=0.0005, failing=0.01, slow_share=0.01)
+REAL = Costs(name=1.9e-6, submit=0.004, commit=0.0005, failing=0.01, slow_share=0.01)
 
 
 def makespan(times: list[float], workers: int, costs: Costs, rng: random.Random) -> float:
