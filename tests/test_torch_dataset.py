@@ -75,6 +75,25 @@ def test_a_process_function_that_is_set_on_the_object_makes_the_samples_of_every
             assert [batch.tolist() for batch in kind(subset, 2, num_workers=workers)] == [[4, 5], [6, 7]]
 
 
+@pytest.mark.parametrize("change", [lambda data: data[1:], lambda data: [*data, data[0]], lambda data: []])
+def test_process_that_returns_fewer_or_more_samples_than_records_is_an_error(path: Path, change: Any) -> None:
+    dataset = Dataset(path)
+    dataset.process = lambda indices, data: change(data)  # type: ignore[method-assign]
+    for wrong in ([4, 5, 6], 4):
+        with pytest.raises(UsageError, match=r"Dataset.process returned \d samples? for \d records?: return one for each"):
+            dataset[wrong]
+    for kind in (fffs.torch.DataLoader, torch.utils.data.DataLoader):
+        with pytest.raises(UsageError, match="return one for each"):
+            next(iter(kind(dataset, 3)))
+
+
+def test_process_may_return_a_whole_batch_for_a_collate_fn_of_the_user(path: Path) -> None:
+    dataset = Dataset(path)
+    dataset.process = lambda indices, data: (torch.tensor(indices), len(data))  # type: ignore[method-assign]
+    first, count = next(iter(fffs.torch.DataLoader(dataset, 3, collate_fn=lambda batch: batch)))
+    assert (first.tolist(), count) == ([0, 1, 2], 3)
+
+
 def test_an_empty_list_gives_an_empty_list(path: Path) -> None:
     dataset = Tagged(path)
     assert dataset[[]] == Subset(dataset, [1])[[]] == (dataset + dataset)[[]] == []

@@ -378,3 +378,46 @@ def test_a_loader_can_be_pickled_also_after_an_epoch(path: Path) -> None:
     loader = DataLoader(Dataset(path), 4)
     first = plain(loader)
     assert plain(pickle.loads(pickle.dumps(loader))) == plain(loader) == first
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (1, True)])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_state_before_the_first_batch_settles_the_random_numbers_of_samples(
+    path: Path, workers: int, persistent: bool, shuffle: bool
+) -> None:
+    def make(seed: int) -> DataLoader:
+        torch.manual_seed(seed)
+        generator = torch.Generator().manual_seed(7) if shuffle else None
+        return DataLoader(
+            Noisy(path), 8, shuffle, num_workers=workers, persistent_workers=persistent, generator=generator
+        )
+
+    untouched = plain(make(1))
+    loader = make(1)
+    state = saved(loader.state_dict())
+    if not shuffle:
+        torch.rand(3)  # as a model does that is made between the state and the first batch
+    whole = [plain(loader) for _ in range(2)]
+    assert whole[0] == untouched
+    resumed = make(2)
+    resumed.load_state_dict(state)
+    assert [plain(resumed) for _ in range(2)] == whole
+
+
+def test_what_draws_from_torchs_generator_between_two_epochs_changes_an_order_that_comes_from_it(path: Path) -> None:
+    def orders(generator: torch.Generator | None) -> tuple[list[Any], list[Any]]:
+        torch.manual_seed(1)
+        loader = DataLoader(Tagged(path), 8, shuffle=True, generator=generator)
+        state = saved(loader.state_dict())
+        torch.rand(3)
+        first = plain(loader)
+        loader.load_state_dict(state)
+        return first, plain(loader)
+
+    first, again = orders(torch.Generator().manual_seed(1))
+    assert first == again
+    first, again = orders(None)
+    assert first != again
+    torch.manual_seed(1)
+    torch.rand(3)
+    assert plain(torch.utils.data.DataLoader(Tagged(path), 8, shuffle=True)) == first

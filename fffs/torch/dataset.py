@@ -15,6 +15,7 @@ import torch.utils.data
 import fffs
 from fffs.base.numbers import as_number, refuse_bools
 from fffs.base.paths import PathLike
+from fffs.base.text import plural
 from fffs.errors import RecordIndexError, UsageError
 from fffs.native import lib
 from fffs.reader import FileReader
@@ -124,14 +125,21 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         """Return a sample for an integer, a list of samples for a list, tuple, range, slice or integer array.
 
         Raises:
-            TypeError: ``indices`` is something else. Also as ``FileReader.read``.
+            TypeError: ``indices`` is something else. UsageError: ``process`` returned a list with more or fewer samples
+                than records. Also as ``FileReader.read``.
 
         """
         numbers = several(indices, len(self))
         if numbers is None:
             return self[[operator.index(indices)]][0]
         share_threads()
-        return self.process(numbers, self.reader.read(numbers))
+        samples = self.process(numbers, self.reader.read(numbers))
+        if type(samples) is list and len(samples) != len(numbers):  # anything else is for the user's own collate_fn
+            raise UsageError(
+                f"{type(self).__name__}.process returned {plural(len(samples), 'sample')} for "
+                f"{plural(len(numbers), 'record')}: return one for each, such as None for a collate_fn to drop"
+            )
+        return samples
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
         """Return a batch, for a DataLoader."""
@@ -155,7 +163,7 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
             data: the bytes of each record: 1-D writable uint8 arrays that share one buffer.
 
         Returns:
-            One sample for each record, for a DataLoader to collate.
+            One sample for each record, for a DataLoader to collate. A list of another length is a UsageError.
 
         """
         return data

@@ -153,6 +153,8 @@ class Order:
         """Return the state of the loader: integers and tensors, except for what is in a sampler's state or indices."""
         if self._resumed is None and self.latest is not None:
             self.latest.draw()  # the first batch of an existing iterator may not have been asked for yet
+        if self._seed is None:
+            self._seed = self._first_seed()
         replay, epoch = self._resumed, self._resumed.epoch if self._resumed else self.epoch
         inside, waits = epoch.begun and not epoch.done, replay if replay and replay.rest is None else None
         return {
@@ -172,6 +174,16 @@ class Order:
             "generators": waits.states if waits else [generator.get_state() for generator in self._own],
             "global": torch.get_rng_state() if self._is_global else None,
         }
+
+    def _first_seed(self) -> int:
+        """Return the seed that the first epoch would have if it began now. A state that is taken before settles it:
+        until the epoch begins, other code may draw from the generator, and another process has another one.
+        """
+        generator = torch.Generator()
+        generator.set_state(get_state(self._own[0] if self._own else None))
+        if (self._seeds_each_epoch or not self._seeded) and self._own[:1] in ([], [self._of_loader]):
+            draw_seed(generator)  # torch's iterator draws the seed of its workers first
+        return draw_seed(generator)
 
     @property
     def _is_global(self) -> bool:
