@@ -1,7 +1,8 @@
 """The entry points of the programs: ``fffs``, also as ``python -m fffs``, and ``mount.fffs``.
 
 Imports take a quarter of a second on a slow machine. Until they are done there is nothing to clean up, so an interrupt
-ends the process at once: an exception could be raised, and lost, in any line of any module.
+ends the process at once: an exception could be raised, and lost, in any line of any module. Before that, while Python
+starts and imports the package ``fffs``, which sets no handler of a program that uses it, Python prints a traceback.
 """
 
 from __future__ import annotations

@@ -753,3 +753,59 @@ def test_a_folder_that_cannot_be_listed_is_named(source: Path, tmp_path: Path, i
     with as_nobody(in_public), pytest.raises(fffs.errors.ReadError, match="day3"):
         fffs.plan_pack(in_public / "photos", in_public / "set", 2)
     assert os.listdir(in_public) == ["photos"]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("at", ["before", "rename", "after", "removal"])
+def test_an_interrupt_of_a_commit_leaves_the_plan_only_if_there_is_no_target(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], at: str
+) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "set", 2)
+    for task in plan.tasks:
+        task.run()
+
+    def interrupt_once(owner: Any, name: str, *, afterwards: bool = False) -> None:
+        usual = getattr(owner, name)
+
+        def interrupted(*arguments: Any, **named: Any) -> Any:
+            monkeypatch.setattr(owner, name, usual)
+            if afterwards:
+                usual(*arguments, **named)
+            raise kind
+
+        monkeypatch.setattr(owner, name, interrupted)
+
+    match at:
+        case "before":
+            interrupt_once(os, "link", afterwards=True)
+        case "rename":
+            interrupt_once(os, "rename", afterwards=True)
+        case "after":
+            interrupt_once(PlanFolder, "remove")
+        case "removal":
+            interrupt_once(os, "rmdir")
+    with pytest.raises(kind):
+        plan.commit()
+    if at == "before":
+        assert sorted(os.listdir(tmp_path)) == [".set.fffs-plan", "photos"]
+        plan.commit()
+    assert sorted(os.listdir(tmp_path)) == ["photos", "set"]
+    assert_same(source, tmp_path / "set", tmp_path / "copy")
+
+
+def test_a_plan_is_readable_to_its_owner_whatever_the_umask_is(source: Path, in_public: Path) -> None:
+    shutil.copytree(source, in_public / "photos")
+    fffs.plan_pack(source, in_public / "first", 2).abort()  # imports what nobody need be able to read
+    before = os.umask(0o777)
+    try:
+        with as_nobody(in_public):
+            fffs.plan_pack("photos", "set", 2)
+            plan = fffs.PackPlan.load("set")
+            for task in plan.tasks:
+                task.run()
+            assert [result is not None for result in plan.results()] == [True, True]
+            plan.commit()
+    finally:
+        os.umask(before)
+    assert sorted(os.listdir(in_public)) == ["photos", "set"]
+    assert_same(source, in_public / "set", in_public / "copy")

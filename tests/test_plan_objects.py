@@ -171,7 +171,7 @@ def test_a_set_without_a_plan_is_not_removed(cloud: Weed, source: Path, target: 
     with pytest.raises(SourceNotFoundError, match="there is no plan for it"):
         remove_plan(target)
     with pytest.raises(UsageError, match="already exists and is not empty"):  # it came while a plan was made
-        place_of(target).create("", "", "", restart=True)
+        place_of(target).create("", "", "", restart=True, parts=())
     assert files_in_pack(f"{target}/") == on_disk(source)
 
 

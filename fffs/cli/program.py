@@ -101,10 +101,20 @@ def main(imported: Callable[[], object] = lambda: None) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[LogLines()], format="%(message)s")
     try:
         code = run(imported=imported)
+    except KeyboardInterrupt:  # right after the command
+        complain("interrupted")
+        code = Exit.INTERRUPTED
     finally:
+        _end_at_interrupt()
         with contextlib.suppress(WriteError):  # of help, which the parser printed
             put(b"", flush=True)
     sys.exit(code)
+
+
+def _end_at_interrupt() -> None:
+    """Let SIGINT end the process from now on: nothing is left that an exception could interrupt."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def main_mount_helper(imported: Callable[[], object] = lambda: None) -> None:

@@ -26,9 +26,9 @@ from fffs.cluster.plan_place import INPUTS, RESULTS, STATE, OpenPlace, PlanPlace
 from fffs.errors import SourceNotFoundError, UsageError, WriteError
 from fffs.files.atomic import AtomicFile
 from fffs.files.atomic_folder import refuse_content
-from fffs.files.dirfd import FOLDER, close, remove_content
+from fffs.files.dirfd import FOLDER, close, open_folder, remove_content
 from fffs.files.pair import only_writer
-from fffs.files.rights import is_private
+from fffs.files.rights import is_private, set_mode
 from fffs.files.targets import refuse_folder
 
 _MARK: Final = "made-by-fffs"  # made first and removed last: without it, the folder is not removed
@@ -70,6 +70,12 @@ class PlanFolder(PlanPlace):
         refuse_content(self.target)
         refuse_folder(os.fsencode(self.target), self.target)
 
+    def is_in_place(self) -> bool:
+        """See ``PlanPlace``. The target appears complete, where there was none or an empty folder."""
+        with contextlib.suppress(OSError):
+            return bool(os.listdir(self.target))
+        return False
+
     def part(self, name: str, mark: str = "") -> str:
         """See ``PlanPlace``."""
         if mark:
@@ -77,10 +83,11 @@ class PlanFolder(PlanPlace):
         return os.path.join(self.path, _PARTS, name)
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[_OpenFolder]:
+    def _opened(self, force: bool = False) -> Iterator[_OpenFolder]:
+        """force: as for ``open_folder``."""
         with reading(self.path):
             try:
-                fd = above_standard(os.open(self.path, FOLDER))
+                fd = open_folder(os.fsencode(self.path), None, force)
             except FileNotFoundError:
                 raise SourceNotFoundError(f"{self.target}: there is no plan for it (no {self.path})") from None
             except NotADirectoryError:
@@ -100,7 +107,7 @@ class PlanFolder(PlanPlace):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.path, 0o700)
         try:
-            with self._opened() as folder:
+            with self._opened(force=is_new) as folder:  # the umask may remove the owner's permissions
                 yield folder
         except UsageError:
             if is_new:  # on a file system where modes do not keep others out
@@ -140,6 +147,7 @@ class _OpenFolder(OpenPlace):
             for name in (_PARTS, RESULTS, INPUTS):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, 0o700, dir_fd=self._fd)
+                    close(open_folder(name.encode(), self._fd, force=True))
 
     def empty(self) -> None:
         """See ``OpenPlace``."""
@@ -170,6 +178,7 @@ class _OpenFolder(OpenPlace):
         """See ``OpenPlace``."""
         folder, path = os.path.dirname(name), os.path.join(self._path, name)
         with self._inner(folder or ".") as place, AtomicFile(path, place=place) as file:
+            file.let_owner_read()
             with writing(path), io.BufferedWriter(file.raw()) as stream:
                 stream.writelines(pieces)
             file.commit()
@@ -181,6 +190,7 @@ class _OpenFolder(OpenPlace):
             try:  # not synced
                 opened = above_standard(os.open(new, _NEW | os.O_EXCL, 0o600, dir_fd=self._fd))
                 with open(opened, "wb") as file:
+                    set_mode(file.fileno(), 0o600)  # whatever the umask is
                     file.write(data)
                 os.replace(new, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
             except BaseException:

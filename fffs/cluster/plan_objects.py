@@ -52,6 +52,10 @@ class PlanObjects(PlanPlace):
         found = list_entries(self.folder, delimiter=True)
         return {entry.key.rstrip("/").rpartition("/")[2]: entry for entry in found}
 
+    def is_in_place(self) -> bool:
+        """See ``PlanPlace``."""
+        return MANIFEST in self.names()
+
     def part(self, name: str, mark: str = "") -> str:
         """See ``PlanPlace``."""
         return f"{self.target}/{name}"

@@ -116,6 +116,10 @@ class PlanPlace(ABC):
         """Raise UsageError if the target has something that is not of a plan. WriteError: it cannot be examined."""
 
     @abstractmethod
+    def is_in_place(self) -> bool:
+        """Return whether the target is there with all parts. Raises ReadError."""
+
+    @abstractmethod
     def _opened(self) -> AbstractContextManager[OpenPlace]:
         """Open the place.
 
@@ -156,7 +160,8 @@ class PlanPlace(ABC):
         fingerprint: str,
         restart: bool,
         inputs: Inputs = (),
-        parts: Collection[tuple[str, str]] = (),
+        *,
+        parts: Collection[tuple[str, str]],
     ) -> None:
         """Create the place for a plan, or go on with it if one for the same request is there.
 
@@ -292,10 +297,16 @@ class PlanPlace(ABC):
 
         Raises UsageError: the target exists, or the plan is not there any more. WriteError: it cannot be written.
         """
-        with self._with_plan(fingerprint) as place:
-            place.put_in_place(list(names), manifest)
-        with contextlib.suppress(FffsError):  # a late attempt at a task still writes there; the next plan removes it
-            self.remove()
+        try:
+            with self._with_plan(fingerprint) as place:
+                place.put_in_place(list(names), manifest)
+            with contextlib.suppress(FffsError):  # a late task still writes there; the next plan removes it
+                self.remove()
+        except (KeyboardInterrupt, SystemExit):
+            with contextlib.suppress(FffsError):
+                if self.is_in_place():  # this place is of no use then
+                    self.remove()
+            raise
 
 
 def _put_inputs(place: OpenPlace, inputs: Inputs) -> None:

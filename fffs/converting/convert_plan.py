@@ -190,7 +190,7 @@ def make_convert_plan(request: ConvertRequest, restart: bool) -> ConvertPlan:
     )
     in_utf8 = request._replace(paths=tuple(map(as_utf8, request.paths)), target=as_utf8(request.target))
     text = json.dumps([ConvertPlan.WORK, *in_utf8])
-    place_of(request.target).create(plan.to_json(), text, plan.fingerprint, restart, (), plan.parts)
+    place_of(request.target).create(plan.to_json(), text, plan.fingerprint, restart, parts=plan.parts)
     return plan
 
 

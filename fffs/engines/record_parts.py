@@ -65,7 +65,7 @@ class RecordParts:
         make_folder(os.path.dirname(path))
         folder, fingerprint = PlanFolder(path), secrets.token_hex(16)
         with folder.only_driver():
-            folder.create("", json.dumps(["records", fingerprint]), fingerprint, False)
+            folder.create("", json.dumps(["records", fingerprint]), fingerprint, False, parts=())
             try:
                 yield cls(path, fingerprint, packed, time.time_ns())
             finally:

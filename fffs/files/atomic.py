@@ -183,6 +183,10 @@ class AtomicFile(Discarding):
         else:
             set_mode(self.fd, self._mode)
 
+    def let_owner_read(self) -> None:
+        """Give the owner of a new file the permission to read and write it, whatever the umask is."""
+        self._mode |= 0o600
+
     def belongs_to(self, other: AtomicFile) -> None:
         """Take the permissions from the file that ``other`` replaces, if there is one."""
         self._beside = other._replaced

@@ -29,8 +29,11 @@ SPACED = 64
 PATH_MAX = int(lib.FFFS_PATH_MAX)
 
 
-def open_folder(name: bytes, dir_fd: int, force: bool = False) -> int:
-    """Return a descriptor of a folder. force: add read permission first, if this process owns it. Raises OSError."""
+def open_folder(name: bytes, dir_fd: int | None, force: bool = False) -> int:
+    """Return a descriptor of a folder. force: add read permission first, if this process owns it. Raises OSError.
+
+    dir_fd: what the name is relative to; None: the current folder.
+    """
     try:
         return above_standard(os.open(name, FOLDER, dir_fd=dir_fd))
     except PermissionError as error:

@@ -124,7 +124,7 @@ def make_plan_folder(source: str, target: str, parts: int, options: PackOptions,
     def create(places: list[CutPlace], inputs: Inputs = ()) -> PackPlan:
         cuts = [cut_fields(*ends) for ends in itertools.pairwise(places)]
         plan = PackPlan.of(target, cuts, source=source, **options._asdict())
-        place_of(target).create(plan.to_json(), request, plan.fingerprint, restart, inputs, plan.parts)
+        place_of(target).create(plan.to_json(), request, plan.fingerprint, restart, inputs, parts=plan.parts)
         return plan
 
     if is_url(source):
