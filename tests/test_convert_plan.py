@@ -122,3 +122,33 @@ def test_that_packs_have_no_parts_is_said_before_a_format_is_asked_for(folder: P
     with pytest.raises(UsageError, match=r"pack.ffr: a packed folder: .* as with --from ffrecord --to tfrecord"):
         make_plan(request(folder, "pack.ffr", "y", parts=2))
     make_plan(request(folder, "pack.ffr", "y", parts=2, from_="ffrecord", to="tfrecord"))
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "options"),
+    [
+        ("pack.ffr", "y.tar", {"key": "jpg"}),
+        ("pack.ffr", "y.parquet", {"key": "data"}),  # also if it is the default
+        ("x.ffr", "y.array_record", {"key": "jpg"}),
+        ("x.ffr", "y.tfrecord", {"key": "jpg"}),
+        ("set", "y", {"key": "jpg"}),
+        ("f", "y.ffr", {"key": "jpg"}),
+        ("x.ffr", "y.tfrecord", {"layout": "v3"}),
+        ("x.ffr", "y.tar", {"layout": "v3"}),
+        ("f", "y.ffr", {"layout": "v1"}),
+    ],
+)
+def test_an_option_that_a_conversion_does_not_use_is_refused_before_it_begins(
+    folder: Path, source: str, target: str, options: dict[str, Any]
+) -> None:
+    before = state(folder)
+    with pytest.raises(UsageError, match=f"omit --{next(iter(options))}$"):
+        fffs.convert(folder / source, folder / target, **options)
+    assert state(folder) == before
+
+
+@pytest.mark.parametrize("option", [{"layout": "v3"}, {"key": "jpg"}])
+def test_options_of_single_files_are_refused_by_tasks(folder: Path, option: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"{next(iter(option))} cannot be combined with this; omit it"):
+        fffs.convert(folder / "x.ffr", folder / "y", to="bag", parts=2, executor="threads:1", **option)
+    assert not (folder / "y").exists()

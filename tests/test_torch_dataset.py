@@ -80,7 +80,9 @@ def test_process_that_returns_fewer_or_more_samples_than_records_is_an_error(pat
     dataset = Dataset(path)
     dataset.process = lambda indices, data: change(data)  # type: ignore[method-assign]
     for wrong in ([4, 5, 6], 4):
-        with pytest.raises(UsageError, match=r"Dataset.process returned \d samples? for \d records?: return one for each"):
+        with pytest.raises(
+            UsageError, match=r"Dataset.process returned \d samples? for \d records?: return one for each"
+        ):
             dataset[wrong]
     for kind in (fffs.torch.DataLoader, torch.utils.data.DataLoader):
         with pytest.raises(UsageError, match="return one for each"):

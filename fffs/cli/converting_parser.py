@@ -59,10 +59,8 @@ def add_convert(commands: Commands[CommandParser]) -> None:
     )
     _add_formats(parser)
     add_store_options(parser)
-    parser.add_argument("--layout", choices=["v1", "v3"], default="v1", help="of Bags and data sets (default: v1)")
-    parser.add_argument(
-        "--key", default="data", help="key of a data set, ending or column that is made from records (default: data)"
-    )
+    parser.add_argument("--layout", choices=["v1", "v3"], help="of Bags and data sets (default: v1)")
+    parser.add_argument("--key", help="key of a data set, ending or column that is made from records (default: data)")
     parser.add_argument("--column", metavar="NAME", help="make records of this column of a table, or of LMDB's value")
     parts = parser.add_mutually_exclusive_group()
     parts.add_argument("--parts", type=positive, metavar="N", help=PARTS)

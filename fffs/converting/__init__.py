@@ -47,8 +47,8 @@ def convert(
     from_: str | None = None,
     prefix: str | None = None,
     to: str | None = None,
-    layout: str = "v1",
-    key: str = "data",
+    layout: str | None = None,
+    key: str | None = None,
     column: str | None = None,
     parts: int | None = None,
     part_size: int | None = None,
@@ -82,8 +82,9 @@ def convert(
         prefix: for a folder of OFRecord parts: what their names have before the numbers, as for ``fffs.open``.
         to: one of the first five, "tar", "parquet", "arrow" or "array_record". None: use the format that the
             destination's name implies; parts of record files have that of their source otherwise.
-        layout: "v1" or "v3"; the layout of Bags and data sets that are written.
-        key: the key of a data set that is made from record files, and the ending of the names of records in archives.
+        layout: "v1" or "v3"; the layout of Bags and data sets that are written. None: "v1".
+        key: the key of a data set that is made from record files, the ending of the names of records in archives, and
+            the column of records in tables. None: "data".
         column: make records of this column of a table (its nulls are errors); or "value", of an LMDB. None: a packed
             folder gets all columns, other results the only one that has bytes.
         parts: write this number of parts (at most one per record), in a folder. Archives become a set of packs, which
@@ -106,7 +107,8 @@ def convert(
         A summary of the conversion.
 
     Raises:
-        UsageError: the destination already exists, or this source cannot become this destination.
+        UsageError: the destination already exists, or this source cannot become this destination, or a given option
+            has no effect on it.
         SourceNotFoundError, FormatError, RecordError, ReadError: the source is missing, damaged, or cannot be read.
         SourceChangedError: the source changed meanwhile.
         WriteError: the destination cannot be written.
@@ -129,8 +131,9 @@ def convert(
     if planned:
         refuse_export(to, target)
     if parts is not None and not find_export(to, target) and (planned or _needs_plan(path, target, from_, to)):
-        for option, given in (("part_size", part_size), ("verity", verity), ("column", column)):
-            if given:
+        others = {"part_size": part_size, "verity": verity or None, "column": column, "layout": layout, "key": key}
+        for option, given in others.items():
+            if given is not None:
                 raise UsageError(f"{target}: {option} cannot be combined with this; omit it")
         with importing:
             from fffs.cluster.report import JobWatch

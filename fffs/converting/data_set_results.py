@@ -43,7 +43,7 @@ def from_data_set(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
 def from_records(plan: Plan, records: RecordSource, progress: Progress | None) -> Done:
     """Convert records to a data set of one key."""
     counts = np.full((len(records.lengths), 1), SCALAR, np.int64)
-    data = BlobRows(plan.request.source, {plan.request.key: "bytes"}, counts, records, 0)
+    data = BlobRows(plan.request.source, {plan.request.key_name: "bytes"}, counts, records, 0)
     return _to_data_set(plan, data, progress)
 
 
@@ -84,12 +84,12 @@ class AsIs(Mapping[str, Codec]):
 
 def _to_data_set(plan: Plan, data: BlobRows, progress: Progress | None) -> Done:
     request, target = plan.request, plan.request.target
-    data.refuse_layout(request.layout, target)
+    data.refuse_layout(request.bag_layout, target)
     work = Jobs(data.total_bytes * (1 + request.verify), progress)
     edges = [0, *plan.cut(data.sizes), len(data)]
-    refuse_too_many(plan, len(edges) - 1, len(data.spec) + (request.layout != "v3"))
+    refuse_too_many(plan, len(edges) - 1, len(data.spec) + (request.bag_layout != "v3"))
     with contextlib.closing(data.rows()) as rows:
-        if not request.split and request.layout == "v1":  # the writer of this layout makes its own temporary folder
+        if not request.split and request.bag_layout == "v1":  # the writer of this layout makes its own temporary folder
             with DatasetWriter(target, data.spec, AsIs(), "v1") as writer:
                 _append(writer, rows, len(data), work)
                 here = writer.complete()
@@ -99,7 +99,7 @@ def _to_data_set(plan: Plan, data: BlobRows, progress: Progress | None) -> Done:
             with new_folder(target) as here:
                 for k in range(len(edges) - 1):
                     folder = os.path.join(here, shard_name(k)) if request.split else here
-                    with DatasetWriter(folder, data.spec, AsIs(), request.layout) as writer:
+                    with DatasetWriter(folder, data.spec, AsIs(), request.bag_layout) as writer:
                         _append(writer, rows, edges[k + 1] - edges[k], work)
                 _check(plan, data, here, work)
     return len(data), data.total_bytes, len(edges) - 1

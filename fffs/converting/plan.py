@@ -10,6 +10,7 @@ from fffs.converting import kinds
 from fffs.converting.datasets import is_column
 from fffs.converting.foreign.exports import Export, export_named, find_export
 from fffs.converting.foreign.imports import import_named
+from fffs.converting.option_checks import refuse_unused
 from fffs.converting.parts import cut
 from fffs.converting.request import Content, Request, Result
 from fffs.converting.source_files import Sources
@@ -101,6 +102,7 @@ def make_plan(request: Request) -> Plan:
     if request.for_packs and (content is Content.RECORDS or form is None or not form.holds_trees):
         raise UsageError(f"{request.target}: {request.for_packs} is for packed folders only; omit {request.for_packs}")
     result = _result(request, content, form)
+    refuse_unused(request, content, result, form)
     replaced = refuse_target(request, result, form, sources)
     warnings: tuple[str, ...] = ()
     if is_packed and not request.from_ and result is Result.FILES and form and not form.holds_trees:
@@ -118,6 +120,7 @@ def _plan_export(request: Request, kind: str, content: Content, export: Export, 
             f"{target}: {content.value} can only become a packed folder, whose name ends in .ffr; convert that to "
             f"{export.name}"
         )
+    refuse_unused(request, content, Result.EXPORT, export)
     replaced = refuse_target(request, Result.EXPORT, export, sources)
     return Plan(request, kind, content, Result.EXPORT, None, replaced, sources, export=export)
 
@@ -133,7 +136,7 @@ def _refuse_options(request: Request) -> None:
         )
     if request.column == "":
         raise UsageError(f"{request.target}: --column must name a column")
-    if request.layout not in ("v1", "v3"):
+    if request.bag_layout not in ("v1", "v3"):
         raise UsageError(f"layout {request.layout!r} cannot be written, only v1 and v3")
     if request.parts is not None and request.part_size is not None:
         raise UsageError("give the number of parts or their size, not both")

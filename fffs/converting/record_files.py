@@ -60,7 +60,7 @@ def refuse_too_many(plan: Plan, parts: int, files: int = 1) -> None:
 def _write_one(plan: Plan, records: RecordSource, batches: Batches, work: Jobs) -> None:
     assert plan.form is not None
     target, count = plan.request.target, len(records.lengths)
-    with plan.form.create(target, count, plan.request.layout) as writer:
+    with plan.form.create(target, count, plan.request.bag_layout) as writer:
         if not plan.request.force:
             writer.keep_existing()
         writer.expect_size(int(records.lengths.sum()) + count * FRAME)
@@ -78,7 +78,7 @@ def _write_parts(plan: Plan, records: RecordSource, bounds: list[int], batches: 
     with new_folder(plan.request.target) as here:
         paths = [os.path.join(here, name) for name in names]
         for path, count in zip(paths, counts, strict=True):
-            with plan.form.create(path, count, plan.request.layout) as writer:
+            with plan.form.create(path, count, plan.request.bag_layout) as writer:
                 write_records(writer, batches, count, work)
         next(batches, None)
         if plan.request.verify:

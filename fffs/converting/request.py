@@ -37,8 +37,8 @@ class Request:
     from_: str | None = None
     prefix: str | None = None
     to: str | None = None
-    layout: str = "v1"
-    key: str = "data"
+    layout: str | None = None
+    key: str | None = None
     column: str | None = None
     parts: int | None = None
     part_size: int | None = None
@@ -47,6 +47,16 @@ class Request:
     force: bool = False
     align: bool = False
     verity: bool = False
+
+    @property
+    def bag_layout(self) -> str:
+        """The layout of Bags and data sets."""
+        return self.layout or "v1"
+
+    @property
+    def key_name(self) -> str:
+        """The key that is made of records."""
+        return "data" if self.key is None else self.key
 
     @property
     def for_packs(self) -> str:

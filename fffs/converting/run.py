@@ -82,7 +82,7 @@ def _export(plan: Plan, progress: Progress | None, warn: Warn) -> Done:
             return run_export(plan, ExportedPack(view, source), progress, warn)
     opened = load_folder(source).blobs if plan.content is Content.COLUMN else _open_records(plan, warn)
     with contextlib.closing(opened) as records:
-        content = ExportedRecords(records, plan.request.key, plan.request.jobs or DEFAULT_JOBS)
+        content = ExportedRecords(records, plan.request.key_name, plan.request.jobs or DEFAULT_JOBS)
         return run_export(plan, content, progress, warn)
 
 

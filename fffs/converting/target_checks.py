@@ -50,7 +50,7 @@ def refuse_target(request: Request, result: Result, rules: TargetRules | None, s
         refuse_folder(without_dots(os.fsencode(target)), target)
         return ()
     assert rules is not None
-    names = [target, *rules.beside(target, request.layout)]
+    names = [target, *rules.beside(target, request.bag_layout)]
     for name in names:
         if os.path.isdir(name):
             raise UsageError(f"{name}: already exists")
@@ -67,7 +67,7 @@ def refuse_target(request: Request, result: Result, rules: TargetRules | None, s
     if request.verity:
         refuse_verity(target)
     with no_appenders(replaced):  # checked first: refuse_target would ask to remove the table of a Bag that grows
-        rules.refuse_target(target, request.layout)
+        rules.refuse_target(target, request.bag_layout)
     return replaced
 
 
@@ -77,9 +77,9 @@ def _refuse_object(request: Request, result: Result, rules: TargetRules | None, 
     if request.split or result is Result.DATA_SET:
         raise UsageError(f"{target}: a store cannot put several objects in place together; write a local folder")
     assert rules is not None
-    if rules.beside(target, request.layout):
-        raise UsageError(f"{target}: {rules.title}s of layout {request.layout} are two files; write layout v1")
-    rules.refuse_target(target, request.layout)
+    if rules.beside(target, request.bag_layout):
+        raise UsageError(f"{target}: {rules.title}s of layout {request.bag_layout} are two files; write layout v1")
+    rules.refuse_target(target, request.bag_layout)
     if request.verify:
         raise UsageError(
             f"{target}: an object cannot be read before it is in place; omit --verify, then use fffs verify"

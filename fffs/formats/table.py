@@ -49,7 +49,8 @@ class Format:
         sidecars(path): paths of other files that may belong to a file.
 
     Writing:
-        create(target, n, layout): returns a writer of a new file of n records; only Bags have layouts.
+        create(target, n, layout): returns a writer of a new file of n records.
+        has_layouts: whether it depends on the layout.
         is_target(path): whether the name of a new file is of this format. Raises UsageError for variants that cannot
             be written.
         refuse_target(path, layout): raises UsageError if a new file cannot have this name.
@@ -66,6 +67,7 @@ class Format:
     create: Callable[[Target, int, str], RecordWriter]
     is_part: Callable[[str], bool]
     is_target: Callable[[str], bool]
+    has_layouts: bool = False
     is_named: bool = False
     has_head: Callable[[bytes], bool] = lambda head: False
     is_certain: Callable[[File], bool] = lambda file: False
@@ -130,6 +132,7 @@ BAG: Final = Format(
     is_compressed=lambda path: path.endswith(bag.COMPRESSED),
     sidecars=lambda path: bag.sidecars(path) if path.endswith(bag.SUFFIX) else (),
     refuse_target=bag.refuse_target,
+    has_layouts=True,
     beside=lambda path, layout: bag.sidecars(path)[:1] if layout == "v3" else (),
 )
 OFRECORD: Final = Format(

@@ -37,6 +37,7 @@ class Export:
         it cannot hold the content at all, or a library is missing.
     sizes(content): the sizes of what is divided into parts, in bytes: int64[n].
     begin(content, bounds, reading, work): begins a pass. bounds: the first items of all parts but the first.
+    uses_key: whether the key of records is in their names, or names a column.
     refuse_target, beside, sidecars: as of ``Format``.
     """
 
@@ -48,6 +49,7 @@ class Export:
     prepare: Callable[[Exported, bool], list[str]]
     sizes: Callable[[Exported], Int64Array]
     begin: Callable[[Exported, Sequence[int], ExportReading, Jobs], Pass]
+    uses_key: bool = True
     refuse_target: Callable[[str, str], None] = lambda path, layout: None
     beside: Callable[[str, str], tuple[str, ...]] = lambda path, layout: ()
     sidecars: Callable[[str], tuple[str, ...]] = lambda path: ()
@@ -94,6 +96,7 @@ ARRAY_RECORD: Final = Export(
     prepare=array_record_file.prepare_array_record,
     sizes=table_export.sizes_of_files,
     begin=array_record_file.ArrayRecordPass,
+    uses_key=False,
     refuse_target=array_record_file.refuse_url,
 )
 
