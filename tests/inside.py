@@ -122,6 +122,7 @@ fffs.files.atomic_folder: AtomicFolder LeftoverWarning
 fffs.files.dirfd: open_folder remove_content
 fffs.files.file: File UInt8Array
 fffs.files.local: LocalFile
+fffs.files.reopened_file: OPEN=MOST_OPEN OpenFiles ReopenedFile
 fffs.files.pwrite: NewFile write_at
 fffs.files.sidecar_names: CHECKSUMS=SIDECAR
 fffs.files.temporary: SUFFIX

@@ -7,6 +7,8 @@ import json
 import os
 import random
 import re
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,16 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 from builders import MIB, contents, small_disk, stretched
-from inside import EXPORTS, IMPORTS, converting_parser, optional_library, table_items
+from inside import (
+    EXPORTS,
+    IMPORTS,
+    MOST_OPEN,
+    OpenFiles,
+    ReopenedFile,
+    converting_parser,
+    optional_library,
+    table_items,
+)
 from test_cli import run
 from test_convert import flip, left_in, records_of, when_reread, write_ffr
 
@@ -486,3 +497,45 @@ def test_the_command_says_what_is_not_kept(tmp_path: Path) -> None:
     assert records_of(tmp_path / "y.ffr") == [b"one", b"two"]
     done = run("convert", source, tmp_path / "z.ffr", "--column", "n")
     assert (done.code, done.err.count("\n")) == (2, 1)
+
+
+@pytest.fixture
+def many_tables(tmp_path: Path) -> Iterator[Path]:
+    """A folder of more files than may be open, with one row each."""
+    count = MOST_OPEN + 40
+    (tmp_path / "many").mkdir()
+    for k in range(count):
+        write_table(tmp_path / "many" / f"part-{99_990 + k:05}-1f.parquet", pa.table({"x": [b"%d" % k]}))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, limits[1]))
+    yield tmp_path / "many"
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_tables_of_more_files_than_may_be_open_are_read_in_the_order_of_their_numbers(
+    many_tables: Path, tmp_path: Path
+) -> None:
+    fffs.convert(many_tables, tmp_path / "x.tfrecord", verify=True)
+    count = len(os.listdir(many_tables))
+    with fffs.open(tmp_path / "x.tfrecord") as records:
+        assert [bytes(record) for record in records] == [b"%d" % k for k in range(count)]
+    fffs.convert(many_tables, tmp_path / "x.ffr", verify=True)
+    with fffs.PackedFolder(tmp_path / "x.ffr") as pack:
+        assert len(pack.list()) == count
+
+
+def test_a_file_that_is_opened_again_must_be_as_it_was(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).write_bytes(name.encode())
+    few = OpenFiles(most=1)
+    first, second = (ReopenedFile(str(tmp_path / name), few) for name in "ab")
+    assert [file.read_bytes(0, 9) for file in (first, second, first)] == [b"a", b"b", b"a"]
+    (tmp_path / "b").write_bytes(b"another")
+    with pytest.raises(SourceChangedError, match="b: changed while it was read"):
+        second.read_bytes(0, 9)
+    (tmp_path / "b").unlink()
+    with pytest.raises(SourceNotFoundError):
+        second.read_bytes(0, 9)
+    assert first.read_bytes(0, 9) == b"a"
+    first.close()
+    second.close()

@@ -24,6 +24,8 @@ PATTERN: Final = re.compile(
 )
 # A set of packs. Fewer digits may be those of a year.
 PACKS: Final = re.compile(rf"(?P<stem>.+)-[0-9]{{5,9}}-of-(?P<total>[0-9]{{5,9}}){re.escape(SUFFIX)}", re.DOTALL)
+# A file of Spark or Hadoop, with the number of the task that wrote it, which may have more digits than five.
+TASK: Final = re.compile(r"(?P<stem>part-(?:[mr]-)?)(?P<number>[0-9]{5,9})(?:[-.].*)?", re.DOTALL)
 PART_DIGITS: Final = 5
 NAMED: Final = 5  # maximum number of missing files that a message lists
 
@@ -232,9 +234,10 @@ def _all_of_folder(folder: str, names: list[str]) -> list[str]:
 
 
 def _in_order(name: str) -> tuple[str, int, str]:
-    """Return the sort key of a name: shards are sorted by number, with or without leading zeros."""
-    shard = SHARD.fullmatch(name)
-    return (shard["stem"], int(shard["number"]), name) if shard else (name, -1, name)
+    """Return the sort key of a name: numbers of shards and tasks count as such, with or without leading zeros."""
+    if numbered := SHARD.fullmatch(name) or TASK.fullmatch(name):
+        return numbered["stem"], int(numbered["number"]), name
+    return name, -1, name
 
 
 def _groups(names: Iterable[str], wanted: Callable[[Group], bool] = lambda _: True) -> dict[Group, dict[int, str]]:

@@ -13,8 +13,10 @@ from fffs.base.withblock import Closing, closed_on_error
 from fffs.converting.records import BATCH_BYTES
 from fffs.errors import SourceChangedError, UnsupportedError
 from fffs.files.file import File
+from fffs.files.reopened_file import OPEN, OpenFiles, ReopenedFile
 from fffs.native.engine import BLOCK
 from fffs.objects.locations import open_file
+from fffs.objects.names import is_remote
 from fffs.packing.contents import Work
 from fffs.packing.names import Contents, Names
 
@@ -80,9 +82,10 @@ def opener(kind: Callable[[Sequence[File], str], ForeignItems]) -> Callable[[Seq
 
     def opened(paths: Sequence[str], shown: str) -> ForeignItems:
         files: list[File] = []
+        few = OpenFiles() if len(paths) > OPEN else None
         with closed_on_error(files):
             for path in paths:
-                files.append(open_file(path))
+                files.append(open_file(path) if few is None or is_remote(path) else ReopenedFile(path, few))
         return kind(files, shown)
 
     return opened
