@@ -25,6 +25,7 @@ fffs.base.descriptors
 fffs.torch.disk
 fffs.torch.elastic
 fffs.cluster.lease
+fffs.cli.checks.file_checks=doctor_files
 fffs.cli.checks.mount_checks=doctor_mounting
 fffs.cli.checks.package_checks=doctor_packages
 fffs.cli.checks.reading_checks=doctor_reading

@@ -1208,3 +1208,23 @@ def test_verify_ends_its_list_of_what_is_bad(tmp_path: Path) -> None:
     lines = run("verify", tmp_path / "x.ffr").out.splitlines()
     assert len(lines) == 101 and lines[-1] == b"... and 50 more (--json lists all)"
     assert len(json.loads(run("verify", tmp_path / "x.ffr", "--json").out)["bad"]) == 150
+
+
+def test_unpack_names_twenty_files_that_it_leaves_out_and_counts_the_others(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for k in range(30):
+        (tmp_path / "in" / f"{k:02}").write_bytes(b"%02d" % k * 100)
+    fffs.pack_folder(tmp_path / "in", tmp_path / "x.ffr")
+    data = (tmp_path / "x.ffr").read_bytes()
+    for k in range(25):
+        data = data.replace(b"%02d" % k * 100, b"%02d" % k * 99 + b"XX", 1)
+    (tmp_path / "x.ffr").write_bytes(data)
+    result = run("unpack", "--keep-going", tmp_path / "x.ffr", tmp_path / "out")
+    lines = result.err.splitlines()
+    assert result.code == errors.ChecksumError.exit_code
+    assert len([line for line in lines if ": left out: " in line]) == 20
+    assert lines[20:] == [
+        "fffs: ... and 5 more files left out (fffs verify --json lists all bad records)",
+        f"fffs: {tmp_path / 'out'}: 25 files left out; copy {tmp_path / 'x.ffr'} again, or restore it from a backup",
+    ]
+    assert len(os.listdir(tmp_path / "out")) == 5

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 from builders import as_nobody, record_file
-from inside import doctor_mounting, doctor_packages, doctor_reading, engine, lib, mount_kernel
+from inside import doctor_files, doctor_mounting, doctor_packages, doctor_reading, engine, lib, mount_kernel
 
+import fffs
 from fffs.errors import Exit, MountError
 
 
@@ -162,9 +163,11 @@ def test_a_user_without_rights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     ("prepare", "cure"),
     [
         (lambda path: None, "modprobe fuse"),
-        (lambda path: path.mkdir(), "--device"),
+        (lambda path: path.touch(), "modprobe fuse"),
+        (lambda path: path.symlink_to("/dev/null"), "modprobe fuse"),
+        (lambda path: path.mkdir(), "modprobe fuse"),
     ],
-    ids=["missing", "refused"],
+    ids=["missing", "file", "other device", "folder"],
 )
 def test_a_device_that_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, prepare: Callable[[Path], None], cure: str
@@ -251,3 +254,47 @@ def test_it_imports_no_large_package() -> None:
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
     assert lib.fffs_engine_select(engine.name().encode()) == 0
+
+
+@pytest.fixture
+def packs(tmp_path: Path) -> Path:
+    """Packs and files that are whole and damaged: its names have the check that finds it."""
+    (tmp_path / "f" / "sub").mkdir(parents=True)
+    for name in ("a", "sub/b"):
+        (tmp_path / "f" / name).write_bytes(name.encode() * 1000)
+    fffs.pack_folder(tmp_path / "f", tmp_path / "whole.ffr")
+    fffs.pack_folder(tmp_path / "f", tmp_path / "aligned.ffr", align=True)
+    whole = (tmp_path / "whole.ffr").read_bytes()
+    (tmp_path / "cut.ffr").write_bytes(whole[:3000])
+    (tmp_path / "names.ffr").write_bytes(whole[:-30] + bytes([whole[-30] ^ 1]) + whole[-29:])
+    (tmp_path / "header.ffr").write_bytes(whole[:9] + b"X" + whole[10:])
+    (tmp_path / "records.ffr").write_bytes(record_file([b"a", b"b"]))
+    (tmp_path / "text").write_bytes(b"hello\n" * 100)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "states", "texts"),
+    [
+        ("whole.ffr", "ok ok ok", ["intact: 2 files in 2 folders", "needs a pack of fffs pack --align"]),
+        ("aligned.ffr", "ok ok ok", ["intact: 2 files in 2 folders", "with a daemon, or with -o kernel"]),
+        ("records.ffr", "ok ok ok", ["2 records", "no packed folder", "as numbered files"]),
+        ("cut.ffr", "ok problem ok", ["truncated: ", "its names, if it was a packed folder"]),
+        ("names.ffr", "ok problem problem", ["tree", "refused: its names are damaged"]),
+        ("header.ffr", "problem", ["or damaged", "copy it again"]),
+        ("text", "hint", ["not a record file, or damaged", "name a record file"]),
+    ],
+)
+def test_it_looks_into_a_pack_and_reads_no_record(packs: Path, name: str, states: str, texts: list[str]) -> None:
+    found = list(doctor_files.check_file(str(packs / name)))[3:]
+    assert " ".join(finding.state.value for finding in found) == states
+    said = "\n".join(f"{finding.found} {finding.cure}" for finding in found)
+    assert [text for text in texts if text not in said] == []
+    assert all(bool(finding.cure) == (finding.state.value != "ok") for finding in found)
+
+
+@pytest.mark.parametrize(("name", "code"), [("whole.ffr", Exit.OK), ("cut.ffr", Exit.FORMAT)])
+def test_the_exit_code_tells_of_a_damaged_file(packs: Path, name: str, code: Exit) -> None:
+    done = doctor("--json", packs / name)
+    usable = not any(f["state"] == "problem" for f in json.loads(done.stdout)["findings"] if f["subject"] == "mounting")
+    assert done.returncode == (code if usable else Exit.MOUNT)

@@ -70,14 +70,16 @@ class Warnings:
     how many more there were. May be called from any thread: at worst, two lines appear in another order.
     """
 
-    def __init__(self) -> None:
-        self._count = 0
+    def __init__(self, begin: str = "warning: ", what: str = "warnings") -> None:
+        """begin: of each line. what: the lines are, in the plural."""
+        self.count = 0
+        self._begin, self._what = begin, what
 
     def __call__(self, line: str) -> None:
         """Print a warning, or count it."""
-        self._count += 1
-        if self._count <= WARNINGS_MAX:
-            complain(f"warning: {line}")
+        self.count += 1
+        if self.count <= WARNINGS_MAX:
+            complain(f"{self._begin}{line}")
 
     def __enter__(self) -> Warnings:
         return self
@@ -85,8 +87,8 @@ class Warnings:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._count > WARNINGS_MAX:
-            complain(f"warning: ... and {self._count - WARNINGS_MAX} more warnings")
+        if self.count > WARNINGS_MAX:
+            complain(f"{self._begin}... and {self.count - WARNINGS_MAX} more {self._what}")
 
 
 def warn(lines: Iterable[str]) -> None:

@@ -43,6 +43,8 @@ def load_items(name: str) -> Items:
 
 def _find(name: str) -> Any:
     module, _, path = name.partition(":")
+    if not all(module.split(".")):  # a relative name is none for another process
+        raise UsageError(f"{name!r}: {module!r} is not the full name of a module; {EXAMPLE}")
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:

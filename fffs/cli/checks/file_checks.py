@@ -1,4 +1,4 @@
-"""Checks of one file: what reading it can make use of."""
+"""Checks of one file: what reading it can make use of, and what is in it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from fffs.base.failures import reading
 from fffs.base.text import human
+from fffs.cli.checks.content_checks import check_content
 from fffs.cli.checks.finding import Finding, good, hint
 from fffs.errors import SourceNotFoundError, UsageError
 from fffs.files.file_systems import is_of_this_machine, keeps_times
@@ -35,6 +36,7 @@ def check_file(path: str) -> Iterator[Finding]:
         yield _place(fd)
     finally:
         os.close(fd)
+    yield from check_content(path)
 
 
 def _direct(fd: int) -> Finding:

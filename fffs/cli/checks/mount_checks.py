@@ -16,6 +16,7 @@ from fffs.cli.checks.finding import Finding, good, hint, problem, setting
 from fffs.mount.system.kernel import CONTAINER, DEVICE, NO_DEVICE, NO_RIGHT, PACKAGES
 
 CONFIGURATION, SYSTEM_LOG = "/etc/fuse.conf", "/dev/log"
+_FUSE = (10, 229)  # the number of its device: Documentation/admin-guide/devices.txt of Linux
 _ALL_USERS = "0 0 4294967295"  # the map of the first user namespace
 _SYS_ADMIN = 21  # the number of CAP_SYS_ADMIN
 _FILE_BACKED = (6, 12)  # Linux; before that, EROFS needs a loop device
@@ -55,6 +56,9 @@ def _may_mount() -> bool:
 
 def _device() -> Finding:
     try:
+        status = os.stat(DEVICE)
+        if not stat.S_ISCHR(status.st_mode) or status.st_rdev != os.makedev(*_FUSE):
+            return problem(DEVICE, f"is not the device of FUSE ({_FUSE[0]}:{_FUSE[1]}), but something else", NO_DEVICE)
         os.close(os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
         what = os.strerror(error.errno or 0)

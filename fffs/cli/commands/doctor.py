@@ -38,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
             for line in _lines(each):
                 say(line)
     impossible = {subject for subject, each in found.items() if any(f.state is Condition.PROBLEM for f in each)}
-    return Exit.MOUNT if "mounting" in impossible else Exit.OK
+    if "mounting" in impossible:
+        return Exit.MOUNT
+    return Exit.FORMAT if impossible & set(args.file) else Exit.OK
 
 
 def _lines(findings: list[Finding]) -> Iterator[str]:

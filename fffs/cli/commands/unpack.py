@@ -35,14 +35,15 @@ def run(args: argparse.Namespace) -> int:
     """Unpack a source."""
     interrupt_once()
     bar = ProgressBar(printable(f"unpacking {args.source}"))
-    left_out: list[RecordError | ReadError] = []
+    lines, first = Warnings("", "files left out (fffs verify --json lists all bad records)"), list[Exit]()
 
     def leave_out(path: str, error: RecordError | ReadError) -> None:
-        left_out.append(error)
-        complain(f"{path}: left out: {error}")
+        if not first:
+            first.append(error.exit_code)
+        lines(f"{path}: left out: {error}")
 
     source, refusal = _load(args)
-    with source, Warnings() as warn, bar:
+    with source, Warnings() as warn, lines, bar:
         for line in source.warnings:
             warn(line)
         try:
@@ -59,12 +60,12 @@ def run(args: argparse.Namespace) -> int:
             complain(f"{error}; nothing was unpacked (--keep-going unpacks the undamaged files)")
             return error.exit_code
         count, without = len(source.tree.mode) - 1, unverifiable(source)
-    if left_out:
+    if first:
         complain(
-            f"{args.target}: {plural(len(left_out), 'file')} left out; copy {args.source} again, "
+            f"{args.target}: {plural(lines.count, 'file')} left out; copy {args.source} again, "
             "or restore it from a backup"
         )
-        return left_out[0].exit_code
+        return first[0]
     if refusal:
         return refusal.exit_code
     if not args.quiet:
