@@ -142,6 +142,8 @@ def test_what_a_name_may_be(tmp_path: Path, module: str, name: str, items: int) 
         ("train", "not the name"),
         (":train", "not the name"),
         ("its_samples:", "not the name"),
+        (".its_samples:train", "not the full name of a module"),
+        ("its_samples..x:train", "not the full name of a module"),
         ("its_samples:none", "has no none"),
         ("its_samples:number", "is or returns a int"),
         ("its_samples:nothing", "is or returns a NoneType"),
@@ -149,7 +151,19 @@ def test_what_a_name_may_be(tmp_path: Path, module: str, name: str, items: int) 
         (lambda: ITEMS, "has no <lambda>"),
         (ITEMS, "has no name"),
     ],
-    ids=["no module", "empty module", "empty name", "missing", "number", "nothing", "no such module", "lambda", "list"],
+    ids=[
+        "no module",
+        "empty module",
+        "empty name",
+        "relative",
+        "empty step",
+        "missing",
+        "number",
+        "nothing",
+        "no such module",
+        "lambda",
+        "list",
+    ],
 )
 def test_what_has_no_name_or_is_no_data_set_is_refused(tmp_path: Path, module: str, name: object, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
-from builders import pack_small_folder
+from builders import pack_small_folder, record_file
 from inside import background, mount_at, refuse_mounted
 from mounting import (
     Daemon,
@@ -225,6 +225,21 @@ def test_a_log_that_cannot_be_written(source: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     text = run_fffs("mount", source, tmp_path / "m", "-o", f"log={tmp_path}/fifo", code=7)
     assert text.count("\n") == 1 and "/fifo" in text, "nothing reads it"
+
+
+@pytest.mark.parametrize("log", ["a.ffr", "./a.ffr", "link", "hard", "set/x", "set/new", "a.ffr.fffs-crc"])
+def test_a_log_that_would_damage_a_source_is_refused(tmp_path: Path, log: str) -> None:
+    (tmp_path / "set").mkdir()
+    for name in ("a.ffr", "set/x"):
+        (tmp_path / name).write_bytes(record_file([b"one", b"two"]))
+    os.symlink("a.ffr", tmp_path / "link")
+    os.link(tmp_path / "a.ffr", tmp_path / "hard")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    source = tmp_path / ("set" if "set" in log else "a.ffr")
+    text = run_fffs("mount", source, tmp_path / "m", "-o", f"log={tmp_path}/{log}", code=2)
+    assert text.count("\n") == 1 and text.endswith("; name another file\n") and log.strip("./") in text
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert not (tmp_path / "m").exists()
 
 
 def test_what_mount_8_calls(source: Path, tmp_path: Path, mounts: Mounts) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import calendar
 import stat
 import struct
-import time
 import zipfile
 from collections.abc import Iterator
 from typing import Final
@@ -29,6 +29,9 @@ UNIX: Final = 3  # the system that made a zip member: members of 3 and 19 (macOS
 LOCAL: Final = struct.Struct("<4s22xHH")
 EXTENDED_TIME: Final = 0x5455
 UNICODE_PATH: Final = 0x7075
+NTFS: Final = 0x000A
+NTFS_TIMES: Final = 1  # a tag in that field: of the times of modification, access and creation
+NTFS_EPOCH: Final = 11_644_473_600 * 10**7  # 1970 in units of 100 ns since 1601
 
 
 class Zip(Archive):
@@ -161,12 +164,33 @@ def _extra(info: zipfile.ZipInfo, wanted: int) -> bytes:
 
 
 def _zip_time(info: zipfile.ZipInfo) -> int:
-    """Return nanoseconds since 1970, from the extended timestamp field, or from the DOS date, which is local time."""
+    """Return nanoseconds since 1970, from the extended timestamp field, or that of NTFS, or from the DOS date.
+
+    A DOS date is in the local time of the machine that made the archive, which nothing in it tells. It is taken for
+    UTC: the time zone of the reader would be as wrong, and the same archive would become other packs elsewhere.
+    """
     data = _extra(info, EXTENDED_TIME)
     if len(data) >= 5 and data[0] & 1:
         return int.from_bytes(data[1:5], "little", signed=True) * 10**9
-    year, month, day, *rest = info.date_time
+    if (ticks := _ntfs_time(_extra(info, NTFS))) is not None:
+        return ticks
     try:
-        return int(time.mktime((year, month, day, *rest, 0, 0, -1))) * 10**9  # type: ignore[arg-type]
-    except (OverflowError, ValueError):
+        return calendar.timegm(info.date_time) * 10**9
+    except (OverflowError, ValueError):  # no date, such as one of zeros
         return 0
+
+
+def _ntfs_time(data: bytes) -> int | None:
+    """Return nanoseconds since 1970 from the extra field of NTFS: 4 bytes, and then attributes, each with a tag and a
+    size. None: it has no modification time.
+    """
+    at = 4
+    while at + EXTRA.size <= len(data):
+        tag, size = EXTRA.unpack_from(data, at)
+        at += EXTRA.size
+        if tag == NTFS_TIMES and size >= 8 and at + 8 <= len(data):
+            since_1601 = int.from_bytes(data[at : at + 8], "little")
+            nanoseconds = (since_1601 - NTFS_EPOCH) * 100
+            return nanoseconds if since_1601 and abs(nanoseconds) < 1 << 63 else None
+        at += size
+    return None

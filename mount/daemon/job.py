@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 
 from fffs.base.cache_settings import SWITCH, cache_name
 from fffs.base.paths import PathLike, absolute_path, named
+from fffs.mount.daemon.log_file import refuse_source
 from fffs.mount.options import MountOptions
 from fffs.mount.system.mounts import canonical
 from fffs.objects.names import absolute, is_remote, shown
@@ -64,6 +65,7 @@ def make_job(
         options = replace(options, cache=cache_name(options.cache))
     if options.log:
         options = replace(options, log=absolute_path(named(options.log, "a log file")))
+        refuse_source(options.log, (name for name in found if not is_remote(name)))
     return Job(found, canonical(mountpoint), options, debug)
 
 

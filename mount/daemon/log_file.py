@@ -1,4 +1,7 @@
-"""The log file of a daemon, which is opened again when its name leads to another file, as after logrotate(8)."""
+"""The log file of a daemon, which is opened again when its name leads to another file, as after logrotate(8).
+
+No source may be the log file: lines would be appended to it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,33 @@ import io
 import logging
 import os
 import stat
+from collections.abc import Iterable
+
+from fffs.errors import UsageError
+from fffs.files.sidecar_names import CHECKSUMS, DIGEST
+
+
+def refuse_source(log: str, sources: Iterable[str]) -> None:
+    """Raise UsageError if a log file would be written to a source, or into the folder of one: it would damage it.
+
+    log: an absolute path. sources: files and folders; what is no name of this machine, or leads nowhere, is ignored.
+    """
+    for source in sources:
+        names = (log, log.removesuffix(CHECKSUMS), log.removesuffix(DIGEST))
+        if any(_is_same(name, source) for name in names):
+            raise UsageError(
+                f"-o log={log}: is the source {source}, or belongs to it, which it would damage; name another file"
+            )
+        folder = os.path.realpath(source)
+        if os.path.isdir(folder) and os.path.realpath(log).startswith(os.path.join(folder, "")):
+            raise UsageError(f"-o log={log}: is in the source {source}, which it would change; name another file")
+
+
+def _is_same(path: str, other: str) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except (OSError, ValueError):
+        return False
 
 
 class LogFile(logging.FileHandler):
