@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import atomic_folder, grown_columns, shards, sync
+from inside import grown_columns, shards, sync
 
 from fffs.errors import MetadataError
 from fffs.granular import DatasetReader, DatasetWriter, ShardedDatasetWriter
@@ -103,7 +103,7 @@ def test_a_reader_does_not_wait_for_rows_that_do_not_come(
 PLACES: list[tuple[Any, str]] = [
     (os, "fsync"),
     (os, "fdatasync"),
-    *((module, "sync_files") for module in (sync, atomic_folder, grown_columns)),
+    *((module, "sync_files") for module in (sync, grown_columns)),
 ]
 """The functions that sync, where they are called."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 import signal
 import stat
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 from builders import MIB, Pack, as_nobody, contents, differences, once, record_file, small_disk, snapshot, stretched
 from golden_files import GOLDEN, sha256
-from inside import NewFile, RecordStore, load_source
+from inside import NewFile, RecordStore, load_source, sync
 
 import fffs
 from fffs.errors import (
@@ -531,3 +532,29 @@ def test_a_file_that_cannot_be_opened_leaves_nothing(tmp_path: Path) -> None:
         with pytest.raises(error, match=name):
             fffs.unpack(tmp_path / name, tmp_path / "target")
     assert os.listdir(tmp_path) == ["bad.ffr"]
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_each_file_is_synced_before_the_folder_appears_where_one_call_is_not_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    """On FUSE and network file systems, syncfs(2) does not wait for the server."""
+    for name in ("a", "sub/b", "sub/c/d"):
+        (tmp_path / "f" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "f" / name).write_bytes(name.encode())
+    os.symlink("a", tmp_path / "f" / "link")
+    fffs.pack_folder(tmp_path / "f", tmp_path / "f.ffr")
+    synced = []
+
+    def record(fd: int, real: Any = os.fsync) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        synced.append(path if (tmp_path / "new").exists() else re.sub(r"/\.new\.[^/]*", "/new", path))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", record)
+    monkeypatch.setattr(sync, "is_of_this_machine", lambda fd: here)
+    fffs.unpack(tmp_path / "f.ffr", tmp_path / "new")
+    each = ["", "/a", "/sub", "/sub/b", "/sub/c", "/sub/c/d"]
+    once = [f"{tmp_path}/new", str(tmp_path)]
+    assert sorted(synced) == sorted(once if here else [*once, *(f"{tmp_path}/new{name}" for name in each)])
+    assert synced[-1] == str(tmp_path)

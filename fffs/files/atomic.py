@@ -25,6 +25,7 @@ from fffs.files.leftovers import remove_leftover_files
 from fffs.files.local import LocalFile
 from fffs.files.rights import new_mode, rights_at, rights_of, set_mode
 from fffs.files.sidecar_names import CHECKSUMS, DIGEST, SIDECARS
+from fffs.files.sync import sync_open_folder
 from fffs.files.targets import refuse_file
 from fffs.files.temporary import (
     ABSENT,
@@ -267,12 +268,3 @@ def sync_place(place: int) -> None:
         sync_open_folder(fd)
     finally:
         close(fd)
-
-
-def sync_open_folder(fd: int) -> None:
-    """Sync an open folder. A file system that cannot do that returns EINVAL, which is ignored. Raises OSError."""
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise

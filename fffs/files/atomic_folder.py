@@ -13,11 +13,11 @@ from fffs.base.descriptors import above_standard
 from fffs.base.failures import writing
 from fffs.base.withblock import Discarding
 from fffs.errors import FffsError, UsageError
-from fffs.files.atomic import IN_PLACE, PLACE, sync_open_folder, sync_place
+from fffs.files.atomic import IN_PLACE, PLACE, sync_place
 from fffs.files.dirfd import close
 from fffs.files.leftovers import remove_leftover_folders
 from fffs.files.rights import PERMISSIONS, new_mode, set_mode, set_time
-from fffs.files.sync import sync_files
+from fffs.files.sync import sync_folder, sync_open_folder
 from fffs.files.targets import refuse_folder, replaced_folder, without_dots
 from fffs.files.temporary import close_locked, create_locked_folder, is_there, remove_folder, remove_mark
 
@@ -94,7 +94,7 @@ class AtomicFolder(Discarding):
         """
         with writing(self.shown):
             if durable:
-                sync_files(self.fd)
+                sync_folder(self.fd)
             with self._replaced() as old:
                 remove_mark(self.fd)
                 set_mode(self.fd, self._choose_mode(mode, old))
