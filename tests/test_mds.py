@@ -166,3 +166,15 @@ def test_damaged_shards_are_refused(tmp_path: Path) -> None:
     os.unlink(shard)
     with pytest.raises(FileNotFoundError, match=r"shard\.00000\.mds"):
         fffs.convert(source, tmp_path / "z.ffr", warn=lambda _: None)
+
+
+@pytest.mark.parametrize(("data", "problem"), [(b"[1]", "not a JSON object"), (b"{", "not JSON"), (None, "more than")])
+def test_an_index_that_is_no_json_object_or_too_large_is_refused(
+    tmp_path: Path, data: bytes | None, problem: str
+) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "shard.00000.mds").touch()
+    with (tmp_path / "set" / "index.json").open("wb") as file:
+        file.write(data) if data else file.truncate(1 << 40)
+    with pytest.raises(FormatError, match=rf"index\.json: .*{problem}"):
+        fffs.convert(tmp_path / "set", tmp_path / "x.ffr", from_="mds")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from fffs.converting.foreign.array_record_file import ArrayRecordItems, is_array_record
 from fffs.converting.foreign.items import ForeignItems, opener
+from fffs.converting.foreign.json_file import load_object
 from fffs.converting.foreign.lmdb_file import LmdbItems, is_lmdb
 from fffs.converting.foreign.mds_folder import INDEX, MdsItems, expand_mds
 from fffs.converting.foreign.table_items import ArrowItems, ParquetItems
@@ -88,7 +88,8 @@ def _expand_arrow(path: str) -> list[str]:
         raise UsageError(f"{path}: has several splits ({splits}); name the folder of one")
     if STATE not in names:
         return _expand_ending(path, ARROW_END)
-    state = _load_json(os.path.join(path, STATE))
+    with open_file(os.path.join(path, STATE)) as file:
+        state = load_object(file, LARGEST_JSON)
     try:
         found = [str(item["filename"]) for item in state["_data_files"]]
     except (KeyError, TypeError):
@@ -100,18 +101,6 @@ def _expand_arrow(path: str) -> list[str]:
     if state.get("_indices_data_files") or state.get("_indices_files"):
         raise UsageError(f"{path}: has an order of its own beside its rows; save the data set after flatten_indices()")
     return [os.path.join(path, name) for name in found]
-
-
-def _load_json(path: str) -> dict[str, Any]:
-    with open_file(path) as file:
-        data = file.read_bytes(0, min(file.size, LARGEST_JSON) + 1)
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        raise MetadataError(f"{path}: is damaged; it is not JSON") from None
-    if not isinstance(found, dict):
-        raise MetadataError(f"{path}: is damaged; it is not a JSON object")
-    return found
 
 
 PARQUET: Final = Import(

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from fffs.converting.foreign.items import Bytes, ForeignItems
+from fffs.converting.foreign.json_file import load_object
 from fffs.errors import MetadataError, UnsupportedError, UsageError
 from fffs.files.file import File
 from fffs.layouts.plain import digits_for
@@ -52,7 +53,7 @@ def expand_mds(path: str) -> list[str]:
 def _load_index(file: File) -> list[MdsShard]:
     """Return the shards that an index lists. Raises MetadataError, UnsupportedError, ReadError."""
     try:
-        found = json.loads(file.read_bytes(0, min(file.size, LARGEST_INDEX)))
+        found = load_object(file, LARGEST_INDEX)
         if found["version"] != VERSION:
             raise UnsupportedError(f"{file.name}: MDS of version {found['version']!a:.20} is not read, only of 2")
         shards = [_shard(file.name, entry) for entry in found["shards"]]
