@@ -133,7 +133,7 @@ fffs.formats.frame_writer: FrameWriter
 fffs.formats.frames: FrameError OFRECORD TFRECORD scan
 fffs.formats.ofrecord: OFRecordWriter
 fffs.formats.protobuf: encode_bytes encode_varint
-fffs.formats.sources: expand_sources load_file
+fffs.formats.sources: expand_sources load_file open_files
 fffs.formats.table: FORMATS Format find_format format_named
 fffs.granular.optional: ZSTD library=optional_library
 fffs.granular.shards: Shard data_set_folders
@@ -188,6 +188,7 @@ fffs.packing.verify: BadRecord verify
 fffs.records.index: RecordIndex
 fffs.records.native_store: make_native_store
 fffs.records.source_file: SourceFile
+fffs.records.small_records: SmallRecords
 fffs.records.store: RecordStore
 fffs.torch.ahead: has_fixed_order
 fffs.torch.state: PARTS=STATE_PARTS VERSION=STATE_VERSION

@@ -593,9 +593,9 @@ def test_a_bag_that_is_appended_to_is_not_replaced(tmp_path: Path) -> None:
     for layout in ("v1", "v3"):
         with BagWriter(path, "v3") as writer:
             writer.append(b"first", flush=True)
-            for form in ("bag", "tfrecord"):
+            for options in ({"layout": layout}, {"to": "tfrecord"}):
                 with pytest.raises(WriterError, match=r"x\.bag: a writer is appending to it"):
-                    fffs.convert(other, path, to=form, layout=layout, force=True)
+                    fffs.convert(other, path, force=True, **options)
             writer.append(b"second")
         assert BagReader(path)[-2:] == [b"first", b"second"]
     fffs.convert(other, path, layout="v3", force=True)

@@ -22,6 +22,7 @@ from fffs.records.index import RecordIndex
 from fffs.records.reopening import OpenedNames, open_unreplaced, opened_again, refuse_others, refuse_replaced
 from fffs.records.sequence import runs_of
 from fffs.records.sidecar import with_checksums
+from fffs.records.small_records import SmallRecords
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 
@@ -95,6 +96,7 @@ class BagReader(Closing):
         """Take over an open Bag."""
         self.layout = layout
         self._store = RecordStore([source])
+        self._small = SmallRecords(self._store)
         self._store.expect_random_reads()
         self.size = size_of(source, layout)
         """The size of the file in bytes, including the table if it is a separate file."""
@@ -152,6 +154,12 @@ class BagReader(Closing):
             return [data.tobytes() for data in stored]
         return [self._content(int(number), data) for number, data in zip(np.ravel(numbers), stored, strict=True)]
 
+    def _neighbours(self, numbers: range) -> list[bytes]:
+        records = None
+        if self._decompress is None and numbers.step == 1 and len(numbers) > 1:
+            records = self._small.read_run(numbers.start, numbers.stop)
+        return self._contents(numbers) if records is None else records
+
     def _content(self, number: int, data: UInt8Array) -> bytes:
         assert self._decompress is not None
         try:
@@ -170,10 +178,12 @@ class BagReader(Closing):
     @overload
     def __getitem__(self, index: slice | range | list[int] | np.ndarray) -> list[bytes]: ...
     def __getitem__(self, index: int | slice | range | list[int] | np.ndarray) -> bytes | list[bytes]:
+        if type(index) is int and 0 <= index < self._store.n and self._decompress is None:
+            return self._small.read(index)
         if isinstance(index, slice):
-            return self._contents(range(len(self))[index])
+            return self._neighbours(range(len(self))[index])
         if isinstance(index, range):
-            return self._contents(clip(index, len(self)))
+            return self._neighbours(clip(index, len(self)))
         if isinstance(index, (list, tuple, np.ndarray)):
             return self._contents(index)
         number = as_number(index)

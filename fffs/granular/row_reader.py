@@ -6,7 +6,6 @@ import bisect
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
@@ -18,25 +17,13 @@ from fffs.granular import refs
 from fffs.granular.bag_reader import clip
 from fffs.granular.codecs import Codec
 from fffs.granular.codecs import decoders as supplied
+from fffs.granular.masks import Mask, Wanted, select
 from fffs.granular.shards import Shard, open_shards
 from fffs.granular.spec import Type
 from fffs.records.identity import Identity
 from fffs.records.reopening import OpenedNames, opened_again, refuse_others, refuse_replaced
+from fffs.records.small_records import SmallRecords
 from fffs.records.store import RecordStore
-
-Mask = Mapping[str, Any] | Sequence[str] | None
-"""Selects keys of a row: {key: True | False | range | slice}, without absent keys; a list of keys; or None for all."""
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """A key that a mask selects. ``part``: the selected part of a sequence."""
-
-    key: str
-    position: int
-    type: Type
-    decode: Codec
-    part: range | slice
 
 
 def _takes(decode: Codec, arguments: tuple[str, ...]) -> bool:
@@ -63,10 +50,12 @@ class RowReader(Closing):
         sources, self._shards = open_shards(self.path, folders, spec, self.check_data)
         self._first_rows = [0, *itertools.accumulate(shard.rows for shard in self._shards)]
         self._store = RecordStore(sources)
+        self._small = SmallRecords(self._store)
         self._store.expect_random_reads()
         self._spec = spec
         sequences = not self._shards or self._shards[0].layout != "v3"
         self._types = {key: Type.parse(kind, sequences) for key, kind in spec.items()}
+        self._all: list[Wanted] | None = None  # what no mask selects, when it was first asked for
 
     @property
     def spec(self) -> dict[str, str]:
@@ -120,7 +109,7 @@ class RowReader(Closing):
         buffer, offsets = self._store.read_joined(blobs.numbers)
         bounds, content, at = offsets.tolist(), buffer.data, iter(range(len(blobs.numbers)))
 
-        def next_value(want: _Wanted) -> Any:
+        def next_value(want: Wanted) -> Any:
             k = next(at)
             return self._decode(want, blobs.numbers[k], bytes(content[bounds[k] : bounds[k + 1]]))
 
@@ -134,9 +123,42 @@ class RowReader(Closing):
 
     def read_one(self, index: int, mask: Mask = None) -> dict[str, Any]:
         """Read one row; as ``read``."""
-        return self.read([index], mask)[0]
+        number = index if type(index) is int else as_number(index, f"{self.path}: row numbers")
+        if mask is None and 0 <= number < self._first_rows[-1]:
+            wanted = self._all = self._all or self._wanted(None)
+            row = self._read_row(number, wanted)
+            if row is not None:
+                return row
+        return self.read([number], mask)[0]
 
-    def _decode(self, want: _Wanted, record: int, blob: bytes) -> Any:
+    def _read_row(self, number: int, wanted: list[Wanted]) -> dict[str, Any] | None:
+        """Read a row without a batch. Returns None if its blobs are not in memory, or not where its number says."""
+        shard, row = self._place(number)
+        if shard.refs is not None or not wanted:
+            return None
+        numbers = [shard.columns[want.position][0] + row for want in wanted]
+        blobs = self._small.read_several(numbers) if len(numbers) > 1 else [self._small.read(numbers[0])]
+        if blobs is None:
+            return None
+        return {want.key: self._decode(want, k, blob) for want, k, blob in zip(wanted, numbers, blobs, strict=True)}
+
+    def _read_columns(self, rows: range, wanted: list[Wanted]) -> dict[str, list[Any]] | None:
+        """Read neighbouring rows, each column with one read. Returns as ``_read_row``."""
+        if len(rows) < 2 or rows.step != 1:
+            return None
+        (shard, row), (last, _) = self._place(rows[0]), self._place(rows[-1])
+        if shard.refs is not None or shard is not last:
+            return None
+        columns: dict[str, list[Any]] = {}
+        for want in wanted:
+            first = shard.columns[want.position][0] + row
+            blobs = self._small.read_run(first, first + len(rows))
+            if blobs is None:
+                return None
+            columns[want.key] = [self._decode(want, first + k, blob) for k, blob in enumerate(blobs)]
+        return columns
+
+    def _decode(self, want: Wanted, record: int, blob: bytes) -> Any:
         try:
             return want.decode(blob, *want.type.arguments)
         except FffsError:
@@ -175,7 +197,7 @@ class RowReader(Closing):
         return entries
 
     def _plan(
-        self, shard: Shard, row: int, entry: list[refs.Ref] | None, wanted: list[_Wanted], blobs: refs.BlobNumbers
+        self, shard: Shard, row: int, entry: list[refs.Ref] | None, wanted: list[Wanted], blobs: refs.BlobNumbers
     ) -> list[int | None]:
         """Add the selected blobs of a row to ``blobs``. Returns their number for each key, None for a scalar."""
         counts: list[int | None] = []
@@ -202,44 +224,8 @@ class RowReader(Closing):
             counts.append(None if isinstance(ref, int) else len(part))
         return counts
 
-    # ------------------------------------------------------------ masks
-
-    def _wanted(self, mask: Mask) -> list[_Wanted]:
-        if mask is None:
-            chosen: Mapping[str, Any] = dict.fromkeys(self._spec, True)
-        elif isinstance(mask, Mapping):
-            chosen = mask
-        elif isinstance(mask, (str, bytes)):
-            raise UsageError(f"{self.path}: a mask is a dictionary or a list of keys, not {mask!r:.60}")
-        else:
-            chosen = dict.fromkeys(mask, True)
-        for key in chosen:
-            if key not in self._types:
-                raise UsageError(f"{self.path}: there is no key {key!r:.60}; the keys are {', '.join(self._spec)}")
-        return [
-            self._want(key, position, chosen[key])
-            for position, key in enumerate(self._spec)
-            if not (chosen.get(key) is None or chosen[key] is False)
-        ]
-
-    def _want(self, key: str, position: int, part: Any) -> _Wanted:
-        kind = self._types[key]
-        decode = self._decoders.get(kind.text) or self._decoders.get(kind.name)
-        if decode is None:
-            raise UsageError(
-                f"{self.path}: there is no decoder for {kind.text!r:.60}, the type of {key!r}; pass one in decoders="
-            )
-        if kind.text in self._decoders and kind.arguments:
-            kind = Type(kind.text, kind.text, (), kind.sequence)
-        if part is True:
-            return _Wanted(key, position, kind, decode, slice(None))
-        if not isinstance(part, (range, slice)):
-            raise UsageError(
-                f"{self.path}: the mask of {key!r} must be True, False, a range or a slice, not {part!r:.60}"
-            )
-        if not kind.sequence:
-            raise UsageError(f"{self.path}: {key!r} is not a sequence; its mask must be True or False")
-        return _Wanted(key, position, kind, decode, part)
+    def _wanted(self, mask: Mask) -> list[Wanted]:
+        return select(self.path, self._types, self._decoders, mask)
 
     # ------------------------------------------------------------ failures
 
@@ -273,9 +259,12 @@ class RowReader(Closing):
         elif isinstance(index, range):
             index = clip(index, len(self))
         elif not isinstance(index, (list, np.ndarray)):
-            return self.read([as_number(index, f"{self.path}: row numbers")], mask)[0]
+            return self.read_one(index, mask)
+        wanted = self._wanted(mask)
+        if isinstance(index, range) and (columns := self._read_columns(index, wanted)) is not None:
+            return columns
         rows = self.read(index, mask)
-        return {want.key: [row[want.key] for row in rows] for want in self._wanted(mask)}
+        return {want.key: [row[want.key] for row in rows] for want in wanted}
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return rows in one batch, for loaders of torch and (``_getitems``) Grain. Raises as ``read``."""
