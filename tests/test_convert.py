@@ -1490,7 +1490,7 @@ def test_verify_finds_a_damaged_index_before_the_result_is_in_place(
             flip(file.fd, at, 0xFF)
 
     when_reread(monkeypatch, damage)
-    target, layout = ("x.bag", "v3") if name == "x.idx" else (name, "v1")
+    target, layout = ("x.bag", "v3") if name == "x.idx" else (name, None)
     with pytest.raises((FormatError, RecordError), match=f"^{tmp_path}/x"):
         fffs.convert(source, tmp_path / target, layout=layout, verify=True)
     assert left_in(tmp_path) == ["source.ffr"]
@@ -1574,10 +1574,11 @@ def put_back(folder: Path, there: dict[str, bytes]) -> None:
         (folder / name).write_bytes(data)
 
 
-@pytest.mark.parametrize("name", ["x.bag", "part-0", "x.ffr", "x.tfrecord"])
-@pytest.mark.parametrize("layout", ["v1", "v3"])
+@pytest.mark.parametrize(
+    ("name", "layout"), [("x.bag", "v1"), ("x.bag", "v3"), ("part-0", None), ("x.ffr", None), ("x.tfrecord", None)]
+)
 def test_what_is_to_be_replaced_is_there_until_the_new_is_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, layout: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, layout: str | None
 ) -> None:
     fffs.convert(write_ffr(tmp_path / "old.ffr", [b"old", b"er"]), tmp_path / name, layout=layout)
     source = write_ffr(tmp_path / "source.ffr", [stretched(1000, k) for k in range(20)])

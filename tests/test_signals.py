@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
+from golden_files import FOLDER
 from inside import lib
 
 import fffs
@@ -138,3 +140,28 @@ def test_an_interrupt_during_the_imports_of_a_daemon_shows_no_traceback(tmp_path
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "mnt: not mounted: the daemon ended with exit code 130 before it was ready" in done.stderr
     assert done.stderr.count("KeyboardInterrupt") == 0
+
+
+@pytest.mark.parametrize(("at", "code", "text"), [("run", 130, b"fffs: interrupted\n"), ("put", -2, b"")])
+def test_an_interrupt_after_the_command_is_no_traceback(at: str, code: int, text: bytes) -> None:
+    """The last line of a command has been reached, or only what is in a buffer is left to be written."""
+    program = f"""
+        import os, signal
+        from fffs.cli import program
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        usual = program.{at}
+
+        def interrupted(*arguments, **options):
+            result = usual(*arguments, **options)
+            if {at!r} == "run" or signal.getsignal(signal.SIGINT) != signal.default_int_handler:
+                os.kill(os.getpid(), signal.SIGINT)
+            return result
+
+        program.{at} = interrupted
+        program.main()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), "ls", str(FOLDER / "tiny-5000.ffr")]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (code, text)
+    assert done.stdout.count(b"\n") == 5000
