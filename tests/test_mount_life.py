@@ -227,15 +227,19 @@ def test_a_log_that_cannot_be_written(source: Path, tmp_path: Path) -> None:
     assert text.count("\n") == 1 and "/fifo" in text, "nothing reads it"
 
 
-@pytest.mark.parametrize("log", ["a.ffr", "./a.ffr", "link", "hard", "set/x", "set/new", "a.ffr.fffs-crc"])
+@pytest.mark.parametrize(
+    "log", ["a.ffr", "./a.ffr", "link", "hard", "set/x.ffr", "a.ffr.fffs-crc", "rows/a.bag", "rows/a.idx"]
+)
 def test_a_log_that_would_damage_a_source_is_refused(tmp_path: Path, log: str) -> None:
     (tmp_path / "set").mkdir()
-    for name in ("a.ffr", "set/x"):
+    for name in ("a.ffr", "set/w.ffr", "set/x.ffr"):
         (tmp_path / name).write_bytes(record_file([b"one", b"two"]))
+    with fffs.granular.DatasetWriter(tmp_path / "rows", {"a": "bytes"}, layout="v3") as writer:
+        writer.append({"a": b"one"})
     os.symlink("a.ffr", tmp_path / "link")
     os.link(tmp_path / "a.ffr", tmp_path / "hard")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    source = tmp_path / ("set" if "set" in log else "a.ffr")
+    source = tmp_path / (os.path.dirname(log).strip(".") or "a.ffr")
     text = run_fffs("mount", source, tmp_path / "m", "-o", f"log={tmp_path}/{log}", code=2)
     assert text.count("\n") == 1 and text.endswith("; name another file\n") and log.strip("./") in text
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

@@ -11,25 +11,28 @@ import logging
 import os
 import stat
 from collections.abc import Iterable
+from typing import Final
 
 from fffs.errors import UsageError
-from fffs.files.sidecar_names import CHECKSUMS, DIGEST
+from fffs.files.sidecar_names import SIDECARS
+
+SUFFIX: Final = ".bag"
+TABLE: Final = ".idx"  # of the Bag beside it
 
 
 def refuse_source(log: str, sources: Iterable[str]) -> None:
-    """Raise UsageError if a log file would be written to a source, or into the folder of one: it would damage it.
+    """Raise UsageError if a log file is a source, or describes one: lines at its end would damage it.
 
-    log: an absolute path. sources: files and folders; what is no name of this machine, or leads nowhere, is ignored.
+    log: an absolute path. sources: paths; what leads nowhere is ignored.
     """
+    described = [log, *(log.removesuffix(ending) for ending in SIDECARS)]
+    if log.endswith(TABLE):
+        described.append(f"{log.removesuffix(TABLE)}{SUFFIX}")
     for source in sources:
-        names = (log, log.removesuffix(CHECKSUMS), log.removesuffix(DIGEST))
-        if any(_is_same(name, source) for name in names):
+        if any(_is_same(name, source) for name in described):
             raise UsageError(
                 f"-o log={log}: is the source {source}, or belongs to it, which it would damage; name another file"
             )
-        folder = os.path.realpath(source)
-        if os.path.isdir(folder) and os.path.realpath(log).startswith(os.path.join(folder, "")):
-            raise UsageError(f"-o log={log}: is in the source {source}, which it would change; name another file")
 
 
 def _is_same(path: str, other: str) -> bool:

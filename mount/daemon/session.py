@@ -18,6 +18,7 @@ from fffs.layouts import load_shown
 from fffs.layouts.view import View
 from fffs.mount.daemon.job import Job
 from fffs.mount.daemon.log import write_out
+from fffs.mount.daemon.log_file import refuse_source
 from fffs.mount.system import kernel
 from fffs.mount.system.mountpoint import MountPoint
 from fffs.mount.system.mounts import open_table
@@ -84,6 +85,8 @@ def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> Non
     with load_shown(
         job.sources, options.suffix, options.verify, options.format, options.decode, options.prefix
     ) as view:
+        if options.log:  # before any line about the source
+            refuse_source(options.log, (file.index.path for file in view.store.files if file.file.descriptor >= 0))
         for line in view.warnings[:WARNINGS_SHOWN]:
             _log.warning("%s", line)
         if len(view.warnings) > WARNINGS_SHOWN:
