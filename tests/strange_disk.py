@@ -1,7 +1,8 @@
-"""A file system that shows a folder with meaningless inode numbers, as some FUSE file systems do.
+"""A file system that shows a folder in a strange way, as some FUSE file systems do.
 
-As a program: ``python strange_disk.py {changing|equal|caseless} FOLDER MOUNTPOINT``. ``changing``: each lookup gives
-another number. ``equal``: all numbers are the same, and files have two links. ``caseless``: names are in lower case.
+As a program: ``python strange_disk.py {changing|equal|caseless|listed} FOLDER MOUNTPOINT``. ``changing``: each lookup
+gives another number. ``equal``: all numbers are the same, and files have two links. ``caseless``: names are in lower
+case. ``listed``: a descriptor lists what there was when it was opened, as on Btrfs.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class StrangeDisk(pyfuse3.Operations):
         self._paths = {pyfuse3.ROOT_INODE: os.fsencode(folder)}
         self._fresh = itertools.count(100)
         self._numbers: dict[bytes, int] = {}
+        self._listings: dict[int, tuple[int, list[bytes]]] = {}  # of open folders: their numbers, and their names
 
     def _child(self, parent: int, name: bytes) -> bytes:
         return os.path.join(self._paths[parent], name.lower() if self._kind == "caseless" else name)
@@ -94,14 +96,23 @@ class StrangeDisk(pyfuse3.Operations):
     async def readlink(self, inode: int, ctx: Any) -> bytes:
         return os.readlink(self._paths[inode])
 
+    @_system
     async def opendir(self, inode: int, ctx: Any) -> Any:
-        return inode
+        number = next(self._fresh)
+        self._listings[number] = inode, sorted(os.listdir(self._paths[inode]))
+        return number
 
     @_system
     async def readdir(self, fh: int, start_id: int, token: Any) -> None:
-        for position, name in enumerate(sorted(os.listdir(self._paths[fh]))[start_id:], start_id + 1):
-            if not pyfuse3.readdir_reply(token, name, self._entry(self._child(fh, name)), position):
+        inode, names = self._listings[fh]
+        if self._kind != "listed":
+            names = sorted(os.listdir(self._paths[inode]))
+        for position, name in enumerate(names[start_id:], start_id + 1):
+            if not pyfuse3.readdir_reply(token, name, self._entry(self._child(inode, name)), position):
                 return
+
+    async def releasedir(self, fh: int) -> None:
+        del self._listings[fh]
 
     @_system
     async def open(self, inode: int, flags: int, ctx: Any) -> Any:

@@ -20,7 +20,7 @@ from mounting import pack_files
 from strange_disk import strange_disk
 
 import fffs
-from fffs.errors import SourceChangedError, WorkerError, WriteError
+from fffs.errors import ChecksumError, SourceChangedError, WorkerError, WriteError
 from fffs.granular import BagReader, BagWriter
 from fffs.ofrecord import OFRecordWriter
 
@@ -101,6 +101,17 @@ def test_names_that_the_file_system_takes_for_one_are_named(one: str, other: str
     (tmp_path / "disk").mkdir()
     with strange_disk("caseless", tmp_path / "disk", tmp_path / "caseless") as disk:
         with pytest.raises(WriteError, match=r"caseless/t/d(/name)?: cannot write \(its file system takes it for an"):
+            unpack(pack, disk / "t")
+        assert not os.listdir(disk)
+
+
+@pytest.mark.fuse
+def test_nothing_is_left_where_a_descriptor_lists_what_there_was_when_it_was_opened(tmp_path: Path) -> None:
+    pack = pack_files(tmp_path / "from", **{"a": b"1", "d/f": b"a record that is damaged"})
+    pack.write_bytes(pack.read_bytes().replace(b"damaged", b"d4maged"))
+    (tmp_path / "disk").mkdir()
+    with strange_disk("listed", tmp_path / "disk", tmp_path / "listed") as disk:
+        with pytest.raises(ChecksumError):
             unpack(pack, disk / "t")
         assert not os.listdir(disk)
 

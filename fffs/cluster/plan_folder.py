@@ -26,7 +26,7 @@ from fffs.cluster.plan_place import INPUTS, RESULTS, STATE, OpenPlace, PlanPlace
 from fffs.errors import SourceNotFoundError, UsageError, WriteError
 from fffs.files.atomic import AtomicFile
 from fffs.files.atomic_folder import refuse_content
-from fffs.files.dirfd import FOLDER, close, open_folder, remove_content
+from fffs.files.dirfd import FOLDER, close, open_folder, remove_content, reopened
 from fffs.files.pair import only_writer
 from fffs.files.rights import is_private, set_mode
 from fffs.files.targets import refuse_folder
@@ -152,7 +152,7 @@ class _OpenFolder(OpenPlace):
     def empty(self) -> None:
         """See ``OpenPlace``."""
         with writing(self._path):
-            names = os.listdir(self._fd)
+            names = self._names()
             if names and _MARK not in names:
                 raise UsageError(
                     f"{self._path}: not made by fffs, or not to the end (it has {min(names)}); examine and remove it, "
@@ -161,8 +161,12 @@ class _OpenFolder(OpenPlace):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(STATE, dir_fd=self._fd)
             remove_content(self._fd, kept=_MARK.encode())
-            if os.listdir(self._fd) == [_MARK]:
+            if self._names() == [_MARK]:
                 os.unlink(_MARK, dir_fd=self._fd)
+
+    def _names(self) -> list[str]:
+        with reopened(self._fd) as fd:
+            return os.listdir(fd)
 
     def read(self, name: str) -> bytes | None:
         """See ``OpenPlace``."""

@@ -56,6 +56,20 @@ def close(fd: int) -> None:
         os.close(fd)
 
 
+@contextlib.contextmanager
+def reopened(folder: int) -> Iterator[int]:
+    """Yield a new descriptor of an open folder, to list it.
+
+    An old one shows what there was when it was opened, on Btrfs and on file systems of FUSE that keep listings. Raises
+    OSError.
+    """
+    fd = above_standard(os.open(b".", FOLDER, dir_fd=folder))
+    try:
+        yield fd
+    finally:
+        close(fd)
+
+
 class Way:
     """Moves between the folders below ``root``, an open folder of the caller's. Not thread-safe.
 
@@ -183,7 +197,7 @@ def _remove_files(folder: int, kept: bytes = b"") -> list[bytes]:
         os.fchmod(folder, 0o700)
     folders = []
     try:
-        with os.scandir(folder) as found:
+        with reopened(folder) as fd, os.scandir(fd) as found:
             entries = [(os.fsencode(entry.name), entry.is_dir(follow_symlinks=False)) for entry in found]
     except OSError:
         return []

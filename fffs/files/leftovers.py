@@ -13,7 +13,7 @@ import os
 import stat
 import time
 
-from fffs.files.dirfd import FOLDER, close, open_folder
+from fffs.files.dirfd import open_folder, reopened
 from fffs.files.rights import is_trusted
 from fffs.files.temporary import (
     MARK,
@@ -54,11 +54,8 @@ def _leftovers_in(place: int) -> list[bytes]:
     until, found = _large_folders.get(key, (begin, []))
     if begin < until:
         return found
-    fd = os.open(b".", FOLDER, dir_fd=place)
-    try:
+    with reopened(place) as fd:
         entries = os.listdir(fd)
-    finally:
-        close(fd)
     found = [os.fsencode(entry) for entry in entries if entry.endswith(SUFFIX)]
     if len(entries) >= LARGE:
         if len(_large_folders) >= FOLDERS_KEPT:
