@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from mounting import Daemon, Mounts, is_mounted, run_fffs, wait_until
+from mounting import Daemon, Mounts, is_mounted, run_fffs, umount_quietly, wait_until
 
 import fffs
 from fffs.errors import MountError
@@ -164,6 +164,41 @@ print(str(pickle.loads(os.read(ours, 65536))), code)
     why = "the system refuses to start a thread; allow this user or container more of them (ulimit -u)"
     assert done.stderr == ""
     assert done.stdout == f"{tmp_path}/mnt: cannot serve it: {why} {MountError.exit_code}\n"
+
+
+@pytest.mark.parametrize(
+    "what", ["session.Operations", "place._device", "place.duplicate", "session.pyfuse3.init", "session.trio.run"]
+)
+def test_a_daemon_without_memory_says_so_in_one_line_and_leaves_no_mount(
+    what: str, damaged: Path, tmp_path: Path
+) -> None:
+    code = """
+import os, pickle, sys
+from fffs.base.descriptors import memory_file, pipe
+from fffs.mount import MountOptions
+from fffs.mount.__main__ import main
+from fffs.mount.daemon import session
+from fffs.mount.daemon.job import make_job
+from fffs.mount.system import place
+
+def fail(*arguments):
+    raise MemoryError
+
+job, (ours, its) = memory_file("job"), pipe()
+os.write(job, make_job(*sys.argv[1:3], MountOptions()).encode().encode())
+owner, _, name = sys.argv[3].rpartition(".")
+setattr(eval(owner), name, fail)
+sys.argv[1:] = [sys.argv[2], f"--job={job}", f"--report={its}"]
+code = main()
+print(str(pickle.loads(os.read(ours, 65536))), code)
+"""
+    command = [sys.executable, "-c", code, damaged, tmp_path / "mnt", what]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    left = is_mounted(tmp_path / "mnt")
+    umount_quietly(tmp_path / "mnt")
+    assert done.stderr == ""
+    assert done.stdout == f"{tmp_path}/mnt: cannot serve it: not enough memory {MountError.exit_code}\n"
+    assert not left and not (tmp_path / "mnt").exists()
 
 
 def test_a_log_file_that_was_renamed_is_opened_again(damaged: Path, tmp_path: Path) -> None:

@@ -36,7 +36,9 @@ def open_standard_streams() -> None:
 
 
 def describe_shortage(error: BaseException) -> str:
-    """Return one line if the error is a lack of descriptors or threads, else an empty string."""
+    """Return one line if the error is a lack of descriptors, threads or memory, else an empty string."""
+    if isinstance(error, MemoryError):
+        return str(error) or "not enough memory"
     if is_lack_of_threads(error):
         return "the system refuses to start a thread; allow this user or container more of them (ulimit -u)"
     if not isinstance(error, OSError):

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from typing import Any
 
 from fffs.base.descriptors import describe, describe_shortage
 from fffs.errors import FffsError, MountError
@@ -118,6 +119,7 @@ class _Session:
     ) -> None:
         self._job, self._point, self._ready, self._lifelines, self._signals = job, point, ready, lifelines, signals
         self._view, self._table = view, table
+        self._operations = Operations(view, job.options, Statistics(view, self._native_stats))
         self._announced = False
         self._stopping = False
         self._detached = False
@@ -129,11 +131,11 @@ class _Session:
     def run(self) -> None:
         job = self._job
         self._attach()
-        native = self._connection.stats if isinstance(self._connection, fastpath.FastPath) else dict
-        self._operations = Operations(self._view, job.options, Statistics(self._view, native))
+        initialised = False
         try:
             # Given a descriptor in this form, libfuse serves it, and neither mounts nor unmounts.
             pyfuse3.init(self._operations, f"/dev/fd/{self._connection.number}", set())
+            initialised = True
             trio.run(self._main)
         except BaseException:
             # A mount in use must not become an empty folder, which looks valid. It stays, dead, as after a kill, and
@@ -144,7 +146,8 @@ class _Session:
             with closing(self._place):
                 if not self._detached:
                     self._detach(lazy=True)
-            pyfuse3.close(unmount=False)
+            if initialised:  # without a session it crashes
+                pyfuse3.close(unmount=False)
             if not self._connection.close():
                 self._point.remove()
                 write_out()
@@ -154,6 +157,9 @@ class _Session:
             raise self._error
         if not self._announced and not self._stopping:
             raise MountError(f"{job.mountpoint}: unmounted before it was ready")
+
+    def _native_stats(self) -> dict[str, Any]:
+        return self._connection.stats() if isinstance(self._connection, fastpath.FastPath) else {}
 
     def _attach(self) -> None:
         """Mount, and connect to the kernel."""

@@ -22,17 +22,17 @@ class Place:
     """
 
     def __init__(self, path: str, fuse: int, table: int) -> None:
-        """fuse: the connection to the kernel, which is kept open. Raises OSError, and then nothing is mounted."""
+        """fuse: the connection to the kernel, which is kept open. If this raises, as OSError, nothing is mounted."""
         self._path, self._table = path, table
         try:
             self.device = _device(fuse) or _device_at(path, table)
-        except MountError:
+        except BaseException:
             kernel.detach_topmost(path, lazy=True)  # the table cannot be read
             raise
         self._fuse = fuse
         try:
             self._fuse = duplicate(fuse)
-        except OSError:
+        except BaseException:
             self.detach(lazy=True)
             raise
 
