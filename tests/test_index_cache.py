@@ -511,3 +511,13 @@ def test_what_killed_processes_have_left_is_removed_and_nothing_else(
     assert {entry.name for entry in cache.iterdir()} >= {".scan-1-2-3.young", "somebody's", ".hidden"}
     assert not (cache / ".scan-1-2-3.abc").exists()
     assert counted.load(path)[1] == 0
+
+
+def test_a_file_whose_time_an_entry_cannot_have_is_not_cached(tmp_path: Path) -> None:
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(RECORDS)
+    with LocalFile.open(path) as file:
+        assert index_cache.key_of(file)
+    os.utime(path, (13_569_465_600, 13_569_465_600))  # the year 2400
+    with LocalFile.open(path) as file:
+        assert index_cache.key_of(file) is None

@@ -1128,3 +1128,31 @@ def test_damaged_data_sets_are_refused_with_a_reason(tmp_path: Path) -> None:
             with pytest.raises(FffsError):
                 load([path])
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+# ---------------------------------------------------------------- times
+
+
+@pytest.mark.parametrize(
+    ("source", "decode"),
+    [
+        ("ffrecord/mixed-100.ffr", None),
+        ("ffrecord/packed/tree.ffr", None),
+        ("tfrecord/example.tfrecord", None),
+        ("tfrecord/example.tfrecord", True),
+        ("ofrecord/digits", None),
+        ("granular/granular-0.24.2/bags", None),
+    ],
+)
+def test_a_source_of_the_year_2400_is_shown_with_the_nearest_time(
+    source: str, decode: bool | None, tmp_path: Path
+) -> None:
+    golden = Path(__file__).parent / "golden" / source
+    copy = tmp_path / golden.name
+    (shutil.copytree if golden.is_dir() else shutil.copy)(golden, copy)
+    if "bags" in source:
+        copy = next(copy.rglob("*.bag"))
+    for path in [copy, *copy.rglob("*")]:
+        os.utime(path, (13_569_465_600, 13_569_465_600))
+    with load_shown([copy], decode=decode) as view:
+        assert 2**63 - 1 in view.attributes(next(itertools.islice(view.entries(1), 2, None))[1])

@@ -32,8 +32,9 @@ class File(Closing, ABC):
     overrides if it can do better. Thread-safe; may be used in a child of fork.
 
     ``name`` is the name in messages, ``size`` the size in bytes when it was opened, ``mtime_ns`` the modification time
-    then in nanoseconds since 1970, and ``device`` the number of a file system that keeps such times, or 0.
-    ``descriptor`` is the descriptor of a local file, for code in C, or negative: what stands for it in requests.
+    then in nanoseconds since 1970 (limited by ``nearest_time``), and ``device`` the number of a file system that keeps
+    such times, or 0. ``descriptor`` is the descriptor of a local file, for code in C, or negative: what stands for it
+    in requests.
     """
 
     # Bytes that ``read_checked`` asks a store for with one request; 0: as batches do. Local files ignore it.

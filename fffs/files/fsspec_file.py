@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base.times import nearest_time
 from fffs.errors import FffsError, ReadError, SourceChangedError, SourceNotFoundError, UsageError
 from fffs.files.ends import HEAD, SMALL, TAIL, Ends
 from fffs.files.file import File, UInt8Array, memory
@@ -90,7 +91,7 @@ class FsspecFile(File):
             raise ReadError(errno.ESPIPE, name, "its file system does not tell its size; simplecache:: may help")
         self.size = info["size"]
         self._version = _version_of(info)
-        self.mtime_ns = _time_of(info)
+        self.mtime_ns = nearest_time(_time_of(info))
 
     @classmethod
     def open(cls, url: str, name: str) -> FsspecFile:
@@ -284,8 +285,9 @@ def _time_of(info: dict[str, Any]) -> int:
     """Return the modification time in nanoseconds, or 0 if the file system does not tell it."""
     for key in ("mtime", "LastModified", "last_modified", "modified", "updated", "created"):
         value = info.get(key)
-        if isinstance(value, datetime.datetime):
-            return int(value.timestamp()) * 10**9
-        if isinstance(value, (int, float)):
-            return int(value * 10**9)
+        with contextlib.suppress(ValueError, OverflowError):  # a year beyond what a datetime has, or no number
+            if isinstance(value, datetime.datetime):
+                return int(value.timestamp()) * 10**9
+            if isinstance(value, (int, float)):
+                return int(value * 10**9)
     return 0

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from fffs.base.descriptors import above_standard
 from fffs.base.failures import reading
 from fffs.base.paths import PathLike, current_folder
+from fffs.base.times import nearest_time
 from fffs.errors import ReadError, SourceNotFoundError, UsageError, WriteError
 from fffs.files.dirfd import close
 from fffs.files.file import File, UInt8Array
@@ -39,7 +40,7 @@ class LocalFile(File):
             raise
         super().__init__(name, self.status.st_size)
         self.descriptor = descriptor
-        self.device, self.mtime_ns = self.status.st_dev, self.status.st_mtime_ns
+        self.device, self.mtime_ns = self.status.st_dev, nearest_time(self.status.st_mtime_ns)
         self._direct: tuple[int, int] | None = None
         self._folder = current_folder() if folder is None else folder
 

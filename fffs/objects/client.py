@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from errno import EEXIST, EIO, ETIMEDOUT
 from typing import Any, Final, NamedTuple
 
+from fffs.base.times import nearest_time
 from fffs.errors import AccessError, ReadError, SourceNotFoundError, UsageError
 from fffs.objects.aws_profile import profile_files
 from fffs.objects.connection import ConnectionLostError, StoreConnection
@@ -135,7 +136,8 @@ def _entries(name: ObjectName, answer: Message) -> list[ListedObject]:
     """Return the entries of a page. Raises ReadError if it is none."""
     try:
         return [
-            ListedObject(str(key), int(size), str(etag), int(mtime)) for key, size, etag, mtime in answer["entries"]
+            ListedObject(str(key), int(size), str(etag), nearest_time(int(mtime)))
+            for key, size, etag, mtime in answer["entries"]
         ]
     except (KeyError, TypeError, ValueError):
         raise _wrong_answer(name) from None

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from fffs.base.cache_settings import cache_settings
 from fffs.base.descriptors import describe, leaves
+from fffs.base.times import nearest_time
 from fffs.errors import AccessError, FffsError, ReadError, SourceChangedError, SourceNotFoundError
 from fffs.files.ends import HEAD, SMALL, TAIL, Ends
 from fffs.files.file import File, UInt8Array
@@ -287,5 +288,5 @@ def _strong(etag: str) -> str:
 
 def _nanoseconds(modified: str) -> int:
     with contextlib.suppress(ValueError, TypeError, OverflowError):
-        return int(email.utils.parsedate_to_datetime(modified).timestamp()) * 10**9
+        return nearest_time(int(email.utils.parsedate_to_datetime(modified).timestamp()) * 10**9)
     return 0

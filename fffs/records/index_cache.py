@@ -34,6 +34,7 @@ import numpy.typing as npt
 from fffs.base.descriptors import above_standard
 from fffs.base.importing import importing
 from fffs.base.paths import random_name
+from fffs.base.times import nearest_time
 from fffs.files.cache_folder import open_user_folder
 from fffs.files.dirfd import close
 from fffs.files.file import File
@@ -94,14 +95,19 @@ def unused() -> Iterator[None]:
 
 
 def key_of(file: File) -> Key | None:
-    """Return the key of an open file, or None if its file system does not identify files. Raises OSError."""
+    """Return the key of an open file, or None if its file system does not identify files, or an entry cannot have its
+    times. Raises OSError.
+    """
     if file.tag:
         return _key_of_object(file)
     fd = file.descriptor
     if fd < 0 or not keeps_times(fd):
         return None
     status = os.fstat(fd)
-    return Key(_system(fd), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    times = status.st_mtime_ns, status.st_ctime_ns
+    if any(time != nearest_time(time) for time in times):
+        return None
+    return Key(_system(fd), status.st_dev, status.st_ino, status.st_size, *times)
 
 
 def _key_of_object(file: File) -> Key:
