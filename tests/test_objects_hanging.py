@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from builders import small_disk
 from inside import Jobs, cache_settings, cache_upkeep, engine, ffi, object_transfer
 from mounting import Mounts, in_namespace, libc, pack_files, wait_until
 from object_server import Answer, Fault, ObjectServer, Request, good, status
@@ -150,6 +151,25 @@ def forget_pages(folder: Path) -> None:
 def test_damage_that_another_process_finds_makes_a_mount_verify_again(
     server: ObjectServer, url: str, contents: dict[str, bytes], mounts: Mounts, cache: Path
 ) -> None:
+    find_damage(server, url, contents, mounts, cache)
+
+
+@pytest.mark.fuse
+def test_so_does_damage_of_a_cache_in_memory(
+    server: ObjectServer,
+    url: str,
+    contents: dict[str, bytes],
+    mounts: Mounts,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tmpfs, and an overlay file system, as in containers, refuse to read without waiting."""
+    with small_disk(tmp_path / "disk", 64 << 20) as disk:
+        monkeypatch.setenv("FFFS_CACHE", str(disk / "cache"))
+        find_damage(server, url, contents, mounts, disk / "cache")
+
+
+def find_damage(server: ObjectServer, url: str, contents: dict[str, bytes], mounts: Mounts, cache: Path) -> None:
     point = mounts(cast(Any, url))
     assert {path.name: path.read_bytes() for path in point.iterdir()} == contents
     [data] = cache.glob("*.data")

@@ -69,6 +69,8 @@ static uint64_t read_drops(int map_fd, int64_t size, int flags, uint64_t before)
     struct iovec memory = {&drops, sizeof drops};
     ssize_t got = preadv2(map_fd, &memory, 1, place_of_drops(size), flags);
 
+    if (got < 0 && errno != EAGAIN) /* tmpfs and overlay file systems have no RWF_NOWAIT */
+        got = pread(map_fd, &drops, sizeof drops, place_of_drops(size));
     return got < 0 ? before : drops;
 }
 
