@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -235,7 +236,8 @@ def test_a_bag_becomes_packs(pack: Path, tmp_path: Path) -> None:
 
 BAD_ROWS = {
     "is not the path of a file": [("", b""), ("/a", b""), ("a/", b""), ("../a", b""), ("a/./b", b""), ("a\0b", b"")],
-    "must be .path, bytes.": [(1, b""), (None, b"")],
+    "must be .path, bytes.": [(1, b""), (None, b""), ("a", b"", 1), 7, b"abc"],  # type: ignore[list-item]
+    "half of a pair of surrogates": [("\ud800", b"")],
     "two rows have this path": [("b", b"2")],
     "the content is no contiguous buffer": [("a", 7), ("a", "text"), ("a", np.zeros((3, 3))[:, 1])],
     "a name of more than 255 bytes": [("x" * 300, b"")],
@@ -258,6 +260,18 @@ def test_a_path_in_two_partitions(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="1 row with a path that is in another partition, too"):
             fffs.dask.write_packed(bag, tmp_path / "set", scheduler="synchronous")
     assert os.listdir(tmp_path) == []
+
+
+def test_more_partitions_than_files_that_may_be_open(tmp_path: Path) -> None:
+    room = len(os.listdir("/proc/self/fd")) + 90
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    bag = dask.bag.from_sequence([(f"a/{k}", b"%d" % k) for k in range(100)], npartitions=100)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (room, limits[1]))
+    try:
+        assert fffs.dask.write_packed(bag, tmp_path / "set", scheduler="synchronous") == 100
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len(os.listdir(tmp_path / "set")) == 100
 
 
 def test_a_part_that_is_written_twice_counts_once(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
@@ -16,12 +15,10 @@ from fffs.converting.archives import open_archive
 from fffs.converting.packs import scan_archive
 from fffs.converting.source_parts import SourcePart, refuse_changed
 from fffs.errors import UsageError
-from fffs.formats.sources import open_files
 from fffs.layouts import packed, union
 from fffs.packing.contents import Work
 from fffs.packing.names import Contents, Int64Array
 from fffs.packing.numbering import renumber
-from fffs.records.store import RecordStore
 from fffs.tree.tree import Tree, UInt8Array, UInt32Array
 
 
@@ -103,6 +100,4 @@ def join_trees(trees: Sequence[Tree], counts: Sequence[int], shown: Sequence[str
 
 def refuse_same_names(paths: Sequence[str], shown: Sequence[str]) -> None:
     """Raise UsageError if two packs have the same name, other than of a folder. shown: what they were made from."""
-    files = open_files(list(paths))
-    with contextlib.closing(RecordStore(files)):
-        join_trees([packed.load(file).tree for file in files], [len(file.index) for file in files], shown)
+    join_trees(*packed.load_trees(paths), shown)

@@ -64,7 +64,11 @@ def pack_rows(rows: Iterable[Row], output: AtomicOutput, shown: str, mtime_ns: i
     """
     notes: list[str] = []
     names, views, seen = Names(shown, notes.append), list[memoryview](), set[bytes]()
-    for path, content in rows:
+    for row in rows:
+        try:
+            path, content = row
+        except (TypeError, ValueError):
+            raise UsageError(f"{shown}: a row must be (path, bytes), not {row!a:.60}") from None
         name = _name(path, shown)
         if name in seen:
             raise UsageError(f"{shown}: {os.fsdecode(name)}: two rows have this path")
@@ -84,7 +88,10 @@ def _name(path: Any, shown: str) -> bytes:
         raise UsageError(
             f"{shown}: a row must be (path, bytes), with a path of text or bytes, not {type(path).__name__}"
         )
-    name = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
+    try:
+        name = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise UsageError(f"{shown}: {path!a:.200} has half of a pair of surrogates, which no path has") from None
     if not name or any(part in (b"", b".", b"..") for part in name.split(b"/")) or b"\0" in name:
         raise UsageError(f"{shown}: {os.fsdecode(name)!r} is not the path of a file in a folder")
     return name

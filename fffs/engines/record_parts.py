@@ -22,7 +22,7 @@ from fffs.files.atomic_folder import make_folder, refuse_content
 from fffs.files.targets import refuse_folder, without_dots
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.part_names import shard_name
-from fffs.layouts import load_packed
+from fffs.layouts import packed, union
 from fffs.objects.names import is_url
 from fffs.writer import FileWriter
 
@@ -107,9 +107,10 @@ class RecordParts:
 
     def _refuse_hidden(self, paths: list[str], count: int) -> None:
         """Raise UsageError if a file of a part would be hidden by one of an earlier part."""
-        with load_packed(paths) as view:
-            shown = int((view.tree.kinds == stat.S_IFREG).sum())
-        if shown != count:
+        found = union.merge(*packed.load_trees(paths), 1)
+        for path, _ in found.named:
+            shown = int((found.tree.kinds == stat.S_IFREG).sum())
             raise UsageError(
-                f"{self.target}: {plural(count - shown, 'row')} with a path that is in another partition, too"
+                f"{self.target}: {plural(count - shown, 'row')} with a path that is in another partition, too: "
+                f"{os.fsdecode(path)!r}"
             )

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from fffs.errors import ChecksumError, FormatError, MetadataError, UnsupportedError
 from fffs.files.holes import validate_written
+from fffs.formats.sources import open_files
 from fffs.formats.table import format_of
 from fffs.records.index import RecordIndex
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 from fffs.tree import packed_pickle, trailer
 from fffs.tree.tree import Tree
+
+TOGETHER: Final = 64  # files that are open at a time, when there can be more of them than a process may open
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,20 @@ def load(file: SourceFile) -> Packed:
     tree = packed_pickle.decode(np.ascontiguousarray(data), len(index) - 1, index.path, file.file.mtime_ns)
     _refuse_foreign(index, tree)
     return Packed(file, tree, lossless=False)
+
+
+def load_trees(paths: Sequence[str]) -> tuple[list[Tree], list[int]]:
+    """Return the trees of packed folders, and their numbers of records. Few files are open at a time.
+
+    Raises as ``open_files`` and ``load``.
+    """
+    trees, counts = list[Tree](), list[int]()
+    for begin in range(0, len(paths), TOGETHER):
+        files = open_files(list(paths[begin : begin + TOGETHER]))
+        with contextlib.closing(RecordStore(files)):
+            trees += [load(file).tree for file in files]
+            counts += [len(file.index) for file in files]
+    return trees, counts
 
 
 def _refuse_foreign(index: RecordIndex, tree: Tree) -> None:
