@@ -95,8 +95,8 @@ def test_the_columns_of_a_row_become_files(tmp_path: Path, name: str) -> None:
     done = fffs.convert(source, tmp_path / "y.ffr", verify=True, warn=lines.append)
     assert done[:3] == (source.suffix[1:], "ffrecord", len(SAMPLES))
     assert pack_contents(tmp_path / "y.ffr") == SAMPLES
-    assert len(lines) == 1
     assert lines[0].startswith(f"{source}: becomes text: label (int64), box (list<")
+    assert lines[1:] == [f"{source}: the bytes in image are kept, not the paths"]
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -327,6 +327,16 @@ def test_a_saved_data_set_of_hugging_face(tmp_path: Path) -> None:
     source.rename(tmp_path / "dict/train")
     with pytest.raises(UsageError, match=r"dict: has several splits \(train\)"):
         fffs.convert(tmp_path / "dict", tmp_path / "z.ffr")
+
+
+def test_paths_of_embedded_files_are_said_to_be_lost(tmp_path: Path) -> None:
+    cells = pa.array([{"bytes": b"0", "path": "cat/0.jpg"}])
+    source, lines = write_table(tmp_path / "x.parquet", pa.table({"image": cells, "text": ["a"]})), list[str]()
+    fffs.convert(source, tmp_path / "y.ffr", warn=lines.append)
+    fffs.convert(source, tmp_path / "y.tfrecord", column="image", warn=lines.append)
+    fffs.convert(source, tmp_path / "z.tfrecord", column="text", warn=quiet)
+    line = f"{source}: the bytes in image are kept, not the paths"
+    assert lines == [line, f"{source}: the columns text are not kept", line]
 
 
 def test_a_saved_data_set_without_rows_has_no_files(tmp_path: Path) -> None:

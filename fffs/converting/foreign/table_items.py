@@ -195,11 +195,17 @@ class TableItems(ForeignItems):
         if not names:
             chosen = self._column(column)
             others = [name for name in self._schema.names if name != chosen]
-            return [f"{self.shown}: the columns {', '.join(others)} are not kept"] if others else []
+            lines = [f"{self.shown}: the columns {', '.join(others)} are not kept"] * bool(others)
+            return lines + self._lost_paths([chosen])
         texts = [f"{name} ({self._type(name)})" for name in self._schema.names if not holds_bytes(self._type(name))]
         self._refuse_nested(self._schema.names)
         lines = [f"{self.shown}: becomes text: {', '.join(texts)}"] * bool(texts)
-        return [*lines, *[f"{self.shown}: the column {URL} is not kept"] * (URL in self._schema.names)]
+        lines += [f"{self.shown}: the column {URL} is not kept"] * (URL in self._schema.names)
+        return lines + self._lost_paths(self._schema.names)
+
+    def _lost_paths(self, columns: Sequence[str]) -> list[str]:
+        embedded = [name for name in columns if is_embedded_file(self._type(name))]
+        return [f"{self.shown}: the bytes in {', '.join(embedded)} are kept, not the paths"] * bool(embedded)
 
 
 class ParquetItems(TableItems):
