@@ -389,6 +389,7 @@ def test_images_come_back() -> None:
     for image in (pixels, pixels[..., :2], pixels[:, ::-1, :3], pixels[..., 0].T, wide, wide > 1, wide.astype(">u2")):
         again = decoders["png"](encoders["png"](image))
         assert again.dtype == image.dtype.newbyteorder("=") and again.shape == image.shape and (again == image).all()
+        assert again.tobytes() == image.astype(again.dtype).tobytes()  # Pillow has bytes of 255 in arrays of bool
     for image in (pixels[..., :3], pixels[..., 0]):
         for name in ("jpg", "jpeg"):
             again = decoders[name](encoders[name](image))

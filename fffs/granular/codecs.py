@@ -314,6 +314,8 @@ def _decode_image(kind: str, blob: bytes) -> np.ndarray:
         pillow.open(io.BytesIO(blob), formats=(kind,)).verify()
         # numpy.asarray would share the bytes object of an image of one pixel.
         pixels = np.array(_open_image(kind, blob))
+        if pixels.dtype == np.bool_:  # Pillow has bytes of 255, where numpy and torch have 1
+            pixels = pixels.view(np.uint8) != 0
         return pixels.astype(np.uint16) if pixels.dtype == np.int32 else pixels  # 16 bits, in Pillow 10.0
     except MemoryError:
         raise
