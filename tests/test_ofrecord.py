@@ -15,6 +15,7 @@ from golden_files import sha256
 from inside import CHECK_NONE, LocalFile, RecordIndex, tfrecord_files
 from inside import ofrecord_files as files
 
+import fffs
 from fffs import ofrecord
 from fffs.errors import FormatError, SourceNotFoundError, UsageError
 from fffs.ofrecord import FrameError, MessageError
@@ -78,6 +79,17 @@ def test_golden_files_are_recognised(path: str) -> None:
     assert files.recognise(data[:64], len(data), path)
     assert files.recognise(data[:64], len(data), "any-name") == (len(data) > 0)
     assert not tfrecord_files.recognise(data[:64], len(data), path)
+
+
+def test_a_converted_file_is_recognised_whatever_its_records_are(tmp_path: Path) -> None:
+    for k, records in enumerate([[], [b""], [b"", b"abc"], [b"\n"]]):
+        source, target = tmp_path / f"{k}.ffr", tmp_path / f"{k}.ofrecord"
+        with fffs.FileWriter(source) as writer:
+            for record in records:
+                writer.write_one(record)
+        fffs.convert(source, target, warn=lambda line: None)
+        with fffs.FileReader(target) as reader:
+            assert [bytes(record) for record in reader] == records
 
 
 def test_other_files_are_not_recognised(golden: Any) -> None:

@@ -32,7 +32,7 @@ def recognise(head: bytes, size: int, path: str) -> bool:
     There is no magic number. The content is recognised by a first frame that fits into the file and a message that
     begins like an entry of a map. Parts that are empty or damaged, or have other records, are recognised by their name.
     """
-    if NAME.fullmatch(os.path.basename(path)):
+    if is_target(path):
         return True
     if len(head) < HEAD.size or tfrecord.is_head(head):
         return False
@@ -56,7 +56,7 @@ def _begins_as_a_map(message: bytes, length: int) -> bool:
 
 
 def is_target(path: str) -> bool:
-    """Return whether the name of a new file is that of an OFRecord file."""
+    """Return whether the name of a file is that of an OFRecord file."""
     name = os.path.basename(path)
     return NAME.fullmatch(name) is not None or name.endswith(".ofrecord")
 
