@@ -327,6 +327,18 @@ def test_a_replaced_source_is_seen_by_new_instances_and_not_by_old_ones(tmp_path
     assert old.cat_file("f") == b"new"
 
 
+def test_a_source_that_was_overwritten_with_its_times_set_back_is_seen_by_new_instances(tmp_path: Path) -> None:
+    path, other = Path(_pack(tmp_path, "p.ffr", b"old")), Path(_pack(tmp_path, "q.ffr", b"new"))
+    old, times = fsspec.filesystem("ffr", fo=str(path)), path.stat()
+    assert times.st_size == other.stat().st_size
+    with open(path, "r+b") as file:
+        file.write(other.read_bytes())
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert fsspec.filesystem("ffr", fo=str(path)).cat_file("f") == b"new"
+    with pytest.raises(ChecksumError):
+        old.cat_file("f")
+
+
 def test_a_new_part_of_a_folder_is_seen_by_new_instances(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     _pack(tmp_path, "parts/a.ffr", b"one")

@@ -159,6 +159,14 @@ class LocalFile(File):
             return False
         return _key(now) != _key(self.status)
 
+    def is_outdated(self) -> bool:
+        """See ``File``. Also true after a change of the status alone: who overwrites a file can set its times back."""
+        try:
+            now = os.stat(_from_here(self._folder, self.name))
+        except OSError:
+            return False
+        return (*_key(now), now.st_ctime_ns) != (*_key(self.status), self.status.st_ctime_ns)
+
     def is_named(self) -> bool:
         """See ``File``. True for any file of that name if inode numbers are unreliable."""
         try:
