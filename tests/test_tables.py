@@ -329,6 +329,20 @@ def test_a_saved_data_set_of_hugging_face(tmp_path: Path) -> None:
         fffs.convert(tmp_path / "dict", tmp_path / "z.ffr")
 
 
+def test_nothing_is_written_into_the_folder_of_tables_that_is_read(tmp_path: Path) -> None:
+    source = save(tmp_path / "saved")
+    before = {path: path.read_bytes() for path in source.iterdir()}
+    for name in ("dataset_info.json", "data-00002-of-00003.arrow", "new", "below/new"):
+        with pytest.raises(UsageError, match="is in the source, .*saved; name a file or folder outside of it"):
+            fffs.convert(source, source / name, to="tfrecord", column="image", force=True, warn=quiet)
+    for number in range(2):
+        write_table(tmp_path / f"tables/{number}.parquet", pa.table({"x": [b"1"]}))
+    with pytest.raises(UsageError, match="is in the source, .*tables"):
+        fffs.convert(tmp_path / "tables", tmp_path / "tables/all.parquet", to="parquet", column="x", warn=quiet)
+    assert {path: path.read_bytes() for path in source.iterdir()} == before
+    assert left_in(tmp_path / "tables") == ["0.parquet", "1.parquet"]
+
+
 def test_paths_of_embedded_files_are_said_to_be_lost(tmp_path: Path) -> None:
     cells = pa.array([{"bytes": b"0", "path": "cat/0.jpg"}])
     source, lines = write_table(tmp_path / "x.parquet", pa.table({"image": cells, "text": ["a"]})), list[str]()

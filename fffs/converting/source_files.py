@@ -56,6 +56,7 @@ class Sources:
             files = [path]
         elif row := import_named(kind):
             files = self.records = row.expand(path)
+            self._folders = [path] if not is_remote(path) and os.path.isdir(path) else ()
         elif kind == kinds.GRANULAR:
             self._folders, files = _data_set(path)
         self._was: dict[str, Any] = {}  # name -> stamp
@@ -80,8 +81,9 @@ class Sources:
             raise SourceChangedError(f"{name}: changed while it was converted; convert it when nothing writes to it")
 
     def refuse_inside(self, target: str) -> None:
-        """Raise UsageError if the target would lie in the folder of a source data set, where any file may be part, or
-        become a part of the set of record files in a folder: its records would be there twice.
+        """Raise UsageError if the target would lie in the folder of a source data set, or of a format of another
+        library, where any file may be part, or become a part of the set of record files in a folder: its records would
+        be there twice.
         """
         if (
             self._set
