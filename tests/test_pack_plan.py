@@ -809,3 +809,15 @@ def test_a_plan_is_readable_to_its_owner_whatever_the_umask_is(source: Path, in_
         os.umask(before)
     assert sorted(os.listdir(in_public)) == ["photos", "set"]
     assert_same(source, in_public / "set", in_public / "copy")
+def test_numbers_of_numpy_are_numbers_of_parts(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/a").write_bytes(b"1")
+    with fffs.FileWriter(tmp_path / "r.ffr") as writer:
+        writer.write_one(b"1")
+    two = np.int64(2)
+    for plan in (
+        fffs.plan_pack(tmp_path / "src", tmp_path / "a", two),  # type: ignore[arg-type]
+        fffs.plan_convert(tmp_path / "r.ffr", tmp_path / "b", two, to="tfrecord"),  # type: ignore[arg-type]
+    ):
+        plan.commit([task.run() for task in plan.tasks])
+    assert os.listdir(tmp_path / "b") == ["b-00000-of-00001.tfrecord"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -171,7 +172,7 @@ def make_request(
         )
     assert form.part_name is not None
     refuse_parts(there, parts, form.part_name(part_stem(there), 0, max(parts, 1)))
-    return ConvertRequest(paths, there, parts, kind, form.name, packs.name, align, verify)
+    return ConvertRequest(paths, there, operator.index(parts), kind, form.name, packs.name, align, verify)
 
 
 def make_convert_plan(request: ConvertRequest, restart: bool) -> ConvertPlan:

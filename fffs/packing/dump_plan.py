@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -87,6 +88,6 @@ def plan_dump(dataset: str | Callable[[], Items], target: PathLike, parts: int, 
     plan = DumpPlan.of(there, tasks, dataset=name, items=count)
     place = place_of(there)
     with place.only_driver():
-        request = json.dumps([DumpPlan.WORK, name, as_utf8(there), parts])
+        request = json.dumps([DumpPlan.WORK, name, as_utf8(there), operator.index(parts)])
         place.create(plan.to_json(), request, plan.fingerprint, restart, parts=plan.parts)
     return plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import operator
 import os
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -119,7 +120,7 @@ def check_places(source: PathLike, target: PathLike, parts: int) -> tuple[str, s
 def make_plan_folder(source: str, target: str, parts: int, options: PackOptions, restart: bool) -> PackPlan:
     """As ``plan_pack``, for absolute paths that were checked, and a process that holds the lock of the target."""
     refuse_objects(source, options.keep_going)
-    request = json.dumps(["pack", as_utf8(source), as_utf8(target), parts, *options])
+    request = json.dumps(["pack", as_utf8(source), as_utf8(target), operator.index(parts), *options])
 
     def create(places: list[CutPlace], inputs: Inputs = ()) -> PackPlan:
         cuts = [cut_fields(*ends) for ends in itertools.pairwise(places)]
