@@ -68,9 +68,14 @@ def write_records(bag: Any, target: PathLike, **options: Any) -> int:
     appears when all are written: ``NAME-00000-of-00020.ffr``, ..., in the order of the partitions. A partition whose
     worker dies is written again.
 
+    In a store, as with the target ``"s3://bucket/records"``, the files get their names one by one:
+    ``records-000000-5f0c2a91.ffr``, ... Opening the target is an error until all are there. Each attempt at a partition
+    must have the same items.
+
     Args:
         bag: of bytes, arrays or other contiguous buffers.
-        target: the folder, which must be missing or empty.
+        target: the folder, or its URL (s3, gs or az), which must be missing or empty. Workers take the settings of the
+            store from their own environment.
         options: for ``dask.compute``, such as ``scheduler``.
 
     Returns:
@@ -78,7 +83,8 @@ def write_records(bag: Any, target: PathLike, **options: Any) -> int:
 
     Raises:
         UsageError: the target exists, or the bag is empty. WriteError: something cannot be written, or another process
-        writes this target. Also what computing the bag raises. Nothing is left then.
+        writes this target. AccessError, ReadError: of a store. Also what computing the bag raises. Nothing is left
+        then.
 
     Examples:
         >>> bag = fffs.dask.read("photos.ffr", npartitions=2)

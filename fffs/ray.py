@@ -81,9 +81,14 @@ def write_records(dataset: Any, target: PathLike, column: str = "bytes", **optio
     The tasks write the files beside the target, a folder that all nodes see under the same absolute path. It appears
     when all are written: ``NAME-00000-of-00020.ffr``, ...
 
+    In a store, as with the target ``"s3://bucket/records"``, the files get their names one by one:
+    ``records-000000-5f0c2a91.ffr``, ... Opening the target is an error until all are there. Each attempt at a task must
+    have the same rows.
+
     Args:
         dataset: a ``ray.data.Dataset``.
-        target: the folder, which must be missing or empty.
+        target: the folder, or its URL (s3, gs or az), which must be missing or empty. Workers take the settings of the
+            store from their own environment.
         column: of bytes, text, or arrays, whose memory is written.
         options: for ``Dataset.write_datasink``, such as ``ray_remote_args`` and ``concurrency``.
 
@@ -92,7 +97,8 @@ def write_records(dataset: Any, target: PathLike, column: str = "bytes", **optio
 
     Raises:
         UsageError: the target exists, or there are no rows. WriteError: something cannot be written, or another process
-        writes this target. In a task, UsageError: there is no such column. Nothing is left then.
+        writes this target. AccessError, ReadError: of a store. In a task, UsageError: there is no such column. Nothing
+        is left then.
 
     Examples:
         >>> fffs.ray.write_records(fffs.ray.read("photos.ffr"), "records")

@@ -26,6 +26,7 @@ fffs.torch.disk
 fffs.torch.elastic
 fffs.cluster.lease
 fffs.cli.checks.file_checks=doctor_files
+fffs.cluster.plan_objects
 fffs.cli.checks.mount_checks=doctor_mounting
 fffs.cli.checks.package_checks=doctor_packages
 fffs.cli.checks.reading_checks=doctor_reading

@@ -165,9 +165,9 @@ class PartPlan(ABC):
             for task, name, path in zip(self.tasks, names, paths, strict=True)
         ]
         self._refuse_together(paths)
-        manifest = {"format": MANIFEST, "fingerprint": self.fingerprint, "parts": [asdict(result) for result in done]}
+        manifest = manifest_of(self.fingerprint, [asdict(result) for result in done])
         final = [task.name for task in self.tasks]
-        folder.put_in_place(zip(names, final, strict=True), self.fingerprint, json.dumps(manifest))
+        folder.put_in_place(zip(names, final, strict=True), self.fingerprint, manifest)
         return done
 
     def _refuse_together(self, paths: Sequence[str]) -> None:  # noqa: B027 - most plans have nothing to refuse
@@ -184,6 +184,11 @@ class PartPlan(ABC):
         with folder.only_driver():
             if folder.fingerprint() == self.fingerprint:
                 folder.remove()
+
+
+def manifest_of(fingerprint: str, parts: Sequence[dict[str, Any]]) -> str:
+    """Return what a store keeps beside the parts of a plan: the fields of the result of each."""
+    return json.dumps({"format": MANIFEST, "fingerprint": fingerprint, "parts": parts})
 
 
 def work_of(text: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final
 
-from fffs.base.part_sets import MANIFEST, UNFINISHED
+from fffs.base.part_sets import MANIFEST, UNCOUNTED, UNFINISHED
 from fffs.cluster.lease import lease
 from fffs.cluster.plan_place import RESULTS, STATE, OpenPlace, PlanPlace, part_stem
 from fffs.errors import UsageError
@@ -73,6 +73,12 @@ class PlanObjects(PlanPlace):
         _OpenObjects(self).remove(names)
         return UNFINISHED in names
 
+    def remove_late(self, name: str, fingerprint: str) -> None:
+        """See ``PlanPlace``. The manifest is there before the plan goes."""
+        manifest = read_object(f"{self.target}/{MANIFEST}")
+        if manifest is None or fingerprint.encode("ascii") not in manifest:
+            delete_objects(f"{self.target}/", [parse_url(self.part(name)).key])
+
 
 class _OpenObjects(OpenPlace):
     """The objects. Nothing is kept open."""
@@ -92,9 +98,9 @@ class _OpenObjects(OpenPlace):
         """As ``empty``. names: what is directly in the target."""
         if UNFINISHED not in names:  # a set that was copied there, for example
             return
-        if MANIFEST not in names:
-            self._delete_parts(names)
         delete_objects(f"{self._target}/", [parse_url(f"{self._place}/{STATE}").key])
+        if MANIFEST not in names:
+            self._delete_parts(self._plan.names())  # a task whose part comes later finds no plan any more
         delete_folder(f"{self._place}/")
 
     def read(self, name: str) -> bytes | None:
@@ -119,7 +125,7 @@ class _OpenObjects(OpenPlace):
 
     def _delete_parts(self, names: dict[str, ListedObject], kept: Collection[str] = ()) -> None:
         stem = re.escape(part_stem(self._target))
-        ours = re.compile(rf"({stem}-[0-9]{{5}}-of-[0-9]{{5}}(\..*)?|part-[0-9]{{5}})", re.DOTALL)
+        ours = re.compile(rf"({stem}(-[0-9]{{5}}-of-[0-9]{{5}}(\..*)?|{UNCOUNTED})|part-[0-9]{{5}})", re.DOTALL)
         found = [entry.key for name, entry in names.items() if ours.fullmatch(name) and name not in kept]
         delete_objects(f"{self._target}/", found)
 
@@ -133,4 +139,5 @@ class _OpenObjects(OpenPlace):
 
     def put_in_place(self, names: list[tuple[str, str]], manifest: str) -> None:
         """See ``OpenPlace``. The parts have their names already; the manifest is written last."""
+        self.keep_parts({name for name, _ in names})
         put_object(f"{self._target}/{MANIFEST}", manifest.encode("ascii"))

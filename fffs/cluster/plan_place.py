@@ -261,6 +261,12 @@ class PlanPlace(ABC):
         with self._with_plan(fingerprint) as place:
             return place.new_part(name, mark, fingerprint)
 
+    def remove_late(self, name: str, fingerprint: str) -> None:  # noqa: B027 - a folder that is gone takes no parts
+        """Remove a part that came after its plan had ended, unless it was committed. No other plan has this name.
+
+        Raises WriteError, ReadError, AccessError.
+        """
+
     def sizes(self, fingerprint: str) -> dict[str, int]:
         """Return the sizes in bytes of the parts that are there, by the last component of what ``part`` returns.
 

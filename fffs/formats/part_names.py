@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from fffs.base.part_sets import MANIFEST, UNFINISHED
+from fffs.base.part_sets import MANIFEST, UNCOUNTED, UNFINISHED
 from fffs.base.paths import PathLike
 from fffs.errors import FffsError, FormatError, ReadError, SourceNotFoundError, UsageError
 from fffs.formats.ffrecord import SUFFIX
@@ -26,6 +26,7 @@ PATTERN: Final = re.compile(
 PACKS: Final = re.compile(rf"(?P<stem>.+)-[0-9]{{5,9}}-of-(?P<total>[0-9]{{5,9}}){re.escape(SUFFIX)}", re.DOTALL)
 # A file of Spark or Hadoop, with the number of the task that wrote it, which may have more digits than five.
 TASK: Final = re.compile(r"(?P<stem>part-(?:[mr]-)?)(?P<number>[0-9]{5,9})(?:[-.].*)?", re.DOTALL)
+UNCOUNTED_PACKS: Final = re.compile(rf"(?P<stem>.+){UNCOUNTED}", re.DOTALL)
 PART_DIGITS: Final = 5
 NAMED: Final = 5  # maximum number of missing files that a message lists
 
@@ -157,6 +158,8 @@ def sets_among(paths: Iterable[str]) -> dict[str, list[str]]:
         folder, name = os.path.split(path)
         if match := PACKS.fullmatch(name):
             sets[os.path.join(folder, f"{match['stem']}-*-of-{match['total']}{SUFFIX}")].append(path)
+        elif match := UNCOUNTED_PACKS.fullmatch(name):
+            sets[os.path.join(folder, f"{match['stem']}-*-{match['job']}{SUFFIX}")].append(path)
     return dict(sets)
 
 
