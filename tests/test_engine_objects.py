@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -137,19 +139,23 @@ def test_what_is_there_is_not_touched(cloud: Weed, target: str) -> None:
     assert not computed
 
 
-def test_a_part_that_is_written_twice_counts_once(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_is_written_twice_counts_once(cloud: Weed, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in {"RENEW": 0.1, "LIMIT": 0.5, "_PAUSE": 0.05}.items():
         monkeypatch.setattr(lease, name, seconds)
     with record_parts.RecordParts.begin(target) as parts:
         again = pickle.loads(pickle.dumps(parts))
         again.write(0, [b"a", b"b"])  # its worker died before the engine had the result
         again.write(2, [b"d"])  # the engine has no result of it
+        somebodys = f"{parse_url(target).key}/rows-000000-01234567.ffr"
+        cloud.put(cloud.bucket, somebodys, b"")
         written = [parts.write(1, [b"c"]), parts.write(0, [b"a", b"b"])]
         with pytest.raises(FormatError, match="its parts are still being written"):
             fffs.FileReader(f"{target}/")
         with pytest.raises(WriteError, match="another process is writing its parts"):
             fffs.dask.write_records(bag_of([b"x"], 1), target)
         assert parts.commit(written) == 3
+    assert somebodys.rpartition("/")[2] in keys_in(target)
+    cloud.delete(cloud.bucket, somebodys)
     assert parts_in(target) == [0, 1]
     with pytest.raises(UsageError, match="not there any more"):
         again.write(0, [b"late"])
@@ -215,3 +221,88 @@ def test_a_driver_that_was_killed(target: str) -> None:
     assert records_of(target) == [b"new"]
     remove_plan(f"{target}-2")
     assert keys_in(f"{target}-2") == []
+
+
+# ---------------------------------------------------------------- clusters whose workers die
+
+WORKER = """
+import os, pathlib, signal
+
+def dying(k, marks):
+    '''Return a record. The first attempt at one kills its worker when a part of its object was sent.'''
+    mark = pathlib.Path(marks) / "died"
+    if k == 3 and not mark.exists():
+        from fffs.objects.part_sender import PartSender
+
+        def put(sender, number, begin, end, put=PartSender.put):
+            put(sender, number, begin, end)
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        PartSender.put = put
+    return bytes([k]) * ((9 << 20) if k == 3 else 100)
+
+def failing(k):
+    if k == 5:
+        raise ValueError("item 5")
+    return bytes([k])
+"""
+
+DASK = """
+import sys, dask.bag
+from distributed import Client, LocalCluster
+import fffs.dask
+from worker import dying, failing
+
+if __name__ == "__main__":
+    target, marks = sys.argv[1:]
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        print(fffs.dask.write_records(dask.bag.range(6, npartitions=6).map(dying, marks), target))
+        rows = fffs.dask.read(target + "/", npartitions=3)
+        print(fffs.dask.write_packed(rows, target + "-packed"))
+        try:
+            fffs.dask.write_records(dask.bag.range(6, npartitions=6).map(failing), target + "-failed")
+        except ValueError as error:
+            print(error)
+"""
+
+RAY = """
+import sys, warnings, ray
+import fffs.ray
+from worker import dying, failing
+
+target, marks = sys.argv[1:]
+ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of its own settings
+    ray.data.DataContext.get_current().enable_progress_bars = False
+numbers = ray.data.range(6, override_num_blocks=6)
+print(fffs.ray.write_records(numbers.map(lambda row: {"bytes": dying(row["id"], marks)}), target))
+print(fffs.ray.write_packed(fffs.ray.read(target + "/", override_num_blocks=3), target + "-packed"))
+try:
+    fffs.ray.write_records(numbers.map(lambda row: {"bytes": failing(row["id"])}), target + "-failed")
+except ray.exceptions.RayTaskError as error:
+    print("item 5" if "item 5" in str(error) else error)
+ray.shutdown()
+"""
+
+
+@pytest.mark.parametrize("program", [DASK, RAY], ids=["dask", "ray"])
+def test_a_worker_that_is_killed(program: str, cloud: Weed, target: str, tmp_path: Path) -> None:
+    """In the middle of an object; another one writes it. In a program of its own, as engines change the process."""
+    (tmp_path / "worker.py").write_text(WORKER)
+    (tmp_path / "program.py").write_text(program)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, tmp_path / "program.py", target, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-3:] == ["6", "6", "item 5"]  # Ray says before that a worker died
+    assert (tmp_path / "died").exists()
+    expected = [bytes([k]) * (LARGE if k == 3 else 100) for k in range(6)]
+    assert sorted(records_of(target)) == expected
+    assert sorted(rows_of(f"{target}-packed").values()) == expected
+    assert keys_in(f"{target}-failed") == []
+    end = time.monotonic() + 10
+    while cloud.uploads() and time.monotonic() < end:  # the store processes of dead workers abort them
+        time.sleep(0.05)
+    assert cloud.uploads() == []

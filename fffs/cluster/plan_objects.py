@@ -73,7 +73,7 @@ class PlanObjects(PlanPlace):
         _OpenObjects(self).remove(names)
         return UNFINISHED in names
 
-    def remove_late(self, name: str, fingerprint: str) -> None:
+    def remove_stray(self, name: str, fingerprint: str) -> None:
         """See ``PlanPlace``. The manifest is there before the plan goes."""
         manifest = read_object(f"{self.target}/{MANIFEST}")
         if manifest is None or fingerprint.encode("ascii") not in manifest:
@@ -139,5 +139,4 @@ class _OpenObjects(OpenPlace):
 
     def put_in_place(self, names: list[tuple[str, str]], manifest: str) -> None:
         """See ``OpenPlace``. The parts have their names already; the manifest is written last."""
-        self.keep_parts({name for name, _ in names})
         put_object(f"{self._target}/{MANIFEST}", manifest.encode("ascii"))

@@ -261,8 +261,10 @@ class PlanPlace(ABC):
         with self._with_plan(fingerprint) as place:
             return place.new_part(name, mark, fingerprint)
 
-    def remove_late(self, name: str, fingerprint: str) -> None:  # noqa: B027 - a folder that is gone takes no parts
-        """Remove a part that came after its plan had ended, unless it was committed. No other plan has this name.
+    def remove_stray(self, name: str, fingerprint: str) -> None:  # noqa: B027 - only final names may be left
+        """Remove a part that nobody counted, as one that came after its plan had ended, unless that was committed.
+
+        name: one that no other plan gives to its parts.
 
         Raises WriteError, ReadError, AccessError.
         """

@@ -20,7 +20,7 @@ from fffs.cluster.place_of import place_of
 from fffs.cluster.plan_place import part_stem
 from fffs.cluster.plan_target import absolute_target, refuse_parts
 from fffs.engines.packed_rows import pack_rows
-from fffs.errors import UsageError
+from fffs.errors import FffsError, UsageError
 from fffs.files.atomic_folder import make_folder
 from fffs.files.atomic_output import AtomicOutput
 from fffs.formats.ffrecord import SUFFIX
@@ -71,8 +71,9 @@ class RecordParts:
             try:
                 yield cls(name, fingerprint, packed, time.time_ns())
             finally:
-                if place.fingerprint() == fingerprint:
-                    place.remove()
+                with contextlib.suppress(FffsError):  # the next job removes it; why this one failed is of more use
+                    if place.fingerprint() == fingerprint:
+                        place.remove()
 
     def write(self, number: int, records: Sequence[Any]) -> WrittenPart:
         """Write the records, or the rows, of a partition, in any process. May run again, also at the same time.
@@ -89,7 +90,7 @@ class RecordParts:
         try:
             place.check(self.fingerprint)
         except UsageError:  # it was aborted while a store put the part in place
-            place.remove_late(name, self.fingerprint)
+            place.remove_stray(name, self.fingerprint)
             raise
         return WrittenPart(number, place.part(name, mark), size, len(records))
 
@@ -115,7 +116,11 @@ class RecordParts:
         place, parts = place_of(self.target), sorted(part for part in written if part.records)
         if not parts:
             raise UsageError(f"{self.target}: there are no records to write")
-        self._refuse_others(parts, place.sizes(self.fingerprint))
+        sizes = place.sizes(self.fingerprint)
+        self._refuse_others(parts, sizes)
+        for name in sizes.keys() - {os.path.basename(part.path) for part in parts}:
+            if name.endswith(f"-{self.fingerprint[:8]}{SUFFIX}"):
+                place.remove_stray(name, self.fingerprint)  # of a worker that died, and whose rows are in other parts
         count = sum(part.records for part in parts)
         if self.packed:
             self._refuse_hidden([part.path for part in parts], count)
