@@ -29,7 +29,7 @@ from inside import (
 from weed import Weed, cloud, weed
 
 import fffs.dask
-from fffs.errors import FormatError, UsageError, WriteError
+from fffs.errors import FormatError, SourceChangedError, SourceNotFoundError, UsageError, WriteError
 
 __all__ = ["cloud", "weed"]  # fixtures
 
@@ -223,6 +223,42 @@ def test_a_driver_that_was_killed(target: str) -> None:
     assert keys_in(f"{target}-2") == []
 
 
+# ---------------------------------------------------------------- sources
+
+
+def test_sources_in_a_store(cloud: Weed, target: str, tmp_path: Path) -> None:
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    for k in range(20):
+        (tmp_path / "photos" / "a" / f"{k:02}").write_bytes(bytes([k]) * k)
+    fffs.pack_folder(tmp_path / "photos", f"{target}/p.ffr")
+    with fffs.tfrecord.TFRecordWriter(f"{target}/m.tfrecord") as writer:
+        for k in range(20):
+            writer.write_one(fffs.tfrecord.encode({"number": [k]}))
+    rows = [(f"a/{k:02}", bytes([k]) * k) for k in range(20)]
+    bag = fffs.dask.read(f"{target}/p.ffr", npartitions=4)
+    assert bag.compute() == rows
+    assert fffs.dask.read([f"{target}/p.ffr"], partition_bytes=50).compute(scheduler="threads") == rows
+    messages = fffs.dask.read(f"{target}/m.tfrecord", decode=fffs.tfrecord.decode, npartitions=3)
+    assert messages.map(lambda row: int(row["number"][0])).compute() == list(range(20))
+    last = bag.to_delayed()[-1]
+    (tmp_path / "photos" / "a" / "19").write_bytes(b"other")
+    fffs.pack_folder(tmp_path / "photos", f"{target}/p.ffr")
+    with pytest.raises(SourceChangedError):
+        last.compute()
+
+
+def test_a_set_without_one_of_its_parts(cloud: Weed, target: str, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for k in range(20):
+        (tmp_path / "photos" / f"{k:02}").write_bytes(bytes([k]) * k)
+    fffs.pack_folder(tmp_path / "photos", target, parts=3)
+    bag = fffs.dask.read(f"{target}/", npartitions=4)
+    assert bag.compute() == [(f"{k:02}", bytes([k]) * k) for k in range(20)]
+    cloud.delete(cloud.bucket, f"{parse_url(target).key}/rows-00001-of-00003.ffr")
+    with pytest.raises(SourceNotFoundError, match="part 1 missing"):
+        fffs.dask.read(f"{target}/")
+
+
 # ---------------------------------------------------------------- clusters whose workers die
 
 WORKER = """
@@ -267,12 +303,20 @@ if __name__ == "__main__":
 """
 
 RAY = """
-import sys, warnings, ray
+import os, sys, warnings, ray
 import fffs.ray
 from worker import dying, failing
 
 target, marks = sys.argv[1:]
-ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+variables = {"AWS_ENDPOINT_URL": os.environ.pop("AWS_ENDPOINT_URL")}  # which workers get from here only
+ray.init(
+    num_cpus=2,
+    include_dashboard=False,
+    logging_level="ERROR",
+    log_to_driver=False,
+    runtime_env={"env_vars": variables},
+)
+os.environ.update(variables)
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of its own settings
     ray.data.DataContext.get_current().enable_progress_bars = False
