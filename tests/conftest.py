@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ from object_server import ObjectServer, serving
 
 FUSE_DEVICE = Path("/dev/fuse")
 NO_FUSE = f"there is no {FUSE_DEVICE}"
+NO_BROWSER = "there is no Chromium: apt-get install chromium-headless-shell"
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+NOT_TESTED = {NO_FUSE: "the mount", NO_BROWSER: "the pages of the site in a browser"}
 
 # All runs use the same examples, so that failures are reproducible. No deadline, because times are not.
 hypothesis.settings.register_profile("fffs", derandomize=True, deadline=None, database=None, print_blob=True)
@@ -41,26 +45,30 @@ def receive_interrupts() -> None:
 receive_interrupts()
 
 
-# ---------------------------------------------------------------- tests that mount
+# ---------------------------------------------------------------- tests that mount, or look at pages
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests marked ``fuse`` if nothing can be mounted; in continuous integration this is a failure."""
+    """Skip tests whose marker says that they need what this machine lacks; in continuous integration, fail them."""
     receive_interrupts()
+    refuse = pytest.fail if os.environ.get("CI") else pytest.skip
     if item.get_closest_marker("fuse") and not FUSE_DEVICE.exists():
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(NO_FUSE)
+        refuse(NO_FUSE)
+    if item.get_closest_marker("browser") and not any(map(shutil.which, BROWSERS)):
+        refuse(NO_BROWSER)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-    """Report, after the list of skipped tests, that the mount was not tested."""
+    """Report, after the list of skipped tests, what was not tested."""
     result = yield
     # Count reports instead of collected tests: other processes may have collected them.
-    skipped = sum(NO_FUSE in str(report.longrepr) for report in terminalreporter.stats.get("skipped", ()))
-    if skipped:
-        text = f"NOT TESTED: the mount. {skipped} tests were skipped because {NO_FUSE}."
-        terminalreporter.write_line(text, red=True, bold=True)
+    for reason, subject in NOT_TESTED.items():
+        skipped = sum(reason in str(report.longrepr) for report in terminalreporter.stats.get("skipped", ()))
+        if skipped:
+            text = f"NOT TESTED: {subject}. {skipped} tests were skipped because {reason}."
+            terminalreporter.write_line(text, red=True, bold=True)
     return result
 
 

@@ -19,6 +19,7 @@ PAGES = {
     "reference/python/fffs.html": ("fffs.FileReader", ""),
 }
 """A heading of each page, and the plot that it shows."""
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 CONSOLE = re.compile(r'CONSOLE[:(]\d+\)?\] "(.*?)", source')
 
 
@@ -40,20 +41,20 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         super().send_error(*args)  # type: ignore[arg-type]
 
 
-def look(site: Path, screenshots: Path) -> list[str]:
+def look(site: Path, screenshots: Path, pages: dict[str, tuple[str, str]] = PAGES) -> list[str]:
     """Look at the pages, write a PNG of each, and return a line for each problem."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not chromium:
-        return ["chromium is not installed: apt-get install chromium"]
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if not browser:
+        return ["there is no Chromium: apt-get install chromium-headless-shell (Fedora: dnf install chromium-headless)"]
     screenshots.mkdir(parents=True, exist_ok=True)
     handler = functools.partial(_Handler, directory=str(site))
     problems = []
     with _Server(("127.0.0.1", 0), handler) as server, tempfile.TemporaryDirectory() as profile:
         server.missing = []
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        for page, (heading, plot) in PAGES.items():
+        for page, (heading, plot) in pages.items():
             picture = screenshots / f"{page.replace('/', '-').removesuffix('.html')}.png"
-            shown, log = _show(chromium, f"http://127.0.0.1:{server.server_port}/{page}", picture, profile)
+            shown, log = _show(browser, f"http://127.0.0.1:{server.server_port}/{page}", picture, profile)
             problems += [f"{page}: {problem}" for problem in _problems(shown, log, heading, plot)]
             if not picture.exists():
                 problems.append(f"{page}: no screenshot")
@@ -62,13 +63,19 @@ def look(site: Path, screenshots: Path) -> list[str]:
     return problems
 
 
-def _show(chromium: str, url: str, picture: Path, profile: str) -> tuple[str, str]:
+def _show(browser: str, url: str, picture: Path, profile: str) -> tuple[str, str]:
     """Load a page, take a screenshot, and return the elements that it has after its scripts ran, and the log."""
-    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
     command += ["--enable-logging=stderr", "--virtual-time-budget=5000", "--window-size=1280,1600"]
     picture.unlink(missing_ok=True)
-    subprocess.run([*command, f"--screenshot={picture}", url], capture_output=True, timeout=120, check=False)
-    done = subprocess.run([*command, "--dump-dom", url], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [*command, f"--screenshot={picture}", "--dump-dom", url],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=120,
+        check=False,
+    )
     return done.stdout, done.stderr
 
 
