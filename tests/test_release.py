@@ -35,6 +35,7 @@ def checkout(tmp_path: Path) -> Path:
         (tmp_path / "scripts" / step).write_text("#!/bin/sh\n")
         (tmp_path / "scripts" / step).chmod(0o755)
     (tmp_path / "fffs/version.py").write_text('__version__ = "3.4.5"\n')
+    (tmp_path / "pyproject.toml").write_text('[project.urls]\nSource = "https://host/fffs"\n')
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 3.4.5 (2026-01-31)\n\n## 3.4.4 (2026-01-01)\n")
     git(tmp_path, "init", "--quiet")
     commit(tmp_path)
@@ -80,6 +81,12 @@ def test_it_refuses_a_version_that_was_released(checkout: Path) -> None:
     (checkout / "more").touch()
     commit(checkout)
     assert "v3.4.5 is the tag of another commit" in release(checkout).stderr
+
+
+def test_it_refuses_a_project_without_an_address(checkout: Path) -> None:
+    (checkout / "pyproject.toml").write_text('# [project.urls]\n# Source = "https://host/fffs"\n')
+    commit(checkout)
+    assert release(checkout).stderr.startswith("release: pyproject.toml: [project.urls] has no Source: ")
 
 
 def test_the_change_log_begins_with_this_version_and_lists_changes_by_kind() -> None:

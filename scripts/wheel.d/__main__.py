@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import sys
 import tarfile
@@ -11,8 +12,9 @@ import tempfile
 from pathlib import Path
 
 from compiler import GLIBC, PROCESSORS, make_compiler, run
-from contents import check_sdist, check_wheel
+from contents import check_description, check_sdist, check_wheel, tracked
 from libraries import LIBRARIES, build_libraries
+from readme import copy_for_release
 
 CHECKOUT = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fffs-wheel"
@@ -25,9 +27,12 @@ Builds an sdist and, from it, a wheel for each processor. A wheel works with eve
 
 
 def build_sdist(folder: Path, epoch: str) -> Path:
-    """Return the path of the sdist."""
+    """Build from a copy of the checkout, whose README.md has links for PyPI. Return the path of the sdist."""
+    version = re.findall('"(.*)"', (CHECKOUT / "fffs/version.py").read_text())[-1]
+    if not copy_for_release(CHECKOUT, tracked(CHECKOUT), folder / "copy", version):
+        print("wheel: pyproject.toml: [project.urls] has no Source: on PyPI, links of README.md would be dead")
     environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch}
-    run(*BUILD, "--sdist", "--outdir", folder, CHECKOUT, environment=environment)
+    run(*BUILD, "--sdist", "--outdir", folder, folder / "copy", environment=environment)
     (path,) = folder.glob("*.tar.gz")
     return path
 
@@ -72,6 +77,7 @@ def main() -> None:
         for processor in arguments.processor or PROCESSORS:
             wheel = build_wheel(sdist, processor, Path(work) / processor, epoch)
             check_wheel(wheel, processor, CHECKOUT)
+            check_description(wheel, CHECKOUT)
             made.append(wheel)
         run(sys.executable, "-m", "twine", "check", "--strict", *made)
         arguments.into.mkdir(exist_ok=True)

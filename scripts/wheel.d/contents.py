@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import io
 import re
 import subprocess
@@ -15,6 +16,8 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 from libraries import LIBRARIES
+from readme import repository
+from readme_renderer import markdown
 
 ENGINE = "fffs/native/_native.abi3.so"
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
@@ -69,6 +72,17 @@ def check_wheel(path: Path, processor: str, checkout: Path) -> None:
             demand(f"{library.name} {library.version}:" in text, f"{path.name}: no licence of {library.name}")
         check_engine(archive.read(ENGINE), processor)
     run(sys.executable, "-m", "abi3audit", "--strict", path)
+
+
+def check_description(path: Path, checkout: Path) -> None:
+    """Exit unless PyPI can show the description in a wheel, with links that lead somewhere if there is an address."""
+    with zipfile.ZipFile(path) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        shown = markdown.render(email.message_from_bytes(archive.read(name)).get_payload()) or ""
+    demand("<table>" in shown, f"{path.name}: PyPI cannot show its description")
+    if repository((checkout / "pyproject.toml").read_text()):
+        dead = re.findall(r'(?:href|src)="(?!https?://|#)([^"]*)"', shown)
+        demand(not dead, f"{path.name}: its description has relative links: {' '.join(dead)}")
 
 
 def check_engine(data: bytes, processor: str) -> None:
