@@ -9,13 +9,24 @@ from fffs.granular.optional import ZSTD, library
 WINDOW_LOG = 27  # 128 MiB, the default limit of decompressors
 
 
+def new_frame(what: str) -> tuple[Any, type[Exception]]:
+    """Return a decompressor of one frame, with a limit of its memory, and the exception that it raises.
+
+    Raises:
+        UsageError: no library of zstd is installed. what: what needs it, for the message.
+
+    """
+    zstd = library(ZSTD, what)
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG}), zstd.ZstdError
+
+
 class Decompressor:
     """Decompresses records of up to ``limit`` bytes each. May be used from any thread."""
 
     def __init__(self, limit: int) -> None:
+        """Raises UsageError: no library of zstd is installed."""
         self.limit = limit
-        self._zstd = library(ZSTD, "reading a .bagz")
-        self._options = {self._zstd.DecompressionParameter.window_log_max: WINDOW_LOG}
+        new_frame("reading a .bagz")
 
     def __call__(self, data: Any) -> bytes:
         """Return the content of a record. An empty record has no frame.
@@ -26,10 +37,10 @@ class Decompressor:
         """
         if not len(data):
             return b""
-        frame = self._zstd.ZstdDecompressor(options=self._options)
+        frame, damage = new_frame("reading a .bagz")
         try:
             content: bytes = frame.decompress(data, self.limit + 1)
-        except self._zstd.ZstdError as error:
+        except damage as error:
             raise ValueError(f"damaged compressed data: {error}") from None
         if len(content) > self.limit:
             raise ValueError(f"it has more than {self.limit} bytes when decompressed; increase max_record= to read it")

@@ -12,7 +12,7 @@ from fffs.converting.foreign.array_record_file import ArrayRecordItems, is_array
 from fffs.converting.foreign.items import ForeignItems, opener
 from fffs.converting.foreign.json_file import load_object
 from fffs.converting.foreign.lmdb_file import LmdbItems, is_lmdb
-from fffs.converting.foreign.mds_folder import INDEX, MdsItems, expand_mds
+from fffs.converting.foreign.mds_folder import ENDINGS, INDEX, MdsItems, expand_mds
 from fffs.converting.foreign.table_items import ArrowItems, ParquetItems
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError
 from fffs.formats.part_names import complete_sets
@@ -60,7 +60,7 @@ def _all_end(ending: re.Pattern[str]) -> Callable[[Sequence[str]], bool]:
     return all_end
 
 
-def _described(names: Sequence[str], descriptions: Sequence[str], ending: str) -> bool:
+def _described(names: Sequence[str], descriptions: Sequence[str], ending: str | tuple[str, ...]) -> bool:
     """Return whether a folder has the first of the descriptions, files with an ending, and nothing else. A data set
     without rows has all descriptions, and may have no file.
     """
@@ -142,7 +142,7 @@ MDS: Final = Import(
     "mds",
     "file",
     is_head=lambda head: False,
-    is_folder=lambda names: _described(names, (INDEX,), ".mds"),
+    is_folder=lambda names: _described(names, (INDEX,), ENDINGS),
     expand=expand_mds,
     open=opener(MdsItems),
 )

@@ -2,7 +2,7 @@
 
 A shard is a u32 with the number n of its samples, n + 1 u32 offsets in the shard, of which the first is that of sample
 0 and the last the end, and the samples. Each begins with a u32 for the size of each column whose size is not fixed; the
-bytes of all columns follow. ``index.json`` lists the shards and the columns.
+bytes of all columns follow. ``index.json`` lists the shards and the columns. A shard may be compressed as a whole.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from fffs.converting.foreign.compressed_shard import COMPRESSIONS, LARGEST, CompressedShard
 from fffs.converting.foreign.items import Bytes, ForeignItems
 from fffs.converting.foreign.json_file import load_object
 from fffs.errors import MetadataError, UnsupportedError, UsageError
 from fffs.files.file import File
 from fffs.layouts.plain import digits_for
-from fffs.objects.locations import open_file
+from fffs.objects.locations import names_in, open_file
 
 INDEX: Final = "index.json"
 LARGEST_INDEX: Final = 256 << 20
+ENDINGS: Final = (".mds", ".mds.zstd", ".mds.gz", ".mds.bz2", ".mds.br", ".mds.snappy")
 VERSION: Final = 2
 NUMBERS: Final = {
     **{"int": "<q", "float16": "<e", "float32": "<f", "float64": "<d"},
@@ -35,19 +37,57 @@ AS_FILES: Final = ("bytes", "str", "jpeg", "png", "json", "str_int", "str_float"
 """Encodings whose bytes are what a file of the value has."""
 
 
+Shard = File | CompressedShard
+
+
+class Compressed(NamedTuple):
+    """How a shard is compressed. ``path``: relative to the folder. ``sizes``: of that file, and of its content."""
+
+    path: str
+    kind: str
+    sizes: tuple[int, int]
+
+
 class MdsShard(NamedTuple):
     """A shard. ``path``: relative to the folder. ``columns``: name, encoding, and size if it is fixed."""
 
     path: str
     samples: int
     columns: tuple[tuple[str, str, int | None], ...]
+    compressed: Compressed | None = None
+
+    def opened(self, file: File) -> File | CompressedShard:
+        """Return what reads the shard from its file. Raises MetadataError, UnsupportedError."""
+        if not self.compressed or os.path.basename(file.name) != os.path.basename(self.compressed.path):
+            return file
+        size, content = self.compressed.sizes
+        if file.size != size:
+            raise MetadataError(f"{file.name}: has {file.size} bytes, and not {size}, as {INDEX} lists; copy it again")
+        if content > LARGEST:
+            raise UnsupportedError(f"{file.name}: has more than {LARGEST >> 30} GiB when decompressed; decompress it")
+        return CompressedShard(file, self.compressed.kind, content)
 
 
 def expand_mds(path: str) -> list[str]:
     """Return the index of a folder and its shards, in order. Raises FormatError, ReadError."""
     index = os.path.join(path, INDEX)
     with open_file(index) as file:
-        return [index, *(os.path.join(path, shard.path) for shard in _load_index(file))]
+        shards = _load_index(file)
+    present = set(names_in(path)) if any(shard.compressed for shard in shards) else set()
+    return [index, *(os.path.join(path, _present(index, shard, present)) for shard in shards)]
+
+
+def _present(shown: str, shard: MdsShard, present: set[str]) -> str:
+    """Return the name of the file of a shard: the decompressed one if there is no other that can be read."""
+    packed = shard.compressed
+    if not packed or (shard.path in present and (packed.path not in present or packed.kind not in COMPRESSIONS)):
+        return shard.path
+    if packed.kind not in COMPRESSIONS:
+        raise UnsupportedError(
+            f"{shown}: shards compressed with {packed.kind!a:.20} are not read; Mosaic's StreamingDataset(remote=FOLDER, "
+            "local=OTHER) decompresses what it reads into OTHER, which can be converted"
+        )
+    return packed.path
 
 
 def _load_index(file: File) -> list[MdsShard]:
@@ -61,7 +101,8 @@ def _load_index(file: File) -> list[MdsShard]:
         if isinstance(error, UnsupportedError | MetadataError):
             raise
         raise MetadataError(f"{file.name}: damaged, or not the index of an MDS data set") from None
-    if len({shard.path for shard in shards}) < len(shards):
+    paths = [path for shard in shards for path in (shard.path, *(shard.compressed or ())[:1])]
+    if len(set(paths)) < len(paths):
         raise MetadataError(f"{file.name}: lists a shard several times")
     return shards
 
@@ -72,21 +113,27 @@ def _shard(shown: str, entry: dict[str, Any]) -> MdsShard:
     columns = tuple(zip(entry["column_names"], entry["column_encodings"], entry["column_sizes"], strict=True))
     if entry["format"] != "mds":
         raise UnsupportedError(f"{shown}: shards of the format {entry['format']!a:.20} are not read, only of mds")
-    if entry["compression"]:
-        raise UnsupportedError(
-            f"{shown}: its shards are compressed ({entry['compression']!a:.20}); decompress them, and set compression "
-            "and zip_data to null in it"
-        )
-    if not isinstance(name, str) or {"", ".", ".."} & set(name.split("/")) or "\0" in name:
-        raise MetadataError(f"{shown}: lists a shard outside of the folder ({name!a:.100})")
+    compressed = _compressed(entry) if entry["compression"] else None
+    for path in (name, *(compressed[:1] if compressed else ())):
+        if not isinstance(path, str) or {"", ".", ".."} & set(path.split("/")) or "\0" in path:
+            raise MetadataError(f"{shown}: lists a shard outside of the folder ({path!a:.100})")
+        os.fsencode(path)  # raises ValueError for half of a pair of surrogates
     sizes = [size for _, _, size in columns if size is not None]
     if not all(isinstance(text, str) for column in columns for text in column[:2]):
         raise TypeError
-    for text in (name, *(column[0] for column in columns)):
-        os.fsencode(text)  # raises ValueError for half of a pair of surrogates
+    for column in columns:
+        os.fsencode(column[0])
     if not all(isinstance(number, int) and 0 <= number < 2**32 for number in (samples, *sizes)):
         raise ValueError
-    return MdsShard(name, samples, columns)
+    return MdsShard(name, samples, columns, compressed)
+
+
+def _compressed(entry: dict[str, Any]) -> Compressed:
+    """Return how a shard is compressed; "zstd:7" has a level, too. Raises as ``_shard``."""
+    kind, sizes = entry["compression"], (entry["zip_data"]["bytes"], entry["raw_data"]["bytes"])
+    if not isinstance(kind, str) or not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise TypeError
+    return Compressed(entry["zip_data"]["basename"], kind.partition(":")[0], sizes)
 
 
 class MdsItems(ForeignItems):
@@ -94,7 +141,8 @@ class MdsItems(ForeignItems):
 
     def _load(self) -> None:
         index, *files = self.open_files
-        self._shards = list(zip(_load_index(index), files, strict=True))
+        shards = _load_index(index)
+        self._shards = [(shard, shard.opened(file)) for shard, file in zip(shards, files, strict=True)]
         self._columns = self._shards[0][0].columns if self._shards else ()
         for shard, file in self._shards:
             if shard.columns != self._columns:
@@ -162,7 +210,7 @@ class MdsItems(ForeignItems):
                     raise self._damaged(file, number)
                 yield self._cells(memoryview(data), file, number)
 
-    def _offsets(self, shard: MdsShard, file: File) -> list[int]:
+    def _offsets(self, shard: MdsShard, file: Shard) -> list[int]:
         """Return where the samples of a shard begin, and the end of the last one."""
         table = 4 * (shard.samples + 2)
         if table > file.size:
@@ -176,7 +224,7 @@ class MdsItems(ForeignItems):
             raise MetadataError(f"{file.name}: its table of samples is damaged, or not that of {INDEX}")
         return offsets
 
-    def _cells(self, data: memoryview, file: File, number: int) -> list[memoryview]:
+    def _cells(self, data: memoryview, file: Shard, number: int) -> list[memoryview]:
         variable = sum(size is None for _, _, size in self._columns)
         at = 4 * variable
         if at > len(data):
@@ -191,5 +239,5 @@ class MdsItems(ForeignItems):
             raise self._damaged(file, number)
         return cells
 
-    def _damaged(self, file: File, number: int) -> MetadataError:
+    def _damaged(self, file: Shard, number: int) -> MetadataError:
         return MetadataError(f"{file.name}: sample {number} is damaged or truncated; copy the shard again")
