@@ -52,7 +52,7 @@ class CompressedShard:
     """
 
     def __init__(self, file: File, compression: str, size: int) -> None:
-        """compression: one of ``COMPRESSIONS``. size: what the index lists; another size is an error when it is read."""
+        """compression: one of ``COMPRESSIONS``. size: what the index lists; reading content of another size raises."""
         self.name, self.size = file.name, size
         self._file, self._compression = file, compression
         self._begin()

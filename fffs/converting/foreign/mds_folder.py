@@ -84,8 +84,8 @@ def _present(shown: str, shard: MdsShard, present: set[str]) -> str:
         return shard.path
     if packed.kind not in COMPRESSIONS:
         raise UnsupportedError(
-            f"{shown}: shards compressed with {packed.kind!a:.20} are not read; Mosaic's StreamingDataset(remote=FOLDER, "
-            "local=OTHER) decompresses what it reads into OTHER, which can be converted"
+            f"{shown}: shards compressed with {packed.kind!a:.20} are not read; Mosaic's "
+            "StreamingDataset(remote=FOLDER, local=OTHER) decompresses what it reads into OTHER, which can be converted"
         )
     return packed.path
 
