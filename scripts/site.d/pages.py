@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,8 @@ def write_pages(folder: Path) -> None:
     shutil.copytree(ROOT / "docs", folder / "docs")
     for page in ROOT.glob("*.md"):
         shutil.copy(page, folder)
+    for page in (*folder.glob("*.md"), *folder.glob("docs/*.md")):
+        page.write_text(_with_titles(page))
     (folder / "reference/python").mkdir(parents=True)
     (folder / "reference/commands.md").write_text("\n".join(_commands()) + "\n")
     for module in MODULES:
@@ -35,6 +38,16 @@ def link_package(folder: Path) -> None:
     (folder / "fffs").mkdir(parents=True)
     for source in (*(ROOT / "fffs").iterdir(), ROOT / "mount"):
         (folder / "fffs" / source.name).symlink_to(source)
+
+
+def _with_titles(page: Path) -> str:
+    """Return the text of a page, in which links that show the name of a file show the title of that page instead."""
+
+    def titled(link: re.Match[str]) -> str:
+        title = (page.parent / link[1]).read_text().partition("\n")[0].removeprefix("# ")
+        return f"[{title}]({link[1]}{link[2] or ''})"
+
+    return re.sub(r"\[[\w/]+\.md\]\(([\w./]+\.md)(#[\w-]*)?\)", titled, page.read_text())
 
 
 def _module(module: str) -> Iterator[str]:
