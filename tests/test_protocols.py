@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -149,6 +151,50 @@ def test_torchdata_gets_samples_in_batches(photos: Path) -> None:
     with fffs.PackedSamples(photos) as samples:
         loader = torchdata_loader(samples, batch_size=7, collate_fn=lambda batch: batch)
         assert [sample for batch in loader for sample in batch] == list(samples)
+
+
+# ---------------------------------------------------------------- Grain
+
+WITH_GRAIN = """
+import sys
+
+import grain
+
+import fffs
+
+if __name__ == "__main__":
+    with fffs.open(sys.argv[1]) as reader:
+        records = [bytes(record) for record in reader]
+
+        data = grain.MapDataset.source(reader).shuffle(seed=3).map(bytes).batch(4, batch_fn=list)
+        assert sorted(record for batch in data for record in batch) == sorted(records)
+        batches, again = (iter(data.to_iter_dataset()) for _ in range(2))
+        next(batches)
+        again.set_state(batches.get_state())
+        assert list(again) == list(batches)
+
+        asked, read = [], reader.read
+        reader.read = lambda indices: asked.append(indices) or read(indices)
+        found = grain.MapDataset.source(reader)._getitems([7, 3, 49])
+        assert [bytes(record) for record in found] == [records[7], records[3], records[49]]
+        assert asked == [[7, 3, 49]]
+        del reader.read
+
+        whole = grain.sharding.NoSharding()
+        order = grain.samplers.IndexSampler(len(reader), shuffle=True, seed=1, num_epochs=1, shard_options=whole)
+        for workers in (0, 1):
+            loader = grain.DataLoader(data_source=reader, sampler=order, worker_count=workers)
+            assert sorted(bytes(record) for record in loader) == sorted(records)
+    print("read by Grain")
+"""
+
+
+def test_grain_takes_a_reader_resumes_and_asks_for_several_records(records: Path, tmp_path: Path) -> None:
+    """In a process of its own: what Grain imports and starts must not be in those of other tests."""
+    program = tmp_path / "with_grain.py"
+    program.write_text(WITH_GRAIN)
+    done = subprocess.run([sys.executable, program, records], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "read by Grain\n"), done.stderr
 
 
 # ---------------------------------------------------------------- Hugging Face
