@@ -809,6 +809,8 @@ def test_a_plan_is_readable_to_its_owner_whatever_the_umask_is(source: Path, in_
         os.umask(before)
     assert sorted(os.listdir(in_public)) == ["photos", "set"]
     assert_same(source, in_public / "set", in_public / "copy")
+
+
 def test_numbers_of_numpy_are_numbers_of_parts(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src/a").write_bytes(b"1")

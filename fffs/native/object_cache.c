@@ -19,6 +19,7 @@
 #include <sys/mman.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 enum { BLOCK = FFFS_CACHE_BLOCK, HEAD = FFFS_CACHE_HEAD };
 
