@@ -8,6 +8,7 @@ from pathlib import Path
 
 import data
 import page_cache
+import tiny_rows
 from figures import Figure, Report, best, progress
 from peers import BATCH, SMALL_BATCH, GranularBag, Set
 
@@ -26,6 +27,7 @@ def run(report: Report, scratch: Path, quick: bool) -> None:
     _batches_of_a_bag(report, bag, large, rounds)
     _batches_of_frames(report, Set("112 KiB", frames_file, BATCH, 32), bag, rounds)
     _batches_of_frames(report, Set("1 KiB", _as_frames(small), SMALL_BATCH, 32), _as_bag(small), rounds)
+    tiny_rows.measure(report, scratch, rounds)
     for form in (frames.TFRECORD, frames.OFRECORD):
         _scan(report, scratch, form, 20_000 if quick else 100_000)
 
