@@ -41,7 +41,6 @@ fffs.files.file_systems
 fffs.files.inserting
 fffs.formats.frames
 fffs.files.atomic
-fffs.files.atomic_folder
 fffs.files.sync
 fffs.layouts.granular=granular_layout
 fffs.records.identity
