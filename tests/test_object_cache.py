@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import object_server
 import pytest
+from builders import small_disk
 from inside import cache_settings, cache_space, cache_upkeep
 from mounting import Mounts
 from object_server import ObjectServer, serving
@@ -320,6 +321,22 @@ def test_half_of_a_disk_stays_free(
             reader.close()
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_cache_in_memory_takes_half_of_what_this_process_may_have(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records_file: bytes
+) -> None:
+    """A tmpfs is as large as half of the memory of the machine, whatever the limit of a container."""
+    with small_disk(tmp_path / "disk", 64 << 20) as disk:
+        monkeypatch.setattr(cache_space, "available_memory", lambda: 600 << 10)
+        monkeypatch.setenv("FFFS_CACHE", str(disk / "cache"))
+        readers = [fffs.FileReader(server.put(f"r{k}.ffr", records_file)) for k in range(6)]
+        for reader in readers:
+            assert _all_right(reader)
+        taken = sum(path.stat().st_blocks * 512 for path in (disk / "cache").iterdir())
+        assert len(records_file) < taken < 400 << 10
+        for reader in readers:
+            reader.close()
 
 
 def test_parts_that_are_opened_together_look_at_the_folder_once(

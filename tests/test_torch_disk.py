@@ -57,11 +57,17 @@ def test_what_is_much_larger_than_memory_is_read_past_it(
         ("0::/a/b", {"a/memory.max": "max", "a/b/memory.max": "3000"}, 3000),
         ("0::/a/b", {"a/memory.max": "3000", "a/memory.stat": "file 7\nanon 2500\n", "a/b/memory.max": "2000"}, 500),
         ("0::/a", {"a/memory.max": "3000", "a/memory.stat": "anon 3001"}, 0),
+        ("0::/a", {"a/memory.max": "3000", "a/memory.stat": "anon 1000\nshmem 500\nshmem_thp 9"}, 1500),
         ("0::/a", {"a/memory.max": "5000000"}, 4_096_000),
         ("0::/../other", {"other/memory.max": "7"}, 7),
         ("0::/a\rb\x85c\u2028d", {"a\rb\x85c\u2028d/memory.max": "8"}, 8),
         ("3:cpu:/a", {"a/memory.max": "1"}, 4_096_000),
         ("4:memory:/a", {"memory/a/memory.limit_in_bytes": "70", "memory/a/memory.stat": "rss 1\ntotal_rss 30"}, 40),
+        (
+            "4:memory:/a",
+            {"memory/a/memory.limit_in_bytes": "70", "memory/a/memory.stat": "total_rss 3\ntotal_shmem 2"},
+            65,
+        ),
         ("4:cpu,memory:/a\n0::/", {"memory/memory.limit_in_bytes": "60", "memory.max": "50"}, 50),
     ],
 )

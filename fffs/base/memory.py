@@ -18,14 +18,16 @@ def available_memory() -> int:
 
 
 def _left_in_cgroups() -> Iterator[int]:
-    """Yield the bytes below the limit of each cgroup of this process. Cached files count as free memory."""
+    """Yield the bytes below the limit of each cgroup of this process. Cached files count as free memory, but not those
+    of a tmpfs, which can only be swapped out.
+    """
     # The name of a cgroup may contain every byte but a newline: splitlines() would split it.
     for line in filter(None, _read(_OWN).split("\n")):
         number, controllers, own = line.split(":", 2)
         if number == "0":
-            root, limit, statistic = _CGROUPS, "memory.max", "anon"
+            root, limit, statistics = _CGROUPS, "memory.max", "anon|shmem"
         elif "memory" in controllers.split(","):
-            root, limit, statistic = f"{_CGROUPS}/memory", "memory.limit_in_bytes", "total_rss"
+            root, limit, statistics = f"{_CGROUPS}/memory", "memory.limit_in_bytes", "total_rss|total_shmem"
         else:
             continue
         # A limit applies to all cgroups below it. In a container, its own cgroup is the visible root.
@@ -34,8 +36,8 @@ def _left_in_cgroups() -> Iterator[int]:
             folder = "/".join([root, *parts[:k]])
             most = _read(f"{folder}/{limit}").strip()
             if most.isdecimal():
-                used = re.search(rf"^{statistic} (\d+)", _read(f"{folder}/memory.stat"), re.MULTILINE)
-                yield max(int(most) - (int(used[1]) if used else 0), 0)
+                used = re.findall(rf"^(?:{statistics}) (\d+)", _read(f"{folder}/memory.stat"), re.MULTILINE)
+                yield max(int(most) - sum(map(int, used)), 0)
 
 
 def _read(path: str) -> str:

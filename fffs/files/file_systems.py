@@ -34,6 +34,7 @@ _MAKE_INODES_UP: Final = {
     0x2011BAB0,  # exFAT
 }
 _PROC: Final = 0x9FA0
+_IN_MEMORY: Final = {0x01021994, 0x858458F6}  # tmpfs, ramfs
 
 
 def keeps_times(fd: int) -> bool:
@@ -53,6 +54,11 @@ def has_inode_numbers(fd: int) -> bool:
 def is_proc(fd: int) -> bool:
     """Whether the file system of ``fd`` is procfs."""
     return bool(lib.fffs_file_system(fd) == _PROC)
+
+
+def is_in_memory(fd: int) -> bool:
+    """Whether what is written to the file system of ``fd`` takes memory."""
+    return lib.fffs_file_system(fd) in _IN_MEMORY
 
 
 def is_of_this_machine(fd: int) -> bool:

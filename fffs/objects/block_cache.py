@@ -20,7 +20,7 @@ from fffs.base.sizes import Budget
 from fffs.base.withblock import Closing
 from fffs.files.dirfd import close
 from fffs.native import lib
-from fffs.objects.cache_space import Version, cache_folder, free_space, path_of, remove, room_for
+from fffs.objects.cache_space import Version, cache_folder, free_space, path_of, remove, room_for, usable_space
 
 _kept_free: int | None = None  # by all private caches together: half of what was free for the first
 
@@ -144,13 +144,13 @@ def _open_private(version: Version, budget: Budget, why: str) -> BlockCache:
             with tempfile.TemporaryFile(buffering=0) as file:
                 files.append(above_standard(os.dup(file.fileno())))
                 os.ftruncate(files[-1], size)
-        free = free_space(files[0])
+        free, usable = free_space(files[0]), usable_space(files[0])
     except OSError:
         for fd in files:
             close(fd)
         raise
     if _kept_free is None:
-        _kept_free = free - min(budget.of(free), free)
+        _kept_free = free - min(budget.of(usable), free)
         if budget.bytes is not None:
             lib.fffs_object_cache_budget(budget.bytes)
-    return BlockCache(files[0], files[1], min(budget.of(free), free), _kept_free, why)
+    return BlockCache(files[0], files[1], min(budget.of(usable), free), _kept_free, why)

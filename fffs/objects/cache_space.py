@@ -23,9 +23,11 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from fffs.base.cache_settings import LISTINGS, CacheSettings
+from fffs.base.memory import available_memory
 from fffs.base.sizes import Budget
 from fffs.files.cache_folder import default_folder, open_default_folder, open_private_folder
 from fffs.files.dirfd import close
+from fffs.files.file_systems import is_in_memory
 from fffs.native import lib
 from fffs.native.checksums import crc32
 
@@ -203,7 +205,7 @@ def room_for(folder: int, version: Version, budget: Budget) -> tuple[int, int]:
     """
     listing = _listing(folder)
     space = free_space(folder) + listing.used
-    most = budget.of(space)
+    most = budget.of(usable_space(folder) + listing.used)
     wanted = max(version.size - listing.sizes.get(version.key, 0), 0)
     listing.shrink(folder, max(most - wanted, 0))
     left = max(most - listing.used, 0)
@@ -252,6 +254,12 @@ def remove(folder: int, key: str) -> None:
     for kind in ("map", "data"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{key}.{kind}", dir_fd=folder)
+
+
+def usable_space(fd: int) -> int:
+    """Return how many bytes may be added to a file system: in memory, not more than this process may take."""
+    free = free_space(fd)
+    return min(free, available_memory()) if is_in_memory(fd) else free
 
 
 def free_space(fd: int) -> int:

@@ -23,12 +23,12 @@ from fffs.objects.cache_space import (
     Cached,
     cache_folder,
     find_cached,
-    free_space,
     lock_unused,
     path_of,
     prune,
     read_version,
     remove_unused,
+    usable_space,
 )
 
 _PART: Final = 64 << 20  # bytes that are verified at a time
@@ -77,7 +77,7 @@ def list_cached(settings: CacheSettings) -> CacheState:
         if folder is None:
             return CacheState(path, 0, settings.budget.of(0), [], frozenset())
         entries = find_cached(folder)
-        space = free_space(folder) + sum(entry.bytes for entry in entries)
+        space = usable_space(folder) + sum(entry.bytes for entry in entries)
         in_use = frozenset(entry.key for entry in entries if _is_open(folder, entry.key))
         return CacheState(path, space, settings.budget.of(space), entries, in_use)
 
