@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import platform
 import re
@@ -19,6 +20,7 @@ CONFIGURATION, SYSTEM_LOG = "/etc/fuse.conf", "/dev/log"
 _FUSE = (10, 229)  # the number of its device: Documentation/admin-guide/devices.txt of Linux
 _ALL_USERS = "0 0 4294967295"  # the map of the first user namespace
 _SYS_ADMIN = 21  # the number of CAP_SYS_ADMIN
+_GET_OWNER = 0xB701  # <linux/nsfs.h>: NS_GET_USERNS
 _FILE_BACKED = (6, 12)  # Linux; before that, EROFS needs a loop device
 
 
@@ -28,6 +30,8 @@ def check_mounting() -> Iterator[Finding]:
         yield _package(package)
     yield _device()
     by_root = _may_mount()
+    if by_root and _has_foreign_mounts():
+        yield problem("namespace", "this user namespace may not mount in its mount namespace", "unshare that, too (-m)")
     yield _fusermount(by_root)
     yield _others(by_root)
     yield _kernel(by_root)
@@ -52,6 +56,21 @@ def _may_mount() -> bool:
     """Whether this process may call mount(2)."""
     found = re.search(r"^CapEff:\s*([0-9a-f]+)", setting("/proc/self/status") or "", re.MULTILINE)
     return os.geteuid() == 0 and (found is None or bool(int(found[1], 16) >> _SYS_ADMIN & 1))
+
+
+def _has_foreign_mounts() -> bool:
+    """Whether a user namespace above ours owns the mount namespace; False if the kernel does not tell."""
+    try:
+        fd = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.close(fcntl.ioctl(fd, _GET_OWNER))
+    except OSError as error:
+        return error.errno == errno.EPERM
+    finally:
+        os.close(fd)
+    return False
 
 
 def _device() -> Finding:
