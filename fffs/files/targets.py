@@ -99,7 +99,9 @@ def _refuse_loss(old: int, new: int, shown: str) -> None:
             f"{shown}: this empty folder is locked, as by a mount in a container; unmount there, or name another folder"
         ) from None
     before, after, lost = os.fstat(old), os.fstat(new), ""
-    if (before.st_uid, before.st_gid) != (after.st_uid, after.st_gid):
+    if before.st_dev != after.st_dev:  # of Btrfs; rename(2) fails
+        lost = "subvolume"
+    elif (before.st_uid, before.st_gid) != (after.st_uid, after.st_gid):
         lost = "owner or group"
     elif stat.S_IMODE(before.st_mode) & ~after.st_mode & ~PERMISSIONS:
         lost = "set-user-ID, set-group-ID or sticky bit"
