@@ -255,6 +255,27 @@ def test_a_source_is_not_replaced(cloud: Weed, tmp_path: Path) -> None:
             fffs.convert(f"s3://{cloud.bucket}/{source}", f"s3://{cloud.bucket}/own/a.ffr", force=True)
 
 
+def test_nothing_is_written_into_the_folder_of_objects_that_is_read(cloud: Weed, tmp_path: Path) -> None:
+    with fffs.FileWriter(tmp_path / "a.ffr", 1) as writer:
+        writer.write_one(b"1")
+    fffs.convert(tmp_path / "a.ffr", tmp_path / "a.tfrecord")
+    fffs.convert(tmp_path / "a.ffr", tmp_path / "a.parquet")
+    for name in ("part.tfrecord", "table/a.parquet"):
+        ending = Path(name).suffix
+        cloud.put(cloud.bucket, f"in/{name}", (tmp_path / f"a{ending}").read_bytes())
+    place = f"s3://{cloud.bucket}/in"
+    with pytest.raises(UsageError, match="would become a part of the source"):
+        fffs.convert(f"{place}/", f"{place}/all.tfrecord", from_="tfrecord")
+    for name in ("all.parquet", "x.ffr", "below/x.ffr"):
+        with pytest.raises(UsageError, match="is in the source"):
+            fffs.convert(f"{place}/table/", f"{place}/table/{name}", column="data", force=True)
+    with pytest.raises(UsageError, match="is the source itself"):
+        fffs.convert(f"{place}/table/a.parquet", f"S3://{cloud.bucket}/in/table/a.parquet", column="data", force=True)
+    fffs.convert(f"{place}/table/", f"{place}/table.ffr")
+    with fffs.PackedFolder(f"{place}/table.ffr") as pack:
+        assert pack.num_files() == 1
+
+
 def test_no_access(cloud: Weed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-right-secret-000")
     with pytest.raises(AccessError) as raised:

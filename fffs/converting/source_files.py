@@ -21,7 +21,8 @@ from fffs.formats.table import FORMATS, format_named
 from fffs.granular import spec as specs
 from fffs.granular.shards import data_set_folders, find_shards
 from fffs.objects.fsspec_url import is_fsspec_url
-from fffs.objects.names import is_remote, is_url
+from fffs.objects.locations import is_folder
+from fffs.objects.names import is_remote, is_url, parse_url
 
 
 def record_files(kind: str, path: str, prefix: str | None) -> list[str]:
@@ -48,7 +49,8 @@ class Sources:
         self.records: list[str] = []
         self._folders: Sequence[str] = ()
         self._prefix = prefix
-        self._set = path if kinds.is_records(kind) and not is_remote(path) and os.path.isdir(path) else None
+        inside = [path] if not is_fsspec_url(path) and is_folder(path) else []
+        self._set = path if kinds.is_records(kind) and inside else None
         files: Iterable[str] = ()
         if kinds.is_records(kind):
             files = self.records = record_files(kind, path, prefix)
@@ -56,9 +58,10 @@ class Sources:
             files = [path]
         elif row := import_named(kind):
             files = self.records = row.expand(path)
-            self._folders = [path] if not is_remote(path) and os.path.isdir(path) else ()
+            self._folders = inside
         elif kind == kinds.GRANULAR:
             self._folders, files = _data_set(path)
+        self._objects = list(filter(is_url, files))
         self._was: dict[str, Any] = {}  # name -> stamp
         for name in _with_sidecars(name for name in files if not is_remote(name)):  # an open object does not change
             with contextlib.suppress(OSError):  # opening a missing file reports it
@@ -87,25 +90,19 @@ class Sources:
         """
         if (
             self._set
-            and _is_same(os.path.dirname(target) or ".", self._set)
+            and _is_same(os.path.dirname(target) or ".", self._set.rstrip("/") or "/")
             and _is_part(self._set, target, self._prefix)
         ):
             self.refuse(target)
             raise UsageError(f"{target}: would become a part of the source, {self._set}; name another folder")
-        if not self._folders or is_url(self._folders[0]):
-            return
-        place = os.path.realpath(os.path.dirname(target) or ".")
-        while True:
+        for place in _folders_above(target) if self._folders else ():
             for folder in self._folders:
-                if _is_same(place, folder):
+                if _is_same(place, folder.rstrip("/") or "/"):
                     raise UsageError(f"{target}: is in the source, {folder}; name a file or folder outside of it")
-            place, below = os.path.dirname(place), place
-            if place == below:
-                return
 
     def refuse(self, name: str) -> None:
         """Raise UsageError if a file that would be replaced or removed is a source, under this or another name."""
-        if any(_is_same(name, source) for source in self._was):
+        if any(_is_same(name, source) for source in (self._objects if is_url(name) else self._was)):
             raise UsageError(f"{name}: is the source itself, or a part of it")
 
 
@@ -129,8 +126,20 @@ def _stamp(name: str) -> Any:
         close(fd)
 
 
+def _folders_above(path: str) -> Iterator[str]:
+    """Yield the folders that a file or object would be in, the innermost first."""
+    place, below = os.path.dirname(path), path
+    if not is_url(path):
+        place = os.path.realpath(place or ".")
+    while place != below:
+        yield place
+        place, below = os.path.dirname(place), place
+
+
 def _is_same(path: str, other: str) -> bool:
-    """Return whether two paths lead to one file, also by a link or another mount."""
+    """Return whether two paths lead to one file, also by a link or another mount, or two URLs to one object."""
+    if is_url(path) or is_url(other):
+        return is_url(path) and is_url(other) and parse_url(path) == parse_url(other)
     try:
         return os.path.samefile(path, other)
     except OSError:

@@ -74,6 +74,8 @@ def refuse_target(request: Request, result: Result, rules: TargetRules | None, s
 def _refuse_object(request: Request, result: Result, rules: TargetRules | None, sources: Sources) -> None:
     """Raise UsageError if the target, a URL, cannot be written."""
     target = request.target
+    sources.refuse(target)
+    sources.refuse_inside(target)
     if request.split or result is Result.DATA_SET:
         raise UsageError(f"{target}: a store cannot put several objects in place together; write a local folder")
     assert rules is not None
@@ -86,8 +88,6 @@ def _refuse_object(request: Request, result: Result, rules: TargetRules | None, 
         )
     if request.verity:
         refuse_verity(target)
-    if target in (request.source, *sources.records):
-        raise UsageError(f"{target}: is the source itself, or a part of it")
     for name in rules.sidecars(target):
         if object_exists(name):
             raise UsageError(f"{target}: remove {name} first: readers would take it for a part of the new object")
