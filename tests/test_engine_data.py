@@ -15,7 +15,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from inside import record_parts, slices
+from inside import identity, record_parts, slices
 
 import fffs.dask
 from fffs import tfrecord
@@ -252,6 +252,34 @@ def test_rows_that_are_no_files(message: str, rows: list[Any], tmp_path: Path) -
         with pytest.raises((UsageError, UnsupportedError), match=message):
             fffs.dask.write_packed(bag, tmp_path / "set", scheduler="synchronous")
     assert os.listdir(tmp_path) == []
+
+
+def test_slices_of_many_files_are_small_and_refuse_a_change_of_any_file(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    for k in range(60):
+        with fffs.FileWriter(tmp_path / f"set/p-{k:05}-of-00060.ffr") as writer:
+            writer.write_one(b"%02d" % k)
+    parts = slices.slices_of(tmp_path / "set", count=60)
+    assert len(pickle.dumps(parts[0])) < 600
+    assert parts[7].read().buffer.tobytes() == b"07"
+    for content in (b"xx", b"longer"):
+        with fffs.FileWriter(tmp_path / "set/p-00059-of-00060.ffr") as writer:
+            writer.write_one(content)
+        with pytest.raises(SourceChangedError, match="set: not the same file or files any more"):
+            parts[7].read()
+
+
+@pytest.mark.parametrize("change", ["size", "framing", "check", "checksums", "mtime"])
+def test_what_identifies_many_files_together(change: str) -> None:
+    one = identity.Identity(100, 7, 1, 9, ("boot", 3), 5)
+    none = one._replace(check=0, checksums=0)
+    for files in ([one, one, one], [none, none, one], [none] * 3):
+        other = [*files[:1], files[1]._replace(**{change: getattr(files[1], change) + 1}), *files[2:]]
+        assert identity.joined(files).is_that_of(identity.joined(list(files)))
+        if not all(a.is_that_of(b) for a, b in zip(files, other, strict=True)):
+            assert not identity.joined(files).is_that_of(identity.joined(other))
+    moved = [file._replace(place=("boot", 4), mtime=6) for file in (none, none)]
+    assert identity.joined([none, none]).is_that_of(identity.joined(moved))
 
 
 def test_a_path_in_two_partitions(tmp_path: Path) -> None:

@@ -14,12 +14,11 @@ import numpy as np
 
 from fffs.base.numbers import Int64Array
 from fffs.base.paths import PathLike
-from fffs.errors import UsageError
+from fffs.errors import SourceChangedError, UsageError
 from fffs.files.file import UInt8Array
 from fffs.layouts.shared_views import OpenSource, open_view
 from fffs.layouts.view import TreeView
-from fffs.records.identity import Identity
-from fffs.records.reopening import require_same
+from fffs.records.identity import Identity, joined
 
 SLICE_BYTES: Final = 64 << 20
 
@@ -38,11 +37,11 @@ class SliceBatch(NamedTuple):
 class Slice:
     """The files of a source from number ``start`` on, and before ``stop``, in the order of their bytes in the source.
 
-    Can be pickled. ``size``: their bytes.
+    Can be pickled, and is small however many files the source has. ``size``: their bytes.
     """
 
     source: OpenSource
-    identity: tuple[Identity, ...] = field(repr=False)
+    identity: Identity = field(repr=False)
     start: int
     stop: int
     size: int
@@ -64,7 +63,10 @@ class Slice:
 
     def _view(self) -> TreeView:
         view = open_view(self.source)
-        require_same(view.store, self.identity)
+        if not joined(view.store.identity).is_that_of(self.identity):
+            raise SourceChangedError(
+                f"{self.source.shown}: not the same file or files any more: replaced or changed; read the source again"
+            )
         return view
 
     def read(self) -> SliceBatch:
@@ -130,7 +132,7 @@ def whole_of(fo: PathLike | Sequence[PathLike], *, check_data: bool = True, form
         raise UsageError(f"{source.shown}: shown as rows or decoded files, which engines cannot read; use fffs.open")
     nodes = _nodes_of(view)
     size = int(view.store.lengths(view.tree.ref[nodes].astype(np.int64)).sum())
-    return Slice(source, tuple(view.store.identity), 0, len(nodes), size)
+    return Slice(source, joined(view.store.identity), 0, len(nodes), size)
 
 
 def _cuts(ends: Int64Array, count: int) -> list[tuple[int, int]]:

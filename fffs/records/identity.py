@@ -8,6 +8,8 @@ records of the same lengths; its modification time is compared as well, on the s
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,3 +47,26 @@ def identify(index: RecordIndex, file: File) -> Identity:
     # Device numbers are valid for this boot. Without its id, times are not compared.
     place = (boot_id(), file.device) if file.device else ("", 0)
     return Identity(index.file_size, framing, index.check, checksums, place, file.mtime_ns)
+
+
+def joined(identities: Sequence[Identity]) -> Identity:
+    """Return what identifies files together, in this order. It has the same size for any number of files."""
+    if len(identities) == 1:
+        return identities[0]
+    checks = {one.check for one in identities}
+    of_one_kind = len(checks) == 1
+    places = {one.place for one in identities}
+    framings = [(one.size, one.framing) for one in identities]
+    checksums = [(one.check, one.checksums) for one in identities]
+    return Identity(
+        size=sum(one.size for one in identities),
+        framing=_hash(framings if of_one_kind else [framings, checksums]),
+        check=checks.pop() if of_one_kind else CHECK_NONE,
+        checksums=_hash(checksums),
+        place=places.pop() if len(places) == 1 else ("", 0),
+        mtime=_hash([one.mtime for one in identities]),
+    )
+
+
+def _hash(values: object) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(values).encode(), digest_size=8).digest(), "little")
