@@ -358,6 +358,14 @@ def test_paths_of_embedded_files_are_said_to_be_lost(tmp_path: Path) -> None:
     assert lines == [line, f"{source}: the columns text are not kept", line]
 
 
+def test_metadata_of_columns_is_said_to_be_lost(tmp_path: Path) -> None:
+    table = pa.table({"text": ["a"]}).replace_schema_metadata({"huggingface": '{"names": ["cat"]}', b"\xff": "x"})
+    for name in ("x.parquet", "x.arrow"):
+        source, lines = write_table(tmp_path / name, table), list[str]()
+        fffs.convert(source, tmp_path / f"{name}.ffr", warn=lines.append)
+        assert lines == [rf"{source}: the metadata of its columns is not kept (huggingface, \xff)"]
+
+
 def test_a_saved_data_set_without_rows_has_no_files(tmp_path: Path) -> None:
     source = save(tmp_path / "saved", {"_data_files": []})
     for file in source.glob("*.arrow"):

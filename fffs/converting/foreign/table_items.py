@@ -84,9 +84,12 @@ class TableItems(ForeignItems):
     def _common_schema(self) -> Any:
         found: Any = None
         names: list[str] = []
+        self._metadata: set[bytes] = set()  # the names of entries
         for file in self.open_files:
             with decoding(file.name):  # also of names that are no text
-                schema = self.schema_of(file).remove_metadata()
+                schema = self.schema_of(file)
+                self._metadata |= set(schema.metadata or ())
+                schema = schema.remove_metadata()
                 names = schema.names
                 str(schema)
             if found is not None and not found.equals(schema):
@@ -196,16 +199,19 @@ class TableItems(ForeignItems):
             chosen = self._column(column)
             others = [name for name in self._schema.names if name != chosen]
             lines = [f"{self.shown}: the columns {', '.join(others)} are not kept"] * bool(others)
-            return lines + self._lost_paths([chosen])
+            return lines + self._lost([chosen])
         texts = [f"{name} ({self._type(name)})" for name in self._schema.names if not holds_bytes(self._type(name))]
         self._refuse_nested(self._schema.names)
         lines = [f"{self.shown}: becomes text: {', '.join(texts)}"] * bool(texts)
         lines += [f"{self.shown}: the column {URL} is not kept"] * (URL in self._schema.names)
-        return lines + self._lost_paths(self._schema.names)
+        return lines + self._lost(self._schema.names)
 
-    def _lost_paths(self, columns: Sequence[str]) -> list[str]:
+    def _lost(self, columns: Sequence[str]) -> list[str]:
+        """Return lines about what no result keeps, however its columns are chosen."""
         embedded = [name for name in columns if is_embedded_file(self._type(name))]
-        return [f"{self.shown}: the bytes in {', '.join(embedded)} are kept, not the paths"] * bool(embedded)
+        lines = [f"{self.shown}: the bytes in {', '.join(embedded)} are kept, not the paths"] * bool(embedded)
+        names = ", ".join(repr(name)[2:-1] for name in sorted(self._metadata))
+        return lines + [f"{self.shown}: the metadata of its columns is not kept ({names:.200})"] * bool(names)
 
 
 class ParquetItems(TableItems):
