@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fffs.base.importing import importing
 from fffs.base.paths import PathLike
 from fffs.cluster.engines import RayExecutor
+from fffs.errors import UsageError
 
 if TYPE_CHECKING:
     from fffs.engines.slices import Decode
@@ -96,9 +97,9 @@ def write_records(dataset: Any, target: PathLike, column: str = "bytes", **optio
         The number of records.
 
     Raises:
-        UsageError: the target exists, or there are no rows. WriteError: something cannot be written, or another process
-        writes this target. AccessError, ReadError: of a store. In a task, UsageError: there is no such column. Nothing
-        is left then.
+        UsageError: the target exists, there are no rows, or Ray leaves out blocks that fail (``max_errored_blocks``).
+        WriteError: something cannot be written, or another process writes this target. AccessError, ReadError: of a
+        store. In a task, UsageError: there is no such column. Nothing is left then.
 
     Examples:
         >>> fffs.ray.write_records(fffs.ray.read("photos.ffr"), "records")
@@ -140,6 +141,11 @@ def _written(dataset: Any, target: PathLike, column: str, path: str, options: di
     with importing:
         from fffs.engines.ray_sink import RecordDatasink
         from fffs.engines.record_parts import RecordParts
+    if dataset.context.max_errored_blocks:
+        raise UsageError(
+            "Ray would leave out rows without an error (max_errored_blocks is not 0): call materialize(), and set "
+            "context.max_errored_blocks = 0 of its result"
+        )
     with RecordParts.begin(target, packed=bool(path)) as parts:
         sink = RecordDatasink(parts, column, path)
         dataset.write_datasink(sink, **options)

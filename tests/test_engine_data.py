@@ -344,6 +344,12 @@ for work in (
         work()
     except ray.exceptions.RayTaskError as error:
         errors.append(str(error))
+skipping = fffs.ray.read(pack)
+skipping.context.max_errored_blocks = -1
+try:
+    fffs.ray.write_records(skipping, target + "2")
+except fffs.errors.UsageError as error:
+    errors.append(str(error))
 print(json.dumps({
     "count": found.count(),
     "rows": [[row["path"], row["bytes"].hex()] for row in found.take_all()],
@@ -381,6 +387,7 @@ def test_data_sets_of_ray(pack: Path, folder: Path, messages: Path, tmp_path: Pa
     assert "ChecksumError" in found["errors"][0]
     assert "no column 'data', but path, bytes" in found["errors"][1]
     assert "'bytes' has int64, but records are bytes, text or arrays" in found["errors"][2]
+    assert "Ray would leave out rows without an error" in found["errors"][3]
     for name in ("r", "r_arrays"):
         assert sorted(records_of(tmp_path / name)) == sorted(content(k) for k in range(COUNT))
     assert found["packed"] == COUNT
