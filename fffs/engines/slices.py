@@ -14,11 +14,12 @@ import numpy as np
 
 from fffs.base.numbers import Int64Array
 from fffs.base.paths import PathLike
-from fffs.errors import SourceChangedError, UsageError
+from fffs.errors import UsageError
 from fffs.files.file import UInt8Array
 from fffs.layouts.shared_views import OpenSource, open_view
 from fffs.layouts.view import TreeView
 from fffs.records.identity import Identity, joined
+from fffs.records.reopening import require_same
 
 SLICE_BYTES: Final = 64 << 20
 
@@ -63,10 +64,7 @@ class Slice:
 
     def _view(self) -> TreeView:
         view = open_view(self.source)
-        if not joined(view.store.identity).is_that_of(self.identity):
-            raise SourceChangedError(
-                f"{self.source.shown}: not the same file or files any more: replaced or changed; read the source again"
-            )
+        require_same(view.store, self.identity, self.source.shown)
         return view
 
     def read(self) -> SliceBatch:

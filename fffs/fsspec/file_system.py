@@ -15,7 +15,7 @@ from fffs.files.pwrite import NewFile
 from fffs.fsspec.entries import Entries
 from fffs.fsspec.names import NamedFileSystem
 from fffs.layouts.shared_views import OpenSource, open_view
-from fffs.records.identity import Identity
+from fffs.records.identity import Identity, joined
 from fffs.records.read_each import read_each
 from fffs.records.record_file import RecordFile
 from fffs.records.reopening import require_same
@@ -74,7 +74,7 @@ class FfrFileSystem(NamedFileSystem):
         self._entries = Entries(open_view(self._source))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (type(self), self._source, self._shown.store.identity)
+        return _reopen, (type(self), self._source, joined(self._shown.store.identity))
 
     # ------------------------------------------------------------ bytes
 
@@ -186,10 +186,10 @@ class FfrFileSystem(NamedFileSystem):
     mkdir = makedirs = rmdir = rm = rm_file = _rm = cp_file = copy = mv = touch = pipe_file = put_file = put = _refuse
 
 
-def _reopen(kind: type[FfrFileSystem], source: OpenSource, identity: Sequence[Identity]) -> FfrFileSystem:
+def _reopen(kind: type[FfrFileSystem], source: OpenSource, identity: Identity) -> FfrFileSystem:
     """Return an instance for a pickled one. Raises SourceChangedError, and what opening raises."""
     made = kind(**source.arguments())
-    require_same(made._shown.store, identity)
+    require_same(made._shown.store, identity, source.shown)
     return made
 
 

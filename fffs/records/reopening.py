@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from fffs.base.paths import current_folder
 from fffs.errors import SourceChangedError, SourceNotFoundError
 from fffs.objects.names import absolute, is_remote
-from fffs.records.identity import Identity
+from fffs.records.identity import Identity, joined
 from fffs.records.store import RecordStore
 
 # A file may be replaced again and again; a pair of files, as of a Bag, is incomplete for some milliseconds.
@@ -66,23 +66,23 @@ def open_unreplaced(open: Callable[[], T]) -> T:
 
 def refuse_others(store: RecordStore, before: Sequence[Identity]) -> None:
     """Close the store and raise SourceChangedError unless its files have these identities, in order."""
-    try:
-        require_same(store, before)
-    except SourceChangedError:
-        store.close()
-        raise
-
-
-def require_same(store: RecordStore, before: Sequence[Identity]) -> None:
-    """Raise SourceChangedError unless the files of a store have these identities, in order."""
     paths = [file.index.path for file in store.files]
     changed = [path for path, now, then in zip(paths, store.identity, before, strict=False) if not now.is_that_of(then)]
     if len(paths) == len(before) and not changed:
         return
+    store.close()
     if changed:
         raise SourceChangedError(f"{changed[0]}: not the same file any more: it was replaced or changed; open it again")
     where = paths[0] if paths else "the source"
     raise SourceChangedError(f"{where}: there are {len(paths)} files now, and were {len(before)}; open them again")
+
+
+def require_same(store: RecordStore, before: Identity, shown: str) -> None:
+    """Raise SourceChangedError unless all files of a store together have this identity. shown: what they are."""
+    if not joined(store.identity).is_that_of(before):
+        raise SourceChangedError(
+            f"{shown}: not the same file or files any more: replaced or changed; open the source again"
+        )
 
 
 def refuse_replaced(store: RecordStore, open_again: Callable[[], RecordStore]) -> None:
