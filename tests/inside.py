@@ -117,6 +117,7 @@ fffs.converting.kinds: kind_of_source
 fffs.converting.parts: cut=cut_parts
 fffs.converting.source_files: Sources
 fffs.converting.plan: make_plan
+fffs.converting.plans: load_plan
 fffs.converting.request: Content Request Result
 fffs.files.atomic: AtomicFile IN_PLACE
 fffs.files.atomic_folder: AtomicFolder LeftoverWarning

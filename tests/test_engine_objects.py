@@ -18,6 +18,7 @@ import pytest
 from inside import (
     lease,
     list_entries,
+    load_plan,
     object_client,
     parse_url,
     place_of,
@@ -219,6 +220,8 @@ def test_a_driver_that_was_killed(target: str) -> None:
     fffs.dask.write_records(bag_of([b"new"], 1), target)
     assert parts_in(target) == [0]
     assert records_of(target) == [b"new"]
+    with pytest.raises(UsageError, match="if it has ended, remove them with fffs plan abort s3://"):
+        load_plan(f"{target}-2")
     remove_plan(f"{target}-2")
     assert keys_in(f"{target}-2") == []
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "fffs plan 1"
 MANIFEST: Final = "fffs parts 1"
+ENGINE_WORK: Final = "write rows of an engine"
+"""The work of jobs that are no ``PartPlan``: only the program that runs one can commit it."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,11 @@ class PartPlan(ABC):
 def manifest_of(fingerprint: str, parts: Sequence[dict[str, Any]]) -> str:
     """Return what a store keeps beside the parts of a plan: the fields of the result of each."""
     return json.dumps({"format": MANIFEST, "fingerprint": fingerprint, "parts": parts})
+
+
+def engine_plan() -> str:
+    """Return the plan, as text, of a job whose tasks an engine has."""
+    return json.dumps({"format": FORMAT, "work": ENGINE_WORK})
 
 
 def work_of(text: str) -> str:

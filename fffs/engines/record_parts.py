@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fffs.base.part_sets import uncounted_part
 from fffs.base.paths import PathLike
 from fffs.base.text import plural
-from fffs.cluster.part_plan import manifest_of
+from fffs.cluster.part_plan import engine_plan, manifest_of
 from fffs.cluster.place_of import place_of
 from fffs.cluster.plan_place import part_stem
 from fffs.cluster.plan_target import absolute_target, refuse_parts
@@ -67,7 +67,7 @@ class RecordParts:
             make_folder(os.path.dirname(name))
         place = place_of(name)
         with place.only_driver():
-            place.create("", json.dumps(["records", fingerprint]), fingerprint, False, parts=())
+            place.create(engine_plan(), json.dumps(["records", fingerprint]), fingerprint, False, parts=())
             try:
                 yield cls(name, fingerprint, packed, time.time_ns())
             finally:

@@ -223,7 +223,7 @@ def _refuse_unfinished(folder: str, names: list[str]) -> None:
     """Raise FormatError if the parts of a set in a store are not complete."""
     if UNFINISHED in names and MANIFEST not in names:
         raise FormatError(
-            f"{shown(folder)}: its parts are still being written; or run fffs plan commit {shown(folder)}"
+            f"{shown(folder)}: its parts are still being written; or run fffs plan commit {shown(folder)}, or abort"
         )
 
 
