@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from builders import once
-from inside import lease, list_entries, object_client, parse_url, place_of, read_object, remove_plan
+from inside import lease, list_entries, object_client, parse_url, part_sender, place_of, read_object, remove_plan
 from set_sources import files_in_pack, files_of, small_folder
 from weed import Weed, cloud, weed
 
@@ -185,6 +185,25 @@ def test_what_cannot_be_a_target(cloud: Weed, source: Path, target: str) -> None
         with pytest.raises(UsageError, match="parts can only be written to a local folder, or to s3://"):
             fffs.plan_pack(source, url, 4)
     assert keys_in(target) == {"other"}
+
+
+def large_items() -> list[bytes]:
+    return [bytes([k]) * (3 << 20) for k in range(4)]
+
+
+def test_a_part_that_is_sent_before_its_result_is_made(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of what is sent, with the header of the file, is given back."""
+    put = part_sender.PartSender.put
+
+    def send(self: Any, *where: int) -> None:
+        put(self, *where)
+        self.finish()
+
+    monkeypatch.setattr(part_sender.PartSender, "put", send)
+    plan = fffs.plan_dump(large_items, target, 1)
+    plan.commit([task.run() for task in plan.tasks])
+    with fffs.FileReader(f"{target}/") as reader:
+        assert list(map(bytes, reader.read(range(4)))) == large_items()
 
 
 # ---------------------------------------------------------------- the lock

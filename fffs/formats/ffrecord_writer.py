@@ -53,6 +53,8 @@ class FileWriter(RecordWriter):
 
         """
         path = path_of(fname)
+        self.header_checksum = 0
+        """Over the checksums of all records, after ``finish``."""
         self.n = None if n is None else operator.index(n)
         refuse_target(path)
         if self.n is not None and self.n < 0:
@@ -140,6 +142,8 @@ class FileWriter(RecordWriter):
     def _finish(self) -> None:
         if self.n is None:
             self._settle()
+        header = encode_header(self._checksums, self._offsets[:-1])
+        self.header_checksum = int.from_bytes(header[:4], "little")
         self._stream.seek(0)
-        self._stream.write(encode_header(self._checksums, self._offsets[:-1]))
+        self._stream.write(header)
         super()._finish()

@@ -53,7 +53,7 @@ class DumpTask(PartTask):
             self._write_items(items, writer, progress)
             writer.finish()
             size = os.fstat(file.fd).st_size
-            checksum = int.from_bytes(os.pread(file.fd, 4, 0), "little")
+            checksum = writer.header_checksum
         data = size - header_size(count)
         return PartResult(self.number, self.path, size, checksum, records=count, total_bytes=data)
 
