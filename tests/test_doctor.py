@@ -298,6 +298,8 @@ def test_the_exit_code_tells_of_a_damaged_file(packs: Path, name: str, code: Exi
     done = doctor("--json", packs / name)
     usable = not any(f["state"] == "problem" for f in json.loads(done.stdout)["findings"] if f["subject"] == "mounting")
     assert done.returncode == (code if usable else Exit.MOUNT)
+
+
 @pytest.mark.parametrize(("option", "state"), [("-Ur", "problem"), ("-Urm", None)])
 def test_root_of_a_user_namespace_needs_a_mount_namespace(option: str, state: str | None) -> None:
     done = subprocess.run(
