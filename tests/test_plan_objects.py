@@ -175,6 +175,22 @@ def test_a_set_without_a_plan_is_not_removed(cloud: Weed, source: Path, target: 
     assert files_in_pack(f"{target}/") == on_disk(source)
 
 
+def test_an_empty_folder_of_a_plan_is_none(cloud: Weed, source: Path, target: str, tmp_path: Path) -> None:
+    """This store, as others that have folders, keeps it when the plan is gone."""
+    plan = fffs.plan_pack(source, target, 2)
+    plan.tasks[0].run()
+    plan.abort()
+    (tmp_path / "set").mkdir()
+    fffs.pack_folder(source, tmp_path / "set" / "photos", parts=2)
+    for name, data in files_of(tmp_path / "set" / "photos").items():
+        cloud.put(cloud.bucket, f"{parse_url(target).key}/{name}", data)
+    with pytest.raises(UsageError, match="already exists and is not empty"):
+        fffs.plan_pack(source, target, 2)
+    with pytest.raises(SourceNotFoundError, match="there is no plan for it"):
+        remove_plan(target)
+    assert files_in_pack(f"{target}/") == on_disk(source)
+
+
 def test_what_cannot_be_a_target(cloud: Weed, source: Path, target: str) -> None:
     cloud.put(cloud.bucket, f"{parse_url(target).key}/other", b"somebody's")
     with pytest.raises(UsageError, match=r"already exists and is not empty \(it has other\)"):

@@ -18,6 +18,7 @@ from fffs.cluster.plan_place import RESULTS, STATE, OpenPlace, PlanPlace, part_s
 from fffs.errors import UsageError
 from fffs.files.atomic_output import AtomicOutput
 from fffs.objects.client import ListedObject, list_entries
+from fffs.objects.locations import has_objects
 from fffs.objects.names import parse_url
 from fffs.objects.new_object import NewObject
 from fffs.objects.small import delete_folder, delete_objects, put_object, read_object
@@ -48,9 +49,12 @@ class PlanObjects(PlanPlace):
             )
 
     def names(self) -> dict[str, ListedObject]:
-        """Return what is directly in the target."""
+        """Return what is directly in the target, without an empty folder that a store keeps of a plan that is gone."""
         found = list_entries(self.folder, delimiter=True)
-        return {entry.key.rstrip("/").rpartition("/")[2]: entry for entry in found}
+        names = {entry.key.rstrip("/").rpartition("/")[2]: entry for entry in found}
+        if UNFINISHED in names and not has_objects(f"{self.target}/{UNFINISHED}/"):
+            del names[UNFINISHED]
+        return names
 
     def is_in_place(self) -> bool:
         """See ``PlanPlace``."""

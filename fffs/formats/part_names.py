@@ -14,9 +14,9 @@ from fffs.errors import FffsError, FormatError, ReadError, SourceNotFoundError, 
 from fffs.formats.ffrecord import SUFFIX
 from fffs.formats.ofrecord import NAME as OFRECORD_NAME
 from fffs.formats.tfrecord import NAME, SIDECARS
-from fffs.objects.fsspec_url import folder_and_chain, split_chain
-from fffs.objects.locations import exists, is_folder, list_folder
-from fffs.objects.names import shown
+from fffs.objects.fsspec_url import folder_and_chain, is_fsspec_url, split_chain
+from fffs.objects.locations import exists, has_objects, is_folder, list_folder
+from fffs.objects.names import is_url, shown
 
 SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{1,9})-of-(?P<total>[0-9]{1,9})(?P<end>\.[^/]*)?", re.DOTALL)
 PATTERN: Final = re.compile(
@@ -221,10 +221,17 @@ def tfrecord_shard(stem: str, number: int, total: int) -> str:
 
 def _refuse_unfinished(folder: str, names: list[str]) -> None:
     """Raise FormatError if the parts of a set in a store are not complete."""
-    if UNFINISHED in names and MANIFEST not in names:
+    if UNFINISHED in names and MANIFEST not in names and _has_plan(folder):
         raise FormatError(
             f"{shown(folder)}: its parts are still being written; or run fffs plan commit {shown(folder)}, or abort"
         )
+
+
+def _has_plan(folder: str) -> bool:
+    """Return whether there is something in the folder of a plan. Some stores keep it when the plan is gone."""
+    if not is_url(folder) or is_fsspec_url(folder):
+        return True
+    return has_objects(f"{folder.rstrip('/')}/{UNFINISHED}/")
 
 
 def _all_of_folder(folder: str, names: list[str]) -> list[str]:

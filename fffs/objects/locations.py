@@ -89,6 +89,16 @@ def list_folder(name: str) -> list[str]:
     return list(dict.fromkeys(names))  # an object and a folder may have the same name
 
 
+def has_objects(url: str) -> bool:
+    """Return whether there is an object in a folder of a store, or below. Some stores have empty folders, too.
+
+    Raises as ``list_objects``.
+    """
+    with importing:
+        from fffs.objects.client import list_objects
+    return any(True for _ in list_objects(parse_url(url), delimiter=False))
+
+
 def names_in(name: str) -> list[str]:
     """Return the names in a folder. Raises ReadError; for a URL, as ``list_objects``."""
     with reading(name):
