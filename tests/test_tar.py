@@ -172,6 +172,16 @@ def test_numbers_are_octal_or_binary_and_may_be_too_large_for_a_tree(
     assert "the nearest possible time was packed" in warnings[0]
 
 
+def test_bytes_of_a_member_with_a_slash_at_its_end_are_left_out_with_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(tar_file(b"a/", b"lost") + tar_file(b"b/", b"") + END)
+    warnings: list[str] = []
+    fffs.convert(tmp_path / "x.tar", tmp_path / "x.ffr", warn=warnings.append)
+    why = "a folder, because of the slash at its end; its bytes are left out"
+    assert warnings == [f"{tmp_path}/x.tar: 'a/': {why}"]
+    with fffs.PackedFolder(tmp_path / "x.ffr") as pack:
+        assert pack.list() == ["a", "b"]
+
+
 def test_warnings_are_in_the_order_of_the_members_however_many(tmp_path: Path) -> None:
     data = b"".join(tar_header(b"%d" % (k // 2), 0, b"34"[k % 2 : k % 2 + 1]) for k in range(400))
     _, warnings = outcome(tmp_path, data + END)

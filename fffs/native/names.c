@@ -246,7 +246,10 @@ int fffs_names_add(fffs_names *names, const fffs_member *member)
         return put(names, member, &content, FFFS_UNSET);
     case '1': return add_hard_link(names, member);
     case '2': return add_symlink(names, member);
-    case '5': return add_folder(names, member);
+    case '5':
+        if (member->size && member->what == '5') /* not GNU's list of what is in a folder */
+            warn(names, member, "a folder, because of the slash at its end; its bytes are left out", 0, "");
+        return add_folder(names, member);
     default:
         content = (fffs_content){.size = member->what};
         warn(names, member, "", member->what, ", left out");
