@@ -218,12 +218,13 @@ def thinned(weights: Int64Array, depths: Int64Array, gap: int) -> npt.NDArray[np
     weights, depths: as of ``cut_at``. Of the places that are near each other, the last of those of the highest folders
     is kept.
     """
-    steps = weights // max(gap // 2, 1)
+    step = max(gap // 2, 1)
+    steps = weights // step
     order = np.lexsort((-np.arange(len(weights)), depths, steps))
     kept = np.zeros(len(weights), bool)
     kept[order[np.diff(steps[order], prepend=-1) != 0]] = True
-    heavy = np.flatnonzero(np.diff(weights) > gap)
-    kept[heavy] = kept[heavy + 1] = True
+    far = np.flatnonzero(np.diff(weights) > step)  # there may be no place in the step between
+    kept[far] = kept[far + 1] = True
     return np.flatnonzero(kept)
 
 
