@@ -75,18 +75,29 @@ def test_a_process_function_that_is_set_on_the_object_makes_the_samples_of_every
             assert [batch.tolist() for batch in kind(subset, 2, num_workers=workers)] == [[4, 5], [6, 7]]
 
 
-@pytest.mark.parametrize("change", [lambda data: data[1:], lambda data: [*data, data[0]], lambda data: []])
-def test_process_that_returns_fewer_or_more_samples_than_records_is_an_error(path: Path, change: Any) -> None:
+@pytest.mark.parametrize(("change", "count"), [(lambda data: data[1:], 2), (lambda data: [*data, data[0]], 4)])
+def test_process_that_returns_fewer_or_more_samples_than_records_gives_a_warning(
+    path: Path, change: Any, count: int
+) -> None:
+    """Functions written for ffrecord leave out samples in this way."""
     dataset = Dataset(path)
-    dataset.process = lambda indices, data: change(data)  # type: ignore[method-assign]
-    for wrong in ([4, 5, 6], 4):
-        with pytest.raises(
-            UsageError, match=r"Dataset.process returned \d samples? for \d records?: return one for each"
-        ):
-            dataset[wrong]
+    dataset.process = lambda indices, data: change(indices)  # type: ignore[method-assign]
+    message = rf"Dataset.process returned {count} samples for 3 records: the batch has as many"
+    with pytest.warns(UserWarning, match=message):
+        assert len(dataset[[4, 5, 6]]) == count
     for kind in (fffs.torch.DataLoader, torch.utils.data.DataLoader):
-        with pytest.raises(UsageError, match="return one for each"):
-            next(iter(kind(dataset, 3)))
+        with pytest.warns(UserWarning, match=message):
+            assert len(next(iter(kind(dataset, 3)))) == count
+    with pytest.raises(ValueError, match="zip"), pytest.warns(UserWarning, match=message):
+        (dataset + Dataset(path))[[0, 1, 2]]
+
+
+@pytest.mark.filterwarnings("ignore:Dataset.process returned 0 samples")
+def test_a_loop_over_samples_does_not_end_where_process_returns_none(path: Path) -> None:
+    dataset = Dataset(path)
+    dataset.process = lambda indices, data: [k for k in indices if k != 2]  # type: ignore[method-assign]
+    with pytest.raises(UsageError, match=r"Dataset.process returned no sample for record 2"):
+        list(dataset)
 
 
 def test_process_may_return_a_whole_batch_for_a_collate_fn_of_the_user(path: Path) -> None:

@@ -6,6 +6,7 @@ import bisect
 import contextlib
 import itertools
 import operator
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -124,20 +125,26 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
     def __getitem__(self, indices: Any) -> Any:
         """Return a sample for an integer, a list of samples for a list, tuple, range, slice or integer array.
 
+        Warns if ``process`` returned a list with more or fewer samples than records: a batch has as many then.
+
         Raises:
-            TypeError: ``indices`` is something else. UsageError: ``process`` returned a list with more or fewer samples
-                than records. Also as ``FileReader.read``.
+            TypeError: ``indices`` is something else. UsageError: ``process`` returned no sample for an integer. Also as
+                ``FileReader.read``.
 
         """
         numbers = several(indices, len(self))
         if numbers is None:
-            return self[[operator.index(indices)]][0]
+            samples = self[[operator.index(indices)]]
+            if type(samples) is list and not samples:  # an IndexError would end a loop over the data set
+                raise UsageError(f"{type(self).__name__}.process returned no sample for record {indices}")
+            return samples[0]
         share_threads()
         samples = self.process(numbers, self.reader.read(numbers))
         if type(samples) is list and len(samples) != len(numbers):  # anything else is for the user's own collate_fn
-            raise UsageError(
+            warnings.warn(
                 f"{type(self).__name__}.process returned {plural(len(samples), 'sample')} for "
-                f"{plural(len(numbers), 'record')}: return one for each, such as None for a collate_fn to drop"
+                f"{plural(len(numbers), 'record')}: the batch has as many",
+                stacklevel=2,
             )
         return samples
 
@@ -163,7 +170,7 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
             data: the bytes of each record: 1-D writable uint8 arrays that share one buffer.
 
         Returns:
-            One sample for each record, for a DataLoader to collate. A list of another length is a UsageError.
+            One sample for each record, for a DataLoader to collate. A list of another length gives a warning.
 
         """
         return data
