@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from fffs.base.descriptors import above_standard
 from fffs.files.dirfd import Way, close
 from fffs.files.file_systems import is_of_this_machine
 from fffs.native import lib
+
+SYNCERS: Final = 8  # threads
 
 
 def sync_files(folder: int) -> None:
@@ -30,29 +34,30 @@ def sync_folder(folder: int) -> None:
     if is_of_this_machine(folder):
         return
     pending = [b""]
-    with Way(folder) as way:
+    with Way(folder) as way, ThreadPoolExecutor(SYNCERS) as pool:
         while pending:
             path = pending.pop()
             with contextlib.suppress(PermissionError):
-                pending += [os.path.join(path, name) for name in _sync_content(way.go(path))]
+                pending += [os.path.join(path, name) for name in _sync_content(way.go(path), pool)]
 
 
-def _sync_content(folder: int) -> list[bytes]:
+def _sync_content(folder: int, pool: ThreadPoolExecutor) -> list[bytes]:
     """Sync the files in a folder, and the folder. Returns the names of folders in it. Raises OSError."""
     with os.scandir(folder) as found:
         entries = [
             (os.fsencode(e.name), e.is_dir(follow_symlinks=False), e.is_file(follow_symlinks=False)) for e in found
         ]
-    for name, _, is_file in entries:
-        with contextlib.suppress(PermissionError):
-            if is_file:
-                _sync_file(name, folder)
+    # A server takes several requests at once, and a thread waits for it most of the time.
+    deque(pool.map(lambda name: _sync_file(name, folder), [name for name, _, is_file in entries if is_file]), 0)
     sync_open_folder(folder)
     return [name for name, is_folder, _ in entries if is_folder]
 
 
 def _sync_file(name: bytes, folder: int) -> None:
-    fd = above_standard(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder))
+    try:
+        fd = above_standard(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder))
+    except PermissionError:
+        return
     try:
         os.fsync(fd)
     finally:
