@@ -116,6 +116,24 @@ def test_nothing_is_left_where_a_descriptor_lists_what_there_was_when_it_was_ope
         assert not os.listdir(disk)
 
 
+@pytest.mark.fuse
+def test_files_are_synced_where_a_descriptor_lists_what_there_was_when_it_was_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = pack_files(tmp_path / "from", **{"a": b"1", "d/f": b"2"})
+    synced = set()
+
+    def record(fd: int, real: Callable[[int], None] = os.fsync) -> None:
+        synced.add(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", record)
+    (tmp_path / "disk").mkdir()
+    with strange_disk("listed", tmp_path / "disk", tmp_path / "listed") as disk:
+        unpack(pack, disk / "t")
+    assert {"a", "d", "f"} <= synced
+
+
 def test_the_folder_of_an_owner_that_cannot_be_known_keeps_its_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from fffs.base.descriptors import above_standard
-from fffs.files.dirfd import Way, close
+from fffs.files.dirfd import Way, close, reopened
 from fffs.files.file_systems import is_of_this_machine
 from fffs.native import lib
 
@@ -43,7 +43,7 @@ def sync_folder(folder: int) -> None:
 
 def _sync_content(folder: int, pool: ThreadPoolExecutor) -> list[bytes]:
     """Sync the files in a folder, and the folder. Returns the names of folders in it. Raises OSError."""
-    with os.scandir(folder) as found:
+    with reopened(folder) as fd, os.scandir(fd) as found:
         entries = [
             (os.fsencode(e.name), e.is_dir(follow_symlinks=False), e.is_file(follow_symlinks=False)) for e in found
         ]
