@@ -40,7 +40,7 @@ class _Machine(Protocol):
     def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
 
 
-class _Gunzip:
+class Gunzip:
     """zlib's decompressor with the interface of the others."""
 
     def __init__(self, bits: int = 31) -> None:
@@ -66,9 +66,9 @@ class _Gunzip:
 
 
 _MACHINES: Final[dict[str, Any]] = {
-    "gz": _Gunzip,
-    "zlib": lambda: _Gunzip(15),
-    "deflate": lambda: _Gunzip(-15),
+    "gz": Gunzip,
+    "zlib": lambda: Gunzip(15),
+    "deflate": lambda: Gunzip(-15),
     "bz2": bz2.BZ2Decompressor,
     "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY),
 }

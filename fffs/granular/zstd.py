@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fffs.granular.optional import ZSTD, library
@@ -9,15 +11,17 @@ from fffs.granular.optional import ZSTD, library
 WINDOW_LOG = 27  # 128 MiB, the default limit of decompressors
 
 
-def new_frame(what: str) -> tuple[Any, type[Exception]]:
-    """Return a decompressor of one frame, with a limit of its memory, and the exception that it raises.
+def frames(what: str) -> tuple[Callable[[], Any], type[Exception]]:
+    """Return a function that makes a decompressor of one frame, with a limit of its memory, and the exception that a
+    decompressor raises.
 
     Raises:
         UsageError: no library of zstd is installed. what: what needs it, for the message.
 
     """
     zstd = library(ZSTD, what)
-    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG}), zstd.ZstdError
+    options = {zstd.DecompressionParameter.window_log_max: WINDOW_LOG}
+    return partial(zstd.ZstdDecompressor, options=options), zstd.ZstdError
 
 
 class Decompressor:
@@ -26,7 +30,7 @@ class Decompressor:
     def __init__(self, limit: int) -> None:
         """Raises UsageError: no library of zstd is installed."""
         self.limit = limit
-        new_frame("reading a .bagz")
+        self._new_frame, self._damage = frames("reading a .bagz")
 
     def __call__(self, data: Any) -> bytes:
         """Return the content of a record. An empty record has no frame.
@@ -37,10 +41,10 @@ class Decompressor:
         """
         if not len(data):
             return b""
-        frame, damage = new_frame("reading a .bagz")
+        frame = self._new_frame()
         try:
             content: bytes = frame.decompress(data, self.limit + 1)
-        except damage as error:
+        except self._damage as error:
             raise ValueError(f"damaged compressed data: {error}") from None
         if len(content) > self.limit:
             raise ValueError(f"it has more than {self.limit} bytes when decompressed; increase max_record= to read it")

@@ -9,40 +9,20 @@ from typing import Any, Final
 
 from fffs.errors import MetadataError
 from fffs.files.file import File
-from fffs.granular.zstd import new_frame
+from fffs.formats.streams import Gunzip
+from fffs.granular.zstd import frames
 
 CHUNK: Final = 1 << 20
 LARGEST: Final = 1 << 30
 """Bytes of a decompressed shard. Mosaic's have 64 MiB unless their writer wants something else."""
 
 
-class _Gzip:
-    """Decompresses one member of gzip, with the methods that the decompressors of bz2 and zstd have."""
-
-    def __init__(self) -> None:
-        self._stream = zlib.decompressobj(wbits=31)
-        self.needs_input = True
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        found = self._stream.decompress(self._stream.unconsumed_tail + data, max_length)
-        self.needs_input = not self._stream.unconsumed_tail and len(found) < max_length
-        return found
-
-    @property
-    def eof(self) -> bool:
-        return self._stream.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._stream.unused_data
-
-
-COMPRESSIONS: Final[dict[str, Callable[[], tuple[Any, type[Exception]]]]] = {
-    "zstd": lambda: new_frame("reading shards compressed with zstd"),
-    "gz": lambda: (_Gzip(), zlib.error),
-    "bz2": lambda: (bz2.BZ2Decompressor(), OSError),
+COMPRESSIONS: Final[dict[str, Callable[[], tuple[Callable[[], Any], type[Exception]]]]] = {
+    "zstd": lambda: frames("reading shards compressed with zstd"),
+    "gz": lambda: (Gunzip, zlib.error),
+    "bz2": lambda: (bz2.BZ2Decompressor, OSError),
 }
-"""Make a decompressor, by the names that MDS has for them, and the exception that it raises."""
+"""Return what makes a decompressor, by the names that MDS has for them, and the exception that this raises."""
 
 
 class CompressedShard:
@@ -82,7 +62,8 @@ class CompressedShard:
 
     def _decompress(self) -> Iterator[bytes]:
         """Yield the content. The last part is only yielded if nothing follows it, and its checksum is right."""
-        stream, damage = COMPRESSIONS[self._compression]()
+        begin, damage = COMPRESSIONS[self._compression]()
+        stream = begin()
         at, made, held = 0, 0, b""
         while not stream.eof:
             data = self._file.read_bytes(at, CHUNK) if stream.needs_input else b""
