@@ -41,7 +41,7 @@ class _Machine(Protocol):
 
 
 class Gunzip:
-    """zlib's decompressor with the interface of the others."""
+    """zlib's decompressor with the interface of those of bz2 and lzma."""
 
     def __init__(self, bits: int = 31) -> None:
         self._machine = zlib.decompressobj(bits)
@@ -49,17 +49,21 @@ class Gunzip:
 
     @property
     def eof(self) -> bool:
+        """Whether the stream has ended."""
         return self._machine.eof
 
     @property
     def unused_data(self) -> bytes:
+        """What follows the stream in the last data."""
         return self._machine.unused_data
 
     @property
     def needs_input(self) -> bool:
+        """Whether more output needs more data."""
         return not self._machine.unconsumed_tail and not self._full
 
     def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        """Return at most so many decompressed bytes; -1: all of them. Raises zlib.error."""
         found = self._machine.decompress(self._machine.unconsumed_tail + data, max_length)
         self._full = len(found) == max_length
         return found
