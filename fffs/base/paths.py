@@ -50,6 +50,14 @@ def absolute_path(path: str, folder: str | None = None) -> str:
     return joined if ".." in parts[first:] else os.path.normpath(joined)
 
 
+def is_same_file(path: PathLike, other: PathLike) -> bool:
+    """Return whether two paths lead to one file or folder, also by a link or another mount. What is missing is none."""
+    try:
+        return os.path.samefile(path, other)
+    except (OSError, ValueError):  # a zero byte in a name is a ValueError
+        return False
+
+
 def random_name(size: int) -> str:
     """Return that many random bytes in hexadecimal, for a name that nobody can predict.
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fffs.base.failures import reading
+from fffs.base.paths import is_same_file
 from fffs.converting import kinds
 from fffs.converting.foreign.imports import import_named
 from fffs.errors import FffsError, SourceChangedError, UsageError
@@ -140,10 +141,7 @@ def _is_same(path: str, other: str) -> bool:
     """Return whether two paths lead to one file, also by a link or another mount, or two URLs to one object."""
     if is_url(path) or is_url(other):
         return is_url(path) and is_url(other) and parse_url(path) == parse_url(other)
-    try:
-        return os.path.samefile(path, other)
-    except OSError:
-        return False
+    return is_same_file(path, other)
 
 
 def _data_set(path: str) -> tuple[list[str], list[str]]:

@@ -10,7 +10,7 @@ from fffs.errors import SourceChangedError
 from fffs.files.file import File, UInt8Array
 from fffs.files.local import LocalFile
 
-OPEN: Final = 64  # files of a set that are open at a time
+OPEN: Final = 64  # files of a set that are open at a time, when there can be more than a process may open
 
 
 class OpenFiles:

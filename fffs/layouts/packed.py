@@ -6,12 +6,12 @@ import contextlib
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
 from fffs.errors import ChecksumError, FormatError, MetadataError, UnsupportedError
 from fffs.files.holes import validate_written
+from fffs.files.reopened_file import OPEN
 from fffs.formats.sources import open_files
 from fffs.formats.table import format_of
 from fffs.records.index import RecordIndex
@@ -19,8 +19,6 @@ from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 from fffs.tree import packed_pickle, trailer
 from fffs.tree.tree import Tree
-
-TOGETHER: Final = 64  # files that are open at a time, when there can be more of them than a process may open
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,8 @@ def load_trees(paths: Sequence[str]) -> tuple[list[Tree], list[int]]:
     Raises as ``open_files`` and ``load``.
     """
     trees, counts = list[Tree](), list[int]()
-    for begin in range(0, len(paths), TOGETHER):
-        files = open_files(list(paths[begin : begin + TOGETHER]))
+    for begin in range(0, len(paths), OPEN):
+        files = open_files(list(paths[begin : begin + OPEN]))
         with contextlib.closing(RecordStore(files)):
             trees += [load(file).tree for file in files]
             counts += [len(file.index) for file in files]

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from fffs.base.paths import is_same_file
 from fffs.errors import ReadError, UsageError
 from fffs.objects.names import is_true
 from fffs.objects.protocol import BrokenProtocolError, Message, read_message, write_message
@@ -172,7 +173,7 @@ def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.
     if not is_true(environment.get("AWS_ALLOW_HTTP")):  # this machine is asked without encryption, and so by no proxy
         for name in ("no_proxy", "NO_PROXY"):
             settings[name] = ",".join(filter(None, [environment.get(name), _THIS_MACHINE]))
-    if not _is_current(Path(__file__).parent.parent.parent):
+    if not is_same_file(Path(__file__).parent.parent.parent, os.curdir):  # which may be lost
         settings["PYTHONSAFEPATH"] = "1"  # modules in the current folder are not ours
     stderr = io.FileIO(os.memfd_create("fffs-store-stderr"), "w+")  # closed by the connection
     try:
@@ -189,11 +190,3 @@ def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.
         stderr.close()
         raise ReadError(error.errno, f"python -m {_COMMAND}", "starting it") from None
     return process, stderr
-
-
-def _is_current(folder: Path) -> bool:
-    """Whether a folder is the current one, which may be lost."""
-    try:
-        return os.path.samefile(folder, os.curdir)
-    except OSError:
-        return False

@@ -13,10 +13,11 @@ import stat
 from collections.abc import Iterable
 from typing import Final
 
+from fffs.base.paths import is_same_file
 from fffs.errors import UsageError
 from fffs.files.sidecar_names import SIDECARS
+from fffs.formats.bag import SUFFIX
 
-SUFFIX: Final = ".bag"
 TABLE: Final = ".idx"  # of the Bag beside it
 
 
@@ -29,17 +30,10 @@ def refuse_source(log: str, sources: Iterable[str]) -> None:
     if log.endswith(TABLE):
         described.append(f"{log.removesuffix(TABLE)}{SUFFIX}")
     for source in sources:
-        if any(_is_same(name, source) for name in described):
+        if any(is_same_file(name, source) for name in described):
             raise UsageError(
                 f"-o log={log}: is the source {source}, or belongs to it, which it would damage; name another file"
             )
-
-
-def _is_same(path: str, other: str) -> bool:
-    try:
-        return os.path.samefile(path, other)
-    except (OSError, ValueError):
-        return False
 
 
 class LogFile(logging.FileHandler):

@@ -56,7 +56,7 @@ class MdsShard(NamedTuple):
     columns: tuple[tuple[str, str, int | None], ...]
     compressed: Compressed | None = None
 
-    def opened(self, file: File) -> File | CompressedShard:
+    def opened(self, file: File) -> Shard:
         """Return what reads the shard from its file. Raises MetadataError, UnsupportedError."""
         if not self.compressed or os.path.basename(file.name) != os.path.basename(self.compressed.path):
             return file
