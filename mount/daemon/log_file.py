@@ -16,8 +16,9 @@ from typing import Final
 from fffs.base.paths import is_same_file
 from fffs.errors import UsageError
 from fffs.files.sidecar_names import SIDECARS
-from fffs.formats.bag import SUFFIX
 
+# As in formats/bag.py, which imports numpy: fffs mount starts without it.
+SUFFIX: Final = ".bag"
 TABLE: Final = ".idx"  # of the Bag beside it
 
 
