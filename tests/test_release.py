@@ -28,9 +28,10 @@ def commit(folder: Path) -> None:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A checkout that can be released."""
-    for name in ("scripts", "fffs"):
-        (tmp_path / name).mkdir()
-    shutil.copy(ROOT / "scripts/release", tmp_path / "scripts")
+    for name in ("scripts/wheel.d", "fffs"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("scripts/release", "scripts/wheel.d/readme.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
     for step in STEPS:
         (tmp_path / "scripts" / step).write_text("#!/bin/sh\n")
         (tmp_path / "scripts" / step).chmod(0o755)

@@ -203,6 +203,16 @@ def test_the_rank_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert (sampler.rank, sampler.ranks) == (2, 3)
 
 
+def test_a_sampler_that_was_made_before_the_process_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler, given = ElasticBatchSampler(N, 4), ElasticBatchSampler(N, 4, rank=0, ranks=1)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    with pytest.raises(UsageError, match="made for rank 0 of 1, but this is rank 1 of 2: make the sampler after"):
+        iter(sampler)
+    assert next(iter(given))
+
+
 # ---------------------------------------------------------------- loaders
 
 

@@ -116,7 +116,8 @@ class ElasticBatchSampler(Sampler[list[int]]):
             seed: of the order; the same on all ranks.
             drop_last: leave out the samples at the end of an epoch that do not fill the batches of all ranks.
             rank, ranks: the number of this rank, from 0, and how many there are. Default: as in torch.distributed, or
-                as torchrun says in the environment, or 0 and 1.
+                as torchrun says in the environment, or 0 and 1. A process group that
+                says something else when an iterator begins is an error.
             locality: each rank gets mostly the same samples in each epoch, so that the cache of its node has them. Only
                 the division of a step among the ranks changes, not the order. Each rank then computes the samples of
                 all ranks.
@@ -125,6 +126,7 @@ class ElasticBatchSampler(Sampler[list[int]]):
 
         """
         self.rank, self.ranks = _ranks(rank, ranks)
+        self._told = rank is not None
         self.samples = operator.index(dataset) if not isinstance(dataset, Sized) else len(dataset)
         self.batch_size, self.seed = operator.index(batch_size), operator.index(seed)
         self.shuffle, self.drop_last, self.locality = bool(shuffle), bool(drop_last), bool(locality)
@@ -164,6 +166,16 @@ class ElasticBatchSampler(Sampler[list[int]]):
         return 0 if place.ended else self._division(place).batches(self.rank)
 
     def __iter__(self) -> Iterator[list[int]]:
+        """Raises UsageError: torch.distributed says another rank than when this was made, and none was given."""
+        found = None if self._told else _ranks_of_group()
+        if found and found != (self.rank, self.ranks):
+            raise UsageError(
+                f"it was made for rank {self.rank} of {self.ranks}, but this is rank {found[0]} of {found[1]}: "
+                "make the sampler after torch.distributed.init_process_group, or give it rank and ranks"
+            )
+        return self._epoch()
+
+    def _epoch(self) -> Iterator[list[int]]:
         place, self._next = self._next, Taken(self._next.epoch + 1)
         self._current, self._runs = place, True
         try:
@@ -233,13 +245,20 @@ def _ranks(rank: int | None, ranks: int | None) -> tuple[int, int]:
     if (rank is None) != (ranks is None):
         raise UsageError("rank and ranks belong together: give both, or neither")
     if rank is None or ranks is None:
-        if distributed.is_available() and distributed.is_initialized():
-            return distributed.get_rank(), distributed.get_world_size()
+        if found := _ranks_of_group():
+            return found
         rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     rank, ranks = operator.index(rank), operator.index(ranks)
     if not 0 <= rank < ranks:
         raise UsageError(f"there is no rank {rank} of {ranks} ranks")
     return rank, ranks
+
+
+def _ranks_of_group() -> tuple[int, int] | None:
+    """Return the rank and the number of ranks in torch.distributed, or None while it has no process group."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return None
 
 
 def _taken_of(state: Any) -> Taken:
