@@ -188,10 +188,12 @@ class Weed:
 
 
 # The kernel gives the ports from 32768 on to any connection, also between the look at them and the start of a server.
-# Ray's workers take those below 20000. Each process of a parallel run has a part of its own of what is left.
+# Ray's workers take those below 20000. Each process of a parallel run has a part of its own of what is left, and
+# begins somewhere in it: another run at the same time has the same parts.
 _PORTS_A_WORKER = 750
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 16
-_ports = itertools.cycle(range(20_000 + _WORKER * _PORTS_A_WORKER, 20_000 + (_WORKER + 1) * _PORTS_A_WORKER))
+_BEGIN = os.getpid() % _PORTS_A_WORKER
+_ports = (20_000 + _WORKER * _PORTS_A_WORKER + number % _PORTS_A_WORKER for number in itertools.count(_BEGIN))
 
 
 def free_ports(count: int) -> list[int]:
