@@ -23,7 +23,7 @@ _PROBLEMS = {
 
 def pack(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
     """Pack a structure. default: converts objects that msgpack does not support."""
-    packed: bytes = library("msgpack", "the types array, msgpack and tree").packb(value, default=default)
+    packed: bytes = library("msgpack", "each of the types array, msgpack and tree").packb(value, default=default)
     return packed
 
 
@@ -34,7 +34,7 @@ def unpack(blob: bytes, list_hook: Callable[[list[Any]], Any] | None = None) -> 
         ValueError: not msgpack, data follows it, keys are neither str nor bytes, or it is nested too deeply.
 
     """
-    msgpack = library("msgpack", "the types array, msgpack and tree")
+    msgpack = library("msgpack", "each of the types array, msgpack and tree")
     check(blob)
     try:
         return msgpack.unpackb(blob, list_hook=list_hook)
