@@ -45,7 +45,9 @@ def _encode_video(codec: str, value: Any) -> bytes:
 
 
 def _decode_video(blob: bytes) -> Any:
-    return np.asarray(library("mediapy", "each of the types mp4 and webm").decompress_video(blob))  # not its own kind of array
+    return np.asarray(
+        library("mediapy", "each of the types mp4 and webm").decompress_video(blob)
+    )  # not its own kind of array
 
 
 encoders: dict[str, Codec] = {
