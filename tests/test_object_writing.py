@@ -757,3 +757,18 @@ def test_other_stores_get_a_whole_file(server: ObjectServer, monkeypatch: pytest
     assert server.objects["/box/x.ffr"] == (tmp_path / "x.ffr").read_bytes()
     with pytest.raises(UsageError, match="already exists; --force replaces it"):
         fffs.convert(tmp_path / "x.ffr", "az://box/x.ffr")
+
+
+def test_stores_are_used_where_python_has_no_memfd_create(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pythons that are built for an old C library lack it, such as those of conda and uv."""
+    object_client._owner.end()
+    monkeypatch.delattr(os, "memfd_create")
+    write(server, 9 * MIB)
+    with fffs.FileReader("s3://b/x.ffr") as reader:
+        assert bytes(reader.read_one(1)) == b"2"
+    with TFRecordWriter("s3://b/x.tfrecord") as writer:
+        writer.write_one(b"record")
+    with fffs.FileReader("s3://b/x.tfrecord") as reader:
+        assert bytes(reader.read_one(0)) == b"record"

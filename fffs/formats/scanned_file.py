@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fffs.base.descriptors import above_standard
+from fffs.base.descriptors import memory_file
 from fffs.base.long_reads import report
 from fffs.base.withblock import Closing
 from fffs.errors import ReadError
@@ -40,7 +40,7 @@ class ScannedFile(Closing):
         self._own = self.fd < 0
         self._begin = self._end = 0
         if self._own:
-            self.fd = above_standard(os.memfd_create("fffs-scan"))
+            self.fd = memory_file("fffs-scan")
             _log.info("%s: reading all of it, %d bytes, to find its records", file.name, file.size)
 
     @property

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from fffs.base.descriptors import memory_file
 from fffs.base.paths import is_same_file
 from fffs.errors import ReadError, UsageError
 from fffs.objects.names import is_true
@@ -175,8 +176,9 @@ def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.
             settings[name] = ",".join(filter(None, [environment.get(name), _THIS_MACHINE]))
     if not is_same_file(Path(__file__).parent.parent.parent, os.curdir):  # which may be lost
         settings["PYTHONSAFEPATH"] = "1"  # modules in the current folder are not ours
-    stderr = io.FileIO(os.memfd_create("fffs-store-stderr"), "w+")  # closed by the connection
+    stderr: io.FileIO | None = None
     try:
+        stderr = io.FileIO(memory_file("fffs-store-stderr"), "w+")  # closed by the connection
         process = subprocess.Popen(
             [sys.executable, "-m", _COMMAND],
             stdin=subprocess.PIPE,
@@ -187,6 +189,7 @@ def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.
             start_new_session=True,  # an interrupt from the terminal is for the owner, which decides what ends
         )
     except OSError as error:
-        stderr.close()
+        if stderr is not None:
+            stderr.close()
         raise ReadError(error.errno, f"python -m {_COMMAND}", "starting it") from None
     return process, stderr

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from errno import EEXIST
 from typing import Final, TypeVar
 
-from fffs.base.descriptors import above_standard
+from fffs.base.descriptors import above_standard, memory_file
 from fffs.base.paths import PathLike
 from fffs.base.withblock import Discarding, refuse_child
 from fffs.errors import FffsError, ReadError, SourceNotFoundError, UsageError, WriteError
@@ -232,7 +232,7 @@ def _place_of(target: ObjectName) -> str:
 
 def _memory() -> int:
     """Return the descriptor of a file in memory."""
-    return above_standard(os.memfd_create("fffs-upload"))
+    return memory_file("fffs-upload")
 
 
 def _file() -> int:
