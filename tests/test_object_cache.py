@@ -16,8 +16,9 @@ import object_server
 import pytest
 from builders import small_disk
 from inside import cache_settings, cache_space, cache_upkeep
-from mounting import Mounts
-from object_server import ObjectServer, serving
+from mounting import Mounts, wait_until
+from object_server import ObjectServer, serving, status
+from weed import clear_environment
 
 import fffs
 from fffs import ofrecord
@@ -508,3 +509,28 @@ def test_a_mount_whose_store_goes_away_and_comes_back(
         second.put("p.ffr", packed)
         time.sleep(0.3)  # for a quarter of a second, a record that failed fails at once
         subprocess.run(["diff", "-r", str(tmp_path / "src"), str(point)], check=True)
+
+
+@pytest.mark.fuse
+def test_a_mount_whose_credentials_are_lost_and_found(
+    cache: Path, mounts: Mounts, server: ObjectServer, packed: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clear_environment(monkeypatch, tmp_path)
+    keys = "[default]\naws_access_key_id = k\naws_secret_access_key = s\n"
+    (tmp_path / "keys").write_text(keys)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    server.put("b/p.ffr", packed)
+    point = mounts("s3://b/p.ffr")
+    assert (point / "d1/f1").read_bytes() == (tmp_path / "src/d1/f1").read_bytes()
+    (tmp_path / "keys").write_text("")
+    server.always = status(403)
+    mounts.daemon.expect("no access|reads failed")
+    with pytest.raises(OSError, match="Input/output"):
+        (point / "d0/f0").read_bytes()
+    wait_until(lambda: "f0: s3://b/p.ffr: no access" in mounts.daemon.log())
+    assert (point / "d1/f1").read_bytes() == (tmp_path / "src/d1/f1").read_bytes()
+    (tmp_path / "keys").write_text(keys)
+    server.always = None
+    time.sleep(0.3)  # for a quarter of a second, a record that failed fails at once
+    subprocess.run(["diff", "-r", str(tmp_path / "src"), str(point)], check=True)

@@ -535,6 +535,28 @@ def test_a_reader_signs_again_when_access_is_refused(guarded: tuple[str, list[st
         assert _same(reader.read([4, 5]), [4, 5])
 
 
+def test_a_signature_that_cannot_be_renewed_costs_only_what_is_not_cached(
+    guarded: tuple[str, list[str]], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, valid = guarded
+
+    def sign(name: object) -> SignedUrl:
+        if valid == ["a"]:
+            return SignedUrl(f"{url}?signature=a", time.monotonic())  # it expires at once
+        raise AccessError("no credentials")
+
+    monkeypatch.setattr(object_remote.client, "sign", sign)
+    with fffs.FileReader(url) as reader:
+        assert _same(reader.read([4]), [4])
+        valid.append("b")
+        assert _same(reader.read([4]), [4])
+        with pytest.raises(AccessError, match=r"^no credentials$"):
+            reader.read([4, 7])
+        assert _same(reader.read([4]), [4])
+        valid.remove("b")
+        assert _same(reader.read([4, 7]), [4, 7])
+
+
 def _read_natively(reader: fffs.FileReader, record: int) -> bytes:
     return bytes(reader.read_range(record, 0, len(RECORDS[record])))
 

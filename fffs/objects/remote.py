@@ -59,6 +59,7 @@ class RemoteFile(File):
         self._number = transfer.open_object(self._signed.url)
         self.descriptor = transfer.descriptor_of(self._number)
         self._ends = Ends()
+        self._refusal: FffsError | None = None  # why there is no new signature
         self._cache: BlockCache | None = None
         self._settings = cache_settings()
         _files[self._number] = self
@@ -145,13 +146,13 @@ class RemoteFile(File):
         """Read records from caches or stores, and those once more that need a new signature."""
         numbers = transfer.numbers_of(requests["fd"])
         for number in np.unique(numbers).tolist():
-            if file := _files.get(number):
-                file.renew_access(0)
+            if (file := _files.get(number)) and time.monotonic() > file.access_expires:
+                file._has_other_signature()
         if transfer.read_batch(requests):
             return True
         refused = requests["status"] == -errno.EACCES
         for number in np.unique(numbers[refused]).tolist():
-            if not ((file := _files.get(number)) and file._sign_again()):
+            if not ((file := _files.get(number)) and file._has_other_signature()):
                 refused &= numbers != number
         if refused.any():
             part = requests[refused]
@@ -174,13 +175,21 @@ class RemoteFile(File):
         if time.monotonic() + seconds > self._signed.expires:
             self._sign_again()
 
-    def _sign_again(self) -> bool:
-        """Get a new signature, and return whether it differs from the last one."""
-        before = self._signed
+    def _sign_again(self) -> None:
+        """Get a new signature. If there is none, the old one stays: what needs none can still be read."""
         try:
-            self._signed = client.sign(self._object)
+            self._signed, self._refusal = client.sign(self._object), None
+        except FffsError as error:
+            self._refusal = error
+            raise
         finally:
             transfer.set_url(self._number, self._signed.url)  # requests may wait for it
+
+    def _has_other_signature(self) -> bool:
+        """Try to get a new signature, and return whether it differs from the last one. ``failure`` tells why not."""
+        before = self._signed
+        with contextlib.suppress(FffsError):
+            self._sign_again()
         return self._signed.url != before.url
 
     def await_access(self) -> None:
@@ -251,7 +260,7 @@ class RemoteFile(File):
             return SourceNotFoundError(f"{self.name}: there is no such object")
         if status == errno.EACCES:
             advice = "check the credentials, the rights of the object, and the machine's clock"
-            return AccessError(f"{self.name}: no access: {said}; {advice}")
+            return AccessError(str(self._refusal or f"{self.name}: no access: {said}; {advice}"))
         if status == errno.EKEYREJECTED:
             return _RemoteError(status, f"{what}the server's certificate is not accepted: {said}; set SSL_CERT_FILE")
         if status in (errno.ENODATA, errno.EBADMSG, errno.ENOMEM, errno.ECANCELED):

@@ -57,6 +57,9 @@ class Reports:
                 _log.error(
                     "%s could not be read; there is not enough memory to find out why", plural(len(bad), "record")
                 )
+            except Exception:
+                self.is_incomplete = True
+                _log.exception("%s could not be read; finding out why failed", plural(len(bad), "record"))
             self.waiting -= len(bad)
             self._progress.set()
             self._progress = trio.Event()

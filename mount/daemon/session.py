@@ -250,6 +250,8 @@ class _Session:
                     await in_thread(functools.partial(file.renew_access, ahead))
                 except FffsError as error:
                     _log.warning("%s", error)
+                except Exception:  # reads of what is cached go on, and it is tried again
+                    _log.exception("%s: access cannot be renewed", file.name)
 
     async def _watch_signals(self, nursery: trio.Nursery) -> None:
         while True:
