@@ -191,6 +191,23 @@ def test_data_that_is_cut_while_it_is_open(
         assert bytes(reader.read_one(COUNT - 1)) == _record(COUNT - 1)
 
 
+def test_data_that_was_cut_does_not_grow_again(server: ObjectServer, cache: Path, unchecked_file: bytes) -> None:
+    """What was verified before would be zeros."""
+    url = server.put("part-0", unchecked_file)
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+        os.truncate(_file_of(cache, "data"), 5000)
+        for k in (COUNT - 1, *range(COUNT - 1, -1, -1)):
+            assert bytes(reader.read_one(k)) == _record(k)
+        old = _file_of(cache, "data").stat()
+        assert old.st_size == 5000
+        with fffs.FileReader(url) as other:
+            assert _all_right(other)
+        assert _file_of(cache, "data").stat().st_ino != old.st_ino
+        assert _file_of(cache, "data").stat().st_size == len(unchecked_file)
+        assert _all_right(reader)
+
+
 def test_files_that_are_removed_while_they_are_open(server: ObjectServer, cache: Path, records_file: bytes) -> None:
     with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
         reader.read([3])

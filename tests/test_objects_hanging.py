@@ -195,6 +195,19 @@ def test_a_cache_whose_disk_loses_everything_under_a_mount(
 
 
 @pytest.mark.fuse
+def test_a_cache_whose_end_is_lost_under_a_mount(
+    url: str, contents: dict[str, bytes], mounts: Mounts, cache: Path
+) -> None:
+    """What is fetched again does not become the end of a hole, which would be taken for what was verified."""
+    point = mounts(cast(Any, url))
+    assert {path.name: path.read_bytes() for path in point.iterdir()} == contents
+    [data] = cache.glob("*.data")
+    os.truncate(data, 5000)
+    forget_pages(point)
+    assert {name: (point / name).read_bytes() for name in reversed(contents)} == contents
+
+
+@pytest.mark.fuse
 def test_a_damaged_block_of_a_large_record_without_checksums_of_blocks(
     server: ObjectServer, mounts: Mounts, cache: Path, tmp_path: Path
 ) -> None:
@@ -209,6 +222,26 @@ def test_a_damaged_block_of_a_large_record_without_checksums_of_blocks(
         file.seek(2 << 20)
         file.write(b"damaged")
     [path] = mounts(cast(Any, url)).iterdir()
+    assert path.read_bytes() == content
+
+
+@pytest.mark.fuse
+def test_damage_of_a_large_record_that_a_mount_with_a_full_cache_finds(
+    server: ObjectServer, mounts: Mounts, cache: Path, tmp_path: Path
+) -> None:
+    content = random.Random(1).randbytes(3 << 20)
+    with fffs.FileWriter(tmp_path / "r.ffr", 1) as writer:
+        writer.write_one(content)
+    url: Any = server.put("r.ffr", (tmp_path / "r.ffr").read_bytes())
+    [path] = mounts(url).iterdir()
+    assert path.read_bytes() == content
+    [data] = cache.glob("*.data")
+    with data.open("r+b") as file:
+        file.seek(2 << 20)
+        file.write(b"damaged")
+    [other] = mounts(url, cache_size="4K").iterdir()
+    assert other.read_bytes() == content
+    forget_pages(path.parent)
     assert path.read_bytes() == content
 
 

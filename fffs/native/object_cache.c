@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -472,9 +473,18 @@ static void put_some(struct fffs_object_cache *cache, int64_t first, const uint8
     }
 }
 
+/* Whether the file lost its end. It must not grow again: what this and other processes believe to be there would be zeros. Until
+ * then, reading it fails. */
+static bool is_cut(const struct fffs_object_cache *cache)
+{
+    struct stat found;
+
+    return fstat(cache->data_fd, &found) || found.st_size < cache->size;
+}
+
 void fffs_object_cache_put(struct fffs_object_cache *cache, int64_t start, const uint8_t *data, int64_t length)
 {
-    if (!take_room(cache, length)) {
+    if (is_cut(cache) || !take_room(cache, length)) {
         atomic_store(&cache->broken, true); /* what is there stays: an epoch reads everything once */
         return;
     }

@@ -442,6 +442,14 @@ void fffs_remote_drop(int fd, int64_t offset, int64_t length)
     fffs_object_cache_count(cache, 0, 1);
 }
 
+void fffs_remote_suspect(int fd)
+{
+    struct fffs_object_cache *cache = fffs_object_cache_at(fffs_object_of(fd));
+
+    if (cache)
+        fffs_object_cache_suspect(cache);
+}
+
 /* Whether the cache has a range. */
 static bool is_hot(const fffs_request *request, bool verified, bool wait)
 {

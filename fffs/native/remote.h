@@ -21,6 +21,9 @@ bool fffs_remote_is_cached(int fd, int64_t offset, int64_t length);
 /* Has the cache forget a range, which turned out to be damaged. Thread-safe. */
 void fffs_remote_drop(int fd, int64_t offset, int64_t length);
 
+/* Has all processes verify again what they read of the object's cache, because it was damaged. Thread-safe. */
+void fffs_remote_suspect(int fd);
+
 /* Returns the descriptor of the cache if it has a range, without waiting for the network; or -EAGAIN. Counts as a read of the
  * range, which may have the next one fetched. verified, wait: see fffs_object_cache_has. Thread-safe. */
 int fffs_remote_hot_fd(int fd, int64_t offset, int64_t length, bool verified, bool wait);

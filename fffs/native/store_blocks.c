@@ -77,6 +77,8 @@ static int learn(struct fffs_store_file *file, uint64_t row, fffs_mark mark, str
         fffs_remote_drop(file->source.fd, file->source.starts[row],
                          file->source.ends[row] - file->source.starts[row]);
         status = checksum_blocks(file, row, count, checksums, &whole);
+        if (!status && whole == file->source.checksums[row]) /* otherwise the store has it so */
+            fffs_remote_suspect(file->source.fd);
     }
     if (!status && whole != file->source.checksums[row])
         status = -EBADMSG;

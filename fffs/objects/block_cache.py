@@ -87,13 +87,13 @@ def _open_shared(folder: int, version: Version, budget: Budget) -> BlockCache:
     while True:
         data = _open_locked(folder, f"{version.key}.data")
         try:
-            if os.fstat(data).st_size != version.size:
-                os.ftruncate(data, version.size)
             map = _open_map(folder, version)
+            if map is not None and not _set_size(data, map, version.size):
+                map = None
         except BaseException:
             close(data)
             raise
-        # Removed between opening and locking, or with the wrong map: begin anew.
+        # Removed between opening and locking, cut, or with the wrong map: begin anew.
         if map is not None and os.fstat(data).st_nlink:
             os.utime(data)  # when it was used last
             return BlockCache(data, map, *room_for(folder, version, budget))
@@ -133,6 +133,23 @@ def _open_map(folder: int, version: Version) -> int | None:
         return fd
     close(fd)
     return None
+
+
+def _set_size(data: int, map: int, size: int) -> bool:
+    """Give new data its size. Returns False if it lost its end since, and closes the map: if it grew again, others that
+    have it open would find zeros in it. Raises OSError, and closes the map.
+    """
+    good = False
+    try:
+        filled = os.fstat(map).st_size > lib.FFFS_CACHE_HEAD  # looked at first: data has its size before it is filled
+        good = os.fstat(data).st_size == size
+        if not good and not filled:
+            os.ftruncate(data, size)
+            good = True
+    finally:
+        if not good:
+            close(map)
+    return good
 
 
 def _open_private(version: Version, budget: Budget, why: str) -> BlockCache:
