@@ -6,8 +6,9 @@ Its content is then validated like all input, and compared with the file (``fffs
 ignored, and the index is made and stored again. Failures of the cache are never errors.
 
 A key identifies a file only on a local disk: a mounted image or FUSE file system may reuse a device number, and may
-have any inodes and times. Files on such file systems have no key (``fffs.files.file_systems``). That of an object is
-made of its URL and its ETag.
+have any inodes and times. Files on such file systems have no key (``fffs.files.file_systems``), nor have files whose
+change time is a whole second: a kernel sets it to the nanosecond, but programs that make images of ext4 and others set
+it to any second, also to the same one in each image. The key of an object is made of its URL and its ETag.
 
 Environment:
     FFFS_CACHE: ``off``: neither read nor write entries.
@@ -95,8 +96,8 @@ def unused() -> Iterator[None]:
 
 
 def key_of(file: File) -> Key | None:
-    """Return the key of an open file, or None if its file system does not identify files, or an entry cannot have its
-    times. Raises OSError.
+    """Return the key of an open file, or None if its file system or its change time does not identify it, or an entry
+    cannot have its times. Raises OSError.
     """
     if file.tag:
         return _key_of_object(file)
@@ -105,7 +106,7 @@ def key_of(file: File) -> Key | None:
         return None
     status = os.fstat(fd)
     times = status.st_mtime_ns, status.st_ctime_ns
-    if any(time != nearest_time(time) for time in times):
+    if status.st_ctime_ns % 10**9 == 0 or any(time != nearest_time(time) for time in times):
         return None
     return Key(_system(fd), status.st_dev, status.st_ino, status.st_size, *times)
 
