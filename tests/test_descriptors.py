@@ -22,6 +22,10 @@ OPENED = {
     "TFRecordWriter": "from fffs.tfrecord import TFRecordWriter; kept = TFRecordWriter(target)",
     "BagWriter": "from fffs.granular import BagWriter; kept = BagWriter(target + '.bag')",
     "AtomicFolder": "from fffs.files.atomic_folder import AtomicFolder; kept = AtomicFolder(target, target)",
+    "folder that is packed": (
+        "from fffs.packing.source_folder import open_source; kept = open_source(os.path.dirname(source).encode())\n"
+        "kept.__enter__()"
+    ),
     "image of a mount": "from fffs.mount.daemon.kernel_mount import _unnamed_file; kept = _unnamed_file()",
     "mount point": "from fffs.mount.system.mountpoint import MountPoint; kept = MountPoint(target)",
     "pipe": "from fffs.base.descriptors import pipe; kept = pipe()",
@@ -61,15 +65,31 @@ def test_no_file_of_ours_is_a_standard_stream(kind: str, source: Path, tmp_path:
 
 def test_what_is_printed_to_a_closed_stderr_gets_into_no_file(tmp_path: Path) -> None:
     code = (
-        "import os, sys, fffs\nos.close(2)\n"
+        "import contextlib, os, sys, fffs\nos.close(2)\n"
         "with fffs.FileWriter(sys.argv[1], 1) as writer:\n"
-        "    os.system('echo a warning >&2')\n"
+        "    with contextlib.suppress(OSError):\n"
+        "        os.write(2, b'a warning')\n"
         "    writer.write_one(b'record')\n"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path / "x.ffr"], check=True)
     with fffs.FileReader(tmp_path / "x.ffr") as reader:
         assert [bytes(record) for record in reader.read([0])] == [b"record"]
     assert b"warning" not in (tmp_path / "x.ffr").read_bytes()
+
+
+def test_what_is_printed_to_a_closed_stderr_gets_into_no_copy_through_fsspec(source: Path, tmp_path: Path) -> None:
+    code = (
+        "import contextlib, os, sys, fffs.fsspec, fsspec.callbacks\n"
+        "class Noisy(fsspec.callbacks.Callback):\n"
+        "    def relative_update(self, inc=1):\n"
+        "        with contextlib.suppress(OSError):\n"
+        "            os.write(2, b'a warning')\n"
+        "files = fffs.fsspec.FfrFileSystem(sys.argv[1])\n"
+        "os.close(2)\n"
+        "files.get_file('file', sys.argv[2], callback=Noisy())\n"
+    )
+    subprocess.run([sys.executable, "-c", code, source, tmp_path / "copy"], check=True)
+    assert (tmp_path / "copy").read_bytes() == bytes(100_000)
 
 
 def test_a_file_that_cannot_get_a_higher_number_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def write_bags(folder: Path) -> None:
         assert list(reader) == [b"record"] * 2
 
 
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL])
 @pytest.mark.parametrize(
     "work", [lambda folder: write(folder / "x"), pack_and_unpack, convert_and_replace, dump_parts, write_bags]
 )

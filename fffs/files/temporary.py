@@ -23,7 +23,8 @@ SUFFIX = ".fffs-tmp"
 # Marks temporary folders that are not complete. Whoever may rename other folders cannot make them look like leftovers.
 MARK = "user.fffs.unfinished"
 
-# Errors of flock without lock support: some FUSE, 9p, Lustre without the option flock, NFS without a lock service.
+# Errors of flock without lock support: some FUSE, 9p, Lustre without the option flock, NFS without a lock service,
+# OrangeFS without the option local_lock (EINVAL).
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 # Errors of link(2) where rename(2) may succeed: it gives up the old name.

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NoReturn
 
 from fsspec.callbacks import DEFAULT_CALLBACK
 
+from fffs.base.descriptors import above_standard
 from fffs.base.failures import writing
 from fffs.base.paths import PathLike
 from fffs.files.pwrite import NewFile
@@ -157,7 +158,7 @@ class FfrFileSystem(NamedFileSystem):
         callback.set_size(self._shown.store.length(record))
         with writing(path):
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            descriptor = above_standard(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666))
         try:
             self._shown.store.copy_to(record, NewFile(descriptor, path), callback.relative_update)
         except BaseException:

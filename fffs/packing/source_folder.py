@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from fffs.base.descriptors import above_standard
 from fffs.errors import ReadError, SourceChangedError, SourceNotFoundError, UsageError
 from fffs.files.dirfd import Ways, close
 
@@ -71,7 +72,7 @@ def open_source(folder: bytes, leave_out: LeaveOut | None = None) -> Iterator[So
     try:
         if not stat.S_ISDIR(os.stat(folder).st_mode):
             raise UsageError(f"{os.fsdecode(folder)}: not a folder")
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = above_standard(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except FileNotFoundError:
         raise SourceNotFoundError(f"{os.fsdecode(folder)}: no such folder") from None
     except OSError as error:
