@@ -743,7 +743,7 @@ def test_a_daemon_ends_in_order_although_proc_is_gone(source: Path, mounts: Moun
     in_namespace(work)
 
 
-@pytest.mark.parametrize("limit", [7, 11, 16])
+@pytest.mark.parametrize("limit", [7, 11, 12, 13, 16])
 def test_too_few_descriptors_are_said_in_a_line_and_leave_nothing(
     limit: int, source: Path, tmp_path: Path, mounts: Mounts
 ) -> None:

@@ -33,6 +33,8 @@ ATTEMPTS = 100
 PAUSE_SECONDS = 0.01
 # Seconds that a mount at this place has to answer. If its daemon has ended, the kernel answers immediately.
 ANSWER_SECONDS = 2.0
+# Descriptors that are kept so that remove() can open two, and lock() one, whatever the process lacks.
+SPARES = 2
 
 
 class MountPoint:
@@ -51,10 +53,10 @@ class MountPoint:
         self._table = table
         self._made: set[bytes] = set()  # identities of created folders without a mark
         self._lock, self._owner = -1, os.getpid()
-        self._spare = above_standard(
-            os.open(os.sep, HANDLE)
-        )  # lets remove() open two descriptors, whatever the process lacks
+        self._spares: list[int] = []
         try:
+            for _ in range(SPARES):
+                self._spares.append(above_standard(os.open(os.sep, HANDLE)))
             for attempt in range(ATTEMPTS):
                 refuse_mounted(path, table)
                 if (self._is_there() or self._make()) and self._hold(last=attempt == ATTEMPTS - 1):
@@ -63,7 +65,7 @@ class MountPoint:
                 f"{path}: cannot create the mount point: other processes create, remove or lock the same folders; "
                 "try again"
             )
-        except MountError:
+        except BaseException:  # also OSError, if descriptors are lacking
             self.remove()
             raise
 
@@ -150,9 +152,9 @@ class MountPoint:
         """Release the lock. May be called again."""
         if self._lock >= 0:
             close_locked(self._lock, self._owner)
-        if self._spare >= 0:
-            os.close(self._spare)
-        self._lock = self._spare = -1
+        for fd in self._spares:
+            os.close(fd)
+        self._lock, self._spares = -1, []
 
 
 def remove_left(path: str, made: AbstractSet[bytes] = frozenset(), table: int | None = None) -> None:
