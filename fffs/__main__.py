@@ -23,6 +23,8 @@ def _leave(_number: int, _frame: object) -> None:
 
 
 def _begin() -> None:
+    # OpenBLAS, which numpy loads, starts a thread for each processor, and raises SIGINT if it cannot. fffs needs none.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # An ignored signal stays ignored, as in the background of a shell without job control.
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)

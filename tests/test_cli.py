@@ -375,6 +375,25 @@ def test_a_wrong_setting_in_the_environment_is_wrong_usage(pack: Path, command: 
         assert re.fullmatch(rf"fffs: {name}[^\n]*'{value}'[^\n]*\n", result.err)
 
 
+@pytest.mark.parametrize("wanted", [None, "2"])
+def test_numpy_starts_no_threads_unless_the_user_wants_them(wanted: str | None, pack: Path) -> None:
+    code = """
+import os, sys
+from fffs.__main__ import main
+try:
+    main()
+finally:
+    assert "numpy" in sys.modules
+    print(os.environ["OPENBLAS_NUM_THREADS"], len(os.listdir("/proc/self/task")), file=sys.stderr)
+"""
+    env = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    env |= {"OPENBLAS_NUM_THREADS": wanted} if wanted else {}
+    done = subprocess.run([sys.executable, "-c", code, "ls", pack], env=env, capture_output=True, check=True)
+    variable, threads = done.stderr.decode().split()
+    assert variable == (wanted or "1")
+    assert wanted or threads == "1"
+
+
 def test_what_may_not_be_read_has_its_code(tmp_path: Path, pack: Path) -> None:
     room = tmp_path / "room"
     room.mkdir()

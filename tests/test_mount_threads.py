@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from mounting import Daemon, Mounts, counters_of, is_mounted, pack_files, wait_until
+from mounting import Daemon, Mounts, counters_of, daemon_of, is_mounted, pack_files, wait_until
 
 import fffs
 import fffs.mount
@@ -125,6 +125,17 @@ def test_a_signal_unmounts_lazily(limited: Limited) -> None:
         limited.daemon.kill(15)
         assert limited.daemon.wait()
     assert not is_mounted(limited.path)
+
+
+def test_numpy_starts_no_threads_in_a_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = pack_files(tmp_path / "f", a=b"content")
+    for wanted in (None, "2"):
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+        if wanted:
+            monkeypatch.setenv("OPENBLAS_NUM_THREADS", wanted)
+        with fffs.mount.mounted(source) as path:
+            environment = Path(f"/proc/{daemon_of(path)}/environ").read_bytes().split(b"\0")
+            assert f"OPENBLAS_NUM_THREADS={wanted or 1}".encode() in environment
 
 
 def test_a_mount_is_unmounted_by_a_process_that_can_start_no_thread(

@@ -195,7 +195,9 @@ def _start_owned(command: list[str], fds: Sequence[int], environment: dict[str, 
 def _environment(job: Job) -> dict[str, str]:
     """Return an environment in which the daemon imports the same modules as this process, whatever its folder."""
     path = [os.path.abspath(entry) for entry in sys.path if entry]
-    return {**os.environ, **job.environment, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
+    # Without this, numpy would start a thread for each processor, and end the daemon where it may not.
+    threads = {"OPENBLAS_NUM_THREADS": "1"}
+    return {**threads, **os.environ, **job.environment, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
 
 
 def _how(code: int) -> str:
