@@ -906,6 +906,13 @@ def test_an_output_that_cannot_be_written_is_an_error(long_listing: Path, args: 
     assert line == "standard output: cannot write: No space left on device"
 
 
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["ls", "--help"]], ids=" ".join)
+def test_help_that_cannot_be_written_is_an_error(args: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        line = fails(7, *args, stdout=full.fileno())
+    assert line == "standard output: cannot write: No space left on device"
+
+
 def test_a_closed_output_is_as_dev_null(long_listing: Path, folder: Path, tmp_path: Path) -> None:
     for args in (["ls", long_listing], ["ls", "--help"], ["--version"], ["pack", folder, tmp_path / "p.ffr"]):
         assert run(*args, stdout=-1) == (0, b"", "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 import signal
@@ -106,8 +105,11 @@ def main(imported: Callable[[], object] = lambda: None) -> None:
         code = Exit.INTERRUPTED
     finally:
         _end_at_interrupt()
-        with contextlib.suppress(WriteError):  # of help, which the parser printed
+        try:
             put(b"", flush=True)
+        except WriteError as error:  # of help, which the parser printed
+            complain(str(error))
+            sys.exit(error.exit_code)
     sys.exit(code)
 
 
