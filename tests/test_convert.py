@@ -1264,6 +1264,22 @@ def test_an_old_tar_without_a_magic_number_is_known_by_all_of_its_header(tmp_pat
             fffs.convert(tmp_path / name, tmp_path / "z.bag", force=True)
 
 
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_old_tar_of_gnu_may_begin_with_a_label(compressed: bool, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"content")
+    options = ["--format=gnu", "--label=volume 1", *(["-z"] if compressed else [])]
+    subprocess.run(["tar", *options, "-cf", tmp_path / "x", "-C", tmp_path, "a"], check=True)
+    assert fffs.convert(tmp_path / "x", tmp_path / "y.ffr").source == "tar"
+    with fffs.PackedFolder(tmp_path / "y.ffr") as folder:
+        assert [files for _, _, files in folder.walk()] == [["a"]]
+    good = (tmp_path / "x").read_bytes()
+    if not compressed:
+        for at in (100, 124, 160):  # a mode, a size, a target
+            (tmp_path / "x").write_bytes(old_tar(good[:at] + b"1" + good[at + 1 :]))
+            with pytest.raises(FormatError):
+                fffs.convert(tmp_path / "x", tmp_path / "z.ffr")
+
+
 def test_an_unfinished_record_file_is_no_empty_archive(tmp_path: Path) -> None:
     (tmp_path / "x.tar.ffr").write_bytes(bytes(1024))
     with pytest.raises(UnfinishedFileError):

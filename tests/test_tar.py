@@ -133,7 +133,7 @@ def test_the_order_of_the_members_changes_nothing(tmp_path: Path, pack: Callable
         ),
         (tar_header(b"x", 6, b"x") + padded(b" 6 a=\n"), "its extended header is not a list of keys and values"),
         (tar_header(b"x", 30, b"x") + padded(b"9999999999999999999 path=ab\n\n\n"), "is not a list of keys and values"),
-        (shared(GNU__sparse__major=b"1") + extended(GNU__sparse__major=b"") + tar_file(b"s'"), 'b"s\'" is a sparse'),
+        (shared(GNU__sparse__major=b"1") + extended(GNU__sparse__major=b"") + tar_file(b"s\n"), r"'s\n' is a sparse"),
         (extended(path=b"a") * 8, "more than 8 extended headers; the archive is damaged"),
     ],
 )

@@ -20,8 +20,9 @@ BLOCK: Final = 512
 def is_header(block: bytes, size: int | None, *, old: bool) -> bool:
     """Return whether a block is a tar header: its checksum is right, and it has the magic number of POSIX and GNU.
 
-    old: also accept a header from before these, without that number. Other files may have a right sum of bytes by
-    chance, so all fields of such a header must be valid. size: bytes of the file, or None if unknown.
+    old: also accept a header from before these, or of a volume's label, without that number. Other files may have a
+    right sum of bytes by chance, so all fields of such a header must be valid. size: bytes of the file, or None if
+    unknown.
     """
     if len(block) < BLOCK:
         return False

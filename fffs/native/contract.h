@@ -799,7 +799,8 @@ void fffs_tar_free(fffs_tar *tar);
 int fffs_tar_parse(fffs_tar *tar, const uint8_t *data, size_t size, int last, fffs_tar_step *step);
 
 /* Returns 1 if a block of 512 bytes is a header: its checksum is right, and it has the magic number of POSIX and GNU;
- * else 0. old: also if it is a valid one from before these. size: of the file, or -1 if it is not known. */
+ * else 0. old: also if it is a valid one from before these, or the label of a volume. size: of the file, or -1 if it is not
+ * known. */
 int fffs_tar_is_header(const uint8_t *block, int64_t size, int old);
 
 /* ---------------------------------------------------------------- copying with checksums (copy.c) */

@@ -140,9 +140,20 @@ static bool is_old(const uint8_t *block, int64_t size)
     return size < 0 || fffs_tar_has_no_data(block[KIND]) || FFFS_TAR_BLOCK + values[3] <= size;
 }
 
+/* Returns whether a header without a magic number is the label of a volume, by GNU tar: a name, a time, and zeros. */
+static bool is_label(const uint8_t *block)
+{
+    fffs_number time;
+
+    for (size_t i = MODE; i < FFFS_TAR_BLOCK; i++)
+        if (block[i] && (i < MTIME || i > KIND))
+            return false;
+    return block[KIND] == 'V' && has_digit(block + MTIME, 12) && parse_number(block + MTIME, 12, &time);
+}
+
 int fffs_tar_is_header(const uint8_t *block, int64_t size, int old)
 {
     if (!block[0] || check_sum(block))
         return 0;
-    return memcmp(block + MAGIC, "ustar", 5) == 0 || (old && is_old(block, size));
+    return memcmp(block + MAGIC, "ustar", 5) == 0 || (old && (is_old(block, size) || is_label(block)));
 }

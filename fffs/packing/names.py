@@ -49,7 +49,7 @@ NOTES: Final[dict[int, tuple[type[FffsError] | None, str]]] = {
     lib.FFFS_NOTE_CUT: (MetadataError, "{special}; it is truncated, copy it again"),
     lib.FFFS_NOTE_SPARSE: (
         UnsupportedError,
-        "{path!a:.200} is a sparse member; unpack the archive with tar and pack the folder",
+        "{name} is a sparse member; unpack the archive with tar and pack the folder",
     ),
     lib.FFFS_NOTE_VOLUME: (UnsupportedError, "one of several volumes of an archive; join them with tar first"),
 }
