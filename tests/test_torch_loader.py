@@ -19,7 +19,22 @@ import pytest
 import torch
 import torch.utils.data
 from torch.utils.data import BatchSampler, SequentialSampler
-from torch_samples import WARNINGS, BatchCounter, Failing, Noisy, Numbers, Own, Tagged, content, mixed, plain, write
+from torch_samples import (
+    WARNINGS,
+    BatchCounter,
+    Ending,
+    EndingNumbers,
+    Failing,
+    Noisy,
+    Numbers,
+    Own,
+    Tagged,
+    content,
+    end_at_30,
+    mixed,
+    plain,
+    write,
+)
 
 import fffs
 import fffs.torch
@@ -354,6 +369,20 @@ def test_an_exception_of_process_reaches_the_caller(path: Path, workers: int) ->
     with pytest.raises(ZeroDivisionError, match="record 5 is odd"):
         next(batches)
     assert next(batches)[0].tolist() == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("where", ["process", "other", "collate_fn"])
+def test_stop_iteration_in_a_batch_does_not_end_the_epoch(path: Path, where: str, workers: int) -> None:
+    ends = {"process": Ending(path), "other": EndingNumbers(), "collate_fn": Tagged(path)}
+    loader = DataLoader(ends[where], 10, num_workers=workers, collate_fn=end_at_30 if where == "collate_fn" else list)
+    batches = iter(loader)
+    first = [next(batches) for _ in range(3)]
+    with pytest.raises(RuntimeError, match="StopIteration was raised while batch 3 was loaded"):
+        next(batches)
+    assert loader.state_dict()["position"] == 4
+    assert [*map(len, first), *map(len, batches)] == [10] * 4
+    assert loader.state_dict()["position"] is None  # the epoch is over
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -85,6 +85,28 @@ class Failing(Tagged):
         return super().process(indices, data)
 
 
+class Ending(Tagged):
+    """Record 30 raises StopIteration, as ``next`` of an empty iterator does."""
+
+    def process(self, indices: list[int], data: list[Any]) -> list[Any]:
+        return end_at_30(super().process(indices, data))
+
+
+class EndingNumbers(Numbers):
+    """The same without fffs."""
+
+    def __init__(self) -> None:
+        super().__init__(50)
+
+    def __getitem__(self, index: int) -> int:
+        return index if index != 30 else next(iter(()))
+
+
+def end_at_30(batch: list[Any]) -> list[Any]:
+    """Return a batch. Raises StopIteration if sample 30 is in it."""
+    return batch if all(k != 30 for k, _ in batch) else next(iter(()))
+
+
 class BatchCounter(Tagged):
     """Samples are the sizes of the batches that the data set was asked for."""
 

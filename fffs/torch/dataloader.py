@@ -280,24 +280,35 @@ class _Batches:
 
     def __next__(self) -> Any:
         settle()
-        epoch = self.draw()
+        epoch, begun = self.draw(), self._begun()
+        failure: Exception
         try:
             with RestoredGenerators():
                 batch = next(self._iterator)
-        except StopIteration:
-            epoch.done = True
-            raise
-        except Exception as error:
-            self._count()
-            if not self._workers:
+        except StopIteration as error:
+            if self._begun() == begun:  # it is torch's
+                epoch.done = True
                 raise
+            # Raised by a data set or collate_fn, it would end the loop as if the epoch were over.
+            failure = RuntimeError(f"StopIteration was raised while batch {epoch.position} was loaded")
+            failure.__cause__ = error.with_traceback(None) if self._workers else error
+        except Exception as error:
+            failure = error
+        else:
+            self._count()
+            return batch
+        self._count()
+        if self._workers:
             # A worker's traceback is in the message. The traceback of this process would keep torch's iterator and its
             # workers alive in a reference cycle. If the cycle is collected late, it waits seconds for the workers; if
             # it is collected in a process forked meanwhile, it prints an error.
             del self
-            raise error.with_traceback(None)  # noqa: B904 - the same exception
-        self._count()
-        return batch
+            failure = failure.with_traceback(None)
+        raise failure
+
+    def _begun(self) -> int:
+        """Return how many batches torch's iterator has begun to load, or with workers, has received from them."""
+        return self._count_received() if self._workers else self._draws.position
 
     def _count(self) -> None:
         """Count a batch that was returned or failed. A failed batch counts, too: the next one follows it."""
