@@ -316,3 +316,13 @@ def pack_small_folder(place: Path) -> Path:
     (place / "folder" / "file").write_text("content")
     fffs.pack_folder(place / "folder", place / "p.ffr")
     return place / "p.ffr"
+
+
+class NoArray:
+    """What numpy cannot make an array of, as a tensor of torch that needs a gradient."""
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad")
+
+    def __repr__(self) -> str:
+        return "NoArray()"

@@ -23,7 +23,7 @@ import granular_golden as golden
 import msgpack
 import numpy as np
 import pytest
-from builders import as_nobody
+from builders import NoArray, as_nobody
 from crowd import find_problems
 from fuzz import fuzz_granular
 from fuzz.edits import random_edits
@@ -373,6 +373,7 @@ LOSSES: list[tuple[str, Any]] = [
     ("bytes", "x"),
     ("msgpack", {1: 2}),
     ("msgpack", 2**64),
+    *((kind, NoArray()) for kind in ("array", "array(float32,2,2)", "tree", "png", "bytes")),
 ]
 
 

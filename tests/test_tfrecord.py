@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import NoArray
 from frame_files import (
     TFRECORD,
     agrees,
@@ -379,6 +380,7 @@ def test_values_of_many_types_become_the_three_kinds() -> None:
         1e300,
         np.array([1e39]),
         "\ud800",
+        NoArray(),
     ],
     ids=str,
 )

@@ -209,7 +209,7 @@ def _as_bytes(item: Any, where: str) -> bytes:
 def _as_array(value: Any, where: str) -> npt.NDArray[Any]:
     try:
         array = exact_array(value)
-    except (ValueError, OverflowError, TypeError) as error:
+    except (ValueError, OverflowError, TypeError, RuntimeError) as error:  # RuntimeError: of torch
         raise UsageError(f"{where}: not a list of numbers or bytes ({error})") from None
     if array.ndim > 1:
         raise UsageError(f"{where}: an array of {array.ndim} dimensions; flatten it, and store its shape separately")

@@ -48,7 +48,7 @@ def _refusing(kind: str) -> Callable[[Callable[..., bytes]], Callable[..., bytes
                 return encode(value, *arguments)
             except UsageError:
                 raise
-            except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, OSError) as error:
+            except (ValueError, TypeError, AttributeError, OverflowError, RuntimeError, OSError) as error:  # of torch
                 why = str(error)[:300] or type(error).__name__
                 raise UsageError(f"this {type(value).__name__} cannot be encoded as type {kind}: {why}") from error
 
