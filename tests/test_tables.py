@@ -8,6 +8,8 @@ import os
 import random
 import re
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,21 @@ SAMPLES = {
     b"000002.caption": b"z",
 }
 FORMS = ["x.parquet", "x.arrow", "stream.arrow"]
+
+
+STRUCT = pa.struct([("a", pa.duration("ns")), ("b", pa.int64())])
+
+
+# With pandas, which fffs does not need, pyarrow returns other objects.
+WITHOUT_PANDAS = """if True:
+    import sys, types
+    def find_spec(name, *_):
+        if name == "pandas":
+            raise ModuleNotFoundError("no pandas", name=name)
+    sys.meta_path.insert(0, types.SimpleNamespace(find_spec=find_spec))
+    import fffs
+    fffs.convert(*sys.argv[1:], warn=len)
+"""
 
 
 def write_table(path: Path, table: pa.Table) -> Path:
@@ -163,12 +180,21 @@ def test_a_dictionary_may_have_numbers_and_nulls(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_times_keep_their_nanoseconds(tmp_path: Path, name: str) -> None:
-    table = pa.table({"t": pa.array([1], pa.time64("ns")), "s": pa.array([1], pa.timestamp("ns"))})
-    fffs.convert(write_table(tmp_path / name, table), tmp_path / "y.ffr", warn=quiet)
-    assert pack_contents(tmp_path / "y.ffr") == {
-        b"000000.t": b'"00:00:00.000000001"',
-        b"000000.s": b'"1970-01-01 00:00:00.000000001"',
+    columns = {
+        "t": (1, pa.time64("ns"), b'"00:00:00.000000001"'),
+        "s": (1, pa.timestamp("ns"), b'"1970-01-01 00:00:00.000000001"'),
+        "d": (-1, pa.duration("ns"), b'"-1 day, 23:59:59.999999999"'),
+        "whole": (10**9, pa.duration("ns"), b'"0:00:01"'),
+        "list": ([1, None], pa.list_(pa.timestamp("ns")), b'["1970-01-01 00:00:00.000000001", null]'),
+        "struct": ({"a": 1500, "b": 2}, STRUCT, b'{"a": "0:00:00.000001500", "b": 2}'),
+        "map": ([("k", 1)], pa.map_(pa.string(), pa.duration("ns")), b'[["k", "0:00:00.000000001"]]'),
     }
+    table = pa.table({column: pa.array([value], kind) for column, (value, kind, _) in columns.items()})
+    path = write_table(tmp_path / name, table)
+    subprocess.run([sys.executable, "-c", WITHOUT_PANDAS, path, tmp_path / "y.ffr"], check=True)
+    fffs.convert(path, tmp_path / "z.ffr", warn=quiet)
+    wanted = {f"000000.{column}".encode(): text for column, (_, _, text) in columns.items()}
+    assert pack_contents(tmp_path / "y.ffr") == pack_contents(tmp_path / "z.ffr") == wanted
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -74,9 +75,44 @@ def _converter(kind: Any, fail: Fail) -> Callable[[Any], Bytes | None]:
         return lambda cell: _embedded(cell, fail)
     if holds_bytes(kind):
         return lambda cell: memoryview(cell.as_buffer())
-    if (types.is_time(kind) or types.is_timestamp(kind)) and kind.unit == "ns":  # which datetime does not hold
-        return lambda cell: _json(cell.cast("string").as_py())
+    if _has_nanoseconds(kind):
+        return lambda cell: _json(_value(cell))
     return lambda cell: _json(cell.as_py())
+
+
+def _is_nanoseconds(kind: Any) -> bool:
+    types = _types()
+    return bool((types.is_time(kind) or types.is_timestamp(kind) or types.is_duration(kind)) and kind.unit == "ns")
+
+
+def _has_nanoseconds(kind: Any) -> bool:
+    """Return whether times of nanoseconds are in a type. Without pandas, pyarrow makes no objects of Python of them."""
+    if _is_nanoseconds(kind):
+        return True
+    return any(_has_nanoseconds(kind.field(k).type) for k in range(getattr(kind, "num_fields", 0)))
+
+
+def _value(cell: Any) -> Any:
+    """Return a cell as Python's object, with times of nanoseconds as text."""
+    types = _types()
+    if not cell.is_valid:
+        return None
+    if _is_nanoseconds(cell.type):
+        return _duration(cell.value) if types.is_duration(cell.type) else cell.cast("string").as_py()
+    if types.is_struct(cell.type):
+        return {name: _value(field) for name, field in cell.items()}
+    if types.is_map(cell.type):
+        return [[_value(part) for part in pair.values()] for pair in cell.values]
+    if types.is_nested(cell.type) and hasattr(cell, "values") and cell.values is not None:
+        return [_value(item) for item in cell.values]
+    return cell.as_py()
+
+
+def _duration(nanoseconds: int) -> str:
+    """Return a duration as ``str`` of ``timedelta`` has it, with the nanoseconds."""
+    microseconds, rest = divmod(nanoseconds, 1000)
+    text = str(datetime.timedelta(microseconds=microseconds))
+    return f"{text}{'' if '.' in text else '.000000'}{rest:03}" if rest else text
 
 
 def _embedded(cell: Any, fail: Fail) -> Bytes | None:
