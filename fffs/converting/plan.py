@@ -99,7 +99,8 @@ def make_plan(request: Request) -> Plan:
         return _plan_export(request, kind, content, export, sources)
     to = to or _default(request, content, kind)
     form = None if to == kinds.GRANULAR else format_named(to)
-    if request.for_packs and (content is Content.RECORDS or form is None or not form.holds_trees):
+    are_records = content is Content.RECORDS or _are_records(request, content, form)
+    if request.for_packs and (are_records or form is None or not form.holds_trees):
         raise UsageError(f"{request.target}: {request.for_packs} is for packed folders only; omit {request.for_packs}")
     result = _result(request, content, form)
     refuse_unused(request, content, result, form)
@@ -225,6 +226,11 @@ def _has_spec(source: str) -> bool:
         return loaded.tree.lookup(ROOT, NAME.encode()) is not None
 
 
+def _are_records(request: Request, content: Content, form: Format | None) -> bool:
+    """Return whether the rows of a data set of one key become records. One FFRecord file has the data set as files."""
+    return content is Content.COLUMN and form is not None and (request.split or not form.holds_trees)
+
+
 def _result(request: Request, content: Content, form: Format | None) -> Result:
     """Return what is written. Raises UsageError if this source cannot become this target."""
     target, is_tree = request.target, content in (Content.ARCHIVE, Content.FOLDER, Content.ITEMS)
@@ -232,7 +238,7 @@ def _result(request: Request, content: Content, form: Format | None) -> Result:
         return Result.DATA_SET
     if request.split and form is not None and form.part_name is None:
         raise UsageError(f"{target}: {form.title}s have no parts; use --to granular to write a data set in parts")
-    if content is Content.RECORDS or (content is Content.COLUMN and form is not None and not form.holds_trees):
+    if content is Content.RECORDS or _are_records(request, content, form):
         return Result.FILES
     if form is None or not form.holds_trees:
         raise UsageError(f"{target}: {content.value} can only become a packed folder, whose name ends in .ffr")
