@@ -230,6 +230,11 @@ def test_a_large_record_takes_the_memory_of_one(tmp_path: Path) -> None:
     code, _, most = measured("convert", "-q", tmp_path / "large.ffr", tmp_path / "large.tfrecord")
     assert code == 0
     assert most - least < 1.5 * size / MIB
+    for target in ("other.tfrecord", "large.tar", "set"):
+        options = ("--verify", *(("--to", "granular") if target == "set" else ()))
+        code, _, most = measured("convert", "-q", *options, tmp_path / "large.ffr", tmp_path / target)
+        assert code == 0
+        assert most - least < 2.5 * size / MIB, target
 
 
 def test_the_source_stays_as_it_is_and_may_not_be_the_destination(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def _to_data_set(plan: Plan, data: BlobRows, progress: Progress | None) -> Done:
         if not request.split and request.bag_layout == "v1":  # the writer of this layout makes its own temporary folder
             with DatasetWriter(target, data.spec, AsIs(), "v1") as writer:
                 _append(writer, rows, len(data), work)
+                rows.close()  # which has the last row in memory
                 here = writer.complete()
                 with shown_as(here, target):
                     _check(plan, data, here, work)
@@ -101,6 +102,7 @@ def _to_data_set(plan: Plan, data: BlobRows, progress: Progress | None) -> Done:
                     folder = os.path.join(here, shard_name(k)) if request.split else here
                     with DatasetWriter(folder, data.spec, AsIs(), request.bag_layout) as writer:
                         _append(writer, rows, edges[k + 1] - edges[k], work)
+                rows.close()
                 _check(plan, data, here, work)
     return len(data), data.total_bytes, len(edges) - 1
 

@@ -15,11 +15,13 @@ from fffs.converting.records import Batches, RecordSource, StoredRecords
 from fffs.converting.verifying import differs, rereading
 from fffs.errors import UsageError
 from fffs.files.atomic_folder import new_folder
+from fffs.files.file import UInt8Array
 from fffs.formats.record_writer import RecordWriter
 from fffs.formats.sources import open_files
 from fffs.records.source_file import SourceFile
 from fffs.records.store import RecordStore
 
+PIECE = 1 << 20  # bytes that are compared at a time
 FRAME = 24  # bytes around a record, at most
 SPARE = 4  # descriptors that are used while all parts are open
 DEFAULT_JOBS = 2  # one thread reads and verifies while another writes: file systems serialise writes to a file
@@ -115,10 +117,20 @@ def compare_records(
         raise differs(target, int(unlike[0]) if len(unlike) else same)
     first = 0
     with contextlib.closing(source.batches(bounds)) as given, contextlib.closing(result.batches(bounds)) as written:
-        for ours, theirs in zip(given, written, strict=True):
-            if not np.array_equal(ours.data, theirs.data):
-                at = int(np.argmax(ours.data != theirs.data))
+        for ours in given:  # zip would keep them, too
+            theirs = next(written)
+            at = _first_difference(ours.data, theirs.data)
+            if at >= 0:
                 raise differs(target, first + int(np.searchsorted(ours.offsets, at, side="right")) - 1)
             first += len(ours.offsets) - 1
             work.count(len(ours.data))
             del ours, theirs  # frees two batches before the next two are read
+
+
+def _first_difference(one: UInt8Array, other: UInt8Array) -> int:
+    """Return where arrays of one size differ, or -1. Comparing all at once would make a third array."""
+    for begin in range(0, len(one), PIECE):
+        unlike = one[begin : begin + PIECE] != other[begin : begin + PIECE]
+        if unlike.any():
+            return begin + int(np.argmax(unlike))
+    return -1

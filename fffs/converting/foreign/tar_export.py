@@ -74,8 +74,10 @@ class TarPass:
         """Raise RecordError unless a file is the next archive."""
         with io.BufferedReader(FileStream(file), PIECE) as written:
             for piece in self._archive():
-                if written.read(len(piece)) != bytes(piece):
-                    raise differs(target, self._member)
+                for at in range(0, len(piece), PIECE):
+                    part = bytes(piece[at : at + PIECE])
+                    if written.read(len(part)) != part:
+                        raise differs(target, self._member)
             if written.read(1):
                 raise differs(target, self._member)
 
