@@ -906,8 +906,12 @@ def test_an_output_that_cannot_be_written_is_an_error(long_listing: Path, args: 
     assert line == "standard output: cannot write: No space left on device"
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("args", [["--help"], ["--version"], ["ls", "--help"]], ids=" ".join)
-def test_help_that_cannot_be_written_is_an_error(args: list[str]) -> None:
+def test_help_that_cannot_be_written_is_an_error(
+    args: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     with open("/dev/full", "wb") as full:
         line = fails(7, *args, stdout=full.fileno())
     assert line == "standard output: cannot write: No space left on device"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fffs.cli.arguments import add_store_options, after_dashes, filled
-from fffs.cli.output import complain
-from fffs.errors import UsageError
+from fffs.cli.output import complain, put
+from fffs.errors import UsageError, WriteError
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 ALIGN = (
     "let files begin where mount -o kernel needs it: at multiples of 512 bytes, or of 4096 for files of 64 KiB or more"
@@ -44,6 +47,14 @@ class OneLineParser(argparse.ArgumentParser):
         """Print the message, and exit."""
         complain(f"{message} (see {self.prog} --help)")
         sys.exit(UsageError.exit_code)
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        """Print help, or the version. The base class ignores errors."""
+        try:
+            put(message.encode(), flush=True)
+        except WriteError as error:
+            complain(str(error))
+            sys.exit(error.exit_code)
 
 
 class CommandParser(OneLineParser):

@@ -16,7 +16,7 @@ from fffs.cli.arguments import PLAIN, store_options
 from fffs.cli.output import LogLines, complain, put
 from fffs.cli.parser import make_parser
 from fffs.cli.progress import ReadingBar
-from fffs.errors import Exit, FffsError, ReadError, UsageError, WriteError
+from fffs.errors import Exit, FffsError, ReadError, UsageError
 
 
 def run(argv: Sequence[str] | None = None, imported: Callable[[], object] = lambda: None) -> int:
@@ -105,11 +105,6 @@ def main(imported: Callable[[], object] = lambda: None) -> None:
         code = Exit.INTERRUPTED
     finally:
         _end_at_interrupt()
-        try:
-            put(b"", flush=True)
-        except WriteError as error:  # of help, which the parser printed
-            complain(str(error))
-            sys.exit(error.exit_code)
     sys.exit(code)
 
 
