@@ -658,6 +658,22 @@ def test_a_plan_folder_that_others_can_write_to_is_not_trusted(source: Path, tmp
             act()
 
 
+def test_a_file_system_that_lets_everybody_write_says_so(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of Windows: every folder seems to have the mode that the mount gives it."""
+    mkdir = os.mkdir
+
+    def open_to_all(path: str | bytes, mode: int = 0o777, **others: Any) -> None:
+        mkdir(path, mode, **others)
+        os.chmod(path, 0o777)
+
+    monkeypatch.setattr(os, "mkdir", open_to_all)
+    with pytest.raises(UsageError, match="set: its file system lets other users write to every folder"):
+        fffs.plan_pack(source, tmp_path / "set", 2)
+    assert os.listdir(tmp_path) == ["photos"]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_another_users_plan_folder_is_refused(source: Path, in_public: Path) -> None:
     shutil.copytree(source, in_public / "photos")

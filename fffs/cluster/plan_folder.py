@@ -110,10 +110,14 @@ class PlanFolder(PlanPlace):
             with self._opened(force=is_new) as folder:  # the umask may remove the owner's permissions
                 yield folder
         except UsageError:
-            if is_new:  # on a file system where modes do not keep others out
-                with contextlib.suppress(OSError):
-                    os.rmdir(self.path)
-            raise
+            if not is_new:
+                raise
+            with contextlib.suppress(OSError):
+                os.rmdir(self.path)
+            raise UsageError(
+                f"{self.target}: its file system lets other users write to every folder; mount it so that modes or a "
+                "umask keep them out, or choose another target"
+            ) from None
 
     def remove(self) -> bool:
         """See ``PlanPlace``."""
