@@ -244,7 +244,19 @@ def test_converting_lmdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert bytes(reader.read_one(0)) == b"value"
 
 
-# ---------------------------------------------------------------- cluster.md, mounting.md, fsspec.md
+# ---------------------------------------------------------------- cluster.md, engines.md, mounting.md, fsspec.md
+
+
+def test_records_in_dask(photos: Path, train: Path) -> None:
+    dask = pytest.importorskip("dask")
+    (photos / "shared").mkdir()
+    shortened: dict[str, Any] = {"shrink": lambda row: (row[0], row[1][:1]), "encode": lambda row: row[1]}
+    with dask.config.set(scheduler="synchronous"):
+        names, _ = run("engines.md", "import fffs.dask", ("s3://bucket/train.tfrecord", "train.tfrecord"), **shortened)
+        assert names["frame"].compute()["label"].tolist() == list(range(150))
+    assert len(names["sizes"]) == 41
+    with fffs.open("shared/encoded") as records, fffs.PackedFolder("shared/small") as small:
+        assert records.n == 41 and bytes(small.read_one("2024/0003.jpg")) == b"i"
 
 
 def test_plans_of_a_cluster(photos: Path) -> None:
