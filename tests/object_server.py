@@ -128,7 +128,8 @@ class ObjectServer:
             self.objects[path] = b"".join(sent[number] for number in numbers)
             digests = b"".join(hashlib.md5(sent[number]).digest() for number in numbers)
             self.etags[path] = f'"{hashlib.md5(digests).hexdigest()}-{len(numbers)}"'
-            return Answer(200, {}, f"<Result><ETag>{self.etags[path]}</ETag></Result>".encode())
+            name = "CompleteMultipartUploadResult"
+            return Answer(200, {}, f"<{name}><ETag>{self.etags[path]}</ETag></{name}>".encode())
         return Answer(204, {}, b"")
 
     def answer(self, request: Request) -> Answer:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from inside import PackFile, PartSizes, Sender, WrittenRanges, object_client, parse_url, part_sender
-from object_server import ObjectServer, late, lost, not_done, serving, status
+from object_server import Answer, ObjectServer, Request, late, lost, not_done, reset_after, serving, status
 from weed import Weed, clear_environment, cloud, weed
 
 import fffs
@@ -487,7 +487,13 @@ def write(server: ObjectServer, size: int, keep: bool = False) -> None:
         writer.write_one(b"2")
 
 
-FAULTS = [status(500), status(503), status(429), status(400, X="RequestTimeout"), lost, not_done, late(0.3)]
+FAULTS = [status(500), status(503), status(429), status(400, X="RequestTimeout"), not_done, late(0.3)]
+DONE = [
+    lost,
+    reset_after(0),
+    reset_after(20),
+]  # what is asked for is done, but the answer does not arrive, or not all of it
+FAULTS += DONE
 FAULTS[3] = lambda request, answer: answer.__dict__.update(status=400, body=b"<Error><Code>BadDigest</Code></Error>")
 
 
@@ -500,7 +506,7 @@ def test_requests_are_repeated(server: ObjectServer, tmp_path: Path, state: Path
         writer.write_one(bytes(100 if kind == "put" else 9 * MIB))
         writer.write_one(b"2")
     assert server.objects["/b/x.ffr"] == (tmp_path / "x.ffr").read_bytes()
-    if not (kind == "begin" and fault == FAULTS.index(lost)):  # the store keeps one that nobody knows
+    if not (kind == "begin" and FAULTS[fault] in DONE):  # the store keeps one that nobody knows
         assert server.uploads == {}
     assert list(state.glob("*")) == []
 
@@ -558,6 +564,17 @@ def test_what_the_store_refuses_is_an_error_of_one_line(
     assert str(raised.value).startswith("s3://b/x.ffr: ")
     assert "\n" not in str(raised.value)
     assert "X-Amz" not in str(raised.value)
+    assert server.objects == {}
+    assert server.uploads == {}
+
+
+def test_a_status_of_200_alone_does_not_confirm_an_object(server: ObjectServer, state: Path) -> None:
+    def begun(request: Request, answer: Answer) -> None:  # errors of a long request follow it
+        answer.status, answer.body = 200, b"  "
+
+    server.writing["complete"] = [begun]
+    with pytest.raises(WriteError, match="is not there"):
+        write(server, 9 * MIB)
     assert server.objects == {}
     assert server.uploads == {}
 

@@ -44,15 +44,17 @@ static void give_up(struct fffs_fetch *fetch, struct fffs_range *range, int stat
 static void wait_again(struct fffs_fetch *fetch, struct fffs_range *range, int status, int64_t retry_after)
 {
     int64_t now = fffs_now(), pause = PAUSE_FIRST << (range->tries < 7 ? range->tries : 7);
+    int64_t left = range->since + fffs_http_deadline() - now;
 
     pause = pause > PAUSE_LONGEST ? PAUSE_LONGEST : pause;
     fetch->random = fetch->random * 1103515245u + 12345u;
     pause -= pause / 2 * (fetch->random >> 16 & 0xff) / 256;
-    if (retry_after > pause / FFFS_SECOND)
-        pause = retry_after > 3600 ? 3600 * FFFS_SECOND : retry_after * FFFS_SECOND;
+    /* A server that wants a longer pause than the deadline is asked once more at the end. */
+    if (retry_after > pause / FFFS_SECOND && left > pause)
+        pause = retry_after > left / FFFS_SECOND ? left : retry_after * FFFS_SECOND;
     range->tries++;
     range->not_before = now + pause;
-    if (range->not_before - range->since > fffs_http_deadline()) {
+    if (pause > left) {
         give_up(fetch, range, status);
         return;
     }

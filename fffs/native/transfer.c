@@ -332,6 +332,10 @@ int fffs_transfer_failure(struct fffs_transfer *self, int result, bool *final)
         *final = true;
         return -EPROTO;
     }
+    if (result == CURL_NO_MEMORY && !self->judged) { /* what older versions of libcurl say of a long line, too */
+        self->judged = -EPROTO;
+        self->why = "the server sends a header line that is too long, or there is not enough memory";
+    }
     if (result == CURL_OK && !self->judged && !is_refusal(self)) /* without a body */
         self->judged = judge(self);
     if (self->judged == -EPROTO || self->judged == -ESTALE) {

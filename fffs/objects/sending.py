@@ -156,6 +156,8 @@ class Sender:
             )
             answer = self._connection.getresponse()
             data = answer.read(_LONGEST)
+            if answer.length and len(data) < _LONGEST:  # read(amount) does not tell
+                raise http.client.IncompleteRead(data, answer.length)
             if not answer.isclosed():
                 self.close()
             return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, data)

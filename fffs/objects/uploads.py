@@ -28,6 +28,7 @@ _ID: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
 _UPLOAD: Final = re.compile(rb"<Upload>(.*?)</Upload>", re.DOTALL)
 _KEY: Final = re.compile(rb"<Key>([^<]*)</Key>")
 _BEGAN: Final = re.compile(rb"<Initiated>([^<]*)</Initiated>")
+_COMPLETED: Final = b"CompleteMultipartUploadResult"
 _BYTES: Final = {"Content-Type": "application/octet-stream"}
 _XML: Final = {"Content-Type": "application/xml"}
 _DEADLINE: Final = 60.0  # seconds
@@ -182,7 +183,8 @@ class Uploads:
         """Make an object of parts.
 
         An answer may be lost, and the second request refused because the first one succeeded: then the object is there
-        with the ETag that these parts have.
+        with the ETag that these parts have. So it is looked for unless the answer confirms it: a status of 200 says
+        only that the store has begun.
         """
         parts = "".join(
             f"<Part><PartNumber>{k}</PartNumber><ETag>{escape(etag)}</ETag></Part>" for k, etag in enumerate(etags, 1)
@@ -198,11 +200,12 @@ class Uploads:
                 reply = self._send("POST", key, query, deadline, body, _XML)
         except NotSentError:
             pass  # it may have succeeded
-        if reply is None or not reply.is_good:
+        if reply is None or not reply.is_good or _COMPLETED not in reply.body:
             there = self._look(key)["etag"]
             if there.strip('"') != _etag_of(etags):
-                if reply is None:
-                    raise RuntimeError("nothing answers, and the object is not there")
+                if reply is None or reply.is_good:
+                    what = "nothing answers" if reply is None else f"HTTP status {reply.status} without a result"
+                    raise RuntimeError(f"{what}, and the object is not there")
                 if reply.status in (409, 412):
                     raise ObjectExistsError
                 raise RuntimeError(reply.describe())
