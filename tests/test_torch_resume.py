@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,40 @@ def test_persistent_workers_resume_and_are_resumed(path: Path) -> None:
         return DataLoader(Noisy(path), 4, shuffle=True, persistent_workers=True, **arguments)
 
     check(make, 2, 1)
+
+
+class KilledOnce(Noisy):
+    """A worker is killed at record 21, unless the file is there, which it makes."""
+
+    def __init__(self, path: Path, mark: Path) -> None:
+        super().__init__(path)
+        self.mark = mark
+
+    def process(self, indices: list[int], data: list[Any]) -> Any:
+        if 21 in indices and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().process(indices, data)
+
+
+def test_a_loader_whose_persistent_worker_was_killed_resumes(path: Path, tmp_path: Path) -> None:
+    def make() -> DataLoader:
+        torch.manual_seed(1)
+        return DataLoader(KilledOnce(path, mark), 4, shuffle=True, num_workers=2, persistent_workers=True)
+
+    mark = tmp_path / "killed"
+    mark.touch()
+    other = make()
+    epochs = [plain(other) for _ in range(3)]
+    loader, batches = make(), []
+    assert plain(loader) == epochs[0]
+    mark.unlink()
+    with pytest.raises(RuntimeError, match="worker"):
+        for batch in loader:
+            batches += plain([batch])
+    loader.load_state_dict(saved(loader.state_dict()))
+    assert batches + plain(loader) == epochs[1]
+    assert plain(loader) == epochs[2]
 
 
 SAMPLERS = {

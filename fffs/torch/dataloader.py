@@ -144,11 +144,21 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return Kind.PLAIN if not self._ours else Kind.SEEDED if collate.users else Kind.JOINED
 
     def __iter__(self) -> Any:
+        self._end_killed_workers()
         order = self._order
         if order is None:
             return self._start()
         order.replay()
         return _Batches(self._start(), order, self.num_workers)
+
+    def _end_killed_workers(self) -> None:
+        """End the persistent workers if one of them was killed, so that new ones start: with those that are left, torch
+        would raise the same error in every further epoch.
+        """
+        iterator: Any = self._iterator
+        if iterator is not None and any(worker.exitcode is not None for worker in iterator._workers):
+            iterator._shutdown_workers()
+            self._iterator = None
 
     @property
     def _has_workers(self) -> bool:
