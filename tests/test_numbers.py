@@ -36,6 +36,11 @@ def test_a_masked_array_is_refused_also_as_numbers() -> None:
     assert resolve(masked.compressed(), 3).tolist() == [0, 2]
 
 
+def test_lists_of_different_lengths_are_no_numbers() -> None:
+    with pytest.raises(UsageError, match="must be integers, not"):
+        resolve([[0], [1, 2]], 3)  # type: ignore[list-item]
+
+
 def test_the_message_for_a_number_names_those_that_exist() -> None:
     with pytest.raises(RecordIndexError, match=r"there is no record 3: there are 3, the numbers go from 0 to 2$"):
         resolve([3], 3)

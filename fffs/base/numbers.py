@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -92,11 +92,7 @@ def _as_integers(indices: Indices) -> tuple[Int64Array, npt.NDArray[Any]]:
         except (TypeError, OverflowError):
             pass  # the code below says what is wrong
         refuse_bools(items)
-        asked = np.array(items)
-        if asked.dtype.kind in "fO":  # numpy's types for integers beyond 64 bits
-            for item in items:
-                if isinstance(item, int) and not -(2**63) <= item < 2**63:
-                    raise RecordIndexError(f"there is no record {item}: there are fewer")
+        asked = _array_of(items)
     if asked.size == 0:
         return np.empty(0, np.int64), asked
     if asked.dtype.kind == "b":
@@ -104,6 +100,19 @@ def _as_integers(indices: Indices) -> tuple[Int64Array, npt.NDArray[Any]]:
     if asked.dtype.kind not in "iu" or asked.ndim != 1:
         raise UsageError(f"record numbers must be integers, not {asked.dtype}")
     return asked.astype(np.int64), asked
+
+
+def _array_of(items: Collection[Any]) -> npt.NDArray[Any]:
+    """Return an array of numbers that are not all integers of 64 bits. Raises UsageError, RecordIndexError."""
+    try:
+        asked = np.array(items)
+    except ValueError:
+        raise UsageError("record numbers must be integers, not lists of different lengths") from None
+    if asked.dtype.kind in "fO":  # numpy's types for integers beyond 64 bits
+        for item in items:
+            if isinstance(item, int) and not -(2**63) <= item < 2**63:
+                raise RecordIndexError(f"there is no record {item}: there are fewer")
+    return asked
 
 
 def divide(sizes: Int64Array, most: int, count: int, bounds: Sequence[int] = ()) -> Iterator[tuple[int, int]]:
