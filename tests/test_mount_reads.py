@@ -97,11 +97,16 @@ def test_a_damaged_record_is_an_error_of_its_file_alone(tmp_path: Path, mounts: 
     assert os.stat(mounted / "000007").st_size == 5007
 
 
-def test_a_source_that_changed_is_one_line_however_many_records_it_has(tmp_path: Path, mounts: Mounts) -> None:
+@pytest.mark.parametrize("cut_to", [None, 50, 0], ids=["touched", "cut", "emptied"])
+def test_a_source_that_changed_is_one_line_however_many_records_it_has(
+    tmp_path: Path, mounts: Mounts, cut_to: int | None
+) -> None:
     with fffs.ofrecord.OFRecordWriter(tmp_path / "x.ofrecord") as writer:
         for k in range(20):
             writer.write_one(b"%d" % k)
     mounted = mounts(tmp_path / "x.ofrecord", format="ofrecord")
+    if cut_to is not None:
+        os.truncate(tmp_path / "x.ofrecord", cut_to)
     os.utime(tmp_path / "x.ofrecord", (1, 1))
     mounts.daemon.expect("0000[01][0-9]: .*x.ofrecord: its modification time or size changed while it was open")
     mounts.daemon.expect(r"\d+ reads failed, of 20 records; `fffs verify`")

@@ -112,13 +112,14 @@ class JoinedIndex:
                 expected=expected,
                 actual=actual,
             )
-        if status == -errno.ENODATA:
-            return self.truncation(number)
-        if status == -errno.ESTALE and file.index.check == CHECK_NONE and file.changed():
+        lost = status in (-errno.ESTALE, -errno.ENODATA)
+        if lost and file.index.check == CHECK_NONE and file.changed():
             return SourceChangedError(
                 f"{path}: its modification time or size changed while it was open, and it has no checksums that tell "
                 "whether its bytes did; open it again"
             )
+        if status == -errno.ENODATA:
+            return self.truncation(number)
         return file.file.failure(-status, f"record {row}")
 
 
